@@ -1,0 +1,38 @@
+//! Records and limits shared by the kernel-side programs and user space.
+//!
+//! The kernel side writes these structures into BPF ring buffers, `profiler::decode` casts them
+//! back. All integers are in the byte order of the machine, all times are nanoseconds of
+//! CLOCK_MONOTONIC (`bpf_ktime_get_ns`). Sizes are asserted at compile time, because the two sides
+//! are built by different compilers.
+//!
+//! What does not belong here: anything that allocates, anything that only one side needs.
+
+#![cfg_attr(not(test), no_std)]
+
+pub mod sample;
+
+/// Most frames kept of one user stack and of one kernel stack.
+pub const MAX_FRAMES: usize = 127;
+
+/// Length of a thread's name in the kernel, its terminating zero included.
+pub const COMM_LEN: usize = 16;
+
+/// Version of the record layout; user space refuses an object that speaks another.
+pub const RECORD_VERSION: u16 = 1;
+
+/// What a ring buffer record is; the first field of each.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    /// Length of the whole record in bytes, this head and all sections included.
+    pub len: u32,
+    /// A `KIND_*` constant.
+    pub kind: u16,
+    /// [`RECORD_VERSION`].
+    pub version: u16,
+}
+
+/// A [`sample::SampleHead`] followed by its sections.
+pub const KIND_SAMPLE: u16 = 1;
+
+const _: () = assert!(size_of::<RecordHead>() == 8);

@@ -1,0 +1,2 @@
+//! Kernel-side programs.
+fn main() {}

@@ -1,0 +1,22 @@
+//! The profiler as a library: what `main` and the tests are made of.
+//!
+//! The walk: `probe` drains kernel buffers, `decode` reads records, `order` merges by time,
+//! `resolve` names processes and code, `pipeline` hands batches to the capture and to live
+//! consumers; `report`, `export` and others replay a capture into the same sinks.
+//! See docs/ARCHITECTURE.md.
+
+pub mod capture;
+pub mod cli;
+pub mod decode;
+pub mod derive;
+pub mod error;
+pub mod export;
+pub mod model;
+pub mod order;
+pub mod pipeline;
+pub mod probe;
+pub mod resolve;
+pub mod session;
+pub mod target;
+pub mod view;
+pub mod wire;

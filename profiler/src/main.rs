@@ -1,0 +1,3 @@
+//! The `profiler` binary.
+
+fn main() {}

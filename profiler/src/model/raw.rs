@@ -1,0 +1,178 @@
+//! Raw events: decoded kernel records, before processes and code are resolved.
+//!
+//! Addresses and kernel ids as the kernel gave them; stacks stay in the bytes they came in.
+
+use bytes::Bytes;
+use profiler_common::COMM_LEN;
+
+use super::event::{Lost, StackEnd};
+use super::id::*;
+
+/// Something the kernel told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawEvent {
+    /// When it happened.
+    pub at: Timestamp,
+    /// On which processor's buffer it came.
+    pub cpu: Cpu,
+    /// What.
+    pub body: RawBody,
+}
+
+/// What the kernel told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RawBody {
+    /// A sample.
+    Sample(RawSample),
+    /// A thread or process was created (`pid == parent_pid` for a thread).
+    Fork {
+        /// Process of the new thread.
+        pid: Pid,
+        /// The new thread.
+        tid: Tid,
+        /// Process of its creator.
+        parent_pid: Pid,
+        /// Its creator.
+        parent_tid: Tid,
+    },
+    /// A thread has a new name; with `exec` because its process runs a new program.
+    Comm {
+        /// Process.
+        pid: Pid,
+        /// Thread.
+        tid: Tid,
+        /// By exec.
+        exec: bool,
+        /// The name.
+        comm: Comm,
+    },
+    /// Memory that can be executed was mapped.
+    Mmap(Box<RawMmap>),
+    /// A thread ended.
+    Exit {
+        /// Process.
+        pid: Pid,
+        /// Thread.
+        tid: Tid,
+    },
+    /// Records are missing.
+    Lost(Lost),
+    /// A marker was set.
+    Mark(Box<str>),
+}
+
+/// A thread's name as in the kernel, padded with zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Comm(pub [u8; COMM_LEN]);
+
+impl Comm {
+    /// The name without padding; invalid UTF-8 is replaced.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        let len = self
+            .0
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(COMM_LEN);
+        String::from_utf8_lossy(&self.0[..len])
+    }
+
+    /// From text of any length, cut to what the kernel would keep.
+    pub fn from_bytes(name: &[u8]) -> Comm {
+        let mut comm = [0; COMM_LEN];
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let len = name.len().min(COMM_LEN - 1);
+        comm[..len].copy_from_slice(&name[..len]);
+        Comm(comm)
+    }
+}
+
+impl std::fmt::Debug for Comm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Comm({:?})", self.text())
+    }
+}
+
+/// A sample with addresses in place of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawSample {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// The thread's name at that time.
+    pub comm: Comm,
+    /// Its cgroup v2.
+    pub cgroup: u64,
+    /// The period, in the unit of the source.
+    pub weight: u64,
+    /// Index of the event source.
+    pub source: u16,
+    /// Kernel stack.
+    pub kernel: RawStack,
+    /// User stack.
+    pub user: RawStack,
+}
+
+/// Addresses of a stack, leaf first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawStack {
+    /// u64 in native byte order each; a shared slice of the drained buffer.
+    pub bytes: Bytes,
+    /// Why there are no more.
+    pub end: StackEnd,
+}
+
+impl RawStack {
+    /// A stack that does not exist or was not asked for.
+    pub const NONE: RawStack = RawStack {
+        bytes: Bytes::new(),
+        end: StackEnd::NoStack,
+    };
+
+    /// The addresses, leaf first. The leaf is the instruction itself, callers are return addresses.
+    pub fn addresses(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
+        self.bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|chunk| u64::from_ne_bytes(*chunk))
+    }
+}
+
+/// A mapping of executable memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawMmap {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// First address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// Path as the process sees it (with ` (deleted)` as the kernel adds it), or a name in brackets
+    /// or `//anon`.
+    pub path: Box<[u8]>,
+    /// Which file it is.
+    pub file: FileIdentity,
+}
+
+/// What the kernel says to identify a mapped file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FileIdentity {
+    /// Its build id (kernels from 5.12, if it has one).
+    BuildId(BuildId),
+    /// Device and inode.
+    Inode {
+        /// Device number, major.
+        major: u32,
+        /// Device number, minor.
+        minor: u32,
+        /// Inode number; 0 if no file.
+        inode: u64,
+        /// Generation of the inode.
+        generation: u64,
+    },
+}

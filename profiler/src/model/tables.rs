@@ -1,0 +1,475 @@
+//! Tables: the fold over definitions that capture readers, live clients and exporters share.
+//!
+//! [`Tables`] interns by content, so that equal things of several epochs (or captures) get one id.
+//! [`Epoch`] translates the ids of one epoch of a stream into those of the tables. The recording
+//! side interns into a [`Tables`] of its own that it starts anew with each epoch.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::definition::*;
+use super::event::*;
+use super::id::*;
+
+/// Values of one kind, each content once.
+#[derive(Clone, Debug)]
+pub struct Table<I, T> {
+    items: Vec<T>,
+    ids: FxHashMap<T, I>,
+}
+
+impl<I, T> Default for Table<I, T> {
+    fn default() -> Self {
+        Table {
+            items: Vec::new(),
+            ids: FxHashMap::default(),
+        }
+    }
+}
+
+impl<I: EpochId, T: Clone + Eq + Hash> Table<I, T> {
+    /// The id of `value`, and whether it is new.
+    pub fn intern(&mut self, value: T) -> (I, bool) {
+        if let Some(&id) = self.ids.get(&value) {
+            return (id, false);
+        }
+        let id = I::from_index(self.items.len());
+        self.items.push(value.clone());
+        self.ids.insert(value, id);
+        (id, true)
+    }
+
+    /// The value of an id of this table.
+    pub fn get(&self, id: I) -> Option<&T> {
+        self.items.get(id.index())
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// All values with their ids, in order of id.
+    pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        self.items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| (I::from_index(index), item))
+    }
+}
+
+/// Everything defined so far.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// The recording (of several merged ones, the last).
+    pub session: Session,
+    strings: Table<StringId, Arc<str>>,
+    /// Event sources.
+    pub sources: Table<SourceId, Source>,
+    /// Modules.
+    pub modules: Table<ModuleId, Module>,
+    /// Mappings.
+    pub mappings: Table<MappingId, Mapping>,
+    /// Functions.
+    pub functions: Table<FunctionId, Function>,
+    /// Frames.
+    pub frames: Table<FrameId, Frame>,
+    /// Stacks.
+    pub stacks: Table<StackId, Stack>,
+    processes: Vec<Process>,
+    process_ids: FxHashMap<(Pid, Timestamp), ProcessId>,
+    threads: Vec<Thread>,
+    thread_ids: FxHashMap<(ProcessId, Tid, Timestamp), ThreadId>,
+    symbols: FxHashMap<FrameId, Symbol>,
+    code: FxHashMap<(ModuleId, u64), Arc<[u8]>>,
+}
+
+impl Tables {
+    /// The id of a string, and whether it is new.
+    pub fn intern_string(&mut self, text: &str) -> (StringId, bool) {
+        match self.strings.ids.get(text) {
+            Some(&id) => (id, false),
+            None => self.strings.intern(Arc::from(text)),
+        }
+    }
+
+    /// The text of a string id; empty if it is not defined.
+    pub fn string(&self, id: StringId) -> &str {
+        self.strings.get(id).map_or("", |text| text)
+    }
+
+    /// The id of a process by its identity, and whether it is new or differs from before.
+    pub fn intern_process(&mut self, process: Process) -> (ProcessId, bool) {
+        match self.process_ids.get(&(process.pid, process.started)) {
+            Some(&id) => {
+                let changed = self.processes[id.index()] != process;
+                self.processes[id.index()] = process;
+                (id, changed)
+            }
+            None => {
+                let id = ProcessId::from_index(self.processes.len());
+                self.process_ids.insert((process.pid, process.started), id);
+                self.processes.push(process);
+                (id, true)
+            }
+        }
+    }
+
+    /// The id of a thread by its identity, and whether it is new or differs from before.
+    pub fn intern_thread(&mut self, thread: Thread) -> (ThreadId, bool) {
+        match self
+            .thread_ids
+            .get(&(thread.process, thread.tid, thread.started))
+        {
+            Some(&id) => {
+                let changed = self.threads[id.index()] != thread;
+                self.threads[id.index()] = thread;
+                (id, changed)
+            }
+            None => {
+                let id = ThreadId::from_index(self.threads.len());
+                self.thread_ids
+                    .insert((thread.process, thread.tid, thread.started), id);
+                self.threads.push(thread);
+                (id, true)
+            }
+        }
+    }
+
+    /// Sets what is known of a frame. A name is never replaced by [`Symbol::Unknown`].
+    pub fn set_symbol(&mut self, frame: FrameId, symbol: Symbol) {
+        if matches!(symbol, Symbol::Unknown(_)) && self.symbols.contains_key(&frame) {
+            return;
+        }
+        self.symbols.insert(frame, symbol);
+    }
+
+    /// What is known of a frame; none if no answer has come.
+    pub fn symbol(&self, frame: FrameId) -> Option<&Symbol> {
+        self.symbols.get(&frame)
+    }
+
+    /// Source lines and functions of a frame, innermost first; empty if there is no name.
+    pub fn lines(&self, frame: FrameId) -> &[Line] {
+        match self.symbols.get(&frame) {
+            Some(Symbol::Lines(lines)) => lines,
+            _ => &[],
+        }
+    }
+
+    /// A process.
+    pub fn process(&self, id: ProcessId) -> Option<&Process> {
+        self.processes.get(id.index())
+    }
+
+    /// All processes, in order of id.
+    pub fn processes(&self) -> impl Iterator<Item = (ProcessId, &Process)> {
+        self.processes
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (ProcessId::from_index(i), p))
+    }
+
+    /// A thread.
+    pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
+        self.threads.get(id.index())
+    }
+
+    /// All threads, in order of id.
+    pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &Thread)> {
+        self.threads
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (ThreadId::from_index(i), t))
+    }
+
+    /// The frames of a stack, leaf first.
+    pub fn frames_of(&self, stack: Option<StackId>) -> impl Iterator<Item = FrameId> + '_ {
+        std::iter::successors(stack.and_then(|id| self.stacks.get(id)), |stack| {
+            stack.parent.and_then(|id| self.stacks.get(id))
+        })
+        .map(|stack| stack.frame)
+    }
+
+    /// Pieces of code: module, frame address of the first byte, bytes.
+    pub fn code(&self) -> impl Iterator<Item = (ModuleId, u64, &Arc<[u8]>)> {
+        self.code
+            .iter()
+            .map(|(&(module, address), bytes)| (module, address, bytes))
+    }
+
+    /// Keeps a piece of code; the longest at an address wins. Says whether it is new.
+    pub fn add_code(&mut self, code: Code) -> bool {
+        let known = self
+            .code
+            .entry((code.module, code.address))
+            .or_insert_with(|| Arc::from([]));
+        let new = known.len() < code.bytes.len();
+        if new {
+            *known = code.bytes;
+        }
+        new
+    }
+
+    /// How a frame is shown: its outermost function's name, else module and offset, else the
+    /// address. The build id is not part of it (see [`Module::build_id`]).
+    pub fn frame_name(&self, frame: FrameId) -> String {
+        if let Some(line) = self.lines(frame).last()
+            && let Some(function) = self.functions.get(line.function)
+        {
+            return self.string(function.name).to_owned();
+        }
+        self.frame_location(frame)
+    }
+
+    /// A frame as `module+0xoffset`, or `[unknown]+0xaddress` outside all mappings.
+    pub fn frame_location(&self, frame: FrameId) -> String {
+        let Some(frame) = self.frames.get(frame) else {
+            return "[undefined]".to_owned();
+        };
+        let module = frame.module.and_then(|id| self.modules.get(id));
+        let name = module.map_or("[unknown]", |module| {
+            let path = self.string(module.path);
+            path.rsplit_once('/').map_or(path, |(_, name)| name)
+        });
+        format!("{name}+{:#x}", frame.address)
+    }
+}
+
+/// An id was used that the epoch has not defined: the stream is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {id} is used but not defined")]
+pub struct Undefined {
+    /// What kind of id.
+    pub kind: &'static str,
+    /// The id as written.
+    pub id: u32,
+}
+
+/// Translates the ids of one epoch of a stream into those of a [`Tables`].
+#[derive(Clone, Debug, Default)]
+pub struct Epoch {
+    strings: Ids<StringId>,
+    sources: Ids<SourceId>,
+    processes: Ids<ProcessId>,
+    threads: Ids<ThreadId>,
+    modules: Ids<ModuleId>,
+    mappings: Ids<MappingId>,
+    functions: Ids<FunctionId>,
+    frames: Ids<FrameId>,
+    stacks: Ids<StackId>,
+}
+
+#[derive(Clone, Debug)]
+struct Ids<I>(Vec<Option<I>>);
+
+impl<I> Default for Ids<I> {
+    fn default() -> Self {
+        Ids(Vec::new())
+    }
+}
+
+/// Ids are dense: one that is this far beyond the known ones is damage, not a big table.
+const MAX_GAP: usize = 1 << 16;
+
+impl<I: EpochId> Ids<I> {
+    fn set(&mut self, local: I, global: I) -> Result<(), Undefined> {
+        let index = local.index();
+        if index >= self.0.len() {
+            if index - self.0.len() > MAX_GAP {
+                return Err(Undefined {
+                    kind: "a far id",
+                    id: local.get(),
+                });
+            }
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(global);
+        Ok(())
+    }
+
+    fn get(&self, kind: &'static str, local: I) -> Result<I, Undefined> {
+        let known = self.0.get(local.index()).copied().flatten();
+        known.ok_or(Undefined {
+            kind,
+            id: local.get(),
+        })
+    }
+
+    fn maybe(&self, kind: &'static str, local: Option<I>) -> Result<Option<I>, Undefined> {
+        local.map(|id| self.get(kind, id)).transpose()
+    }
+}
+
+impl Epoch {
+    /// Folds one definition of this epoch into `tables`.
+    pub fn define(&mut self, tables: &mut Tables, definition: Definition) -> Result<(), Undefined> {
+        match definition {
+            Definition::Session(session) => tables.session = session,
+            Definition::String(id, text) => {
+                let (global, _) = tables.intern_string(&text);
+                self.strings.set(id, global)?;
+            }
+            Definition::Source(id, mut source) => {
+                source.name = self.string(source.name)?;
+                self.sources.set(id, tables.sources.intern(source).0)?;
+            }
+            Definition::Process(id, mut process) => {
+                process.parent = self.processes.maybe("process", process.parent)?;
+                process.name = self.string(process.name)?;
+                process.executable = self.maybe_string(process.executable)?;
+                process.command = self.maybe_string(process.command)?;
+                process.cgroup = self.maybe_string(process.cgroup)?;
+                self.processes.set(id, tables.intern_process(process).0)?;
+            }
+            Definition::Thread(id, mut thread) => {
+                thread.process = self.processes.get("process", thread.process)?;
+                thread.name = self.string(thread.name)?;
+                self.threads.set(id, tables.intern_thread(thread).0)?;
+            }
+            Definition::Module(id, mut module) => {
+                module.path = self.string(module.path)?;
+                self.modules.set(id, tables.modules.intern(module).0)?;
+            }
+            Definition::Mapping(id, mut mapping) => {
+                mapping.process = self.processes.get("process", mapping.process)?;
+                mapping.module = self.modules.get("module", mapping.module)?;
+                self.mappings.set(id, tables.mappings.intern(mapping).0)?;
+            }
+            Definition::Function(id, mut function) => {
+                function.name = self.string(function.name)?;
+                function.linkage_name = self.maybe_string(function.linkage_name)?;
+                function.module = self.modules.maybe("module", function.module)?;
+                function.file = self.maybe_string(function.file)?;
+                self.functions
+                    .set(id, tables.functions.intern(function).0)?;
+            }
+            Definition::Frame(id, mut frame) => {
+                frame.module = self.modules.maybe("module", frame.module)?;
+                self.frames.set(id, tables.frames.intern(frame).0)?;
+            }
+            Definition::Stack(id, mut stack) => {
+                stack.parent = self.stacks.maybe("stack", stack.parent)?;
+                stack.frame = self.frames.get("frame", stack.frame)?;
+                self.stacks.set(id, tables.stacks.intern(stack).0)?;
+            }
+            Definition::Symbol(frame, mut symbol) => {
+                let frame = self.frames.get("frame", frame)?;
+                if let Symbol::Lines(lines) = &mut symbol {
+                    for line in lines.iter_mut() {
+                        line.function = self.functions.get("function", line.function)?;
+                    }
+                }
+                tables.set_symbol(frame, symbol);
+            }
+            Definition::Code(mut code) => {
+                code.module = self.modules.get("module", code.module)?;
+                tables.add_code(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Translates the ids of an event of this epoch.
+    pub fn event(&self, mut event: Event) -> Result<Event, Undefined> {
+        match &mut event {
+            Event::Sample(sample) => {
+                sample.thread = self.threads.get("thread", sample.thread)?;
+                sample.kernel = self.stacks.maybe("stack", sample.kernel)?;
+                sample.user = self.stacks.maybe("stack", sample.user)?;
+                sample.source = self.sources.get("source", sample.source)?;
+            }
+            Event::Process(event) => {
+                event.thread = self.threads.get("thread", event.thread)?;
+                match &mut event.change {
+                    ProcessChange::Executed(name) | ProcessChange::Renamed(name) => {
+                        *name = self.string(*name)?;
+                    }
+                    ProcessChange::Started | ProcessChange::Exited => {}
+                }
+            }
+            Event::Mark(mark) => mark.text = self.string(mark.text)?,
+            Event::Clock(_) | Event::Lost(_) => {}
+        }
+        Ok(event)
+    }
+
+    fn string(&self, id: StringId) -> Result<StringId, Undefined> {
+        self.strings.get("string", id)
+    }
+
+    fn maybe_string(&self, id: Option<StringId>) -> Result<Option<StringId>, Undefined> {
+        self.strings.maybe("string", id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_things_of_two_epochs_get_one_id() {
+        let mut tables = Tables::default();
+        let (a, b) = (StringId::from_index(0), StringId::from_index(1));
+        let mut first = Epoch::default();
+        first
+            .define(&mut tables, Definition::String(a, "main".into()))
+            .unwrap();
+        let mut second = Epoch::default();
+        second
+            .define(&mut tables, Definition::String(a, "other".into()))
+            .unwrap();
+        second
+            .define(&mut tables, Definition::String(b, "main".into()))
+            .unwrap();
+        assert_eq!(first.string(a), second.string(b));
+        assert_ne!(second.string(a), second.string(b));
+    }
+
+    #[test]
+    fn undefined_ids_are_errors() {
+        let mut tables = Tables::default();
+        let mut epoch = Epoch::default();
+        let stack = Stack {
+            parent: None,
+            frame: FrameId::from_index(6),
+        };
+        let error = epoch.define(
+            &mut tables,
+            Definition::Stack(StackId::from_index(0), stack),
+        );
+        assert_eq!(
+            error,
+            Err(Undefined {
+                kind: "frame",
+                id: 7
+            })
+        );
+        let far = StringId::from_index(1 << 30);
+        assert!(
+            epoch
+                .define(&mut tables, Definition::String(far, "x".into()))
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn a_name_survives_a_later_unknown() {
+        let mut tables = Tables::default();
+        let frame = FrameId::from_index(0);
+        let line = Line {
+            function: FunctionId::from_index(0),
+            line: 1,
+        };
+        tables.set_symbol(frame, Symbol::Lines([line].into()));
+        tables.set_symbol(frame, Symbol::Unknown(UnknownReason::NoFile));
+        assert_eq!(tables.lines(frame), [line]);
+    }
+}
