@@ -206,5 +206,8 @@ fn profiler() -> io::Result<&'static Path> {
             Err(error) => Err(format!("failed to run cargo: {error}")),
         }
     });
-    built.as_deref().map_err(io::Error::other)
+    match built {
+        Ok(path) => Ok(path),
+        Err(why) => Err(io::Error::other(why.as_str())),
+    }
 }
