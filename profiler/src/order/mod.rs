@@ -133,7 +133,7 @@ fn rank(body: &RawBody) -> u8 {
         RawBody::Comm { .. } => 1,
         RawBody::Mmap(_) => 2,
         RawBody::Sample(_) => 3,
-        RawBody::Mark(_) => 4,
+        RawBody::Mark(_) | RawBody::Clock { .. } => 4,
         RawBody::Lost(_) => 5,
         RawBody::Exit { .. } => 6,
     }

@@ -1,2 +1,3 @@
 //! pipeline
 pub mod marks;
+pub mod scope;
