@@ -1,1 +1,32 @@
-//! capture
+//! The capture file: [`Batch`](crate::model::Batch)es of events kept on disk, and read back.
+//!
+//! [`Writer`] takes batches as the walk makes them; [`Reader`] gives a capture back as
+//! [`Tables`](crate::model::Tables) (pass 1: definitions) and events (pass 2). Times are nanoseconds of CLOCK_MONOTONIC.
+//! The format is docs/formats/capture.md.
+//!
+//! Captures are untrusted input: everything read is checked, bounded, and never a panic. What is
+//! damaged is named with its offset, and everything else is delivered.
+//!
+//! What does not belong here: what events mean (model), and how they are shown (view, export).
+
+mod block;
+mod decode;
+mod encode;
+mod error;
+mod foreign;
+mod item;
+mod limit;
+mod output;
+mod reader;
+mod ring;
+mod summary;
+mod translate;
+mod walk;
+mod writer;
+
+pub use error::{CaptureError, Damage};
+pub use limit::Limit;
+pub use reader::{Reader, ReplayStats, TimeRange, replay_into};
+pub use ring::Dump;
+pub use summary::{SourceSummary, Summary};
+pub use writer::{CreateOptions, Totals, Writer};

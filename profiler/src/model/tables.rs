@@ -41,6 +41,11 @@ impl<I: EpochId, T: Clone + Eq + Hash> Table<I, T> {
         (id, true)
     }
 
+    /// The id of a value that is there.
+    pub fn find(&self, value: &T) -> Option<I> {
+        self.ids.get(value).copied()
+    }
+
     /// The value of an id of this table.
     pub fn get(&self, id: I) -> Option<&T> {
         self.items.get(id.index())
@@ -103,6 +108,26 @@ impl Tables {
     /// The text of a string id; empty if it is not defined.
     pub fn string(&self, id: StringId) -> &str {
         self.strings.get(id).map_or("", |text| text)
+    }
+
+    /// The id of a string that is there.
+    pub fn find_string(&self, text: &str) -> Option<StringId> {
+        self.strings.ids.get(text).copied()
+    }
+
+    /// The id of a process that is there, by its identity.
+    pub fn find_process(&self, pid: Pid, started: Timestamp) -> Option<ProcessId> {
+        self.process_ids.get(&(pid, started)).copied()
+    }
+
+    /// The id of a thread that is there, by its identity.
+    pub fn find_thread(
+        &self,
+        process: ProcessId,
+        tid: Tid,
+        started: Timestamp,
+    ) -> Option<ThreadId> {
+        self.thread_ids.get(&(process, tid, started)).copied()
     }
 
     /// The id of a process by its identity, and whether it is new or differs from before.

@@ -2,6 +2,9 @@
 //!
 //! What does not belong here: how the kernel filters (`probe`), flags (`cli`).
 
+pub mod command;
+pub mod user;
+
 use std::path::PathBuf;
 
 use crate::model::raw::Comm;

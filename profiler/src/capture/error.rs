@@ -1,0 +1,110 @@
+//! What can go wrong with a capture as a whole ([`CaptureError`]), and with a part of one
+//! ([`Damage`]).
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a capture can't be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The output is there already.
+    #[error("{} exists already; use --force to replace it, or -o to name another file", .0.display())]
+    Exists(PathBuf),
+    /// The output is something that a capture must not replace.
+    #[error("{} is {what}, and a capture is never written through it; name a regular file with -o", .path.display())]
+    NotRegular {
+        /// The output.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The output could not be made.
+    #[error("failed to create {}: {source}", .path.display())]
+    Create {
+        /// The output.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Writing failed. What was written before reads as a capture.
+    #[error("failed to write {} at byte {offset}: {source}; the capture reads fine up to there, later events are dropped and counted", .path.display())]
+    Write {
+        /// The output.
+        path: PathBuf,
+        /// Bytes that are safely in the file.
+        offset: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// The output was deleted while it was being written.
+    #[error("{} was deleted while it was being written; nothing recorded from here on can be found again", .0.display())]
+    Vanished(PathBuf),
+    /// A file could not be opened or read.
+    #[error("failed to read {} at byte {offset}: {source}", .path.display())]
+    Read {
+        /// The capture.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is nothing in the file.
+    #[error("{} is empty (0 bytes), so it holds no capture", .0.display())]
+    Empty(PathBuf),
+    /// The file is not a capture.
+    #[error("{} is not a capture (at byte 0): it looks like {looks}", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like.
+        looks: &'static str,
+    },
+    /// The capture is of a version that this program does not know.
+    #[error("{} has capture format version {found} (at byte 8), this program knows up to {known}; use a newer profiler", .path.display())]
+    Newer {
+        /// The capture.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+        /// What is known here.
+        known: u16,
+    },
+    /// The file ends before the first block.
+    #[error("{} is cut off at byte {len}, before the first data", .path.display())]
+    Truncated {
+        /// The capture.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+    },
+    /// A limit or combination of options that makes no sense.
+    #[error("{0}")]
+    Options(String),
+    /// A consumer of events failed.
+    #[error(transparent)]
+    Sink(io::Error),
+}
+
+impl CaptureError {
+    /// Whether the cause is an output pipe that nobody reads any more (which is no error).
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, CaptureError::Sink(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// A part of a capture that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Damage {
+    /// Byte of the file.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "byte {}: {}", self.offset, self.what)
+    }
+}

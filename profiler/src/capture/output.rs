@@ -1,0 +1,358 @@
+//! One capture file being written: made safely, appended to in whole blocks.
+//!
+//! A file is made anew with mode 0600 and never opened through a link. A block that can't be
+//! written in full is taken back (the file is cut to the last whole block), so that what is there
+//! always reads.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::block::*;
+use super::error::CaptureError;
+use super::item::put;
+
+/// Refuses an output that must not be written.
+pub(super) fn check(path: &Path, overwrite: bool) -> Result<(), CaptureError> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(create_error(path, source)),
+    };
+    let kind = found.file_type();
+    let what = if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_dir() {
+        "a directory"
+    } else if !kind.is_file() {
+        "a device, pipe or socket"
+    } else if !overwrite {
+        return Err(CaptureError::Exists(path.to_owned()));
+    } else {
+        return Ok(());
+    };
+    Err(CaptureError::NotRegular {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+/// Makes a new file; what was there under the name is replaced, never written to.
+fn create(path: &Path, overwrite: bool) -> Result<File, CaptureError> {
+    check(path, overwrite)?;
+    let mut options = OpenOptions::new();
+    // create_new is O_EXCL, which does not follow links either; O_NOFOLLOW says it once more.
+    options.write(true).create_new(true).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    if !overwrite {
+        return options.open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => CaptureError::Exists(path.to_owned()),
+            _ => create_error(path, source),
+        });
+    }
+    // Renaming a new file over the old name: whoever has the old one open or linked keeps it as
+    // it was, and the old one stays if the new one can't be made.
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let file = options
+        .open(&fresh)
+        .map_err(|source| create_error(&fresh, source))?;
+    if let Err(source) = std::fs::rename(&fresh, path) {
+        // The rename's error is what matters; a file that stays behind is empty.
+        let _ = std::fs::remove_file(&fresh);
+        return Err(create_error(path, source));
+    }
+    Ok(file)
+}
+
+/// Makes a directory that only its owner can enter.
+pub(super) fn create_directory(path: &Path) -> Result<(), CaptureError> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(path);
+    made.map_err(|source| create_error(path, source))
+}
+
+fn create_error(path: &Path, source: io::Error) -> CaptureError {
+    CaptureError::Create {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// What the index says of one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IndexEntry {
+    pub(super) epoch: u32,
+    /// Where its first block begins.
+    pub(super) offset: u64,
+    pub(super) blocks: u32,
+    pub(super) events: u64,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+}
+
+/// Most epochs that an index holds; a longer file is read without one.
+pub(super) const MAX_INDEX: usize = 1 << 16;
+
+/// A capture file that blocks are appended to.
+pub(super) struct Output {
+    pub(super) path: PathBuf,
+    file: File,
+    pub(super) header: FileHeader,
+    /// Length of the file: whole blocks only.
+    pub(super) len: u64,
+    sequence: u32,
+    index: Vec<IndexEntry>,
+    compressor: zstd::bulk::Compressor<'static>,
+    stored: Vec<u8>,
+    /// Bytes of a block that could not be taken back lie behind `len`.
+    torn: bool,
+    /// Unpacked bytes of all blocks.
+    pub(super) raw_bytes: u64,
+}
+
+/// A payload to be appended, and what its header says of it.
+pub(super) struct Payload<'a> {
+    pub(super) kind: u8,
+    pub(super) epoch: u32,
+    pub(super) items: u32,
+    pub(super) bytes: &'a [u8],
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+}
+
+impl Output {
+    pub(super) fn create(path: &Path, overwrite: bool, level: i32) -> Result<Output, CaptureError> {
+        let file = create(path, overwrite)?;
+        let mut id = [0; 4];
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+            .map_err(|source| create_error(path, source.into()))?;
+        let created = SystemTime::now().duration_since(UNIX_EPOCH);
+        let header = FileHeader {
+            version: VERSION,
+            file_id: u32::from_le_bytes(id),
+            created_ns: created.map_or(0, |since| since.as_nanos() as u64),
+        };
+        let compressor =
+            zstd::bulk::Compressor::new(level).map_err(|source| create_error(path, source))?;
+        let mut output = Output {
+            path: path.to_owned(),
+            file,
+            header,
+            len: 0,
+            sequence: 0,
+            index: Vec::new(),
+            compressor,
+            stored: Vec::new(),
+            torn: false,
+            raw_bytes: 0,
+        };
+        output.append(&header.encode())?;
+        Ok(output)
+    }
+
+    /// Appends one block, all of it or nothing.
+    pub(super) fn block(&mut self, payload: &Payload<'_>) -> Result<(), CaptureError> {
+        // Header and payload go out in one write: a killed process leaves no half block behind
+        // unless the kernel itself was stopped in the middle.
+        let mut block = std::mem::take(&mut self.stored);
+        block.clear();
+        block.resize(HEADER_BYTES, 0);
+        let bound = zstd::zstd_safe::compress_bound(payload.bytes.len());
+        block.resize(HEADER_BYTES + bound, 0);
+        let packed = self
+            .compressor
+            .compress_to_buffer(payload.bytes, &mut block[HEADER_BYTES..]);
+        let mut codec = codec::PLAIN;
+        // Packing that fails or does not pay leaves the payload as it is, and so does packing
+        // that pays more than readers accept.
+        let usable = packed.ok().filter(|&len| {
+            len < payload.bytes.len()
+                && payload.bytes.len() as u64 <= len as u64 * MAX_RATIO + SMALL_BYTES
+        });
+        if let Some(len) = usable {
+            codec = codec::ZSTD;
+            block.truncate(HEADER_BYTES + len);
+        } else {
+            block.truncate(HEADER_BYTES);
+            block.extend_from_slice(payload.bytes);
+        }
+        let header = BlockHeader {
+            kind: payload.kind,
+            codec,
+            version: VERSION,
+            file_id: self.header.file_id,
+            sequence: self.sequence,
+            epoch: payload.epoch,
+            items: payload.items,
+            stored_bytes: (block.len() - HEADER_BYTES) as u32,
+            raw_bytes: payload.bytes.len() as u32,
+            first_ns: payload.first_ns,
+            last_ns: payload.last_ns,
+            payload_crc: crc32fast::hash(&block[HEADER_BYTES..]),
+        };
+        block[..HEADER_BYTES].copy_from_slice(&header.encode());
+        let written = self.append(&block);
+        self.stored = block;
+        written?;
+        self.note(&header);
+        Ok(())
+    }
+
+    /// Appends a block of another file, packed as it is.
+    pub(super) fn copy(
+        &mut self,
+        mut header: BlockHeader,
+        stored: &[u8],
+    ) -> Result<(), CaptureError> {
+        header.file_id = self.header.file_id;
+        header.sequence = self.sequence;
+        let mut block = std::mem::take(&mut self.stored);
+        block.clear();
+        block.extend_from_slice(&header.encode());
+        block.extend_from_slice(stored);
+        let written = self.append(&block);
+        self.stored = block;
+        written?;
+        self.note(&header);
+        Ok(())
+    }
+
+    /// Keeps account of a block that was appended.
+    fn note(&mut self, header: &BlockHeader) {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.raw_bytes += u64::from(header.raw_bytes);
+        if header.kind != kind::DEFINITIONS && header.kind != kind::EVENTS {
+            return;
+        }
+        let offset = self.len - HEADER_BYTES as u64 - u64::from(header.stored_bytes);
+        let events = header.kind == kind::EVENTS;
+        let same = |entry: &&mut IndexEntry| entry.epoch == header.epoch;
+        let room = self.index.len() <= MAX_INDEX;
+        match self.index.last_mut().filter(same) {
+            Some(entry) => {
+                entry.blocks += 1;
+                if events {
+                    if entry.events == 0 {
+                        entry.first_ns = header.first_ns;
+                        entry.last_ns = header.last_ns;
+                    }
+                    entry.events += u64::from(header.items);
+                    entry.first_ns = entry.first_ns.min(header.first_ns);
+                    entry.last_ns = entry.last_ns.max(header.last_ns);
+                }
+            }
+            None if room => self.index.push(IndexEntry {
+                epoch: header.epoch,
+                offset,
+                blocks: 1,
+                events: if events { u64::from(header.items) } else { 0 },
+                first_ns: header.first_ns,
+                last_ns: header.last_ns,
+            }),
+            None => {}
+        }
+    }
+
+    /// Ends the file: the index, the block of totals, the footer.
+    pub(super) fn finish(&mut self, totals: &[u8], items: u32) -> Result<(), CaptureError> {
+        let index_offset = self.len;
+        let mut payload = Vec::new();
+        let mut entries = 0;
+        if self.index.len() <= MAX_INDEX {
+            for entry in &self.index {
+                let mut fields = Vec::new();
+                for value in [
+                    u64::from(entry.epoch),
+                    entry.offset,
+                    u64::from(entry.blocks),
+                    entry.events,
+                    entry.first_ns,
+                    entry.last_ns,
+                ] {
+                    put(&mut fields, value);
+                }
+                put(&mut payload, 1);
+                put(&mut payload, fields.len() as u64);
+                payload.extend_from_slice(&fields);
+                entries += 1;
+            }
+        }
+        let last_ns = self.index.last().map_or(0, |entry| entry.last_ns);
+        let epoch = self.index.last().map_or(0, |entry| entry.epoch);
+        for (kind, items, bytes) in [
+            (kind::INDEX, entries, &payload[..]),
+            (kind::END, items, totals),
+        ] {
+            self.block(&Payload {
+                kind,
+                epoch,
+                items,
+                bytes,
+                first_ns: last_ns,
+                last_ns,
+            })?;
+        }
+        self.append(&encode_footer(self.header.file_id, index_offset))
+    }
+
+    /// Time of the first event in the file, if there is one.
+    pub(super) fn first_ns(&self) -> Option<u64> {
+        let first = self.index.iter().find(|entry| entry.events > 0);
+        first.map(|entry| entry.first_ns)
+    }
+
+    /// Time of the last event in the file.
+    pub(super) fn last_ns(&self) -> u64 {
+        let last = self.index.iter().map(|entry| entry.last_ns);
+        last.max().unwrap_or(0)
+    }
+
+    /// Waits until everything is on the disk.
+    pub(super) fn sync(&self) -> Result<(), CaptureError> {
+        self.file.sync_data().map_err(|source| self.error(source))
+    }
+
+    /// Whether the file still has a name.
+    pub(super) fn vanished(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.nlink() == 0)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), CaptureError> {
+        self.heal()?;
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.len += bytes.len() as u64;
+                Ok(())
+            }
+            Err(source) => {
+                self.torn = true;
+                // A failure to cut shows again at the next append; readers skip what stays.
+                let _ = self.heal();
+                Err(self.error(source))
+            }
+        }
+    }
+
+    /// Takes back what a failed write has left.
+    fn heal(&mut self) -> Result<(), CaptureError> {
+        if self.torn {
+            let cut = self.file.set_len(self.len).and_then(|()| {
+                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.len)).map(drop)
+            });
+            cut.map_err(|source| self.error(source))?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
+    fn error(&self, source: io::Error) -> CaptureError {
+        CaptureError::Write {
+            path: self.path.clone(),
+            offset: self.len,
+            source,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The flight recorder: the newest part of a recording as a row of small captures.
+//!
+//! Each epoch is a file of its own in `OUTPUT.ring/`; the oldest are removed as new ones come.
+//! After a kill each of them still reads (and `profiler merge` joins them). A [`Dump`] copies what
+//! is there into one capture, block by block, without unpacking.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::block::*;
+use super::error::CaptureError;
+use super::limit::Limit;
+use super::output::{self, Output};
+use super::reader::Reader;
+use super::walk::Walk;
+
+const PREFIX: &str = "part-";
+
+/// Parts of a recording, oldest first.
+#[derive(Debug)]
+pub(super) struct Ring {
+    directory: PathBuf,
+    limit: Limit,
+    parts: Vec<Part>,
+    /// Number of the part that is being written.
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    len: u64,
+    last_ns: u64,
+}
+
+impl Ring {
+    /// Makes the directory of parts.
+    pub(super) fn create(
+        output: &Path,
+        limit: Limit,
+        overwrite: bool,
+    ) -> Result<Ring, CaptureError> {
+        let mut name = output.file_name().unwrap_or_default().to_owned();
+        name.push(".ring");
+        let directory = output.with_file_name(name);
+        if overwrite {
+            remove_parts(&directory)?;
+        }
+        match output::create_directory(&directory) {
+            Err(CaptureError::Create { path, source })
+                if source.kind() == std::io::ErrorKind::AlreadyExists =>
+            {
+                return Err(CaptureError::Options(format!(
+                    "{} is there from an earlier recording that was killed; join its parts with \
+                     profiler merge and remove it, or use --force to discard it",
+                    path.display()
+                )));
+            }
+            made => made?,
+        }
+        Ok(Ring {
+            directory,
+            limit,
+            parts: Vec::new(),
+            number: 1,
+        })
+    }
+
+    /// Where the part that is being written belongs.
+    pub(super) fn next_path(&self) -> PathBuf {
+        self.directory
+            .join(format!("{PREFIX}{:06}.cap", self.number))
+    }
+
+    /// Takes a part that is complete, and lets those expire that the limit has no room for.
+    pub(super) fn keep(&mut self, output: &Output) -> Result<(), CaptureError> {
+        self.number += 1;
+        self.parts.push(Part {
+            path: output.path.clone(),
+            len: output.len,
+            last_ns: output.last_ns(),
+        });
+        let newest_ns = output.last_ns();
+        let mut total: u64 = self.parts.iter().map(|part| part.len).sum();
+        let mut expired = 0;
+        for part in &self.parts {
+            let over = match self.limit {
+                // Room is left for the part that comes next, as large as this one.
+                Limit::Bytes(limit) => total + output.len > limit,
+                Limit::Time(limit) => {
+                    newest_ns.saturating_sub(part.last_ns) as u128 > limit.as_nanos()
+                }
+            };
+            if !over || expired + 1 == self.parts.len() {
+                break;
+            }
+            total -= part.len;
+            expired += 1;
+        }
+        for part in self.parts.drain(..expired) {
+            remove(&part.path)?;
+        }
+        Ok(())
+    }
+
+    /// All that is there now, ready to be copied.
+    pub(super) fn dump(
+        &mut self,
+        current: &Output,
+        path: &Path,
+        overwrite: bool,
+        level: i32,
+    ) -> Result<Dump, CaptureError> {
+        let output = Output::create(path, overwrite, level)?;
+        let paths = self.parts.iter().map(|part| (&part.path, part.len));
+        let mut parts = Vec::new();
+        for (path, len) in paths.chain([(&current.path, current.len)]) {
+            // Open files outlive their names: a part may expire while it is copied.
+            let file = File::open(path).map_err(|source| CaptureError::Read {
+                path: path.clone(),
+                offset: 0,
+                source,
+            })?;
+            parts.push((path.clone(), file, len));
+        }
+        Ok(Dump { output, parts })
+    }
+
+    /// Removes all parts.
+    pub(super) fn remove(self) -> Result<(), CaptureError> {
+        remove_parts(&self.directory)
+    }
+}
+
+/// A copy of a ring that is to be written; see [`Writer::dump`](super::Writer::dump).
+pub struct Dump {
+    output: Output,
+    /// Path, file, bytes of it that count.
+    parts: Vec<(PathBuf, File, u64)>,
+}
+
+impl Dump {
+    /// Writes it; returns the bytes written. Blocks that can't be read are left out.
+    pub fn run(mut self) -> Result<u64, CaptureError> {
+        let mut events = [0u64; 5];
+        let mut unpacker = Reader::decompressor()?;
+        let mut none = Vec::new();
+        let mut stored = Vec::new();
+        for (path, file, len) in &self.parts {
+            let read_error = |source| CaptureError::Read {
+                path: path.clone(),
+                offset: 0,
+                source,
+            };
+            let mut head = [0; FILE_HEADER_BYTES];
+            file.read_exact_at(&mut head, 0).map_err(read_error)?;
+            let Some(header) = FileHeader::decode(&head) else {
+                continue;
+            };
+            let start = FILE_HEADER_BYTES as u64;
+            let mut walk = Walk::new(file, *len, header.file_id, start, &mut unpacker);
+            while let Some(block) = walk.next(&mut none, |_| false).map_err(read_error)? {
+                match block.header.kind {
+                    kind::DEFINITIONS | kind::EVENTS => {
+                        stored.resize(block.header.stored_bytes as usize, 0);
+                        let at = block.offset + HEADER_BYTES as u64;
+                        file.read_exact_at(&mut stored, at).map_err(read_error)?;
+                        self.output.copy(block.header, &stored)?;
+                    }
+                    kind::END => {}
+                    _ => {}
+                }
+            }
+        }
+        let _ = &mut events;
+        self.output.finish(&[], 0)?;
+        self.output.sync()?;
+        Ok(self.output.len)
+    }
+}
+
+fn remove_parts(directory: &Path) -> Result<(), CaptureError> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(remove_error(directory, source)),
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Only what a ring makes: the directory may be someone else's.
+        if name.starts_with(PREFIX) && name.ends_with(".cap") {
+            remove(&entry.path())?;
+        }
+    }
+    std::fs::remove_dir(directory).map_err(|source| remove_error(directory, source))
+}
+
+fn remove(path: &Path) -> Result<(), CaptureError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(remove_error(path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_error(path: &Path, source: std::io::Error) -> CaptureError {
+    CaptureError::Create {
+        path: path.to_owned(),
+        source,
+    }
+}

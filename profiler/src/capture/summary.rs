@@ -1,0 +1,195 @@
+//! What is inside a capture, as counts.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
+
+use crate::model::*;
+
+use super::error::{CaptureError, Damage};
+use super::reader::{Reader, TimeRange};
+
+/// What a capture holds, and what it lacks.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Where and how it was recorded.
+    pub session: Session,
+    /// When the file was begun, nanoseconds since 1970; 0 if that is damaged.
+    pub created_ns: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Bytes of definitions and of events, unpacked.
+    pub raw_bytes: (u64, u64),
+    /// Blocks of definitions, of events, and others.
+    pub blocks: (u64, u64, u64),
+    /// Epochs.
+    pub epochs: u64,
+    /// Times of the first and the last event.
+    pub span: Option<(Timestamp, Timestamp)>,
+    /// The first tie of monotonic to wall time.
+    pub clock: Option<Clock>,
+    /// Events by kind.
+    pub events: BTreeMap<&'static str, u64>,
+    /// By source: name, unit, samples, sum of weights.
+    pub sources: Vec<SourceSummary>,
+    /// What was lost by reason; estimates included.
+    pub lost: BTreeMap<LostReason, u64>,
+    /// Processes, and those of them with samples.
+    pub processes: (u64, u64),
+    /// Threads, and those of them with samples.
+    pub threads: (u64, u64),
+    /// Modules, functions, frames, stacks.
+    pub tables: [u64; 4],
+    /// Frames without a name.
+    pub unsymbolized_frames: u64,
+    /// Samples with such a frame.
+    pub unsymbolized_samples: u64,
+    /// Stacks of samples by how they ended: kernel stacks.
+    pub kernel_ends: BTreeMap<StackEnd, u64>,
+    /// User stacks.
+    pub user_ends: BTreeMap<StackEnd, u64>,
+    /// Whether the recording was ended (not killed or cut off).
+    pub ended: bool,
+    /// Events that the writer could not write.
+    pub dropped: u64,
+    /// Events that could not be read, or use what is missing.
+    pub unusable: u64,
+    /// Items of a later version.
+    pub unknown: u64,
+    /// What is damaged.
+    pub damage: Vec<Damage>,
+}
+
+/// What one source has given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceSummary {
+    /// Its name.
+    pub name: String,
+    /// Unit of its weights.
+    pub unit: Unit,
+    /// Samples a second asked for.
+    pub frequency_hz: Option<u64>,
+    /// Or how much each sample stands for.
+    pub period: Option<u64>,
+    /// Samples.
+    pub samples: u64,
+    /// What they stand for.
+    pub weight: u64,
+}
+
+impl Summary {
+    /// Samples.
+    pub fn samples(&self) -> u64 {
+        self.events.get("sample").copied().unwrap_or(0)
+    }
+
+    /// User stacks with frames missing at the outer end.
+    pub fn truncated(&self) -> u64 {
+        let ends = self.kernel_ends.iter().chain(&self.user_ends);
+        let cut = ends.filter(|(end, _)| !matches!(end, StackEnd::Complete | StackEnd::NoStack));
+        cut.map(|(_, count)| count).sum()
+    }
+}
+
+impl Reader {
+    /// Reads all of the capture and counts.
+    pub fn summary(&mut self) -> Result<Summary, CaptureError> {
+        let tables = self.load_tables()?;
+        let mut summary = Summary::default();
+        let mut sources: BTreeMap<SourceId, (u64, u64)> = BTreeMap::new();
+        let mut sampled: FxHashSet<ThreadId> = FxHashSet::default();
+        let named = named_stacks(&tables);
+        let is_named = |stack: Option<StackId>| {
+            stack.is_none_or(|stack| named.get(stack.index()).copied().unwrap_or(false))
+        };
+        let stats = self.replay(&tables, TimeRange::ALL, &mut |event, _| {
+            let at = event.at();
+            let (first, last) = summary.span.get_or_insert((at, at));
+            (*first, *last) = ((*first).min(at), (*last).max(at));
+            let kind = match event {
+                Event::Sample(sample) => {
+                    let (samples, weight) = sources.entry(sample.source).or_default();
+                    *samples += 1;
+                    *weight = weight.saturating_add(sample.weight);
+                    sampled.insert(sample.thread);
+                    *summary.kernel_ends.entry(sample.kernel_end).or_default() += 1;
+                    *summary.user_ends.entry(sample.user_end).or_default() += 1;
+                    if !is_named(sample.kernel) || !is_named(sample.user) {
+                        summary.unsymbolized_samples += 1;
+                    }
+                    "sample"
+                }
+                Event::Process(_) => "process",
+                Event::Mark(_) => "mark",
+                Event::Clock(clock) => {
+                    summary.clock.get_or_insert(*clock);
+                    "clock"
+                }
+                Event::Lost(lost) => {
+                    let count = summary.lost.entry(lost.reason).or_default();
+                    *count = count.saturating_add(lost.count);
+                    "lost"
+                }
+            };
+            *summary.events.entry(kind).or_default() += 1;
+            Ok(())
+        })?;
+        if let Some(found) = self.found() {
+            summary.raw_bytes = (found.raw_bytes[0], found.raw_bytes[1]);
+            summary.blocks = (found.blocks[0], found.blocks[1], found.blocks[2]);
+            summary.epochs = found.epochs() as u64;
+            summary.ended = found.ended;
+            summary.dropped = found.dropped;
+            summary.unknown = found.unknown + stats.unknown;
+        }
+        summary.sources = tables
+            .sources
+            .iter()
+            .map(|(id, source)| {
+                let (samples, weight) = sources.get(&id).copied().unwrap_or_default();
+                SourceSummary {
+                    name: tables.string(source.name).to_owned(),
+                    unit: source.unit,
+                    frequency_hz: source.frequency_hz,
+                    period: source.period,
+                    samples,
+                    weight,
+                }
+            })
+            .collect();
+        let processes: FxHashSet<ProcessId> = sampled
+            .iter()
+            .filter_map(|&thread| tables.thread(thread))
+            .map(|thread| thread.process)
+            .collect();
+        summary.processes = (tables.processes().count() as u64, processes.len() as u64);
+        summary.threads = (tables.threads().count() as u64, sampled.len() as u64);
+        summary.tables = [
+            tables.modules.len() as u64,
+            tables.functions.len() as u64,
+            tables.frames.len() as u64,
+            tables.stacks.len() as u64,
+        ];
+        let frames = tables.frames.iter();
+        let unnamed = frames.filter(|&(frame, _)| tables.lines(frame).is_empty());
+        summary.unsymbolized_frames = unnamed.count() as u64;
+        summary.unusable = stats.unusable;
+        summary.session = tables.session;
+        summary.created_ns = self.created_ns;
+        summary.bytes = self.len;
+        summary.damage = self.damage().to_vec();
+        Ok(summary)
+    }
+}
+
+/// For each stack whether all its frames have names. Parents come before what they called.
+fn named_stacks(tables: &Tables) -> Vec<bool> {
+    let mut named = Vec::with_capacity(tables.stacks.len());
+    for (_, stack) in tables.stacks.iter() {
+        let parent = stack
+            .parent
+            .is_none_or(|parent| named.get(parent.index()).copied().unwrap_or(false));
+        named.push(parent && !tables.lines(stack.frame).is_empty());
+    }
+    named
+}
