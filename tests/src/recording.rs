@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use profiler::capture::{Reader, TimeRange, replay_into};
 use profiler::model::{Event, FrameId, LostReason, Sink, StackEnd, StackId, Symbol, Tables};
 
 /// A capture in memory.
@@ -18,6 +19,8 @@ pub struct Recording {
     pub lost: BTreeMap<LostReason, u64>,
     /// All markers.
     pub marks: Vec<String>,
+    /// Parts and events that could not be read.
+    pub damaged: u64,
     /// Event sources that made samples.
     pub sources: Vec<String>,
 }
@@ -64,7 +67,11 @@ impl Recording {
     /// Reads a capture to its end. A capture that was cut off gives what is readable.
     pub fn read(path: &Path) -> io::Result<Recording> {
         let mut recording = Recording::default();
-        replay(path, &mut recording)?;
+        let mut reader = Reader::open(path).map_err(io::Error::other)?;
+        let tables = reader.load_tables().map_err(io::Error::other)?;
+        let stats = replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut recording])
+            .map_err(io::Error::other)?;
+        recording.damaged = reader.damage().len() as u64 + stats.unusable;
         Ok(recording)
     }
 
@@ -177,6 +184,48 @@ fn named(tables: &Tables, frame: FrameId) -> Frame {
     }
 }
 
-fn replay(_: &Path, _: &mut Recording) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_canonical_session_comes_out_with_names() {
+        let (tables, events) = crate::canonical::session();
+        let mut recording = Recording::default();
+        for event in &events {
+            recording.event(event, &tables).unwrap();
+        }
+        let samples = events
+            .iter()
+            .filter(|event| matches!(event, Event::Sample(_)))
+            .count();
+        assert_eq!(recording.samples.len(), samples);
+        assert_eq!(recording.sources, ["cpu-clock"]);
+        assert!(!recording.lost.is_empty() && !recording.marks.is_empty());
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| !sample.user.is_empty() && sample.user[0].named)
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| sample.user.iter().any(|frame| !frame.named))
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .flat_map(|s| &s.user)
+                .any(|frame| !frame.inlined.is_empty())
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| sample.tid == 101 && sample.pid == 100)
+        );
+    }
 }

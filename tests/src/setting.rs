@@ -124,7 +124,11 @@ impl Setting {
             .arg(&capture)
             .args(arguments);
         let ended = process::run(&mut command, &self.folder, "record", LIMIT)?.success()?;
-        Ok((ended, Recording::read(&capture)?))
+        let recording = Recording::read(&capture)?;
+        if recording.damaged > 0 {
+            return Err(format!("{} parts of the capture can't be read", recording.damaged).into());
+        }
+        Ok((ended, recording))
     }
 
     /// Starts recording into `out.cap` and waits until samples are being taken.
