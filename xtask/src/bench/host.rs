@@ -119,6 +119,7 @@ fn print(runs: &[Run], processes: usize, executables: usize, seconds: u64) {
     let mut table = Table::new(&[
         "tool",
         "samples",
+        "not idle",
         "lost",
         "record CPU ms",
         "report CPU ms",
@@ -134,6 +135,7 @@ fn print(runs: &[Run], processes: usize, executables: usize, seconds: u64) {
         table.row(vec![
             run.tool.to_owned(),
             run.contents.samples.to_string(),
+            run.contents.busy.to_string(),
             run.contents.lost.to_string(),
             ms(run.record.cpu_ns as f64),
             ms(run.report.cpu_ns as f64),

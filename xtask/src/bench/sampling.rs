@@ -178,10 +178,11 @@ fn costs(bench: &Bench, runs: &[Run]) {
         "tool",
         "Hz",
         "samples",
+        "not idle",
         "lost",
         "record CPU ms",
         "text CPU ms",
-        "own CPU us/sample",
+        "own CPU us/sample not idle",
         "bytes/sample",
         "record RssAnon MiB",
         "text RssAnon MiB",
@@ -197,6 +198,7 @@ fn costs(bench: &Bench, runs: &[Run]) {
                 median(&mut of.iter().map(|run| value(run)).collect::<Vec<_>>())
             };
             let samples = middle(&|run| run.contents.samples as f64);
+            let busy = middle(&|run| run.contents.busy as f64);
             let record = middle(&|run| run.record.cpu_ns as f64);
             let text = middle(&|run| run.text.cpu_ns as f64);
             let highest =
@@ -205,13 +207,14 @@ fn costs(bench: &Bench, runs: &[Run]) {
                 tool.name().to_owned(),
                 hz.to_string(),
                 format!("{samples:.0}"),
+                format!("{busy:.0}"),
                 of.iter()
                     .map(|run| run.contents.lost)
                     .sum::<u64>()
                     .to_string(),
                 ms(record),
                 ms(text),
-                per((record + text) / 1e3, samples),
+                per((record + text) / 1e3, busy),
                 per(middle(&|run| run.contents.bytes as f64), samples),
                 mib(highest(&|run| run.record.anon_bytes)),
                 mib(highest(&|run| run.text.anon_bytes)),

@@ -28,6 +28,8 @@ pub(crate) enum Tool {
 pub(crate) struct Contents {
     /// Samples in it (for bpftrace: the sum of its counts).
     pub(crate) samples: u64,
+    /// Those of them that are not of an idle processor.
+    pub(crate) busy: u64,
     /// Samples that it says were lost.
     pub(crate) lost: u64,
     /// Size of the recording.
@@ -186,7 +188,7 @@ impl Tool {
     pub(crate) fn contents(self, profiler: &Path, folder: &Path) -> io::Result<Contents> {
         let recording = self.recording(folder);
         let bytes = recording.metadata()?.len();
-        let (samples, lost) = match self {
+        let (samples, busy, lost) = match self {
             Tool::Profiler => {
                 let output = Command::new(profiler)
                     .arg("info")
@@ -204,15 +206,29 @@ impl Tool {
                     .output()?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 let count = |kind: &str| perf_count(&text, kind);
+                let output = Command::new("perf")
+                    .args(["script", "-F", "pid", "-i"])
+                    .arg(&recording)
+                    .output()?;
+                let pids = String::from_utf8_lossy(&output.stdout);
+                let busy = pids
+                    .lines()
+                    .filter(|line| !matches!(line.trim(), "" | "0"))
+                    .count();
                 (
                     count("SAMPLE events:"),
+                    busy as u64,
                     count("LOST_SAMPLES events:") + count("LOST events:"),
                 )
             }
-            Tool::Bpftrace => (bpftrace_sum(&fs::read_to_string(&recording)?), 0),
+            Tool::Bpftrace => {
+                let (samples, busy) = bpftrace_sums(&fs::read_to_string(&recording)?);
+                (samples, busy, 0)
+            }
         };
         Ok(Contents {
             samples,
+            busy,
             lost,
             bytes,
         })
@@ -266,11 +282,20 @@ fn perf_count(text: &str, kind: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Sum of the counts that end the entries `@[...]: N`.
-fn bpftrace_sum(text: &str) -> u64 {
-    text.lines()
-        .filter_map(|line| line.rsplit_once("]: ")?.1.trim().parse::<u64>().ok())
-        .sum()
+/// Sum of the counts that end the entries `@[..., name, pid]: N`: all, and those not of pid 0.
+fn bpftrace_sums(text: &str) -> (u64, u64) {
+    let mut sums = (0, 0);
+    for line in text.lines() {
+        let Some((key, count)) = line.rsplit_once("]: ") else {
+            continue;
+        };
+        let count: u64 = count.trim().parse().unwrap_or(0);
+        sums.0 += count;
+        if !key.ends_with(", 0") {
+            sums.1 += count;
+        }
+    }
+    sums
 }
 
 /// `123.000000456:` or `123000000456` in nanoseconds.
@@ -294,8 +319,8 @@ mod tests {
         let stats = "Aggregated stats:\n  TOTAL events:  12\n  SAMPLE events:  7  (58.3%)\n";
         assert_eq!(perf_count(stats, "SAMPLE events:"), 7);
         assert_eq!(perf_count(stats, "LOST events:"), 0);
-        let counts = "Attaching 1 probe...\n\n@[\n    0x1234\n, \n    main+4\n, x, 12]: 3\n@[, , y, 1]: 40\n";
-        assert_eq!(bpftrace_sum(counts), 43);
+        let counts = "Attaching 1 probe...\n\n@[\n    0x1234\n, \n    main+4\n, x, 12]: 3\n@[, , swapper/1, 0]: 40\n";
+        assert_eq!(bpftrace_sums(counts), (43, 3));
         assert_eq!(seconds_to_ns("  123.000000456: "), Some(123_000_000_456));
         assert_eq!(seconds_to_ns("123000000456"), Some(123_000_000_456));
         assert_eq!(seconds_to_ns("Attaching 1 probe..."), None);
