@@ -1,3 +1,4 @@
 //! pipeline
 pub mod marks;
 pub mod scope;
+pub mod writer;
