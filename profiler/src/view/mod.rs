@@ -1,1 +1,3 @@
-//! view
+//! What people look at: summaries and reports of captures.
+
+pub mod info;
