@@ -3,6 +3,7 @@
 //! Input: aggregates and call trees of `derive`, and tables; output: text or JSON. Times shown are
 //! relative to the start of the recording, dates are UTC. Files of other formats are `export`'s.
 
+pub mod info;
 pub mod pager;
 pub mod progress;
 pub mod quantity;
