@@ -20,6 +20,7 @@ import (
 	"internal/trace/version"
 	"io"
 	"os"
+	"strings"
 )
 
 type report struct {
@@ -37,8 +38,12 @@ type report struct {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "-events" {
+		events()
+		return
+	}
 	if len(os.Args) != 3 {
-		fail(errors.New("usage: profiler-trace-check TEXT WIRE"))
+		fail(errors.New("usage: profiler-trace-check TEXT WIRE | -events"))
 	}
 	text, err := os.ReadFile(os.Args[1])
 	fail(err)
@@ -47,6 +52,22 @@ func main() {
 
 	v := checkForms(text, wire)
 	result, err := json.Marshal(read(wire, v))
+	fail(err)
+	fmt.Println(string(result))
+}
+
+// events prints the events of each version: number, name and arguments.
+func events() {
+	all := map[version.Version][]string{}
+	for _, v := range []version.Version{version.Go122, version.Go123, version.Go125, version.Go126} {
+		for i, spec := range v.Specs() {
+			// Those of experiments follow after 127.
+			if spec.Name != "" && i < 128 {
+				all[v] = append(all[v], fmt.Sprintf("%d %s %s", i, spec.Name, strings.Join(spec.Args, " ")))
+			}
+		}
+	}
+	result, err := json.Marshal(all)
 	fail(err)
 	fmt.Println(string(result))
 }
