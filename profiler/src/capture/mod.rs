@@ -1,7 +1,8 @@
 //! The capture file: [`Batch`](crate::model::Batch)es of events kept on disk, and read back.
 //!
 //! [`Writer`] takes batches as the walk makes them; [`Reader`] gives a capture back as
-//! [`Tables`](crate::model::Tables) (pass 1: definitions) and events (pass 2). Times are nanoseconds of CLOCK_MONOTONIC.
+//! [`Tables`](crate::model::Tables) (pass 1: definitions) and events (pass 2). [`merge`] and
+//! [`rewrite`] make captures of captures. Times are nanoseconds of CLOCK_MONOTONIC.
 //! The format is docs/formats/capture.md.
 //!
 //! Captures are untrusted input: everything read is checked, bounded, and never a panic. What is
@@ -9,6 +10,7 @@
 //!
 //! What does not belong here: what events mean (model), and how they are shown (view, export).
 
+mod announce;
 mod block;
 mod decode;
 mod encode;
@@ -16,6 +18,7 @@ mod error;
 mod foreign;
 mod item;
 mod limit;
+mod merge;
 mod output;
 mod reader;
 mod ring;
@@ -26,6 +29,7 @@ mod writer;
 
 pub use error::{CaptureError, Damage};
 pub use limit::Limit;
+pub use merge::{Merged, merge, rewrite};
 pub use reader::{Reader, ReplayStats, TimeRange, replay_into};
 pub use ring::Dump;
 pub use summary::{SourceSummary, Summary};

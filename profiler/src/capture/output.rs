@@ -257,26 +257,29 @@ impl Output {
     }
 
     /// Ends the file: the index, the block of totals, the footer.
-    pub(super) fn finish(&mut self, totals: &[u8], items: u32) -> Result<(), CaptureError> {
+    pub(super) fn finish(&mut self, events: &[u64; 5], dropped: u64) -> Result<(), CaptureError> {
+        let mut totals = Vec::new();
+        let mut items = 0;
+        for (kind, &count) in (1..).zip(events) {
+            put_item(&mut totals, 1, &[kind, count]);
+            items += 1;
+        }
+        put_item(&mut totals, 2, &[dropped]);
+        items += 1;
         let index_offset = self.len;
         let mut payload = Vec::new();
         let mut entries = 0;
         if self.index.len() <= MAX_INDEX {
             for entry in &self.index {
-                let mut fields = Vec::new();
-                for value in [
+                let fields = [
                     u64::from(entry.epoch),
                     entry.offset,
                     u64::from(entry.blocks),
                     entry.events,
                     entry.first_ns,
                     entry.last_ns,
-                ] {
-                    put(&mut fields, value);
-                }
-                put(&mut payload, 1);
-                put(&mut payload, fields.len() as u64);
-                payload.extend_from_slice(&fields);
+                ];
+                put_item(&mut payload, 1, &fields);
                 entries += 1;
             }
         }
@@ -284,7 +287,7 @@ impl Output {
         let epoch = self.index.last().map_or(0, |entry| entry.epoch);
         for (kind, items, bytes) in [
             (kind::INDEX, entries, &payload[..]),
-            (kind::END, items, totals),
+            (kind::END, items, &totals[..]),
         ] {
             self.block(&Payload {
                 kind,
@@ -308,11 +311,6 @@ impl Output {
     pub(super) fn last_ns(&self) -> u64 {
         let last = self.index.iter().map(|entry| entry.last_ns);
         last.max().unwrap_or(0)
-    }
-
-    /// Waits until everything is on the disk.
-    pub(super) fn sync(&self) -> Result<(), CaptureError> {
-        self.file.sync_data().map_err(|source| self.error(source))
     }
 
     /// Whether the file still has a name.
@@ -355,4 +353,14 @@ impl Output {
             source,
         }
     }
+}
+
+fn put_item(payload: &mut Vec<u8>, kind: u64, fields: &[u64]) {
+    let mut bytes = Vec::new();
+    for &field in fields {
+        put(&mut bytes, field);
+    }
+    put(payload, kind);
+    put(payload, bytes.len() as u64);
+    payload.extend_from_slice(&bytes);
 }

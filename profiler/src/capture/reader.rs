@@ -139,6 +139,8 @@ pub struct Reader {
     decompressor: zstd::bulk::Decompressor<'static>,
     damage: Vec<Damage>,
     found: Option<Found>,
+    /// Added to all times, to put captures of several machines on one clock.
+    shift_ns: u64,
 }
 
 impl std::fmt::Debug for Reader {
@@ -187,6 +189,7 @@ impl Reader {
             decompressor: Self::decompressor()?,
             damage: Vec::new(),
             found: None,
+            shift_ns: 0,
         };
         let (file_head, block_head) = head.split_at(FILE_HEADER_BYTES);
         let header = file_head.try_into().ok().and_then(FileHeader::decode);
@@ -286,7 +289,9 @@ impl Reader {
                 continue;
             };
             let (mut refused, mut reason) = (0u32, String::new());
-            let decoded = decode::definitions(&payload, &mut |definition| {
+            let shift_ns = self.shift_ns;
+            let decoded = decode::definitions(&payload, &mut |mut definition| {
+                shift_definition(&mut definition, shift_ns);
                 let defined = if guard.allows(&definition) {
                     ids.define(tables, definition)
                         .map_err(|error| error.to_string())
@@ -346,6 +351,27 @@ impl Reader {
             self.load_tables()?;
         }
         Ok(Replay::new(range))
+    }
+
+    /// The first tie of monotonic to wall time.
+    pub(super) fn first_clock(&mut self) -> Result<Option<Clock>, CaptureError> {
+        let tables = self.load_tables()?;
+        let mut replay = self.start_replay(TimeRange::ALL)?;
+        while let Some(events) = replay.next(self, &tables)? {
+            let clock = events.iter().find_map(|event| match event {
+                Event::Clock(clock) => Some(*clock),
+                _ => None,
+            });
+            if clock.is_some() {
+                return Ok(clock);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds so much to all times from now on. Ranges of time are those of the file.
+    pub(super) fn set_shift(&mut self, shift_ns: u64) {
+        self.shift_ns = shift_ns;
     }
 
     /// What could not be used so far.
@@ -509,11 +535,13 @@ impl Replay {
             };
             if header.kind == kind::DEFINITIONS {
                 // What is wrong with them was said in pass 1.
-                decode::definitions(&self.payload, &mut |definition| {
+                let shift_ns = reader.shift_ns;
+                decode::definitions(&self.payload, &mut |mut definition| {
+                    shift_definition(&mut definition, shift_ns);
                     translation.locate(tables, definition);
                 });
             } else if range.overlaps(header.first_ns, header.last_ns) {
-                self.events(&mut walk, &block);
+                self.events(&mut walk, &block, reader.shift_ns);
                 break;
             }
         }
@@ -531,8 +559,8 @@ impl Replay {
     }
 
     /// Takes a block of events: those waiting that can't be overtaken any more become ready.
-    fn events(&mut self, walk: &mut Walk<'_>, block: &Block) {
-        let first = Timestamp(block.header.first_ns);
+    fn events(&mut self, walk: &mut Walk<'_>, block: &Block, shift_ns: u64) {
+        let first = shifted(Timestamp(block.header.first_ns), shift_ns);
         let due = self.waiting.partition_point(|event| event.at() <= first);
         let overlapping = due < self.waiting.len();
         self.ready.extend(self.waiting.drain(..due));
@@ -547,7 +575,9 @@ impl Replay {
                 return;
             }
             match translation.event(event) {
-                Some(event) => {
+                Some(mut event) => {
+                    shift_event(&mut event, shift_ns);
+                    let at = event.at();
                     sorted &= before <= at;
                     before = at;
                     waiting.push(event);
@@ -567,6 +597,34 @@ impl Replay {
         self.stats.unknown += u64::from(decoded.unknown);
         check_items(walk, block, &decoded);
     }
+}
+
+fn shifted(at: Timestamp, shift_ns: u64) -> Timestamp {
+    Timestamp(at.0.saturating_add(shift_ns))
+}
+
+fn shift_event(event: &mut Event, shift_ns: u64) {
+    let times: [Option<&mut Timestamp>; 2] = match event {
+        Event::Sample(sample) => [Some(&mut sample.at), None],
+        Event::Process(change) => [Some(&mut change.at), None],
+        Event::Mark(mark) => [Some(&mut mark.at), None],
+        Event::Clock(clock) => [Some(&mut clock.monotonic), None],
+        Event::Lost(lost) => [Some(&mut lost.from), Some(&mut lost.to)],
+    };
+    for time in times.into_iter().flatten() {
+        *time = shifted(*time, shift_ns);
+    }
+}
+
+fn shift_definition(definition: &mut Definition, shift_ns: u64) {
+    let time = match definition {
+        Definition::Session(session) => &mut session.started,
+        Definition::Process(_, process) => &mut process.started,
+        Definition::Thread(_, thread) => &mut thread.started,
+        Definition::Mapping(_, mapping) => &mut mapping.at,
+        _ => return,
+    };
+    *time = shifted(*time, shift_ns);
 }
 
 /// Puts on record what could not be read of a block.

@@ -14,6 +14,7 @@ use super::limit::Limit;
 use super::output::{self, Output};
 use super::reader::Reader;
 use super::walk::Walk;
+use super::writer::CreateOptions;
 
 const PREFIX: &str = "part-";
 
@@ -23,7 +24,7 @@ pub(super) struct Ring {
     directory: PathBuf,
     limit: Limit,
     parts: Vec<Part>,
-    /// Number of the part that is being written.
+    /// Number of the part made last.
     number: u64,
 }
 
@@ -32,6 +33,8 @@ struct Part {
     path: PathBuf,
     len: u64,
     last_ns: u64,
+    /// Events by kind.
+    events: [u64; 5],
 }
 
 impl Ring {
@@ -63,68 +66,79 @@ impl Ring {
             directory,
             limit,
             parts: Vec::new(),
-            number: 1,
+            number: 0,
         })
     }
 
-    /// Where the part that is being written belongs.
-    pub(super) fn next_path(&self) -> PathBuf {
+    /// Where the next part belongs.
+    pub(super) fn next_path(&mut self) -> PathBuf {
+        self.number += 1;
         self.directory
             .join(format!("{PREFIX}{:06}.cap", self.number))
     }
 
-    /// Takes a part that is complete, and lets those expire that the limit has no room for.
-    pub(super) fn keep(&mut self, output: &Output) -> Result<(), CaptureError> {
-        self.number += 1;
+    /// Takes a part that is complete.
+    pub(super) fn keep(&mut self, output: &Output, events: [u64; 5]) {
         self.parts.push(Part {
             path: output.path.clone(),
             len: output.len,
             last_ns: output.last_ns(),
+            events,
         });
-        let newest_ns = output.last_ns();
-        let mut total: u64 = self.parts.iter().map(|part| part.len).sum();
+    }
+
+    /// Removes the oldest parts as far as the limit has no room for them beside the current one,
+    /// which has `len` bytes and reaches up to `now_ns`.
+    pub(super) fn expire(&mut self, len: u64, now_ns: u64) -> Result<(), CaptureError> {
+        let mut total: u64 = self.parts.iter().map(|part| part.len).sum::<u64>() + len;
         let mut expired = 0;
         for part in &self.parts {
             let over = match self.limit {
-                // Room is left for the part that comes next, as large as this one.
-                Limit::Bytes(limit) => total + output.len > limit,
+                Limit::Bytes(limit) => total > limit,
                 Limit::Time(limit) => {
-                    newest_ns.saturating_sub(part.last_ns) as u128 > limit.as_nanos()
+                    u128::from(now_ns.saturating_sub(part.last_ns)) > limit.as_nanos()
                 }
             };
-            if !over || expired + 1 == self.parts.len() {
+            if !over {
                 break;
             }
             total -= part.len;
             expired += 1;
         }
-        for part in self.parts.drain(..expired) {
-            remove(&part.path)?;
-        }
-        Ok(())
+        self.parts
+            .drain(..expired)
+            .try_for_each(|part| remove(&part.path))
     }
 
     /// All that is there now, ready to be copied.
     pub(super) fn dump(
-        &mut self,
+        &self,
         current: &Output,
+        events: [u64; 5],
         path: &Path,
-        overwrite: bool,
-        level: i32,
+        options: &CreateOptions,
     ) -> Result<Dump, CaptureError> {
-        let output = Output::create(path, overwrite, level)?;
-        let paths = self.parts.iter().map(|part| (&part.path, part.len));
+        let output = Output::create(path, options.overwrite, options.level)?;
+        let paths = self
+            .parts
+            .iter()
+            .map(|part| (&part.path, part.len, part.events));
         let mut parts = Vec::new();
-        for (path, len) in paths.chain([(&current.path, current.len)]) {
+        let mut total = [0; 5];
+        for (path, len, events) in paths.chain([(&current.path, current.len, events)]) {
             // Open files outlive their names: a part may expire while it is copied.
-            let file = File::open(path).map_err(|source| CaptureError::Read {
-                path: path.clone(),
-                offset: 0,
-                source,
-            })?;
+            let file = File::open(path).map_err(|source| read_error(path, source))?;
             parts.push((path.clone(), file, len));
+            for (total, count) in total.iter_mut().zip(events) {
+                *total += count;
+            }
         }
-        Ok(Dump { output, parts })
+        Ok(Dump {
+            output,
+            parts,
+            events: total,
+            dropped: 0,
+        })
     }
 
     /// Removes all parts.
@@ -138,21 +152,20 @@ pub struct Dump {
     output: Output,
     /// Path, file, bytes of it that count.
     parts: Vec<(PathBuf, File, u64)>,
+    /// Events of all parts by kind.
+    events: [u64; 5],
+    dropped: u64,
 }
 
 impl Dump {
-    /// Writes it; returns the bytes written. Blocks that can't be read are left out.
-    pub fn run(mut self) -> Result<u64, CaptureError> {
-        let mut events = [0u64; 5];
+    /// Writes it. Returns the events by kind (as in [`Totals`](super::Totals)), the bytes of the
+    /// file and those before packing.
+    pub fn run(mut self) -> Result<([u64; 5], u64, u64), CaptureError> {
         let mut unpacker = Reader::decompressor()?;
-        let mut none = Vec::new();
+        let mut unused = Vec::new();
         let mut stored = Vec::new();
         for (path, file, len) in &self.parts {
-            let read_error = |source| CaptureError::Read {
-                path: path.clone(),
-                offset: 0,
-                source,
-            };
+            let read_error = |source| read_error(path, source);
             let mut head = [0; FILE_HEADER_BYTES];
             file.read_exact_at(&mut head, 0).map_err(read_error)?;
             let Some(header) = FileHeader::decode(&head) else {
@@ -160,23 +173,30 @@ impl Dump {
             };
             let start = FILE_HEADER_BYTES as u64;
             let mut walk = Walk::new(file, *len, header.file_id, start, &mut unpacker);
-            while let Some(block) = walk.next(&mut none, |_| false).map_err(read_error)? {
-                match block.header.kind {
-                    kind::DEFINITIONS | kind::EVENTS => {
-                        stored.resize(block.header.stored_bytes as usize, 0);
-                        let at = block.offset + HEADER_BYTES as u64;
-                        file.read_exact_at(&mut stored, at).map_err(read_error)?;
-                        self.output.copy(block.header, &stored)?;
-                    }
-                    kind::END => {}
-                    _ => {}
+            while let Some(block) = walk.next(&mut unused, |_| false).map_err(read_error)? {
+                if matches!(block.header.kind, kind::DEFINITIONS | kind::EVENTS) {
+                    stored.resize(block.header.stored_bytes as usize, 0);
+                    let at = block.offset + HEADER_BYTES as u64;
+                    file.read_exact_at(&mut stored, at).map_err(read_error)?;
+                    self.output.copy(block.header, &stored)?;
                 }
             }
         }
-        let _ = &mut events;
-        self.output.finish(&[], 0)?;
-        self.output.sync()?;
-        Ok(self.output.len)
+        self.output.finish(&self.events, self.dropped)?;
+        Ok((self.events, self.output.len, self.output.raw_bytes))
+    }
+
+    /// What the block of totals is to say of events that were not written.
+    pub(super) fn set_dropped(&mut self, dropped: u64) {
+        self.dropped = dropped;
+    }
+}
+
+fn read_error(path: &Path, source: std::io::Error) -> CaptureError {
+    CaptureError::Read {
+        path: path.to_owned(),
+        offset: 0,
+        source,
     }
 }
 

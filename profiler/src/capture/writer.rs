@@ -19,7 +19,6 @@ use crate::model::*;
 use super::block::kind;
 use super::encode::{DefinitionEncoder, EventEncoder};
 use super::error::CaptureError;
-use super::item::put;
 use super::limit::Limit;
 use super::output::{self, Output, Payload};
 use super::ring::{Dump, Ring};
@@ -28,8 +27,9 @@ use super::ring::{Dump, Ring};
 const BLOCK_BYTES: usize = 256 << 10;
 /// Nothing stays in memory longer than this (checked by [`Writer::write`] and [`Writer::tick`]).
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
-/// Definitions kept in memory while the file can't be written; then the epoch is given up.
-const MAX_WAITING_BYTES: usize = 8 << 20;
+/// Definitions kept in memory while the file can't be written; then the epoch is given up. They
+/// have to fit one block.
+const MAX_WAITING_BYTES: usize = 2 << 20;
 /// A new epoch is wanted after so many bytes before packing, or so much recorded time.
 const EPOCH_BYTES: u64 = 64 << 20;
 const EPOCH_NS: u64 = 60_000_000_000;
@@ -90,8 +90,10 @@ pub struct Writer {
     /// Kinds of the events that are encoded and not yet written.
     pending: [u64; 5],
     totals: Totals,
-    /// Totals and bytes when the current file was begun.
+    /// Totals when the current file was begun.
     file_events: [u64; 5],
+    /// Number of the current file, if they are numbered.
+    number: u32,
     epoch: Option<Epoch>,
     last_ns: u64,
     flushed: Instant,
@@ -144,7 +146,7 @@ impl Writer {
         let (mut ring, mut first) = (None, path.to_owned());
         if let Some(limit) = options.ring {
             output::check(path, options.overwrite)?;
-            let made = Ring::create(path, limit, options.overwrite)?;
+            let mut made = Ring::create(path, limit, options.overwrite)?;
             first = made.next_path();
             ring = Some(made);
         } else if options.rotate.is_some() {
@@ -164,6 +166,7 @@ impl Writer {
                 ..Totals::default()
             },
             file_events: [0; 5],
+            number: 1,
             epoch: None,
             last_ns: 0,
             flushed: Instant::now(),
@@ -179,28 +182,27 @@ impl Writer {
         if self.epoch.is_none_or(|epoch| epoch.number != batch.epoch) {
             first_error = first_error.and(self.begin_epoch(batch.epoch));
         }
-        let broken = self.epoch.is_some_and(|epoch| epoch.broken);
         for definition in &batch.definitions {
-            if broken {
+            if self.is_broken() {
                 break;
             }
             self.definitions.push(definition);
             self.totals.definitions += 1;
             if self.definitions.payload.len() >= BLOCK_BYTES {
-                first_error = first_error.and(self.write_definitions());
+                first_error = first_error.and(self.flush_definitions());
             }
         }
         if let (Some(first), Some(epoch)) = (batch.events.first(), &mut self.epoch) {
             epoch.first_ns.get_or_insert(first.at().0);
         }
-        if broken || self.trouble.since.is_some() {
+        if self.is_broken() || self.trouble.since.is_some() {
             self.drop_events(&batch.events);
             return first_error.and(self.tick(Instant::now()));
         }
         for event in &batch.events {
             self.push_event(event);
             if self.events.payload.len() >= BLOCK_BYTES {
-                first_error = first_error.and(self.flush());
+                first_error = first_error.and(self.flush(false));
             }
         }
         first_error.and(self.tick(Instant::now()))
@@ -212,7 +214,7 @@ impl Writer {
             return Ok(());
         }
         self.flushed = now;
-        let flushed = self.flush();
+        let flushed = self.flush(false);
         if !self.vanished && self.output.vanished() {
             self.vanished = true;
             return flushed.and(Err(CaptureError::Vanished(self.output.path.clone())));
@@ -259,14 +261,10 @@ impl Writer {
     /// Prepares to write what the ring holds now to a file of its own; [`Dump::run`] does it,
     /// on any thread, while this writer goes on.
     pub fn dump(&mut self, path: &Path) -> Result<Dump, CaptureError> {
-        self.flush()?;
+        self.flush(true)?;
+        let current = self.file_events();
         match &mut self.ring {
-            Some(ring) => ring.dump(
-                &self.output,
-                path,
-                self.options.overwrite,
-                self.options.level,
-            ),
+            Some(ring) => ring.dump(&self.output, current, path, &self.options),
             None => {
                 let what = "only a recording with --ring can be written out while it runs";
                 Err(CaptureError::Options(what.to_owned()))
@@ -277,32 +275,34 @@ impl Writer {
     /// Ends the recording: writes what waits, the index and the totals; a ring is written out and
     /// its parts are removed.
     pub fn finish(mut self) -> Result<Totals, CaptureError> {
-        let flushed = self.flush();
+        let flushed = self.flush(true);
         if self.trouble.since.is_some() {
             // What waits and can't be written is lost, and said to be.
             self.give_up_pending();
         }
-        let finished = flushed.and(self.finish_file());
-        let Some(mut ring) = self.ring.take() else {
-            finished?;
+        let Some(ring) = self.ring.take() else {
+            flushed.and(self.finish_file())?;
             return Ok(self.totals());
         };
-        // Even if the last part has trouble, the ring is what the recording was for.
-        let dump = ring.dump(
-            &self.output,
-            &self.path,
-            self.options.overwrite,
-            self.options.level,
-        )?;
-        self.totals.bytes = dump.run()?;
-        let (dropped, files) = (self.totals.dropped, 1);
+        // The ring is what the recording was for: it is written out even if its last part has
+        // trouble, and if it can't be, its parts stay.
+        let mut dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options)?;
+        dump.set_dropped(self.totals.dropped);
+        let (events, bytes, raw_bytes) = dump.run()?;
         ring.remove()?;
-        finished?;
+        flushed?;
         Ok(Totals {
-            dropped,
-            files,
+            events,
+            bytes,
+            raw_bytes,
+            files: 1,
             ..self.totals
         })
+    }
+
+    /// Whether definitions of this epoch are lost, so that its events would mean nothing.
+    fn is_broken(&self) -> bool {
+        self.epoch.is_some_and(|epoch| epoch.broken)
     }
 
     /// Bytes that are encoded and not written.
@@ -331,7 +331,7 @@ impl Writer {
     fn begin_epoch(&mut self, number: u32) -> Result<(), CaptureError> {
         let mut result = Ok(());
         if self.epoch.is_some() {
-            result = self.flush();
+            result = self.flush(true);
             if self.trouble.since.is_some() {
                 self.give_up_pending();
             }
@@ -349,44 +349,49 @@ impl Writer {
         result
     }
 
-    /// Ends this file and begins the next one.
+    /// Ends this file and begins the next one. If that can't be made, this one goes on.
     fn next_file(&mut self) -> Result<(), CaptureError> {
-        let finished = self.finish_file();
-        let next = match &mut self.ring {
-            Some(ring) => {
-                ring.keep(&self.output)?;
-                ring.next_path()
-            }
-            None => numbered(&self.path, self.totals.files + 1),
+        let (overwrite, level) = (self.options.overwrite, self.options.level);
+        let output = match &mut self.ring {
+            Some(ring) => Output::create(&ring.next_path(), overwrite, level)?,
+            None => loop {
+                self.number += 1;
+                let path = numbered(&self.path, self.number);
+                match Output::create(&path, overwrite, level) {
+                    // Someone else's file is stepped over.
+                    Err(CaptureError::Exists(_)) if self.number < u32::MAX => {}
+                    made => break made?,
+                }
+            },
         };
-        // If the next file can't be made, this one goes on: its end block is then not its last.
-        let output = Output::create(&next, self.options.overwrite, self.options.level)?;
-        if self.ring.is_none() {
-            self.totals.files += 1;
-        }
-        self.totals.bytes += self.output.len;
-        self.totals.raw_bytes += self.output.raw_bytes;
+        let mut result = self.finish_file();
+        let events = self.file_events();
+        let done = std::mem::replace(&mut self.output, output);
         self.file_events = self.totals.events;
-        self.output = output;
         self.vanished = false;
-        finished
+        self.totals.bytes += done.len;
+        self.totals.raw_bytes += done.raw_bytes;
+        match &mut self.ring {
+            Some(ring) => {
+                ring.keep(&done, events);
+                result = result.and(ring.expire(self.output.len, self.last_ns));
+            }
+            None => self.totals.files += 1,
+        }
+        result
+    }
+
+    /// Events written to the current file, by kind.
+    fn file_events(&self) -> [u64; 5] {
+        let mut events = self.totals.events;
+        for (count, before) in events.iter_mut().zip(&self.file_events) {
+            *count -= before;
+        }
+        events
     }
 
     fn finish_file(&mut self) -> Result<(), CaptureError> {
-        let mut totals = Vec::new();
-        let mut items = 0;
-        let written = self.totals.events.iter().zip(&self.file_events);
-        for (kind, (total, before)) in (1..).zip(written) {
-            let mut fields = Vec::new();
-            put(&mut fields, kind);
-            put(&mut fields, total - before);
-            item(&mut totals, 1, &fields);
-            items += 1;
-        }
-        let mut fields = Vec::new();
-        put(&mut fields, self.totals.dropped);
-        item(&mut totals, 2, &fields);
-        self.output.finish(&totals, items + 1)
+        self.output.finish(&self.file_events(), self.totals.dropped)
     }
 
     fn push_event(&mut self, event: &Event) {
@@ -395,10 +400,17 @@ impl Writer {
         self.last_ns = self.last_ns.max(event.at().0);
     }
 
-    /// Writes what waits.
-    fn flush(&mut self) -> Result<(), CaptureError> {
+    /// Writes what waits. While writing fails this is tried again only now and then, or if `urgent`.
+    fn flush(&mut self, urgent: bool) -> Result<(), CaptureError> {
+        let recent = |since: Instant| since.elapsed() < FLUSH_INTERVAL;
+        if !urgent && self.trouble.since.is_some_and(recent) {
+            return Ok(());
+        }
         self.write_definitions()?;
-        self.tell_of_drops();
+        if self.trouble.since.is_some() && self.definitions.items > 0 {
+            return Ok(());
+        }
+        let told = self.tell_of_drops();
         if self.events.items == 0 {
             return Ok(());
         }
@@ -410,72 +422,74 @@ impl Writer {
             first_ns: self.events.first_ns,
             last_ns: self.events.last_ns,
         });
-        match self.outcome(written) {
-            (true, result) => {
-                for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
-                    *total += std::mem::take(pending);
-                }
-                self.events.clear();
-                result
-            }
-            (false, result) => {
-                self.give_up_events();
-                result
-            }
+        let result = self.outcome(written);
+        if self.trouble.since.is_some() {
+            self.give_up_events(u32::from(told));
+            return result;
         }
+        if told {
+            self.trouble = Trouble::default();
+        }
+        for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
+            *total += std::mem::take(pending);
+        }
+        self.events.clear();
+        let expired = match &mut self.ring {
+            Some(ring) => ring.expire(self.output.len, self.last_ns),
+            None => Ok(()),
+        };
+        result.and(expired)
+    }
+
+    /// Writes definitions because they have become many.
+    fn flush_definitions(&mut self) -> Result<(), CaptureError> {
+        let waits = self.trouble.since.is_some();
+        if waits && self.definitions.payload.len() < MAX_WAITING_BYTES {
+            return Ok(());
+        }
+        self.write_definitions()
     }
 
     fn write_definitions(&mut self) -> Result<(), CaptureError> {
         if self.definitions.items == 0 {
             return Ok(());
         }
-        let waited = self
-            .trouble
-            .since
-            .is_some_and(|since| since.elapsed() < FLUSH_INTERVAL);
-        if waited && self.definitions.payload.len() < MAX_WAITING_BYTES {
-            return Ok(());
-        }
-        let written = self.write_definition_blocks();
-        let (done, result) = self.outcome(written);
-        if !done && self.definitions.payload.len() >= MAX_WAITING_BYTES {
-            self.give_up_pending();
-        }
-        result
-    }
-
-    fn write_definition_blocks(&mut self) -> Result<(), CaptureError> {
-        self.output.block(&Payload {
+        let written = self.output.block(&Payload {
             kind: kind::DEFINITIONS,
             epoch: self.epoch.map_or(0, |epoch| epoch.number),
             items: self.definitions.items,
             bytes: &self.definitions.payload,
             first_ns: self.last_ns,
             last_ns: self.last_ns,
-        })?;
-        self.definitions.clear();
-        Ok(())
+        });
+        let result = self.outcome(written);
+        if self.trouble.since.is_none() {
+            self.definitions.clear();
+        } else if self.definitions.payload.len() >= MAX_WAITING_BYTES {
+            self.give_up_pending();
+        }
+        result
     }
 
-    /// Whether writing worked, and what to tell of it: a failure is told once.
-    fn outcome(&mut self, written: Result<(), CaptureError>) -> (bool, Result<(), CaptureError>) {
-        let before = self.trouble.since;
+    /// What to tell of an attempt to write: a failure is told once.
+    fn outcome(&mut self, written: Result<(), CaptureError>) -> Result<(), CaptureError> {
+        let failing = self.trouble.since.is_some();
         match written {
             Ok(()) => {
                 self.trouble.since = None;
-                (true, Ok(()))
+                Ok(())
             }
             Err(error) => {
                 self.trouble.since = Some(Instant::now());
-                (false, if before.is_none() { Err(error) } else { Ok(()) })
+                if failing { Ok(()) } else { Err(error) }
             }
         }
     }
 
-    /// Once writing works again, the file says what is missing.
-    fn tell_of_drops(&mut self) {
-        if self.trouble.since.is_some() || self.trouble.dropped == 0 {
-            return;
+    /// Adds an event that says what is missing, if anything is.
+    fn tell_of_drops(&mut self) -> bool {
+        if self.trouble.dropped == 0 {
+            return false;
         }
         let to = self.trouble.to;
         let lost = Event::Lost(Lost {
@@ -485,8 +499,8 @@ impl Writer {
             count: self.trouble.dropped,
             reason: LostReason::SlowOutput,
         });
-        self.trouble = Trouble::default();
         self.push_event(&lost);
+        true
     }
 
     fn drop_events(&mut self, events: &[Event]) {
@@ -499,13 +513,13 @@ impl Writer {
         self.totals.dropped += events.len() as u64;
     }
 
-    /// Drops the events that are encoded and could not be written.
-    fn give_up_events(&mut self) {
-        let count = u64::from(self.events.items);
+    /// Drops the events that are encoded and could not be written; the last `told` of them only
+    /// tell of drops.
+    fn give_up_events(&mut self, told: u32) {
+        let count = u64::from(self.events.items - told);
         if count > 0 {
-            self.trouble
-                .from
-                .get_or_insert(Timestamp(self.events.first_ns));
+            let first = Timestamp(self.events.first_ns);
+            self.trouble.from.get_or_insert(first);
             self.trouble.to = self.trouble.to.max(Timestamp(self.events.last_ns));
             self.trouble.dropped += count;
             self.totals.dropped += count;
@@ -516,7 +530,7 @@ impl Writer {
 
     /// Drops all that waits; the epoch means nothing without its definitions.
     fn give_up_pending(&mut self) {
-        self.give_up_events();
+        self.give_up_events(0);
         if self.definitions.items > 0 {
             self.definitions.clear();
             if let Some(epoch) = &mut self.epoch {
@@ -524,12 +538,6 @@ impl Writer {
             }
         }
     }
-}
-
-fn item(payload: &mut Vec<u8>, kind: u64, fields: &[u8]) {
-    put(payload, kind);
-    put(payload, fields.len() as u64);
-    payload.extend_from_slice(fields);
 }
 
 /// Index of an event's kind in tables of counts.

@@ -44,35 +44,6 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
-/// A limit by time or by size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// No older or longer than this.
-    Time(Duration),
-    /// No larger than this, in bytes.
-    Bytes(u64),
-}
-
-/// `10m`, `1h`, `30s` are times; `1G`, `64M`, `512K` are sizes. A number alone is neither.
-pub fn limit(text: &str) -> Result<Limit, String> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    match unit {
-        "ms" | "s" | "m" | "min" | "h" => {
-            let time = duration(text)?;
-            match time.is_zero() {
-                true => Err(format!("'{text}' is too short")),
-                false => Ok(Limit::Time(time)),
-            }
-        }
-        "K" | "k" | "M" | "G" | "g" | "KiB" | "MiB" | "GiB" | "MB" | "GB" | "KB" => {
-            size(text).map(Limit::Bytes)
-        }
-        _ => Err(format!(
-            "'{text}' is neither a time (10m, 1h) nor a size (64M, 1G)"
-        )),
-    }
-}
-
 /// `1.5s..3s`, `2s..`, `..500ms`: times since the start of the recording.
 pub fn time_range(text: &str) -> Result<(Option<Duration>, Option<Duration>), String> {
     let (from, to) = text
@@ -119,17 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_limits() {
+    fn sizes() {
         assert_eq!(size("64M"), Ok(64 << 20));
         assert_eq!(size("1GiB"), Ok(1 << 30));
         assert_eq!(size("12"), Ok(12));
         for text in ["", "0", "M", "1T", "99999999999999999999G", "-1K"] {
             assert!(size(text).is_err(), "{text}");
         }
-        assert_eq!(limit("10m"), Ok(Limit::Time(Duration::from_secs(600))));
-        assert_eq!(limit("10M"), Ok(Limit::Bytes(10 << 20)));
-        assert!(limit("10").is_err());
-        assert!(limit("0s").is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod collect;
 mod flamegraph;
 mod folded;
+mod go_trace;
 mod name;
 mod options;
 
@@ -37,7 +38,12 @@ pub struct Format {
     sink: fn(ExportOptions, Output) -> Box<dyn Sink + Send>,
 }
 
-static FORMATS: &[Format] = &[folded::FORMAT, flamegraph::FORMAT];
+static FORMATS: &[Format] = &[
+    folded::FORMAT,
+    flamegraph::FORMAT,
+    go_trace::TEXT,
+    go_trace::WIRE,
+];
 
 /// All formats, in the order in which lists show them.
 pub fn formats() -> &'static [Format] {
@@ -144,6 +150,11 @@ mod tests {
         assert_eq!(find("/tmp/a.folded"), Ok("folded"));
         assert_eq!(find("A.SVG"), Ok("svg"));
         assert_eq!(find("x.y.svg"), Ok("svg"));
+        assert_eq!(find("a.go.txt"), Ok("go-trace"));
+        assert_eq!(find("a.gotrace"), Ok("go-trace"));
+        assert_eq!(find("a.go.trace"), Ok("go-trace-wire"));
+        assert_eq!(find("a.trace"), Ok("go-trace-wire"));
+        assert!(find("a.txt").is_err());
         assert!(find(".svg").is_err());
         let error = find("profile.xyz").unwrap_err().to_string();
         assert!(

@@ -4,6 +4,7 @@
 //! obeys; setting another one for it is an error.
 
 use super::Format;
+use crate::wire::go_trace::Version;
 
 /// One option of a format, for help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub struct ExportOptions {
     pub icicle: bool,
     /// Stacks turned round: leaf first, so that equal leaves merge and show their callers.
     pub reverse: bool,
+    /// Version of a Go trace; none: the one that every reader knows.
+    pub go_version: Option<Version>,
+    /// Events in one part of a trace that is written in parts.
+    pub generation: Option<u64>,
 }
 
 /// A `name=value` that does not fit.
@@ -126,6 +131,11 @@ impl ExportOptions {
             }
             "icicle" => self.icicle = yes(value)?,
             "reverse" => self.reverse = yes(value)?,
+            "version" => {
+                let minor = value.strip_prefix("1.").unwrap_or(value).parse().ok()?;
+                self.go_version = Some(Version::from_minor(minor)?);
+            }
+            "generation" => self.generation = Some(value.parse().ok().filter(|n| *n > 0)?),
             _ => return None,
         }
         Some(())

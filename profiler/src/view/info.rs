@@ -1,0 +1,279 @@
+//! `profiler info`: what is inside a capture, and what is not.
+//!
+//! Input: a [`Summary`] (all of the capture is read once). Output: text for people, or one JSON
+//! object. Times are seconds since the start of the recording, or wall time in seconds since 1970
+//! where the capture has a tie to it.
+//!
+//! What does not belong here: what is hot (report).
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use crate::capture::{CaptureError, Reader, Summary};
+use crate::model::{LostReason, StackEnd, Unit};
+
+/// Writes what is inside a capture.
+pub fn write_info(reader: &mut Reader, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    let path = reader.path().display().to_string();
+    let summary = reader.summary().map_err(|error| match error {
+        CaptureError::Sink(error) => error,
+        other => io::Error::other(other),
+    })?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &as_json(&path, &summary))?;
+        return writeln!(out);
+    }
+    write_text(&path, &summary, out)
+}
+
+fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let session = &summary.session;
+    writeln!(out, "file        {}", printable(path))?;
+    writeln!(
+        out,
+        "size        {} bytes in {} blocks, {} epochs; {} bytes of definitions and {} of events \
+         before packing",
+        summary.bytes,
+        summary.blocks.0 + summary.blocks.1 + summary.blocks.2,
+        summary.epochs,
+        summary.raw_bytes.0,
+        summary.raw_bytes.1
+    )?;
+    let ended = if summary.ended {
+        "yes"
+    } else {
+        "no: the recording was killed, is still running, or the file is cut off"
+    };
+    writeln!(out, "complete    {ended}")?;
+    writeln!(
+        out,
+        "recorded    {} on {} (Linux {}, {}, {} CPUs) by version {}",
+        printable(&session.target),
+        printable(&session.host),
+        printable(&session.kernel),
+        printable(&session.arch),
+        session.cpus,
+        printable(&session.version)
+    )?;
+    if !session.command.is_empty() {
+        writeln!(out, "command     {}", printable(&session.command.join(" ")))?;
+    }
+    if let Some((first, last)) = summary.span {
+        write!(out, "time        {:.3} s", last.since(first) as f64 / 1e9)?;
+        match wall_ns(summary) {
+            Some(ns) => writeln!(out, " from {:.3} s since 1970", ns as f64 / 1e9)?,
+            None => writeln!(out)?,
+        }
+    }
+    for source in &summary.sources {
+        write!(
+            out,
+            "source      {}: {} samples, {} {}",
+            printable(&source.name),
+            source.samples,
+            source.weight,
+            unit(source.unit)
+        )?;
+        match (source.frequency_hz, source.period) {
+            (Some(hz), _) => writeln!(out, " (asked for {hz} Hz)")?,
+            (None, Some(period)) => writeln!(out, " (one sample every {period})")?,
+            (None, None) => writeln!(out)?,
+        }
+    }
+    write!(out, "events     ")?;
+    for (i, (kind, count)) in summary.events.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        write!(out, "{comma} {count} {kind}")?;
+    }
+    writeln!(out)?;
+    let (processes, threads) = (summary.processes, summary.threads);
+    writeln!(
+        out,
+        "processes   {}, of which {} have samples; threads {}, of which {}",
+        processes.0, processes.1, threads.0, threads.1
+    )?;
+    let [modules, functions, frames, stacks] = summary.tables;
+    writeln!(
+        out,
+        "code        {modules} modules, {functions} functions, {frames} frames, {stacks} stacks"
+    )?;
+    write_lacks(summary, out)
+}
+
+/// What is missing, said even if it is nothing.
+fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let lost: u64 = summary
+        .lost
+        .values()
+        .fold(0, |sum, n| sum.saturating_add(*n));
+    write!(out, "lost        {lost}")?;
+    for (reason, count) in &summary.lost {
+        write!(out, "; {count} {}", lost_reason(*reason))?;
+    }
+    writeln!(out)?;
+    if summary.dropped > 0 {
+        writeln!(
+            out,
+            "dropped     {} events: the capture could not be written",
+            summary.dropped
+        )?;
+    }
+    write!(out, "truncated   {} stacks", summary.truncated())?;
+    for (name, ends) in [
+        ("kernel", &summary.kernel_ends),
+        ("user", &summary.user_ends),
+    ] {
+        for (end, count) in ends {
+            if !matches!(end, StackEnd::Complete | StackEnd::NoStack) {
+                write!(out, "; {count} {name}: {}", stack_end(*end))?;
+            }
+        }
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "unnamed     {} of {} frames, in {} of {} samples",
+        summary.unsymbolized_frames,
+        summary.tables[2],
+        summary.unsymbolized_samples,
+        summary.samples()
+    )?;
+    if summary.unknown > 0 {
+        writeln!(
+            out,
+            "unknown     {} items of a newer version were passed over",
+            summary.unknown
+        )?;
+    }
+    if summary.unusable > 0 {
+        writeln!(out, "unusable    {} events", summary.unusable)?;
+    }
+    for damage in &summary.damage {
+        writeln!(out, "damage      {damage}")?;
+    }
+    Ok(())
+}
+
+fn as_json(path: &str, summary: &Summary) -> Value {
+    let session = &summary.session;
+    let sources: Vec<Value> = summary
+        .sources
+        .iter()
+        .map(|source| {
+            json!({
+                "name": source.name,
+                "unit": unit(source.unit),
+                "frequency_hz": source.frequency_hz,
+                "period": source.period,
+                "samples": source.samples,
+                "weight": source.weight,
+            })
+        })
+        .collect();
+    let lost = summary.lost.iter();
+    let lost: Map<String, Value> = lost
+        .map(|(reason, count)| (lost_reason(*reason).to_owned(), json!(count)))
+        .collect();
+    let ends = |ends: &std::collections::BTreeMap<StackEnd, u64>| -> Map<String, Value> {
+        let named = ends.iter();
+        named
+            .map(|(end, count)| (stack_end(*end).to_owned(), json!(count)))
+            .collect()
+    };
+    let damage = summary.damage.iter();
+    let damage: Vec<Value> = damage
+        .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
+        .collect();
+    json!({
+        "file": path,
+        "bytes": summary.bytes,
+        "raw_bytes": {"definitions": summary.raw_bytes.0, "events": summary.raw_bytes.1},
+        "blocks": {
+            "definitions": summary.blocks.0,
+            "events": summary.blocks.1,
+            "other": summary.blocks.2,
+        },
+        "epochs": summary.epochs,
+        "complete": summary.ended,
+        "session": {
+            "version": session.version,
+            "host": session.host,
+            "kernel": session.kernel,
+            "arch": session.arch,
+            "cpus": session.cpus,
+            "target": session.target,
+            "command": session.command,
+            "started_ns": session.started.0,
+        },
+        "first_ns": summary.span.map(|(first, _)| first.0),
+        "last_ns": summary.span.map(|(_, last)| last.0),
+        "first_realtime_ns": wall_ns(summary),
+        "sources": sources,
+        "events": summary.events,
+        "processes": {"all": summary.processes.0, "sampled": summary.processes.1},
+        "threads": {"all": summary.threads.0, "sampled": summary.threads.1},
+        "modules": summary.tables[0],
+        "functions": summary.tables[1],
+        "frames": summary.tables[2],
+        "stacks": summary.tables[3],
+        "lost": lost,
+        "dropped_events": summary.dropped,
+        "truncated_stacks": summary.truncated(),
+        "stack_ends": {"kernel": ends(&summary.kernel_ends), "user": ends(&summary.user_ends)},
+        "unsymbolized": {
+            "frames": summary.unsymbolized_frames,
+            "samples": summary.unsymbolized_samples,
+        },
+        "unusable_events": summary.unusable,
+        "unknown_items": summary.unknown,
+        "damage": damage,
+    })
+}
+
+/// Wall time of the first event, nanoseconds since 1970.
+fn wall_ns(summary: &Summary) -> Option<u64> {
+    let (first, _) = summary.span?;
+    let clock = summary.clock?;
+    let zero = i128::from(clock.realtime_ns) - i128::from(clock.monotonic.0);
+    u64::try_from(zero + i128::from(first.0)).ok()
+}
+
+/// Text of a capture without what a terminal would act upon.
+fn printable(text: &str) -> String {
+    let shown = text
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    shown.collect()
+}
+
+fn unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Nanoseconds => "nanoseconds",
+        Unit::Cycles => "cycles",
+        Unit::Events => "events",
+    }
+}
+
+fn lost_reason(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::RingFull => "ring buffer full",
+        LostReason::Nested => "nested too deep",
+        LostReason::Skipped => "ticks skipped by the kernel (estimate)",
+        LostReason::SideBand => "process events lost",
+        LostReason::Late => "too late",
+        LostReason::SlowOutput => "output too slow or failing",
+        LostReason::BadRecord => "bad records",
+    }
+}
+
+fn stack_end(end: StackEnd) -> &'static str {
+    match end {
+        StackEnd::Complete => "complete",
+        StackEnd::Truncated => "too deep",
+        StackEnd::BadMemory => "memory could not be read",
+        StackEnd::FramePointer => "frame pointers ended",
+        StackEnd::NoStack => "no stack",
+        StackEnd::Unknown => "unknown reason",
+    }
+}

@@ -1,0 +1,149 @@
+//! Golden reports: the canonical session as text and JSON, byte for byte.
+//!
+//! `UPDATE_GOLDEN=1` writes the files in `golden/report` anew; read the difference before keeping it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use profiler::view::report::{self, By, Collector, Filter, Format, Recording, ReportOptions, Sort};
+use profiler_tests::canonical;
+
+fn report(options: &ReportOptions) -> String {
+    let (tables, events) = canonical::session();
+    let mut collected = Collector::new(options.range);
+    for event in &events {
+        collected.add(event, &tables);
+    }
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    let mut out = Vec::new();
+    report::run(&recording, options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn check(name: &str, options: ReportOptions) {
+    let actual = report(&options);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("golden/report")
+        .join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        actual == expected,
+        "{name} differs (UPDATE_GOLDEN=1 rewrites it); it is now:\n{actual}"
+    );
+    if let Some(width) = options.width {
+        // Prose folds and names are cut; only what identifies code may stand out.
+        for line in actual.lines().filter(|line| !line.contains("build id")) {
+            assert!(
+                line.chars().count() <= width,
+                "{name}: wider than {width}: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whole() {
+    check("whole.txt", ReportOptions::default());
+}
+
+#[test]
+fn whole_80_columns() {
+    let options = ReportOptions {
+        width: Some(80),
+        ..ReportOptions::default()
+    };
+    check("whole-80.txt", options);
+}
+
+#[test]
+fn whole_in_color() {
+    let options = ReportOptions {
+        color: true,
+        width: Some(100),
+        ..ReportOptions::default()
+    };
+    let text = report(&options);
+    assert!(text.contains("\u{1b}["));
+    let plain = ReportOptions {
+        color: false,
+        ..options
+    };
+    assert!(!report(&plain).contains('\u{1b}'));
+}
+
+#[test]
+fn json() {
+    let options = ReportOptions {
+        format: Format::Json,
+        callers_of: Some("main".into()),
+        by: Some(By::Line),
+        ..ReportOptions::default()
+    };
+    let text = report(&options);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["schema"], "profiler-report/1");
+    check("whole.json", options);
+}
+
+#[test]
+fn tables() {
+    for (name, by) in [
+        ("by-function-total.txt", By::Function),
+        ("by-line.txt", By::Line),
+        ("by-module.txt", By::Module),
+        ("by-process.txt", By::Process),
+        ("by-thread.txt", By::Thread),
+    ] {
+        let options = ReportOptions {
+            by: Some(by),
+            sort: Sort::Total,
+            ..ReportOptions::default()
+        };
+        check(name, options);
+    }
+}
+
+#[test]
+fn callers_and_callees() {
+    for (name, function) in [("callers-main.txt", "main"), ("callers-walk.txt", "walk*")] {
+        let options = ReportOptions {
+            callers_of: Some(function.into()),
+            ..ReportOptions::default()
+        };
+        check(name, options);
+    }
+}
+
+#[test]
+fn filtered() {
+    let options = ReportOptions {
+        filter: Filter {
+            comms: vec!["db*".into()],
+            functions: vec!["scan".into()],
+            ..Filter::default()
+        },
+        range: "90ms..".parse().unwrap(),
+        ..ReportOptions::default()
+    };
+    check("filtered.txt", options);
+}
+
+#[test]
+fn nothing_matches() {
+    let options = ReportOptions {
+        filter: Filter {
+            comms: vec!["absent".into()],
+            ..Filter::default()
+        },
+        ..ReportOptions::default()
+    };
+    check("nothing.txt", options);
+}
