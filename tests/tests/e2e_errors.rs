@@ -54,7 +54,7 @@ fn bad_usage() -> Outcome {
             .expect_status(2)
             .map_err(|e| format!("{arguments:?}: {e}"))?;
         assert!(
-            ended.stderr.starts_with("error: "),
+            ended.stderr.starts_with("error: ") || ended.stderr.starts_with("profiler: "),
             "{arguments:?}: {}",
             ended.stderr
         );
@@ -96,13 +96,19 @@ fn targets_that_do_not_exist() -> Outcome {
         (&["-t", "4194303"], "4194303"),
         (&["--uid", "nosuchuser"], "nosuchuser"),
         (&["--cgroup", "/no/such/cgroup"], "/no/such/cgroup"),
-        (&["--", "/no/such/command"], "/no/such/command"),
         (&["-e", "nosuchevent", "-a"], "nosuchevent"),
     ] {
         let mut all = vec!["record", "-o", "x.cap", "-d", "1"];
         all.extend(arguments);
         one_line(&format!("{arguments:?}"), setting.run(&all)?, 1, names)?;
         assert!(!setting.path("x.cap").exists(), "{arguments:?} left a file");
+    }
+    // As a shell would: 127 for a command that is not there, 126 for one that can't be run.
+    fs::write(setting.path("text"), "no program")?;
+    for (program, status) in [("/no/such/command", 127), ("./text", 126)] {
+        let ended = setting.run(&["record", "-o", "x.cap", "--", program])?;
+        one_line(program, ended, status, program)?;
+        assert!(!setting.path("x.cap").exists(), "{program} left a file");
     }
     Ok(())
 }
