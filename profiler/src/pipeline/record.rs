@@ -420,7 +420,7 @@ impl Recording {
         if self.ends_at.is_some_and(|at| at <= Instant::now()) {
             return Ok(Some(End::Duration));
         }
-        let gone = !self.targets.is_empty() && self.targets.iter().all(|pidfd| has_ended(pidfd));
+        let gone = !self.targets.is_empty() && self.targets.iter().all(has_ended);
         Ok(gone.then_some(End::TargetGone))
     }
 
