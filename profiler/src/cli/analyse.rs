@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::model::{Pid, Tables, Tid};
 use crate::view::pager::Output;
 use crate::view::report::{
-    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, diff, run,
+    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run,
 };
 use crate::view::{info, term};
 
@@ -44,9 +44,6 @@ pub(super) struct ReportArgs {
     /// Only source lines and instructions of a function
     #[arg(long, value_name = "FUNCTION")]
     annotate: Option<String>,
-    /// Compare with another capture: how shares have changed since then
-    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
-    diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
     range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
@@ -93,12 +90,13 @@ pub(super) struct InfoArgs {
 }
 
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
-    let range = args.range.map_or(TimeRange::default(), |(from, to)| TimeRange {
-        from_ns: from.map(|time| time.as_nanos() as u64),
-        to_ns: to.map(|time| time.as_nanos() as u64),
-    });
+    let range = args
+        .range
+        .map_or(TimeRange::default(), |(from, to)| TimeRange {
+            from_ns: from.map(|time| time.as_nanos() as u64),
+            to_ns: to.map(|time| time.as_nanos() as u64),
+        });
     let (tables, collected) = collect(&args.file, range)?;
-    let other = args.diff.as_deref().map(|path| collect(path, TimeRange::default())).transpose()?;
     let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let terminal = io::stdout().is_terminal();
     let options = ReportOptions {
@@ -122,14 +120,11 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         width: terminal.then(|| term::width(io::stdout())).flatten(),
         color: common.color.resolve(io::stdout()),
     };
-    let recording = Recording { tables: &tables, collected: &collected };
-    match &other {
-        Some((tables, collected)) => {
-            let before = Recording { tables, collected };
-            diff(&recording, &before, &options, &mut out)?;
-        }
-        None => run(&recording, &options, &mut out)?,
-    }
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    run(&recording, &options, &mut out)?;
     Ok(out.close()?)
 }
 

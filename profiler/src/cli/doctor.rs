@@ -14,10 +14,10 @@ pub(super) fn doctor(common: &Common, out: &mut dyn Write) -> Result<u8, Failure
     let mut missing = 0;
     for feature in survey() {
         let (mark, style, text) = match &feature.state {
-            State::Present(found) => ("ok", Style::Good, found),
+            State::Present(found) => ("ok", Style::Cool, found),
             State::Absent(remedy) if feature.required => {
                 missing += 1;
-                ("MISSING", Style::Bad, remedy)
+                ("MISSING", Style::Hot, remedy)
             }
             State::Absent(remedy) => ("absent", Style::Dim, remedy),
         };

@@ -93,12 +93,20 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         (Some(name), _) => export::by_name(name),
         (None, Some(path)) => export::by_path(path),
         (None, None) => {
-            return Err(Failure::usage("give --format NAME, or -o with a known ending"));
+            return Err(Failure::usage(
+                "give --format NAME, or -o with a known ending",
+            ));
         }
     };
     let format = format.map_err(|error| Failure::usage(error.to_string()))?;
-    let options = ExportOptions::parse(format, args.set.iter().map(String::as_str))
-        .map_err(|error| Failure::usage(error.to_string()))?;
+    let mut options = ExportOptions::default();
+    for setting in &args.set {
+        let (name, value) = setting.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("'{setting}' is no setting; write OPTION=VALUE"))
+        })?;
+        let set = options.set(format, name, value);
+        set.map_err(|error| Failure::usage(error.to_string()))?;
+    }
     // A capture that can't be read must not leave an empty output.
     drop(capture::Reader::open(&args.file)?);
     let export = pipeline::open_export(format, options, path.as_deref(), args.force)?;
@@ -108,7 +116,9 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         let (from, to) = args.range.unwrap_or_default();
         TimeRange {
             from: from.map_or(TimeRange::ALL.from, |time| Timestamp(at(time))),
-            to: to.map_or(TimeRange::ALL.to, |time| Timestamp(at(time).saturating_sub(1))),
+            to: to.map_or(TimeRange::ALL.to, |time| {
+                Timestamp(at(time).saturating_sub(1))
+            }),
         }
     };
     pipeline::export(&args.file, range, vec![export])
@@ -123,19 +133,29 @@ pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "{:<12}   --set {setting:<24} {}", "", option.help)?;
         }
     }
-    writeln!(out, "{:<12} the profiler's own captures: record, merge, symbolize", "capture")?;
+    writeln!(
+        out,
+        "{:<12} the profiler's own captures: record, merge, symbolize",
+        "capture"
+    )?;
     writeln!(out, "{:<12} endings: .cap", "")
 }
 
 pub(super) fn merge(args: &MergeArgs, common: &Common) -> Result<(), Failure> {
-    let options = CreateOptions { overwrite: args.force, ..CreateOptions::default() };
+    let options = CreateOptions {
+        overwrite: args.force,
+        ..CreateOptions::default()
+    };
     let merged = capture::merge(&args.files, &args.output, options)?;
     report(&merged, &args.output, common);
     Ok(())
 }
 
 pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Failure> {
-    let options = CreateOptions { overwrite: args.force, ..CreateOptions::default() };
+    let options = CreateOptions {
+        overwrite: args.force,
+        ..CreateOptions::default()
+    };
     let offline = OfflineOptions {
         search: args.search,
         debug_dirs: args.debug_dir,
@@ -148,7 +168,10 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
         named = found.len();
         for (frame, symbols) in found {
             let module = tables.frames.get(frame).and_then(|frame| frame.module);
-            let lines = symbols.into_iter().map(|symbol| line(tables, symbol, module)).collect();
+            let lines = symbols
+                .into_iter()
+                .map(|symbol| line(tables, symbol, module))
+                .collect();
             tables.set_symbol(frame, Symbol::Lines(lines));
         }
     })?;
@@ -169,7 +192,10 @@ fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<crate::model::Mod
         start: symbol.start,
         size: symbol.size,
     };
-    Line { function: tables.functions.intern(function).0, line: symbol.line }
+    Line {
+        function: tables.functions.intern(function).0,
+        line: symbol.line,
+    }
 }
 
 fn report(merged: &Merged, output: &std::path::Path, common: &Common) {
@@ -177,6 +203,10 @@ fn report(merged: &Merged, output: &std::path::Path, common: &Common) {
         log::warn!("{}: {damage}", path.display());
     }
     if !common.quiet {
-        eprintln!("wrote {} ({})", output.display(), quantity::bytes(merged.totals.bytes));
+        eprintln!(
+            "wrote {} ({})",
+            output.display(),
+            quantity::bytes(merged.totals.bytes)
+        );
     }
 }

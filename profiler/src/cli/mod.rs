@@ -87,7 +87,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are asked for: they go to standard output and are no failure.
-            let status = if error.use_stderr() { crate::error::USAGE } else { 0 };
+            let status = if error.use_stderr() {
+                crate::error::USAGE
+            } else {
+                0
+            };
             // A closed pipe is no error.
             let _ = error.print();
             return status;
@@ -146,7 +150,9 @@ fn start_logging(common: &Common) {
         .format(|out, record| {
             use std::io::Write;
             match record.level() {
-                log::Level::Error | log::Level::Warn => writeln!(out, "profiler: {}", record.args()),
+                log::Level::Error | log::Level::Warn => {
+                    writeln!(out, "profiler: {}", record.args())
+                }
                 _ => writeln!(out, "profiler: [{}] {}", record.target(), record.args()),
             }
         })

@@ -132,10 +132,14 @@ pub(super) fn record(args: RecordArgs, common: &Common) -> Result<u8, Failure> {
 pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
     if args.text.len() > marks::MAX_BYTES {
         let max = marks::MAX_BYTES;
-        return Err(Failure::usage(format!("a marker can have {max} bytes at the most")));
+        return Err(Failure::usage(format!(
+            "a marker can have {max} bytes at the most"
+        )));
     }
     match marks::send(&args.text).context(|| "failed to send the marker")? {
-        0 => Err(Failure::failed("no recording of this user runs, so nothing was marked")),
+        0 => Err(Failure::failed(
+            "no recording of this user runs, so nothing was marked",
+        )),
         count if !common.quiet => {
             eprintln!("marked {}", quantity::plural(count as u64, "recording"));
             Ok(())
@@ -196,17 +200,29 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
     let mut formats = Vec::new();
     for path in &args.output {
         if !is_capture(path) {
-            formats.push((path, export::by_path(path).map_err(|e| Failure::usage(e.to_string()))?));
+            formats.push((
+                path,
+                export::by_path(path).map_err(|e| Failure::usage(e.to_string()))?,
+            ));
         } else if capture.replace(path.clone()).is_some() {
-            return Err(Failure::usage("a recording has one capture: give one -o FILE.cap"));
+            return Err(Failure::usage(
+                "a recording has one capture: give one -o FILE.cap",
+            ));
         }
     }
     for (path, format) in formats {
         let options = ExportOptions::default();
-        exports.push(pipeline::open_export(format, options, Some(path), args.force)?);
+        exports.push(pipeline::open_export(
+            format,
+            options,
+            Some(path),
+            args.force,
+        )?);
     }
     if (args.ring.is_some() || args.rotate.is_some()) && capture.is_none() {
-        return Err(Failure::usage("--ring and --rotate need a capture: add -o FILE.cap"));
+        return Err(Failure::usage(
+            "--ring and --rotate need a capture: add -o FILE.cap",
+        ));
     }
     Ok((capture, exports))
 }
@@ -215,16 +231,32 @@ fn filter(args: &RecordArgs) -> Result<Filter, Failure> {
     let filter = Filter {
         pids: args.pid.iter().copied().map(Pid).collect(),
         tids: args.tid.iter().copied().map(Tid).collect(),
-        comms: args.comm.iter().map(|name| Comm::from_bytes(name.as_bytes())).collect(),
-        uids: args.uid.iter().map(|user| uid(user)).collect::<Result<_, _>>()?,
-        cgroups: args.cgroup.iter().map(|path| cgroup(path)).collect::<Result<_, _>>()?,
+        comms: args
+            .comm
+            .iter()
+            .map(|name| Comm::from_bytes(name.as_bytes()))
+            .collect(),
+        uids: args
+            .uid
+            .iter()
+            .map(|user| uid(user))
+            .collect::<Result<_, _>>()?,
+        cgroups: args
+            .cgroup
+            .iter()
+            .map(|path| cgroup(path))
+            .collect::<Result<_, _>>()?,
     };
     if args.all && !filter.is_empty() {
-        return Err(Failure::usage("-a is the whole machine: leave out the other targets"));
+        return Err(Failure::usage(
+            "-a is the whole machine: leave out the other targets",
+        ));
     }
     if !args.command.is_empty() && (args.all || !filter.pids.is_empty() || !filter.tids.is_empty())
     {
-        return Err(Failure::usage("a command is a target by itself: leave out -a, -p and -t"));
+        return Err(Failure::usage(
+            "a command is a target by itself: leave out -a, -p and -t",
+        ));
     }
     Ok(filter)
 }
@@ -232,7 +264,9 @@ fn filter(args: &RecordArgs) -> Result<Filter, Failure> {
 fn sources(args: &RecordArgs) -> Result<Vec<SourceSpec>, Failure> {
     let rate = match (args.frequency, args.period) {
         (Some(0), _) | (_, Some(0)) => {
-            return Err(Failure::usage("a rate of 0 records nothing: give -F or --period more"));
+            return Err(Failure::usage(
+                "a rate of 0 records nothing: give -F or --period more",
+            ));
         }
         (_, Some(period)) => Rate::Period(period),
         (frequency, None) => Rate::FrequencyHz(frequency.unwrap_or(DEFAULT_HZ)),
@@ -241,7 +275,10 @@ fn sources(args: &RecordArgs) -> Result<Vec<SourceSpec>, Failure> {
         true => vec![EventSpec::Default],
         false => args.event.clone(),
     };
-    Ok(events.into_iter().map(|event| SourceSpec { event, rate }).collect())
+    Ok(events
+        .into_iter()
+        .map(|event| SourceSpec { event, rate })
+        .collect())
 }
 
 fn uid(user: &str) -> Result<u32, Failure> {
@@ -268,10 +305,21 @@ fn cgroup(path: &Path) -> Result<PathBuf, Failure> {
     if let Some(found) = candidates.iter().find(|path| v2(path)) {
         return Ok(found.clone());
     }
-    Err(Failure::failed(match candidates.iter().find(|path| path.join("cgroup.procs").exists()) {
-        Some(v1) => format!("{} is a cgroup of version 1; only v2 cgroups can be filtered by", v1.display()),
-        None => format!("there is no cgroup {}; see /proc/PID/cgroup for a process's own", path.display()),
-    }))
+    Err(Failure::failed(
+        match candidates
+            .iter()
+            .find(|path| path.join("cgroup.procs").exists())
+        {
+            Some(v1) => format!(
+                "{} is a cgroup of version 1; only v2 cgroups can be filtered by",
+                v1.display()
+            ),
+            None => format!(
+                "there is no cgroup {}; see /proc/PID/cgroup for a process's own",
+                path.display()
+            ),
+        },
+    ))
 }
 
 fn describe(args: &RecordArgs) -> String {
@@ -285,8 +333,16 @@ fn describe(args: &RecordArgs) -> String {
     }
     parts.extend(args.comm.iter().map(|name| format!("comm {name}")));
     parts.extend(args.uid.iter().map(|user| format!("user {user}")));
-    parts.extend(args.cgroup.iter().map(|path| format!("cgroup {}", path.display())));
-    if parts.is_empty() { "system-wide".to_owned() } else { parts.join(", ") }
+    parts.extend(
+        args.cgroup
+            .iter()
+            .map(|path| format!("cgroup {}", path.display())),
+    );
+    if parts.is_empty() {
+        "system-wide".to_owned()
+    } else {
+        parts.join(", ")
+    }
 }
 
 fn summarize(finished: &Finished) {
@@ -308,7 +364,9 @@ fn summarize(finished: &Finished) {
         quantity::count(finished.lost),
     );
     if finished.counters.kernel_hidden {
-        eprintln!("note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions");
+        eprintln!(
+            "note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions"
+        );
     }
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));

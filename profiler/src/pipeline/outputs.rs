@@ -32,7 +32,12 @@ pub fn open_export(
         Some(path) => Box::new(create(path, force)?),
         None => Box::new(io::stdout()),
     };
-    Ok(Export { format, options, path: path.map(Path::to_owned), output })
+    Ok(Export {
+        format,
+        options,
+        path: path.map(Path::to_owned),
+        output,
+    })
 }
 
 fn create(path: &Path, force: bool) -> Result<File, Failure> {

@@ -10,15 +10,15 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 
-use crate::capture::{CaptureError, CreateOptions, TimeRange, Writer};
+use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Batch, Cpu, Event, Session, Source, Timestamp};
+use crate::model::{Batch, Cpu, Event, Session, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, ProbeOptions};
-use crate::resolve::{ResolveCounters, ResolveOptions, Resolver};
+use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand, shell_status};
 use crate::target::user::User;
 use crate::view::progress::{LiveLine, Progress};
@@ -89,7 +89,10 @@ pub struct Finished {
 /// Records until the end that was asked for, writes all outputs.
 pub fn run(mut request: Request) -> Result<Finished, Failure> {
     let scratch = Scratch::new(request.capture.is_none());
-    let capture = request.capture.clone().unwrap_or_else(|| scratch.path.clone());
+    let capture = request
+        .capture
+        .clone()
+        .unwrap_or_else(|| scratch.path.clone());
     let exports = std::mem::take(&mut request.exports);
     let started = now();
     let mut finished = record(request, &capture)?;
@@ -109,9 +112,10 @@ fn record(request: Request, path: &Path) -> Result<Finished, Failure> {
         .build()
         .context(|| "failed to start the event loop")?;
     runtime.block_on(async {
+        let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
         let mut recording = Recording::start(request, path)?;
-        let end = recording.watch().await;
-        recording.finish(end)
+        let end = recording.watch(&mut signals).await;
+        recording.finish(end, &mut signals).await
     })
 }
 
@@ -124,7 +128,10 @@ struct Scratch {
 impl Scratch {
     fn new(used: bool) -> Scratch {
         let name = format!("profiler-{}-{}.cap", std::process::id(), now().0);
-        Scratch { path: std::env::temp_dir().join(name), used }
+        Scratch {
+            path: std::env::temp_dir().join(name),
+            used,
+        }
     }
 
     /// The export failed: what was recorded is not thrown away.
@@ -183,6 +190,7 @@ struct Recording {
     batches: Vec<Batch>,
     samples: u64,
     lost: u64,
+    interrupts: u32,
     dumps: u32,
     sources: Vec<AttachedSource>,
     kernel_bytes: u64,
@@ -190,7 +198,11 @@ struct Recording {
 
 impl Recording {
     fn start(request: Request, path: &Path) -> Result<Recording, Failure> {
-        let Request { mut probe, mut resolve, .. } = request;
+        let Request {
+            mut probe,
+            mut resolve,
+            ..
+        } = request;
         let targets = open_targets(&probe)?;
         let command = match &request.command {
             Some(command) => {
@@ -203,7 +215,7 @@ impl Recording {
         };
         let writer = Writer::create(path, request.create)?;
         let created = Remove(Some(writer.path().to_owned()));
-        let mut scope = Scope::new(&probe.filter);
+        let scope = Scope::new(&probe.filter);
         let probe = Probe::attach(probe)?;
         let sources = probe.sources().to_vec();
         let kernel_bytes = probe.memory_bytes();
@@ -217,10 +229,9 @@ impl Recording {
         };
         resolve.sources = sources.iter().map(source).collect();
         let mut resolver = Resolver::new(resolve)?;
-        resolver.snapshot(at, &|pid| scope.contains(pid));
-        // Its exec comes as an event of its own.
-        if let Some(command) = &command {
-            scope.admit(command.pid());
+        match scope.pids() {
+            Some(pids) => resolver.snapshot_of(&pids, at),
+            None => resolver.snapshot(at),
         }
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
@@ -233,7 +244,11 @@ impl Recording {
                     Some(program) => format!("failed to run {program}"),
                     None => "failed to run the command".to_owned(),
                 };
-                Some(stopped.run().map_err(|error| exec_failure(what(), &error))?)
+                Some(
+                    stopped
+                        .run()
+                        .map_err(|error| exec_failure(what(), &error))?,
+                )
             }
             None => None,
         };
@@ -252,13 +267,16 @@ impl Recording {
             live: LiveLine::new(request.quiet),
             started,
             from: Timestamp(at.0 + request.delay.as_nanos() as u64),
-            ends_at: request.duration.map(|duration| started + request.delay + duration),
+            ends_at: request
+                .duration
+                .map(|duration| started + request.delay + duration),
             slow_tick: started,
             clock_tick: None,
             raw: Vec::new(),
             batches: Vec::new(),
             samples: 0,
             lost: 0,
+            interrupts: 0,
             dumps: 0,
             sources,
             kernel_bytes,
@@ -266,19 +284,14 @@ impl Recording {
     }
 
     /// Runs until something ends the recording.
-    async fn watch(&mut self) -> End {
-        match self.drive().await {
+    async fn watch(&mut self, signals: &mut Signals) -> End {
+        match self.drive(signals).await {
             Ok(end) => end,
             Err(failure) => End::Failed(failure),
         }
     }
 
-    async fn drive(&mut self) -> Result<End, Failure> {
-        let signals = || "failed to listen for signals";
-        let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
-        let mut terminate = signal(SignalKind::terminate()).context(signals)?;
-        let mut hangup = signal(SignalKind::hangup()).context(signals)?;
-        let mut dump = signal(SignalKind::user_defined2()).context(signals)?;
+    async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
         let wake = self.wake_fd()?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -296,61 +309,67 @@ impl Recording {
                         return Ok(end);
                     }
                 }
-                _ = interrupt.recv() => {
+                _ = signals.interrupt.recv() => {
                     if let Some(end) = self.interrupted()? {
                         return Ok(end);
                     }
                 }
-                _ = terminate.recv() => {
+                _ = signals.terminate.recv() => {
                     self.pass_on(Signal::TERM)?;
                     return Ok(End::Asked);
                 }
-                _ = hangup.recv() => return Ok(End::Asked),
-                _ = dump.recv() => self.dump(),
+                _ = signals.hangup.recv() => return Ok(End::Asked),
+                _ = signals.dump.recv() => self.dump(),
             }
         }
     }
 
     /// Ctrl-C on a terminal reaches the command as well; a signal sent to us alone is passed on.
-    /// Either way the recording goes on until the command has ended.
+    /// Either way the recording goes on until the command has ended, or until it is asked twice.
     fn interrupted(&mut self) -> Result<Option<End>, Failure> {
-        if self.command.is_none() {
+        self.interrupts += 1;
+        if self.command.is_none() || self.interrupts > 1 {
             return Ok(Some(End::Asked));
         }
         if !in_foreground() {
             self.pass_on(Signal::INT)?;
         }
-        // Who presses it twice wants an end.
-        let first = std::mem::replace(&mut self.ends_at, Some(Instant::now()));
-        let asked_before = first.is_some_and(|at| at <= Instant::now());
-        self.ends_at = Some(Instant::now() + Duration::from_secs(2));
-        Ok(asked_before.then_some(End::Asked))
+        Ok(None)
     }
 
     fn pass_on(&mut self, signal: Signal) -> Result<(), Failure> {
         match &mut self.command {
-            Some(command) => {
-                command.signal(signal).context(|| "failed to pass a signal to the command")
-            }
+            Some(command) => command
+                .signal(signal)
+                .context(|| "failed to pass a signal to the command"),
             None => Ok(()),
         }
     }
 
     fn dump(&mut self) {
         self.dumps += 1;
-        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let path = self.path.with_file_name(format!("{stem}-dump{}.cap", self.dumps));
+        let stem = self
+            .path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let path = self
+            .path
+            .with_file_name(format!("{stem}-dump{}.cap", self.dumps));
         self.capture.dump(path);
     }
 
     /// A descriptor of our own for the event loop, which wants to own what it polls.
+    #[allow(unsafe_code)]
     fn wake_fd(&self) -> Result<AsyncFd<OwnedFd>, Failure> {
         let what = || "failed to poll the kernel's buffers";
         let Some(probe) = &self.probe else {
             return Err(Failure::failed(what()));
         };
         let fd = probe.wake_fd().try_clone_to_owned().context(what)?;
-        AsyncFd::with_interest(fd, Interest::READABLE).context(what)
+        // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
+        unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.context(what)
     }
 
     /// Takes what is in the kernel's buffers and opens files that may soon be gone.
@@ -392,24 +411,33 @@ impl Recording {
             return Err(Failure::from(error));
         }
         if let Some(command) = &mut self.command
-            && let Some(status) = command.try_wait().context(|| "failed to wait for the command")?
+            && let Some(status) = command
+                .try_wait()
+                .context(|| "failed to wait for the command")?
         {
             return Ok(Some(End::Command(status)));
         }
         if self.ends_at.is_some_and(|at| at <= Instant::now()) {
             return Ok(Some(End::Duration));
         }
-        let gone = !self.targets.is_empty() && self.targets.iter().all(|pidfd| has_ended(pidfd));
+        let gone = !self.targets.is_empty() && self.targets.iter().all(has_ended);
         Ok(gone.then_some(End::TargetGone))
     }
 
     /// What does not come by itself: losses, markers, the wall clock, processors.
     fn extras(&mut self, at: Timestamp) {
         while let Some(text) = self.marks.as_ref().and_then(Marks::next) {
-            self.raw.push(RawEvent { at, cpu: Cpu(0), body: RawBody::Mark(text) });
+            self.raw.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::Mark(text),
+            });
         }
         let now = Instant::now();
-        if self.clock_tick.is_none_or(|last| now - last >= CLOCK_INTERVAL) {
+        if self
+            .clock_tick
+            .is_none_or(|last| now - last >= CLOCK_INTERVAL)
+        {
             self.clock_tick = Some(now);
             self.read_clock();
         }
@@ -429,7 +457,11 @@ impl Recording {
         let wall = clock_gettime(ClockId::Realtime);
         let realtime_ns = wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64;
         let body = RawBody::Clock { realtime_ns };
-        self.raw.push(RawEvent { at: now(), cpu: Cpu(0), body });
+        self.raw.push(RawEvent {
+            at: now(),
+            cpu: Cpu(0),
+            body,
+        });
     }
 
     /// Ordered events through the resolver to the capture.
@@ -464,7 +496,7 @@ impl Recording {
     }
 
     /// Detaches, passes on what is left, waits for names and closes the capture.
-    fn finish(mut self, end: End) -> Result<Finished, Failure> {
+    async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Finished, Failure> {
         let elapsed = self.started.elapsed();
         let at = now();
         self.read_clock();
@@ -480,7 +512,8 @@ impl Recording {
         let live = &mut self.live;
         live.clear();
         let mut left = |left: usize| live.waiting(left);
-        self.resolver.finish(SYMBOL_DEADLINE, &mut left, &mut self.batches);
+        self.resolver
+            .finish(SYMBOL_DEADLINE, &mut left, &mut self.batches);
         self.live.clear();
         self.send();
         let counters = self.resolver.counters();
@@ -489,10 +522,8 @@ impl Recording {
         let status = match end {
             End::Failed(failure) => return Err(failure),
             End::Command(status) => shell_status(status),
-            End::Asked | End::Duration | End::TargetGone => match self.command {
-                Some(mut command) => {
-                    shell_status(command.wait().context(|| "failed to wait for the command")?)
-                }
+            End::Asked | End::Duration | End::TargetGone => match &mut self.command {
+                Some(command) => outlive(command, signals).await?,
                 None => 0,
             },
         };
@@ -505,6 +536,48 @@ impl Recording {
             counters,
             capture: Some((self.path, totals.bytes)),
             kernel_bytes: self.kernel_bytes,
+        })
+    }
+}
+
+/// The recording is done and written, but its command runs on: its end is ours. A signal now is
+/// meant for it.
+async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        let wait = command
+            .try_wait()
+            .context(|| "failed to wait for the command")?;
+        if let Some(status) = wait {
+            return Ok(shell_status(status));
+        }
+        let signal = tokio::select! {
+            _ = tick.tick() => continue,
+            _ = signals.interrupt.recv() => Signal::INT,
+            _ = signals.terminate.recv() => Signal::TERM,
+            _ = signals.hangup.recv() => Signal::HUP,
+        };
+        command
+            .signal(signal)
+            .context(|| "failed to pass a signal to the command")?;
+    }
+}
+
+/// The signals that a recording obeys.
+struct Signals {
+    interrupt: TokioSignal,
+    terminate: TokioSignal,
+    hangup: TokioSignal,
+    dump: TokioSignal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            dump: signal(SignalKind::user_defined2())?,
         })
     }
 }
@@ -529,7 +602,9 @@ impl Drop for Remove {
 
 fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
     let open = |id: u32, what: &str| {
-        let raw = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw);
+        let raw = i32::try_from(id)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
         let exists = Path::new(&format!("/proc/{id}")).exists();
         match raw.filter(|_| exists) {
             Some(raw) => Ok(raw),
@@ -555,8 +630,14 @@ fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let fd = pidfd.as_fd();
-    let mut polled = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-    let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let none = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
 }
 
@@ -572,11 +653,14 @@ fn exec_failure(what: String, error: &io::Error) -> Failure {
         io::ErrorKind::NotFound => 127,
         _ => 126,
     };
-    Failure { status, ..Failure::because(what, error) }
+    Failure {
+        status,
+        ..Failure::because(what, error)
+    }
 }
 
-fn source(attached: &AttachedSource) -> crate::resolve::SourceInfo {
-    crate::resolve::SourceInfo {
+fn source(attached: &AttachedSource) -> SourceOptions {
+    SourceOptions {
         name: attached.name.clone(),
         unit: attached.unit,
         frequency_hz: attached.frequency_hz,
@@ -599,4 +683,3 @@ fn now() -> Timestamp {
     let time = clock_gettime(ClockId::Monotonic);
     Timestamp(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
-

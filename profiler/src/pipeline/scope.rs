@@ -12,14 +12,14 @@ use crate::target::Filter;
 
 /// The processes of a recording.
 #[derive(Debug)]
-pub struct Scope {
+pub(super) struct Scope {
     /// None: all.
     pids: Option<FxHashSet<Pid>>,
 }
 
 impl Scope {
     /// The scope of a filter.
-    pub fn new(filter: &Filter) -> Scope {
+    pub(super) fn new(filter: &Filter) -> Scope {
         if filter.pids.is_empty() && filter.tids.is_empty() {
             return Scope { pids: None };
         }
@@ -29,14 +29,16 @@ impl Scope {
         }
     }
 
-    /// Whether a process is in it.
-    pub fn contains(&self, pid: Pid) -> bool {
-        self.pids.as_ref().is_none_or(|pids| pids.contains(&pid))
+    /// The processes in it; none if it is the whole machine.
+    pub(super) fn pids(&self) -> Option<Vec<Pid>> {
+        self.pids
+            .as_ref()
+            .map(|pids| pids.iter().copied().collect())
     }
 
     /// Removes the events of others; children of processes in the scope join it. `events` must be
     /// in order of time, so that a fork is seen before what its child does.
-    pub fn retain(&mut self, events: &mut Vec<RawEvent>) {
+    pub(super) fn retain(&mut self, events: &mut Vec<RawEvent>) {
         let Some(pids) = &mut self.pids else { return };
         events.retain(|event| match &event.body {
             RawBody::Fork {
@@ -57,13 +59,6 @@ impl Scope {
             RawBody::Sample(_) => true,
             RawBody::Lost(_) | RawBody::Mark(_) | RawBody::Clock { .. } => true,
         });
-    }
-
-    /// Adds a process whose sample has come, although its fork was not seen.
-    pub fn admit(&mut self, pid: Pid) {
-        if let Some(pids) = &mut self.pids {
-            pids.insert(pid);
-        }
     }
 }
 
@@ -138,6 +133,6 @@ mod tests {
             tids: vec![Tid(tid)],
             ..Filter::default()
         });
-        assert!(scope.contains(Pid(std::process::id())));
+        assert_eq!(scope.pids(), Some(vec![Pid(std::process::id())]));
     }
 }

@@ -20,7 +20,7 @@ const QUEUE: usize = 64;
 const TICK: Duration = Duration::from_millis(100);
 
 /// The sending end.
-pub struct CaptureThread {
+pub(super) struct CaptureThread {
     queue: SyncSender<Message>,
     thread: JoinHandle<Result<Totals, CaptureError>>,
     shared: Arc<Shared>,
@@ -50,7 +50,7 @@ struct Dropped {
 
 impl CaptureThread {
     /// Starts the thread.
-    pub fn start(writer: Writer) -> std::io::Result<CaptureThread> {
+    pub(super) fn start(writer: Writer) -> std::io::Result<CaptureThread> {
         let (queue, messages) = sync_channel(QUEUE);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
@@ -68,7 +68,7 @@ impl CaptureThread {
     }
 
     /// Hands a batch to the thread; never blocks. Returns how many events were dropped.
-    pub fn send(&mut self, mut batch: Batch) -> u64 {
+    pub(super) fn send(&mut self, mut batch: Batch) -> u64 {
         if batch.epoch == self.waiting.epoch && !self.waiting.definitions.is_empty() {
             self.waiting.definitions.append(&mut batch.definitions);
             batch.definitions = std::mem::take(&mut self.waiting.definitions);
@@ -97,17 +97,17 @@ impl CaptureThread {
     }
 
     /// Whether ids should start anew, because the file or a part of a ring is full.
-    pub fn wants_new_epoch(&self) -> bool {
+    pub(super) fn wants_new_epoch(&self) -> bool {
         self.shared.wants_new_epoch.load(Ordering::Relaxed)
     }
 
     /// Bytes written so far.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
     /// What went wrong with the output since the last call.
-    pub fn trouble(&self) -> Option<CaptureError> {
+    pub(super) fn trouble(&self) -> Option<CaptureError> {
         self.shared
             .trouble
             .lock()
@@ -116,14 +116,14 @@ impl CaptureThread {
     }
 
     /// Writes what the ring holds to a file; trouble with it is reported by [`Self::trouble`].
-    pub fn dump(&self, path: PathBuf) {
+    pub(super) fn dump(&self, path: PathBuf) {
         if self.queue.try_send(Message::Dump(path)).is_err() {
             log::warn!("the output is too slow: the ring is not written out; try again");
         }
     }
 
     /// Writes what waits and closes the file.
-    pub fn finish(mut self) -> Result<Totals, CaptureError> {
+    pub(super) fn finish(mut self) -> Result<Totals, CaptureError> {
         let lost = self.dropped.event();
         if lost.is_some() || !self.waiting.definitions.is_empty() {
             let mut last = std::mem::take(&mut self.waiting);
@@ -198,7 +198,7 @@ fn run(
 }
 
 fn dump(writer: &mut Writer, path: &std::path::Path) -> Result<(), CaptureError> {
-    let bytes = writer.dump(path)?.run()?;
+    let (_, bytes, _) = writer.dump(path)?.run()?;
     log::warn!("wrote the ring to {} ({bytes} bytes)", path.display());
     Ok(())
 }

@@ -58,6 +58,19 @@ impl Resolver {
         self.processes.announce_all(&mut self.epoch);
     }
 
+    /// Reads some processes of those that already run.
+    pub fn snapshot_of(&mut self, pids: &[Pid], now: Timestamp) {
+        for &pid in pids {
+            self.adopt(pid, now, None);
+        }
+        self.processes.announce_all(&mut self.epoch);
+    }
+
+    /// Makes the next event begin an epoch, because the consumer wants one.
+    pub fn begin_epoch(&mut self) {
+        self.epoch_wanted = true;
+    }
+
     /// Looks at an event as soon as it is drained, before its turn: opens the file of a new mapping
     /// and reads what describes a new program, while the process is still there.
     pub fn notice(&mut self, event: &RawEvent) {

@@ -38,8 +38,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{
-    Batch, Event, FrameKind, Mark, Pid, Sample, Session, Source, SourceId, StackEnd, StackId,
-    Timestamp, Unit, UnknownReason,
+    Batch, Clock, Event, FrameKind, Mark, Pid, Sample, Session, Source, SourceId, StackEnd,
+    StackId, Timestamp, Unit, UnknownReason,
 };
 
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
@@ -197,6 +197,8 @@ pub struct Resolver {
 
     epoch: EpochTables,
     epoch_began: Timestamp,
+    /// The next event begins an epoch, full or not.
+    epoch_wanted: bool,
     event_bytes: u64,
     events: Vec<Event>,
     stacks: FxHashMap<(u64, u64), StackId>,
@@ -253,6 +255,7 @@ impl Resolver {
             clocks: Clocks::read(),
             epoch: EpochTables::default(),
             epoch_began: began,
+            epoch_wanted: false,
             event_bytes: 0,
             events: Vec::new(),
             stacks: FxHashMap::default(),
@@ -393,6 +396,12 @@ impl Resolver {
                 let text = self.epoch.string(&text);
                 self.push(Event::Mark(Mark { at, text }));
             }
+            RawBody::Clock { realtime_ns } => {
+                self.push(Event::Clock(Clock {
+                    monotonic: at,
+                    realtime_ns,
+                }));
+            }
             RawBody::Fork {
                 pid,
                 tid,
@@ -517,7 +526,8 @@ impl Resolver {
             self.tidy(at);
         }
         let limits = &self.limits;
-        let full = self.epoch.bytes() >= limits.definition_bytes
+        let full = self.epoch_wanted
+            || self.epoch.bytes() >= limits.definition_bytes
             || self.epoch.bytes() + self.event_bytes >= limits.bytes;
         if full || at.since(self.epoch_began) >= limits.duration_ns {
             self.flush(out);
@@ -527,6 +537,7 @@ impl Resolver {
 
     fn start_epoch(&mut self, number: u32, at: Timestamp) {
         self.counters.epochs += 1;
+        self.epoch_wanted = false;
         self.epoch = EpochTables::start(number, &self.session);
         self.epoch_began = at;
         self.event_bytes = 0;

@@ -88,11 +88,6 @@ impl RunningCommand {
         self.child.try_wait()
     }
 
-    /// Waits for its end.
-    pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait()
-    }
-
     /// Sends it a signal, unless it has been waited for.
     pub fn signal(&mut self, signal: rustix::process::Signal) -> io::Result<()> {
         if self.child.try_wait()?.is_some() {
@@ -217,7 +212,7 @@ mod tests {
         let pid = stopped.pid();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!file.exists());
-        let status = stopped.run().unwrap().wait().unwrap();
+        let status = stopped.run().unwrap().child.wait().unwrap();
         assert_eq!(shell_status(status), 0);
         assert_eq!(
             std::fs::read_to_string(&file).unwrap().trim(),
@@ -233,7 +228,7 @@ mod tests {
         for (script, expected) in [("exit 7", 7), ("kill -9 $$", 137)] {
             let stopped = StoppedCommand::create(&words(&["sh", "-c", script]), None).unwrap();
             assert_eq!(
-                shell_status(stopped.run().unwrap().wait().unwrap()),
+                shell_status(stopped.run().unwrap().child.wait().unwrap()),
                 expected
             );
         }
@@ -263,7 +258,10 @@ mod tests {
         );
         let stopped =
             StoppedCommand::create(&words(&["sh", "-c", &script]), Some(&nobody)).unwrap();
-        assert_eq!(shell_status(stopped.run().unwrap().wait().unwrap()), 0);
+        assert_eq!(
+            shell_status(stopped.run().unwrap().child.wait().unwrap()),
+            0
+        );
     }
 
     #[test]

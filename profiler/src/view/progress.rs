@@ -74,6 +74,16 @@ impl LiveLine {
         self.draw(progress, Instant::now(), width, &mut io::stderr());
     }
 
+    /// Shows how many names are still to be found, when everything else is done.
+    pub fn waiting(&mut self, names: usize) {
+        if self.enabled && names > 0 {
+            self.drawn = Some(Instant::now());
+            let text = format!("looking for {} ...", quantity::plural(names as u64, "name"));
+            // As above.
+            let _ = write!(io::stderr(), "\r{text}\x1b[K").and_then(|()| io::stderr().flush());
+        }
+    }
+
     /// Clears the line, for the end or for a message of another kind.
     pub fn clear(&mut self) {
         self.clear_on(&mut io::stderr());

@@ -71,7 +71,7 @@ pub enum Style {
     Hot,
     /// A noticeable share.
     Warm,
-    /// Less than before.
+    /// Less than before; or all is well.
     Cool,
 }
 
