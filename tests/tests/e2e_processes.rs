@@ -87,13 +87,27 @@ fn fork_storm_adds_up() -> Outcome {
     let cpu_ns = truth["cpu_ns"].as_u64().ok_or("no truth")?;
     let children = truth["children"].as_u64().ok_or("no truth")?;
     assert_eq!(children, 10_000);
-    amount("storm", weight(&samples), cpu_ns, samples.len(), 0.03)?;
+    amount(
+        "storm",
+        weight(&samples),
+        cpu_ns,
+        recording.skipped_ns(),
+        samples.len(),
+        0.03,
+    )?;
 
     let working: Vec<_> = samples.iter().filter(|s| s.calls("storm_child")).collect();
     let expected_ns = children * 500_000;
     let working_ns: u64 = working.iter().map(|sample| sample.weight).sum();
     // 500 us is what the steps took when calibrated; caches and clocks vary by more than statistics.
-    amount("children at work", working_ns, expected_ns, 100, 0.25)?;
+    amount(
+        "children at work",
+        working_ns,
+        expected_ns,
+        recording.skipped_ns(),
+        100,
+        0.25,
+    )?;
     let with_user: Vec<_> = samples
         .iter()
         .filter(|sample| !sample.user.is_empty())
