@@ -180,6 +180,7 @@ fn costs(bench: &Bench, runs: &[Run]) {
         "samples",
         "not idle",
         "lost",
+        "ticks skipped",
         "record CPU ms",
         "text CPU ms",
         "own CPU us/sample not idle",
@@ -210,6 +211,10 @@ fn costs(bench: &Bench, runs: &[Run]) {
                 format!("{busy:.0}"),
                 of.iter()
                     .map(|run| run.contents.lost)
+                    .sum::<u64>()
+                    .to_string(),
+                of.iter()
+                    .map(|run| run.contents.skipped)
                     .sum::<u64>()
                     .to_string(),
                 ms(record),

@@ -32,6 +32,8 @@ pub(crate) struct Contents {
     pub(crate) busy: u64,
     /// Samples that it says were lost.
     pub(crate) lost: u64,
+    /// Ticks that it says the kernel skipped; the others don't tell theirs.
+    pub(crate) skipped: u64,
     /// Size of the recording.
     pub(crate) bytes: u64,
 }
@@ -188,7 +190,7 @@ impl Tool {
     pub(crate) fn contents(self, profiler: &Path, folder: &Path) -> io::Result<Contents> {
         let recording = self.recording(folder);
         let bytes = recording.metadata()?.len();
-        let (samples, busy, lost) = match self {
+        let (samples, busy, lost, skipped) = match self {
             Tool::Profiler => {
                 let output = Command::new(profiler)
                     .arg("info")
@@ -196,8 +198,9 @@ impl Tool {
                     .args(["--format", "json"])
                     .output()?;
                 let info: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-                profiler_counts(&info)
-                    .ok_or_else(|| io::Error::other(format!("no counts in {info}")))?
+                let (samples, lost, skipped) = profiler_counts(&info)
+                    .ok_or_else(|| io::Error::other(format!("no counts in {info}")))?;
+                (samples, samples, lost, skipped)
             }
             Tool::Perf => {
                 let output = Command::new("perf")
@@ -219,17 +222,19 @@ impl Tool {
                     count("SAMPLE events:"),
                     busy as u64,
                     count("LOST_SAMPLES events:") + count("LOST events:"),
+                    0,
                 )
             }
             Tool::Bpftrace => {
                 let (samples, busy) = bpftrace_sums(&fs::read_to_string(&recording)?);
-                (samples, busy, 0)
+                (samples, busy, 0, 0)
             }
         };
         Ok(Contents {
             samples,
             busy,
             lost,
+            skipped,
             bytes,
         })
     }
@@ -264,8 +269,17 @@ impl Tool {
     }
 }
 
-fn profiler_counts(info: &serde_json::Value) -> Option<(u64, u64)> {
-    Some((info["samples"].as_u64()?, info["lost"].as_u64()?))
+/// Samples, losses and skipped ticks; the profiler takes no samples of idle processors.
+fn profiler_counts(info: &serde_json::Value) -> Option<(u64, u64, u64)> {
+    let (mut lost, mut skipped) = (0, 0);
+    for (reason, count) in info["lost"].as_object()? {
+        let sum = match reason.contains("skipped") {
+            true => &mut skipped,
+            false => &mut lost,
+        };
+        *sum += count.as_u64()?;
+    }
+    Some((info["events"]["sample"].as_u64()?, lost, skipped))
 }
 
 /// The number behind `kind` in `perf report --stats`; 0 if it is not there.
