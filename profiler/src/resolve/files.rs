@@ -114,8 +114,13 @@ impl Root {
 
     /// The root of this process's own namespace.
     pub(super) fn own() -> io::Result<Root> {
+        Root::at(std::path::Path::new("/"))
+    }
+
+    /// A directory as a root.
+    pub(super) fn at(dir: &std::path::Path) -> io::Result<Root> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
+        let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root { dir })
     }
 }
