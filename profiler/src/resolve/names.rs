@@ -219,7 +219,10 @@ impl Names {
                 self.later.push(place);
                 return None;
             }
-            answer = Answer::Unknown(UnknownReason::NoSymbol);
+            answer = Answer::Unknown(match waiting.module.jit {
+                Some(_) => UnknownReason::NoSymbol,
+                None => UnknownReason::GaveUp,
+            });
         }
         let code = reply
             .code

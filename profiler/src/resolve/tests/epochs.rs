@@ -156,3 +156,50 @@ fn what_is_not_answered_in_time_is_given_up_and_counted() {
     );
     assert_eq!(progress, [0]);
 }
+
+#[test]
+#[ignore = "a timing: cargo test --release -p profiler --lib known_stacks -- --ignored --nocapture"]
+fn known_stacks_cost_less_than_a_microsecond() {
+    let dir = TempDir::new("timing");
+    let program = build(&dir, "program", &[]);
+    let (inner, outer) = (offset_of(&program, "inner"), offset_of(&program, "outer"));
+    for depth in [10, 40, 127] {
+        let id = pid(24);
+        let mut resolver = Resolver::new(options()).unwrap();
+        let mut events = start(10, id, "program");
+        events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+        let stacks: Vec<Vec<u64>> = (0..500)
+            .map(|leaf| {
+                let callers = (1..depth).map(|_| BASE + outer + 20);
+                std::iter::once(BASE + inner + leaf % 50)
+                    .chain(callers)
+                    .collect()
+            })
+            .collect();
+        let times = 13..;
+        events.extend(
+            times
+                .zip(&stacks)
+                .map(|(at, stack)| sample(at, id, "program", stack, &[])),
+        );
+        let mut out = Vec::new();
+        resolver.resolve(&mut events, &mut out);
+        resolver.finish(Duration::from_secs(60), &mut |_| {}, &mut out);
+        let mut nanoseconds = Vec::new();
+        for round in 0..20 {
+            let mut events: Vec<RawEvent> = (0..200)
+                .flat_map(|_| &stacks)
+                .map(|stack| sample(1000 + round, id, "program", stack, &[]))
+                .collect();
+            let count = events.len() as u64;
+            out.clear();
+            let started = Instant::now();
+            resolver.resolve(&mut events, &mut out);
+            nanoseconds.push(started.elapsed().as_nanos() as u64 / count);
+        }
+        nanoseconds.sort_unstable();
+        let (least, median) = (nanoseconds[0], nanoseconds[10]);
+        println!("{depth} frames: {median} ns a sample (least {least})");
+        assert!(median < 1000, "{depth} frames: {median} ns");
+    }
+}
