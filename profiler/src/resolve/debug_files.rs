@@ -66,7 +66,7 @@ impl Search {
                 return Some(found);
             }
         }
-        self.download(build_id?)
+        None
     }
 
     /// The file that dwz moved common parts of `of` to, as a link section names it.
@@ -131,8 +131,8 @@ impl Search {
             })
     }
 
-    /// Asks debuginfod's own client, which keeps what it gets in a cache of its own.
-    fn download(&self, build_id: &BuildId) -> Option<DebugFile> {
+    /// Asks debuginfod's own client, which keeps what it gets in a cache of its own. May take long.
+    pub(super) fn download(&self, build_id: &BuildId) -> Option<DebugFile> {
         let urls = self.debuginfod.as_deref()?;
         let mut command = Command::new("debuginfod-find");
         command

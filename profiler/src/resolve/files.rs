@@ -55,17 +55,18 @@ pub(super) enum OpenError {
 /// What a mapped file is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FileKey {
-    /// By its contents.
-    BuildId(BuildId),
+    /// By its contents and its path. A build id alone is no proof: anybody can write that of a
+    /// system library into a file.
+    BuildId(BuildId, Box<str>),
     /// By its place in a file system: device (major, minor), inode, generation (0: not known).
     Inode(u32, u32, u64, u64),
 }
 
 impl FileKey {
-    /// The key of a mapping's identity; none if no file is behind it.
-    pub(super) fn of(identity: &FileIdentity) -> Option<FileKey> {
+    /// The key of a mapped file; none if no file is behind it.
+    pub(super) fn of(identity: &FileIdentity, path: &str) -> Option<FileKey> {
         match identity {
-            FileIdentity::BuildId(id) => Some(FileKey::BuildId(id.clone())),
+            FileIdentity::BuildId(id) => Some(FileKey::BuildId(id.clone(), path.into())),
             FileIdentity::Inode { inode: 0, .. } => None,
             &FileIdentity::Inode {
                 major,
@@ -114,8 +115,13 @@ impl Root {
 
     /// The root of this process's own namespace.
     pub(super) fn own() -> io::Result<Root> {
+        Root::at(std::path::Path::new("/"))
+    }
+
+    /// A directory as a root.
+    pub(super) fn at(dir: &std::path::Path) -> io::Result<Root> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
+        let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root { dir })
     }
 }
@@ -263,7 +269,7 @@ impl Files {
 
     /// The file behind a mapping: open already, or opened now.
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
-        let Some(key) = FileKey::of(mapped.identity) else {
+        let Some(key) = FileKey::of(mapped.identity, mapped.path) else {
             return Err(OpenError::Open(io::ErrorKind::NotFound.into()));
         };
         if let Some(file) = self.get(&key) {
@@ -278,7 +284,7 @@ impl Files {
                 self.failed.remove(&key);
                 // The same file may be told of by build id here and by inode there.
                 if let Some(build_id) = file.build_id() {
-                    let by_build_id = FileKey::BuildId(build_id.clone());
+                    let by_build_id = FileKey::BuildId(build_id.clone(), mapped.path.into());
                     self.keep(by_build_id, file.clone());
                 }
                 self.keep(key, file.clone());
@@ -295,16 +301,18 @@ impl Files {
     }
 
     /// Forgets that files could not be opened, because one of them is mapped anew.
-    pub(super) fn forgive(&mut self, identity: &FileIdentity) {
-        if let Some(key) = FileKey::of(identity) {
-            self.failed.remove(&key);
-        }
+    pub(super) fn forgive(&mut self, key: &FileKey) {
+        self.failed.remove(key);
     }
 
     /// Closes the files that `needed` says nobody needs.
     pub(super) fn retain(&mut self, needed: impl Fn(&FileKey) -> bool) {
-        self.open
-            .retain(|key, open| Arc::strong_count(&open.file) > 2 || needed(key));
+        self.open.retain(|key, open| {
+            let by_build_id = open.file.build_id();
+            let by_build_id = by_build_id
+                .map(|build_id| FileKey::BuildId(build_id.clone(), open.file.path.as_str().into()));
+            needed(key) || by_build_id.is_some_and(|key| needed(&key))
+        });
         self.failed.retain(|_, at| at.elapsed() < RETRY);
     }
 

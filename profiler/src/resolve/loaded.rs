@@ -43,7 +43,7 @@ pub(super) enum LoadError {
     Bad,
     /// It is larger than allowed, or would unpack to more than allowed.
     TooMuch,
-    /// It has more debug information than this thread should read.
+    /// It has more debug information than this thread should read, or it must be downloaded.
     Large,
 }
 
@@ -110,7 +110,16 @@ impl Loaded {
         let separate = if main.has(".debug_info") && main.has(".symtab") {
             None
         } else {
-            settings.search.debug_file(target, &main.sections)
+            match settings.search.debug_file(target, &main.sections) {
+                None if lines && settings.search.debuginfod.is_some() => {
+                    if large != u64::MAX {
+                        return Err(LoadError::Large);
+                    }
+                    let build_id = target.build_id();
+                    build_id.and_then(|build_id| settings.search.download(build_id))
+                }
+                found => found,
+            }
         };
         let separate = separate.and_then(|file| {
             let contents = Contents::read(&file.elf, &file.file).ok()?;

@@ -364,10 +364,14 @@ impl Resolver {
         match event.body {
             RawBody::Sample(sample) => {
                 self.counters.samples += 1;
-                self.meet(sample.pid, sample.tid, sample.comm, at);
+                let comm = match sample.pid {
+                    Pid(0) => events::idle_comm(),
+                    _ => sample.comm,
+                };
+                self.meet(sample.pid, sample.tid, comm, at);
                 let thread =
                     self.processes
-                        .announce_thread(sample.tid, Some(sample.comm), &mut self.epoch);
+                        .announce_thread(sample.tid, Some(comm), &mut self.epoch);
                 let Some(thread) = thread else {
                     return;
                 };

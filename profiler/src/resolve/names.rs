@@ -179,8 +179,11 @@ impl Names {
         self.unsent = kept;
     }
 
-    /// Asks again for what has no answer yet, at once.
+    /// Asks again for what has no answer yet, at once, and counts anew how often.
     pub(super) fn hurry(&mut self) {
+        for waiting in self.waiting.values_mut() {
+            waiting.tries = 0;
+        }
         self.wake(true);
     }
 
@@ -216,7 +219,10 @@ impl Names {
                 self.later.push(place);
                 return None;
             }
-            answer = Answer::Unknown(UnknownReason::NoSymbol);
+            answer = Answer::Unknown(match waiting.module.jit {
+                Some(_) => UnknownReason::NoSymbol,
+                None => UnknownReason::GaveUp,
+            });
         }
         let code = reply
             .code

@@ -8,16 +8,16 @@
 //! What does not belong here: which addresses need names, and what is done with answers (`names`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
 };
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use super::debug_files::Search;
-use super::files::{FileKey, TargetFile};
+use super::files::TargetFile;
 use super::jit::PerfMap;
 use super::loaded::{LoadError, Loaded};
 use super::mapping::CodeModule;
@@ -225,7 +225,8 @@ fn spawn(
 }
 
 struct Cached {
-    key: FileKey,
+    /// By its address, which stays its own as long as this is kept.
+    file: Weak<TargetFile>,
     used: u64,
     state: Result<Loaded, UnknownReason>,
 }
@@ -247,11 +248,8 @@ impl Worker {
         let Some(file) = request.file.clone() else {
             return refuse(&request, Answer::Unknown(UnknownReason::NoFile));
         };
-        let key = match &request.module.key {
-            Some(key) => key.clone(),
-            None => FileKey::Inode(0, 0, 0, request.module.uid),
-        };
-        let index = match self.loaded.iter().position(|cached| cached.key == key) {
+        let same = |cached: &Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(&file));
+        let index = match self.loaded.iter().position(same) {
             Some(index) => index,
             None => {
                 let large = self.large.as_ref().map_or(u64::MAX, |_| LARGE_BYTES);
@@ -269,7 +267,7 @@ impl Worker {
                     }
                 };
                 self.loaded.push(Cached {
-                    key,
+                    file: Arc::downgrade(&file),
                     used: 0,
                     state,
                 });
@@ -318,6 +316,8 @@ impl Worker {
     }
 
     fn evict(&mut self) {
+        // What was closed will not be asked for again: opened anew, it is another.
+        self.loaded.retain(|cached| cached.file.strong_count() > 0);
         let cost = |cached: &Cached| cached.state.as_ref().map_or(0, Loaded::cost);
         loop {
             let total: u64 = self.loaded.iter().map(cost).sum();
