@@ -16,7 +16,7 @@ use super::decode;
 use super::error::{CaptureError, Damage};
 use super::foreign;
 use super::translate::{IdGuard, Translation};
-use super::walk::{Block, Walk, add_damage};
+use super::walk::{Block, Unpacker, Walk, add_damage};
 
 /// Definitions read from one capture, before unpacking; beyond this it is not a recording.
 const MAX_DEFINITION_BYTES: u64 = 4 << 30;
@@ -136,7 +136,7 @@ pub struct Reader {
     pub(super) len: u64,
     file_id: u32,
     pub(super) created_ns: u64,
-    decompressor: zstd::bulk::Decompressor<'static>,
+    unpacker: Unpacker,
     damage: Vec<Damage>,
     found: Option<Found>,
     /// Added to all times, to put captures of several machines on one clock.
@@ -186,7 +186,7 @@ impl Reader {
             len,
             file_id: 0,
             created_ns: 0,
-            decompressor: Self::decompressor()?,
+            unpacker: Unpacker::new()?,
             damage: Vec::new(),
             found: None,
             shift_ns: 0,
@@ -249,11 +249,12 @@ impl Reader {
             self.len,
             self.file_id,
             start,
-            &mut self.decompressor,
+            Some(0),
+            &mut self.unpacker,
         );
         loop {
             let block = walk.next(&mut payload, |header| {
-                header.version <= VERSION && matches!(header.kind, kind::DEFINITIONS | kind::END)
+                header.version <= VERSION && header.kind != kind::EVENTS
             });
             let Some(block) = block.map_err(|source| read_error(&self.path, source))? else {
                 break;
@@ -388,10 +389,6 @@ impl Reader {
         self.found.as_ref()
     }
 
-    pub(super) fn decompressor() -> Result<zstd::bulk::Decompressor<'static>, CaptureError> {
-        zstd::bulk::Decompressor::new().map_err(|error| CaptureError::Options(error.to_string()))
-    }
-
     fn hurt(&mut self, offset: u64, what: &str) {
         let what = what.to_owned();
         add_damage(&mut self.damage, Damage { offset, what });
@@ -424,6 +421,8 @@ pub(super) struct Replay {
     run: usize,
     /// Where in it the walk stands; none between epochs.
     at: Option<u64>,
+    /// Number of the next block, if what is before it was read.
+    sequence: Option<u32>,
     epoch: Option<(u32, Translation)>,
     payload: Vec<u8>,
     /// Events that may have to wait for earlier ones of the next block.
@@ -440,6 +439,7 @@ impl Replay {
             range,
             run: 0,
             at: None,
+            sequence: None,
             epoch: None,
             payload: Vec::new(),
             waiting: Vec::new(),
@@ -492,14 +492,15 @@ impl Replay {
                 break (self.at.unwrap_or(run.offset), end);
             }
             self.run += 1;
-            self.at = None;
+            (self.at, self.sequence) = (None, None);
         };
         let mut walk = Walk::new(
             &reader.file,
             end,
             reader.file_id,
             at,
-            &mut reader.decompressor,
+            self.sequence,
+            &mut reader.unpacker,
         );
         let range = self.range;
         let mut more = true;
@@ -552,6 +553,7 @@ impl Replay {
             self.at = None;
             self.epoch = None;
         }
+        self.sequence = walk.sequence;
         for damage in std::mem::take(&mut walk.damage) {
             add_damage(&mut reader.damage, damage);
         }
