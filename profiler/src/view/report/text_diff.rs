@@ -59,7 +59,7 @@ pub(super) fn write(diff: &Diff, options: &ReportOptions, out: &mut dyn Write) -
         ("other", Align::Right),
         ("", Align::Left),
         ("function", Align::Left),
-        ("module", Align::Left),
+        ("module", Align::Minor),
     ]);
     for row in &changed[..shown] {
         let (here, there) = match options.sort {
