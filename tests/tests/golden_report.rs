@@ -6,15 +6,23 @@
 
 use std::path::Path;
 
-use profiler::view::report::{self, By, Collector, Filter, Format, Recording, ReportOptions, Sort};
+use profiler::model::Tables;
+use profiler::view::report::{
+    self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions, Sort, TimeRange,
+};
 use profiler_tests::canonical;
 
-fn report(options: &ReportOptions) -> String {
+fn collect(range: TimeRange) -> (Tables, Collector) {
     let (tables, events) = canonical::session();
-    let mut collected = Collector::new(options.range);
+    let mut collected = Collector::new(range);
     for event in &events {
         collected.add(event, &tables);
     }
+    (tables, collected)
+}
+
+fn report(options: &ReportOptions) -> String {
+    let (tables, collected) = collect(options.range);
     let recording = Recording {
         tables: &tables,
         collected: &collected,
@@ -24,8 +32,24 @@ fn report(options: &ReportOptions) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// The session's first half compared with its second.
+fn diff(options: &ReportOptions) -> String {
+    let (tables, first) = collect("..60ms".parse().unwrap());
+    let (_, second) = collect("60ms..".parse().unwrap());
+    let recording = |collected| Recording {
+        tables: &tables,
+        collected,
+    };
+    let mut out = Vec::new();
+    report::run_diff(&recording(&first), &recording(&second), options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
 fn check(name: &str, options: ReportOptions) {
-    let actual = report(&options);
+    check_text(name, &options, report(&options));
+}
+
+fn check_text(name: &str, options: &ReportOptions, actual: String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("golden/report")
         .join(name);
@@ -146,4 +170,54 @@ fn nothing_matches() {
         ..ReportOptions::default()
     };
     check("nothing.txt", options);
+}
+
+#[test]
+fn compared() {
+    let options = ReportOptions::default();
+    check_text("diff.txt", &options, diff(&options));
+    let options = ReportOptions {
+        sort: Sort::Total,
+        format: Format::Json,
+        ..options
+    };
+    check_text("diff.json", &options, diff(&options));
+}
+
+#[test]
+fn annotated() {
+    for (name, function, format) in [
+        ("annotate-parse.txt", "parse_header", Format::Text),
+        ("annotate-parse.json", "parse_header", Format::Json),
+        ("annotate-inlined.txt", "std::find*", Format::Text),
+        ("annotate-kernel.txt", "copy_page_to_iter", Format::Text),
+    ] {
+        let options = ReportOptions {
+            annotate: Some(function.into()),
+            format,
+            ..ReportOptions::default()
+        };
+        check(name, options);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_an_error_that_says_so() {
+    let (tables, collected) = collect(TimeRange::default());
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    let run = |options: &ReportOptions| report::run(&recording, options, &mut Vec::new());
+    let no_function = ReportOptions {
+        annotate: Some("absent".into()),
+        ..ReportOptions::default()
+    };
+    assert!(matches!(run(&no_function), Err(ReportError::NoFunction(_))));
+    let no_source = ReportOptions {
+        source: Some("cycles".into()),
+        ..ReportOptions::default()
+    };
+    let error = run(&no_source).unwrap_err().to_string();
+    assert!(error.ends_with("it has samples of: cpu-clock"), "{error}");
 }

@@ -12,7 +12,7 @@ use super::short_name;
 use super::text_head::Head;
 use super::text_tree;
 use crate::view::quantity::{count, duration, percent, plural, short_count};
-use crate::view::table::{Align, Cell, Table};
+use crate::view::table::{Align, Cell, Table, cut_start, printable};
 use crate::view::term::{Paint, Style};
 
 const DEFAULT_LIMIT: usize = 20;
@@ -170,7 +170,7 @@ impl Writer<'_> {
         };
         self.title(title, shown, rows.len())?;
         let mut columns = self.share_columns();
-        columns.extend([("function", Align::Left), ("module", Align::Left)]);
+        columns.extend([("function", Align::Left), ("module", Align::Minor)]);
         let mut table = Table::new(&columns);
         for row in &rows[..shown] {
             let mut cells = self.share_cells(&row.share);
@@ -367,7 +367,7 @@ impl Writer<'_> {
             (self.weight_title(), Align::Right),
             ("samples", Align::Right),
             (column, Align::Left),
-            ("", Align::Left),
+            ("", Align::Minor),
         ]);
         let own = own
             .filter(|own| own.share.self_samples > 0)
@@ -417,15 +417,22 @@ impl Writer<'_> {
                 "" => "[unknown]",
                 path => path,
             };
-            let path = crate::view::table::printable(path);
-            let share = Style::of_share(row.percent);
-            self.paint
-                .write(self.out, share, &format!("{:>7}", percent(row.percent)))?;
             let addresses = match row.addresses {
                 1 => "1 address".to_owned(),
                 n => format!("{} addresses", count(n)),
             };
-            writeln!(self.out, "  {path}: {addresses}, {}", row.reason)?;
+            let what = format!(": {addresses}, {}", row.reason);
+            let used = "100.0%   ".len() + what.len();
+            let room = self
+                .options
+                .width
+                .map_or(usize::MAX, |w| w.saturating_sub(used));
+            let path = printable(path);
+            let path = cut_start(&path, room);
+            let share = Style::of_share(row.percent);
+            let share = (share, format!("{:>7}", percent(row.percent)));
+            self.paint.write(self.out, share.0, &share.1)?;
+            writeln!(self.out, "  {path}{what}")?;
             if let Some(build_id) = &row.module.build_id {
                 let line = format!("{:7}  build id {build_id}\n", "");
                 self.paint.write(self.out, Style::Dim, &line)?;

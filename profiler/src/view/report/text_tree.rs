@@ -40,7 +40,7 @@ pub(super) fn write(
     while let Some(line) = pending.pop() {
         match line {
             Line::Row { index, fork } => {
-                printer.row(rows, index, fork)?;
+                printer.row(rows, index, fork, children[index].is_empty())?;
                 push_children(&mut pending, rows, &children, index);
             }
             Line::Rest { parent, fork } => printer.rest(&rows[parent], parent, fork)?,
@@ -89,7 +89,8 @@ fn push_children(
     let Some(row) = rows.get(parent) else {
         return;
     };
-    let rest = has_rest(row);
+    // Where nothing else is shown, the rest is noted on the row itself.
+    let rest = has_rest(row) && !children[parent].is_empty();
     let several = children[parent].len() + usize::from(rest) > 1 && row.parent.is_some();
     let fork = |last| match (several, last) {
         (false, _) => Fork::None,
@@ -115,7 +116,7 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    fn row(&mut self, rows: &[TreeRow], index: usize, fork: Fork) -> io::Result<()> {
+    fn row(&mut self, rows: &[TreeRow], index: usize, fork: Fork, is_leaf: bool) -> io::Result<()> {
         let row = &rows[index];
         let caller = row.parent.and_then(|parent| rows.get(parent));
         let above = row.parent.map_or("", |parent| &self.prefixes[parent]);
@@ -138,10 +139,13 @@ impl Printer<'_> {
                 format!("  {}", module_note(&row.module.module)),
             ),
         };
-        let note = match row.inlined {
+        let mut note = match row.inlined {
             true => format!(" (inlined){note}"),
             false => note,
         };
+        if is_leaf && has_rest(row) {
+            note += &format!("  … {} more", count(row.omitted));
+        }
         self.text(&prefix, &row.name, style, &note)
     }
 
