@@ -57,8 +57,8 @@ fn build() -> Option<PathBuf> {
         return skip("there is no Go");
     };
     let root = PathBuf::from(String::from_utf8(root.stdout).unwrap().trim());
-    // The package whose name tells a Go that knows all versions of the format.
-    if !root.join("src/internal/trace/tracev2").is_dir() {
+    let versions = std::fs::read_to_string(root.join("src/internal/trace/version/version.go"));
+    if !versions.is_ok_and(|source| source.contains("Go126")) {
         return skip("this Go is too old, or has no sources");
     }
     let directory = scratch("checker");
