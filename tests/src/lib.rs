@@ -8,8 +8,8 @@
 //! What does not belong here: tests themselves (`tests/tests`), and the programs that are profiled
 //! (`tests/workloads`).
 
-pub mod canonical;
 pub mod arbitrary;
+pub mod canonical;
 pub mod kernel_objects;
 pub mod process;
 pub mod recording;

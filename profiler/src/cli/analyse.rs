@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::model::{Pid, Tables, Tid};
 use crate::view::pager::Output;
 use crate::view::report::{
-    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run,
+    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run, run_diff,
 };
 use crate::view::{info, term};
 
@@ -44,6 +44,9 @@ pub(super) struct ReportArgs {
     /// Only source lines and instructions of a function
     #[arg(long, value_name = "FUNCTION")]
     annotate: Option<String>,
+    /// Compare with another capture: how shares have changed since that one
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
+    diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
     range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
@@ -97,6 +100,11 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             to_ns: to.map(|time| time.as_nanos() as u64),
         });
     let (tables, collected) = collect(&args.file, range)?;
+    let other = args
+        .diff
+        .as_deref()
+        .map(|path| collect(path, range))
+        .transpose()?;
     let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let terminal = io::stdout().is_terminal();
     let options = ReportOptions {
@@ -124,7 +132,13 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         tables: &tables,
         collected: &collected,
     };
-    run(&recording, &options, &mut out)?;
+    match &other {
+        Some((tables, collected)) => {
+            let before = Recording { tables, collected };
+            run_diff(&recording, &before, &options, &mut out)?;
+        }
+        None => run(&recording, &options, &mut out)?,
+    }
     Ok(out.close()?)
 }
 

@@ -196,8 +196,10 @@ impl Tool {
                     .args(["--format", "json"])
                     .output()?;
                 let info: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-                profiler_counts(&info)
-                    .ok_or_else(|| io::Error::other(format!("no counts in {info}")))?
+                let (samples, lost) = profiler_counts(&info)
+                    .ok_or_else(|| io::Error::other(format!("no counts in {info}")))?;
+                // Idle processors make no samples.
+                (samples, samples, lost)
             }
             Tool::Perf => {
                 let output = Command::new("perf")
