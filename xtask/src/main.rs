@@ -1,2 +1,43 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask VERB`. A thin dispatcher, one module per verb.
+
+mod check;
+mod ebpf;
+mod process;
+mod setup;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Developer commands of the profiler.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Install what building the kernel-side object and checking the sources need.
+    Setup,
+    /// Build the kernel-side object that is checked in.
+    BuildEbpf(ebpf::Arguments),
+    /// Check formatting, lints, the kernel-side object's sources and the modules' dependencies.
+    Check,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().verb {
+        Verb::Setup => setup::run(),
+        Verb::BuildEbpf(arguments) => ebpf::run(&arguments),
+        Verb::Check => check::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
