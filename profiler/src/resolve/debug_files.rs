@@ -59,7 +59,8 @@ impl Search {
         sections: &[Section],
     ) -> Option<DebugFile> {
         let build_id = target.build_id();
-        let roots = [target.root.as_ref(), self.host.as_ref()];
+        let root = target.root.upgrade();
+        let roots = [root.as_ref(), self.host.as_ref()];
         for root in roots.into_iter().flatten() {
             let found = build_id.and_then(|id| self.by_build_id(root, id));
             if let Some(found) = found.or_else(|| self.by_link(root, target, sections)) {

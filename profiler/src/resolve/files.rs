@@ -78,10 +78,13 @@ impl FileKey {
     }
 }
 
-/// The root directory of a mount namespace (or chroot), kept open.
+/// The root directory of a mount namespace (or chroot), kept open. The namespace is kept as well:
+/// when its last process ends, all that is mapped below its root would be unmounted at once. So this
+/// is held no longer than processes and questions about their code are.
 #[derive(Debug)]
 pub(super) struct Root {
     dir: OwnedFd,
+    _namespace: Option<OwnedFd>,
 }
 
 impl Root {
@@ -122,7 +125,10 @@ impl Root {
     pub(super) fn at(dir: &std::path::Path) -> io::Result<Root> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
-        Ok(Root { dir })
+        Ok(Root {
+            dir,
+            _namespace: None,
+        })
     }
 }
 
@@ -167,7 +173,12 @@ impl Roots {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
-        let root = Arc::new(Root { dir });
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let link = format!("/proc/{pid}/ns/mnt");
+        let root = Arc::new(Root {
+            dir,
+            _namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
+        });
         self.known.retain(|_, root| root.strong_count() > 0);
         self.known.insert(id, Arc::downgrade(&root));
         Some(root)
@@ -185,13 +196,13 @@ pub(super) struct TargetFile {
     pub(super) trusted: bool,
     /// Path as its processes see it.
     pub(super) path: String,
-    /// What that path is below.
-    pub(super) root: Option<Arc<Root>>,
+    /// What that path is below, as long as a process needs it.
+    pub(super) root: Weak<Root>,
 }
 
 impl TargetFile {
     /// Takes an open regular file.
-    pub(super) fn new(file: File, stat: &Stat, path: &str, root: Option<Arc<Root>>) -> TargetFile {
+    pub(super) fn new(file: File, stat: &Stat, path: &str, root: Option<&Arc<Root>>) -> TargetFile {
         let elf = match Elf::read(&file) {
             Ok(elf) => Some(elf),
             Err(ElfError::Format) => None,
@@ -205,7 +216,7 @@ impl TargetFile {
             elf,
             trusted: is_trusted(stat),
             path: path.to_owned(),
-            root,
+            root: root.map_or_else(Weak::new, Arc::downgrade),
         }
     }
 
@@ -353,12 +364,7 @@ fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
             opened
         }
     };
-    Ok(TargetFile::new(
-        file,
-        &stat,
-        mapped.path,
-        mapped.root.cloned(),
-    ))
+    Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
 }
 
 /// Whether an open file is the one that was mapped. File systems in layers (overlayfs, btrfs) show

@@ -219,6 +219,7 @@ pub struct Resolver {
     kernel_waiting: FxHashMap<u64, Instant>,
     rescanned: Option<Instant>,
     tidied: Timestamp,
+    last_event: (Timestamp, Instant),
 
     names: Names,
     symbolizer: Symbolizer,
@@ -237,6 +238,7 @@ impl Resolver {
         let settings = Settings {
             search,
             inlines: options.inlines,
+            large_bytes: symbolize::LARGE_BYTES,
         };
         let kernel = Kernel::load(&KernelFiles::default());
         if kernel.is_restricted() {
@@ -275,6 +277,7 @@ impl Resolver {
             kernel_waiting: FxHashMap::default(),
             rescanned: None,
             tidied: began,
+            last_event: (began, Instant::now()),
             names: Names::default(),
             symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
             counters: ResolveCounters::default(),
@@ -286,6 +289,9 @@ impl Resolver {
     /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
+        if let Some(last) = events.last() {
+            self.last_event = (last.at, Instant::now());
+        }
         for event in events.drain(..) {
             self.turn_epoch(event.at, out);
             self.event(event);
@@ -303,6 +309,12 @@ impl Resolver {
             }
         }
         self.poll_kernel(false);
+        // Where nothing happens, files and roots of what has ended must not stay open either.
+        let (at, seen) = self.last_event;
+        let now = Timestamp(at.0.saturating_add(seen.elapsed().as_nanos() as u64));
+        if now.since(self.tidied) > TIDY_NS {
+            self.tidy(now);
+        }
         self.names.send(&self.symbolizer);
         self.flush(out);
     }

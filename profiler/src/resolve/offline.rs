@@ -86,6 +86,7 @@ pub fn symbolize_offline(
         let settings = Settings {
             search,
             inlines: options.inlines,
+            large_bytes: u64::MAX,
         };
         let mut files: Vec<TargetFile> = paths
             .iter()

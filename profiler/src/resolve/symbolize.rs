@@ -35,8 +35,8 @@ const MAX_MAP_BYTES: usize = 32 << 20;
 const IDLE: Duration = Duration::from_secs(10);
 /// A perf map is not read again sooner.
 const MAP_INTERVAL: Duration = Duration::from_millis(500);
-/// Debug information larger than this is read on the second thread.
-const LARGE_BYTES: u64 = 48 << 20;
+/// Debug information larger than this is read on the second thread, unless told otherwise.
+pub(super) const LARGE_BYTES: u64 = 48 << 20;
 /// Longest function whose code is kept.
 pub(super) const MAX_CODE_BYTES: u64 = 16 << 10;
 /// Stack of a symbolizing thread: DWARF and demanglers recurse.
@@ -102,6 +102,8 @@ pub(super) struct Settings {
     pub(super) search: Search,
     /// Whether inlined functions are wanted.
     pub(super) inlines: bool,
+    /// More debug information than this is read on the second thread.
+    pub(super) large_bytes: u64,
 }
 
 /// The symbolizing threads. Dropping it lets them end.
@@ -252,7 +254,10 @@ impl Worker {
         let index = match self.loaded.iter().position(same) {
             Some(index) => index,
             None => {
-                let large = self.large.as_ref().map_or(u64::MAX, |_| LARGE_BYTES);
+                let large = match self.large {
+                    Some(_) => self.settings.large_bytes,
+                    None => u64::MAX,
+                };
                 let settings = &self.settings;
                 let lines = self.lines;
                 let load = || Loaded::load(&file, settings, lines, large);

@@ -338,3 +338,56 @@ fn names_for_a_capture_from_elsewhere() {
     build(&dir, "here/renamed", &["-O2"]);
     assert_eq!(symbolize_offline(&reader.tables, &options), []);
 }
+
+#[test]
+fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
+    let dir = TempDir::new("large");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    let settings = Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: 1,
+    };
+    let (file, stat) = files::open_trusted(&program).unwrap();
+    let file = Arc::new(TargetFile::new(
+        file,
+        &stat,
+        program.to_str().unwrap(),
+        None,
+    ));
+    let module = mapping::tests::module("program");
+    let symbolizer = Symbolizer::start(settings).unwrap();
+    let request = |address| symbolize::Request {
+        module: module.clone(),
+        file: Some(file.clone()),
+        addresses: vec![(address, false)],
+    };
+    let mut refused = 0;
+    let mut asked = 0;
+    for _ in 0..100_000 {
+        match symbolizer.ask(request(inner)) {
+            Ok(()) => asked += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0);
+    let (mut lines, mut again) = (0, 0);
+    while lines + again < asked {
+        for reply in symbolizer.wait(Duration::from_secs(30)) {
+            match reply.answer {
+                Answer::Lines(functions) => {
+                    assert_eq!((&*functions[0].0.name, functions[0].1), ("inner", 1));
+                    lines += 1;
+                }
+                Answer::NotYet => again += 1,
+                Answer::Unknown(reason) => panic!("{reason:?}"),
+            }
+        }
+    }
+    assert!(lines > 0);
+}

@@ -122,6 +122,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
             host: None,
         },
         inlines: true,
+        large_bytes: u64::MAX,
     };
     let mut loaded = loaded::Loaded::load(&target, &settings, true, u64::MAX).unwrap();
     // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
