@@ -17,7 +17,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// Any number.
-    pub fn draw(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,7 +27,7 @@ impl Random {
 
     /// A number below `end` (0 if that is 0).
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % (end.max(1) as u64)) as usize
+        (self.number() % (end.max(1) as u64)) as usize
     }
 
     fn chance(&mut self, one_in: usize) -> bool {
@@ -39,7 +39,7 @@ impl Random {
         match self.below(8) {
             0 => 0,
             1 => u64::MAX,
-            _ => self.next() >> self.below(64),
+            _ => self.number() >> self.below(64),
         }
     }
 
@@ -62,7 +62,7 @@ impl Random {
         let mut text: String = (0..self.below(parts))
             .map(|_| PARTS[self.below(PARTS.len())])
             .collect();
-        text.push_str(&self.next().to_string());
+        text.push_str(&self.number().to_string());
         text
     }
 

@@ -21,3 +21,4 @@ pub mod xml;
 
 /// What a test ends with; any error fails it.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
+pub mod fuzzing;

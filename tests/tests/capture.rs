@@ -1,5 +1,8 @@
 //! Captures as files: what goes in comes out, and what is damaged is named, never guessed.
 
+// What fails here fails the test, in its functions too.
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 
 use profiler::capture::{CaptureError, CreateOptions, Reader, TimeRange, Writer, merge, rewrite};

@@ -1,6 +1,9 @@
 //! Captures being written when things go wrong: killed, disk full, deleted, in the way; and the
 //! forms of output that keep less or more than one file.
 
+// What fails here fails the test, in its functions too.
+#![allow(clippy::unwrap_used)]
+
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

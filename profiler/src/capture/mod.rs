@@ -16,6 +16,8 @@ mod decode;
 mod encode;
 mod error;
 mod foreign;
+#[cfg(test)]
+mod hostile;
 mod item;
 mod limit;
 mod merge;
