@@ -91,7 +91,7 @@ impl Writer<'_> {
 
     fn title(&mut self, title: &str, shown: usize, all: usize) -> io::Result<()> {
         writeln!(self.out)?;
-        self.paint.write(self.out, Style::Bold, title)?;
+        self.paint.write(self.out, Style::Bold, &printable(title))?;
         if shown < all {
             let (shown, all) = (count(shown as u64), count(all as u64));
             let note = format!("  {shown} of {all}");
@@ -106,7 +106,7 @@ impl Writer<'_> {
 
     fn weight(&self, weight: u64) -> String {
         match self.report.header.unit {
-            "nanoseconds" if weight == 0 => "-".to_owned(),
+            _ if weight == 0 => "-".to_owned(),
             "nanoseconds" => duration(weight),
             _ => short_count(weight),
         }
@@ -335,20 +335,25 @@ impl Writer<'_> {
             self.title(&focus.function.name, 0, 0)?;
             let share = &focus.function.share;
             let module = module_text(&focus.function.module);
-            writeln!(
-                self.out,
-                "total {} ({}), self {} ({}), {}{}",
+            let own = match share.self_samples {
+                0 => "no self".to_owned(),
+                _ => format!(
+                    "self {} ({})",
+                    percent(share.self_percent),
+                    self.weight(share.self_weight)
+                ),
+            };
+            let line = format!(
+                "total {} ({}), {own}, {}{}",
                 percent(share.total_percent),
                 self.weight(share.total_weight),
-                percent(share.self_percent),
-                self.weight(share.self_weight),
                 plural(share.total_samples, "sample"),
-                if module.is_empty() {
-                    module
-                } else {
-                    format!(", in {module}")
+                match module.is_empty() {
+                    true => module,
+                    false => format!(", in {module}"),
                 },
-            )?;
+            );
+            writeln!(self.out, "{}", printable(&line))?;
             self.edges("callers", &focus.callers, None)?;
             self.edges("callees", &focus.callees, Some(&focus.function))?;
         }
@@ -404,15 +409,33 @@ impl Writer<'_> {
         }
     }
 
-    /// Which code has no names, with what finds its debug files: the whole build ids.
+    /// Which code has no names, with what finds its debug files: the whole build ids. Every module
+    /// of a nameless frame that is shown above is here.
     fn unsymbolized(&mut self) -> io::Result<()> {
-        let rows = &self.report.unsymbolized;
+        let report = self.report;
+        let shown_above: Vec<&CodeModule> = match (&report.callers_of, self.options.by) {
+            (Some(focus), _) => focus.iter().flat_map(Focus::modules).collect(),
+            (None, Some(By::Process | By::Thread)) => return Ok(()),
+            _ => {
+                let functions = report.functions.iter().take(self.limit());
+                let lines = report.lines.iter().flatten().take(self.limit());
+                (functions.chain(lines).filter(|row| !row.named))
+                    .map(|row| &row.module)
+                    .collect()
+            }
+        };
+        let is_large = |row: &UnsymbolizedRow| {
+            report.callers_of.is_none() && row.percent >= self.options.min_percent
+        };
+        let rows: Vec<&UnsymbolizedRow> = (report.unsymbolized.iter())
+            .filter(|row| is_large(row) || shown_above.contains(&&row.module))
+            .collect();
         if rows.is_empty() {
             return Ok(());
         }
-        let shown = rows.len().min(self.limit());
-        self.title("Modules with code that has no names", shown, rows.len())?;
-        for row in &rows[..shown] {
+        let title = "Modules with code that has no names";
+        self.title(title, rows.len(), report.unsymbolized.len())?;
+        for row in rows {
             let path = match row.module.module.as_str() {
                 "" => "[unknown]",
                 path => path,
