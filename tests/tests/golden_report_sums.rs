@@ -22,6 +22,7 @@ fn short() -> impl Strategy<Value = Short> {
 fn record(samples: &[Short]) -> (Tables, Collector) {
     let mut tables = Tables::default();
     let path = tables.intern_string("/bin/random").0;
+    let file = tables.intern_string("no/such/random.c").0;
     let module = Module {
         kind: ModuleKind::File,
         path,
@@ -36,7 +37,7 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
                 name: tables.intern_string(&format!("f{name}")).0,
                 linkage_name: None,
                 module: Some(module),
-                file: None,
+                file: Some(file),
                 start: Some(index * 16),
                 size: Some(16),
             };
@@ -53,7 +54,7 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
             let frame = tables.frames.intern(frame).0;
             let line = |index: usize| Line {
                 function: functions[index],
-                line: index as u32,
+                line: index as u32 + 1,
             };
             match index {
                 0..9 => tables.set_symbol(frame, Symbol::Lines([line(index)].into())),
@@ -286,6 +287,41 @@ proptest! {
         report::run(&recording, &options, &mut out).unwrap();
         for line in String::from_utf8(out).unwrap().lines() {
             prop_assert!(line.chars().count() <= width, "{}", line);
+        }
+    }
+}
+
+proptest! {
+    // Each case makes a report per function.
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn lines_and_instructions_add_up_to_their_function(
+        samples in prop::collection::vec(short(), 1..40)
+    ) {
+        let (tables, collected) = record(&samples);
+        let report = json(&tables, &collected, &all());
+        for row in rows(&report, "functions").iter().filter(|row| row["named"] == true) {
+            let name = row["name"].as_str().unwrap().to_owned();
+            // Code of function 0 is also in function 9, inlined.
+            let has_copies = name == "f0";
+            let annotation = json(&tables, &collected, &ReportOptions {
+                annotate: Some(name),
+                ..all()
+            });
+            let lines: u64 = rows(&annotation, "files")
+                .iter()
+                .map(|file| sum(rows(file, "lines"), "self_weight"))
+                .sum();
+            prop_assert_eq!(lines, number(row, "self_weight"));
+            for row in rows(&annotation, "instructions") {
+                prop_assert!(number(row, "self_weight") <= number(row, "total_weight"));
+            }
+            let here = number(&annotation["function"], "total_weight");
+            let at = sum(rows(&annotation, "instructions"), "total_weight");
+            prop_assert_eq!(here, number(row, "total_weight"));
+            // Functions 3 and 4 are two of one name: the instructions are those of one.
+            prop_assert!(has_copies || row["name"] == "f3" || at == here);
         }
     }
 }

@@ -19,6 +19,7 @@ mod text;
 mod text_annotate;
 mod text_diff;
 mod text_head;
+mod text_owners;
 mod text_tree;
 mod tree;
 
