@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use export_shared::*;
 use profiler::derive::stack_frames;
+use profiler::export::{ExportOptions, flamegraph_differential};
 use profiler::model::*;
 use profiler_tests::canonical;
 use proptest::prelude::*;
@@ -123,6 +124,44 @@ fn svg_is_well_formed_with_hostile_names() {
             let elements = xml_elements(&svg);
             assert!(elements.is_ok(), "{name:?}: {elements:?}");
         }
+    }
+}
+
+#[test]
+fn samples_without_weights_are_drawn() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = 0;
+        }
+    }
+    let svg = export("svg", &[], &(tables, events));
+    assert!(svg.contains("all (100 samples, 100%)"));
+}
+
+#[test]
+fn huge_weights_do_not_overflow() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = u64::MAX;
+        }
+    }
+    let session = (tables, events);
+    assert!(export("svg", &[], &session).contains("walk"));
+    assert!(export("folded", &[("count", "weight")], &session).contains("walk"));
+}
+
+#[test]
+fn differences_of_two_recordings_are_well_formed() {
+    for name in HOSTILE {
+        let before = session_of(&[(vec![name, "a"], 5), (vec!["b", name], 1)], name);
+        let after = session_of(&[(vec![name, "a"], 1), (vec!["b", name], 9)], name);
+        let [before, after] = [before, after].map(|session| export("folded", &[], &session));
+        let options = ExportOptions::default();
+        let svg = flamegraph_differential(&before, &after, name, &options).unwrap();
+        let elements = xml_elements(&String::from_utf8(svg).unwrap());
+        assert!(elements.is_ok(), "{name:?}: {elements:?}");
     }
 }
 

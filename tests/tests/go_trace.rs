@@ -95,7 +95,6 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Exports in both forms, has Go check them, and returns what it found.
 fn check(name: &str, options: &[(&str, &str)], session: &Recording) -> Option<serde_json::Value> {
-    let checker = checker()?;
     let directory = scratch(name);
     let (text, wire) = (directory.join("text"), directory.join("wire"));
     std::fs::write(&text, try_export("go-trace", options, session).unwrap()).unwrap();
@@ -104,7 +103,7 @@ fn check(name: &str, options: &[(&str, &str)], session: &Recording) -> Option<se
         try_export("go-trace-wire", options, session).unwrap(),
     )
     .unwrap();
-    let output = Command::new(checker)
+    let output = Command::new(checker()?)
         .arg(&text)
         .arg(&wire)
         .output()

@@ -84,8 +84,13 @@ impl Sink for FlameGraph {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let count = self.options.count.unwrap_or(Count::Weight);
-        let folded = self.collector.fold(tables, &self.options, count)?;
+        let mut count = self.options.count.unwrap_or(Count::Weight);
+        let mut folded = self.collector.fold(tables, &self.options, count)?;
+        if folded.stacks.iter().all(|(_, number)| *number == 0) {
+            // Samples without weights still have a place.
+            count = Count::Samples;
+            folded = self.collector.fold(tables, &self.options, count)?;
+        }
         let image = draw(&folded, tables, &self.options, count)?;
         self.output.write_all(&image)?;
         self.output.flush()

@@ -255,7 +255,8 @@ impl Schedule {
         let (lives, _) = self.lives.get(&m).copied().unwrap_or_default();
         self.lives.insert(m, (lives + 1, stopped));
         if let Some(task) = self.tasks.get_mut(&running.process) {
-            task.running -= 1;
+            // A thread that began before its process was defined was never counted in.
+            task.running = task.running.saturating_sub(1);
         }
         Ok(())
     }
