@@ -21,7 +21,7 @@ use super::{Common, values};
 Examples:
   profiler report                             profile.cap: hottest functions, call tree, processes
   profiler report web.cap --callers malloc
-  profiler report web.cap --tree --pid 1234 --range 2s..5s
+  profiler report web.cap --tree --pid 1234 --time 2s..5s
   profiler report new.cap --diff old.cap
   profiler report web.cap --annotate handle_request
   profiler report web.cap --format json | jq .functions[0]")]
@@ -48,8 +48,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
     diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
-    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
+    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
     /// Samples of these processes
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
     pid: Vec<u32>,
@@ -65,9 +65,9 @@ pub(super) struct ReportArgs {
     /// Samples with this function in the stack (part of a name, or a glob)
     #[arg(long, value_name = "FUNCTION")]
     function: Vec<String>,
-    /// Samples of this event, where several were recorded
+    /// Samples of this event source, where several were recorded
     #[arg(short, long, value_name = "EVENT")]
-    event: Option<String>,
+    source: Option<String>,
     /// Leave out what has a smaller share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     min_percent: f64,
@@ -121,7 +121,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             modules: args.module,
             functions: args.function,
         },
-        source: args.event,
+        source: args.source,
         min_percent: args.min_percent,
         limit: args.limit,
         format: args.format,

@@ -37,8 +37,8 @@ pub(super) struct ExportArgs {
     #[arg(long = "set", value_name = "OPTION=VALUE")]
     set: Vec<String>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
-    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
+    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
     /// Replace a file that exists
     #[arg(long)]
     force: bool,
@@ -113,7 +113,7 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
     let range = |tables: &Tables| {
         let started = tables.session.started.0;
         let at = |time: std::time::Duration| started.saturating_add(time.as_nanos() as u64);
-        let (from, to) = args.range.unwrap_or_default();
+        let (from, to) = args.time.unwrap_or_default();
         TimeRange {
             from: from.map_or(TimeRange::ALL.from, |time| Timestamp(at(time))),
             to: to.map_or(TimeRange::ALL.to, |time| {

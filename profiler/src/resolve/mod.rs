@@ -201,7 +201,7 @@ pub struct Resolver {
     epoch_wanted: bool,
     event_bytes: u64,
     events: Vec<Event>,
-    stacks: FxHashMap<(u64, u64), StackId>,
+    stacks: FxHashMap<(u64, u64), stacks::Found>,
     seed: u64,
     addresses: Vec<u64>,
 
@@ -388,7 +388,8 @@ impl Resolver {
                     return;
                 };
                 let kernel = self.kernel_stack(&sample.kernel.bytes);
-                let user = self.user_stack(sample.pid, &sample.user.bytes);
+                let (user, user_end) =
+                    self.user_stack(sample.pid, &sample.user.bytes, sample.user.end);
                 let source = self.source(sample.source);
                 self.push(Event::Sample(Sample {
                     at,
@@ -397,7 +398,7 @@ impl Resolver {
                     kernel,
                     user,
                     kernel_end: end_of(kernel, sample.kernel.end),
-                    user_end: end_of(user, sample.user.end),
+                    user_end: end_of(user, user_end),
                     weight: sample.weight,
                     source,
                 }));
