@@ -94,7 +94,7 @@ pub(super) struct InfoArgs {
 
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     let range = args
-        .range
+        .time
         .map_or(TimeRange::default(), |(from, to)| TimeRange {
             from_ns: from.map(|time| time.as_nanos() as u64),
             to_ns: to.map(|time| time.as_nanos() as u64),
