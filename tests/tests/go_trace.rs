@@ -1,7 +1,8 @@
-//! Go traces against Go's own packages: `internal/trace` to the end of the trace, with the validator
-//! of Go's tests, and `go tool trace` itself.
+//! Go traces against Go's own packages: `internal/trace` to the end of the trace, with the
+//! validator of Go's tests, and `go tool trace` itself.
 //!
-//! Needs a Go distribution with sources, 1.26 or newer: the `go` that `PROFILER_GO` names, or that of
+//! Needs a Go distribution with sources, 1.26 or newer: the `go` that `PROFILER_GO` names, or that
+//! of
 //! `PATH`. Without one the tests say so and are skipped.
 #![allow(clippy::unwrap_used)] // A test fails by it.
 

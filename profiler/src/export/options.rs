@@ -31,8 +31,8 @@ pub enum Count {
 pub struct ExportOptions {
     /// What to count; none: the format's own choice.
     pub count: Option<Count>,
-    /// Name of the event source whose samples are wanted; none: that of the first sample. Samples of
-    /// several sources are never added up, since their units differ.
+    /// Name of the event source whose samples are wanted; none: that of the first sample. Samples
+    /// of several sources are never added up, since their units differ.
     pub source: Option<String>,
     /// Threads apart, by a frame with the thread's name and id below the process.
     pub threads: bool,

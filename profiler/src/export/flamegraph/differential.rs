@@ -1,8 +1,8 @@
 //! A flame graph of what has changed between two recordings.
 //!
-//! Input: the folded stacks of both, as the format `folded` writes them, in one unit; output: an SVG
-//! whose widths are those of the second recording and whose colours tell how much each stack's share
-//! grew (red) or shrank (blue). Stacks that are gone have no width.
+//! Input: the folded stacks of both, as the format `folded` writes them, in one unit; output: an
+//! SVG whose widths are those of the second recording and whose colours tell how much each stack's
+//! share grew (red) or shrank (blue). Stacks that are gone have no width.
 
 use std::collections::BTreeMap;
 use std::io;

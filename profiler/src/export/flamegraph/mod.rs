@@ -1,9 +1,9 @@
 //! A flame graph as an SVG that browsers can zoom and search.
 //!
 //! Input: events; output: one XML document, drawn by `inferno` from the stacks of
-//! [`super::collect`]. Widths are weights (CPU time is shown in milli- or microseconds) or counts of
-//! samples; image sizes are pixels. The colour tells what kind of code a frame runs; the line below
-//! the title tells what the recording lacks. Mapping: docs/formats/flamegraph.md.
+//! [`super::collect`]. Widths are weights (CPU time is shown in milli- or microseconds) or counts
+//! of samples; image sizes are pixels. The colour tells what kind of code a frame runs; the line
+//! below the title tells what the recording lacks. Mapping: docs/formats/flamegraph.md.
 
 mod differential;
 mod look;
@@ -68,7 +68,7 @@ pub(super) const FORMAT: Format = Format {
     },
 };
 
-/// A frame of less is not even a fifth of a pixel of the default image.
+/// A quarter of a pixel in an image of 1,200.
 const MIN_WIDTH_PERCENT: f64 = 0.02;
 
 struct FlameGraph {
