@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod control;
 pub mod sample;
 
 /// Most frames kept of one user stack and of one kernel stack.

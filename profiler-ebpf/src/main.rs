@@ -1,2 +1,86 @@
-//! Kernel-side programs.
+//! Kernel-side programs: thin entry points only.
+//!
+//! Perf events and tracepoints -> records of `profiler-common` in per-CPU ring buffers. The sampler
+//! has one entry point per event source, because kernels before 5.15 give a program no other way to
+//! know which event fired; user space loads those that a session uses. Times are nanoseconds of
+//! CLOCK_MONOTONIC.
+//!
+//! What does not belong here: anything but entry points; the work is in the modules. On other
+//! targets than BPF the crate is an empty program, so that workspace-wide commands stay usable.
+
+#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
+
+#[cfg(target_arch = "bpf")]
+mod emit;
+#[cfg(target_arch = "bpf")]
+mod filter;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod sample;
+#[cfg(target_arch = "bpf")]
+mod stack;
+#[cfg(target_arch = "bpf")]
+mod task;
+
+#[cfg(target_arch = "bpf")]
+mod entry {
+    use aya_ebpf::{
+        EbpfContext,
+        macros::{perf_event, tracepoint},
+        programs::{PerfEventContext, TracePointContext},
+    };
+
+    use crate::{sample, task};
+
+    macro_rules! samplers {
+        ($($source:literal $on_perf_event:ident $on_tracepoint:ident)*) => {$(
+            #[perf_event]
+            fn $on_perf_event(ctx: PerfEventContext) -> u32 {
+                sample::on_perf_event::<$source>(&ctx)
+            }
+
+            #[tracepoint]
+            fn $on_tracepoint(ctx: TracePointContext) -> u32 {
+                sample::on_tracepoint::<$source>(ctx.as_ptr())
+            }
+        )*};
+    }
+
+    samplers! {
+        0 sample_event_0 sample_tracepoint_0
+        1 sample_event_1 sample_tracepoint_1
+        2 sample_event_2 sample_tracepoint_2
+        3 sample_event_3 sample_tracepoint_3
+        4 sample_event_4 sample_tracepoint_4
+        5 sample_event_5 sample_tracepoint_5
+        6 sample_event_6 sample_tracepoint_6
+        7 sample_event_7 sample_tracepoint_7
+    }
+
+    /// On `task:task_newtask`: follows the children of watched tasks.
+    #[tracepoint]
+    fn watch_child(ctx: TracePointContext) -> u32 {
+        task::watch_child(&ctx)
+    }
+
+    /// On `sched:sched_process_free`: forgets a watched task before its id can be given out again.
+    #[tracepoint]
+    fn forget_task(ctx: TracePointContext) -> u32 {
+        task::forget(&ctx)
+    }
+
+    /// Helpers such as `bpf_get_stack` are reserved to programs under a GPL-compatible licence.
+    #[unsafe(link_section = "license")]
+    #[unsafe(no_mangle)]
+    static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+    #[panic_handler]
+    fn panic(_info: &core::panic::PanicInfo) -> ! {
+        // No panic survives optimisation: the verifier would refuse an endless loop.
+        loop {}
+    }
+}
+
+#[cfg(not(target_arch = "bpf"))]
 fn main() {}

@@ -16,7 +16,6 @@ pub mod order;
 pub mod pipeline;
 pub mod probe;
 pub mod resolve;
-pub mod session;
 pub mod target;
 pub mod view;
 pub mod wire;

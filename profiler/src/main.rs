@@ -1,3 +1,7 @@
-//! The `profiler` binary.
+//! The `profiler` binary; everything is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(profiler::cli::main(std::env::args_os()))
+}

@@ -1,4 +1,24 @@
-//! What the end-to-end tests share.
+//! What the end-to-end tests share: workloads that know their own truth, the real `profiler`
+//! binary, what it recorded, and the statistics that decide.
+//!
+//! A test asks for a [`setting::Setting`]; without the privileges or tools that it needs there is
+//! none, and the skip is said aloud. Times are nanoseconds of CLOCK_MONOTONIC, CPU time is in
+//! nanoseconds.
+//!
+//! What does not belong here: tests themselves (`tests/tests`), and the programs that are profiled
+//! (`tests/workloads`).
 
 pub mod arbitrary;
+pub mod canonical;
+pub mod kernel_objects;
+pub mod process;
+pub mod recording;
+pub mod setting;
+pub mod skip;
+pub mod statistics;
+pub mod workload;
+pub mod xml;
+
+/// What a test ends with; any error fails it.
+pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 pub mod fuzzing;

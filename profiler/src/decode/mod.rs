@@ -1,1 +1,49 @@
-//! decode
+//! Bytes of the kernel -> raw events.
+//!
+//! Two languages: records of our own kernel side ([`sample`]), and records of the kernel's perf
+//! side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
+//! take time linear in their length. What is unknown is skipped by its length and counted.
+//!
+//! Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: where the bytes come from,
+//! and what the events mean together.
+
+mod reader;
+mod sample;
+mod sideband;
+
+use bytes::Bytes;
+
+use crate::model::Cpu;
+use crate::model::raw::RawEvent;
+
+/// Decodes records and counts what it can't.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decoder {
+    /// Records and sections of kinds that this version doesn't know.
+    pub unknown: u64,
+    /// Records that contradict themselves.
+    pub bad: u64,
+}
+
+impl Decoder {
+    /// Decodes one record of the kernel side.
+    pub fn record(&mut self, record: Bytes, out: &mut Vec<RawEvent>) {
+        match sample::decode(record, &mut self.unknown) {
+            Ok(Some(event)) => out.push(event),
+            Ok(None) => self.unknown += 1,
+            Err(sample::Bad) => self.bad += 1,
+        }
+    }
+
+    /// Decodes perf side-band records of one processor, one after the other.
+    pub fn side_band(&mut self, cpu: Cpu, records: &[u8], out: &mut Vec<RawEvent>) {
+        let mut rest = records;
+        while !rest.is_empty() {
+            match sideband::next(cpu, &mut rest) {
+                Ok(Some(event)) => out.push(event),
+                Ok(None) => self.unknown += 1,
+                Err(sideband::Bad) => self.bad += 1,
+            }
+        }
+    }
+}

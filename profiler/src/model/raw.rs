@@ -59,6 +59,11 @@ pub enum RawBody {
     Lost(Lost),
     /// A marker was set.
     Mark(Box<str>),
+    /// The wall clock was read at this event's time.
+    Clock {
+        /// Nanoseconds since 1970.
+        realtime_ns: u64,
+    },
 }
 
 /// A thread's name as in the kernel, padded with zeros.

@@ -1,1 +1,279 @@
-//! order
+//! Merges the events of all buffers into one sequence by time.
+//!
+//! Each per-processor buffer is (nearly) sorted by itself; a thread that migrates, a wake-up and its
+//! switch-in, or a sample and the mapping that explains it come through different ones. The caller
+//! takes a time t0, drains *all* buffers, and releases what is older than t0: whatever happened
+//! before t0 is in by then, except for records that a program was still writing. [`SLACK_NS`] covers
+//! those.
+//!
+//! In: raw events in any order. Out: raw events with ascending times. Clock: CLOCK_MONOTONIC.
+//! Nothing here looks into events beyond their time and kind.
+
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{Cpu, Lost, LostReason, Timestamp};
+
+/// A record's time is taken when its program starts and the record is visible when it ends. A
+/// virtual processor can be descheduled in between, so this is far above a program's run time; all
+/// it costs is that events are passed on that much later.
+pub const SLACK_NS: u64 = 20_000_000;
+
+/// The merge. Memory is bounded by `capacity` pending events.
+#[derive(Debug)]
+pub struct Order {
+    pending: Vec<RawEvent>,
+    capacity: usize,
+    released: Timestamp,
+    late: Vec<Late>,
+}
+
+#[derive(Debug)]
+struct Late {
+    cpu: Cpu,
+    from: Timestamp,
+    to: Timestamp,
+    count: u64,
+}
+
+impl Order {
+    /// An empty merge that holds at most `capacity` events back.
+    pub fn new(capacity: usize) -> Order {
+        Order {
+            pending: Vec::new(),
+            capacity,
+            released: Timestamp(0),
+            late: Vec::new(),
+        }
+    }
+
+    /// Takes what was drained; empties `events`.
+    ///
+    /// A sample older than what was already released is dropped and counted. Process events are
+    /// never dropped, since later names depend on them: a late one is moved to the present.
+    pub fn push(&mut self, events: &mut Vec<RawEvent>) {
+        self.pending.reserve(events.len());
+        for mut event in events.drain(..) {
+            if event.at < self.released {
+                if matches!(event.body, RawBody::Sample(_)) {
+                    self.count_late(&event);
+                    continue;
+                }
+                event.at = self.released;
+            }
+            self.pending.push(event);
+        }
+        // Stable: what one buffer gave with equal times stays in its order.
+        self.pending
+            .sort_by_key(|event| (event.at, rank(&event.body)));
+    }
+
+    /// Appends to `out` all events before `until` less [`SLACK_NS`], in order. `until` is a time
+    /// taken before the last drain.
+    pub fn release(&mut self, until: Timestamp, out: &mut Vec<RawEvent>) {
+        self.release_before(Timestamp(until.0.saturating_sub(SLACK_NS)), out);
+    }
+
+    /// Appends all that is left, in order: the sources have been closed.
+    pub fn finish(&mut self, out: &mut Vec<RawEvent>) {
+        self.release_before(Timestamp(u64::MAX), out);
+    }
+
+    /// Events held back.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn release_before(&mut self, limit: Timestamp, out: &mut Vec<RawEvent>) {
+        let due = self.pending.partition_point(|event| event.at < limit);
+        let excess = self.pending.len().saturating_sub(self.capacity);
+        let first = out.len();
+        out.extend(self.pending.drain(..due.max(excess)));
+        if let Some(last) = out[first..].last() {
+            self.released = self.released.max(last.at);
+        }
+        // What is due is final even where nothing was: an older event would be late.
+        if limit.0 != u64::MAX {
+            self.released = self.released.max(limit);
+        }
+        let released = self.released;
+        out.extend(self.late.drain(..).map(|late| RawEvent {
+            at: released,
+            cpu: late.cpu,
+            body: RawBody::Lost(Lost {
+                cpu: Some(late.cpu),
+                from: late.from,
+                to: late.to,
+                count: late.count,
+                reason: LostReason::Late,
+            }),
+        }));
+    }
+
+    fn count_late(&mut self, event: &RawEvent) {
+        match self.late.iter_mut().find(|late| late.cpu == event.cpu) {
+            Some(late) => {
+                late.from = late.from.min(event.at);
+                late.to = late.to.max(event.at);
+                late.count += 1;
+            }
+            None => self.late.push(Late {
+                cpu: event.cpu,
+                from: event.at,
+                to: event.at,
+                count: 1,
+            }),
+        }
+    }
+}
+
+/// Of events with the same time, causes come first: a mapping before the sample in it, a sample
+/// before the exit of its thread.
+fn rank(body: &RawBody) -> u8 {
+    match body {
+        RawBody::Fork { .. } => 0,
+        RawBody::Comm { .. } => 1,
+        RawBody::Mmap(_) => 2,
+        RawBody::Sample(_) => 3,
+        RawBody::Mark(_) | RawBody::Clock { .. } => 4,
+        RawBody::Lost(_) => 5,
+        RawBody::Exit { .. } => 6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::raw::{Comm, RawSample, RawStack};
+    use crate::model::{Pid, Tid};
+
+    fn sample(at: u64, cpu: u32) -> RawEvent {
+        let body = RawBody::Sample(RawSample {
+            pid: Pid(1),
+            tid: Tid(1),
+            comm: Comm::default(),
+            cgroup: 0,
+            weight: 1,
+            source: 0,
+            kernel: RawStack::NONE,
+            user: RawStack::NONE,
+        });
+        RawEvent {
+            at: Timestamp(at),
+            cpu: Cpu(cpu),
+            body,
+        }
+    }
+
+    fn exit(at: u64, cpu: u32) -> RawEvent {
+        let body = RawBody::Exit {
+            pid: Pid(1),
+            tid: Tid(1),
+        };
+        RawEvent {
+            at: Timestamp(at),
+            cpu: Cpu(cpu),
+            body,
+        }
+    }
+
+    fn fork(at: u64, cpu: u32) -> RawEvent {
+        let (pid, tid) = (Pid(2), Tid(2));
+        let body = RawBody::Fork {
+            pid,
+            tid,
+            parent_pid: Pid(1),
+            parent_tid: Tid(1),
+        };
+        RawEvent {
+            at: Timestamp(at),
+            cpu: Cpu(cpu),
+            body,
+        }
+    }
+
+    fn lost_late(events: &[RawEvent]) -> u64 {
+        let count = |event: &RawEvent| match &event.body {
+            RawBody::Lost(lost) if lost.reason == LostReason::Late => lost.count,
+            _ => 0,
+        };
+        events.iter().map(count).sum()
+    }
+
+    #[test]
+    fn equal_times_come_out_in_causal_order() {
+        let mut order = Order::new(100);
+        order.push(&mut vec![exit(5, 0), sample(5, 1), fork(5, 2)]);
+        let mut out = Vec::new();
+        order.finish(&mut out);
+        assert_eq!(out, [fork(5, 2), sample(5, 1), exit(5, 0)]);
+    }
+
+    #[test]
+    fn nothing_younger_than_the_slack_is_released() {
+        let mut order = Order::new(100);
+        order.push(&mut vec![sample(SLACK_NS, 0), sample(SLACK_NS * 2, 0)]);
+        let mut out = Vec::new();
+        order.release(Timestamp(SLACK_NS * 2 + 1), &mut out);
+        assert_eq!(out, [sample(SLACK_NS, 0)]);
+        assert_eq!(order.pending(), 1);
+    }
+
+    #[test]
+    fn late_samples_are_counted_and_late_process_events_kept() {
+        let mut order = Order::new(100);
+        let mut out = Vec::new();
+        order.release(Timestamp(SLACK_NS + 1000), &mut out);
+        order.push(&mut vec![sample(10, 3), sample(20, 3), fork(30, 1)]);
+        order.finish(&mut out);
+        assert_eq!(lost_late(&out), 2);
+        let fork = out
+            .iter()
+            .find(|event| matches!(event.body, RawBody::Fork { .. }))
+            .unwrap();
+        assert_eq!(fork.at, Timestamp(1000));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut order = Order::new(10);
+        let mut out = Vec::new();
+        order.push(&mut (0..100).map(|at| sample(SLACK_NS + at, 0)).collect());
+        order.release(Timestamp(1), &mut out);
+        assert_eq!((order.pending(), out.len()), (10, 90));
+    }
+
+    proptest! {
+        /// Events of several buffers, cut into drains at random, shuffled within each drain: all
+        /// come out, sorted, once. No drain misses an event older than its t0 by the slack.
+        #[test]
+        fn any_interleaving_comes_out_sorted(
+            mut times in proptest::collection::vec((0u64..1_000_000_000, 0u32..4), 0..300),
+            drains in 1usize..20,
+            seed in any::<u64>(),
+        ) {
+            let mut order = Order::new(10_000);
+            let mut out = Vec::new();
+            let step = 1_000_000_000 / drains as u64 + 1;
+            for drain in 1..=drains as u64 {
+                let t0 = drain * step;
+                // A record may become visible up to the slack after its time.
+                let (due, rest): (Vec<_>, Vec<_>) = times.iter().partition(|(at, cpu)| {
+                    let delay = (at ^ seed).wrapping_mul(u64::from(*cpu) + 7) % SLACK_NS;
+                    at + delay < t0
+                });
+                times = rest;
+                let mut events: Vec<_> = due.iter().map(|&(at, cpu)| sample(at, cpu)).collect();
+                let len = events.len().max(1);
+                events.rotate_left(seed as usize % len);
+                order.push(&mut events);
+                order.release(Timestamp(t0), &mut out);
+            }
+            let left = times.len();
+            order.push(&mut times.iter().map(|&(at, cpu)| sample(at, cpu)).collect());
+            order.finish(&mut out);
+            prop_assert!(out.windows(2).all(|pair| pair[0].at <= pair[1].at));
+            prop_assert_eq!(lost_late(&out), 0, "{} were left", left);
+        }
+    }
+}

@@ -1,1 +1,415 @@
-//! probe
+//! The kernel side, attached: loads the programs, opens the events, drains the buffers.
+//!
+//! [`ProbeOptions`] -> [`Probe`] -> raw events, unordered between buffers, times in nanoseconds of
+//! CLOCK_MONOTONIC. Dropping a probe takes everything back out of the kernel.
+//!
+//! What does not belong here: what records mean (`decode`), their order (`order`), whom they are
+//! about (`resolve`).
+
+mod error;
+pub mod features;
+mod hotplug;
+mod load;
+mod losses;
+mod memory;
+mod ring;
+mod sampler;
+mod sideband;
+mod source;
+mod sys;
+mod tracefs;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+use bytes::BytesMut;
+use profiler_common::control::{Counters, MAX_SOURCES, WATCH_PROCESS};
+use rustix::{
+    event::epoll,
+    time::{ClockId, clock_gettime},
+};
+
+pub use error::ProbeError;
+pub use sampler::AttachedSource;
+pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
+
+use self::{losses::LossMeter, ring::Ring, sampler::Plan, sideband::SideBand, tracefs::Tracefs};
+use crate::decode::Decoder;
+use crate::model::raw::RawEvent;
+use crate::model::{Cpu, Pid, Timestamp};
+use crate::target::Filter;
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct ProbeOptions {
+    /// Event sources; samples name them by their index here. At least one.
+    pub sources: Vec<SourceSpec>,
+    /// What to keep samples of.
+    pub filter: Filter,
+    /// Memory for all buffers together, in bytes.
+    pub buffer_bytes: usize,
+    /// Whether to walk kernel stacks.
+    pub kernel_stacks: bool,
+    /// Whether to walk user stacks.
+    pub user_stacks: bool,
+    /// Whether the kernel side logs (to the logger, at debug level).
+    pub kernel_log: bool,
+}
+
+/// What a [`Probe::drain`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainStats {
+    /// Events put out.
+    pub events: usize,
+    /// Bytes read from ring buffers.
+    pub ring_bytes: usize,
+    /// Bytes read from side-band buffers.
+    pub side_band_bytes: usize,
+    /// Records or parts of them that this version doesn't know.
+    pub unknown: u64,
+    /// Records that could not be decoded.
+    pub bad: u64,
+}
+
+/// Programs and events in the kernel.
+pub struct Probe {
+    sources: Vec<Plan>,
+    attached: Vec<AttachedSource>,
+    cpus: Vec<CpuProbe>,
+    /// Events that serve all processors: tracepoints.
+    shared_events: Vec<OwnedFd>,
+    ebpf: Ebpf,
+    logger: Option<EbpfLogger<&'static dyn log::Log>>,
+    epoll: OwnedFd,
+    sizes: Sizes,
+    losses: LossMeter,
+    buffer: BytesMut,
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    ring_bytes: usize,
+    side_band_bytes: usize,
+}
+
+/// What belongs to one processor.
+struct CpuProbe {
+    cpu: u32,
+    // Stops before the buffers go.
+    samplers: Vec<OwnedFd>,
+    ring: Ring,
+    /// None while the processor is offline.
+    side_band: Option<SideBand>,
+}
+
+impl Probe {
+    /// Loads and attaches everything: the side-band first, so that a sample's process is known
+    /// before the sample. On an error nothing stays behind.
+    pub fn attach(options: ProbeOptions) -> Result<Probe, ProbeError> {
+        check_count(options.sources.len())?;
+        let online = hotplug::online()?;
+        let follows = !options.filter.pids.is_empty() || !options.filter.tids.is_empty();
+        let tracefs = (follows || has_tracepoints(&options.sources))
+            .then(Tracefs::open)
+            .transpose()?;
+        let sources = options
+            .sources
+            .iter()
+            .map(|spec| Plan::new(spec, tracefs.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let sizes = Sizes::new(options.buffer_bytes, online.len());
+        let mut cpus = Vec::with_capacity(online.len());
+        for cpu in online {
+            cpus.push(CpuProbe {
+                cpu,
+                samplers: Vec::new(),
+                ring: Ring::create(sizes.ring_bytes)?,
+                side_band: Some(SideBand::open(cpu, sizes.side_band_bytes)?),
+            });
+        }
+
+        let mut periods = [0; MAX_SOURCES];
+        for (period, source) in periods.iter_mut().zip(&sources) {
+            *period = source.kernel_period();
+        }
+        let task_offsets = match &tracefs {
+            Some(tracefs) if follows => Some(load::TaskOffsets::read(tracefs)?),
+            _ => None,
+        };
+        let mut ebpf = load::load(&load::Settings {
+            filter: &options.filter,
+            kernel_stacks: options.kernel_stacks,
+            user_stacks: options.user_stacks,
+            kernel_log: options.kernel_log,
+            periods,
+            wake_bytes: sizes.ring_bytes as u64 / 2,
+            possible_cpus: hotplug::possible()?,
+            task_offsets,
+        })?;
+        let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf));
+        let logger = logger
+            .transpose()
+            .map_err(|error| ProbeError::Load(error.to_string()))?;
+
+        let mut probe = Probe {
+            attached: sources.iter().map(|plan| plan.attached.clone()).collect(),
+            sources,
+            cpus,
+            shared_events: Vec::new(),
+            ebpf,
+            logger,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
+                .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?,
+            sizes,
+            losses: LossMeter::new(now()),
+            buffer: BytesMut::new(),
+        };
+        for cpu in &probe.cpus {
+            probe.poll(cpu, true)?;
+        }
+        probe.install_rings()?;
+        if let (true, Some(tracefs)) = (follows, &tracefs) {
+            probe.follow_children(tracefs)?;
+        }
+        probe.start_sampling()?;
+        Ok(probe)
+    }
+
+    /// The sources as they are really used, in the order in which they were asked for.
+    pub fn sources(&self) -> &[AttachedSource] {
+        &self.attached
+    }
+
+    /// Becomes readable when the side-band has records or a ring buffer is more than half full.
+    /// [`Probe::drain`] makes it unreadable again.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Decodes everything that is in the buffers now. Unordered between processors.
+    pub fn drain(&mut self, out: &mut Vec<RawEvent>) -> DrainStats {
+        self.clear_wake();
+        let before = out.len();
+        let mut stats = DrainStats::default();
+        let mut decoder = Decoder::default();
+        for cpu in &mut self.cpus {
+            if let Some(side_band) = &mut cpu.side_band {
+                let records = side_band.take();
+                stats.side_band_bytes += records.len();
+                decoder.side_band(Cpu(cpu.cpu), &records, out);
+            }
+            stats.ring_bytes += cpu
+                .ring
+                .take(&mut self.buffer, |record| decoder.record(record, out));
+        }
+        if let Some(logger) = &mut self.logger {
+            logger.flush();
+        }
+        stats.events = out.len() - before;
+        stats.unknown = decoder.unknown;
+        stats.bad = decoder.bad;
+        stats
+    }
+
+    /// Adds what was lost since the last call (since attaching, for the first) to `out`, for each
+    /// processor and reason. `now` is the time of this call. Lost side-band records are not among
+    /// these: they are in the side-band itself.
+    pub fn losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>) {
+        let counters = self.counters();
+        self.losses.update(&counters, now, out);
+    }
+
+    /// What each processor has seen of each source since attaching: `[source][processor]`.
+    pub fn counters(&self) -> Vec<Vec<Counters>> {
+        losses::read_counters(&self.ebpf, self.sources.len())
+    }
+
+    /// Takes up processors that have come online and lets go of those that have gone; what they
+    /// left in their buffers is still drained. Returns whether anything changed.
+    pub fn update_cpus(&mut self) -> Result<bool, ProbeError> {
+        let online = hotplug::online()?;
+        let mut changed = false;
+        for cpu in &mut self.cpus {
+            if cpu.side_band.is_some() && !online.contains(&cpu.cpu) {
+                cpu.samplers.clear();
+                cpu.side_band = None;
+                changed = true;
+            }
+        }
+        for number in online {
+            let known = self.cpus.iter().position(|cpu| cpu.cpu == number);
+            if known.is_some_and(|index| self.cpus[index].side_band.is_some()) {
+                continue;
+            }
+            self.take_up(number, known)?;
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    /// Adds a process to those that the filter names, with the children that it starts from now on.
+    /// For a command that was created stopped. The filter must name tasks already.
+    pub fn watch(&mut self, pid: Pid) -> Result<(), ProbeError> {
+        load::watch(&mut self.ebpf, pid.0, WATCH_PROCESS)
+    }
+
+    /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let maps = self.ebpf.maps().filter_map(|(_, map)| memory::map_fd(map));
+        let rings = self.cpus.iter().map(|cpu| cpu.ring.as_fd().as_raw_fd());
+        let locked: u64 = maps.chain(rings).map(memory::locked_bytes).sum();
+        let perf: usize = self
+            .cpus
+            .iter()
+            .filter_map(|cpu| cpu.side_band.as_ref())
+            .map(SideBand::memory_bytes)
+            .sum();
+        locked + perf as u64
+    }
+}
+
+impl Probe {
+    fn install_rings(&self) -> Result<(), ProbeError> {
+        let rings: Vec<_> = self
+            .cpus
+            .iter()
+            .map(|cpu| (cpu.cpu, cpu.ring.as_fd()))
+            .collect();
+        ring::install(&self.ebpf, &rings)
+    }
+
+    /// Attaches the programs that watch the children of watched tasks.
+    fn follow_children(&mut self, tracefs: &Tracefs) -> Result<(), ProbeError> {
+        for (program, category, name) in [
+            ("watch_child", "task", "task_newtask"),
+            ("forget_task", "sched", "sched_process_free"),
+        ] {
+            let id = tracefs.id(category, name)?;
+            let program = load::load_program(&mut self.ebpf, program)?;
+            let event = sampler::attach_tracepoint(id, name, load::program_fd(program)?)?;
+            self.shared_events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Opens all sampling events, then starts them, so that they start at about the same time.
+    fn start_sampling(&mut self) -> Result<(), ProbeError> {
+        for (index, plan) in self.sources.iter().enumerate() {
+            let program = load::load_program(&mut self.ebpf, &plan.program(index))?;
+            let program = load::program_fd(program)?;
+            if let sampler::PlannedEvent::Tracepoint { id, .. } = plan.event {
+                let event = sampler::attach_tracepoint(id, &plan.attached.name, program)?;
+                self.shared_events.push(event);
+                continue;
+            }
+            for cpu in &mut self.cpus {
+                cpu.samplers.extend(plan.open_on(cpu.cpu, program)?);
+            }
+        }
+        self.cpus.iter().try_for_each(CpuProbe::start)
+    }
+
+    /// Takes up a processor that came online; `known` is its index if it was online before.
+    fn take_up(&mut self, number: u32, known: Option<usize>) -> Result<(), ProbeError> {
+        let side_band = Some(SideBand::open(number, self.sizes.side_band_bytes)?);
+        let index = match known {
+            Some(index) => {
+                self.cpus[index].side_band = side_band;
+                index
+            }
+            None => {
+                let ring = Ring::create(self.sizes.ring_bytes)?;
+                self.cpus.push(CpuProbe {
+                    cpu: number,
+                    samplers: Vec::new(),
+                    ring,
+                    side_band,
+                });
+                self.install_rings()?;
+                self.cpus.len() - 1
+            }
+        };
+        self.poll(&self.cpus[index], known.is_none())?;
+        for (source, plan) in self.sources.iter().enumerate() {
+            if let sampler::PlannedEvent::Counter { .. } = plan.event {
+                let name = plan.program(source);
+                let program = self.ebpf.program(&name);
+                let program = program.ok_or_else(|| load::missing(&name))?;
+                let event = plan.open_on(number, load::program_fd(program)?)?;
+                self.cpus[index].samplers.extend(event);
+            }
+        }
+        self.cpus[index].start()
+    }
+
+    /// Has the buffers of a processor wake the reader. Edge-triggered: the kernel side announces a
+    /// half-full ring once, and records below that are no reason to wake.
+    fn poll(&self, cpu: &CpuProbe, new_ring: bool) -> Result<(), ProbeError> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(cpu.cpu.into());
+        let failed = |error: rustix::io::Errno| ProbeError::from_io("poll buffers", error.into());
+        if new_ring {
+            epoll::add(&self.epoll, &cpu.ring, data, flags).map_err(failed)?;
+        }
+        if let Some(side_band) = &cpu.side_band {
+            epoll::add(&self.epoll, side_band, data, flags).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn clear_wake(&self) {
+        let mut ready = Vec::with_capacity(2 * self.cpus.len() + 1);
+        let now = rustix::event::Timespec::default();
+        // If this fails, the next wait returns at once, and nothing is lost.
+        let _ = epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut ready),
+            Some(&now),
+        );
+    }
+}
+
+impl CpuProbe {
+    fn start(&self) -> Result<(), ProbeError> {
+        for event in &self.samplers {
+            sys::enable(event.as_fd()).map_err(|error| {
+                ProbeError::from_io(format!("start sampling on processor {}", self.cpu), error)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Sizes {
+    fn new(total: usize, cpus: usize) -> Sizes {
+        // An eighth is plenty for the side-band, whose reader is woken by its first record.
+        let side_band_bytes = sideband::buffer_bytes(total / 8, cpus);
+        Sizes {
+            ring_bytes: ring::ring_bytes(total.saturating_sub(side_band_bytes * cpus), cpus),
+            side_band_bytes,
+        }
+    }
+}
+
+fn check_count(sources: usize) -> Result<(), ProbeError> {
+    if (1..=MAX_SOURCES).contains(&sources) {
+        return Ok(());
+    }
+    Err(ProbeError::Request(format!(
+        "{sources} event sources: at least 1 and at most {MAX_SOURCES} can be recorded at a time"
+    )))
+}
+
+fn has_tracepoints(sources: &[SourceSpec]) -> bool {
+    sources
+        .iter()
+        .any(|source| matches!(source.event, EventSpec::Tracepoint { .. }))
+}
+
+fn now() -> Timestamp {
+    let time = clock_gettime(ClockId::Monotonic);
+    let ns = time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec;
+    Timestamp(ns.cast_unsigned())
+}

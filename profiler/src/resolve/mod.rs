@@ -1,1 +1,621 @@
-//! resolve
+//! Raw events to events: who ran, in which code, under which names.
+//!
+//! [`RawEvent`]s ordered by time -> [`Batch`]es, definitions before what uses them. Names follow
+//! when the symbolizer has found them; nothing here waits for it. Times are nanoseconds of
+//! CLOCK_MONOTONIC.
+//!
+//! An event passes twice: [`Resolver::notice`] sees it as soon as it is drained and opens what may
+//! be gone in a moment (the files of a process that lives 5 ms); [`Resolver::resolve`] sees it in
+//! order and keeps the tables of processes, mappings and stacks.
+//!
+//! What does not belong here: sockets, output formats, where events come from.
+
+mod debug_files;
+mod elf;
+mod events;
+mod files;
+mod intern;
+mod jit;
+mod kernel;
+mod loaded;
+mod mapping;
+mod names;
+mod offline;
+mod proc_fs;
+mod process;
+mod stacks;
+mod symbolize;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{
+    Batch, Clock, Event, FrameKind, Mark, Pid, Sample, Session, Source, SourceId, StackEnd,
+    StackId, Timestamp, Unit, UnknownReason,
+};
+
+pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
+
+use debug_files::Search;
+use files::{FileKey, Files, Root, Roots, TargetFile};
+use intern::EpochTables;
+use kernel::{Kernel, KernelFiles};
+use mapping::CodeModule;
+use names::{Answered, Names};
+use proc_fs::{Clocks, Facts};
+use process::ProcessTable;
+use symbolize::{Answer, Settings, Symbolizer};
+
+/// How often what is no longer used is closed and forgotten.
+const TIDY_NS: u64 = 5_000_000_000;
+/// What an event takes in a capture, roughly.
+const EVENT_BYTES: u64 = 32;
+/// Last part of the time that [`Resolver::finish`] has: spent on names without lines.
+const HURRY_SHARE: u32 = 4;
+
+/// When an epoch ends and the next one starts.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochLimits {
+    /// After this much time of events.
+    pub duration_ns: u64,
+    /// After about this many bytes of capture.
+    pub bytes: u64,
+    /// After about this many bytes of memory for definitions.
+    pub definition_bytes: u64,
+}
+
+impl Default for EpochLimits {
+    fn default() -> Self {
+        EpochLimits {
+            duration_ns: 60_000_000_000,
+            bytes: 64 << 20,
+            definition_bytes: 16 << 20,
+        }
+    }
+}
+
+/// An event source, as it was attached; its index is that of the samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceOptions {
+    /// `cpu-clock`, ...
+    pub name: String,
+    /// Unit of the weights.
+    pub unit: Unit,
+    /// Samples per second asked for, if by frequency.
+    pub frequency_hz: Option<u64>,
+    /// Events per sample, if fixed.
+    pub period: Option<u64>,
+}
+
+/// What a [`Resolver`] needs to know.
+#[derive(Clone, Debug)]
+pub struct ResolveOptions {
+    /// The recording.
+    pub session: Session,
+    /// Its event sources.
+    pub sources: Vec<SourceOptions>,
+    /// Where separate debug files lie, in targets and on the host.
+    pub debug_dirs: Vec<PathBuf>,
+    /// Ask debuginfod servers (through `debuginfod-find`): their URLs separated by spaces, or
+    /// nothing, for those that the environment names.
+    pub debuginfod: Option<String>,
+    /// Whether inlined functions are shown.
+    pub inlines: bool,
+    /// When epochs end.
+    pub epoch_limits: EpochLimits,
+    /// Whether the instructions of functions in which samples lie are kept.
+    pub keep_code: bool,
+}
+
+impl Default for ResolveOptions {
+    fn default() -> Self {
+        ResolveOptions {
+            session: Session::default(),
+            sources: Vec::new(),
+            debug_dirs: vec!["/usr/lib/debug".into()],
+            debuginfod: None,
+            inlines: true,
+            epoch_limits: EpochLimits::default(),
+            keep_code: true,
+        }
+    }
+}
+
+/// Why resolving can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// No thread for symbols.
+    #[error("failed to start a thread for symbols: {0}; is the limit of threads reached?")]
+    Thread(#[source] std::io::Error),
+}
+
+/// What happened on the way, to be shown with every output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResolveCounters {
+    /// Lives of processes seen.
+    pub processes: u64,
+    /// Processes known now.
+    pub processes_now: u64,
+    /// Samples.
+    pub samples: u64,
+    /// User and kernel stacks found in the cache.
+    pub stacks_known: u64,
+    /// User and kernel stacks resolved frame by frame.
+    pub stacks_new: u64,
+    /// Frames (of each epoch) that got a name.
+    pub frames_named: u64,
+    /// Frames outside of all mappings.
+    pub frames_no_mapping: u64,
+    /// Frames of files that could not be opened.
+    pub frames_no_file: u64,
+    /// Frames that no symbol covers.
+    pub frames_no_symbol: u64,
+    /// Frames of damaged files.
+    pub frames_bad_file: u64,
+    /// Frames for which there was too little time, or too much data.
+    pub frames_gave_up: u64,
+    /// Frames that still wait for a name.
+    pub frames_waiting: u64,
+    /// Mapped files that could not be opened when they were mapped.
+    pub files_not_opened: u64,
+    /// How often the symbolizer's queue was full; what did not fit was asked again.
+    pub queue_full: u64,
+    /// How often /proc was read again because process events were lost.
+    pub rescans: u64,
+    /// Epochs begun.
+    pub epochs: u64,
+    /// Whether the kernel hides its addresses, so that its functions have no names
+    /// (`sysctl kernel.kptr_restrict=0`, or run as root).
+    pub kernel_hidden: bool,
+}
+
+/// What was read of a process at the moment of its exec.
+#[derive(Debug)]
+struct ExecFacts {
+    at: Timestamp,
+    facts: Option<Facts>,
+    root: Option<Arc<Root>>,
+}
+
+/// Turns raw events into events. See the module.
+#[derive(Debug)]
+pub struct Resolver {
+    session: Session,
+    sources: Vec<SourceOptions>,
+    source_ids: Vec<SourceId>,
+    limits: EpochLimits,
+    keep_code: bool,
+    clocks: Clocks,
+
+    epoch: EpochTables,
+    epoch_began: Timestamp,
+    /// The next event begins an epoch, full or not.
+    epoch_wanted: bool,
+    event_bytes: u64,
+    events: Vec<Event>,
+    stacks: FxHashMap<(u64, u64), StackId>,
+    seed: u64,
+    addresses: Vec<u64>,
+
+    processes: ProcessTable,
+    roots: Roots,
+    host: Option<Arc<Root>>,
+    live_roots: FxHashMap<Pid, Arc<Root>>,
+    execs: FxHashMap<Pid, VecDeque<ExecFacts>>,
+    modules: FxHashMap<(Box<str>, Option<FileKey>), Weak<CodeModule>>,
+    files: Files,
+    vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
+    kernel: Kernel,
+    kernel_loading: Option<Receiver<Kernel>>,
+    kernel_loaded: Instant,
+    kernel_waiting: FxHashMap<u64, Instant>,
+    rescanned: Option<Instant>,
+    tidied: Timestamp,
+    last_event: (Timestamp, Instant),
+
+    names: Names,
+    symbolizer: Symbolizer,
+    counters: ResolveCounters,
+}
+
+impl Resolver {
+    /// Starts the symbolizer and reads the kernel's symbols.
+    pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
+        let host = Root::own().ok().map(Arc::new);
+        let search = Search {
+            debug_dirs: options.debug_dirs,
+            debuginfod: options.debuginfod,
+            host: host.clone(),
+        };
+        let settings = Settings {
+            search,
+            inlines: options.inlines,
+            large_bytes: symbolize::LARGE_BYTES,
+        };
+        let kernel = Kernel::load(&KernelFiles::default());
+        if kernel.is_restricted() {
+            log::warn!(
+                "the kernel hides its addresses: kernel functions will have no names; \
+                 run as root, or set kernel.kptr_restrict to 0"
+            );
+        }
+        let began = options.session.started;
+        let mut resolver = Resolver {
+            session: options.session,
+            sources: options.sources,
+            source_ids: Vec::new(),
+            limits: options.epoch_limits,
+            keep_code: options.keep_code,
+            clocks: Clocks::read(),
+            epoch: EpochTables::default(),
+            epoch_began: began,
+            epoch_wanted: false,
+            event_bytes: 0,
+            events: Vec::new(),
+            stacks: FxHashMap::default(),
+            seed: seed(),
+            addresses: Vec::new(),
+            processes: ProcessTable::default(),
+            roots: Roots::default(),
+            host: host.clone(),
+            live_roots: FxHashMap::default(),
+            execs: FxHashMap::default(),
+            modules: FxHashMap::default(),
+            files: Files::new(files::raise_file_limit()),
+            vdso: stacks::own_vdso(),
+            kernel,
+            kernel_loading: None,
+            kernel_loaded: Instant::now(),
+            kernel_waiting: FxHashMap::default(),
+            rescanned: None,
+            tidied: began,
+            last_event: (began, Instant::now()),
+            names: Names::default(),
+            symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
+            counters: ResolveCounters::default(),
+        };
+        resolver.start_epoch(0, began);
+        Ok(resolver)
+    }
+
+    /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
+    /// an epoch ends between two events.
+    pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
+        if let Some(last) = events.last() {
+            self.last_event = (last.at, Instant::now());
+        }
+        for event in events.drain(..) {
+            self.turn_epoch(event.at, out);
+            self.event(event);
+        }
+        self.flush(out);
+        self.names.send(&self.symbolizer);
+    }
+
+    /// Takes names that have been found; never waits.
+    pub fn poll_symbols(&mut self, out: &mut Vec<Batch>) {
+        let replies: Vec<_> = self.symbolizer.replies().collect();
+        for reply in replies {
+            if let Some(answered) = self.names.take(reply) {
+                self.answered(answered);
+            }
+        }
+        self.poll_kernel(false);
+        // Where nothing happens, files and roots of what has ended must not stay open either.
+        let (at, seen) = self.last_event;
+        let now = Timestamp(at.0.saturating_add(seen.elapsed().as_nanos() as u64));
+        if now.since(self.tidied) > TIDY_NS {
+            self.tidy(now);
+        }
+        self.names.send(&self.symbolizer);
+        self.flush(out);
+    }
+
+    /// Waits for the names that are still to come, up to `deadline`; `progress` is told how many
+    /// frames are left. What is not answered by then is [`UnknownReason::GaveUp`], and counted.
+    pub fn finish(
+        &mut self,
+        deadline: Duration,
+        progress: &mut dyn FnMut(usize),
+        out: &mut Vec<Batch>,
+    ) {
+        let until = Instant::now() + deadline;
+        let hurry = until - deadline / HURRY_SHARE;
+        let mut hurried = false;
+        self.names.hurry();
+        loop {
+            self.poll_symbols(out);
+            let left = self.names.left() + self.kernel_waiting.len();
+            progress(left);
+            let now = Instant::now();
+            if left == 0 || now >= until {
+                break;
+            }
+            if self.kernel_waiting.is_empty() && self.names.is_hopeless() {
+                break;
+            }
+            if now >= hurry && !hurried {
+                hurried = true;
+                self.names.ask_names(&mut self.symbolizer);
+            }
+            let pause = (until - now).min(Duration::from_millis(20));
+            for reply in self.symbolizer.wait(pause) {
+                if let Some(answered) = self.names.take(reply) {
+                    self.answered(answered);
+                }
+            }
+        }
+        self.poll_kernel(true);
+        for answered in self.names.give_up() {
+            self.answered(answered);
+        }
+        self.flush(out);
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> ResolveCounters {
+        ResolveCounters {
+            processes_now: self.processes.len() as u64,
+            frames_waiting: (self.names.left() + self.kernel_waiting.len()) as u64,
+            queue_full: self.names.refused,
+            kernel_hidden: self.kernel.is_restricted(),
+            ..self.counters
+        }
+    }
+
+    fn event(&mut self, event: RawEvent) {
+        let at = event.at;
+        match event.body {
+            RawBody::Sample(sample) => {
+                self.counters.samples += 1;
+                let comm = match sample.pid {
+                    Pid(0) => events::idle_comm(),
+                    _ => sample.comm,
+                };
+                self.meet(sample.pid, sample.tid, comm, at);
+                let thread =
+                    self.processes
+                        .announce_thread(sample.tid, Some(comm), &mut self.epoch);
+                let Some(thread) = thread else {
+                    return;
+                };
+                let kernel = self.kernel_stack(&sample.kernel.bytes);
+                let user = self.user_stack(sample.pid, &sample.user.bytes);
+                let source = self.source(sample.source);
+                self.push(Event::Sample(Sample {
+                    at,
+                    thread,
+                    cpu: event.cpu,
+                    kernel,
+                    user,
+                    kernel_end: end_of(kernel, sample.kernel.end),
+                    user_end: end_of(user, sample.user.end),
+                    weight: sample.weight,
+                    source,
+                }));
+            }
+            RawBody::Lost(lost) => {
+                if lost.reason == crate::model::LostReason::SideBand {
+                    self.rescan(at);
+                }
+                self.push(Event::Lost(lost));
+            }
+            RawBody::Mark(text) => {
+                let text = self.epoch.string(&text);
+                self.push(Event::Mark(Mark { at, text }));
+            }
+            RawBody::Clock { realtime_ns } => {
+                self.push(Event::Clock(Clock {
+                    monotonic: at,
+                    realtime_ns,
+                }));
+            }
+            RawBody::Fork {
+                pid,
+                tid,
+                parent_pid,
+                parent_tid,
+            } => self.forked(at, (pid, tid), (parent_pid, parent_tid)),
+            RawBody::Comm {
+                pid,
+                tid,
+                exec,
+                comm,
+            } => self.named(at, (pid, tid), exec, comm),
+            RawBody::Mmap(mmap) => self.mapped(at, &mmap),
+            RawBody::Exit { pid, tid } => self.exited(at, pid, tid),
+        }
+    }
+
+    fn push(&mut self, event: Event) {
+        self.event_bytes += EVENT_BYTES;
+        self.events.push(event);
+    }
+
+    fn source(&mut self, index: u16) -> SourceId {
+        match self.source_ids.get(usize::from(index)) {
+            Some(&id) => id,
+            None => {
+                // Samples of a source that the session does not speak of.
+                let source = Source {
+                    name: self.epoch.string(&format!("source {index}")),
+                    unit: Unit::Events,
+                    frequency_hz: None,
+                    period: None,
+                };
+                self.epoch.source(source)
+            }
+        }
+    }
+
+    /// An answer becomes a definition of the current epoch, with its frame if that is not used
+    /// there yet.
+    fn answered(&mut self, answered: Answered) {
+        let Answered {
+            module,
+            address,
+            known,
+        } = answered;
+        let kind = stacks::kind_of(&module);
+        let (frame, _) = self.epoch.frame(kind, Some(&module), address);
+        self.define(frame, Some(&module), &known.answer);
+        if let Some((start, bytes)) = &known.code {
+            self.epoch.code(&module, *start, bytes);
+        }
+    }
+
+    fn define(
+        &mut self,
+        frame: crate::model::FrameId,
+        module: Option<&CodeModule>,
+        answer: &Answer,
+    ) {
+        if !self.epoch.answer(frame, module, answer) {
+            return;
+        }
+        let counters = &mut self.counters;
+        let counter = match answer {
+            Answer::Lines(_) | Answer::NotYet => &mut counters.frames_named,
+            Answer::Unknown(UnknownReason::NoMapping) => &mut counters.frames_no_mapping,
+            Answer::Unknown(UnknownReason::NoFile) => &mut counters.frames_no_file,
+            Answer::Unknown(UnknownReason::NoSymbol) => &mut counters.frames_no_symbol,
+            Answer::Unknown(UnknownReason::BadFile) => &mut counters.frames_bad_file,
+            Answer::Unknown(UnknownReason::GaveUp) => &mut counters.frames_gave_up,
+        };
+        *counter += 1;
+    }
+
+    /// Looks whether a new table of the kernel's symbols has come, for addresses that the old one
+    /// did not know: of a module or BPF program loaded since.
+    fn poll_kernel(&mut self, last: bool) {
+        if let Some(loading) = &self.kernel_loading {
+            let loaded = if last {
+                loading.recv_timeout(Duration::from_secs(1)).ok()
+            } else {
+                loading.try_recv().ok()
+            };
+            let Some(mut kernel) = loaded else {
+                if last {
+                    self.answer_kernel(Instant::now());
+                }
+                return;
+            };
+            let began = self.kernel_loaded;
+            kernel.keep_modules_of(&self.kernel);
+            self.kernel = kernel;
+            self.kernel_loading = None;
+            // Stacks with such addresses are resolved anew, and get their module.
+            self.stacks.retain(|&(generation, _), _| generation != 0);
+            self.answer_kernel(if last { Instant::now() } else { began });
+        }
+        if last {
+            self.answer_kernel(Instant::now());
+        } else if !self.kernel_waiting.is_empty() {
+            self.reload_kernel();
+        }
+    }
+
+    /// Answers what waited for a table that was begun to be read at `since`.
+    fn answer_kernel(&mut self, since: Instant) {
+        let waiting = std::mem::take(&mut self.kernel_waiting);
+        for (address, asked) in waiting {
+            if asked > since {
+                self.kernel_waiting.insert(address, asked);
+                continue;
+            }
+            let answer = stacks::kernel_answer(&self.kernel, address);
+            let (frame, _) = self.epoch.frame(FrameKind::Kernel, None, address);
+            self.define(frame, None, &answer);
+        }
+    }
+
+    fn turn_epoch(&mut self, at: Timestamp, out: &mut Vec<Batch>) {
+        if at.since(self.tidied) > TIDY_NS {
+            self.tidy(at);
+        }
+        let limits = &self.limits;
+        let full = self.epoch_wanted
+            || self.epoch.bytes() >= limits.definition_bytes
+            || self.epoch.bytes() + self.event_bytes >= limits.bytes;
+        if full || at.since(self.epoch_began) >= limits.duration_ns {
+            self.flush(out);
+            self.start_epoch(self.epoch.number + 1, at);
+        }
+    }
+
+    fn start_epoch(&mut self, number: u32, at: Timestamp) {
+        self.counters.epochs += 1;
+        self.epoch_wanted = false;
+        self.epoch = EpochTables::start(number, &self.session);
+        self.epoch_began = at;
+        self.event_bytes = 0;
+        self.stacks.clear();
+        self.names.end_epoch();
+        self.source_ids.clear();
+        for source in &self.sources {
+            let definition = Source {
+                name: self.epoch.string(&source.name),
+                unit: source.unit,
+                frequency_hz: source.frequency_hz,
+                period: source.period,
+            };
+            self.source_ids.push(self.epoch.source(definition));
+        }
+        self.processes.announce_all(&mut self.epoch);
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        let definitions = self.epoch.take();
+        let events = std::mem::take(&mut self.events);
+        if !definitions.is_empty() || !events.is_empty() {
+            out.push(Batch {
+                epoch: self.epoch.number,
+                definitions,
+                events,
+            });
+        }
+    }
+
+    /// Drops what ended, and closes files that no living process maps.
+    fn tidy(&mut self, now: Timestamp) {
+        self.tidied = now;
+        self.processes.expire(now);
+        self.modules.retain(|_, module| module.strong_count() > 0);
+        let mapped: rustc_hash::FxHashSet<&FileKey> = self
+            .modules
+            .keys()
+            .filter_map(|(_, key)| key.as_ref())
+            .collect();
+        self.files.retain(|key| mapped.contains(key));
+        let processes = &self.processes;
+        self.live_roots
+            .retain(|&pid, _| processes.get(pid).is_some());
+        self.execs.retain(|_, execs| {
+            execs.retain(|exec| now.since(exec.at) < TIDY_NS);
+            !execs.is_empty()
+        });
+    }
+}
+
+fn end_of(stack: Option<StackId>, end: StackEnd) -> StackEnd {
+    match stack {
+        None if end == StackEnd::Complete => StackEnd::NoStack,
+        _ => end,
+    }
+}
+
+/// A number that a target can't guess, so that it can't make stacks that collide.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+}

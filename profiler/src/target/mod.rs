@@ -1,1 +1,36 @@
-//! target
+//! What to watch: conditions on processes and threads, which the kernel side filters by.
+//!
+//! What does not belong here: how the kernel filters (`probe`), flags (`cli`).
+
+pub mod command;
+pub mod user;
+
+use std::path::PathBuf;
+
+use crate::model::raw::Comm;
+use crate::model::{Pid, Tid};
+
+/// What the kernel keeps samples of.
+///
+/// Conditions of different kinds must all hold; within one kind any may. `pids` and `tids` are one
+/// kind. Empty means no condition: the whole machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Processes and the children that they start from now on.
+    pub pids: Vec<Pid>,
+    /// Single threads.
+    pub tids: Vec<Tid>,
+    /// Names of threads.
+    pub comms: Vec<Comm>,
+    /// Real user ids.
+    pub uids: Vec<u32>,
+    /// Directories of cgroups v2; their descendants are included.
+    pub cgroups: Vec<PathBuf>,
+}
+
+impl Filter {
+    /// Whether nothing is filtered: the whole machine.
+    pub fn is_empty(&self) -> bool {
+        *self == Filter::default()
+    }
+}

@@ -1,3 +1,12 @@
-//! What people look at: summaries and reports of captures.
+//! What people look at: reports, the live line of a recording, and how they reach a terminal.
+//!
+//! Input: aggregates and call trees of `derive`, and tables; output: text or JSON. Times shown are
+//! relative to the start of the recording, dates are UTC. Files of other formats are `export`'s.
 
 pub mod info;
+pub mod pager;
+pub mod progress;
+pub mod quantity;
+pub mod report;
+pub mod table;
+pub mod term;

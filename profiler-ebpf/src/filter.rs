@@ -1,0 +1,57 @@
+//! Whether the current thread is wanted; decided before any stack is walked.
+//!
+//! Conditions of different kinds must all hold, within one kind any may. Kinds that are not set
+//! cost nothing: the verifier removes them.
+
+use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_uid_gid};
+use profiler_common::control::{
+    FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, MAX_CGROUPS, WATCH_PROCESS,
+    WATCH_THREAD,
+};
+
+use crate::maps::{CGROUP_COUNT, CGROUPS, COMMS, FILTER, UIDS, WATCHED};
+
+/// Whether the filter wants the current thread, whose ids are given.
+#[inline(always)]
+pub fn admits(tgid: u32, tid: u32) -> bool {
+    let filter = FILTER.load();
+    (filter & FILTER_TASKS == 0 || watches(tgid, WATCH_PROCESS) || watches(tid, WATCH_THREAD))
+        && (filter & FILTER_COMMS == 0 || has_comm())
+        && (filter & FILTER_UIDS == 0 || has_uid())
+        && (filter & FILTER_CGROUPS == 0 || in_cgroup())
+}
+
+/// Whether `id` is watched as `kind`, a `WATCH_*` bit.
+#[inline(always)]
+pub fn watches(id: u32, kind: u32) -> bool {
+    // SAFETY: a value of one word; a slot that is reused meanwhile holds another id's bits, for an
+    // instant in which that id was watched as well.
+    unsafe { WATCHED.get(id) }.is_some_and(|bits| bits & kind != 0)
+}
+
+#[inline(always)]
+fn has_comm() -> bool {
+    let Ok(comm) = bpf_get_current_comm() else {
+        return false;
+    };
+    COMMS.get_ptr(comm).is_some()
+}
+
+#[inline(always)]
+fn has_uid() -> bool {
+    UIDS.get_ptr(bpf_get_current_uid_gid() as u32).is_some()
+}
+
+#[inline(always)]
+fn in_cgroup() -> bool {
+    let count = CGROUP_COUNT.load();
+    for index in 0..MAX_CGROUPS as u32 {
+        if index >= count {
+            break;
+        }
+        if CGROUPS.current_task_under_cgroup(index) == Ok(true) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,99 @@
+//! Maps and settings: all state that the programs share with user space.
+//!
+//! Sizes given here are placeholders where user space sets the real ones at load time (rings by
+//! processors and memory budget, filters by what is asked for). Settings are read-only globals, so
+//! the verifier removes the branches that a session does not need.
+
+use aya_ebpf::{
+    Global,
+    btf_maps::{ArrayOfMaps, CgroupArray, HashMap, PerCpuArray, RingBuf},
+    macros::btf_map,
+};
+use profiler_common::{
+    COMM_LEN,
+    control::{Counters, MAX_CGROUPS, MAX_SOURCES},
+};
+
+/// Bytes of a record under construction. The longest (both stacks full) takes 2,112; a power of two
+/// lets a length be masked to what the verifier can follow.
+pub const RECORD_BYTES: usize = 4096;
+
+/// How many samplers may be at work at a time on one processor: one, and one that interrupts it.
+pub const NESTING_LEVELS: u32 = 2;
+
+/// One sampler's workspace.
+#[repr(C)]
+pub struct Scratch {
+    /// Not 0 while a program uses it.
+    pub busy: u64,
+    /// The record.
+    pub record: [u8; RECORD_BYTES],
+}
+
+/// One ring buffer per processor, indexed by its number.
+#[btf_map]
+pub static RINGS: ArrayOfMaps<RingBuf<[u8; 0], 4096>, 1> = ArrayOfMaps::new();
+
+/// Workspaces of the sampler, indexed by nesting level. Programs that can be preempted (uprobes)
+/// must not use these: slots are claimed without atomics, which is safe only if whoever interrupts
+/// also finishes first.
+#[btf_map]
+pub static SCRATCH: PerCpuArray<Scratch, { NESTING_LEVELS as usize }> = PerCpuArray::new();
+
+/// What was seen and lost, indexed by event source.
+#[btf_map]
+pub static COUNTERS: PerCpuArray<Counters, MAX_SOURCES> = PerCpuArray::new();
+
+/// Tasks of the filter and their descendants: id -> `WATCH_*` bits. Preallocated: kernels before
+/// 6.1 allow nothing else in perf_event programs.
+#[btf_map]
+pub static WATCHED: HashMap<u32, u32, 1> = HashMap::new();
+
+/// Thread names of the filter, padded with zeros.
+#[btf_map]
+pub static COMMS: HashMap<[u8; COMM_LEN], u8, 1> = HashMap::new();
+
+/// User ids of the filter.
+#[btf_map]
+pub static UIDS: HashMap<u32, u8, 1> = HashMap::new();
+
+/// cgroups v2 of the filter; the first `CGROUP_COUNT` are set.
+#[btf_map]
+pub static CGROUPS: CgroupArray<MAX_CGROUPS> = CgroupArray::new();
+
+/// `FILTER_*` bits: kinds of conditions that are set.
+#[unsafe(no_mangle)]
+pub static FILTER: Global<u32> = Global::new(0);
+
+/// How many entries of `CGROUPS` are set.
+#[unsafe(no_mangle)]
+pub static CGROUP_COUNT: Global<u32> = Global::new(0);
+
+/// Not 0: kernel stacks are wanted.
+#[unsafe(no_mangle)]
+pub static KERNEL_STACKS: Global<u8> = Global::new(1);
+
+/// Not 0: user stacks are wanted.
+#[unsafe(no_mangle)]
+pub static USER_STACKS: Global<u8> = Global::new(1);
+
+/// The reader is woken when a ring buffer comes to hold this many bytes.
+#[unsafe(no_mangle)]
+pub static WAKE_BYTES: Global<u64> = Global::new(2048);
+
+/// Per source: for clocks, nanoseconds between two ticks (0 for others, whose ticks can't be
+/// foretold); for tracepoints, the number of hits per sample.
+#[unsafe(no_mangle)]
+pub static PERIODS: [Global<u64>; MAX_SOURCES] = [const { Global::new(0) }; MAX_SOURCES];
+
+/// Where `pid` is in the record of `task:task_newtask`.
+#[unsafe(no_mangle)]
+pub static NEWTASK_PID_OFFSET: Global<u32> = Global::new(8);
+
+/// Where `clone_flags` is in the record of `task:task_newtask`.
+#[unsafe(no_mangle)]
+pub static NEWTASK_FLAGS_OFFSET: Global<u32> = Global::new(32);
+
+/// Where `pid` is in the record of `sched:sched_process_free`.
+#[unsafe(no_mangle)]
+pub static FREE_PID_OFFSET: Global<u32> = Global::new(24);

@@ -1,0 +1,164 @@
+//! `report` and `info`: a capture on standard output, paged on a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::capture::{self, Reader};
+use crate::error::Failure;
+use crate::model::{Pid, Tables, Tid};
+use crate::view::pager::Output;
+use crate::view::report::{
+    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run, run_diff,
+};
+use crate::view::{info, term};
+
+use super::{Common, values};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  profiler report                             profile.cap: hottest functions, call tree, processes
+  profiler report web.cap --callers malloc
+  profiler report web.cap --tree --pid 1234 --range 2s..5s
+  profiler report new.cap --diff old.cap
+  profiler report web.cap --annotate handle_request
+  profiler report web.cap --format json | jq .functions[0]")]
+pub(super) struct ReportArgs {
+    /// The capture
+    #[arg(default_value = "profile.cap")]
+    file: PathBuf,
+    /// Order by self or total
+    #[arg(long, default_value = "self", value_name = "WHAT")]
+    sort: Sort,
+    /// Only one table: function, line, module, process or thread
+    #[arg(long, value_name = "WHAT")]
+    by: Option<By>,
+    /// Only the call tree
+    #[arg(long)]
+    tree: bool,
+    /// Only callers and callees of a function
+    #[arg(long, value_name = "FUNCTION")]
+    callers: Option<String>,
+    /// Only source lines and instructions of a function
+    #[arg(long, value_name = "FUNCTION")]
+    annotate: Option<String>,
+    /// Compare with another capture: how shares have changed since that one
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
+    diff: Option<PathBuf>,
+    /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
+    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
+    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    /// Samples of these processes
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
+    pid: Vec<u32>,
+    /// Samples of these threads
+    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
+    tid: Vec<u32>,
+    /// Samples of threads or processes of this name
+    #[arg(long, value_name = "NAME")]
+    comm: Vec<String>,
+    /// Samples with this module in the stack (part of a path, or a glob)
+    #[arg(long, value_name = "MODULE")]
+    module: Vec<String>,
+    /// Samples with this function in the stack (part of a name, or a glob)
+    #[arg(long, value_name = "FUNCTION")]
+    function: Vec<String>,
+    /// Samples of this event, where several were recorded
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
+    /// Leave out what has a smaller share
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
+    min_percent: f64,
+    /// Rows of each table
+    #[arg(short = 'n', long, value_name = "ROWS")]
+    limit: Option<usize>,
+    /// text or json
+    #[arg(long, default_value = "text", value_name = "FORMAT")]
+    format: Format,
+    /// Don't page on a terminal
+    #[arg(long)]
+    no_pager: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    /// The capture
+    #[arg(default_value = "profile.cap")]
+    file: PathBuf,
+    /// text or json
+    #[arg(long, default_value = "text", value_name = "FORMAT")]
+    format: Format,
+}
+
+pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
+    let range = args
+        .range
+        .map_or(TimeRange::default(), |(from, to)| TimeRange {
+            from_ns: from.map(|time| time.as_nanos() as u64),
+            to_ns: to.map(|time| time.as_nanos() as u64),
+        });
+    let (tables, collected) = collect(&args.file, range)?;
+    let other = args
+        .diff
+        .as_deref()
+        .map(|path| collect(path, range))
+        .transpose()?;
+    let mut out = Output::open(!args.no_pager && args.format == Format::Text);
+    let terminal = io::stdout().is_terminal();
+    let options = ReportOptions {
+        sort: args.sort,
+        by: args.by,
+        tree: args.tree,
+        callers_of: args.callers,
+        annotate: args.annotate,
+        range,
+        filter: Filter {
+            pids: args.pid.into_iter().map(Pid).collect(),
+            tids: args.tid.into_iter().map(Tid).collect(),
+            comms: args.comm,
+            modules: args.module,
+            functions: args.function,
+        },
+        source: args.event,
+        min_percent: args.min_percent,
+        limit: args.limit,
+        format: args.format,
+        width: terminal.then(|| term::width(io::stdout())).flatten(),
+        color: common.color.resolve(io::stdout()),
+    };
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    match &other {
+        Some((tables, collected)) => {
+            let before = Recording { tables, collected };
+            run_diff(&recording, &before, &options, &mut out)?;
+        }
+        None => run(&recording, &options, &mut out)?,
+    }
+    Ok(out.close()?)
+}
+
+fn collect(path: &Path, range: TimeRange) -> Result<(Tables, Collector), Failure> {
+    let mut reader = Reader::open(path)?;
+    let tables = reader.load_tables()?;
+    let mut collector = Collector::new(range);
+    reader.replay(&tables, capture::TimeRange::ALL, &mut |event, tables| {
+        collector.add(event, tables);
+        Ok(())
+    })?;
+    for damage in reader.damage() {
+        log::warn!("{}: {damage}", path.display());
+    }
+    Ok((tables, collector))
+}
+
+pub(super) fn info(args: &InfoArgs) -> Result<(), Failure> {
+    let mut reader = Reader::open(&args.file)?;
+    let mut out = io::BufWriter::new(io::stdout());
+    info::write_info(&mut reader, args.format == Format::Json, &mut out)?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,212 @@
+//! `export`, `formats`, `merge` and `symbolize`: from captures to files.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::capture::{self, CreateOptions, Merged, TimeRange};
+use crate::error::Failure;
+use crate::export::{self, ExportOptions};
+use crate::model::{Function, Line, Symbol, Tables, Timestamp};
+use crate::pipeline;
+use crate::resolve::{NewSymbol, OfflineOptions, symbolize_offline};
+use crate::view::quantity;
+
+use super::{Common, values};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  profiler export profile.cap -o hot.svg
+  profiler export profile.cap --format folded | sort | head
+  profiler export profile.cap -o hot.svg --set count=samples --set width=1600
+
+'profiler formats' lists the formats and what can be set.")]
+pub(super) struct ExportArgs {
+    /// The capture
+    #[arg(default_value = "profile.cap")]
+    file: PathBuf,
+    /// The format (not needed if the ending of -o tells it)
+    #[arg(short, long, value_name = "NAME")]
+    format: Option<String>,
+    /// Where to; - or nothing: standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// An option of the format
+    #[arg(long = "set", value_name = "OPTION=VALUE")]
+    set: Vec<String>,
+    /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
+    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
+    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    /// Replace a file that exists
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  profiler merge monday.cap tuesday.cap -o both.cap")]
+pub(super) struct MergeArgs {
+    /// The captures
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// The joined capture
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace a file that exists
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  profiler symbolize router.cap --search ./build -o router-named.cap
+
+Only files with the build id of a recorded module are used.")]
+pub(super) struct SymbolizeArgs {
+    /// The capture
+    #[arg(default_value = "profile.cap")]
+    file: PathBuf,
+    /// The capture with names
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Files with symbols, and folders to look for them in
+    #[arg(long, value_name = "PATH")]
+    search: Vec<PathBuf>,
+    /// Folders with separate debug files
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug")]
+    debug_dir: Vec<PathBuf>,
+    /// Ask these servers for missing debug files (URLs, separated by spaces; none: $DEBUGINFOD_URLS)
+    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    debuginfod: Option<String>,
+    /// Replace a file that exists
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
+    let path = args.output.filter(|path| path.as_os_str() != "-");
+    let format = match (&args.format, &path) {
+        (Some(name), _) => export::by_name(name),
+        (None, Some(path)) => export::by_path(path),
+        (None, None) => {
+            return Err(Failure::usage(
+                "give --format NAME, or -o with a known ending",
+            ));
+        }
+    };
+    let format = format.map_err(|error| Failure::usage(error.to_string()))?;
+    let mut options = ExportOptions::default();
+    for setting in &args.set {
+        let (name, value) = setting.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("'{setting}' is no setting; write OPTION=VALUE"))
+        })?;
+        let set = options.set(format, name, value);
+        set.map_err(|error| Failure::usage(error.to_string()))?;
+    }
+    // A capture that can't be read must not leave an empty output.
+    drop(capture::Reader::open(&args.file)?);
+    let export = pipeline::open_export(format, options, path.as_deref(), args.force)?;
+    let range = |tables: &Tables| {
+        let started = tables.session.started.0;
+        let at = |time: std::time::Duration| started.saturating_add(time.as_nanos() as u64);
+        let (from, to) = args.range.unwrap_or_default();
+        TimeRange {
+            from: from.map_or(TimeRange::ALL.from, |time| Timestamp(at(time))),
+            to: to.map_or(TimeRange::ALL.to, |time| {
+                Timestamp(at(time).saturating_sub(1))
+            }),
+        }
+    };
+    pipeline::export(&args.file, range, vec![export])
+}
+
+pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {
+    for format in export::formats() {
+        writeln!(out, "{:<12} {}", format.name, format.description)?;
+        writeln!(out, "{:<12} endings: {}", "", format.extensions.join(" "))?;
+        for option in format.options {
+            let setting = format!("{}={}", option.name, option.value);
+            writeln!(out, "{:<12}   --set {setting:<24} {}", "", option.help)?;
+        }
+    }
+    writeln!(
+        out,
+        "{:<12} the profiler's own captures: record, merge, symbolize",
+        "capture"
+    )?;
+    writeln!(out, "{:<12} endings: .cap", "")
+}
+
+pub(super) fn merge(args: &MergeArgs, common: &Common) -> Result<(), Failure> {
+    let options = CreateOptions {
+        overwrite: args.force,
+        ..CreateOptions::default()
+    };
+    let merged = capture::merge(&args.files, &args.output, options)?;
+    report(&merged, &args.output, common);
+    Ok(())
+}
+
+pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Failure> {
+    let options = CreateOptions {
+        overwrite: args.force,
+        ..CreateOptions::default()
+    };
+    let offline = OfflineOptions {
+        search: args.search,
+        debug_dirs: args.debug_dir,
+        debuginfod: args.debuginfod,
+        inlines: true,
+    };
+    let mut named = 0;
+    let merged = capture::rewrite(&args.file, &args.output, options, |tables| {
+        let found = symbolize_offline(tables, &offline);
+        named = found.len();
+        for (frame, symbols) in found {
+            let module = tables.frames.get(frame).and_then(|frame| frame.module);
+            let lines = symbols
+                .into_iter()
+                .map(|symbol| line(tables, symbol, module))
+                .collect();
+            tables.set_symbol(frame, Symbol::Lines(lines));
+        }
+    })?;
+    report(&merged, &args.output, common);
+    if !common.quiet {
+        eprintln!("{} got a name", quantity::plural(named as u64, "frame"));
+    }
+    Ok(())
+}
+
+fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<crate::model::ModuleId>) -> Line {
+    let mut string = |text: &str| tables.intern_string(text).0;
+    let function = Function {
+        name: string(&symbol.name),
+        linkage_name: symbol.linkage_name.as_deref().map(&mut string),
+        module,
+        file: symbol.file.as_deref().map(&mut string),
+        start: symbol.start,
+        size: symbol.size,
+    };
+    Line {
+        function: tables.functions.intern(function).0,
+        line: symbol.line,
+    }
+}
+
+fn report(merged: &Merged, output: &std::path::Path, common: &Common) {
+    for (path, damage) in &merged.damage {
+        log::warn!("{}: {damage}", path.display());
+    }
+    if !common.quiet {
+        eprintln!(
+            "wrote {} ({})",
+            output.display(),
+            quantity::bytes(merged.totals.bytes)
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! The command line: flags, help, and what each command calls.
+//!
+//! One file per command. Data go to standard output or a file, talk to standard error; errors are
+//! one line and a [`Failure`]'s status.
+
+mod analyse;
+mod doctor;
+mod files;
+mod record;
+pub mod values;
+
+use std::ffi::OsString;
+use std::io;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::error::Failure;
+use crate::view::term::ColorChoice;
+
+/// Sees every process of a machine: records stacks with eBPF, shows what is hot.
+#[derive(Debug, Parser)]
+#[command(name = "profiler", version, about, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  profiler record                           the whole machine at 99 Hz, until Ctrl-C
+  profiler record -d 10 -o hot.cap -o hot.svg
+  profiler record -p 1234 -F 999            one process and the children it starts
+  profiler record -- cargo build            a command, as the user behind sudo
+  profiler report                           what is hot in profile.cap
+  profiler doctor                           what this machine allows, and what to do")]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of all commands.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Say more on standard error; twice: the kernel side too (RUST_LOG overrides)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// No progress and no summary on standard error
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Colour: auto, always or never
+    #[arg(long, global = true, default_value = "auto", value_name = "WHEN")]
+    color: ColorChoice,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Record samples into a capture and other files
+    Record(Box<record::RecordArgs>),
+    /// Show what is hot in a capture
+    Report(Box<analyse::ReportArgs>),
+    /// Write a capture in another tool's format
+    Export(files::ExportArgs),
+    /// List the formats of export
+    Formats,
+    /// Show what is in a capture: times, sources, counts, losses
+    Info(analyse::InfoArgs),
+    /// Join captures into one
+    Merge(files::MergeArgs),
+    /// Add names to a capture that was recorded elsewhere
+    Symbolize(files::SymbolizeArgs),
+    /// Put a marker into the recordings that run
+    Mark(record::MarkArgs),
+    /// Tell what this kernel, these privileges and this machine allow
+    Doctor,
+    /// Print completions for a shell
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a folder
+    Man {
+        /// The folder
+        folder: std::path::PathBuf,
+    },
+}
+
+/// Runs the program with these arguments; returns its exit status.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are asked for: they go to standard output and are no failure.
+            let status = if error.use_stderr() {
+                crate::error::USAGE
+            } else {
+                0
+            };
+            // A closed pipe is no error.
+            let _ = error.print();
+            return status;
+        }
+    };
+    start_logging(&cli.common);
+    match run(cli) {
+        Ok(status) => status,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("profiler: {failure}");
+            }
+            failure.status
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    let common = &cli.common;
+    match cli.command {
+        Command::Record(args) => return record::record(*args, common),
+        Command::Report(args) => analyse::report(*args, common)?,
+        Command::Export(args) => files::export(args)?,
+        Command::Formats => files::formats(&mut io::stdout())?,
+        Command::Info(args) => analyse::info(&args)?,
+        Command::Merge(args) => files::merge(&args, common)?,
+        Command::Symbolize(args) => files::symbolize(args, common)?,
+        Command::Mark(args) => record::mark(&args, common)?,
+        Command::Doctor => return doctor::doctor(common, &mut io::stdout()),
+        Command::Completions { shell } => {
+            let mut command = Cli::command();
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "profiler", &mut script);
+            io::Write::write_all(&mut io::stdout(), &script)?;
+        }
+        Command::Man { folder } => {
+            std::fs::create_dir_all(&folder)?;
+            clap_mangen::generate_to(Cli::command(), &folder)?;
+        }
+    }
+    Ok(0)
+}
+
+fn start_logging(common: &Common) {
+    let level = match common.verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let env = env_logger::Env::default().default_filter_or(match common.quiet {
+        true => "error",
+        false => level,
+    });
+    // Libraries' own talk is of use only to who asks for all.
+    env_logger::Builder::from_env(env)
+        .format(|out, record| {
+            use std::io::Write;
+            match record.level() {
+                log::Level::Error | log::Level::Warn => {
+                    writeln!(out, "profiler: {}", record.args())
+                }
+                _ => writeln!(out, "profiler: [{}] {}", record.target(), record.args()),
+            }
+        })
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,111 @@
+//! Values of flags: durations, sizes, lists, ranges; their errors say what would be accepted.
+
+use std::time::Duration;
+
+/// `10`, `2.5s`, `150ms`, `10m`, `1h`: seconds if there is no unit.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no duration; write 10, 2.5s, 150ms, 10m or 1h");
+    let split = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "us" => number / 1e6,
+        "ms" => number / 1e3,
+        "" | "s" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// `4096`, `64K`, `64M`, `1G`: bytes, by powers of 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no size; write 4096, 512K, 64M or 1G");
+    let upper = text.to_ascii_uppercase();
+    let upper = upper.trim_end_matches('B').trim_end_matches('I');
+    let split = upper
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(upper.len());
+    let (number, unit) = upper.split_at(split);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(wrong()),
+    };
+    number
+        .checked_mul(1 << shift)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(wrong)
+}
+
+/// `1.5s..3s`, `2s..`, `..500ms`: times since the start of the recording.
+pub fn time_range(text: &str) -> Result<(Option<Duration>, Option<Duration>), String> {
+    let (from, to) = text
+        .split_once("..")
+        .ok_or_else(|| format!("'{text}' is no time range; write 1.5s..3s, 2s.. or ..500ms"))?;
+    let side = |text: &str| (!text.is_empty()).then(|| duration(text)).transpose();
+    let (from, to) = (side(from)?, side(to)?);
+    match (from, to) {
+        (Some(from), Some(to)) if from >= to => Err(format!("'{text}' ends before it starts")),
+        range => Ok(range),
+    }
+}
+
+/// A process or thread id: a positive number.
+pub fn id(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(id) if id > 0 && id <= i32::MAX as u32 => Ok(id),
+        _ => Err(format!("'{text}' is no process or thread id")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, expected) in [
+            ("10", 10_000),
+            ("2.5s", 2_500),
+            ("150ms", 150),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+        ] {
+            assert_eq!(
+                duration(text),
+                Ok(Duration::from_millis(expected)),
+                "{text}"
+            );
+        }
+        for text in ["", "s", "-1", "1d", "nan", "1e400", "inf"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert_eq!(size("12"), Ok(12));
+        for text in ["", "0", "M", "1T", "99999999999999999999G", "-1K"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let second = Duration::from_secs(1);
+        assert_eq!(time_range("1s..2s"), Ok((Some(second), Some(second * 2))));
+        assert_eq!(time_range("1s.."), Ok((Some(second), None)));
+        assert_eq!(time_range(".."), Ok((None, None)));
+        assert!(time_range("2s..1s").is_err());
+        assert!(time_range("5").is_err());
+    }
+}

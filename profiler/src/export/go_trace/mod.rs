@@ -1,0 +1,264 @@
+//! Go execution traces: the recording as if a Go program had made it.
+//!
+//! Input: events; output: the text of Go's `internal/trace/raw`, or the wire form that
+//! `go tool trace` opens. Times are nanoseconds of CLOCK_MONOTONIC. A thread is an M and a G, and
+//! has a P to itself from its first event to its end; processes are tasks; markers, renames, gaps and
+//! facts about the recording are logs. Written in generations, so that memory stays bounded. Mapping
+//! and what it loses: docs/formats/go-trace.md.
+//!
+//! What does not belong here: the layout of events (see [`wire::go_trace`](crate::wire::go_trace)).
+
+mod schedule;
+mod trace;
+
+use std::io;
+
+use super::options::{ExportOptions, OptionHelp, help};
+use super::{Format, Output};
+use crate::model::*;
+use crate::wire::go_trace::Encoding;
+use schedule::Schedule;
+use trace::Trace;
+
+const OPTIONS: &[OptionHelp] = &[
+    OptionHelp {
+        name: "version",
+        value: "22|23|25|26",
+        help: "the Go release whose format is written: 1.22 and so on (default: 22, which all later \
+               ones read)",
+    },
+    OptionHelp {
+        name: "generation",
+        value: "NUMBER (1 or more)",
+        help: "events in one part of the trace; readers hold a part in memory (default: 200000)",
+    },
+    help::SOURCE,
+];
+
+pub(super) const TEXT: Format = Format {
+    name: "go-trace",
+    extensions: &[".gotrace", ".go.txt"],
+    description: "Go execution trace as text, for internal/trace/raw",
+    options: OPTIONS,
+    sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Text)),
+};
+
+pub(super) const WIRE: Format = Format {
+    name: "go-trace-wire",
+    extensions: &[".trace", ".go.trace"],
+    description: "Go execution trace for `go tool trace` and gotraceui",
+    options: OPTIONS,
+    sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Wire)),
+};
+
+/// The tools take about 100 bytes per event of the generation that they are reading.
+const GENERATION_EVENTS: u64 = 200_000;
+
+/// Times beyond this are damage; readers take them as signed.
+const LATEST: u64 = 1 << 62;
+
+struct GoTrace {
+    options: ExportOptions,
+    trace: Trace,
+    schedule: Option<Schedule>,
+    /// Time of the latest event; events never go back before it.
+    now: u64,
+    source: Option<SourceId>,
+    /// Events in this generation.
+    events: u64,
+    counts: Counts,
+}
+
+/// What the summary at the end says.
+#[derive(Default)]
+struct Counts {
+    samples: u64,
+    others: u64,
+    lost: u64,
+    truncated: u64,
+}
+
+impl GoTrace {
+    fn new(options: ExportOptions, output: Output, encoding: Encoding) -> GoTrace {
+        let version = options.go_version.unwrap_or_default();
+        GoTrace {
+            options,
+            trace: Trace::new(output, version, encoding),
+            schedule: None,
+            now: 0,
+            source: None,
+            events: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The schedule, begun at the first event if it is not yet.
+    fn begun(&mut self, tables: &Tables) -> io::Result<(&mut Trace, &mut Schedule)> {
+        if self.schedule.is_none() {
+            let started = tables.session.started.0;
+            let start = match (started, self.now) {
+                (0, now) => now.max(1),
+                (started, 0) => started.min(LATEST),
+                (started, now) => started.min(now),
+            };
+            self.now = self.now.max(start);
+            self.trace.begin(start)?;
+            let mut schedule = Schedule::begin(&mut self.trace, tables.session.cpus)?;
+            for (key, value) in facts(&tables.session) {
+                schedule.log(&mut self.trace, start, 0, key, &value)?;
+            }
+            self.schedule = Some(schedule);
+        }
+        let schedule = self.schedule.as_mut();
+        let schedule = schedule.ok_or_else(|| io::Error::other("the trace has not begun"))?;
+        Ok((&mut self.trace, schedule))
+    }
+
+    fn sample(&mut self, sample: &Sample, tables: &Tables) -> io::Result<()> {
+        let first = self.source.is_none();
+        if first && self.is_wanted(sample.source, tables) {
+            self.source = Some(sample.source);
+        }
+        if self.source != Some(sample.source) {
+            self.counts.others += 1;
+            return Ok(());
+        }
+        let now = self.now;
+        let (trace, schedule) = self.begun(tables)?;
+        let Some(context) = schedule.running(trace, sample.thread, now, tables)? else {
+            return Ok(());
+        };
+        if first {
+            schedule.log(trace, now, 0, "source", &source_text(sample.source, tables))?;
+        }
+        trace.sample(now, context, sample.kernel, sample.user, tables)?;
+        self.counts.samples += 1;
+        let ends = [sample.kernel_end, sample.user_end];
+        self.counts.truncated += u64::from(ends.contains(&StackEnd::Truncated));
+        Ok(())
+    }
+
+    fn is_wanted(&self, id: SourceId, tables: &Tables) -> bool {
+        match (&self.options.source, tables.sources.get(id)) {
+            (Some(wanted), Some(source)) => wanted == tables.string(source.name),
+            (wanted, _) => wanted.is_none(),
+        }
+    }
+
+    fn process(&mut self, event: &ProcessEvent, tables: &Tables) -> io::Result<()> {
+        let now = self.now;
+        let (trace, schedule) = self.begun(tables)?;
+        if event.change == ProcessChange::Exited {
+            return schedule.exit(trace, event.thread, now, tables);
+        }
+        schedule.running(trace, event.thread, now, tables)?;
+        let (key, name) = match event.change {
+            ProcessChange::Executed(name) => ("executed", name),
+            ProcessChange::Renamed(name) => ("renamed", name),
+            ProcessChange::Started | ProcessChange::Exited => return Ok(()),
+        };
+        let tid = tables.thread(event.thread).map_or(0, |thread| thread.tid.0);
+        let text = format!("thread {tid} is now {}", tables.string(name));
+        let task = schedule.task_of(event.thread, tables);
+        schedule.log(trace, now, task, key, &text)
+    }
+
+    fn take(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        let now = self.now;
+        match event {
+            Event::Sample(sample) => self.sample(sample, tables),
+            Event::Process(event) => self.process(event, tables),
+            Event::Mark(mark) => {
+                let (trace, schedule) = self.begun(tables)?;
+                schedule.log(trace, now, 0, "mark", tables.string(mark.text))
+            }
+            Event::Clock(clock) => {
+                let (trace, _) = self.begun(tables)?;
+                trace.set_clock(clock);
+                Ok(())
+            }
+            Event::Lost(lost) => {
+                self.counts.lost = self.counts.lost.saturating_add(lost.count);
+                let (trace, schedule) = self.begun(tables)?;
+                schedule.log(trace, now, 0, "lost", &lost_text(lost))
+            }
+        }
+    }
+}
+
+impl Sink for GoTrace {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.now = self.now.max(event.at().0.clamp(1, LATEST));
+        self.take(event, tables)?;
+        self.events += 1;
+        let limit = self.options.generation.unwrap_or(GENERATION_EVENTS);
+        if (self.events >= limit || self.trace.is_full())
+            && let Some(schedule) = &mut self.schedule
+        {
+            self.events = 0;
+            self.now = schedule.next_generation(&mut self.trace, self.now)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, tables: &Tables) -> io::Result<()> {
+        if let (Some(wanted), None) = (&self.options.source, self.source) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("no sample is of event source '{wanted}'"),
+            ));
+        }
+        let cut = self.trace.cut_stacks();
+        let Counts {
+            samples,
+            others,
+            lost,
+            truncated,
+        } = self.counts;
+        let summary = format!(
+            "{samples} samples; {lost} lost, {others} of other sources left out, {truncated} with \
+             truncated stacks, {cut} stacks cut to what a trace can hold"
+        );
+        let now = self.now;
+        let (trace, schedule) = self.begun(tables)?;
+        schedule.log(trace, now, 0, "summary", &summary)?;
+        schedule.finish(trace, now)?;
+        self.trace.finish()
+    }
+}
+
+fn facts(session: &Session) -> Vec<(&'static str, String)> {
+    vec![
+        ("profiler", session.version.clone()),
+        ("host", session.host.clone()),
+        ("kernel", format!("{} {}", session.kernel, session.arch)),
+        ("target", session.target.clone()),
+        ("command", session.command.join(" ")),
+    ]
+}
+
+fn source_text(id: SourceId, tables: &Tables) -> String {
+    let source = tables.sources.get(id);
+    let name = source.map_or("unknown", |source| tables.string(source.name));
+    match source.and_then(|source| source.frequency_hz) {
+        Some(hz) => format!("{name}, {hz} per second"),
+        None => name.to_owned(),
+    }
+}
+
+fn lost_text(lost: &Lost) -> String {
+    let reason = match lost.reason {
+        LostReason::RingFull => "a ring buffer was full",
+        LostReason::Nested => "no scratch memory was left for a nested sample",
+        LostReason::Skipped => "ticks skipped by the kernel, estimated",
+        LostReason::SideBand => "process events lost by the kernel",
+        LostReason::Late => "came too late",
+        LostReason::SlowOutput => "the output was slower than the events",
+        LostReason::BadRecord => "records that could not be read",
+    };
+    let cpu = lost
+        .cpu
+        .map_or(String::new(), |cpu| format!(" on cpu {}", cpu.0));
+    let ms = lost.to.since(lost.from) / 1_000_000;
+    format!("{}{cpu} within the last {ms} ms: {reason}", lost.count)
+}

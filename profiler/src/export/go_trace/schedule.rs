@@ -1,0 +1,348 @@
+//! Threads, processors and tasks as Go's readers demand them.
+//!
+//! Input: which thread does something when; output: the timed events of all M, in the order and with
+//! the sequence numbers that readers check. Where one M's event makes another's possible, the later
+//! one gets a later time ([`after`]), since readers sort by time and do not keep ties in order.
+//!
+//! The capture itself is the goroutine [`CAPTURE_G`] on M 0 and P 0: it creates the threads' goroutines
+//! and carries tasks and logs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use rustc_hash::FxHashMap;
+
+use super::trace::{Context, Trace};
+use crate::model::*;
+use crate::wire::go_trace::{Batch, Kind};
+
+const CAPTURE_G: u64 = 1 << 32;
+const P_RUNNING: u64 = 1;
+const P_IDLE: u64 = 2;
+const G_RUNNING: u64 = 2;
+
+/// A time surely later than `at`. Readers turn times into floating point, which beyond 2^53 ns (104
+/// days) tells only larger steps apart.
+fn after(at: u64) -> u64 {
+    at + (at >> 52) + 1
+}
+
+/// A thread between its first event and its end.
+struct Running {
+    context: Context,
+    process: ProcessId,
+    batch: Batch,
+}
+
+/// A P.
+struct Processor {
+    /// How often it has started in this generation.
+    starts: u64,
+    /// When it became idle.
+    idle_since: u64,
+    /// Whether its status is known in this generation.
+    announced: bool,
+}
+
+/// A process that has, or had, running threads.
+struct Task {
+    id: u64,
+    running: usize,
+    /// Its main thread has ended.
+    ended: bool,
+}
+
+pub(super) struct Schedule {
+    capture: Batch,
+    running: BTreeMap<ThreadId, Running>,
+    /// The running thread of each M.
+    threads: FxHashMap<u64, ThreadId>,
+    /// How many lives each M has had, and when the last ended; bounded by the kernel's pid_max.
+    lives: FxHashMap<u64, (u64, u64)>,
+    processors: Vec<Processor>,
+    idle: BTreeSet<usize>,
+    tasks: BTreeMap<ProcessId, Task>,
+    /// How many tasks each pid has had.
+    pids: FxHashMap<u32, u64>,
+}
+
+impl Schedule {
+    /// Begins the first generation.
+    pub(super) fn begin(trace: &mut Trace, cpus: u32) -> io::Result<Schedule> {
+        let start = trace.start();
+        let mut schedule = Schedule {
+            capture: trace.thread_batch(0, start),
+            running: BTreeMap::new(),
+            threads: FxHashMap::default(),
+            lives: FxHashMap::default(),
+            processors: vec![Processor {
+                starts: 0,
+                idle_since: 0,
+                announced: true,
+            }],
+            idle: BTreeSet::new(),
+            tasks: BTreeMap::new(),
+            pids: FxHashMap::default(),
+        };
+        let name = trace.name_stack("capture")?;
+        schedule.tell(trace, Kind::ProcStatus, start, &[0, P_RUNNING])?;
+        schedule.tell(trace, Kind::GoCreate, start, &[CAPTURE_G, name, 0])?;
+        schedule.tell(trace, Kind::GoStart, start, &[CAPTURE_G, 1])?;
+        schedule.tell(trace, Kind::ProcsChange, start, &[u64::from(cpus), 0])?;
+        Ok(schedule)
+    }
+
+    /// Writes a log of a task, or of none (0).
+    pub(super) fn log(
+        &mut self,
+        trace: &mut Trace,
+        at: u64,
+        task: u64,
+        key: &str,
+        value: &str,
+    ) -> io::Result<()> {
+        let key = trace.string(key)?;
+        let value = trace.string(value)?;
+        self.tell(trace, Kind::UserLog, at, &[task, key, value, 0])
+    }
+
+    /// The M, P and G of a thread, which runs from now on if it does not yet. None for a thread
+    /// that was never defined.
+    pub(super) fn running(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        tables: &Tables,
+    ) -> io::Result<Option<Context>> {
+        if let Some(running) = self.running.get(&id) {
+            return Ok(Some(running.context));
+        }
+        let Some(thread) = tables.thread(id) else {
+            return Ok(None);
+        };
+        let m = machine(thread.tid);
+        if let Some(&before) = self.threads.get(&m) {
+            // The tid is in use again, and the end of its last life was lost.
+            self.end(trace, before, at)?;
+        }
+        // Three steps earlier, so that what made us look at the thread happens while it runs.
+        let at = at.saturating_sub(3 * (after(at) - at));
+        self.join_task(trace, thread.process, at, tables)?;
+        let created = at.max(after(trace.start())).max(self.capture.last());
+        let (lives, ended) = self.lives.get(&m).copied().unwrap_or_default();
+        let p = self.idle_processor(trace, created)?;
+        let name = trace.name_stack(tables.string(thread.name))?;
+        // A goroutine of its own for each life, or readers would take them for one.
+        let g = m + (lives << 34);
+        self.tell(trace, Kind::GoCreate, created, &[g, name, 0])?;
+
+        let free = self.processors[p].idle_since;
+        let starts = after(created).max(after(free)).max(after(ended));
+        let processor = &mut self.processors[p];
+        processor.starts += 1;
+        let context = Context { m, p: p as u64, g };
+        let mut batch = trace.thread_batch(m, starts);
+        batch.push_timed(Kind::ProcStart, starts, &[context.p, processor.starts]);
+        batch.push_timed(Kind::GoStart, after(starts), &[g, 1]);
+        self.threads.insert(m, id);
+        let running = Running {
+            context,
+            process: thread.process,
+            batch,
+        };
+        self.running.insert(id, running);
+        Ok(Some(context))
+    }
+
+    /// A thread has ended.
+    pub(super) fn exit(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        tables: &Tables,
+    ) -> io::Result<()> {
+        let Some(thread) = tables.thread(id) else {
+            return Ok(());
+        };
+        self.end(trace, id, at)?;
+        let pid = tables.process(thread.process).map(|process| process.pid.0);
+        let Some(task) = self.tasks.get_mut(&thread.process) else {
+            return Ok(());
+        };
+        task.ended |= pid == Some(thread.tid.0);
+        if task.ended && task.running == 0 {
+            let id = task.id;
+            self.tasks.remove(&thread.process);
+            self.tell(trace, Kind::UserTaskEnd, at, &[id, 0])?;
+        }
+        Ok(())
+    }
+
+    /// The task of a thread's process; 0 if it has none.
+    pub(super) fn task_of(&self, id: ThreadId, tables: &Tables) -> u64 {
+        tables
+            .thread(id)
+            .and_then(|thread| self.tasks.get(&thread.process))
+            .map_or(0, |task| task.id)
+    }
+
+    /// Ends the generation and begins the next; returns the time from which events may follow.
+    pub(super) fn next_generation(&mut self, trace: &mut Trace, now: u64) -> io::Result<u64> {
+        let latest = self.latest(now);
+        self.write_all(trace)?;
+        trace.end()?;
+        let start = after(latest);
+        trace.begin(start)?;
+        for processor in &mut self.processors {
+            processor.starts = 0;
+            processor.announced = false;
+        }
+        self.processors[0].announced = true;
+        self.capture = trace.thread_batch(0, start);
+        self.tell(trace, Kind::ProcStatus, start, &[0, P_RUNNING])?;
+        self.tell(trace, Kind::GoStatus, start, &[CAPTURE_G, 0, G_RUNNING])?;
+        for running in self.running.values_mut() {
+            let Context { m, p, g } = running.context;
+            running.batch = trace.thread_batch(m, start);
+            running
+                .batch
+                .push_timed(Kind::ProcStatus, start, &[p, P_RUNNING]);
+            running
+                .batch
+                .push_timed(Kind::GoStatus, start, &[g, m, G_RUNNING]);
+            if let Some(processor) = self.processors.get_mut(p as usize) {
+                processor.announced = true;
+            }
+        }
+        Ok(after(start))
+    }
+
+    /// Ends all threads and tasks, and the last generation.
+    pub(super) fn finish(&mut self, trace: &mut Trace, now: u64) -> io::Result<()> {
+        let end = after(self.latest(now));
+        let running: Vec<_> = self.running.keys().copied().collect();
+        for id in running {
+            self.end(trace, id, end)?;
+        }
+        let end = after(after(after(end)));
+        for task in std::mem::take(&mut self.tasks).into_values() {
+            self.tell(trace, Kind::UserTaskEnd, end, &[task.id, 0])?;
+        }
+        self.tell(trace, Kind::GoDestroy, after(end), &[])?;
+        self.tell(trace, Kind::ProcStop, after(after(end)), &[])?;
+        self.write_all(trace)?;
+        trace.end()
+    }
+
+    /// Ends a thread if it runs.
+    fn end(&mut self, trace: &mut Trace, id: ThreadId, at: u64) -> io::Result<()> {
+        let Some(mut running) = self.running.remove(&id) else {
+            return Ok(());
+        };
+        let Context { m, p, .. } = running.context;
+        let destroyed = at.max(after(running.batch.last()));
+        let stopped = after(destroyed);
+        running.batch.push_timed(Kind::GoDestroy, destroyed, &[]);
+        running.batch.push_timed(Kind::ProcStop, stopped, &[]);
+        trace.write(&mut running.batch)?;
+        if let Some(processor) = self.processors.get_mut(p as usize) {
+            processor.idle_since = stopped;
+            self.idle.insert(p as usize);
+        }
+        self.threads.remove(&m);
+        let (lives, _) = self.lives.get(&m).copied().unwrap_or_default();
+        self.lives.insert(m, (lives + 1, stopped));
+        if let Some(task) = self.tasks.get_mut(&running.process) {
+            // A thread that began before its process was defined was never counted in.
+            task.running = task.running.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// An idle P whose status is known in this generation: the first there is, else a new one.
+    fn idle_processor(&mut self, trace: &mut Trace, at: u64) -> io::Result<usize> {
+        let p = self.idle.pop_first().unwrap_or_else(|| {
+            self.processors.push(Processor {
+                starts: 0,
+                idle_since: 0,
+                announced: false,
+            });
+            self.processors.len() - 1
+        });
+        if !std::mem::replace(&mut self.processors[p].announced, true) {
+            self.tell(trace, Kind::ProcStatus, at, &[p as u64, P_IDLE])?;
+        }
+        Ok(p)
+    }
+
+    /// Counts a thread into the task of its process, which begins with its first one.
+    fn join_task(
+        &mut self,
+        trace: &mut Trace,
+        id: ProcessId,
+        at: u64,
+        tables: &Tables,
+    ) -> io::Result<()> {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.running += 1;
+            return Ok(());
+        }
+        let Some(process) = tables.process(id) else {
+            return Ok(());
+        };
+        let pid = process.pid.0;
+        let lives = self.pids.entry(pid).or_default();
+        // Task 0 would be none.
+        let task = machine(Tid(pid)) + (*lives << 34);
+        *lives += 1;
+        let parent = process.parent.and_then(|parent| self.tasks.get(&parent));
+        let parent = parent.map_or(0, |task| task.id);
+        let name = format!("{} (pid {pid})", tables.string(process.name));
+        let name = trace.string(&name)?;
+        self.tasks.insert(
+            id,
+            Task {
+                id: task,
+                running: 1,
+                ended: false,
+            },
+        );
+        self.tell(trace, Kind::UserTaskBegin, at, &[task, parent, name, 0])
+    }
+
+    /// An event of the capture's own thread.
+    fn tell(&mut self, trace: &mut Trace, kind: Kind, at: u64, rest: &[u64]) -> io::Result<()> {
+        if !self.capture.fits_timed() {
+            trace.write(&mut self.capture)?;
+        }
+        self.capture.push_timed(kind, at, rest);
+        Ok(())
+    }
+
+    fn write_all(&mut self, trace: &mut Trace) -> io::Result<()> {
+        trace.write(&mut self.capture)?;
+        for running in self.running.values_mut() {
+            trace.write(&mut running.batch)?;
+        }
+        Ok(())
+    }
+
+    fn latest(&self, now: u64) -> u64 {
+        let threads = self.running.values().map(|running| running.batch.last());
+        let idle = self.processors.iter().map(|processor| processor.idle_since);
+        threads
+            .chain(idle)
+            .fold(now.max(self.capture.last()), u64::max)
+    }
+}
+
+/// The M of a thread. The ids of the kernel's idle threads (0) and those that viewers keep for rows of
+/// their own move out of the way.
+fn machine(tid: Tid) -> u64 {
+    match tid.0 {
+        0 | 1_000_001..=1_000_005 => u64::from(tid.0) + (1 << 33),
+        tid => u64::from(tid),
+    }
+}

@@ -1,0 +1,14 @@
+//! The only wiring: from the probes through order and resolve into a capture, and from a capture
+//! into sinks.
+//!
+//! One task drives the walk: it drains the kernel's buffers when they say so and each 100 ms, and
+//! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
+
+pub mod marks;
+mod outputs;
+mod record;
+mod scope;
+mod writer;
+
+pub use outputs::{Export, export, open_export};
+pub use record::{Finished, Request, run};

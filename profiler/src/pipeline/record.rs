@@ -1,0 +1,685 @@
+//! A recording, from attaching to the last file written.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
+
+use crate::capture::{CreateOptions, TimeRange, Writer};
+use crate::error::{Context, Failure};
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{Batch, Cpu, Event, Session, Timestamp};
+use crate::order::Order;
+use crate::probe::{AttachedSource, Probe, ProbeOptions};
+use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
+use crate::target::command::{RunningCommand, StoppedCommand, shell_status};
+use crate::target::user::User;
+use crate::view::progress::{LiveLine, Progress};
+
+use super::marks::Marks;
+use super::outputs::{self, Export};
+use super::scope::Scope;
+use super::writer::CaptureThread;
+
+/// How often what is due is passed on.
+const TICK: Duration = Duration::from_millis(100);
+/// How often losses are asked for, processors looked at and the wall clock read.
+const SLOW_TICK: Duration = Duration::from_secs(1);
+/// How often the wall clock is put into the recording.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
+/// Events held back to be ordered; more are passed on unordered rather than kept.
+const MAX_PENDING: usize = 1 << 20;
+/// How long to wait for names when everything else is done.
+const SYMBOL_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What to record, and where to.
+pub struct Request {
+    /// The probes.
+    pub probe: ProbeOptions,
+    /// The resolver; its session and sources are filled in here.
+    pub resolve: ResolveOptions,
+    /// What is recorded, in words.
+    pub target: String,
+    /// A command to run.
+    pub command: Option<Vec<OsString>>,
+    /// Who runs it; none: who we are.
+    pub user: Option<User>,
+    /// Where the capture goes; none: only the exports are wanted.
+    pub capture: Option<PathBuf>,
+    /// How the capture is written.
+    pub create: CreateOptions,
+    /// Other files.
+    pub exports: Vec<Export>,
+    /// When to end by itself.
+    pub duration: Option<Duration>,
+    /// Samples before this time are left out.
+    pub delay: Duration,
+    /// No live line.
+    pub quiet: bool,
+}
+
+/// What came of a recording.
+#[derive(Debug)]
+pub struct Finished {
+    /// The command's exit status, or 0.
+    pub status: u8,
+    /// Samples recorded.
+    pub samples: u64,
+    /// Events lost, for whatever reason.
+    pub lost: u64,
+    /// How long it recorded.
+    pub elapsed: Duration,
+    /// The sources, as really used.
+    pub sources: Vec<AttachedSource>,
+    /// What the resolver says.
+    pub counters: ResolveCounters,
+    /// The capture, and how large all its files are, if one was asked for.
+    pub capture: Option<(PathBuf, u64)>,
+    /// Kernel memory of maps and buffers.
+    pub kernel_bytes: u64,
+}
+
+/// Records until the end that was asked for, writes all outputs.
+pub fn run(mut request: Request) -> Result<Finished, Failure> {
+    let scratch = Scratch::new(request.capture.is_none());
+    let capture = request
+        .capture
+        .clone()
+        .unwrap_or_else(|| scratch.path.clone());
+    let exports = std::mem::take(&mut request.exports);
+    let started = now();
+    let mut finished = record(request, &capture)?;
+    if !exports.is_empty() {
+        outputs::export(&capture, |_| TimeRange::ALL, exports)
+            .map_err(|failure| scratch.keep(failure, started))?;
+    }
+    if scratch.used {
+        finished.capture = None;
+    }
+    Ok(finished)
+}
+
+fn record(request: Request, path: &Path) -> Result<Finished, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(|| "failed to start the event loop")?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
+        let mut recording = Recording::start(request, path)?;
+        let end = recording.watch(&mut signals).await;
+        recording.finish(end, &mut signals).await
+    })
+}
+
+/// A capture that is only made for exports, and removed when they are done.
+struct Scratch {
+    path: PathBuf,
+    used: bool,
+}
+
+impl Scratch {
+    fn new(used: bool) -> Scratch {
+        let name = format!("profiler-{}-{}.cap", std::process::id(), now().0);
+        Scratch {
+            path: std::env::temp_dir().join(name),
+            used,
+        }
+    }
+
+    /// The export failed: what was recorded is not thrown away.
+    fn keep(&self, failure: Failure, _started: Timestamp) -> Failure {
+        if !self.used {
+            return failure;
+        }
+        let kept = self.path.with_extension("kept.cap");
+        match std::fs::rename(&self.path, &kept) {
+            Ok(()) => Failure {
+                message: format!("{failure}; the recording is kept in {}", kept.display()),
+                ..failure
+            },
+            Err(_) => failure,
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.used {
+            // It may not have been made yet.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Why a recording ended.
+enum End {
+    Asked,
+    Duration,
+    TargetGone,
+    Command(std::process::ExitStatus),
+    Failed(Failure),
+}
+
+struct Recording {
+    probe: Option<Probe>,
+    resolver: Resolver,
+    order: Order,
+    scope: Scope,
+    capture: CaptureThread,
+    path: PathBuf,
+    marks: Option<Marks>,
+    command: Option<RunningCommand>,
+    /// One for each process that was named.
+    targets: Vec<OwnedFd>,
+    live: LiveLine,
+    started: Instant,
+    /// Samples before this are not wanted.
+    from: Timestamp,
+    ends_at: Option<Instant>,
+    slow_tick: Instant,
+    clock_tick: Option<Instant>,
+    raw: Vec<RawEvent>,
+    batches: Vec<Batch>,
+    samples: u64,
+    lost: u64,
+    interrupts: u32,
+    dumps: u32,
+    sources: Vec<AttachedSource>,
+    kernel_bytes: u64,
+}
+
+impl Recording {
+    fn start(request: Request, path: &Path) -> Result<Recording, Failure> {
+        let Request {
+            mut probe,
+            mut resolve,
+            ..
+        } = request;
+        let targets = open_targets(&probe)?;
+        let command = match &request.command {
+            Some(command) => {
+                let stopped = StoppedCommand::create(command, request.user.as_ref())
+                    .context(|| format!("failed to start {}", command[0].display()))?;
+                probe.filter.pids.push(stopped.pid());
+                Some(stopped)
+            }
+            None => None,
+        };
+        let writer = Writer::create(path, request.create)?;
+        let created = Remove(Some(writer.path().to_owned()));
+        let scope = Scope::new(&probe.filter);
+        let probe = Probe::attach(probe)?;
+        let sources = probe.sources().to_vec();
+        let kernel_bytes = probe.memory_bytes();
+        let at = now();
+        resolve.session = Session {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            target: request.target,
+            command: std::env::args().collect(),
+            started: Timestamp(at.0 + request.delay.as_nanos() as u64),
+            ..machine()
+        };
+        resolve.sources = sources.iter().map(source).collect();
+        let mut resolver = Resolver::new(resolve)?;
+        match scope.pids() {
+            Some(pids) => resolver.snapshot_of(&pids, at),
+            None => resolver.snapshot(at),
+        }
+        let marks = Marks::listen()
+            .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
+            .ok();
+        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
+        let command = match command {
+            Some(stopped) => {
+                let shown = request.command.iter().flatten().next().map(|w| w.display());
+                let what = || match &shown {
+                    Some(program) => format!("failed to run {program}"),
+                    None => "failed to run the command".to_owned(),
+                };
+                Some(
+                    stopped
+                        .run()
+                        .map_err(|error| exec_failure(what(), &error))?,
+                )
+            }
+            None => None,
+        };
+        created.keep();
+        let started = Instant::now();
+        Ok(Recording {
+            probe: Some(probe),
+            resolver,
+            order: Order::new(MAX_PENDING),
+            scope,
+            capture,
+            path: path.to_owned(),
+            marks,
+            command,
+            targets,
+            live: LiveLine::new(request.quiet),
+            started,
+            from: Timestamp(at.0 + request.delay.as_nanos() as u64),
+            ends_at: request
+                .duration
+                .map(|duration| started + request.delay + duration),
+            slow_tick: started,
+            clock_tick: None,
+            raw: Vec::new(),
+            batches: Vec::new(),
+            samples: 0,
+            lost: 0,
+            interrupts: 0,
+            dumps: 0,
+            sources,
+            kernel_bytes,
+        })
+    }
+
+    /// Runs until something ends the recording.
+    async fn watch(&mut self, signals: &mut Signals) -> End {
+        match self.drive(signals).await {
+            Ok(end) => end,
+            Err(failure) => End::Failed(failure),
+        }
+    }
+
+    async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
+        let wake = self.wake_fd()?;
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                ready = wake.ready(Interest::READABLE) => {
+                    // A process may be gone in a moment: look at once.
+                    self.drain();
+                    if let Ok(mut ready) = ready {
+                        ready.clear_ready();
+                    }
+                }
+                _ = tick.tick() => {
+                    if let Some(end) = self.step()? {
+                        return Ok(end);
+                    }
+                }
+                _ = signals.interrupt.recv() => {
+                    if let Some(end) = self.interrupted()? {
+                        return Ok(end);
+                    }
+                }
+                _ = signals.terminate.recv() => {
+                    self.pass_on(Signal::TERM)?;
+                    return Ok(End::Asked);
+                }
+                _ = signals.hangup.recv() => return Ok(End::Asked),
+                _ = signals.dump.recv() => self.dump(),
+            }
+        }
+    }
+
+    /// Ctrl-C on a terminal reaches the command as well; a signal sent to us alone is passed on.
+    /// Either way the recording goes on until the command has ended, or until it is asked twice.
+    fn interrupted(&mut self) -> Result<Option<End>, Failure> {
+        self.interrupts += 1;
+        if self.command.is_none() || self.interrupts > 1 {
+            return Ok(Some(End::Asked));
+        }
+        if !in_foreground() {
+            self.pass_on(Signal::INT)?;
+        }
+        Ok(None)
+    }
+
+    fn pass_on(&mut self, signal: Signal) -> Result<(), Failure> {
+        match &mut self.command {
+            Some(command) => command
+                .signal(signal)
+                .context(|| "failed to pass a signal to the command"),
+            None => Ok(()),
+        }
+    }
+
+    fn dump(&mut self) {
+        self.dumps += 1;
+        let stem = self
+            .path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let path = self
+            .path
+            .with_file_name(format!("{stem}-dump{}.cap", self.dumps));
+        self.capture.dump(path);
+    }
+
+    /// A descriptor of our own for the event loop, which wants to own what it polls.
+    #[allow(unsafe_code)]
+    fn wake_fd(&self) -> Result<AsyncFd<OwnedFd>, Failure> {
+        let what = || "failed to poll the kernel's buffers";
+        let Some(probe) = &self.probe else {
+            return Err(Failure::failed(what()));
+        };
+        let fd = probe.wake_fd().try_clone_to_owned().context(what)?;
+        // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
+        unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.context(what)
+    }
+
+    /// Takes what is in the kernel's buffers and opens files that may soon be gone.
+    fn drain(&mut self) {
+        let Some(probe) = &mut self.probe else { return };
+        let stats = probe.drain(&mut self.raw);
+        if stats.bad > 0 {
+            log::warn!("{} records of the kernel could not be decoded", stats.bad);
+        }
+        // Forks come before what the child does, whatever buffer they came in.
+        self.raw.sort_by_key(|event| event.at);
+        self.scope.retain(&mut self.raw);
+        let (from, mut samples) = (self.from, 0);
+        self.raw.retain(|event| match event.body {
+            RawBody::Sample(_) if event.at < from => false,
+            RawBody::Sample(_) => {
+                samples += 1;
+                true
+            }
+            _ => true,
+        });
+        self.samples += samples;
+        for event in &self.raw {
+            self.resolver.notice(event);
+        }
+        self.order.push(&mut self.raw);
+    }
+
+    /// One tick: drains, passes on what is due, looks at what may end the recording.
+    fn step(&mut self) -> Result<Option<End>, Failure> {
+        let until = now();
+        self.extras(until);
+        self.drain();
+        let mut due = Vec::new();
+        self.order.release(until, &mut due);
+        self.pass(&mut due);
+        self.show();
+        if let Some(error) = self.capture.trouble() {
+            return Err(Failure::from(error));
+        }
+        if let Some(command) = &mut self.command
+            && let Some(status) = command
+                .try_wait()
+                .context(|| "failed to wait for the command")?
+        {
+            return Ok(Some(End::Command(status)));
+        }
+        if self.ends_at.is_some_and(|at| at <= Instant::now()) {
+            return Ok(Some(End::Duration));
+        }
+        let gone = !self.targets.is_empty() && self.targets.iter().all(has_ended);
+        Ok(gone.then_some(End::TargetGone))
+    }
+
+    /// What does not come by itself: losses, markers, the wall clock, processors.
+    fn extras(&mut self, at: Timestamp) {
+        while let Some(text) = self.marks.as_ref().and_then(Marks::next) {
+            self.raw.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::Mark(text),
+            });
+        }
+        let now = Instant::now();
+        if self
+            .clock_tick
+            .is_none_or(|last| now - last >= CLOCK_INTERVAL)
+        {
+            self.clock_tick = Some(now);
+            self.read_clock();
+        }
+        if now - self.slow_tick < SLOW_TICK {
+            return;
+        }
+        self.slow_tick = now;
+        if let Some(probe) = &mut self.probe {
+            probe.losses(at, &mut self.raw);
+            if let Err(error) = probe.update_cpus() {
+                log::warn!("a processor that came online is not recorded: {error}");
+            }
+        }
+    }
+
+    fn read_clock(&mut self) {
+        let wall = clock_gettime(ClockId::Realtime);
+        let realtime_ns = wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64;
+        let body = RawBody::Clock { realtime_ns };
+        self.raw.push(RawEvent {
+            at: now(),
+            cpu: Cpu(0),
+            body,
+        });
+    }
+
+    /// Ordered events through the resolver to the capture.
+    fn pass(&mut self, due: &mut Vec<RawEvent>) {
+        if self.capture.wants_new_epoch() {
+            self.resolver.begin_epoch();
+        }
+        self.resolver.resolve(due, &mut self.batches);
+        self.resolver.poll_symbols(&mut self.batches);
+        self.send();
+    }
+
+    fn send(&mut self) {
+        for batch in self.batches.drain(..) {
+            for event in &batch.events {
+                if let Event::Lost(lost) = event {
+                    self.lost += lost.count;
+                }
+            }
+            self.lost += self.capture.send(batch);
+        }
+    }
+
+    fn show(&mut self) {
+        self.live.update(&Progress {
+            elapsed: self.started.elapsed(),
+            samples: self.samples,
+            processes: self.resolver.counters().processes,
+            lost: self.lost,
+            bytes: self.capture.bytes(),
+        });
+    }
+
+    /// Detaches, passes on what is left, waits for names and closes the capture.
+    async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Finished, Failure> {
+        let elapsed = self.started.elapsed();
+        let at = now();
+        self.read_clock();
+        if let Some(probe) = &mut self.probe {
+            probe.losses(at, &mut self.raw);
+        }
+        self.drain();
+        // Nothing is left behind in the kernel while files are written.
+        self.probe = None;
+        let mut due = Vec::new();
+        self.order.finish(&mut due);
+        self.pass(&mut due);
+        let live = &mut self.live;
+        live.clear();
+        let mut left = |left: usize| live.waiting(left);
+        self.resolver
+            .finish(SYMBOL_DEADLINE, &mut left, &mut self.batches);
+        self.live.clear();
+        self.send();
+        let counters = self.resolver.counters();
+        let totals = self.capture.finish()?;
+        // Said on the way already if it is trouble with the output; else it is the end's own.
+        let status = match end {
+            End::Failed(failure) => return Err(failure),
+            End::Command(status) => shell_status(status),
+            End::Asked | End::Duration | End::TargetGone => match &mut self.command {
+                Some(command) => outlive(command, signals).await?,
+                None => 0,
+            },
+        };
+        Ok(Finished {
+            status,
+            samples: self.samples,
+            lost: self.lost,
+            elapsed,
+            sources: self.sources,
+            counters,
+            capture: Some((self.path, totals.bytes)),
+            kernel_bytes: self.kernel_bytes,
+        })
+    }
+}
+
+/// The recording is done and written, but its command runs on: its end is ours. A signal now is
+/// meant for it.
+async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        let wait = command
+            .try_wait()
+            .context(|| "failed to wait for the command")?;
+        if let Some(status) = wait {
+            return Ok(shell_status(status));
+        }
+        let signal = tokio::select! {
+            _ = tick.tick() => continue,
+            _ = signals.interrupt.recv() => Signal::INT,
+            _ = signals.terminate.recv() => Signal::TERM,
+            _ = signals.hangup.recv() => Signal::HUP,
+        };
+        command
+            .signal(signal)
+            .context(|| "failed to pass a signal to the command")?;
+    }
+}
+
+/// The signals that a recording obeys.
+struct Signals {
+    interrupt: TokioSignal,
+    terminate: TokioSignal,
+    hangup: TokioSignal,
+    dump: TokioSignal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            dump: signal(SignalKind::user_defined2())?,
+        })
+    }
+}
+
+/// Removes an output that was begun, if the recording never began.
+struct Remove(Option<PathBuf>);
+
+impl Remove {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Nothing is lost by leaving an empty file.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
+    let open = |id: u32, what: &str| {
+        let raw = i32::try_from(id)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        let exists = Path::new(&format!("/proc/{id}")).exists();
+        match raw.filter(|_| exists) {
+            Some(raw) => Ok(raw),
+            None => Err(Failure::failed(format!("there is no {what} with id {id}"))),
+        }
+    };
+    let mut targets = Vec::new();
+    for pid in &probe.filter.pids {
+        let raw = open(pid.0, "process")?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty());
+        targets.push(pidfd.map_err(|error| match error {
+            rustix::io::Errno::INVAL => {
+                Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
+            }
+            error => Failure::because(format!("failed to watch process {pid}"), &error),
+        })?);
+    }
+    for tid in &probe.filter.tids {
+        open(tid.0, "thread")?;
+    }
+    Ok(targets)
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let fd = pidfd.as_fd();
+    let mut polled = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let none = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
+}
+
+/// Whether a terminal's Ctrl-C reaches us, and so the command in our process group.
+fn in_foreground() -> bool {
+    let stdin = io::stdin();
+    rustix::termios::tcgetpgrp(stdin.as_fd()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
+fn exec_failure(what: String, error: &io::Error) -> Failure {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    };
+    Failure {
+        status,
+        ..Failure::because(what, error)
+    }
+}
+
+fn source(attached: &AttachedSource) -> SourceOptions {
+    SourceOptions {
+        name: attached.name.clone(),
+        unit: attached.unit,
+        frequency_hz: attached.frequency_hz,
+        period: attached.period,
+    }
+}
+
+fn machine() -> Session {
+    let uname = rustix::system::uname();
+    Session {
+        host: uname.nodename().to_string_lossy().into_owned(),
+        kernel: uname.release().to_string_lossy().into_owned(),
+        arch: uname.machine().to_string_lossy().into_owned(),
+        cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
+        ..Session::default()
+    }
+}
+
+fn now() -> Timestamp {
+    let time = clock_gettime(ClockId::Monotonic);
+    Timestamp(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

@@ -1,0 +1,138 @@
+//! Which process events concern a recording that is limited to some processes.
+//!
+//! The kernel reports process events of the whole machine; files of processes that can't have
+//! samples need not be opened, nor their lives recorded. Only a filter by pid or tid can be followed
+//! from here; any other lets everything pass.
+
+use rustc_hash::FxHashSet;
+
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{Pid, Tid};
+use crate::target::Filter;
+
+/// The processes of a recording.
+#[derive(Debug)]
+pub(super) struct Scope {
+    /// None: all.
+    pids: Option<FxHashSet<Pid>>,
+}
+
+impl Scope {
+    /// The scope of a filter.
+    pub(super) fn new(filter: &Filter) -> Scope {
+        if filter.pids.is_empty() && filter.tids.is_empty() {
+            return Scope { pids: None };
+        }
+        let owners = filter.tids.iter().filter_map(|&tid| owner(tid));
+        Scope {
+            pids: Some(filter.pids.iter().copied().chain(owners).collect()),
+        }
+    }
+
+    /// The processes in it; none if it is the whole machine.
+    pub(super) fn pids(&self) -> Option<Vec<Pid>> {
+        self.pids
+            .as_ref()
+            .map(|pids| pids.iter().copied().collect())
+    }
+
+    /// Removes the events of others; children of processes in the scope join it. `events` must be
+    /// in order of time, so that a fork is seen before what its child does.
+    pub(super) fn retain(&mut self, events: &mut Vec<RawEvent>) {
+        let Some(pids) = &mut self.pids else { return };
+        events.retain(|event| match &event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } => {
+                let inside = pids.contains(parent_pid);
+                if inside {
+                    pids.insert(*pid);
+                } else if pid != parent_pid {
+                    // Its id may have been that of a process of ours before.
+                    pids.remove(pid);
+                }
+                inside
+            }
+            RawBody::Comm { pid, .. } | RawBody::Exit { pid, .. } => pids.contains(pid),
+            RawBody::Mmap(mmap) => pids.contains(&mmap.pid),
+            // What the kernel's own filter let through.
+            RawBody::Sample(_) => true,
+            RawBody::Lost(_) | RawBody::Mark(_) | RawBody::Clock { .. } => true,
+        });
+    }
+}
+
+/// The process of a thread.
+fn owner(tid: Tid) -> Option<Pid> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
+    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    tgid.trim().parse().ok().map(Pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cpu, Timestamp};
+
+    fn fork(parent: u32, child: u32) -> RawEvent {
+        event(RawBody::Fork {
+            pid: Pid(child),
+            tid: Tid(child),
+            parent_pid: Pid(parent),
+            parent_tid: Tid(parent),
+        })
+    }
+
+    fn exit(pid: u32) -> RawEvent {
+        event(RawBody::Exit {
+            pid: Pid(pid),
+            tid: Tid(pid),
+        })
+    }
+
+    fn event(body: RawBody) -> RawEvent {
+        RawEvent {
+            at: Timestamp(1),
+            cpu: Cpu(0),
+            body,
+        }
+    }
+
+    #[test]
+    fn children_join_and_others_stay_out() {
+        let mut scope = Scope::new(&Filter {
+            pids: vec![Pid(10)],
+            ..Filter::default()
+        });
+        let kept = [fork(10, 11), fork(11, 12), exit(12)];
+        let mut events = kept.to_vec();
+        events.splice(1..1, [fork(1, 20), exit(20)]);
+        scope.retain(&mut events);
+        assert_eq!(events, kept);
+        // Pid 11 comes again, as somebody else's child.
+        let mut events = vec![fork(1, 11), exit(11)];
+        scope.retain(&mut events);
+        assert_eq!(events, []);
+    }
+
+    #[test]
+    fn without_pids_all_passes() {
+        let mut scope = Scope::new(&Filter {
+            uids: vec![0],
+            ..Filter::default()
+        });
+        let mut events = vec![fork(1, 2)];
+        scope.retain(&mut events);
+        assert_eq!(events.len(), 1);
+    }
+
+    #[test]
+    fn a_thread_belongs_to_its_process() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let scope = Scope::new(&Filter {
+            tids: vec![Tid(tid)],
+            ..Filter::default()
+        });
+        assert_eq!(scope.pids(), Some(vec![Pid(std::process::id())]));
+    }
+}

@@ -1,0 +1,283 @@
+//! The capture writer's thread: batches in through a bounded channel, so that a slow disk never
+//! stalls the walk.
+//!
+//! When the channel is full, events are dropped and counted, and a loss event tells of them.
+//! Definitions wait and go with a later batch of their epoch; those of an epoch that ended while the
+//! disk was stuck are of no use any more and go with it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::capture::{CaptureError, Totals, Writer};
+use crate::model::{Batch, Event, Lost, LostReason, Timestamp};
+
+/// Batches that may wait for the disk.
+const QUEUE: usize = 64;
+const TICK: Duration = Duration::from_millis(100);
+
+/// The sending end.
+pub(super) struct CaptureThread {
+    queue: SyncSender<Message>,
+    thread: JoinHandle<Result<Totals, CaptureError>>,
+    shared: Arc<Shared>,
+    /// Definitions of the running epoch that found no room.
+    waiting: Batch,
+    dropped: Dropped,
+}
+
+enum Message {
+    Batch(Batch),
+    Dump(PathBuf),
+}
+
+#[derive(Default)]
+struct Shared {
+    wants_new_epoch: AtomicBool,
+    bytes: AtomicU64,
+    trouble: Mutex<Option<CaptureError>>,
+}
+
+#[derive(Default)]
+struct Dropped {
+    count: u64,
+    from: Option<Timestamp>,
+    to: Timestamp,
+}
+
+impl CaptureThread {
+    /// Starts the thread.
+    pub(super) fn start(writer: Writer) -> std::io::Result<CaptureThread> {
+        let (queue, messages) = sync_channel(QUEUE);
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("capture".into())
+            .spawn(move || run(writer, messages, &theirs))?;
+        let (waiting, dropped) = (Batch::default(), Dropped::default());
+        Ok(CaptureThread {
+            queue,
+            thread,
+            shared,
+            waiting,
+            dropped,
+        })
+    }
+
+    /// Hands a batch to the thread; never blocks. Returns how many events were dropped.
+    pub(super) fn send(&mut self, mut batch: Batch) -> u64 {
+        if batch.epoch == self.waiting.epoch && !self.waiting.definitions.is_empty() {
+            self.waiting.definitions.append(&mut batch.definitions);
+            batch.definitions = std::mem::take(&mut self.waiting.definitions);
+        } else {
+            self.waiting = Batch {
+                epoch: batch.epoch,
+                ..Batch::default()
+            };
+        }
+        if let Some(lost) = self.dropped.event() {
+            batch.events.insert(0, lost);
+        }
+        match self.queue.try_send(Message::Batch(batch)) {
+            Ok(()) => {
+                self.dropped = Dropped::default();
+                0
+            }
+            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
+                let Message::Batch(batch) = message else {
+                    return 0;
+                };
+                self.waiting.definitions = batch.definitions;
+                self.dropped.add(&batch.events)
+            }
+        }
+    }
+
+    /// Whether ids should start anew, because the file or a part of a ring is full.
+    pub(super) fn wants_new_epoch(&self) -> bool {
+        self.shared.wants_new_epoch.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What went wrong with the output since the last call.
+    pub(super) fn trouble(&self) -> Option<CaptureError> {
+        self.shared
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Writes what the ring holds to a file; trouble with it is reported by [`Self::trouble`].
+    pub(super) fn dump(&self, path: PathBuf) {
+        if self.queue.try_send(Message::Dump(path)).is_err() {
+            log::warn!("the output is too slow: the ring is not written out; try again");
+        }
+    }
+
+    /// Writes what waits and closes the file.
+    pub(super) fn finish(mut self) -> Result<Totals, CaptureError> {
+        let lost = self.dropped.event();
+        if lost.is_some() || !self.waiting.definitions.is_empty() {
+            let mut last = std::mem::take(&mut self.waiting);
+            last.events.extend(lost);
+            // Blocks until there is room: nothing is measured any more. If the thread is gone, its
+            // result says why.
+            let _ = self.queue.send(Message::Batch(last));
+        }
+        drop(self.queue);
+        self.thread.join().unwrap_or_else(|_| {
+            Err(CaptureError::Options(
+                "the thread that writes the capture panicked".into(),
+            ))
+        })
+    }
+}
+
+impl Dropped {
+    /// Counts the events of a batch that could not be passed on.
+    fn add(&mut self, events: &[Event]) -> u64 {
+        let mut count = 0;
+        for event in events {
+            match event {
+                // The loss that this batch was to report is still to be reported.
+                Event::Lost(lost) if lost.reason == LostReason::SlowOutput => continue,
+                Event::Lost(lost) => count += lost.count,
+                _ => count += 1,
+            }
+            self.from.get_or_insert(event.at());
+            self.to = self.to.max(event.at());
+        }
+        self.count += count;
+        count
+    }
+
+    fn event(&self) -> Option<Event> {
+        let from = self.from.filter(|_| self.count > 0)?;
+        let reason = LostReason::SlowOutput;
+        Some(Event::Lost(Lost {
+            cpu: None,
+            from,
+            to: self.to,
+            count: self.count,
+            reason,
+        }))
+    }
+}
+
+fn run(
+    mut writer: Writer,
+    messages: Receiver<Message>,
+    shared: &Shared,
+) -> Result<Totals, CaptureError> {
+    loop {
+        let result = match messages.recv_timeout(TICK) {
+            Ok(Message::Batch(batch)) => writer.write(&batch),
+            Ok(Message::Dump(path)) => dump(&mut writer, &path),
+            Err(RecvTimeoutError::Timeout) => writer.tick(Instant::now()),
+            Err(RecvTimeoutError::Disconnected) => return writer.finish(),
+        };
+        shared
+            .wants_new_epoch
+            .store(writer.wants_new_epoch(), Ordering::Relaxed);
+        shared.bytes.store(writer.totals().bytes, Ordering::Relaxed);
+        if let Err(error) = result {
+            *shared
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    }
+}
+
+fn dump(writer: &mut Writer, path: &std::path::Path) -> Result<(), CaptureError> {
+    let (_, bytes, _) = writer.dump(path)?.run()?;
+    log::warn!("wrote the ring to {} ({bytes} bytes)", path.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::{CreateOptions, Reader, TimeRange};
+    use crate::model::{Clock, Definition, EpochId, Mark, StringId};
+
+    fn mark(at: u64) -> Event {
+        Event::Mark(Mark {
+            at: Timestamp(at),
+            text: StringId::from_index(0),
+        })
+    }
+
+    #[test]
+    fn what_a_stuck_disk_drops_is_counted_and_definitions_survive() {
+        // A thread that never takes anything stands for a stuck disk.
+        let (queue, messages) = sync_channel(1);
+        let shared = Arc::new(Shared::default());
+        let folder = std::env::temp_dir().join(format!("profiler-stuck-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.cap");
+        let writer = Writer::create(&path, CreateOptions::default()).unwrap();
+        let (go, wait) = sync_channel::<()>(0);
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            wait.recv().unwrap();
+            run(writer, messages, &theirs)
+        });
+        let (waiting, dropped) = (Batch::default(), Dropped::default());
+        let mut capture = CaptureThread {
+            queue,
+            thread,
+            shared,
+            waiting,
+            dropped,
+        };
+        let clock = Event::Clock(Clock {
+            monotonic: Timestamp(1),
+            realtime_ns: 1,
+        });
+        let first = Batch {
+            epoch: 0,
+            definitions: vec![],
+            events: vec![clock],
+        };
+        assert_eq!(capture.send(first), 0);
+        let definition = Definition::String(StringId::from_index(0), "hello".into());
+        let second = Batch {
+            epoch: 0,
+            definitions: vec![definition],
+            events: vec![mark(2)],
+        };
+        assert_eq!(capture.send(second), 1);
+        let third = Batch {
+            epoch: 0,
+            definitions: vec![],
+            events: vec![mark(3), mark(4)],
+        };
+        assert_eq!(capture.send(third), 2);
+        go.send(()).unwrap();
+        capture.finish().unwrap();
+
+        let mut reader = Reader::open(&path).unwrap();
+        let tables = reader.load_tables().unwrap();
+        let mut lost = 0;
+        let mut count = |event: &Event, _: &_| {
+            if let Event::Lost(event) = event {
+                assert_eq!(event.reason, LostReason::SlowOutput);
+                lost += event.count;
+            }
+            Ok(())
+        };
+        reader.replay(&tables, TimeRange::ALL, &mut count).unwrap();
+        assert_eq!(lost, 3);
+        assert_eq!(tables.string(StringId::from_index(0)), "hello");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,397 @@
+//! What this kernel, these privileges and this machine allow.
+//!
+//! Reads /proc and /sys and tries harmless system calls; -> [`Feature`]s in the words that errors
+//! of [`super::Probe::attach`] use as well.
+
+use std::fs;
+
+use super::{hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+
+/// Something that recording needs or can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What it is.
+    pub name: &'static str,
+    /// What it is good for.
+    pub purpose: &'static str,
+    /// Whether recording is impossible without it.
+    pub required: bool,
+    /// Whether it is there.
+    pub state: State,
+}
+
+/// Whether a feature is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is; with what was found.
+    Present(String),
+    /// It is not; with what to do.
+    Absent(String),
+}
+
+/// Oldest kernel that all of the kernel side works on.
+const OLDEST_KERNEL: (u32, u32) = (5, 10);
+
+// From <linux/capability.h>.
+const CAP_DAC_READ_SEARCH: u32 = 2;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYSLOG: u32 = 34;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// How to get the privileges that recording needs.
+pub(super) fn privilege_remedy() -> String {
+    let missing: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
+        .into_iter()
+        .filter(|(capability, _)| !has(*capability))
+        .map(|(_, name)| name)
+        .collect();
+    if missing.is_empty() {
+        return "the privileges are there, so a container's seccomp profile, a security module or \
+                kernel lockdown forbids it; run outside of it"
+            .to_owned();
+    }
+    format!(
+        "run as root (sudo), or grant the binary {} with setcap",
+        missing.join(" and ")
+    )
+}
+
+/// Looks at everything.
+pub fn survey() -> Vec<Feature> {
+    let mut features = vec![kernel_version(), architecture()];
+    features.extend(capabilities());
+    features.extend([
+        programs(),
+        perf_events(),
+        lockdown(),
+        locked_memory(),
+        tracepoints(),
+        cycles(),
+        max_rate(),
+        max_stack(),
+        build_ids(),
+        kernel_symbols(),
+        cgroup2(),
+        processors(),
+    ]);
+    features
+}
+
+fn feature(
+    name: &'static str,
+    purpose: &'static str,
+    required: bool,
+    state: Result<String, String>,
+) -> Feature {
+    Feature {
+        name,
+        purpose,
+        required,
+        state: state.map_or_else(State::Absent, State::Present),
+    }
+}
+
+/// Major and minor version of the running kernel.
+pub(super) fn kernel() -> Option<(u32, u32)> {
+    let release = rustix::system::uname().release().to_str().ok()?.to_owned();
+    parse_release(&release)
+}
+
+fn parse_release(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn kernel_version() -> Feature {
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let state = match kernel() {
+        Some(version) if version >= OLDEST_KERNEL => Ok(release),
+        _ => Err(format!("this is Linux {release}; boot 5.10 or newer")),
+    };
+    feature(
+        "Linux 5.10",
+        "ring buffers and stacks in the kernel",
+        true,
+        state,
+    )
+}
+
+fn architecture() -> Feature {
+    let arch = std::env::consts::ARCH;
+    let state = match arch {
+        "x86_64" => Ok(arch.to_owned()),
+        _ => Err(format!(
+            "the kernel-side programs of this binary are built for x86_64, this is {arch}"
+        )),
+    };
+    feature("architecture", "kernel-side programs", true, state)
+}
+
+fn capabilities() -> impl Iterator<Item = Feature> {
+    [
+        (CAP_BPF, "CAP_BPF", "loading kernel-side programs", true),
+        (
+            CAP_PERFMON,
+            "CAP_PERFMON",
+            "sampling other users' processes and the kernel",
+            true,
+        ),
+        (
+            CAP_SYS_PTRACE,
+            "CAP_SYS_PTRACE",
+            "reading the binaries of other users' processes",
+            false,
+        ),
+        (
+            CAP_DAC_READ_SEARCH,
+            "CAP_DAC_READ_SEARCH",
+            "opening files that only others may read",
+            false,
+        ),
+        (
+            CAP_SYSLOG,
+            "CAP_SYSLOG",
+            "addresses of kernel symbols",
+            false,
+        ),
+        (
+            CAP_SYS_ADMIN,
+            "CAP_SYS_ADMIN",
+            "a private tracefs where none is mounted",
+            false,
+        ),
+    ]
+    .into_iter()
+    .map(|(capability, name, purpose, required)| {
+        let state = if has(capability) {
+            Ok("effective".to_owned())
+        } else {
+            Err(format!(
+                "run as root (sudo), or grant the binary {name} with setcap"
+            ))
+        };
+        feature(name, purpose, required, state)
+    })
+}
+
+/// Whether a capability is effective. CAP_SYS_ADMIN stands for those split off from it.
+fn has(capability: u32) -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return false;
+    };
+    let Some(effective) = effective(&status) else {
+        return false;
+    };
+    let bit = |capability: u32| effective >> capability & 1 == 1;
+    bit(capability) || matches!(capability, CAP_BPF | CAP_PERFMON) && bit(CAP_SYS_ADMIN)
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn programs() -> Feature {
+    let state = super::ring::Ring::create(16 * 1024)
+        .map(|_| "bpf(2) makes ring buffers".to_owned())
+        .map_err(|error| error.to_string());
+    feature("BPF ring buffers", "samples from the kernel", true, state)
+}
+
+fn perf_events() -> Feature {
+    let paranoid = sysctl("kernel.perf_event_paranoid").unwrap_or_else(|| "absent".to_owned());
+    let state = match sampler::try_open(&super::source::CPU_CLOCK) {
+        Ok(()) => Ok(format!(
+            "cpu-clock works (kernel.perf_event_paranoid is {paranoid})"
+        )),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => format!(
+                "not permitted with kernel.perf_event_paranoid at {paranoid}: run as root, grant \
+                 CAP_PERFMON, or 'sysctl kernel.perf_event_paranoid=-1'"
+            ),
+            _ => format!("{error}; the kernel needs CONFIG_PERF_EVENTS"),
+        }),
+    };
+    feature("perf events", "clocks that make samples", true, state)
+}
+
+fn lockdown() -> Feature {
+    let text = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let state = if text.contains("[confidentiality]") {
+        Err("boot without lockdown=confidentiality (integrity is fine)".to_owned())
+    } else {
+        Ok("not in the way".to_owned())
+    };
+    feature("kernel lockdown", "reading stacks", true, state)
+}
+
+fn locked_memory() -> Feature {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    // Since 5.11 BPF maps are charged to the cgroup instead.
+    let state = match (kernel(), limit) {
+        (Some(version), Some(limit)) if version < (5, 11) && limit < (64 << 20) => Err(format!(
+            "the limit is {limit} bytes: 'ulimit -l unlimited' (kernels before 5.11 count BPF maps)"
+        )),
+        (_, None) => Ok("unlimited".to_owned()),
+        (_, Some(limit)) => Ok(format!("{limit} bytes, enough for this kernel")),
+    };
+    feature("locked memory", "BPF maps", true, state)
+}
+
+fn tracepoints() -> Feature {
+    let state = Tracefs::open()
+        .and_then(|tracefs| tracefs.id("task", "task_newtask"))
+        .map(|_| "tracefs is readable".to_owned())
+        .map_err(|error| error.to_string());
+    feature(
+        "tracepoints",
+        "following children (-p, -- CMD), -e category:name",
+        false,
+        state,
+    )
+}
+
+fn cycles() -> Feature {
+    let state = sampler::try_open(&CYCLES)
+        .map(|()| "cycles can be sampled".to_owned())
+        .map_err(|error| format!("{}; cpu-clock is used instead", sampler::no_cycles(&error)));
+    feature(
+        "hardware counters",
+        "cycles, instructions, cache-misses, branch-misses",
+        false,
+        state,
+    )
+}
+
+fn max_rate() -> Feature {
+    let state = match sampler::max_frequency_hz() {
+        Some(hz) if hz >= 1000 => Ok(format!("up to {hz} Hz")),
+        Some(hz) => Err(format!(
+            "at most {hz} Hz: 'sysctl kernel.perf_event_max_sample_rate=100000' (the kernel lowers \
+             it when sampling took too long)"
+        )),
+        None => Err("kernel.perf_event_max_sample_rate can't be read".to_owned()),
+    };
+    feature(
+        "kernel.perf_event_max_sample_rate",
+        "high frequencies",
+        false,
+        state,
+    )
+}
+
+fn max_stack() -> Feature {
+    let frames = profiler_common::MAX_FRAMES;
+    let state =
+        match sysctl("kernel.perf_event_max_stack").and_then(|text| text.parse::<usize>().ok()) {
+            Some(found) if found >= frames => Ok(format!("{found} frames")),
+            Some(found) => Err(format!(
+                "stacks are cut at {found} frames: 'sysctl kernel.perf_event_max_stack={frames}'"
+            )),
+            None => Err("kernel.perf_event_max_stack can't be read".to_owned()),
+        };
+    feature("kernel.perf_event_max_stack", "whole stacks", false, state)
+}
+
+fn build_ids() -> Feature {
+    let state = match sideband::has_build_ids() {
+        Ok(true) => Ok("in mapping records".to_owned()),
+        Ok(false) => {
+            Err("boot Linux 5.12 or newer; until then files are named by inode".to_owned())
+        }
+        Err(error) => Err(format!("process events can't be read: {error}")),
+    };
+    feature(
+        "build ids of mappings",
+        "naming files that are gone",
+        false,
+        state,
+    )
+}
+
+fn kernel_symbols() -> Feature {
+    let first = fs::read_to_string("/proc/kallsyms")
+        .ok()
+        .and_then(|text| text.lines().next().map(str::to_owned));
+    let state = match first {
+        Some(line)
+            if !line.starts_with("0000000000000000 ") || line.contains("fixed_percpu_data") =>
+        {
+            Ok("/proc/kallsyms has addresses".to_owned())
+        }
+        Some(_) => Err(format!(
+            "/proc/kallsyms hides addresses (kernel.kptr_restrict is {}): run as root, grant \
+             CAP_SYSLOG, or 'sysctl kernel.kptr_restrict=0'",
+            sysctl("kernel.kptr_restrict").unwrap_or_default()
+        )),
+        None => Err("/proc/kallsyms can't be read: the kernel needs CONFIG_KALLSYMS".to_owned()),
+    };
+    feature("kernel symbols", "names of kernel functions", false, state)
+}
+
+fn cgroup2() -> Feature {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let state = mounts
+        .lines()
+        .find_map(|line| {
+            let mut fields = line.split(' ');
+            let (_, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
+            (kind == "cgroup2").then(|| format!("mounted at {path}"))
+        })
+        .ok_or_else(|| "mount -t cgroup2 none /sys/fs/cgroup".to_owned());
+    feature(
+        "cgroup v2",
+        "--cgroup, and samples by container",
+        false,
+        state,
+    )
+}
+
+fn processors() -> Feature {
+    let state = hotplug::online()
+        .map(|cpus| format!("{} online", cpus.len()))
+        .map_err(|error| error.to_string());
+    feature("processors", "one sampler each", true, state)
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_distributions() {
+        assert_eq!(parse_release("5.10.0-28-amd64"), Some((5, 10)));
+        assert_eq!(parse_release("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(parse_release("7.0-rc1"), Some((7, 0)));
+        assert_eq!(parse_release("unknown"), None);
+    }
+
+    #[test]
+    fn effective_capabilities_are_the_ones_that_count() {
+        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000004000000000\n";
+        assert_eq!(effective(status), Some(1 << CAP_PERFMON));
+    }
+
+    #[test]
+    fn a_survey_names_a_remedy_for_all_that_is_absent() {
+        for feature in survey() {
+            match feature.state {
+                State::Present(text) | State::Absent(text) => {
+                    assert!(!text.is_empty(), "{}", feature.name)
+                }
+            }
+        }
+    }
+}

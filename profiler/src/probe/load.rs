@@ -1,0 +1,235 @@
+//! The kernel-side object: settings -> loaded programs and filled filter maps.
+//!
+//! The object is part of this binary (`profiler-ebpf/prebuilt`); it needs no BTF of the running
+//! kernel. Sizes are bytes. Nothing is attached here.
+
+use std::{
+    error::Error,
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{CgroupArray, HashMap, Map, MapData},
+    programs::Program,
+};
+use profiler_common::{
+    COMM_LEN,
+    control::{
+        FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, MAX_CGROUPS, MAX_SOURCES,
+        WATCH_PROCESS, WATCH_THREAD,
+    },
+};
+
+use super::{ProbeError, tracefs::Tracefs};
+use crate::target::Filter;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../profiler-ebpf/prebuilt/profiler-kernel.bpf.o"
+));
+
+/// Most tasks that can be watched at a time: those of the filter and their living descendants.
+const WATCHED_TASKS: u32 = 16_384;
+
+/// What the kernel side is told before it is loaded.
+pub(super) struct Settings<'a> {
+    /// What to keep samples of.
+    pub(super) filter: &'a Filter,
+    /// Whether to walk kernel stacks.
+    pub(super) kernel_stacks: bool,
+    /// Whether to walk user stacks.
+    pub(super) user_stacks: bool,
+    /// Whether the kernel side logs.
+    pub(super) kernel_log: bool,
+    /// Per source: nanoseconds between ticks of a clock, hits per sample of a tracepoint, else 0.
+    pub(super) periods: [u64; MAX_SOURCES],
+    /// Bytes in a ring at which the reader is woken.
+    pub(super) wake_bytes: u64,
+    /// One more than the highest number a processor can have.
+    pub(super) possible_cpus: u32,
+    /// Where the records of the tracepoints that follow children have their fields.
+    pub(super) task_offsets: Option<TaskOffsets>,
+}
+
+/// Offsets in the records of tracepoints that follow children; they differ between kernels.
+#[derive(Clone, Copy)]
+pub(super) struct TaskOffsets {
+    newtask_pid: u32,
+    newtask_flags: u32,
+    free_pid: u32,
+}
+
+impl TaskOffsets {
+    /// Reads them from the kernel's description.
+    pub(super) fn read(tracefs: &Tracefs) -> Result<TaskOffsets, ProbeError> {
+        Ok(TaskOffsets {
+            newtask_pid: tracefs.field_offset("task", "task_newtask", "pid")?,
+            newtask_flags: tracefs.field_offset("task", "task_newtask", "clone_flags")?,
+            free_pid: tracefs.field_offset("sched", "sched_process_free", "pid")?,
+        })
+    }
+}
+
+/// Loads the object with `settings` and fills the maps of the filter.
+pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
+    let filter = settings.filter;
+    let mut kinds = 0;
+    if !filter.pids.is_empty() || !filter.tids.is_empty() {
+        kinds |= FILTER_TASKS;
+    }
+    if !filter.comms.is_empty() {
+        kinds |= FILTER_COMMS;
+    }
+    if !filter.uids.is_empty() {
+        kinds |= FILTER_UIDS;
+    }
+    if !filter.cgroups.is_empty() {
+        kinds |= FILTER_CGROUPS;
+    }
+    if filter.cgroups.len() > MAX_CGROUPS {
+        return Err(ProbeError::Request(format!(
+            "{} cgroups in the filter, at most {MAX_CGROUPS} are possible: name a common parent",
+            filter.cgroups.len()
+        )));
+    }
+    let cgroup_count = filter.cgroups.len() as u32;
+    let (kernel_stacks, user_stacks) = (settings.kernel_stacks as u8, settings.user_stacks as u8);
+    // Below every level of the logger: the verifier removes the log calls.
+    let log_level = if settings.kernel_log { u8::MAX } else { 0 };
+    let wants_tasks = kinds & FILTER_TASKS != 0;
+    let size = |count: usize| count.max(1) as u32;
+
+    let mut loader = EbpfLoader::new();
+    loader
+        // The object has no relocations against the kernel's types.
+        .btf(None)
+        .override_global("FILTER", &kinds, true)
+        .override_global("CGROUP_COUNT", &cgroup_count, true)
+        .override_global("KERNEL_STACKS", &kernel_stacks, true)
+        .override_global("USER_STACKS", &user_stacks, true)
+        .override_global("WAKE_BYTES", &settings.wake_bytes, true)
+        .override_global("PERIODS", &settings.periods, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
+        .map_max_entries("RINGS", settings.possible_cpus)
+        .map_max_entries("WATCHED", if wants_tasks { WATCHED_TASKS } else { 1 })
+        .map_max_entries("COMMS", size(filter.comms.len()))
+        .map_max_entries("UIDS", size(filter.uids.len()));
+    if !settings.kernel_log {
+        loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
+    }
+    if let Some(offsets) = &settings.task_offsets {
+        loader
+            .override_global("NEWTASK_PID_OFFSET", &offsets.newtask_pid, true)
+            .override_global("NEWTASK_FLAGS_OFFSET", &offsets.newtask_flags, true)
+            .override_global("FREE_PID_OFFSET", &offsets.free_pid, true);
+    }
+    let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+    fill_filter(&mut ebpf, filter)?;
+    Ok(ebpf)
+}
+
+fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
+    for pid in &filter.pids {
+        watch(ebpf, pid.0, WATCH_PROCESS)?;
+    }
+    for tid in &filter.tids {
+        // The id may be watched as a process already.
+        let bits = if filter.pids.iter().any(|pid| pid.0 == tid.0) {
+            WATCH_PROCESS | WATCH_THREAD
+        } else {
+            WATCH_THREAD
+        };
+        watch(ebpf, tid.0, bits)?;
+    }
+    let mut comms: HashMap<&mut MapData, [u8; COMM_LEN], u8> = typed_map(ebpf, "COMMS")?;
+    for comm in &filter.comms {
+        comms
+            .insert(comm.0, 1, 0)
+            .map_err(|error| refused(&error))?;
+    }
+    let mut uids: HashMap<&mut MapData, u32, u8> = typed_map(ebpf, "UIDS")?;
+    for uid in &filter.uids {
+        uids.insert(uid, 1, 0).map_err(|error| refused(&error))?;
+    }
+    let mut cgroups: CgroupArray<&mut MapData> = typed_map(ebpf, "CGROUPS")?;
+    for (index, path) in (0..).zip(&filter.cgroups) {
+        let name = path.display();
+        let dir = File::open(path)
+            .map_err(|error| ProbeError::from_io(format!("open cgroup {name}"), error))?;
+        cgroups.set(index, dir, 0).map_err(|_| {
+            ProbeError::Request(format!(
+                "{name} is not a directory of cgroup v2: give one below the mount of type cgroup2"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// Adds a task to the filter; `bits` are `WATCH_*`.
+pub(super) fn watch(ebpf: &mut Ebpf, id: u32, bits: u32) -> Result<(), ProbeError> {
+    let mut watched: HashMap<&mut MapData, u32, u32> = typed_map(ebpf, "WATCHED")?;
+    watched.insert(id, bits, 0).map_err(|_| {
+        ProbeError::Request(format!(
+            "can't watch task {id}: at most {WATCHED_TASKS} tasks can be watched at a time"
+        ))
+    })
+}
+
+/// A map of the object as what it is.
+pub(super) fn typed_map<'a, M>(ebpf: &'a mut Ebpf, name: &str) -> Result<M, ProbeError>
+where
+    M: TryFrom<&'a mut Map, Error = aya::maps::MapError>,
+{
+    let map = ebpf.map_mut(name).ok_or_else(|| missing(name))?;
+    M::try_from(map).map_err(|error| refused(&error))
+}
+
+/// Loads one program of the object into the kernel.
+pub(super) fn load_program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a Program, ProbeError> {
+    let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+    match program {
+        Program::PerfEvent(program) => program.load(),
+        Program::TracePoint(program) => program.load(),
+        _ => return Err(missing(name)),
+    }
+    .map_err(|error| refused(&error))?;
+    Ok(program)
+}
+
+/// The descriptor of a loaded program.
+pub(super) fn program_fd(program: &Program) -> Result<BorrowedFd<'_>, ProbeError> {
+    match program.fd() {
+        Ok(fd) => Ok(fd.as_fd()),
+        Err(error) => Err(refused(&error)),
+    }
+}
+
+/// What it means if the object lacks something.
+pub(super) fn missing(name: &str) -> ProbeError {
+    ProbeError::Load(format!(
+        "'{name}' is not in the kernel-side object; build it anew with 'cargo xtask build-ebpf'"
+    ))
+}
+
+/// What an error of aya means: the system's answer, if there is one below.
+pub(super) fn refused(error: &(dyn Error + 'static)) -> ProbeError {
+    let mut cause = Some(error);
+    while let Some(current) = cause {
+        if let Some(io) = current.downcast_ref::<io::Error>()
+            && let Some(code @ (libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EMFILE)) =
+                io.raw_os_error()
+        {
+            // EACCES comes with the verifier's log, and then is no question of privileges.
+            let verifier = error.to_string().contains("Verifier output");
+            if !(verifier && code == libc::EACCES) {
+                let io = io::Error::from_raw_os_error(code);
+                return ProbeError::from_io("load the kernel-side programs", io);
+            }
+        }
+        cause = current.source();
+    }
+    ProbeError::Load(error.to_string())
+}

@@ -1,0 +1,263 @@
+//! System calls that no crate in use wraps: perf events, their mapped buffers, map updates in
+//! batches, a private tracefs.
+//!
+//! Typed arguments -> `io::Result`. The only file of this module with unsafe code; nothing here
+//! decides anything.
+
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use aya::Pod;
+use aya_obj::generated::{
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_cmd, perf_event_attr,
+    perf_event_mmap_page,
+};
+use bytes::{BufMut, BytesMut};
+use profiler_common::control::Counters;
+
+/// [`Counters`] as a value of a BPF map.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct CountersValue(pub(super) Counters);
+
+// SAFETY: Counters is repr(C) and made of u64 only: no padding, every bit pattern is valid.
+unsafe impl Pod for CountersValue {}
+
+/// An attribute block with nothing set but its size.
+pub(super) fn empty_attr() -> perf_event_attr {
+    // SAFETY: a C structure of integers, for which all zeros is "nothing asked for".
+    let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+    attr.size = size_of::<perf_event_attr>() as u32;
+    attr
+}
+
+/// `perf_event_open(2)`; -1 for any process or processor.
+pub(super) fn perf_event_open(attr: &perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    // SAFETY: `attr` lives through the call and says its own size; the kernel only reads it.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attr),
+            pid,
+            cpu,
+            -1,
+            u64::from(PERF_FLAG_FD_CLOEXEC),
+        )
+    };
+    owned(fd)
+}
+
+/// Has `program` run on each overflow of `event`.
+pub(super) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    ioctl(event, PERF_EVENT_IOC_SET_BPF, program.as_raw_fd())
+}
+
+/// Starts an event that was opened disabled.
+pub(super) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
+    ioctl(event, PERF_EVENT_IOC_ENABLE, 0)
+}
+
+fn ioctl(fd: BorrowedFd<'_>, request: u32, argument: libc::c_int) -> io::Result<()> {
+    // SAFETY: the requests used here take an integer argument, no pointer.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), argument) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets several elements of a map with 4-byte keys and values in one system call, or one by one on
+/// kernels that can't do that for this kind of map.
+pub(super) fn update_map(map: BorrowedFd<'_>, keys: &[u32], values: &[u32]) -> io::Result<()> {
+    debug_assert_eq!(keys.len(), values.len());
+    #[repr(C)]
+    struct Batch {
+        in_batch: u64,
+        out_batch: u64,
+        keys: u64,
+        values: u64,
+        count: u32,
+        map_fd: u32,
+        elem_flags: u64,
+        flags: u64,
+    }
+    let map_fd = map.as_raw_fd().cast_unsigned();
+    let batch = Batch {
+        in_batch: 0,
+        out_batch: 0,
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: keys.len().min(values.len()) as u32,
+        map_fd,
+        elem_flags: 0,
+        flags: 0,
+    };
+    if bpf(bpf_cmd::BPF_MAP_UPDATE_BATCH, &batch).is_ok() {
+        return Ok(());
+    }
+    #[repr(C)]
+    struct Element {
+        map_fd: u32,
+        padding: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    for (key, value) in keys.iter().zip(values) {
+        let element = Element {
+            map_fd,
+            padding: 0,
+            key: std::ptr::from_ref(key) as u64,
+            value: std::ptr::from_ref(value) as u64,
+            flags: 0,
+        };
+        bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &element)?;
+    }
+    Ok(())
+}
+
+fn bpf<T>(command: bpf_cmd, argument: &T) -> io::Result<()> {
+    // SAFETY: `argument` has the layout of bpf(2) for `command` and lives through the call, and so
+    // do the keys and values it points to.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_int,
+            std::ptr::from_ref(argument),
+            size_of::<T>(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Mounts tracefs where only the returned descriptor sees it; closing that unmounts it.
+pub(super) fn mount_tracefs() -> io::Result<OwnedFd> {
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    const CLOEXEC: libc::c_uint = 1;
+    // SAFETY: the name is a C string constant; the descriptors are passed on as integers.
+    unsafe {
+        let context = owned(libc::syscall(
+            libc::SYS_fsopen,
+            c"tracefs".as_ptr(),
+            CLOEXEC,
+        ))?;
+        let null = std::ptr::null::<libc::c_void>();
+        let created = libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            null,
+            null,
+            0,
+        );
+        if created != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        owned(libc::syscall(
+            libc::SYS_fsmount,
+            context.as_raw_fd(),
+            CLOEXEC,
+            0,
+        ))
+    }
+}
+
+/// The mapped buffer of a perf event: a page of positions, then 2^n pages of records.
+pub(super) struct PerfBuffer {
+    base: NonNull<u8>,
+    page_bytes: usize,
+    data_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and may be used from any thread; reading takes
+// `&mut self`.
+unsafe impl Send for PerfBuffer {}
+
+impl PerfBuffer {
+    /// Maps the buffer of `event`. `data_bytes` must be a power of two and whole pages.
+    pub(super) fn map(event: BorrowedFd<'_>, data_bytes: usize) -> io::Result<PerfBuffer> {
+        let page_bytes = rustix::param::page_size();
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                page_bytes + data_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>());
+        let base = base.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(PerfBuffer {
+            base,
+            page_bytes,
+            data_bytes,
+        })
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.page_bytes + self.data_bytes
+    }
+
+    /// Moves all records that are there to the end of `out`; whole records only. Returns the bytes
+    /// moved.
+    pub(super) fn take(&mut self, out: &mut BytesMut) -> usize {
+        let tail = self.position(false).load(Ordering::Relaxed);
+        // Acquire: the records are written before the kernel moves the head.
+        let head = self.position(true).load(Ordering::Acquire);
+        // The kernel never lets the head run ahead of the tail by more than the buffer.
+        let len = (head.wrapping_sub(tail) as usize).min(self.data_bytes);
+        let start = (tail as usize) & (self.data_bytes - 1);
+        let first = len.min(self.data_bytes - start);
+        // SAFETY: both pieces lie in the data pages; the kernel writes only outside of tail..head.
+        unsafe {
+            let data = self.base.as_ptr().add(self.page_bytes);
+            out.put_slice(std::slice::from_raw_parts(data.add(start), first));
+            out.put_slice(std::slice::from_raw_parts(data, len - first));
+        }
+        // Release: the records are read before the kernel may overwrite them.
+        self.position(false).store(head, Ordering::Release);
+        len
+    }
+
+    fn position(&self, head: bool) -> &AtomicU64 {
+        let offset = if head {
+            std::mem::offset_of!(perf_event_mmap_page, data_head)
+        } else {
+            std::mem::offset_of!(perf_event_mmap_page, data_tail)
+        };
+        // SAFETY: an aligned u64 within the first page, which lives as long as `self`; the kernel
+        // and we access it atomically only.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Drop for PerfBuffer {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.page_bytes + self.data_bytes) };
+    }
+}

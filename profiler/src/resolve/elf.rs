@@ -1,0 +1,406 @@
+//! What resolving needs of an ELF file: build id, segments, the sections with debug information.
+//!
+//! An open file -> [`Elf`], read with positioned reads of bounded size, never mapped into memory:
+//! the file belongs to the target, which may shorten or change it at any time. Offsets are file
+//! offsets, addresses ELF virtual addresses. Source: the System V ABI, chapters 4 and 5, and
+//! elf(5).
+//!
+//! What does not belong here: symbols and lines (blazesym reads those, see `symbolize`), and how a
+//! file is opened (`files`).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use object::read::{CompressedData, CompressionFormat};
+
+use crate::model::BuildId;
+
+/// Most program headers that are read.
+const MAX_SEGMENTS: usize = 256;
+/// Most section headers that are read.
+const MAX_SECTIONS: usize = 4096;
+/// Most bytes of one note segment or section, and of the section names.
+const MAX_NOTES_BYTES: u64 = 64 << 10;
+/// Most bytes that all compressed sections of a file may have when unpacked.
+const MAX_UNPACKED_BYTES: u64 = 256 << 20;
+/// Most bytes of a packed section that are read to check it.
+const MAX_PACKED_BYTES: u64 = 128 << 20;
+/// Most memory that unpacking `.gnu_debugdata` may need for its window.
+const XZ_MEMORY_BYTES: u64 = 64 << 20;
+
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+const PF_X: u32 = 1;
+const SHT_SYMTAB: u32 = 2;
+const SHT_NOTE: u32 = 7;
+const SHT_NOBITS: u32 = 8;
+const SHF_COMPRESSED: u64 = 1 << 11;
+const NT_GNU_BUILD_ID: u32 = 3;
+const ELFCOMPRESS_ZLIB: u32 = 1;
+const ELFCOMPRESS_ZSTD: u32 = 2;
+
+/// Why a file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ElfError {
+    /// Reading failed.
+    #[error("failed to read: {0}")]
+    Read(#[from] io::Error),
+    /// Not an ELF file of this machine's byte order.
+    #[error("not an ELF file of this byte order")]
+    Format,
+    /// A table lies outside of the file or is too large.
+    #[error("damaged: {0} out of bounds")]
+    Bounds(&'static str),
+    /// Unpacking a section would need too much memory.
+    #[error("section {0} unpacks to more than is allowed")]
+    Bomb(String),
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Offset in the file.
+    pub(super) offset: u64,
+    /// Virtual address.
+    pub(super) address: u64,
+    /// Length in the file.
+    pub(super) len: u64,
+    /// Whether it holds code.
+    pub(super) executable: bool,
+}
+
+/// A section, as far as needed to find debug information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Section {
+    /// Its name.
+    pub(super) name: String,
+    /// `SHT_*`.
+    pub(super) kind: u32,
+    flags: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// The headers of an ELF file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elf {
+    /// GNU build id.
+    pub(super) build_id: Option<BuildId>,
+    /// Loadable segments, in the order of the file.
+    pub(super) segments: Box<[Segment]>,
+    wide: bool,
+    section_table: (u64, usize, usize),
+}
+
+impl Elf {
+    /// Reads the headers of `file`.
+    pub(super) fn read(file: &File) -> Result<Elf, ElfError> {
+        let mut head = [0; 64];
+        let got = read_up_to(file, &mut head, 0)?;
+        let head = &head[..got];
+        let order = if cfg!(target_endian = "little") { 1 } else { 2 };
+        if head.len() < 52 || !head.starts_with(b"\x7fELF") || head[5] != order {
+            return Err(ElfError::Format);
+        }
+        let wide = match head[4] {
+            1 => false,
+            2 if head.len() == 64 => true,
+            _ => return Err(ElfError::Format),
+        };
+        let at = |narrow, wide_at| if wide { wide_at } else { narrow };
+        let table = word(head, at(28, 32), wide)?;
+        let count = usize::from(half(head, at(44, 56))?);
+        let sections = word(head, at(32, 40), wide)?;
+        let section_count = usize::from(half(head, at(48, 60))?);
+        let names = usize::from(half(head, at(50, 62))?);
+
+        let entry = if wide { 56 } else { 32 };
+        let mut bytes = vec![0; count.min(MAX_SEGMENTS) * entry];
+        let got = read_up_to(file, &mut bytes, table)?;
+        let mut elf = Elf {
+            wide,
+            section_table: (sections, section_count, names),
+            ..Elf::default()
+        };
+        let mut segments = Vec::new();
+        let mut notes = Vec::new();
+        for header in bytes[..got].chunks_exact(entry) {
+            let kind = u32_at(header, 0)?;
+            let flags = u32_at(header, at(24, 4))?;
+            let offset = word(header, at(4, 8), wide)?;
+            let address = word(header, at(8, 16), wide)?;
+            let len = word(header, at(16, 32), wide)?;
+            match kind {
+                PT_LOAD => segments.push(Segment {
+                    offset,
+                    address,
+                    len,
+                    executable: flags & PF_X != 0,
+                }),
+                PT_NOTE => notes.push((offset, len)),
+                _ => {}
+            }
+        }
+        elf.segments = segments.into();
+        elf.build_id = notes
+            .iter()
+            .find_map(|&(offset, len)| read_build_id(file, offset, len));
+        if elf.build_id.is_none() {
+            // A file of debug information alone has no note segment with contents.
+            elf.build_id = elf.sections(file).ok().and_then(|sections| {
+                sections
+                    .iter()
+                    .filter(|section| section.kind == SHT_NOTE)
+                    .find_map(|section| read_build_id(file, section.offset, section.len))
+            });
+        }
+        Ok(elf)
+    }
+
+    /// What to add to a file offset of the executable segment that `offset` (the start of a
+    /// mapping) lies in, to get a virtual address.
+    pub(super) fn bias(&self, offset: u64) -> u64 {
+        let covers = |segment: &&Segment| {
+            // A mapping starts at a page; the segment may start within it.
+            let first = segment.offset & !0xfff;
+            offset >= first && offset < segment.offset.saturating_add(segment.len)
+        };
+        let mut executable = self.segments.iter().filter(|segment| segment.executable);
+        let found = executable
+            .clone()
+            .find(covers)
+            .or_else(|| executable.next());
+        found.map_or(0, |segment| segment.address.wrapping_sub(segment.offset))
+    }
+
+    /// The virtual address of a file offset.
+    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
+        let covers = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.len;
+        let loaded = self.segments.iter();
+        let segment = loaded
+            .clone()
+            .filter(|segment| segment.executable)
+            .find(covers)
+            .or_else(|| loaded.clone().find(covers))?;
+        Some(
+            offset
+                .wrapping_sub(segment.offset)
+                .wrapping_add(segment.address),
+        )
+    }
+
+    /// The file offset of a virtual address.
+    pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| address.wrapping_sub(segment.address) < segment.len)?;
+        Some(
+            address
+                .wrapping_sub(segment.address)
+                .wrapping_add(segment.offset),
+        )
+    }
+
+    /// The sections, from the file that this was read from.
+    pub(super) fn sections(&self, file: &File) -> Result<Vec<Section>, ElfError> {
+        let (table, count, names) = self.section_table;
+        if table == 0 || count == 0 {
+            return Ok(Vec::new());
+        }
+        if count > MAX_SECTIONS {
+            return Err(ElfError::Bounds("section table"));
+        }
+        let entry = if self.wide { 64 } else { 40 };
+        let mut bytes = vec![0; count * entry];
+        if read_up_to(file, &mut bytes, table)? < bytes.len() {
+            return Err(ElfError::Bounds("section table"));
+        }
+        let at = |narrow, wide| if self.wide { wide } else { narrow };
+        let mut sections = Vec::with_capacity(count);
+        let mut name_offsets = Vec::with_capacity(count);
+        for header in bytes.chunks_exact(entry) {
+            name_offsets.push(u32_at(header, 0)? as usize);
+            sections.push(Section {
+                name: String::new(),
+                kind: u32_at(header, 4)?,
+                flags: word(header, at(8, 8), self.wide)?,
+                offset: word(header, at(16, 24), self.wide)?,
+                len: word(header, at(20, 32), self.wide)?,
+            });
+        }
+        let names = sections
+            .get(names)
+            .ok_or(ElfError::Bounds("section names"))?;
+        let mut text = vec![0; names.len.min(MAX_NOTES_BYTES) as usize];
+        let got = read_up_to(file, &mut text, names.offset)?;
+        for (section, offset) in sections.iter_mut().zip(name_offsets) {
+            let name = text[..got].get(offset..).unwrap_or_default();
+            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            section.name = String::from_utf8_lossy(name).into_owned();
+        }
+        Ok(sections)
+    }
+
+    /// Refuses sections that would unpack to more than is allowed, before a library without limits
+    /// unpacks them. Unpacks `.gnu_debugdata` only when there is no symbol table, as blazesym does.
+    pub(super) fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
+        let mut left = MAX_UNPACKED_BYTES;
+        let symbols = sections.iter().any(|section| section.kind == SHT_SYMTAB);
+        for section in sections {
+            let unpacked = if section.flags & SHF_COMPRESSED != 0 && section.kind != SHT_NOBITS {
+                self.unpacked_len(file, section, left)?
+            } else if section.name == ".gnu_debugdata" && !symbols {
+                let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+                let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
+                let Ok(stream) = stream else {
+                    return Err(ElfError::Bomb(section.name.clone()));
+                };
+                count_bytes(xz2::read::XzDecoder::new_stream(&bytes[..], stream), left)
+            } else {
+                0
+            };
+            left = left
+                .checked_sub(unpacked)
+                .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
+    fn unpacked_len(&self, file: &File, section: &Section, limit: u64) -> Result<u64, ElfError> {
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let (head, size_at) = if self.wide { (24, 8) } else { (12, 4) };
+        let declared = word(&bytes, size_at, self.wide)?;
+        let packed = bytes
+            .get(head..)
+            .ok_or(ElfError::Bounds("packed section"))?;
+        if declared > limit {
+            return Ok(declared);
+        }
+        match u32_at(&bytes, 0)? {
+            ELFCOMPRESS_ZLIB => {
+                // Asked for one byte more than declared, this succeeds only if there is more.
+                let longer = CompressedData {
+                    format: CompressionFormat::Zlib,
+                    data: packed,
+                    uncompressed_size: declared + 1,
+                };
+                Ok(if longer.decompress().is_ok() {
+                    u64::MAX
+                } else {
+                    declared
+                })
+            }
+            ELFCOMPRESS_ZSTD => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+                Ok(count_bytes(decoder, limit).max(declared))
+            }
+            _ => Ok(declared),
+        }
+    }
+}
+
+impl Section {
+    /// The contents as they are in the file.
+    pub(super) fn bytes(&self, file: &File, limit: u64) -> Result<Vec<u8>, ElfError> {
+        if self.len > limit {
+            return Err(ElfError::Bomb(self.name.clone()));
+        }
+        let len = self.len.min(file.metadata()?.len());
+        let mut bytes = vec![0; len as usize];
+        let got = read_up_to(file, &mut bytes, self.offset)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    }
+
+    /// Offset and length in the file.
+    #[cfg(test)]
+    pub(super) fn place(&self) -> (u64, u64) {
+        (self.offset, self.len())
+    }
+
+    /// Length in the file.
+    pub(super) fn len(&self) -> u64 {
+        if self.kind == SHT_NOBITS { 0 } else { self.len }
+    }
+}
+
+/// The build id in a run of notes, as in `/sys/kernel/notes`.
+pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<BuildId> {
+    while notes.len() >= 12 {
+        let name_len = u32_at(notes, 0).ok()? as usize;
+        let desc_len = u32_at(notes, 4).ok()? as usize;
+        let kind = u32_at(notes, 8).ok()?;
+        let name_end = name_len.checked_next_multiple_of(4)?.checked_add(12)?;
+        let name = notes.get(12..12usize.checked_add(name_len)?)?;
+        let desc = notes.get(name_end..name_end.checked_add(desc_len)?)?;
+        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && (1..=32).contains(&desc_len) {
+            return Some(BuildId(desc.into()));
+        }
+        let next = name_end.checked_add(desc_len.checked_next_multiple_of(4)?)?;
+        notes = notes.get(next..)?;
+    }
+    None
+}
+
+/// Reads until `buffer` is full or the file ends; says how many bytes there were.
+pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    if i64::try_from(offset).is_err() {
+        return Ok(0);
+    }
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset.saturating_add(got as u64)) {
+            Ok(0) => break,
+            Ok(read) => got += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+fn read_build_id(file: &File, offset: u64, len: u64) -> Option<BuildId> {
+    let mut notes = vec![0; len.min(MAX_NOTES_BYTES) as usize];
+    let got = read_up_to(file, &mut notes, offset).ok()?;
+    build_id_of_notes(&notes[..got])
+}
+
+/// How many bytes come out of `reader`: all, up to the first error, or one more than `limit`.
+fn count_bytes(mut reader: impl io::Read, limit: u64) -> u64 {
+    let mut buffer = vec![0; 64 << 10];
+    let mut count = 0;
+    while count <= limit {
+        match reader.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => count += read as u64,
+        }
+    }
+    count
+}
+
+fn half(bytes: &[u8], at: usize) -> Result<u16, ElfError> {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u16::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32, ElfError> {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}
+
+fn word(bytes: &[u8], at: usize, wide: bool) -> Result<u64, ElfError> {
+    if !wide {
+        return u32_at(bytes, at).map(u64::from);
+    }
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u64::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}

@@ -1,0 +1,535 @@
+//! What happens to processes: snapshot, fork, exec, mmap, exit.
+//!
+//! Side-band events, and /proc where there are none -> the table of processes, and
+//! [`ProcessEvent`]s.
+//!
+//! What does not belong here: the table itself (`process`), stacks (`stacks`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::files::{FileKey, MappedFile, OpenError, Root};
+use super::jit::JitProcess;
+use super::mapping::{CodeModule, CodeRange, Mappings, next_uid};
+use super::process::{GRACE_NS, ProcessState};
+use super::{ExecFacts, Resolver, proc_fs};
+use crate::model::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap};
+use crate::model::{Event, ModuleKind, Pid, ProcessChange, ProcessEvent, Tid, Timestamp};
+
+/// /proc is not read again as a whole sooner.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Most execs of one process that are noted before they are resolved.
+const MAX_EXECS: usize = 16;
+/// Longest path kept.
+const MAX_PATH_BYTES: usize = 4096;
+/// What the kernel adds to the path of a file that has no name any more.
+const DELETED: &str = " (deleted)";
+
+/// What kind of memory a mapping's name speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backing {
+    File,
+    /// A file without a place in a file system: run-time code, or a program started from memory.
+    Memory,
+    Anonymous,
+    Vdso,
+    Other,
+}
+
+impl Resolver {
+    /// Reads what already runs.
+    pub fn snapshot(&mut self, now: Timestamp) {
+        let listed = proc_fs::processes();
+        for &pid in &listed {
+            self.adopt(pid, now, None);
+        }
+        // What is known but not there any more has ended.
+        let listed: rustc_hash::FxHashSet<Pid> = listed.into_iter().collect();
+        let gone: Vec<Pid> = self
+            .processes
+            .processes()
+            .filter(|process| process.exited.is_none() && process.started < now)
+            .map(|process| process.pid)
+            .filter(|pid| pid.0 != 0 && !listed.contains(pid))
+            .collect();
+        for pid in gone {
+            self.push_change(now, Tid(pid.0), ProcessChange::Exited);
+            self.processes.vanish(pid, now);
+        }
+        self.processes.announce_all(&mut self.epoch);
+    }
+
+    /// Reads some processes of those that already run.
+    pub fn snapshot_of(&mut self, pids: &[Pid], now: Timestamp) {
+        for &pid in pids {
+            self.adopt(pid, now, None);
+        }
+        self.processes.announce_all(&mut self.epoch);
+    }
+
+    /// Makes the next event begin an epoch, because the consumer wants one.
+    pub fn begin_epoch(&mut self) {
+        self.epoch_wanted = true;
+    }
+
+    /// Looks at an event as soon as it is drained, before its turn: opens the file of a new mapping
+    /// and reads what describes a new program, while the process is still there.
+    pub fn notice(&mut self, event: &RawEvent) {
+        match &event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } if pid != parent_pid => {
+                if let Some(root) = self.root_of(*parent_pid) {
+                    self.live_roots.insert(*pid, root);
+                }
+            }
+            RawBody::Comm {
+                pid, exec: true, ..
+            } => {
+                let root = self.roots.of(*pid);
+                if let Some(root) = &root {
+                    self.live_roots.insert(*pid, root.clone());
+                }
+                let execs = self.execs.entry(*pid).or_default();
+                if execs.len() < MAX_EXECS {
+                    execs.push_back(ExecFacts {
+                        at: event.at,
+                        facts: proc_fs::facts(*pid),
+                        root,
+                    });
+                }
+            }
+            RawBody::Mmap(mmap) => self.notice_mapping(mmap),
+            _ => {}
+        }
+    }
+
+    fn notice_mapping(&mut self, mmap: &RawMmap) {
+        let path = path_of(mmap);
+        if !matches!(backing(&path), Backing::File | Backing::Memory) {
+            return;
+        }
+        let Some(key) = FileKey::of(&mmap.file, &path) else {
+            return;
+        };
+        if self.files.get(&key).is_some() {
+            return;
+        }
+        self.files.forgive(&key);
+        let root = self.root_of(mmap.pid);
+        let opened = self.files.open(&MappedFile {
+            pid: mmap.pid,
+            range: (mmap.start, mmap.start.saturating_add(mmap.len)),
+            path: &path,
+            identity: &mmap.file,
+            root: root.as_ref(),
+        });
+        if let Err(error) = opened
+            && !matches!(error, OpenError::Again)
+        {
+            self.counters.files_not_opened += 1;
+            log::debug!("pid {}: {path}: {error}", mmap.pid);
+        }
+    }
+
+    fn root_of(&mut self, pid: Pid) -> Option<Arc<Root>> {
+        if let Some(root) = self.live_roots.get(&pid) {
+            return Some(root.clone());
+        }
+        let known = self
+            .processes
+            .get(pid)
+            .and_then(|process| process.root.clone());
+        match known.or_else(|| self.roots.of(pid)) {
+            Some(root) => {
+                self.live_roots.insert(pid, root.clone());
+                Some(root)
+            }
+            // Ended already, or out of reach. What is found below our own root must be the very
+            // file all the same.
+            None => self.host.clone(),
+        }
+    }
+
+    /// Makes sure that a sample's process and thread are known.
+    pub(super) fn meet(&mut self, pid: Pid, tid: Tid, comm: Comm, at: Timestamp) {
+        let known = self.processes.get(pid).is_some_and(|process| {
+            // An id that is used again although its last life ended long ago: its fork was lost.
+            process
+                .exited
+                .is_none_or(|exited| at.since(exited) <= GRACE_NS)
+        });
+        if !known {
+            self.adopt(pid, at, Some(comm));
+        }
+        if self
+            .processes
+            .thread(tid)
+            .is_none_or(|thread| thread.pid != pid)
+        {
+            let stat = proc_fs::thread_stat(pid, tid, &self.clocks);
+            let started = stat.map_or(at, |stat| stat.started.min(at));
+            self.processes.add_thread(pid, tid, started, comm);
+        }
+    }
+
+    /// Takes a process from /proc, or updates it; one that isn't there by its name alone, if that
+    /// is given.
+    fn adopt(&mut self, pid: Pid, now: Timestamp, comm: Option<Comm>) {
+        let idle = pid.0 == 0;
+        let stat = (!idle)
+            .then(|| proc_fs::process_stat(pid, &self.clocks))
+            .flatten();
+        let Some(stat) = stat else {
+            if let Some(comm) = comm {
+                let started = if idle { Timestamp(0) } else { now };
+                let comm = if idle { idle_comm() } else { comm };
+                self.counters.processes += 1;
+                self.processes.add(ProcessState::new(pid, started, comm));
+            }
+            return;
+        };
+        let same = self.processes.is_known(pid, stat.started)
+            && self
+                .processes
+                .get(pid)
+                .is_some_and(|process| process.exited.is_none());
+        if !same {
+            self.counters.processes += 1;
+            let started = stat.started.min(now);
+            let mut process = ProcessState::new(pid, started, stat.comm);
+            process.parent = self
+                .processes
+                .get(stat.parent)
+                .map(|parent| (parent.pid, parent.started));
+            self.processes.add(process);
+        }
+        let root = self.roots.of(pid);
+        if let Some(root) = &root {
+            self.live_roots.insert(pid, root.clone());
+        }
+        let facts = proc_fs::facts(pid);
+        let executable = proc_fs::executable(pid);
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.comm = stat.comm;
+            process.root = root;
+            process.facts = Arc::new(facts.unwrap_or_default());
+            process.executable = executable.map(Into::into);
+            process.changed();
+        }
+        for tid in proc_fs::threads(pid) {
+            if self
+                .processes
+                .thread(tid)
+                .is_some_and(|thread| thread.pid == pid)
+            {
+                continue;
+            }
+            if let Some(thread) = proc_fs::thread_stat(pid, tid, &self.clocks) {
+                self.processes
+                    .add_thread(pid, tid, thread.started.min(now), thread.comm);
+            }
+        }
+        let mut mappings = Mappings::default();
+        for mmap in proc_fs::mappings(pid) {
+            self.notice_mapping(&mmap);
+            if let Some(range) = self.range_of(now, &mmap) {
+                mappings.insert(range);
+            }
+        }
+        if let Some(process) = self.processes.get_mut(pid)
+            && !process.mappings.is_like(&mappings)
+        {
+            process.mappings = Arc::new(mappings);
+        }
+    }
+
+    /// Reads /proc again after side-band events were lost.
+    pub(super) fn rescan(&mut self, now: Timestamp) {
+        if self
+            .rescanned
+            .is_some_and(|at| at.elapsed() < RESCAN_INTERVAL)
+        {
+            return;
+        }
+        self.rescanned = Some(Instant::now());
+        self.counters.rescans += 1;
+        self.snapshot(now);
+    }
+
+    pub(super) fn forked(&mut self, at: Timestamp, new: (Pid, Tid), parent: (Pid, Tid)) {
+        let ((pid, tid), (parent_pid, parent_tid)) = (new, parent);
+        let comm = self.processes.thread(parent_tid).map(|thread| thread.comm);
+        let known_parent = self.processes.get(parent_pid);
+        let comm = comm
+            .or_else(|| known_parent.map(|parent| parent.comm))
+            .unwrap_or_default();
+        if pid == parent_pid {
+            if known_parent.is_none() {
+                self.adopt(pid, at, Some(comm));
+            }
+            let known = self.processes.thread(tid);
+            if known.is_none_or(|thread| thread.exited || thread.started.since(at) == 0) {
+                self.processes.add_thread(pid, tid, at, comm);
+            }
+        } else if self.processes.is_known(pid, at)
+            && self
+                .processes
+                .get(pid)
+                .is_some_and(|process| process.exited.is_none())
+        {
+            // Forked between the start of side-band events and the snapshot, which has it.
+        } else {
+            if known_parent.is_none() {
+                self.adopt(parent_pid, at, None);
+            }
+            let child = match self.processes.get(parent_pid) {
+                Some(parent) => parent.fork(pid, at),
+                None => ProcessState::new(pid, at, comm),
+            };
+            self.counters.processes += 1;
+            self.processes.add(child);
+            self.processes.rename(pid, Tid(pid.0), comm);
+        }
+        self.push_change(at, tid, ProcessChange::Started);
+    }
+
+    pub(super) fn named(&mut self, at: Timestamp, id: (Pid, Tid), exec: bool, comm: Comm) {
+        let (pid, tid) = id;
+        self.meet(pid, tid, comm, at);
+        if exec {
+            let noticed = self.noticed_exec(pid, at);
+            let (facts, root) = match noticed {
+                Some(noticed) => (noticed.facts, noticed.root),
+                None => (None, None),
+            };
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.exec(comm, facts, root);
+            }
+        }
+        self.processes.rename(pid, tid, comm);
+        let name = self.epoch.string(&comm.text());
+        let change = if exec {
+            ProcessChange::Executed(name)
+        } else {
+            ProcessChange::Renamed(name)
+        };
+        self.push_change(at, tid, change);
+    }
+
+    fn noticed_exec(&mut self, pid: Pid, at: Timestamp) -> Option<ExecFacts> {
+        let execs = self.execs.get_mut(&pid)?;
+        while let Some(exec) = execs.pop_front() {
+            if exec.at == at {
+                return Some(exec);
+            }
+            if exec.at > at {
+                execs.push_front(exec);
+                break;
+            }
+        }
+        None
+    }
+
+    pub(super) fn mapped(&mut self, at: Timestamp, mmap: &RawMmap) {
+        if self.processes.get(mmap.pid).is_none() {
+            self.adopt(mmap.pid, at, Some(Comm::default()));
+        }
+        let Some(range) = self.range_of(at, mmap) else {
+            return;
+        };
+        let Some(process) = self.processes.get_mut(mmap.pid) else {
+            return;
+        };
+        if process.executable.is_none() && range.module.kind == ModuleKind::File {
+            // The kernel maps the program first, then its interpreter.
+            process.executable = Some(Arc::from(&*range.module.path));
+            process.changed();
+        }
+        Arc::make_mut(&mut process.mappings).insert(range);
+    }
+
+    pub(super) fn exited(&mut self, at: Timestamp, pid: Pid, tid: Tid) {
+        if self
+            .processes
+            .thread(tid)
+            .is_none_or(|thread| thread.pid != pid || thread.exited)
+        {
+            return;
+        }
+        self.push_change(at, tid, ProcessChange::Exited);
+        self.processes.exit(pid, tid, at);
+    }
+
+    fn push_change(&mut self, at: Timestamp, tid: Tid, change: ProcessChange) {
+        if let Some(thread) = self.processes.announce_thread(tid, None, &mut self.epoch) {
+            self.push(Event::Process(ProcessEvent { at, thread, change }));
+        }
+    }
+
+    fn range_of(&mut self, at: Timestamp, mmap: &RawMmap) -> Option<CodeRange> {
+        let end = mmap.start.checked_add(mmap.len)?;
+        let path = path_of(mmap);
+        let module = self.module_of(mmap, &path);
+        let offset = match module.kind {
+            ModuleKind::File => mmap.file_offset,
+            ModuleKind::Vdso => 0,
+            _ => mmap.start,
+        };
+        Some(CodeRange {
+            start: mmap.start,
+            end,
+            offset,
+            mapped: (mmap.start, end),
+            at,
+            module,
+            identity: Arc::new(mmap.file.clone()),
+        })
+    }
+
+    fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Arc<CodeModule> {
+        let key = FileKey::of(&mmap.file, path);
+        match backing(path) {
+            Backing::File => self.file_module(mmap, path, key),
+            Backing::Memory => {
+                let file = key.as_ref().and_then(|key| self.files.get(key));
+                if file.is_some_and(|file| file.elf.is_some()) {
+                    self.file_module(mmap, path, key)
+                } else {
+                    self.jit_module(mmap.pid)
+                }
+            }
+            Backing::Anonymous => self.jit_module(mmap.pid),
+            Backing::Vdso => match &self.vdso {
+                // That of a 32-bit process lies below 4 GiB, and is another one.
+                Some((module, _)) if mmap.start > u64::from(u32::MAX) => module.clone(),
+                _ => self.named_module(ModuleKind::Unknown, path),
+            },
+            Backing::Other => self.named_module(ModuleKind::Unknown, path),
+        }
+    }
+
+    fn file_module(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
+        let file = key.as_ref().and_then(|key| self.files.get(key));
+        let place = (Box::from(path), key.clone());
+        let known = self.modules.get(&place).and_then(std::sync::Weak::upgrade);
+        if let Some(known) = &known
+            && known.elf.is_some()
+        {
+            return known.clone();
+        }
+        let elf = file.and_then(|file| file.elf.clone());
+        if let Some(known) = known
+            && elf.is_none()
+        {
+            return known;
+        }
+        let told = match &mmap.file {
+            FileIdentity::BuildId(id) => Some(id.clone()),
+            FileIdentity::Inode { .. } => None,
+        };
+        let module = Arc::new(CodeModule {
+            uid: next_uid(),
+            kind: ModuleKind::File,
+            path: path.into(),
+            build_id: told.or_else(|| elf.as_ref()?.build_id.clone()),
+            bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
+            key,
+            elf,
+            jit: None,
+        });
+        self.modules.insert(place, Arc::downgrade(&module));
+        module
+    }
+
+    fn named_module(&mut self, kind: ModuleKind, path: &str) -> Arc<CodeModule> {
+        let place = (Box::from(path), None);
+        if let Some(known) = self.modules.get(&place).and_then(std::sync::Weak::upgrade) {
+            return known;
+        }
+        let module = Arc::new(module_named(kind, path, None));
+        self.modules.insert(place, Arc::downgrade(&module));
+        module
+    }
+
+    fn jit_module(&mut self, pid: Pid) -> Arc<CodeModule> {
+        let Some(process) = self.processes.get(pid) else {
+            return self.named_module(ModuleKind::Unknown, "//anon");
+        };
+        if let Some(module) = &process.jit {
+            return module.clone();
+        }
+        // A child that was forked but runs no new program has ids of its own.
+        let facts = if process.facts.uid.is_none() || process.facts.namespace_pids.is_empty() {
+            proc_fs::facts(pid).map_or_else(|| process.facts.clone(), Arc::new)
+        } else {
+            process.facts.clone()
+        };
+        let jit = JitProcess {
+            pid,
+            namespace_pid: facts.namespace_pids.last().copied().unwrap_or(pid),
+            uid: facts.uid,
+            root: process.root.clone(),
+        };
+        // Two lives of one id in an epoch must not share frames, whose addresses are absolute.
+        let place = |path: &str| (Box::from(path), None);
+        let mut path = format!("[jit {pid}]");
+        let mut life = 2;
+        while self.modules.contains_key(&place(&path)) {
+            path = format!("[jit {pid} life {life}]");
+            life += 1;
+        }
+        let module = Arc::new(module_named(ModuleKind::Jit, &path, Some(Arc::new(jit))));
+        self.modules.insert(place(&path), Arc::downgrade(&module));
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.jit = Some(module.clone());
+        }
+        module
+    }
+}
+
+/// The idle tasks of all processors have pid 0 and, but here, a name each.
+pub(super) fn idle_comm() -> Comm {
+    Comm::from_bytes(b"swapper")
+}
+
+fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> CodeModule {
+    CodeModule {
+        uid: next_uid(),
+        kind,
+        path: path.into(),
+        build_id: None,
+        bias: 0,
+        key: None,
+        elf: None,
+        jit,
+    }
+}
+
+/// The path of a mapping, without what the kernel adds to deleted ones.
+fn path_of(mmap: &RawMmap) -> String {
+    let path = &mmap.path[..mmap.path.len().min(MAX_PATH_BYTES)];
+    let path = String::from_utf8_lossy(path);
+    path.strip_suffix(DELETED).unwrap_or(&path).to_owned()
+}
+
+fn backing(path: &str) -> Backing {
+    if path == "[vdso]" {
+        Backing::Vdso
+    } else if path.is_empty()
+        || path.starts_with("//anon")
+        || path.starts_with("[heap]")
+        || path.starts_with("[stack")
+        || path.starts_with("[anon")
+        || path.starts_with("/dev/zero")
+        || path.starts_with("/SYSV")
+    {
+        Backing::Anonymous
+    } else if path.starts_with("/memfd:") {
+        Backing::Memory
+    } else if path.starts_with('/') {
+        Backing::File
+    } else {
+        Backing::Other
+    }
+}

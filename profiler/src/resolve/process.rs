@@ -1,0 +1,375 @@
+//! Processes and threads: who they are, what they map, how they end.
+//!
+//! Identity is id and start time, since ids are used again. A fork inherits everything, an exec
+//! replaces the program, an exit is final; what has ended is kept for a short while, for events that
+//! are still on their way, and then dropped. Times are those of the events.
+//!
+//! What does not belong here: reading /proc (`proc_fs`), opening files (`files`), when what happens
+//! (the [`super::Resolver`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::files::Root;
+use super::intern::EpochTables;
+use super::mapping::{CodeModule, Mappings};
+use super::proc_fs::Facts;
+use crate::model::raw::Comm;
+use crate::model::{Pid, Process, ProcessId, Thread, ThreadId, Tid, Timestamp};
+
+/// How long what has ended is kept.
+pub(super) const GRACE_NS: u64 = 2_000_000_000;
+/// Start times from /proc are exact to a tick of 10 ms; those closer than this are the same.
+const START_SLACK_NS: u64 = 25_000_000;
+/// Most processes kept; beyond, what has ended goes first.
+const MAX_PROCESSES: usize = 100_000;
+
+/// One life of a process.
+#[derive(Clone, Debug)]
+pub(super) struct ProcessState {
+    /// Process id.
+    pub(super) pid: Pid,
+    /// Start.
+    pub(super) started: Timestamp,
+    /// Which life of which process made it.
+    pub(super) parent: Option<(Pid, Timestamp)>,
+    /// Name.
+    pub(super) comm: Comm,
+    /// Path of the executable; none until it is mapped.
+    pub(super) executable: Option<Arc<str>>,
+    /// What /proc says.
+    pub(super) facts: Arc<Facts>,
+    /// Its executable memory.
+    pub(super) mappings: Arc<Mappings>,
+    /// Its root directory.
+    pub(super) root: Option<Arc<Root>>,
+    /// Code that it makes at run time.
+    pub(super) jit: Option<Arc<CodeModule>>,
+    /// Threads that have not ended.
+    pub(super) threads: u32,
+    /// When the last thread ended.
+    pub(super) exited: Option<Timestamp>,
+    /// Under which id it was announced, in which epoch; none after a change.
+    announced: Option<(u32, ProcessId)>,
+}
+
+impl ProcessState {
+    /// A process of which nothing but its name is known.
+    pub(super) fn new(pid: Pid, started: Timestamp, comm: Comm) -> ProcessState {
+        ProcessState {
+            pid,
+            started,
+            parent: None,
+            comm,
+            executable: None,
+            facts: Arc::default(),
+            mappings: Arc::default(),
+            root: None,
+            jit: None,
+            threads: 0,
+            exited: None,
+            announced: None,
+        }
+    }
+
+    /// A child, as it is right after fork.
+    pub(super) fn fork(&self, pid: Pid, at: Timestamp) -> ProcessState {
+        ProcessState {
+            pid,
+            started: at,
+            parent: Some((self.pid, self.started)),
+            facts: if self.facts.namespace_pids.is_empty() {
+                self.facts.clone()
+            } else {
+                // Its pids in nested namespaces are its own.
+                Arc::new(Facts {
+                    namespace_pids: Box::default(),
+                    ..(*self.facts).clone()
+                })
+            },
+            jit: None,
+            threads: 0,
+            exited: None,
+            announced: None,
+            ..self.clone()
+        }
+    }
+
+    /// What a new program inherits.
+    pub(super) fn exec(&mut self, comm: Comm, facts: Option<Facts>, root: Option<Arc<Root>>) {
+        self.comm = comm;
+        self.executable = None;
+        self.mappings = Arc::default();
+        self.jit = None;
+        if let Some(facts) = facts {
+            self.facts = Arc::new(facts);
+        }
+        if root.is_some() {
+            self.root = root;
+        }
+        self.announced = None;
+    }
+
+    /// Notes that something that is announced has changed.
+    pub(super) fn changed(&mut self) {
+        self.announced = None;
+    }
+}
+
+/// One life of a thread.
+#[derive(Clone, Debug)]
+pub(super) struct ThreadState {
+    /// Its process.
+    pub(super) pid: Pid,
+    /// Start.
+    pub(super) started: Timestamp,
+    /// Name.
+    pub(super) comm: Comm,
+    /// Whether it has ended.
+    pub(super) exited: bool,
+    announced: Option<(u32, ThreadId)>,
+}
+
+/// All processes and threads.
+#[derive(Debug, Default)]
+pub(super) struct ProcessTable {
+    processes: FxHashMap<Pid, ProcessState>,
+    threads: FxHashMap<Tid, ThreadState>,
+    ended: VecDeque<(Timestamp, Ended)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    Process(Pid, Timestamp),
+    Thread(Tid, Timestamp),
+}
+
+impl ProcessTable {
+    /// A process.
+    pub(super) fn get(&self, pid: Pid) -> Option<&ProcessState> {
+        self.processes.get(&pid)
+    }
+
+    /// A process, to change it.
+    pub(super) fn get_mut(&mut self, pid: Pid) -> Option<&mut ProcessState> {
+        self.processes.get_mut(&pid)
+    }
+
+    /// A thread.
+    pub(super) fn thread(&self, tid: Tid) -> Option<&ThreadState> {
+        self.threads.get(&tid)
+    }
+
+    /// How many processes are known.
+    pub(super) fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// All processes.
+    pub(super) fn processes(&self) -> impl Iterator<Item = &ProcessState> {
+        self.processes.values()
+    }
+
+    /// Whether a start time, as exact as /proc gives it, may be that of the process known by this
+    /// id.
+    pub(super) fn is_known(&self, pid: Pid, started: Timestamp) -> bool {
+        self.processes
+            .get(&pid)
+            .is_some_and(|known| known.started.0.abs_diff(started.0) <= START_SLACK_NS)
+    }
+
+    /// Adds a process, in place of an earlier life of that id. Its main thread comes with it.
+    pub(super) fn add(&mut self, process: ProcessState) {
+        let (pid, started, comm) = (process.pid, process.started, process.comm);
+        self.processes.insert(pid, process);
+        self.add_thread(pid, Tid(pid.0), started, comm);
+        if self.processes.len() > MAX_PROCESSES {
+            self.shrink();
+        }
+    }
+
+    /// Adds a thread, in place of an earlier life of that id.
+    pub(super) fn add_thread(&mut self, pid: Pid, tid: Tid, started: Timestamp, comm: Comm) {
+        let thread = ThreadState {
+            pid,
+            started,
+            comm,
+            exited: false,
+            announced: None,
+        };
+        let before = self.threads.insert(tid, thread);
+        let counted =
+            before.is_some_and(|before| before.pid == pid && !before.exited && tid.0 != pid.0);
+        if !counted && let Some(process) = self.processes.get_mut(&pid) {
+            process.threads += 1;
+        }
+    }
+
+    /// Gives a thread a new name.
+    pub(super) fn rename(&mut self, pid: Pid, tid: Tid, comm: Comm) {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.comm = comm;
+            thread.announced = None;
+        }
+        if tid.0 == pid.0
+            && let Some(process) = self.processes.get_mut(&pid)
+        {
+            process.comm = comm;
+            process.announced = None;
+        }
+    }
+
+    /// Notes the end of a thread; with the last one its process ends.
+    pub(super) fn exit(&mut self, pid: Pid, tid: Tid, at: Timestamp) {
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return;
+        };
+        if thread.pid != pid || std::mem::replace(&mut thread.exited, true) {
+            return;
+        }
+        self.ended
+            .push_back((at, Ended::Thread(tid, thread.started)));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.threads = process.threads.saturating_sub(1);
+            if process.threads == 0 && process.exited.is_none() {
+                process.exited = Some(at);
+                self.ended
+                    .push_back((at, Ended::Process(pid, process.started)));
+            }
+        }
+    }
+
+    /// Notes that a process has ended with all its threads, unseen.
+    pub(super) fn vanish(&mut self, pid: Pid, at: Timestamp) {
+        let threads = self.threads.iter_mut();
+        for (&tid, thread) in threads.filter(|(_, thread)| thread.pid == pid && !thread.exited) {
+            thread.exited = true;
+            self.ended
+                .push_back((at, Ended::Thread(tid, thread.started)));
+        }
+        if let Some(process) = self.processes.get_mut(&pid)
+            && process.exited.is_none()
+        {
+            process.threads = 0;
+            process.exited = Some(at);
+            self.ended
+                .push_back((at, Ended::Process(pid, process.started)));
+        }
+    }
+
+    /// Drops what ended long enough before `now`.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        while let Some(&(at, ended)) = self.ended.front()
+            && now.since(at) > GRACE_NS
+        {
+            self.ended.pop_front();
+            self.drop_ended(ended);
+        }
+    }
+
+    fn shrink(&mut self) {
+        let half = self.ended.len() / 2;
+        for (_, ended) in self.ended.drain(..half).collect::<Vec<_>>() {
+            self.drop_ended(ended);
+        }
+    }
+
+    fn drop_ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Process(pid, started) => {
+                let same = |process: &ProcessState| process.started == started;
+                if self.processes.get(&pid).is_some_and(same) {
+                    self.processes.remove(&pid);
+                }
+            }
+            Ended::Thread(tid, started) => {
+                let same = |thread: &ThreadState| thread.started == started && thread.exited;
+                if self.threads.get(&tid).is_some_and(same) {
+                    self.threads.remove(&tid);
+                }
+            }
+        }
+    }
+
+    /// The id of a process in this epoch, announced if need be.
+    pub(super) fn announce(&mut self, pid: Pid, epoch: &mut EpochTables) -> Option<ProcessId> {
+        let process = self.processes.get(&pid)?;
+        if let Some((number, id)) = process.announced
+            && number == epoch.number
+        {
+            return Some(id);
+        }
+        let parent = process.parent.and_then(|(pid, started)| {
+            let parent = self.processes.get(&pid)?;
+            let (number, id) = parent.announced?;
+            (parent.started == started && number == epoch.number).then_some(id)
+        });
+        let facts = &process.facts;
+        let definition = Process {
+            pid,
+            started: process.started,
+            parent,
+            name: epoch.string(&process.comm.text()),
+            executable: process.executable.as_deref().map(|path| epoch.string(path)),
+            command: facts.command.as_deref().map(|text| epoch.string(text)),
+            namespace_pids: facts.namespace_pids.to_vec(),
+            uid: facts.uid,
+            cgroup: facts.cgroup.as_deref().map(|path| epoch.string(path)),
+        };
+        let id = epoch.process(definition);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.announced = Some((epoch.number, id));
+        }
+        Some(id)
+    }
+
+    /// The id of a thread in this epoch, announced if need be. A name that differs from the known
+    /// one is newer.
+    pub(super) fn announce_thread(
+        &mut self,
+        tid: Tid,
+        comm: Option<Comm>,
+        epoch: &mut EpochTables,
+    ) -> Option<ThreadId> {
+        let thread = self.threads.get(&tid)?;
+        let known = comm.is_none_or(|comm| comm == thread.comm);
+        if let Some((number, id)) = thread.announced
+            && number == epoch.number
+            && known
+        {
+            return Some(id);
+        }
+        let pid = thread.pid;
+        if !known && let Some(comm) = comm {
+            self.rename(pid, tid, comm);
+        }
+        let process = self.announce(pid, epoch)?;
+        let thread = self.threads.get_mut(&tid)?;
+        let definition = Thread {
+            process,
+            tid,
+            started: thread.started,
+            name: epoch.string(&thread.comm.text()),
+        };
+        let id = epoch.thread(definition);
+        thread.announced = Some((epoch.number, id));
+        Some(id)
+    }
+
+    /// Announces all processes that live, parents first.
+    pub(super) fn announce_all(&mut self, epoch: &mut EpochTables) {
+        let living = self
+            .processes
+            .values()
+            .filter(|process| process.exited.is_none());
+        let mut pids: Vec<_> = living
+            .map(|process| (process.started, process.pid))
+            .collect();
+        pids.sort_unstable();
+        for (_, pid) in pids {
+            self.announce(pid, epoch);
+        }
+    }
+}

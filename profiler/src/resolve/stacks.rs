@@ -1,0 +1,332 @@
+//! Stacks: addresses to frames, and a cache in front of it.
+//!
+//! The bytes of a stack -> [`StackId`]. A stack that was seen before under the same mappings costs
+//! one hash and one lookup. Callers are looked up one byte before their return address, so that a
+//! call that ends a function is not taken for the next one.
+//!
+//! What does not belong here: process events (`events`), names of files (`names`).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::fs::MemfdFlags;
+
+use super::Resolver;
+use super::elf::read_up_to;
+use super::files::{MappedFile, TargetFile};
+use super::kernel::{Kernel, KernelFiles};
+use super::mapping::{CodeModule, CodeRange, next_uid};
+use super::symbolize::{Answer, FunctionInfo};
+use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackId, UnknownReason};
+
+/// Most stacks that are remembered.
+const MAX_STACKS: usize = 100_000;
+/// Longest vDSO.
+const MAX_VDSO_BYTES: u64 = 1 << 20;
+/// The kernel's symbols are not read again sooner.
+const KERNEL_INTERVAL: Duration = Duration::from_secs(10);
+/// Most kernel addresses that wait for that.
+const MAX_KERNEL_WAITING: usize = 10_000;
+/// The kernel's mappings have no generation; those of processes start at 1.
+const KERNEL: u64 = 0;
+
+impl Resolver {
+    /// The user stack of a sample.
+    pub(super) fn user_stack(&mut self, pid: Pid, bytes: &Bytes) -> Option<StackId> {
+        if bytes.len() < 8 {
+            return None;
+        }
+        let generation = self.processes.get(pid)?.mappings.generation();
+        let key = (generation, hash(bytes, self.seed));
+        if let Some(&stack) = self.stacks.get(&key) {
+            self.counters.stacks_known += 1;
+            return Some(stack);
+        }
+        let mappings = self.processes.get(pid)?.mappings.clone();
+        let addresses = self.code_addresses(bytes);
+        let mut stack = None;
+        for (depth, &address) in addresses.iter().enumerate().rev() {
+            let frame = match mappings.find(address) {
+                Some(range) => self.user_frame(pid, range, address, depth == 0),
+                None => {
+                    let (frame, new) = self.epoch.frame(FrameKind::Native, None, address);
+                    if new {
+                        self.define(frame, None, &Answer::Unknown(UnknownReason::NoMapping));
+                    }
+                    frame
+                }
+            };
+            stack = Some(self.epoch.stack(stack, frame));
+        }
+        self.addresses = addresses;
+        self.remember(key, stack?);
+        stack
+    }
+
+    /// The kernel stack of a sample.
+    pub(super) fn kernel_stack(&mut self, bytes: &Bytes) -> Option<StackId> {
+        if bytes.len() < 8 {
+            return None;
+        }
+        let key = (KERNEL, hash(bytes, self.seed));
+        if let Some(&stack) = self.stacks.get(&key) {
+            self.counters.stacks_known += 1;
+            return Some(stack);
+        }
+        let addresses = self.code_addresses(bytes);
+        let mut stack = None;
+        for &address in addresses.iter().rev() {
+            let frame = self.kernel_frame(address);
+            stack = Some(self.epoch.stack(stack, frame));
+        }
+        self.addresses = addresses;
+        self.remember(key, stack?);
+        stack
+    }
+
+    /// Addresses inside the instructions that a stack speaks of, leaf first.
+    fn code_addresses(&mut self, bytes: &Bytes) -> Vec<u64> {
+        let mut addresses = std::mem::take(&mut self.addresses);
+        addresses.clear();
+        let words = bytes.as_chunks::<8>().0.iter();
+        addresses.extend(words.map(|word| u64::from_ne_bytes(*word)));
+        for caller in addresses.iter_mut().skip(1) {
+            *caller = caller.saturating_sub(1);
+        }
+        addresses
+    }
+
+    fn remember(&mut self, key: (u64, u64), stack: StackId) {
+        self.counters.stacks_new += 1;
+        if self.stacks.len() >= MAX_STACKS {
+            self.stacks.clear();
+        }
+        self.stacks.insert(key, stack);
+    }
+
+    fn user_frame(&mut self, pid: Pid, range: &CodeRange, address: u64, leaf: bool) -> FrameId {
+        if let Some(process) = self.processes.announce(pid, &mut self.epoch) {
+            self.epoch.mapping(process, range);
+        }
+        let module = &range.module;
+        let at = match module.kind {
+            ModuleKind::Jit | ModuleKind::Unknown => address,
+            _ => range.frame_address(address),
+        };
+        let (frame, new) = self.epoch.frame(kind_of(module), Some(module), at);
+        if new {
+            self.name(pid, range, frame, at, leaf);
+        }
+        frame
+    }
+
+    /// Says what a new frame of this epoch means, or asks.
+    fn name(&mut self, pid: Pid, range: &CodeRange, frame: FrameId, at: u64, leaf: bool) {
+        let module = &range.module;
+        if let Some(known) = self.names.get(module.uid, at) {
+            self.define(frame, Some(module), &known.answer);
+            if let Some((start, bytes)) = &known.code {
+                self.epoch.code(module, *start, bytes);
+            }
+            return;
+        }
+        if self.names.is_waiting(module.uid, at) {
+            return;
+        }
+        let file = match module.kind {
+            ModuleKind::Jit => None,
+            ModuleKind::Vdso => self.vdso.as_ref().map(|(_, file)| file.clone()),
+            _ => self.file_of(pid, range),
+        };
+        let reason = match module.kind {
+            ModuleKind::Jit => None,
+            ModuleKind::Unknown => Some(UnknownReason::NoSymbol),
+            _ => match &file {
+                None => Some(UnknownReason::NoFile),
+                Some(file) if file.elf.is_none() => Some(UnknownReason::BadFile),
+                Some(_) => None,
+            },
+        };
+        let wants_code = leaf && self.keep_code;
+        let reason = match reason {
+            None if self.names.want(module, at, wants_code, file) => return,
+            None => UnknownReason::GaveUp,
+            Some(reason) => reason,
+        };
+        self.define(frame, Some(module), &Answer::Unknown(reason));
+    }
+
+    /// The file behind a mapping, opened again if it was closed.
+    fn file_of(&mut self, pid: Pid, range: &CodeRange) -> Option<Arc<TargetFile>> {
+        if let Some(file) = range
+            .module
+            .key
+            .as_ref()
+            .and_then(|key| self.files.get(key))
+        {
+            return Some(file);
+        }
+        let mapped = MappedFile {
+            pid,
+            range: range.mapped,
+            path: &range.module.path,
+            identity: &range.identity,
+            root: self
+                .processes
+                .get(pid)
+                .and_then(|process| process.root.as_ref())
+                .or(self.host.as_ref()),
+        };
+        self.files.open(&mapped).ok()
+    }
+
+    fn kernel_frame(&mut self, address: u64) -> FrameId {
+        let place = self.kernel.place(address);
+        let module = place.module.as_deref();
+        let (frame, new) = self.epoch.frame(FrameKind::Kernel, module, place.address);
+        if !new {
+            return frame;
+        }
+        if module.is_none()
+            && !self.kernel.is_restricted()
+            && self.kernel_waiting.len() < MAX_KERNEL_WAITING
+        {
+            // A module or BPF program that was loaded meanwhile: answered after a reload.
+            self.kernel_waiting.insert(address, Instant::now());
+            return frame;
+        }
+        let answer = kernel_answer(&self.kernel, address);
+        self.define(frame, module, &answer);
+        frame
+    }
+
+    /// Reads the kernel's symbols again, on a thread of its own and not too often.
+    pub(super) fn reload_kernel(&mut self) {
+        if self.kernel_loading.is_some() || self.kernel_loaded.elapsed() < KERNEL_INTERVAL {
+            return;
+        }
+        let (done, loading) = channel();
+        let thread = std::thread::Builder::new().name("symbols-kernel".to_owned());
+        let started = thread.spawn(move || {
+            // Nobody waits any more if this fails.
+            let _ = done.send(Kernel::load(&KernelFiles::default()));
+        });
+        if started.is_ok() {
+            self.kernel_loaded = Instant::now();
+            self.kernel_loading = Some(loading);
+        }
+    }
+}
+
+/// What a kernel address means.
+pub(super) fn kernel_answer(kernel: &Kernel, address: u64) -> Answer {
+    match kernel.symbol(address) {
+        Some(symbol) => {
+            let function = FunctionInfo {
+                name: symbol.name.into(),
+                linkage_name: None,
+                file: None,
+                start: Some(symbol.start),
+                size: symbol.size,
+            };
+            Answer::Lines([(Arc::new(function), 0)].into())
+        }
+        None => Answer::Unknown(UnknownReason::NoSymbol),
+    }
+}
+
+/// What kind of frames a module has.
+pub(super) fn kind_of(module: &CodeModule) -> FrameKind {
+    match module.kind {
+        ModuleKind::Jit => FrameKind::Jit,
+        ModuleKind::Kernel | ModuleKind::KernelModule => FrameKind::Kernel,
+        _ => FrameKind::Native,
+    }
+}
+
+/// The vDSO as it is in this process: the same in all processes of this architecture.
+pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
+    let own = super::proc_fs::mappings(Pid(std::process::id()));
+    let mapping = own.iter().find(|mapping| &*mapping.path == b"[vdso]")?;
+    let memory = std::fs::File::open("/proc/self/mem").ok()?;
+    let mut bytes = vec![0; mapping.len.min(MAX_VDSO_BYTES) as usize];
+    let got = read_up_to(&memory, &mut bytes, mapping.start).ok()?;
+    let copy: OwnedFd = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC).ok()?;
+    let copy = std::fs::File::from(copy);
+    std::os::unix::fs::FileExt::write_all_at(&copy, &bytes[..got], 0).ok()?;
+    let stat = rustix::fs::fstat(&copy).ok()?;
+    let mut file = TargetFile::new(copy, &stat, "[vdso]", None);
+    file.trusted = true;
+    let elf = file.elf.clone()?;
+    let module = CodeModule {
+        uid: next_uid(),
+        kind: ModuleKind::Vdso,
+        path: "[vdso]".into(),
+        build_id: elf.build_id.clone(),
+        bias: elf.bias(0),
+        key: None,
+        elf: Some(elf),
+        jit: None,
+    };
+    Some((Arc::new(module), Arc::new(file)))
+}
+
+/// Hash of a stack's bytes. Two independent lanes of folded multiplication keep up with memory.
+fn hash(bytes: &Bytes, seed: u64) -> u64 {
+    let fold = |a: u64, b: u64| {
+        let wide = u128::from(a) * u128::from(b);
+        (wide as u64) ^ (wide >> 64) as u64
+    };
+    const A: u64 = 0x9e37_79b9_7f4a_7c15;
+    const B: u64 = 0xd6e8_feb8_6659_fd93;
+    let (mut left, mut right) = (seed ^ A, seed.rotate_left(32) ^ bytes.len() as u64);
+    let (pairs, rest) = bytes.as_chunks::<16>();
+    for pair in pairs {
+        let (first, second) = pair.split_at(8);
+        left = fold(left ^ word(first), A);
+        right = fold(right ^ word(second), B);
+    }
+    left = fold(left ^ word(rest), A);
+    fold(left ^ B, right ^ A)
+}
+
+/// Up to eight bytes as a number.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let len = bytes.len().min(8);
+    word[..len].copy_from_slice(&bytes[..len]);
+    u64::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_depends_on_each_byte_and_the_order() {
+        let bytes = |addresses: &[u64]| -> Bytes {
+            addresses
+                .iter()
+                .flat_map(|address| address.to_ne_bytes())
+                .collect()
+        };
+        let mut seen = std::collections::HashSet::new();
+        let base: Vec<u64> = (0..9).map(|index| 0x5555_0000 + index * 0x10).collect();
+        assert!(seen.insert(hash(&bytes(&base), 1)));
+        assert!(seen.insert(hash(&bytes(&base), 2)));
+        for index in 0..base.len() {
+            assert!(seen.insert(hash(&bytes(&base[..index]), 1)));
+            for bit in 0..64 {
+                let mut changed = base.clone();
+                changed[index] ^= 1 << bit;
+                assert!(seen.insert(hash(&bytes(&changed), 1)));
+            }
+        }
+        let mut swapped = base.clone();
+        swapped.swap(0, 2);
+        assert!(seen.insert(hash(&bytes(&swapped), 1)));
+    }
+}

@@ -1,0 +1,413 @@
+//! From aggregated samples to the report's data.
+//!
+//! Input: a folded recording and options; output: [`Report`]. All sums over functions, modules and
+//! edges come from one call tree, so they agree with each other.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::data::*;
+use super::options::{By, ReportOptions, Sort};
+use super::pattern::Pattern;
+use super::select::{self, Selected, SourceSums};
+use super::{Recording, ReportError, header, tree};
+use crate::derive::*;
+use crate::model::*;
+use crate::view::quantity;
+
+/// Callers and callees are shown for this many matching functions.
+const MAX_FOCUS: usize = 5;
+
+/// What the parts of a report are made of.
+pub(super) struct Base<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) source: Option<SourceId>,
+    pub(super) source_sums: SourceSums,
+    pub(super) selected: Vec<Selected>,
+    pub(super) tree: CallTree,
+}
+
+impl<'a> Base<'a> {
+    pub(super) fn new(
+        recording: &Recording<'a>,
+        options: &ReportOptions,
+    ) -> Result<Base<'a>, ReportError> {
+        let tables = recording.tables;
+        let source_sums = select::source_sums(recording.collected);
+        let source = select::choose_source(tables, &source_sums, options.source.as_deref())?;
+        let selected = select::select(tables, recording.collected, source, &options.filter);
+        let tree = build_tree(tables, Granularity::Function, &selected);
+        Ok(Base {
+            tables,
+            source,
+            source_sums,
+            selected,
+            tree,
+        })
+    }
+
+    /// Weight of all selected samples.
+    pub(super) fn weight(&self) -> u64 {
+        self.tree.root().weight
+    }
+
+    pub(super) fn percent(&self, weight: u64) -> f64 {
+        share_of(weight, self.weight())
+    }
+
+    pub(super) fn share(&self, sums: &Sums) -> Share {
+        Share {
+            self_samples: sums.self_count,
+            self_weight: sums.self_weight,
+            self_percent: self.percent(sums.self_weight),
+            total_samples: sums.count,
+            total_weight: sums.weight,
+            total_percent: self.percent(sums.weight),
+        }
+    }
+
+    pub(super) fn place_name(&self, place: &PlaceInfo) -> String {
+        match place.place {
+            Place::All => "all".to_owned(),
+            Place::Process(name) | Place::Function { name, .. } => {
+                self.tables.string(name).to_owned()
+            }
+            Place::Address(frame) => self.tables.frame_location(frame),
+            Place::NoStack => "[no stack]".to_owned(),
+        }
+    }
+
+    pub(super) fn code_module(&self, module: Option<ModuleId>) -> CodeModule {
+        match module.and_then(|id| self.tables.modules.get(id)) {
+            Some(module) => CodeModule {
+                module: self.tables.string(module.path).to_owned(),
+                build_id: module.build_id.as_ref().map(ToString::to_string),
+            },
+            None => CodeModule::default(),
+        }
+    }
+
+    pub(super) fn unit(&self) -> Unit {
+        let source = self.source.and_then(|id| self.tables.sources.get(id));
+        source.map_or(Unit::Events, |source| source.unit)
+    }
+}
+
+/// A share in percent, to a ten-thousandth: no noise of binary fractions in JSON.
+pub(super) fn share_of(part: u64, whole: u64) -> f64 {
+    (quantity::percent_of(part, whole) * 1e4).round() / 1e4
+}
+
+pub(super) fn build(
+    recording: &Recording<'_>,
+    options: &ReportOptions,
+) -> Result<Report, ReportError> {
+    let base = Base::new(recording, options)?;
+    let functions = function_rows(&base, &base.tree, options.sort);
+    let lines = (options.by == Some(By::Line)).then(|| {
+        let tree = build_tree(base.tables, Granularity::Line, &base.selected);
+        function_rows(&base, &tree, options.sort)
+    });
+    let callers_of = match &options.callers_of {
+        Some(text) => Some(focus(&base, text)?),
+        None => None,
+    };
+    Ok(Report {
+        schema: SCHEMA,
+        header: header::build(recording, &base),
+        functions,
+        lines,
+        tree: tree::rows(&base, options.min_percent),
+        processes: processes(&base),
+        threads: threads(&base),
+        modules: modules(&base, options.sort),
+        unsymbolized: unsymbolized(&base),
+        callers_of,
+    })
+}
+
+/// The call tree; split by process name where there is more than one.
+fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) -> CallTree {
+    let name = |s: &Selected| Some(tables.process(s.process?)?.name);
+    let first = selected.first().and_then(name);
+    let split = selected.iter().any(|s| name(s) != first);
+    let paths = selected.iter().map(|s| Path {
+        process: if split { name(s) } else { None },
+        kernel: s.key.kernel,
+        user: s.key.user,
+        count: s.aggregate.count,
+        weight: s.aggregate.weight,
+    });
+    CallTree::build(tables, granularity, paths)
+}
+
+/// Sums of all code places, by place.
+pub(super) fn place_sums(tree: &CallTree) -> Vec<Sums> {
+    tree.sums(tree.place_count(), |place| {
+        tree.place(place).is_code().then_some(place.index())
+    })
+}
+
+pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec<FunctionRow> {
+    let sums = place_sums(tree);
+    let code = tree.places().filter(|(_, info)| info.is_code());
+    let mut rows: Vec<FunctionRow> = code
+        .map(|(id, info)| function_row(base, info, &sums[id.index()]))
+        .collect();
+    rows.sort_by(|a, b| {
+        by_share(sort, &a.share, &b.share)
+            .then_with(|| (&a.name, &a.module, a.line).cmp(&(&b.name, &b.module, b.line)))
+    });
+    rows
+}
+
+fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
+    let line = match info.place {
+        Place::Function { line, .. } => line,
+        _ => None,
+    };
+    FunctionRow {
+        name: base.place_name(info),
+        module: base.code_module(info.module(base.tables)),
+        kind: kind_name(info.kind),
+        named: matches!(info.place, Place::Function { .. }),
+        inlined: info.inlined,
+        file: line.and_then(|(file, _)| Some(base.tables.string(file?).to_owned())),
+        line: line.map(|(_, line)| line),
+        share: base.share(sums),
+    }
+}
+
+fn kind_name(kind: FrameKind) -> &'static str {
+    match kind {
+        FrameKind::Native => "native",
+        FrameKind::Kernel => "kernel",
+        FrameKind::Jit => "jit",
+    }
+}
+
+fn by_share(sort: Sort, a: &Share, b: &Share) -> std::cmp::Ordering {
+    let key = |share: &Share| match sort {
+        Sort::SelfWeight => (share.self_weight, share.total_weight),
+        Sort::Total => (share.total_weight, share.self_weight),
+    };
+    key(b).cmp(&key(a))
+}
+
+/// Numbers equal module identities, so that sums can be kept in a list.
+fn module_groups(base: &Base<'_>) -> (Vec<CodeModule>, Vec<Option<usize>>) {
+    let mut modules = Vec::new();
+    let mut known = FxHashMap::default();
+    let group = |info: &PlaceInfo| {
+        if !info.is_code() || info.place == Place::NoStack {
+            return None;
+        }
+        let module = info.module(base.tables);
+        Some(*known.entry(module).or_insert_with(|| {
+            modules.push(base.code_module(module));
+            modules.len() - 1
+        }))
+    };
+    let groups = base
+        .tree
+        .places()
+        .map(|(_, info)| info)
+        .map(group)
+        .collect();
+    (modules, groups)
+}
+
+fn modules(base: &Base<'_>, sort: Sort) -> Vec<ModuleRow> {
+    let (modules, groups) = module_groups(base);
+    let sums = base.tree.sums(modules.len(), |place| groups[place.index()]);
+    let mut rows: Vec<ModuleRow> = modules
+        .into_iter()
+        .zip(&sums)
+        .map(|(module, sums)| ModuleRow {
+            module,
+            share: base.share(sums),
+        })
+        .collect();
+    rows.sort_by(|a, b| by_share(sort, &a.share, &b.share).then_with(|| a.module.cmp(&b.module)));
+    rows
+}
+
+/// Modules whose code has addresses without a name, the most frequent first.
+fn unsymbolized(base: &Base<'_>) -> Vec<UnsymbolizedRow> {
+    let (modules, mut groups) = module_groups(base);
+    let mut reasons: Vec<BTreeMap<&'static str, u64>> = vec![BTreeMap::new(); modules.len()];
+    for (place, info) in base.tree.places() {
+        let group = &mut groups[place.index()];
+        match (info.place, *group) {
+            (Place::Address(frame), Some(group)) => {
+                let reason = unknown_reason(base.tables.symbol(frame));
+                *reasons[group].entry(reason).or_default() += 1;
+            }
+            _ => *group = None,
+        }
+    }
+    let sums = base.tree.sums(modules.len(), |place| groups[place.index()]);
+    let mut rows: Vec<UnsymbolizedRow> = modules
+        .into_iter()
+        .zip(&sums)
+        .zip(reasons)
+        .filter_map(|((module, sums), reasons)| {
+            let addresses = reasons.values().sum();
+            let (reason, _) = reasons.into_iter().max_by_key(|(_, count)| *count)?;
+            Some(UnsymbolizedRow {
+                module,
+                reason,
+                addresses,
+                samples: sums.count,
+                percent: base.percent(sums.weight),
+            })
+        })
+        .collect();
+    rows.sort_by(|a, b| (b.samples, &a.module).cmp(&(a.samples, &b.module)));
+    rows
+}
+
+fn unknown_reason(symbol: Option<&Symbol>) -> &'static str {
+    match symbol {
+        Some(Symbol::Unknown(UnknownReason::NoMapping)) => "in no mapping",
+        Some(Symbol::Unknown(UnknownReason::NoFile)) => "file gone",
+        Some(Symbol::Unknown(UnknownReason::NoSymbol)) => "no symbol",
+        Some(Symbol::Unknown(UnknownReason::BadFile)) => "damaged file",
+        Some(Symbol::Unknown(UnknownReason::GaveUp)) => "gave up",
+        Some(Symbol::Lines(_)) | None => "not symbolized",
+    }
+}
+
+fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
+    let mut sums: BTreeMap<ProcessId, (u64, u64)> = BTreeMap::new();
+    for selected in &base.selected {
+        if let Some(id) = selected.process {
+            add(sums.entry(id).or_default(), &selected.aggregate);
+        }
+    }
+    owner_rows(base, sums, |id| {
+        let process = base.tables.process(id)?;
+        Some((process, None))
+    })
+}
+
+fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
+    let mut sums: BTreeMap<ThreadId, (u64, u64)> = BTreeMap::new();
+    for selected in &base.selected {
+        if let Some(id) = selected.thread() {
+            add(sums.entry(id).or_default(), &selected.aggregate);
+        }
+    }
+    owner_rows(base, sums, |id| {
+        let thread = base.tables.thread(id)?;
+        Some((base.tables.process(thread.process)?, Some(thread)))
+    })
+}
+
+fn add((count, weight): &mut (u64, u64), aggregate: &Aggregate) {
+    *count += aggregate.count;
+    *weight = weight.saturating_add(aggregate.weight);
+}
+
+fn owner_rows<'a, I: Copy>(
+    base: &Base<'a>,
+    sums: BTreeMap<I, (u64, u64)>,
+    find: impl Fn(I) -> Option<(&'a Process, Option<&'a Thread>)>,
+) -> Vec<OwnerRow> {
+    let text = |id: StringId| base.tables.string(id).to_owned();
+    let row = |(id, (samples, weight)): (I, (u64, u64))| {
+        let (process, thread) = find(id)?;
+        Some(OwnerRow {
+            pid: process.pid.0,
+            process: text(process.name),
+            tid: thread.map(|thread| thread.tid.0),
+            thread: thread.map(|thread| text(thread.name)),
+            samples,
+            weight,
+            percent: base.percent(weight),
+        })
+    };
+    let mut rows: Vec<OwnerRow> = sums.into_iter().filter_map(row).collect();
+    rows.sort_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
+    rows
+}
+
+/// The functions that a pattern means: those of exactly this name, else those that match.
+pub(super) fn matching(base: &Base<'_>, pattern: &Pattern) -> Vec<(PlaceId, FunctionRow)> {
+    let sums = place_sums(&base.tree);
+    let mut rows = Vec::new();
+    for (id, info) in base.tree.places().filter(|(_, info)| info.is_code()) {
+        if pattern.matches(&base.place_name(info)) {
+            rows.push((id, function_row(base, info, &sums[id.index()])));
+        }
+    }
+    if rows.iter().any(|(_, row)| pattern.is_exactly(&row.name)) {
+        rows.retain(|(_, row)| pattern.is_exactly(&row.name));
+    }
+    rows
+}
+
+fn focus(base: &Base<'_>, text: &str) -> Result<Vec<Focus>, ReportError> {
+    let mut rows = matching(base, &Pattern::new(text));
+    if rows.is_empty() {
+        return Err(ReportError::NoFunction(text.to_owned()));
+    }
+    rows.sort_by(|(a_id, a), (b_id, b)| {
+        by_share(Sort::Total, &a.share, &b.share).then_with(|| a_id.cmp(b_id))
+    });
+    let shown = rows.into_iter().take(MAX_FOCUS);
+    Ok(shown
+        .map(|(id, function)| focus_on(base, id, function))
+        .collect())
+}
+
+fn focus_on(base: &Base<'_>, id: PlaceId, function: FunctionRow) -> Focus {
+    let total = function.share.total_weight;
+    let (callers, callees) = base.tree.edges(id);
+    let row = |edge: &Edge| {
+        let info = base.tree.place(edge.place);
+        EdgeRow {
+            name: match info.is_code() {
+                true => base.place_name(info),
+                false => "[outermost]".to_owned(),
+            },
+            module: match info.is_code() {
+                true => base.code_module(info.module(base.tables)),
+                false => CodeModule::default(),
+            },
+            samples: edge.count,
+            weight: edge.weight,
+            percent: base.percent(edge.weight),
+            percent_of_function: share_of(edge.weight, total),
+        }
+    };
+    let mut caller_rows: Vec<EdgeRow> = Vec::new();
+    for caller in callers.iter().map(row) {
+        // Outermost in several processes is one row.
+        match caller_rows
+            .iter_mut()
+            .find(|known| known.is_outermost() && caller.is_outermost())
+        {
+            Some(known) => {
+                known.samples += caller.samples;
+                known.weight = known.weight.saturating_add(caller.weight);
+                known.percent = base.percent(known.weight);
+                known.percent_of_function = share_of(known.weight, total);
+            }
+            None => caller_rows.push(caller),
+        }
+    }
+    caller_rows.sort_by_key(|row| std::cmp::Reverse(row.weight));
+    Focus {
+        function,
+        callers: caller_rows,
+        callees: callees.iter().map(row).collect(),
+    }
+}
+
+impl EdgeRow {
+    fn is_outermost(&self) -> bool {
+        self.name == "[outermost]" && self.module == CodeModule::default()
+    }
+}

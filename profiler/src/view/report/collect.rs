@@ -1,0 +1,175 @@
+//! The fold from events to what a report is made of.
+//!
+//! Input: a recording's events in order of time; output: aggregated samples, losses, marks, clock.
+//! Times are CLOCK_MONOTONIC; the origin of relative times is the start of the session.
+
+use std::io;
+
+use super::options::TimeRange;
+use crate::derive::{Aggregator, Losses, Merge};
+use crate::model::*;
+
+/// Marks beyond this many are only counted: a report lists a few.
+const MAX_MARKS: usize = 1000;
+
+/// Folds the events of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Collector {
+    range: TimeRange,
+    origin: Option<Timestamp>,
+    last: Timestamp,
+    clock: Option<Clock>,
+    pub(super) samples: Aggregator,
+    pub(super) losses: Losses,
+    pub(super) marks: Vec<Mark>,
+    pub(super) mark_count: u64,
+    /// Samples of the whole recording, in the range or not.
+    pub(super) all_samples: u64,
+}
+
+impl Collector {
+    /// Takes what is in a range.
+    pub fn new(range: TimeRange) -> Collector {
+        Collector {
+            range,
+            samples: Aggregator::new(Merge::Thread),
+            ..Collector::default()
+        }
+    }
+
+    /// Takes one event.
+    pub fn add(&mut self, event: &Event, tables: &Tables) {
+        match event {
+            Event::Sample(sample) => {
+                self.all_samples += 1;
+                if self.is_wanted(sample.at, tables) {
+                    self.samples.add(sample, tables);
+                }
+            }
+            Event::Lost(lost) => {
+                let origin = self.origin_at(lost.from, tables);
+                let (from, to) = (lost.from.since(origin), lost.to.since(origin));
+                if self.range.overlaps(from, to) {
+                    self.losses.add(lost);
+                }
+                self.last = self.last.max(lost.to);
+            }
+            Event::Mark(mark) => {
+                if self.is_wanted(mark.at, tables) {
+                    self.mark_count += 1;
+                    if self.marks.len() < MAX_MARKS {
+                        self.marks.push(mark.clone());
+                    }
+                }
+            }
+            Event::Clock(clock) => {
+                self.is_wanted(clock.monotonic, tables);
+                self.clock.get_or_insert(*clock);
+            }
+            // Processes that were there before have times before the start.
+            Event::Process(_) => {}
+        }
+    }
+
+    /// Where relative times start.
+    pub(super) fn origin(&self) -> Timestamp {
+        self.origin.unwrap_or_default()
+    }
+
+    /// The span that was looked at, relative to the origin, in nanoseconds.
+    pub(super) fn span_ns(&self) -> (u64, u64) {
+        let whole = self.last.since(self.origin());
+        let from = self.range.from_ns.unwrap_or(0).min(whole);
+        (from, self.range.to_ns.unwrap_or(whole).clamp(from, whole))
+    }
+
+    pub(super) fn range(&self) -> TimeRange {
+        self.range
+    }
+
+    /// Wall time of the origin, in nanoseconds since 1970.
+    pub(super) fn started_realtime_ns(&self) -> Option<u64> {
+        let clock = self.clock?;
+        let at = clock
+            .realtime_ns
+            .saturating_add(self.origin().since(clock.monotonic));
+        Some(at.saturating_sub(clock.monotonic.since(self.origin())))
+    }
+
+    fn is_wanted(&mut self, at: Timestamp, tables: &Tables) -> bool {
+        let origin = self.origin_at(at, tables);
+        self.last = self.last.max(at);
+        self.range.contains(at.since(origin))
+    }
+
+    /// The origin: the start of the session, or the first event where that is earlier (captures
+    /// that were merged) or not known.
+    fn origin_at(&mut self, at: Timestamp, tables: &Tables) -> Timestamp {
+        *self
+            .origin
+            .get_or_insert_with(|| match tables.session.started {
+                Timestamp(0) => at,
+                started => started.min(at),
+            })
+    }
+}
+
+impl Sink for Collector {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.add(event, tables);
+        Ok(())
+    }
+
+    fn finish(&mut self, _tables: &Tables) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(at: u64, realtime_ns: u64) -> Event {
+        Event::Clock(Clock {
+            monotonic: Timestamp(at),
+            realtime_ns,
+        })
+    }
+
+    fn lost(from: u64, to: u64) -> Event {
+        Event::Lost(Lost {
+            cpu: None,
+            from: Timestamp(from),
+            to: Timestamp(to),
+            count: 1,
+            reason: LostReason::RingFull,
+        })
+    }
+
+    #[test]
+    fn times_are_relative_to_the_session() {
+        let mut tables = Tables::default();
+        tables.session.started = Timestamp(1_000);
+        let mut collector = Collector::new("10ns..20ns".parse().unwrap());
+        for event in [
+            clock(1_005, 70_005),
+            lost(1_000, 1_009),
+            lost(1_005, 1_015),
+            lost(1_020, 1_090),
+        ] {
+            collector.add(&event, &tables);
+        }
+        assert_eq!(collector.losses.samples(), 1);
+        assert_eq!(collector.started_realtime_ns(), Some(70_000));
+        assert_eq!(collector.span_ns(), (10, 20));
+    }
+
+    #[test]
+    fn without_a_session_the_first_event_is_the_origin() {
+        let mut collector = Collector::default();
+        collector.add(&clock(500, 9_000), &Tables::default());
+        collector.add(&lost(600, 700), &Tables::default());
+        assert_eq!(collector.span_ns(), (0, 200));
+        assert_eq!(collector.started_realtime_ns(), Some(9_000));
+    }
+}

@@ -1,0 +1,315 @@
+//! The report as data: what the text shows and what JSON holds, under stable names.
+//!
+//! Weights are in the unit of the source, times in nanoseconds since the start of the recording
+//! unless their name says otherwise, percentages are of the weight of the selected samples.
+
+use serde::Serialize;
+
+/// Name and version of this shape; fields may be added under the same version.
+pub const SCHEMA: &str = "profiler-report/1";
+
+/// A report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// What was recorded, and what is missing.
+    pub header: Header,
+    /// Functions and addresses without a name.
+    pub functions: Vec<FunctionRow>,
+    /// Source lines, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lines: Option<Vec<FunctionRow>>,
+    /// The call tree in depth-first order, the root first.
+    pub tree: Vec<TreeRow>,
+    /// Processes.
+    pub processes: Vec<OwnerRow>,
+    /// Threads.
+    pub threads: Vec<OwnerRow>,
+    /// Modules.
+    pub modules: Vec<ModuleRow>,
+    /// Modules with code that has no name.
+    pub unsymbolized: Vec<UnsymbolizedRow>,
+    /// Callers and callees, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callers_of: Option<Vec<Focus>>,
+}
+
+/// What was recorded, and what is missing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Header {
+    /// Version of the profiler that recorded.
+    pub version: String,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// Name of the machine.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Architecture.
+    pub arch: String,
+    /// Processors.
+    pub cpus: u32,
+    /// What was recorded.
+    pub target: String,
+    /// Wall time of the start, nanoseconds since 1970.
+    pub started_realtime_ns: Option<u64>,
+    /// Start of the span looked at.
+    pub from_ns: u64,
+    /// End of the span looked at.
+    pub to_ns: u64,
+    /// Whether that is less than the recording.
+    pub is_part: bool,
+    /// Samples of the whole recording, of all sources.
+    pub recorded_samples: u64,
+    /// All sources; one of them is what the report is about.
+    pub sources: Vec<SourceRow>,
+    /// Samples selected by source, range and filters.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Unit of weights: `nanoseconds`, `cycles` or `events`.
+    pub unit: &'static str,
+    /// Processes among the selected samples.
+    pub process_count: u64,
+    /// What is missing, per reason.
+    pub lost: Vec<LostRow>,
+    /// Samples that are missing.
+    pub lost_samples: u64,
+    /// How stacks of the selected samples ended.
+    pub stacks: StackRow,
+    /// What has no name.
+    pub unnamed: UnnamedRow,
+    /// Markers.
+    pub marks: Vec<MarkRow>,
+    /// How many there are; `marks` may hold fewer.
+    pub mark_count: u64,
+}
+
+/// A source of samples.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceRow {
+    /// Its name.
+    pub name: String,
+    /// Unit of its weights.
+    pub unit: &'static str,
+    /// Samples per second asked for.
+    pub frequency_hz: Option<u64>,
+    /// Events per sample.
+    pub period: Option<u64>,
+    /// Samples in the span.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Whether the report is about it.
+    pub shown: bool,
+}
+
+/// Something missing.
+#[derive(Clone, Debug, Serialize)]
+pub struct LostRow {
+    /// Stable name of the reason.
+    pub reason: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// Samples by how their stacks ended.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StackRow {
+    /// The limit of frames was reached.
+    pub truncated: u64,
+    /// Memory could not be read.
+    pub unreadable: u64,
+    /// The chain of frame pointers ended; frames may be missing.
+    pub frame_pointer: u64,
+    /// There is no stack at all.
+    pub none: u64,
+}
+
+/// What has no name.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct UnnamedRow {
+    /// Samples with a nameless frame anywhere.
+    pub samples: u64,
+    /// Samples whose innermost frame has no name.
+    pub leaf_samples: u64,
+    /// Nameless frames, once per sample they are in.
+    pub frames: u64,
+    /// All frames, counted alike.
+    pub all_frames: u64,
+}
+
+/// A marker.
+#[derive(Clone, Debug, Serialize)]
+pub struct MarkRow {
+    /// When.
+    pub at_ns: u64,
+    /// What it says.
+    pub text: String,
+}
+
+/// Shares of one row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Share {
+    /// Samples that ended here.
+    pub self_samples: u64,
+    /// Their weight.
+    pub self_weight: u64,
+    /// Their part of the whole.
+    pub self_percent: f64,
+    /// Samples with this anywhere in their stacks.
+    pub total_samples: u64,
+    /// Their weight.
+    pub total_weight: u64,
+    /// Their part of the whole.
+    pub total_percent: f64,
+}
+
+/// Where code lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct CodeModule {
+    /// Its path; empty if the address was in no mapping.
+    pub module: String,
+    /// Its build id in hex.
+    pub build_id: Option<String>,
+}
+
+/// A function, a source line or an address.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionRow {
+    /// Name, or `module+0xoffset`.
+    pub name: String,
+    /// Where it lives.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// `native`, `kernel` or `jit`.
+    pub kind: &'static str,
+    /// Whether it has a name.
+    pub named: bool,
+    /// Whether it was inlined wherever it was met.
+    pub inlined: bool,
+    /// Source file, in a table of lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Source line, in a table of lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// How hot it is.
+    #[serde(flatten)]
+    pub share: Share,
+}
+
+/// A node of the call tree.
+#[derive(Clone, Debug, Serialize)]
+pub struct TreeRow {
+    /// Its index in the list.
+    pub id: usize,
+    /// The caller's index; none for the root.
+    pub parent: Option<usize>,
+    /// Distance from the root.
+    pub depth: usize,
+    /// `all`, `process`, `function`, `address` or `no_stack`.
+    pub kind: &'static str,
+    /// Name.
+    pub name: String,
+    /// Where it lives.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// Whether it was inlined wherever it was met.
+    pub inlined: bool,
+    /// How hot it is.
+    #[serde(flatten)]
+    pub share: Share,
+    /// Callees that are not listed because their share is below the limit.
+    pub omitted: u64,
+    /// Their weight.
+    pub omitted_weight: u64,
+    /// Their part of the whole.
+    pub omitted_percent: f64,
+}
+
+/// A process or thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct OwnerRow {
+    /// Process id.
+    pub pid: u32,
+    /// Name of the process.
+    pub process: String,
+    /// Thread id, of a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// Name of the thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// Samples.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Their part of the whole.
+    pub percent: f64,
+}
+
+/// A module.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModuleRow {
+    /// Which.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// How hot it is.
+    #[serde(flatten)]
+    pub share: Share,
+}
+
+/// A module with code that has no name.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnsymbolizedRow {
+    /// Which.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// Why, by the most samples.
+    pub reason: &'static str,
+    /// Distinct addresses without a name.
+    pub addresses: u64,
+    /// Samples with such an address anywhere in their stacks.
+    pub samples: u64,
+    /// Their part of all selected samples' weight.
+    pub percent: f64,
+}
+
+/// Callers and callees of one function.
+#[derive(Clone, Debug, Serialize)]
+pub struct Focus {
+    /// The function.
+    pub function: FunctionRow,
+    /// Who calls it; a name in brackets if it was outermost.
+    pub callers: Vec<EdgeRow>,
+    /// What it calls.
+    pub callees: Vec<EdgeRow>,
+}
+
+impl Focus {
+    /// The modules of the function, its callers and its callees.
+    pub fn modules(&self) -> impl Iterator<Item = &CodeModule> {
+        let edges = self.callers.iter().chain(&self.callees);
+        std::iter::once(&self.function.module).chain(edges.map(|edge| &edge.module))
+    }
+}
+
+/// One caller or callee.
+#[derive(Clone, Debug, Serialize)]
+pub struct EdgeRow {
+    /// Its name.
+    pub name: String,
+    /// Where it lives.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// Samples with this call in their stacks.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Their part of the whole.
+    pub percent: f64,
+    /// Their part of the function's total.
+    pub percent_of_function: f64,
+}

@@ -1,0 +1,118 @@
+//! The report: what is hot, where, called by whom; compared with another recording; down to lines
+//! and instructions.
+//!
+//! Input: a recording folded by [`Collector`]; output: text or JSON. Nothing is read but the
+//! recording (and source files, for annotated source).
+
+pub mod annotate;
+mod build;
+mod collect;
+pub mod data;
+pub mod diff;
+mod disassemble;
+mod header;
+mod options;
+mod pattern;
+mod select;
+mod source;
+mod text;
+mod text_annotate;
+mod text_diff;
+mod text_head;
+mod text_owners;
+mod text_tree;
+mod tree;
+
+use std::io::{self, Write};
+
+pub use collect::Collector;
+pub use options::{By, Filter, Format, ReportOptions, Sort, TimeRange};
+
+use crate::model::Tables;
+
+/// A recording that has been folded.
+#[derive(Clone, Copy, Debug)]
+pub struct Recording<'a> {
+    /// All definitions.
+    pub tables: &'a Tables,
+    /// All events.
+    pub collected: &'a Collector,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// No samples of such a source.
+    #[error("no samples of `{wanted}` in the recording; it has samples of: {present}")]
+    NoSource {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        present: String,
+    },
+    /// No such function.
+    #[error(
+        "no function matches `{0}` in the selected samples; give a part of its name or a glob, or see all names with --by function --limit 100000"
+    )]
+    NoFunction(String),
+    /// The output failed.
+    #[error("failed to write the report: {0}")]
+    Write(#[from] io::Error),
+    /// The output failed.
+    #[error("failed to write the report as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Writes the report of `recording`.
+pub fn run(
+    recording: &Recording<'_>,
+    options: &ReportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ReportError> {
+    if let Some(name) = &options.annotate {
+        let annotation = annotate::build(recording, options, name)?;
+        match options.format {
+            Format::Text => text_annotate::write(&annotation, options, out)?,
+            Format::Json => write_json(&annotation, out)?,
+        }
+        out.flush()?;
+        return Ok(());
+    }
+    let report = build::build(recording, options)?;
+    match options.format {
+        Format::Text => text::write(&report, options, out)?,
+        Format::Json => write_json(&report, out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes how `recording` differs from `other`.
+pub fn run_diff(
+    recording: &Recording<'_>,
+    other: &Recording<'_>,
+    options: &ReportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ReportError> {
+    let diff = diff::build(recording, other, options)?;
+    match options.format {
+        Format::Text => text_diff::write(&diff, options, out)?,
+        Format::Json => write_json(&diff, out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<(), ReportError> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}
+
+/// The last part of a path.
+fn short_name(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some((_, name)) if !name.is_empty() => name,
+        _ => path,
+    }
+}

@@ -1,0 +1,357 @@
+//! The canonical session: one small recording made by hand, that all golden outputs come from.
+//!
+//! Two processes on two processors, recorded for 100 ms at 999 Hz of cpu-clock: `web` (pid 100,
+//! with a worker thread 101) runs native code with an inlined function, recursion, a stripped
+//! library, kernel code and JIT code; `db` (pid 200) is renamed, executes another program and
+//! exits. There are lost samples, a truncated stack, an unknown address, a name with a semicolon,
+//! a space and a quote in it, and a marker. All of it is reached by [`session`]; everything is
+//! deterministic.
+
+use std::sync::Arc;
+
+use profiler::model::*;
+
+const MS: u64 = 1_000_000;
+const START: u64 = 5_000_000_000;
+const PERIOD_NS: u64 = 1_001_001;
+
+/// Builds the session: its tables, and its events ordered by time.
+pub fn session() -> (Tables, Vec<Event>) {
+    let mut b = Builder::default();
+    b.tables.session = Session {
+        version: "0.1.0".into(),
+        host: "canonical".into(),
+        kernel: "6.1.0".into(),
+        arch: "x86_64".into(),
+        cpus: 2,
+        target: "system-wide".into(),
+        command: vec!["profiler".into(), "record".into(), "-a".into()],
+        started: Timestamp(START),
+    };
+    let clock = b.string("cpu-clock");
+    let (source, _) = b.tables.sources.intern(Source {
+        name: clock,
+        unit: Unit::Nanoseconds,
+        frequency_hz: Some(999),
+        period: Some(PERIOD_NS),
+    });
+    let web = b.process(100, START - 900 * MS, None, "web", "/usr/bin/web");
+    let db = b.process(
+        200,
+        START - 400 * MS,
+        Some(web),
+        "db",
+        "/opt/db/bin/db server",
+    );
+    let main = b.thread(web, 100, START - 900 * MS, "web");
+    let worker = b.thread(web, 101, START - 800 * MS, "worker 1");
+    let database = b.thread(db, 200, START - 400 * MS, "db");
+
+    let app = b.module(
+        ModuleKind::File,
+        "/usr/bin/web",
+        Some(&[0xab; 20]),
+        0x40_0000,
+    );
+    let library = b.module(
+        ModuleKind::File,
+        "/usr/lib/libstripped.so.1",
+        Some(&[0xcd; 20]),
+        0,
+    );
+    let database_app = b.module(ModuleKind::File, "/opt/db/bin/db server", None, 0);
+    let kernel = b.module(ModuleKind::Kernel, "[kernel]", Some(&[0x11; 20]), 0);
+    let jit = b.module(ModuleKind::Jit, "[jit 100]", None, 0);
+    for (process, module, start, len) in [
+        (web, app, 0x40_1000, 0x9000),
+        (web, library, 0x7f00_0000_1000, 0x4000),
+        (db, database_app, 0x5500_0000_1000, 0x8000),
+    ] {
+        b.tables.mappings.intern(Mapping {
+            process,
+            module,
+            start,
+            end: start + len,
+            offset: 0x1000,
+            at: Timestamp(START - 300 * MS),
+        });
+    }
+
+    let start_fn = b.native(app, 0x1010, "_start", "start.S", 10);
+    let main_fn = b.native(app, 0x1105, "main", "src/main.c", 42);
+    let handle = b.native(
+        app,
+        0x1230,
+        "handle_request(http::Request const&)",
+        "src/web.cc",
+        120,
+    );
+    let parse = b.inlined(app, 0x1344, "parse_header", 77, "std::find<char>", 9);
+    let recurse = b.native(app, 0x1450, "walk; \"tree\" <T>", "src/tree.cc", 5);
+    let unnamed = b.frame(FrameKind::Native, Some(library), 0x2222);
+    b.tables
+        .set_symbol(unnamed, Symbol::Unknown(UnknownReason::NoSymbol));
+    let nowhere = b.frame(FrameKind::Native, None, 0x7fff_dead_beef);
+    b.tables
+        .set_symbol(nowhere, Symbol::Unknown(UnknownReason::NoMapping));
+    let jitted = b.named(
+        FrameKind::Jit,
+        jit,
+        0x7f11_0000_0040,
+        "LazyCompile:~render app.js:3",
+        None,
+    );
+    let entry = b.named(
+        FrameKind::Kernel,
+        kernel,
+        0x1000,
+        "entry_SYSCALL_64_after_hwframe",
+        None,
+    );
+    let read = b.named(FrameKind::Kernel, kernel, 0x2345, "ksys_read", None);
+    let copy = b.named(FrameKind::Kernel, kernel, 0x3456, "copy_page_to_iter", None);
+    let query = b.native(database_app, 0x1500, "execute_query", "db/query.c", 300);
+    let scan = b.native(database_app, 0x1600, "seq_scan", "db/scan.c", 33);
+
+    let in_main = b.stack(&[start_fn, main_fn]);
+    let in_parse = b.stack(&[start_fn, main_fn, handle, parse]);
+    let in_tree = b.stack(&[start_fn, main_fn, recurse, recurse, recurse]);
+    let in_library = b.stack(&[start_fn, main_fn, handle, unnamed]);
+    let in_jit = b.stack(&[start_fn, main_fn, jitted]);
+    let in_scan = b.stack(&[query, scan]);
+    let in_nowhere = b.stack(&[nowhere]);
+    let reading = b.stack(&[entry, read, copy]);
+
+    let start = Timestamp(START);
+    b.events.push(Event::Clock(Clock {
+        monotonic: start,
+        realtime_ns: 1_700_000_000_000_000_000,
+    }));
+    let text = b.string("load started");
+    b.events.push(Event::Mark(Mark {
+        at: Timestamp(START + MS / 2),
+        text,
+    }));
+    // (user stack, kernel stack, thread, how many): the shares of the session, in order of time.
+    let plan = [
+        (in_parse, None, main, 30),
+        (in_tree, None, worker, 20),
+        (in_library, None, main, 10),
+        (in_main, Some(reading), main, 15),
+        (in_jit, None, worker, 9),
+        (in_scan, None, database, 12),
+        (in_nowhere, None, database, 1),
+        (in_scan, Some(reading), database, 3),
+    ];
+    let mut tick = 0;
+    for (user, kernel, thread, count) in plan {
+        for _ in 0..count {
+            tick += 1;
+            b.events.push(Event::Sample(Sample {
+                at: Timestamp(START + tick * MS),
+                thread,
+                cpu: Cpu(u32::from(thread == worker)),
+                kernel,
+                user: Some(user),
+                kernel_end: if kernel.is_some() {
+                    StackEnd::Complete
+                } else {
+                    StackEnd::NoStack
+                },
+                user_end: match user {
+                    user if user == in_tree => StackEnd::Truncated,
+                    user if user == in_nowhere => StackEnd::BadMemory,
+                    _ => StackEnd::FramePointer,
+                },
+                weight: PERIOD_NS,
+                source,
+            }));
+        }
+    }
+    let name = b.string("db-writer");
+    let change = |at, change| {
+        Event::Process(ProcessEvent {
+            at: Timestamp(START + at),
+            thread: database,
+            change,
+        })
+    };
+    b.events
+        .push(change(85 * MS + 1, ProcessChange::Renamed(name)));
+    b.events.push(change(100 * MS + 1, ProcessChange::Exited));
+    b.events.push(Event::Lost(Lost {
+        cpu: Some(Cpu(1)),
+        from: start,
+        to: Timestamp(START + 101 * MS),
+        count: 4,
+        reason: LostReason::Skipped,
+    }));
+    b.events.sort_by_key(Event::at);
+    (b.tables, b.events)
+}
+
+#[derive(Default)]
+struct Builder {
+    tables: Tables,
+    events: Vec<Event>,
+}
+
+impl Builder {
+    fn string(&mut self, text: &str) -> StringId {
+        self.tables.intern_string(text).0
+    }
+
+    fn process(
+        &mut self,
+        pid: u32,
+        started: u64,
+        parent: Option<ProcessId>,
+        name: &str,
+        executable: &str,
+    ) -> ProcessId {
+        let name = self.string(name);
+        let executable = self.string(executable);
+        let process = Process {
+            pid: Pid(pid),
+            started: Timestamp(started),
+            parent,
+            name,
+            executable: Some(executable),
+            command: Some(executable),
+            namespace_pids: Vec::new(),
+            uid: Some(1000),
+            cgroup: None,
+        };
+        self.tables.intern_process(process).0
+    }
+
+    fn thread(&mut self, process: ProcessId, tid: u32, started: u64, name: &str) -> ThreadId {
+        let name = self.string(name);
+        let thread = Thread {
+            process,
+            tid: Tid(tid),
+            started: Timestamp(started),
+            name,
+        };
+        self.tables.intern_thread(thread).0
+    }
+
+    fn module(
+        &mut self,
+        kind: ModuleKind,
+        path: &str,
+        build_id: Option<&[u8]>,
+        bias: u64,
+    ) -> ModuleId {
+        let path = self.string(path);
+        let build_id = build_id.map(|bytes| BuildId(bytes.into()));
+        self.tables
+            .modules
+            .intern(Module {
+                kind,
+                path,
+                build_id,
+                address_bias: bias,
+            })
+            .0
+    }
+
+    fn frame(&mut self, kind: FrameKind, module: Option<ModuleId>, address: u64) -> FrameId {
+        self.tables
+            .frames
+            .intern(Frame {
+                kind,
+                module,
+                address,
+            })
+            .0
+    }
+
+    fn function(
+        &mut self,
+        module: ModuleId,
+        name: &str,
+        file: Option<&str>,
+        start: Option<u64>,
+    ) -> FunctionId {
+        let name = self.string(name);
+        let file = file.map(|file| self.string(file));
+        let function = Function {
+            name,
+            linkage_name: None,
+            module: Some(module),
+            file,
+            start,
+            size: start.map(|_| 0x100),
+        };
+        self.tables.functions.intern(function).0
+    }
+
+    /// A frame whose function starts at the address rounded down to 256.
+    fn named(
+        &mut self,
+        kind: FrameKind,
+        module: ModuleId,
+        address: u64,
+        name: &str,
+        source: Option<(&str, u32)>,
+    ) -> FrameId {
+        let frame = self.frame(kind, Some(module), address);
+        let start = Some(address & !0xff);
+        let function = self.function(module, name, source.map(|(file, _)| file), start);
+        let line = source.map_or(0, |(_, line)| line);
+        self.tables
+            .set_symbol(frame, Symbol::Lines([Line { function, line }].into()));
+        frame
+    }
+
+    fn native(
+        &mut self,
+        module: ModuleId,
+        address: u64,
+        name: &str,
+        file: &str,
+        line: u32,
+    ) -> FrameId {
+        self.named(FrameKind::Native, module, address, name, Some((file, line)))
+    }
+
+    /// A frame in `inner`, inlined into `outer`.
+    fn inlined(
+        &mut self,
+        module: ModuleId,
+        address: u64,
+        outer: &str,
+        outer_line: u32,
+        inner: &str,
+        inner_line: u32,
+    ) -> FrameId {
+        let frame = self.native(module, address, outer, "src/parse.cc", outer_line);
+        let function = self.function(module, inner, Some("include/algorithm"), None);
+        let inner = Line {
+            function,
+            line: inner_line,
+        };
+        let mut lines = vec![inner];
+        lines.extend_from_slice(self.tables.lines(frame));
+        self.tables.set_symbol(frame, Symbol::Lines(lines.into()));
+        let bytes: Arc<[u8]> = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3].into();
+        self.tables.add_code(Code {
+            module,
+            address: address & !0xff,
+            bytes,
+        });
+        frame
+    }
+
+    /// A stack from its frames, outermost first.
+    fn stack(&mut self, frames: &[FrameId]) -> StackId {
+        let mut parent = None;
+        let mut stack = StackId::from_index(0);
+        for &frame in frames {
+            stack = self.tables.stacks.intern(Stack { parent, frame }).0;
+            parent = Some(stack);
+        }
+        stack
+    }
+}

@@ -1,0 +1,231 @@
+//! A capture, flattened into samples with names, for oracles to count.
+//!
+//! Input: a capture file, read through the profiler's own reader. Output: every sample with its
+//! process, thread, weight and the names of its frames, leaf first; every loss; every marker.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use profiler::capture::{Reader, TimeRange, replay_into};
+use profiler::model::{Event, FrameId, LostReason, Sink, StackEnd, StackId, Symbol, Tables};
+
+/// A capture in memory.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// All samples by time.
+    pub samples: Vec<Sample>,
+    /// What was lost, and how often.
+    pub lost: BTreeMap<LostReason, u64>,
+    /// All markers.
+    pub marks: Vec<String>,
+    /// Parts and events that could not be read.
+    pub damaged: u64,
+    /// Event sources that made samples.
+    pub sources: Vec<String>,
+}
+
+/// A sample with names.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Name of the process.
+    pub process: String,
+    /// Name of the thread.
+    pub thread: String,
+    /// Processor.
+    pub cpu: u32,
+    /// What the sample stands for.
+    pub weight: u64,
+    /// User stack, leaf first.
+    pub user: Vec<Frame>,
+    /// Kernel stack, leaf first.
+    pub kernel: Vec<Frame>,
+    /// Why the user stack ended.
+    pub user_end: StackEnd,
+}
+
+/// A frame with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The function that was really called, or module and offset.
+    pub name: String,
+    /// Functions inlined into it at this place, innermost first.
+    pub inlined: Vec<String>,
+    /// Whether `name` is a function.
+    pub named: bool,
+    /// Path of the module.
+    pub module: Option<String>,
+}
+
+impl Recording {
+    /// Reads a capture to its end. A capture that was cut off gives what is readable.
+    pub fn read(path: &Path) -> io::Result<Recording> {
+        let mut recording = Recording::default();
+        let mut reader = Reader::open(path).map_err(io::Error::other)?;
+        let tables = reader.load_tables().map_err(io::Error::other)?;
+        let stats = replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut recording])
+            .map_err(io::Error::other)?;
+        recording.damaged = reader.damage().len() as u64 + stats.unusable;
+        Ok(recording)
+    }
+
+    /// Samples of the process `pid`.
+    pub fn of_pid(&self, pid: u32) -> Vec<&Sample> {
+        self.samples
+            .iter()
+            .filter(|sample| sample.pid == pid)
+            .collect()
+    }
+
+    /// Samples of all processes whose name is `name`.
+    pub fn of_process(&self, name: &str) -> Vec<&Sample> {
+        self.samples
+            .iter()
+            .filter(|sample| sample.process == name)
+            .collect()
+    }
+}
+
+impl Sample {
+    /// Name of the innermost user frame; empty without a user stack.
+    pub fn leaf(&self) -> &str {
+        self.user.first().map_or("", |frame| &frame.name)
+    }
+
+    /// Names of the user frames, leaf first.
+    pub fn chain(&self) -> Vec<&str> {
+        self.user.iter().map(|frame| frame.name.as_str()).collect()
+    }
+
+    /// Whether a user frame has this name.
+    pub fn calls(&self, name: &str) -> bool {
+        self.user.iter().any(|frame| frame.name == name)
+    }
+}
+
+/// Sum of the weights.
+pub fn weight(samples: &[&Sample]) -> u64 {
+    samples.iter().map(|sample| sample.weight).sum()
+}
+
+impl Sink for Recording {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        match event {
+            Event::Sample(sample) => {
+                let missing = |what| io::Error::other(format!("a sample without {what}"));
+                let thread = tables
+                    .thread(sample.thread)
+                    .ok_or_else(|| missing("thread"))?;
+                let process = tables
+                    .process(thread.process)
+                    .ok_or_else(|| missing("process"))?;
+                let source = tables
+                    .sources
+                    .get(sample.source)
+                    .ok_or_else(|| missing("source"))?;
+                let source = tables.string(source.name);
+                if !self.sources.iter().any(|known| known == source) {
+                    self.sources.push(source.to_owned());
+                }
+                self.samples.push(Sample {
+                    at_ns: sample.at.0,
+                    pid: process.pid.0,
+                    tid: thread.tid.0,
+                    process: tables.string(process.name).to_owned(),
+                    thread: tables.string(thread.name).to_owned(),
+                    cpu: sample.cpu.0,
+                    weight: sample.weight,
+                    user: frames(tables, sample.user),
+                    kernel: frames(tables, sample.kernel),
+                    user_end: sample.user_end,
+                });
+            }
+            Event::Lost(lost) => *self.lost.entry(lost.reason).or_default() += lost.count,
+            Event::Mark(mark) => self.marks.push(tables.string(mark.text).to_owned()),
+            Event::Process(_) | Event::Clock(_) => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn frames(tables: &Tables, stack: Option<StackId>) -> Vec<Frame> {
+    tables
+        .frames_of(stack)
+        .map(|frame| named(tables, frame))
+        .collect()
+}
+
+fn named(tables: &Tables, frame: FrameId) -> Frame {
+    let lines = tables.lines(frame);
+    let inlined = lines.len().saturating_sub(1);
+    Frame {
+        name: tables.frame_name(frame),
+        inlined: lines[..inlined]
+            .iter()
+            .filter_map(|line| tables.functions.get(line.function))
+            .map(|function| tables.string(function.name).to_owned())
+            .collect(),
+        named: matches!(tables.symbol(frame), Some(Symbol::Lines(_))),
+        module: tables
+            .frames
+            .get(frame)
+            .and_then(|frame| tables.modules.get(frame.module?))
+            .map(|module| tables.string(module.path).to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_canonical_session_comes_out_with_names() {
+        let (tables, events) = crate::canonical::session();
+        let mut recording = Recording::default();
+        for event in &events {
+            recording.event(event, &tables).unwrap();
+        }
+        let samples = events
+            .iter()
+            .filter(|event| matches!(event, Event::Sample(_)))
+            .count();
+        assert_eq!(recording.samples.len(), samples);
+        assert_eq!(recording.sources, ["cpu-clock"]);
+        assert!(!recording.lost.is_empty() && !recording.marks.is_empty());
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| !sample.user.is_empty() && sample.user[0].named)
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| sample.user.iter().any(|frame| !frame.named))
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .flat_map(|s| &s.user)
+                .any(|frame| !frame.inlined.is_empty())
+        );
+        assert!(
+            recording
+                .samples
+                .iter()
+                .any(|sample| sample.tid == 101 && sample.pid == 100)
+        );
+    }
+}

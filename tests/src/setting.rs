@@ -1,0 +1,217 @@
+//! What one end-to-end test runs in: a scratch folder, the workloads, the `profiler` binary, and the
+//! machine to itself.
+//!
+//! [`Setting::new`] gives none where the test can't be run, and says so. While a setting lives, no
+//! other test of any test binary has one: tests that measure must not compete for two processors.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::process::{self, Ended, Running};
+use crate::recording::Recording;
+use crate::skip::{missing_privilege, skip};
+use crate::workload::{self, Unbuilt};
+
+/// How long any command may take.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// One test's surroundings.
+pub struct Setting {
+    folder: PathBuf,
+    profiler: PathBuf,
+    _machine: File,
+}
+
+impl Setting {
+    /// A setting for `test`, if it can be run with the privileges at hand and there are compilers.
+    pub fn new(test: &str) -> io::Result<Option<Setting>> {
+        if let Some(reason) = missing_privilege() {
+            skip(test, reason);
+            return Ok(None);
+        }
+        Self::unprivileged(test)
+    }
+
+    /// A setting for a test that needs no privileges.
+    pub fn unprivileged(test: &str) -> io::Result<Option<Setting>> {
+        if let Err(unbuilt) = workload::built("chain.c") {
+            let Unbuilt::NoCompiler(_) = unbuilt else {
+                return Err(io::Error::other(unbuilt));
+            };
+            skip(test, &unbuilt.to_string());
+            return Ok(None);
+        }
+        let machine = File::create(workload::folder().join(".machine"))?;
+        flock(&machine, FlockOperation::LockExclusive)?;
+        let name = test.replace("::", "-");
+        // Not below the target folder, whose parents other users may not be able to enter.
+        let folder = std::env::temp_dir().join(format!("profiler-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        Ok(Some(Setting {
+            folder,
+            profiler: profiler()?.to_owned(),
+            _machine: machine,
+        }))
+    }
+
+    /// The scratch folder; it goes with the setting.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A path in the scratch folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The workload built of `source` (`chain.c`, ...), copied into the scratch folder.
+    pub fn workload(&self, source: &str) -> io::Result<PathBuf> {
+        let built = workload::built(source).map_err(io::Error::other)?;
+        let name = built
+            .file_name()
+            .ok_or_else(|| io::Error::other("a workload without name"))?;
+        let copy = self.folder.join(name);
+        if !copy.exists() {
+            fs::copy(&built, &copy)?;
+        }
+        Ok(copy)
+    }
+
+    /// A command of the profiler, run in the scratch folder.
+    pub fn profiler(&self) -> Command {
+        let mut command = Command::new(&self.profiler);
+        command
+            .current_dir(&self.folder)
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Path of the profiler's binary.
+    pub fn profiler_path(&self) -> &Path {
+        &self.profiler
+    }
+
+    /// Runs the profiler with these arguments to its end.
+    pub fn run(&self, arguments: &[&str]) -> io::Result<Ended> {
+        process::run(
+            self.profiler().args(arguments),
+            &self.folder,
+            "profiler",
+            LIMIT,
+        )
+    }
+
+    /// Records with these arguments to the end; the status must be 0. Gives what was said, and what
+    /// was recorded.
+    pub fn record(
+        &self,
+        arguments: &[&str],
+    ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
+        let capture = self.fresh("out.cap");
+        let mut command = self.profiler();
+        command
+            .arg("record")
+            .arg("-o")
+            .arg(&capture)
+            .args(arguments);
+        let ended = process::run(&mut command, &self.folder, "record", LIMIT)?.success()?;
+        let recording = Recording::read(&capture)?;
+        if recording.damaged > 0 {
+            return Err(format!("{} parts of the capture can't be read", recording.damaged).into());
+        }
+        Ok((ended, recording))
+    }
+
+    /// Starts recording into `out.cap` and waits until samples are being taken.
+    pub fn start_recording(&self, arguments: &[&str]) -> io::Result<Running> {
+        let capture = self.fresh("out.cap");
+        let mut command = self.profiler();
+        command
+            .arg("record")
+            .arg("-o")
+            .arg(&capture)
+            .args(arguments);
+        let mut running = Running::start(&mut command, &self.folder, "record")?;
+        running.wait_until("creating the capture", LIMIT, |_| capture.exists())?;
+        // Programs are attached before the first block is written, well within this.
+        std::thread::sleep(Duration::from_millis(700));
+        Ok(running)
+    }
+
+    /// What [`Setting::start_recording`] has recorded.
+    pub fn recording(&self) -> io::Result<Recording> {
+        Recording::read(&self.path("out.cap"))
+    }
+
+    /// Starts a command in the scratch folder with a pipe as standard input.
+    pub fn start(&self, name: &str, command: &mut Command) -> io::Result<Running> {
+        Running::start(
+            command.current_dir(&self.folder).stdin(Stdio::piped()),
+            &self.folder,
+            name,
+        )
+    }
+
+    fn fresh(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        let _ = fs::remove_file(&path);
+        path
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        // Kept for whoever looks into a failure.
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// The profiler of the profile that this test was built with, up to date. `PROFILER_BIN` names
+/// another one.
+fn profiler() -> io::Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        if let Some(path) = std::env::var_os("PROFILER_BIN") {
+            return Ok(path.into());
+        }
+        let release = std::env::current_exe()
+            .is_ok_and(|exe| exe.starts_with(workload::target().join("release")));
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "profiler",
+                "--bin",
+                "profiler",
+            ])
+            .args(release.then_some("--release"))
+            .arg("--target-dir")
+            .arg(workload::target())
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        match cargo.output() {
+            Ok(run) if run.status.success() => {
+                let profile = if release { "release" } else { "debug" };
+                Ok(workload::target().join(profile).join("profiler"))
+            }
+            Ok(run) => Err(String::from_utf8_lossy(&run.stderr).into_owned()),
+            Err(error) => Err(format!("failed to run cargo: {error}")),
+        }
+    });
+    match built {
+        Ok(path) => Ok(path),
+        Err(why) => Err(io::Error::other(why.as_str())),
+    }
+}

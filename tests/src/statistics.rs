@@ -1,0 +1,89 @@
+//! When a measured share or amount agrees with the truth.
+//!
+//! A share of `n` samples is held to be binomial: n independent draws that hit with the true
+//! probability. Sampling at regular intervals a load whose slices have random lengths spreads less
+//! than that, so the bounds are on the safe side. At four standard deviations a sound profiler fails
+//! one check in 16,000.
+
+/// Standard deviations that a result may be off.
+pub const SIGMAS: f64 = 4.0;
+
+/// Checks that `hits` of `samples` agree with a true `share` of 0 to 1.
+pub fn share(what: &str, hits: usize, samples: usize, share: f64) -> Result<(), String> {
+    let (hits_f, n) = (hits as f64, samples as f64);
+    let expected = n * share;
+    // One sample more is for rounding at the ends of the recording.
+    let allowed = SIGMAS * (n * share * (1.0 - share)).sqrt() + 1.0;
+    if (hits_f - expected).abs() <= allowed {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what}: {hits} of {samples} samples, expected {expected:.0} +- {allowed:.0} \
+             ({:.2} % instead of {:.2} %)",
+            100.0 * hits_f / n,
+            100.0 * share
+        ))
+    }
+}
+
+/// Checks that the weights of `samples` samples add up to the CPU time that was really used, within
+/// four standard deviations of a Poisson count, and never more than `at_most` (0 to 1) of it.
+pub fn amount(
+    what: &str,
+    weight_ns: u64,
+    truth_ns: u64,
+    samples: usize,
+    at_most: f64,
+) -> Result<(), String> {
+    let off = (weight_ns as f64 - truth_ns as f64) / truth_ns as f64;
+    let allowed = (SIGMAS / (samples.max(1) as f64).sqrt()).min(at_most);
+    if off.abs() <= allowed {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what}: {samples} samples stand for {:.1} ms, {:.1} ms were used: {:+.2} %, allowed {:.2} %",
+            weight_ns as f64 / 1e6,
+            truth_ns as f64 / 1e6,
+            100.0 * off,
+            100.0 * allowed
+        ))
+    }
+}
+
+/// Checks that at least `least` (0 to 1) of all are good.
+pub fn at_least(what: &str, good: usize, all: usize, least: f64) -> Result<(), String> {
+    if all > 0 && good as f64 >= least * all as f64 {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what}: {good} of {all}, expected at least {} %",
+            100.0 * least
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_bounded_on_both_sides() {
+        assert!(share("half", 500, 1000, 0.5).is_ok());
+        assert!(share("half", 560, 1000, 0.5).is_ok());
+        assert!(share("half", 570, 1000, 0.5).is_err());
+        assert!(share("half", 430, 1000, 0.5).is_err());
+    }
+
+    #[test]
+    fn amounts_use_the_narrower_bound() {
+        assert!(amount("cpu", 1_029, 1_000, 100_000, 0.03).is_err());
+        assert!(amount("cpu", 1_012, 1_000, 100_000, 0.03).is_ok());
+        assert!(amount("cpu", 1_040, 1_000, 100, 0.03).is_err());
+    }
+
+    #[test]
+    fn nothing_is_not_enough() {
+        assert!(at_least("named", 0, 0, 0.99).is_err());
+        assert!(at_least("named", 99, 100, 0.99).is_ok());
+    }
+}

@@ -1,0 +1,164 @@
+//! Builds the workloads of `tests/workloads` into `target/workloads`.
+//!
+//! They are built by the compilers themselves and not by cargo, because each needs flags of its own:
+//! optimised, yet with frame pointers and without tail calls, whatever the profile of the workspace.
+//! A workload is built when it is asked for and older than its sources; a lock keeps test binaries
+//! that run at the same time apart.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Why there is no workload.
+#[derive(Debug)]
+pub enum Unbuilt {
+    /// The compiler is not installed.
+    NoCompiler(&'static str),
+    /// It did not build.
+    Failed(String),
+}
+
+impl std::fmt::Display for Unbuilt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unbuilt::NoCompiler(name) => write!(f, "the compiler {name} is not installed"),
+            Unbuilt::Failed(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Unbuilt {}
+
+impl From<io::Error> for Unbuilt {
+    fn from(error: io::Error) -> Unbuilt {
+        Unbuilt::Failed(error.to_string())
+    }
+}
+
+/// Every source in `tests/workloads`; the name of the program is that of the source with `_` for
+/// the dot of a second language (`chain_cpp`, `chain_rs`), and `plugin.so`.
+pub const ALL: &[&str] = &[
+    "chain.c",
+    "chain.cpp",
+    "chain.rs",
+    "dlopen_late.c",
+    "faults.c",
+    "five_ms.c",
+    "fork_storm.c",
+    "jit.c",
+    "map_file.c",
+    "migrate.c",
+    "plugin.c",
+    "short_lived.c",
+    "threads.c",
+];
+
+const C_FLAGS: &[&str] = &[
+    "-O2",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+];
+
+/// Folder that holds the built workloads.
+pub fn folder() -> PathBuf {
+    target().join("workloads")
+}
+
+/// Cargo's target folder: where the running test binary is in.
+pub fn target() -> PathBuf {
+    let found = std::env::current_exe().ok().and_then(|exe| {
+        exe.ancestors()
+            .find(|folder| folder.join("CACHEDIR.TAG").exists())
+            .map(Path::to_path_buf)
+    });
+    found.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"))
+}
+
+/// Path of the program built of `source`, one of [`ALL`].
+pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
+    let input = sources.join(source);
+    let (stem, language) = source.rsplit_once('.').unwrap_or((source, ""));
+    let folder = folder();
+    fs::create_dir_all(&folder)?;
+    let lock = File::create(folder.join(".lock"))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+
+    let output = folder.join(match (stem, language) {
+        ("plugin", _) => "plugin.so".to_owned(),
+        (_, "c") => stem.to_owned(),
+        _ => format!("{stem}_{language}"),
+    });
+    let newest = newest_of(&[&input, &sources.join("burn.h")])?;
+    if output
+        .metadata()
+        .and_then(|m| m.modified())
+        .is_ok_and(|time| time > newest)
+    {
+        return Ok(output);
+    }
+    // Built aside and moved: a test must never run half a program.
+    let fresh = folder.join(format!(".{source}.new"));
+    let (compiler, mut command) = compiler_of(language);
+    if stem == "plugin" {
+        command.args(["-shared", "-fPIC"]);
+    }
+    command.arg("-o").arg(&fresh).arg(&input);
+    if language == "c" {
+        command.args(["-lpthread", "-ldl"]);
+    }
+    let run = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Unbuilt::NoCompiler(compiler),
+        _ => Unbuilt::Failed(format!("failed to run {compiler}: {error}")),
+    })?;
+    if !run.status.success() {
+        return Err(Unbuilt::Failed(format!(
+            "{command:?} failed: {}",
+            String::from_utf8_lossy(&run.stderr)
+        )));
+    }
+    fs::rename(&fresh, &output)?;
+    Ok(output)
+}
+
+fn compiler_of(language: &str) -> (&'static str, Command) {
+    match language {
+        "rs" => {
+            let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+            command.args([
+                "--edition",
+                "2024",
+                "-O",
+                "-g",
+                "-C",
+                "force-frame-pointers=yes",
+            ]);
+            ("rustc", command)
+        }
+        "cpp" => {
+            let mut command = Command::new("c++");
+            command.args(C_FLAGS);
+            ("c++", command)
+        }
+        _ => {
+            let mut command = Command::new("cc");
+            command.args(C_FLAGS);
+            ("cc", command)
+        }
+    }
+}
+
+fn newest_of(paths: &[&Path]) -> io::Result<std::time::SystemTime> {
+    let mut newest = std::time::SystemTime::UNIX_EPOCH;
+    for path in paths {
+        newest = newest.max(path.metadata()?.modified()?);
+    }
+    Ok(newest)
+}

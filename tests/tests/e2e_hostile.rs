@@ -1,0 +1,291 @@
+//! Targets whose files are traps: the recording survives, ends in time, and still names what can be
+//! named.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use profiler_tests::Outcome;
+use profiler_tests::recording::Recording;
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip::skip;
+use profiler_tests::statistics::at_least;
+
+/// Records `map_file` with `file` mapped as code. It must end in time, with the program's own
+/// samples named: one bad file costs the others nothing.
+fn survives_mapping(setting: &Setting, file: &Path) -> Outcome {
+    let program = setting.workload("map_file.c")?;
+    let from = Instant::now();
+    let program = program.to_string_lossy();
+    let (_, recording) =
+        setting.record(&["-F", "999", "--", &program, "600", &file.to_string_lossy()])?;
+    assert!(
+        from.elapsed() < Duration::from_secs(30),
+        "{} held it up",
+        file.display()
+    );
+    let samples = recording.of_process("map_file");
+    let named = samples
+        .iter()
+        .filter(|sample| sample.leaf() == "beside_mapping")
+        .count();
+    at_least("samples with names", named, samples.len(), 0.95)?;
+    Ok(())
+}
+
+/// Where the section header table is, how large an entry, and how many there are.
+fn section_table(elf: &[u8]) -> Option<(usize, usize, usize)> {
+    let field = |at: usize, len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(elf.get(at..at + len)?);
+        usize::try_from(u64::from_le_bytes(bytes)).ok()
+    };
+    Some((field(0x28, 8)?, field(0x3a, 2)?, field(0x3c, 2)?))
+}
+
+/// Copies of a program that still run, with the contents or the header of one section turned to
+/// rubbish, each in turn; what the kernel and the loader need is left alone.
+#[test]
+fn damaged_programs() -> Outcome {
+    let test = "e2e_hostile::damaged_programs";
+    if !cfg!(target_endian = "little") {
+        skip(test, "damages little-endian ELF files only");
+        return Ok(());
+    }
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let program = setting.workload("chain.c")?;
+    let whole = fs::read(&program)?;
+    let (table, size, count) = section_table(&whole).ok_or("no section table")?;
+    let word = |at: usize| -> usize {
+        whole.get(at..at + 8).map_or(0, |b| {
+            u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as usize
+        })
+    };
+    const ALLOCATED: usize = 2;
+    let mut damaged = 0;
+    for index in 1..count {
+        let header = table + index * size;
+        let (flags, offset, len) = (word(header + 8), word(header + 0x18), word(header + 0x20));
+        let mut variants = vec![{
+            let mut copy = whole.clone();
+            copy[header..header + size].fill(0xff);
+            copy
+        }];
+        if flags & ALLOCATED == 0 && offset + len <= whole.len() {
+            let mut copy = whole.clone();
+            // A pattern in which every size, offset and count is large and different.
+            for (at, byte) in copy[offset..offset + len].iter_mut().enumerate() {
+                *byte = (at as u8).wrapping_mul(37) | 0x81;
+            }
+            variants.push(copy);
+        }
+        for bytes in variants {
+            damaged += 1;
+            let copy = setting.path("damaged");
+            fs::write(&copy, bytes)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            let from = Instant::now();
+            let (_, recording) = setting
+                .record(&["-F", "999", "--", &copy.to_string_lossy(), "100"])
+                .map_err(|error| format!("section {index}: {error}"))?;
+            assert!(
+                from.elapsed() < Duration::from_secs(20),
+                "section {index} held it up"
+            );
+            // Names may be gone; samples may not.
+            let samples = recording.of_process("damaged");
+            assert!(
+                samples.len() > 50,
+                "section {index}: {} samples",
+                samples.len()
+            );
+            let placed = samples
+                .iter()
+                .filter(|s| s.user.first().is_some_and(|f| f.module.is_some()));
+            at_least("samples in a module", placed.count(), samples.len(), 0.9)?;
+        }
+    }
+    assert!(damaged > count, "only {damaged} variants");
+    Ok(())
+}
+
+/// Files mapped as code that are no programs, or cut off, or huge.
+#[test]
+fn odd_files_mapped_as_code() -> Outcome {
+    let Some(setting) = Setting::new("e2e_hostile::odd_files_mapped_as_code")? else {
+        return Ok(());
+    };
+    let whole = fs::read(setting.workload("plugin.c")?)?;
+    for (name, bytes) in [
+        (
+            "text.so",
+            &b"not an object file at all, but long enough to be looked at twice"[..],
+        ),
+        ("magic.so", b"\x7fELF"),
+        ("head.so", &whole[..64]),
+        ("half.so", &whole[..whole.len() / 2]),
+        ("odd\nname;with \"all\" <sorts>.so", &whole),
+    ] {
+        let file = setting.path(name);
+        fs::write(&file, bytes)?;
+        survives_mapping(&setting, &file)?;
+    }
+    Ok(())
+}
+
+/// A sparse file of 4 GB, with a valid head.
+#[test]
+fn huge_sparse_file() -> Outcome {
+    let Some(setting) = Setting::new("e2e_hostile::huge_sparse_file")? else {
+        return Ok(());
+    };
+    let huge = setting.path("huge.so");
+    fs::copy(setting.workload("plugin.c")?, &huge)?;
+    File::options().write(true).open(&huge)?.set_len(4 << 30)?;
+    survives_mapping(&setting, &huge)
+}
+
+/// A FIFO where the perf map should be, and then one that is a link to a secret: neither is read, and
+/// the recording doesn't wait for a writer.
+#[test]
+fn perf_maps_that_are_traps() -> Outcome {
+    let test = "e2e_hostile::perf_maps_that_are_traps";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let secret = setting.path("secret");
+    fs::write(&secret, "0 ffffffffffffffff secret_name\n")?;
+    for trap in ["fifo", "link"] {
+        let chain = setting.start(
+            "chain",
+            Command::new(setting.workload("chain.c")?).arg("2500"),
+        )?;
+        let map = format!("/tmp/perf-{}.map", chain.pid());
+        if trap == "fifo" {
+            Command::new("mkfifo").arg(&map).status()?;
+        } else {
+            symlink(&secret, &map)?;
+        }
+        let recorder = setting.start_recording(&["-F", "999", "-p", &chain.pid().to_string()])?;
+        chain.end(LIMIT)?.success()?;
+        let from = Instant::now();
+        let ended = recorder.end(LIMIT);
+        let _ = fs::remove_file(&map);
+        ended?.success()?;
+        assert!(
+            from.elapsed() < Duration::from_secs(10),
+            "the {trap} held it up"
+        );
+        let recording = setting.recording()?;
+        let samples: Vec<_> = recording.samples.iter().collect();
+        let named = samples
+            .iter()
+            .filter(|sample| sample.leaf().starts_with("leaf_"))
+            .count();
+        at_least("samples with names", named, samples.len(), 0.97)?;
+    }
+    Ok(())
+}
+
+/// A program in a chroot whose path outside is something else: names come from the file that runs,
+/// and an absolute link in the chroot does not lead out of it.
+#[test]
+fn absolute_links_in_a_chroot() -> Outcome {
+    let Some(setting) = Setting::new("e2e_hostile::absolute_links_in_a_chroot")? else {
+        return Ok(());
+    };
+    let root = setting.path("root");
+    fs::create_dir_all(root.join("real"))?;
+    fs::create_dir_all(root.join("tmp"))?;
+    let program = root.join("real/chain");
+    // Built without shared libraries, so that the chroot needs nothing else.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/chain.c");
+    let built = Command::new("cc")
+        .args([
+            "-static",
+            "-O2",
+            "-g",
+            "-fno-omit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(source)
+        .status()?;
+    assert!(built.success());
+    // Outside, /<name> would be another file; inside, it leads to the program.
+    symlink("/real/chain", root.join("chain"))?;
+    let proc = root.join("proc");
+    fs::create_dir(&proc)?;
+    let script = format!(
+        "mount -t proc proc {} && exec chroot {} /chain 1500",
+        proc.display(),
+        root.display()
+    );
+    let (_, recording) =
+        setting.record(&["-F", "999", "--", "unshare", "--mount", "sh", "-c", &script])?;
+    let samples = recording.of_process("chain");
+    let named = samples
+        .iter()
+        .filter(|sample| sample.leaf().starts_with("leaf_"))
+        .count();
+    at_least("samples with names", named, samples.len(), 0.97)?;
+    Ok(())
+}
+
+/// A capture of it all can be shown.
+#[test]
+fn names_that_are_traps_are_shown_as_text() -> Outcome {
+    let test = "e2e_hostile::names_that_are_traps_are_shown_as_text";
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "the workload has machine code of x86-64 only");
+        return Ok(());
+    }
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let program = setting.workload("jit.c")?;
+    let name = "\u{1b}[31mred</text>&amp;<script>;x";
+    let capture = setting.path("out.cap");
+    let program = program.to_string_lossy();
+    setting
+        .run(&[
+            "record",
+            "-F",
+            "999",
+            "-o",
+            "out.cap",
+            "-o",
+            "out.svg",
+            "-o",
+            "out.folded",
+            "--",
+            &program,
+            "500",
+            name,
+        ])?
+        .success()?;
+    let recording = Recording::read(&capture)?;
+    if let Some(sample) = recording.samples.first() {
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
+    }
+    let svg = fs::read_to_string(setting.path("out.svg"))?;
+    profiler_tests::xml::elements(&svg)?;
+    assert!(
+        !svg.contains("red</text>") && !svg.contains('\u{1b}'),
+        "the name was not escaped"
+    );
+    let report = setting.run(&["report", "out.cap"])?.success()?.stdout;
+    assert!(
+        !report.contains('\u{1b}'),
+        "an escape sequence reached the terminal"
+    );
+    // A name with the separator in it must not make two frames.
+    let folded = fs::read_to_string(setting.path("out.folded"))?;
+    assert!(!folded.contains(";x "), "{folded}");
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! How a recording begins and ends: exit statuses, signals, a killed profiler, a dying target, and
+//! nothing left behind in the kernel.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use profiler_tests::Outcome;
+use profiler_tests::kernel_objects::{held_by, wait_until_gone};
+use profiler_tests::process::Running;
+use profiler_tests::recording::Recording;
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::statistics::at_least;
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The status of the recorded command is the profiler's own, 128 + signal if it was killed.
+#[test]
+fn status_of_the_command() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::status_of_the_command")? else {
+        return Ok(());
+    };
+    for (script, status) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 2", 2),
+        ("kill -TERM $$", 128 + 15),
+        ("kill -KILL $$", 128 + 9),
+        ("kill -SEGV $$", 128 + 11),
+    ] {
+        let capture = setting.path(&format!("status{status}.cap"));
+        let path = capture.to_string_lossy();
+        setting
+            .run(&["record", "-o", &path, "--", "sh", "-c", script])?
+            .expect_status(status)?;
+        Recording::read(&capture)?;
+    }
+    Ok(())
+}
+
+/// A command's own output is untouched: what it writes to standard output, and nothing else.
+#[test]
+fn output_of_the_command() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::output_of_the_command")? else {
+        return Ok(());
+    };
+    let (ended, _) = setting.record(&["--", "echo", "one two"])?;
+    assert_eq!(ended.stdout, "one two\n");
+    Ok(())
+}
+
+/// Ctrl-C goes to both; the command ends in its own way, and the capture is complete.
+#[test]
+fn interrupt_reaches_both() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::interrupt_reaches_both")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    let note = setting.path("caught");
+    let script = format!(
+        "trap 'echo caught > {}; kill $child; exit 3' INT; {} 60000 & child=$!; wait",
+        note.display(),
+        chain.display()
+    );
+    let capture = setting.path("out.cap");
+    let mut command = setting.profiler();
+    command
+        .arg("record")
+        .args(["-F", "999", "-o"])
+        .arg(&capture)
+        .args(["--", "sh", "-c", &script]);
+    // A process group of its own, as a shell gives to each job: Ctrl-C signals all of the group.
+    let mut running = Running::start(command.process_group(0), setting.folder(), "record")?;
+    running.wait_until("creating the capture", LIMIT, |_| capture.exists())?;
+    std::thread::sleep(Duration::from_secs(2));
+    let group = rustix::process::Pid::from_raw(running.pid().cast_signed()).ok_or("no pid")?;
+    rustix::process::kill_process_group(group, Signal::INT)?;
+    let interrupted_ns = monotonic_ns();
+    running.end(LIMIT)?.expect_status(3)?;
+    assert_eq!(fs::read_to_string(note)?, "caught\n");
+
+    let recording = Recording::read(&capture)?;
+    let samples = recording.of_process("chain");
+    assert!(
+        samples.len() > 1000,
+        "{} samples in 2 s at 999 Hz",
+        samples.len()
+    );
+    let last = samples.last().ok_or("no samples")?.at_ns;
+    assert!(
+        interrupted_ns.saturating_sub(last) < 50_000_000,
+        "the end of the capture is missing"
+    );
+    setting.run(&["info", "out.cap"])?.success()?;
+    Ok(())
+}
+
+/// `kill -9` loses at most the last second.
+#[test]
+fn killed_profiler_leaves_a_readable_capture() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::killed_profiler_leaves_a_readable_capture")?
+    else {
+        return Ok(());
+    };
+    let chain = setting.start(
+        "chain",
+        Command::new(setting.workload("chain.c")?).arg("60000"),
+    )?;
+    let begin_ns = monotonic_ns();
+    let recorder = setting.start_recording(&["-F", "999", "-p", &chain.pid().to_string()])?;
+    std::thread::sleep(Duration::from_secs(4));
+    let held = held_by(recorder.pid())?;
+    recorder.signal(Signal::KILL)?;
+    let killed_ns = monotonic_ns();
+    let ended = recorder.end(LIMIT)?;
+    assert_eq!(ended.status.code(), None);
+
+    let recording = setting.recording()?;
+    let last = recording.samples.last().ok_or("no samples")?.at_ns;
+    assert!(last > begin_ns);
+    let missing_ns = killed_ns.saturating_sub(last);
+    assert!(
+        missing_ns <= 1_050_000_000,
+        "the last {missing_ns} ns are missing"
+    );
+    let named = recording
+        .samples
+        .iter()
+        .filter(|s| s.leaf().starts_with("leaf_"))
+        .count();
+    at_least("samples with names", named, recording.samples.len(), 0.9)?;
+    for command in ["info", "report"] {
+        let ended = setting.run(&[command, "out.cap"])?.success()?;
+        assert!(!ended.stdout.is_empty());
+    }
+    // The kernel takes back what a dead process held.
+    assert!(!held.programs.is_empty());
+    wait_until_gone(&held, Duration::from_secs(10))?;
+    Ok(())
+}
+
+/// A target that is killed ends the recording, and that is no failure.
+#[test]
+fn target_that_dies() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::target_that_dies")? else {
+        return Ok(());
+    };
+    let chain = setting.start(
+        "chain",
+        Command::new(setting.workload("chain.c")?).arg("60000"),
+    )?;
+    let recorder = setting.start_recording(&["-p", &chain.pid().to_string()])?;
+    chain.signal(Signal::KILL)?;
+    let from = Instant::now();
+    chain.end(LIMIT)?;
+    recorder.end(LIMIT)?.success()?;
+    assert!(
+        from.elapsed() < Duration::from_secs(3),
+        "the end was not noticed at once"
+    );
+    assert!(!setting.recording()?.samples.is_empty());
+    Ok(())
+}
+
+/// `-d` ends a system-wide recording after that time; nothing of it stays in the kernel.
+#[test]
+fn nothing_is_left_in_the_kernel() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::nothing_is_left_in_the_kernel")? else {
+        return Ok(());
+    };
+    let recorder = setting.start_recording(&["-a", "-F", "999", "-d", "3"])?;
+    let pid = recorder.pid();
+    let held = held_by(pid)?;
+    assert!(
+        !held.programs.is_empty() && !held.maps.is_empty(),
+        "nothing loaded: {held:?}"
+    );
+    let from = Instant::now();
+    recorder.end(LIMIT)?.success()?;
+    assert!(from.elapsed() < Duration::from_secs(8));
+    wait_until_gone(&held, Duration::from_secs(10))?;
+    // Some process always runs somewhere, if only this one's.
+    assert!(!setting.recording()?.samples.is_empty());
+    Ok(())
+}
+
+/// `--delay` begins later than the command.
+#[test]
+fn delay_skips_the_beginning() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::delay_skips_the_beginning")? else {
+        return Ok(());
+    };
+    let program = setting.workload("dlopen_late.c")?;
+    let plugin = setting.workload("plugin.c")?;
+    let program = program.to_string_lossy();
+    let plugin = plugin.to_string_lossy();
+    let (_, recording) =
+        setting.record(&["-F", "999", "--delay", "1", "--", &program, "2000", &plugin])?;
+    let count = |name: &str| {
+        recording
+            .samples
+            .iter()
+            .filter(|s| s.leaf() == name)
+            .count()
+    };
+    // Two seconds of each half, one of which was skipped; the machine may be busy, so CPU time may
+    // come later than wall time, never earlier.
+    assert!(
+        count("plugin_work") > 1500,
+        "{} samples of the second half",
+        count("plugin_work")
+    );
+    let first = count("before_dlopen");
+    assert!(
+        (500..1900).contains(&first),
+        "{first} samples of the first half"
+    );
+    Ok(())
+}
+
+/// A marker set from outside while a recording runs.
+#[test]
+fn markers() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::markers")? else {
+        return Ok(());
+    };
+    let recorder = setting.start_recording(&["-a", "-d", "3"])?;
+    setting.run(&["mark", "half way"])?.success()?;
+    recorder.end(LIMIT)?.success()?;
+    assert_eq!(setting.recording()?.marks, ["half way"]);
+    Ok(())
+}
+
+/// A reader that closes the pipe early is no error.
+#[test]
+fn closed_pipe() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::closed_pipe")? else {
+        return Ok(());
+    };
+    setting.record(&["-a", "-F", "999", "-d", "1"])?;
+    let profiler = setting.profiler_path().display().to_string();
+    for command in [
+        "report out.cap",
+        "export out.cap --format folded -o -",
+        "info out.cap",
+    ] {
+        let script =
+            format!("{profiler} {command} 2>err | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &script]).current_dir(setting.folder());
+        let ended = profiler_tests::process::run(&mut shell, setting.folder(), "shell", LIMIT)?;
+        let said = fs::read_to_string(setting.path("err"))?;
+        assert_eq!(ended.stdout.trim(), "0", "{command}: {said}");
+        assert!(
+            !said.contains("panicked") && !said.contains("roken pipe"),
+            "{command}: {said}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Processes that come and go, and code that comes late: all of it with names.
+//!
+//! Oracles: the share of samples that have the function known to have run; for a fork storm the CPU
+//! time of all children by getrusage.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use profiler_tests::Outcome;
+use profiler_tests::recording::{Sample, weight};
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip::skip;
+use profiler_tests::statistics::{amount, at_least, share};
+
+/// 200 processes that live 5 ms each: at 4,999 Hz about 25 samples of each. Every process is seen,
+/// and its samples have names, the first one too.
+#[test]
+fn short_lived_children_have_names() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::short_lived_children_have_names")? else {
+        return Ok(());
+    };
+    let child = setting.workload("five_ms.c")?;
+    let parent = setting.workload("short_lived.c")?;
+    let (ended, recording) = setting.record(&[
+        "-F",
+        "4999",
+        "--",
+        &parent.to_string_lossy(),
+        "200",
+        &child.to_string_lossy(),
+    ])?;
+    let truth = ended.json()?;
+    let pids = truth["pids"].as_array().ok_or("no pids")?;
+
+    let mut by_pid: BTreeMap<u64, Vec<&Sample>> = BTreeMap::new();
+    for sample in recording.of_process("five_ms") {
+        by_pid.entry(sample.pid.into()).or_default().push(sample);
+    }
+    let pids: Vec<u64> = pids.iter().filter_map(serde_json::Value::as_u64).collect();
+    let working = |pid: &&u64| {
+        by_pid
+            .get(pid)
+            .is_some_and(|own| own.iter().any(|s| s.calls("five_ms_work")))
+    };
+    at_least(
+        "children seen at work",
+        pids.iter().filter(working).count(),
+        pids.len(),
+        0.99,
+    )?;
+
+    // A sample in user mode is good if its innermost frame has a name. (Kernel frames below it don't
+    // matter, and in the kernel during exec there may be no user stack at all.)
+    let with_user: Vec<&&Sample> = by_pid
+        .values()
+        .flatten()
+        .filter(|sample| !sample.user.is_empty())
+        .collect();
+    let named = with_user
+        .iter()
+        .filter(|sample| sample.user[0].named)
+        .count();
+    at_least("samples with a name", named, with_user.len(), 0.99)?;
+    let first: Vec<&&Sample> = by_pid
+        .values()
+        .filter_map(|own| own.iter().find(|sample| !sample.user.is_empty()))
+        .collect();
+    let named = first.iter().filter(|sample| sample.user[0].named).count();
+    at_least("first samples with a name", named, first.len(), 0.99)?;
+    Ok(())
+}
+
+/// A thousand forks a second: the samples stand for all the CPU time that was used, within 3 %, and
+/// every sample in user mode is attributed to the program.
+#[test]
+fn fork_storm_adds_up() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::fork_storm_adds_up")? else {
+        return Ok(());
+    };
+    let storm = setting.workload("fork_storm.c")?;
+    let program = storm.to_string_lossy().into_owned();
+    let (ended, recording) =
+        setting.record(&["-F", "4999", "--", &program, "1000", "10", "500"])?;
+    let truth = ended.json()?;
+    let samples = recording.of_process("fork_storm");
+    let cpu_ns = truth["cpu_ns"].as_u64().ok_or("no truth")?;
+    let children = truth["children"].as_u64().ok_or("no truth")?;
+    assert_eq!(children, 10_000);
+    amount("storm", weight(&samples), cpu_ns, samples.len(), 0.03)?;
+
+    let working: Vec<_> = samples.iter().filter(|s| s.calls("storm_child")).collect();
+    let expected_ns = children * 500_000;
+    let working_ns: u64 = working.iter().map(|sample| sample.weight).sum();
+    // 500 us is what the steps took when calibrated; caches and clocks vary by more than statistics.
+    amount("children at work", working_ns, expected_ns, 100, 0.25)?;
+    let with_user: Vec<_> = samples
+        .iter()
+        .filter(|sample| !sample.user.is_empty())
+        .collect();
+    let named = with_user
+        .iter()
+        .filter(|sample| sample.user[0].named)
+        .count();
+    at_least("samples with a name", named, with_user.len(), 0.99)?;
+    Ok(())
+}
+
+/// Code made at run time, named by /tmp/perf-PID.map.
+#[test]
+fn jit_code_by_its_perf_map() -> Outcome {
+    let test = "e2e_processes::jit_code_by_its_perf_map";
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "the workload has machine code of x86-64 only");
+        return Ok(());
+    }
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let workload = setting.workload("jit.c")?;
+    let (ended, recording) =
+        setting.record(&["-F", "999", "--", &workload.to_string_lossy(), "1500"])?;
+    let samples = recording.of_process("jit");
+    if let Some(sample) = samples.first() {
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
+    }
+    let truth = ended.json()?;
+    let part = |key: &str| truth[key].as_u64().map(|ns| ns as f64).ok_or("no truth");
+    let hits: Vec<_> = samples
+        .iter()
+        .filter(|sample| sample.leaf() == "jitted_spin")
+        .collect();
+    share(
+        "jitted_spin",
+        hits.len(),
+        samples.len(),
+        part("jitted")? / part("total")?,
+    )?;
+    let expected = ["jitted_spin", "enter_jitted", "main"];
+    let exact = hits
+        .iter()
+        .filter(|sample| sample.chain().starts_with(&expected))
+        .count();
+    at_least("chain", exact, hits.len(), 0.999)?;
+    Ok(())
+}
+
+/// A shared object that is loaded in the middle of the recording.
+#[test]
+fn plugin_loaded_late() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::plugin_loaded_late")? else {
+        return Ok(());
+    };
+    let workload = setting.workload("dlopen_late.c")?;
+    let plugin = setting.workload("plugin.c")?;
+    let (ended, recording) = setting.record(&[
+        "-F",
+        "999",
+        "--",
+        &workload.to_string_lossy(),
+        "1000",
+        &plugin.to_string_lossy(),
+    ])?;
+    let truth = ended.json()?;
+    let samples = recording.of_process("dlopen_late");
+    let known: Vec<_> = ["before_dlopen", "plugin_work"]
+        .iter()
+        .map(|name| {
+            (
+                samples.iter().filter(|s| s.leaf() == *name).count(),
+                &truth[*name],
+            )
+        })
+        .collect();
+    let total: u64 = known.iter().filter_map(|(_, ns)| ns.as_u64()).sum();
+    let all: usize = known.iter().map(|(hits, _)| hits).sum();
+    at_least("samples in either", all, samples.len(), 0.95)?;
+    for (hits, ns) in known {
+        share(
+            "half",
+            hits,
+            all,
+            ns.as_u64().ok_or("no truth")? as f64 / total as f64,
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether at least 97 % of a chain's samples show its leaves (the rest is start and calibration).
+fn has_names(recording: &profiler_tests::recording::Recording) -> Outcome {
+    let samples = recording.of_process("chain");
+    let named = samples
+        .iter()
+        .filter(|s| s.leaf().starts_with("leaf_") && s.calls("outer"))
+        .count();
+    at_least("samples with names", named, samples.len(), 0.97)?;
+    Ok(())
+}
+
+/// A program that deletes its own file as soon as it runs.
+#[test]
+fn deleted_binary() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::deleted_binary")? else {
+        return Ok(());
+    };
+    let workload = setting.workload("chain.c")?;
+    let program = workload.to_string_lossy().into_owned();
+    let (_, recording) = setting.record(&["-F", "999", "--", &program, "1500", "--unlink"])?;
+    assert!(!workload.exists());
+    has_names(&recording)
+}
+
+/// A program whose file was deleted before the recording began.
+#[test]
+fn binary_deleted_before() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::binary_deleted_before")? else {
+        return Ok(());
+    };
+    let workload = setting.workload("chain.c")?;
+    let mut chain = setting.start("chain", Command::new(&workload).args(["3000", "--unlink"]))?;
+    chain.wait_until("deleting itself", LIMIT, |_| !workload.exists())?;
+    let recorder = setting.start_recording(&["-F", "999", "-p", &chain.pid().to_string()])?;
+    chain.end(LIMIT)?.success()?;
+    recorder.end(LIMIT)?.success()?;
+    has_names(&setting.recording()?)
+}
+
+/// A program in whose place another one is put while it runs: names are those of what runs.
+#[test]
+fn replaced_binary() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::replaced_binary")? else {
+        return Ok(());
+    };
+    let workload = setting.workload("chain.c")?;
+    let other = setting.workload("threads.c")?;
+    let (_, recording) = setting.record(&[
+        "-F",
+        "999",
+        "--",
+        &workload.to_string_lossy(),
+        "1500",
+        "--replace-with",
+        &other.to_string_lossy(),
+    ])?;
+    has_names(&recording)
+}
+
+/// A process in PID and mount namespaces of its own, with the binary on a file system that only it
+/// sees.
+#[test]
+fn other_namespaces() -> Outcome {
+    let Some(setting) = Setting::new("e2e_processes::other_namespaces")? else {
+        return Ok(());
+    };
+    let workload = setting.workload("chain.c")?;
+    fs::create_dir_all(setting.path("inside"))?;
+    let script = format!(
+        "mount -t tmpfs none {inside} && cp {program} {inside}/chain && exec {inside}/chain 1500",
+        inside = setting.path("inside").display(),
+        program = workload.display()
+    );
+    let (_, recording) = setting.record(&[
+        "-F",
+        "999",
+        "--",
+        "unshare",
+        "--pid",
+        "--mount",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        &script,
+    ])?;
+    has_names(&recording)
+}

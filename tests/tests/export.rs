@@ -1,0 +1,217 @@
+//! Exports of the canonical session against golden files, and properties that hold for any
+//! recording. `UPDATE_GOLDEN=1` writes the golden files anew.
+#![allow(clippy::unwrap_used)] // A test fails by it.
+
+mod export_shared;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use export_shared::*;
+use profiler::derive::stack_frames;
+use profiler::export::{ExportOptions, flamegraph_differential};
+use profiler::model::*;
+use profiler_tests::canonical;
+use proptest::prelude::*;
+
+#[test]
+fn folded_is_golden() {
+    let session = canonical::session();
+    golden("canonical.folded", &export("folded", &[], &session));
+    let options = [("threads", "yes"), ("count", "weight")];
+    golden("threads.folded", &export("folded", &options, &session));
+}
+
+#[test]
+fn svg_is_golden() {
+    let session = canonical::session();
+    let options = [("width", "1200")];
+    golden("canonical.svg", &export("svg", &options, &session));
+}
+
+/// Samples per function, as often as a stack holds it, from the events themselves.
+fn functions_of_events((tables, events): &(Tables, Vec<Event>)) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for event in events {
+        if let Event::Sample(sample) = event {
+            for frame in stack_frames(tables, sample.kernel, sample.user) {
+                *counts.entry(frame.name.replace(';', ":")).or_default() += 1;
+            }
+        }
+    }
+    counts
+}
+
+fn functions_of_folded(folded: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for line in folded.lines() {
+        let (stack, number) = line.rsplit_once(' ').unwrap();
+        for frame in stack.split(';').skip(1) {
+            let marks = ["_[k]", "_[j]", "_[i]"];
+            let name = marks.iter().find_map(|mark| frame.strip_suffix(mark));
+            *counts.entry(name.unwrap_or(frame).to_owned()).or_default() +=
+                number.parse::<u64>().unwrap();
+        }
+    }
+    counts
+}
+
+#[test]
+fn folded_counts_are_those_of_the_events() {
+    let session = canonical::session();
+    let counts = functions_of_folded(&export("folded", &[], &session));
+    assert_eq!(counts, functions_of_events(&session));
+    assert_eq!(counts["copy_page_to_iter"], 18);
+    assert_eq!(counts["main"], 84);
+}
+
+#[test]
+fn reversed_graphs_merge_leaves() {
+    let session = canonical::session();
+    let svg = export("svg", &[("reverse", "yes"), ("count", "samples")], &session);
+    // The leaf of two different callers' stacks is one frame at the bottom.
+    assert!(svg.contains("copy_page_to_iter (18 samples, 18.00%)"));
+}
+
+#[test]
+fn an_unknown_source_names_the_known_ones() {
+    let session = canonical::session();
+    let error = try_export("folded", &[("source", "cycles")], &session).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("'cycles'") && text.contains("cpu-clock"),
+        "{text}"
+    );
+}
+
+/// Parses XML with Python's expat; says how many elements there are.
+fn xml_elements(xml: &str) -> Result<usize, String> {
+    let code = "import sys, xml.parsers.expat as e\n\
+                n = 0\n\
+                def start(name, attributes):\n global n; n += 1\n\
+                p = e.ParserCreate(); p.StartElementHandler = start\n\
+                p.Parse(sys.stdin.buffer.read(), True); print(n)";
+    let mut child = Command::new("python3")
+        .args(["-c", code])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(xml.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    text.parse()
+        .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn svg_is_well_formed_with_hostile_names() {
+    for name in HOSTILE {
+        let session = session_of(&[(vec![name, "main", name], 5), (vec!["a", name], 1)], name);
+        for options in [
+            vec![],
+            vec![("icicle", "yes")],
+            vec![("reverse", "yes"), ("threads", "yes"), ("title", name)],
+        ] {
+            let svg = export("svg", &options, &session);
+            let elements = xml_elements(&svg);
+            assert!(elements.is_ok(), "{name:?}: {elements:?}");
+        }
+    }
+}
+
+#[test]
+fn samples_without_weights_are_drawn() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = 0;
+        }
+    }
+    let svg = export("svg", &[], &(tables, events));
+    assert!(svg.contains("all (100 samples, 100%)"));
+}
+
+#[test]
+fn huge_weights_do_not_overflow() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = u64::MAX;
+        }
+    }
+    let session = (tables, events);
+    assert!(export("svg", &[], &session).contains("walk"));
+    assert!(export("folded", &[("count", "weight")], &session).contains("walk"));
+}
+
+#[test]
+fn differences_of_two_recordings_are_well_formed() {
+    for name in HOSTILE {
+        let before = session_of(&[(vec![name, "a"], 5), (vec!["b", name], 1)], name);
+        let after = session_of(&[(vec![name, "a"], 1), (vec!["b", name], 9)], name);
+        let [before, after] = [before, after].map(|session| export("folded", &[], &session));
+        let options = ExportOptions::default();
+        let svg = flamegraph_differential(&before, &after, name, &options).unwrap();
+        let elements = xml_elements(&String::from_utf8(svg).unwrap());
+        assert!(elements.is_ok(), "{name:?}: {elements:?}");
+    }
+}
+
+#[test]
+fn nothing_recorded_is_said() {
+    let (tables, _) = canonical::session();
+    let svg = export(
+        "svg",
+        &[("title", "a <b> & c")],
+        &(tables.clone(), Vec::new()),
+    );
+    assert!(svg.contains("no samples") && svg.contains("a &lt;b&gt; &amp; c"));
+    assert_eq!(xml_elements(&svg), Ok(3));
+    assert_eq!(export("folded", &[], &(tables, Vec::new())), "");
+}
+
+proptest! {
+    #[test]
+    fn folded_parses_back_to_the_same_totals(
+        process in ".{0,8}",
+        stacks in prop::collection::vec(
+            (prop::collection::vec(".{0,6}|[a-c;# 0-9.]{0,4}", 0..5), 1..4_u64), 0..8),
+    ) {
+        let stacks: Vec<(Vec<&str>, u64)> = stacks
+            .iter()
+            .map(|(names, count)| (names.iter().map(String::as_str).collect(), *count))
+            .collect();
+        let session = session_of(&stacks, &process);
+        let folded = export("folded", &[], &session);
+        let mut total = 0;
+        let mut depths: BTreeMap<usize, u64> = BTreeMap::new();
+        for line in folded.lines() {
+            let (stack, number) = line.rsplit_once(' ').unwrap();
+            let number: u64 = number.parse().unwrap();
+            total += number;
+            *depths.entry(stack.split(';').count() - 1).or_default() += number;
+            // No tool may read a second number, or a comment.
+            let last = stack.rsplit_once(' ').map_or("x", |(_, last)| last);
+            prop_assert!(last.contains(|c: char| !c.is_ascii_digit() && c != '.'));
+            prop_assert!(!line.starts_with("# "));
+        }
+        let mut expected: BTreeMap<usize, u64> = BTreeMap::new();
+        for (names, count) in &stacks {
+            *expected.entry(names.len()).or_default() += count;
+        }
+        prop_assert_eq!(total, stacks.iter().map(|(_, count)| count).sum::<u64>());
+        prop_assert_eq!(depths, expected);
+        // The drawing takes what folding made, whatever the names are.
+        let svg = export("svg", &[("min-width", "0"), ("count", "samples")], &session);
+        let all = format!("all ({total} samples, 100%)");
+        prop_assert!(total == 0 || svg.contains(&all));
+    }
+}

@@ -1,0 +1,152 @@
+//! What the tests of exports share: exporting into memory, golden files, made-up sessions.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // Each test uses a part, and fails by unwrapping.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use profiler::export::{self, ExportOptions};
+use profiler::model::*;
+
+/// What [`canonical::session`](profiler_tests::canonical::session) gives.
+pub type Recording = (Tables, Vec<Event>);
+
+/// An output whose bytes stay readable after the exporter has taken it.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Exports a session.
+pub fn try_export(
+    format: &str,
+    options: &[(&str, &str)],
+    (tables, events): &Recording,
+) -> std::io::Result<Vec<u8>> {
+    let format = export::by_name(format).unwrap();
+    let mut parsed = ExportOptions::default();
+    for (name, value) in options {
+        parsed.set(format, name, value).unwrap();
+    }
+    let output = Shared::default();
+    let mut sink = export::open(format, parsed, Box::new(output.clone()));
+    for event in events {
+        sink.event(event, tables)?;
+    }
+    sink.finish(tables)?;
+    let bytes = output.0.lock().unwrap().clone();
+    Ok(bytes)
+}
+
+/// Exports to text.
+pub fn export(format: &str, options: &[(&str, &str)], session: &Recording) -> String {
+    String::from_utf8(try_export(format, options, session).unwrap()).unwrap()
+}
+
+/// Compares with a golden file, or writes it with `UPDATE_GOLDEN=1`.
+pub fn golden(name: &str, actual: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("golden/export")
+        .join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run with UPDATE_GOLDEN=1", path.display()));
+    let differs = expected.lines().zip(actual.lines()).find(|(e, a)| e != a);
+    assert!(
+        expected == actual,
+        "{name} differs; first: {differs:?}; see it with UPDATE_GOLDEN=1 and git diff"
+    );
+}
+
+/// Names that would break formats if they were written as they are.
+pub const HOSTILE: &[&str] = &[
+    "]]></script><script>alert(1)</script>",
+    "a;b\nc",
+    "\u{0}\u{1}\u{b}\u{1b}[31m\u{ffff}\u{fffe}\u{7f}\u{85}",
+    "--> <!-- \" ' & &amp; <![CDATA[",
+    "foo 12",
+    "# 5",
+    "",
+    " ",
+    "_[k]",
+    "x\u{2028}y\u{202e}z",
+    "..",
+];
+
+/// A session of one thread with these stacks (root first) and how often each was sampled.
+pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
+    let mut tables = Tables::default();
+    let name = tables.intern_string(process).0;
+    let executable = tables.intern_string("/bin/x").0;
+    let (process, _) = tables.intern_process(Process {
+        pid: Pid(1),
+        started: Timestamp(0),
+        parent: None,
+        name,
+        executable: Some(executable),
+        command: None,
+        namespace_pids: Vec::new(),
+        uid: None,
+        cgroup: None,
+    });
+    let (thread, _) = tables.intern_thread(Thread {
+        process,
+        tid: Tid(1),
+        started: Timestamp(0),
+        name,
+    });
+    let clock = tables.intern_string("cpu-clock").0;
+    let (source, _) = tables.sources.intern(Source {
+        name: clock,
+        unit: Unit::Nanoseconds,
+        frequency_hz: None,
+        period: Some(1000),
+    });
+    let mut events = Vec::new();
+    for (names, count) in stacks {
+        let mut parent = None;
+        for (depth, name) in names.iter().enumerate() {
+            let text = tables.intern_string(name).0;
+            let (function, _) = tables.functions.intern(Function {
+                name: text,
+                linkage_name: None,
+                module: None,
+                file: None,
+                start: None,
+                size: None,
+            });
+            let kinds = [FrameKind::Native, FrameKind::Jit, FrameKind::Kernel];
+            let (frame, _) = tables.frames.intern(Frame {
+                kind: kinds[depth % 3],
+                module: None,
+                address: function.index() as u64,
+            });
+            tables.set_symbol(frame, Symbol::Lines([Line { function, line: 0 }].into()));
+            parent = Some(tables.stacks.intern(Stack { parent, frame }).0);
+        }
+        for _ in 0..*count {
+            events.push(Event::Sample(Sample {
+                at: Timestamp(events.len() as u64),
+                thread,
+                cpu: Cpu(0),
+                kernel: None,
+                user: parent,
+                kernel_end: StackEnd::NoStack,
+                user_end: StackEnd::Complete,
+                weight: 1000,
+                source,
+            }));
+        }
+    }
+    (tables, events)
+}

@@ -1,0 +1,47 @@
+/* A just-in-time compiler with one product: machine code in anonymous memory that spins with a
+ * frame pointer, called by `enter_jitted`, and /tmp/perf-PID.map that calls it `jitted_spin`.
+ * x86-64 only.
+ *
+ * Usage: jit MILLISECONDS [MAP_NAME]   (MAP_NAME in place of `jitted_spin`)
+ * Output: {"jitted": NS, "total": NS} of CPU time. */
+#include "burn.h"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef uint64_t (*spinner)(uint64_t);
+
+/* push rbp; mov rbp, rsp; mov rax, rdi; 1: dec rax; jnz 1b; pop rbp; ret */
+static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0xf8, 0x48,
+                                     0xff, 0xc8, 0x75, 0xfb, 0x5d, 0xc3};
+
+FUNCTION uint64_t enter_jitted(spinner function, uint64_t steps) {
+    uint64_t result = function(steps);
+    NOT_A_TAIL_CALL();
+    return result + 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    uint64_t wanted = strtoull(argv[1], NULL, 10) * 1000000, jitted = 0;
+    char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 1;
+    memcpy(memory + 64, code, sizeof code);
+    if (mprotect(memory, 4096, PROT_READ | PROT_EXEC)) return 1;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
+    FILE *map = fopen(path, "w");
+    if (!map) return 1;
+    fprintf(map, "%lx %zx %s\n", (unsigned long)(memory + 64), sizeof code,
+            argc > 2 ? argv[2] : "jitted_spin");
+    fclose(map);
+    while (jitted < wanted) {
+        uint64_t from = thread_cpu_ns();
+        volatile uint64_t sink = enter_jitted((spinner)(void *)(memory + 64), 2000000);
+        (void)sink;
+        jitted += thread_cpu_ns() - from;
+    }
+    printf("{\"jitted\": %llu, \"total\": %llu}\n", (unsigned long long)jitted,
+           (unsigned long long)clock_ns(CLOCK_PROCESS_CPUTIME_ID));
+    return 0;
+}

@@ -1,0 +1,162 @@
+//! `cargo xtask bench`: what sampling costs, beside perf and bpftrace in the same run.
+//!
+//! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
+//! standard error. What a table means, and what is within noise, is in docs/performance.md.
+
+mod host;
+mod latency;
+mod measure;
+mod sampling;
+mod slope;
+mod table;
+mod tool;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tool::Tool;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The benchmark: only `sampling` so far.
+    #[arg(value_parser = ["sampling"])]
+    name: String,
+    /// A short run, to see that it works; its numbers mean little.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of the first scenario, in each of which every tool runs at every rate.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Scenarios to run: `job`, `host`, `first`.
+    #[arg(long, value_delimiter = ',', default_values = ["job", "host", "first"])]
+    only: Vec<String>,
+    /// Tools to compare.
+    #[arg(long, value_delimiter = ',', default_values = ["profiler", "perf", "bpftrace"])]
+    tools: Vec<String>,
+}
+
+/// What all scenarios need.
+struct Bench {
+    profiler: PathBuf,
+    tools: Vec<Tool>,
+    /// `target/bench`.
+    folder: PathBuf,
+    sources: PathBuf,
+    quick: bool,
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()?;
+    let profiler = build_profiler(&root)?;
+    let mut tools = Vec::new();
+    for tool in [Tool::Profiler, Tool::Perf, Tool::Bpftrace] {
+        if !arguments.tools.iter().any(|name| name == tool.name()) {
+            continue;
+        }
+        match tool.missing(&profiler) {
+            None => tools.push(tool),
+            Some(why) => eprintln!("without {}: {why}", tool.name()),
+        }
+    }
+    let folder = root.join("target/bench");
+    fs::create_dir_all(&folder)?;
+    let sources = root.join("tests/workloads");
+    let bench = Bench {
+        profiler,
+        tools,
+        folder,
+        sources,
+        quick: arguments.quick,
+    };
+    let wanted = |name: &str| arguments.only.iter().any(|only| only == name);
+    let rounds = arguments
+        .rounds
+        .unwrap_or(if arguments.quick { 2 } else { 10 });
+    println!("{}", machine());
+    if wanted("job") {
+        sampling::run(&bench, rounds)?;
+    }
+    if wanted("host") {
+        host::run(&bench)?;
+    }
+    if wanted("first") {
+        latency::run(&bench, rounds.min(10))?;
+    }
+    Ok(())
+}
+
+impl Bench {
+    /// Builds a workload of `tests/workloads` with these further flags.
+    fn workload(&self, source: &str, name: &str, flags: &[&str]) -> io::Result<PathBuf> {
+        let output = self.folder.join(name);
+        let status = Command::new("cc")
+            .args([
+                "-O2",
+                "-fno-omit-frame-pointer",
+                "-fno-optimize-sibling-calls",
+            ])
+            .args(flags)
+            .arg("-o")
+            .arg(&output)
+            .arg(self.sources.join(source))
+            .status()?;
+        if status.success() {
+            Ok(output)
+        } else {
+            Err(io::Error::other(format!("cc {source} failed")))
+        }
+    }
+
+    /// Keeps the raw numbers.
+    fn keep(&self, name: &str, numbers: &impl serde::Serialize) -> io::Result<()> {
+        let file = fs::File::create(self.folder.join(name))?;
+        Ok(serde_json::to_writer_pretty(file, numbers)?)
+    }
+}
+
+fn build_profiler(root: &Path) -> io::Result<PathBuf> {
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--package",
+            "profiler",
+            "--bin",
+            "profiler",
+        ])
+        .current_dir(root)
+        .status()?;
+    if status.success() {
+        Ok(root.join("target/release/profiler"))
+    } else {
+        Err(io::Error::other("the profiler did not build"))
+    }
+}
+
+/// Where the numbers were measured.
+fn machine() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown processor", |(_, model)| model.trim());
+    let perf = Command::new("perf").arg("--version").output();
+    let perf = perf.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let bpftrace = Command::new("bpftrace").arg("--version").output();
+    let bpftrace = bpftrace.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    format!(
+        "Linux {}, {cpus} processors ({model}); {}, {}\n",
+        kernel.trim(),
+        perf.unwrap_or_default(),
+        bpftrace.unwrap_or_default()
+    )
+}
