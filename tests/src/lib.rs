@@ -10,6 +10,7 @@
 
 pub mod arbitrary;
 pub mod canonical;
+pub mod fuzzing;
 pub mod kernel_objects;
 pub mod process;
 pub mod recording;
@@ -21,4 +22,3 @@ pub mod xml;
 
 /// What a test ends with; any error fails it.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
-pub mod fuzzing;
