@@ -75,6 +75,24 @@ impl Recording {
         Ok(recording)
     }
 
+    /// How much the ticks stand for that the kernel skipped, as the profiler estimates.
+    pub fn skipped_ns(&self) -> u64 {
+        let ticks = self.lost.get(&LostReason::Skipped).copied().unwrap_or(0);
+        ticks * self.samples.first().map_or(0, |sample| sample.weight)
+    }
+
+    /// Fails if anything was lost but ticks that the kernel skipped: these are the machine's.
+    pub fn nothing_lost(&self) -> Result<(), String> {
+        match self
+            .lost
+            .iter()
+            .find(|(reason, _)| **reason != LostReason::Skipped)
+        {
+            None => Ok(()),
+            Some(_) => Err(format!("lost: {:?}", self.lost)),
+        }
+    }
+
     /// Samples of the process `pid`.
     pub fn of_pid(&self, pid: u32) -> Vec<&Sample> {
         self.samples

@@ -45,7 +45,8 @@ fn bad_usage() -> Outcome {
         &["record", "-F", "0"],
         &["record", "-p", "minus"],
         &["record", "-d", "-1"],
-        &["report"],
+        &["record", "-e", "nosuchevent"],
+        &["record", "-a", "-p", "1"],
         &["report", "x.cap", "--format", "nonsense"],
         &["export", "x.cap", "--format", "nonsense", "-o", "out"],
     ] {
@@ -96,7 +97,6 @@ fn targets_that_do_not_exist() -> Outcome {
         (&["-t", "4194303"], "4194303"),
         (&["--uid", "nosuchuser"], "nosuchuser"),
         (&["--cgroup", "/no/such/cgroup"], "/no/such/cgroup"),
-        (&["-e", "nosuchevent", "-a"], "nosuchevent"),
     ] {
         let mut all = vec!["record", "-o", "x.cap", "-d", "1"];
         all.extend(arguments);
@@ -155,20 +155,27 @@ fn full_disk() -> Outcome {
     let disk = setting.path("disk");
     fs::create_dir(&disk)?;
     let chain = setting.workload("chain.c")?;
-    // In a mount namespace of its own, so that nothing stays mounted.
+    // In a mount namespace of its own, so that nothing stays mounted. The disk is filled two seconds
+    // after the recording has begun.
     let script = format!(
-        "mount -t tmpfs -o size=64k none {disk} && {profiler} record -F 4999 -a -d 6 -o {disk}/x.cap; \
-         status=$?; cp {disk}/x.cap kept.cap; exit $status",
+        "mount -t tmpfs -o size=4m none {disk} || exit 9
+         {profiler} record --quiet -F 999 -d 8 -o {disk}/x.cap -- {chain} 60000 &
+         recorder=$!
+         sleep 3
+         cat /dev/zero >{disk}/filler 2>filling
+         wait $recorder
+         status=$?
+         cp {disk}/x.cap kept.cap
+         exit $status",
         disk = disk.display(),
+        chain = chain.display(),
         profiler = setting.profiler_path().display()
     );
-    let load = setting.start("chain", std::process::Command::new(chain).arg("60000"))?;
     let mut command = std::process::Command::new("unshare");
     command
         .args(["--mount", "sh", "-c", &script])
         .current_dir(setting.folder());
     let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
-    drop(load);
     assert!(ended.stderr.contains("x.cap"), "{}", ended.stderr);
     let recording = profiler_tests::recording::Recording::read(&setting.path("kept.cap"))?;
     assert!(!recording.samples.is_empty());

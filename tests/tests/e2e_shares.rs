@@ -14,7 +14,13 @@ use profiler_tests::statistics::{amount, at_least, share};
 const LEAVES: [&str; 3] = ["leaf_a", "leaf_b", "leaf_c"];
 
 /// Runs a chain workload for two seconds of CPU time; `chain` are its functions, leaf's caller first.
-fn check_chain(test: &str, source: &str, scope: &str, chain: &[&str], at: u64) -> Outcome {
+fn check_chain(
+    test: &str,
+    source: &str,
+    name: fn(&str) -> String,
+    chain: &[&str],
+    at: u64,
+) -> Outcome {
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
@@ -25,17 +31,18 @@ fn check_chain(test: &str, source: &str, scope: &str, chain: &[&str], at: u64) -
     let truth = ended.json()?;
     let total = truth["total"].as_u64().ok_or("no total")?;
 
-    let name = workload.file_name().ok_or("no name")?.to_string_lossy();
-    let samples = recording.of_process(&name);
+    let program = workload.file_name().ok_or("no name")?.to_string_lossy();
+    let samples = recording.of_process(&program);
     amount(
         "whole process",
         weight(&samples),
         total,
+        recording.skipped_ns(),
         samples.len(),
         0.03,
     )?;
     for leaf in LEAVES {
-        let function = format!("{scope}{leaf}");
+        let function = name(leaf);
         let hits: Vec<&&Sample> = samples
             .iter()
             .filter(|sample| sample.calls(&function))
@@ -66,12 +73,7 @@ fn check_chain(test: &str, source: &str, scope: &str, chain: &[&str], at: u64) -
             0.99,
         )?;
     }
-    assert_eq!(
-        recording.lost.values().sum::<u64>(),
-        0,
-        "lost: {:?}",
-        recording.lost
-    );
+    recording.nothing_lost()?;
     Ok(())
 }
 
@@ -80,7 +82,7 @@ fn chain_in_c() -> Outcome {
     check_chain(
         "e2e_shares::chain_in_c",
         "chain.c",
-        "",
+        str::to_owned,
         &["inner", "middle", "outer", "main"],
         999,
     )
@@ -92,7 +94,7 @@ fn chain_in_c_at_a_high_rate() -> Outcome {
     check_chain(
         "e2e_shares::chain_in_c_at_a_high_rate",
         "chain.c",
-        "",
+        str::to_owned,
         &chain,
         4999,
     )
@@ -103,11 +105,11 @@ fn chain_in_cpp() -> Outcome {
     check_chain(
         "e2e_shares::chain_in_cpp",
         "chain.cpp",
-        "work::",
+        |leaf| format!("work::{leaf}(unsigned long)"),
         &[
-            "work::inner",
-            "work::middle<unsigned long>",
-            "work::Outer::run",
+            "work::inner(int, unsigned long)",
+            "unsigned long work::middle<unsigned long>(int, unsigned long)",
+            "work::Outer::run(int, unsigned long)",
             "main",
         ],
         999,
@@ -119,7 +121,7 @@ fn chain_in_rust() -> Outcome {
     check_chain(
         "e2e_shares::chain_in_rust",
         "chain.rs",
-        "chain::",
+        |leaf| format!("chain::{leaf}"),
         &[
             "chain::inner",
             "chain::middle",
@@ -171,6 +173,7 @@ fn threads_with_names() -> Outcome {
         "whole process",
         weight(&samples),
         total,
+        recording.skipped_ns(),
         samples.len(),
         0.04,
     )?;
@@ -224,7 +227,14 @@ fn migrating_thread() -> Outcome {
         assert_eq!(wrong, 0, "{function} on another processor");
         let cpu_ns = truth[&function].as_u64().ok_or("no truth")?;
         let weight = hits.iter().map(|sample| sample.weight).sum();
-        amount(&function, weight, cpu_ns, hits.len(), 0.05)?;
+        amount(
+            &function,
+            weight,
+            cpu_ns,
+            recording.skipped_ns(),
+            hits.len(),
+            0.05,
+        )?;
     }
     Ok(())
 }

@@ -37,6 +37,7 @@ fn only_chain(recording: &Recording, truth: &serde_json::Value, pid: u32) -> Out
         "chain",
         weight(&samples),
         truth["total"].as_u64().ok_or("no truth")?,
+        recording.skipped_ns(),
         samples.len(),
         0.05,
     )?;
@@ -104,7 +105,14 @@ fn by_pid_with_children() -> Outcome {
     assert!(others.is_none(), "a sample of another process: {others:?}");
     let samples = recording.of_process("chain");
     let total = shell.json()?["total"].as_u64().ok_or("no truth")?;
-    amount("chain", weight(&samples), total, samples.len(), 0.05)?;
+    amount(
+        "chain",
+        weight(&samples),
+        total,
+        recording.skipped_ns(),
+        samples.len(),
+        0.05,
+    )?;
     Ok(())
 }
 
@@ -136,7 +144,14 @@ fn by_tid() -> Outcome {
     let times: serde_json::Value = serde_json::from_str(last)?;
     let samples: Vec<_> = recording.samples.iter().collect();
     let cpu_ns = times["cpu_ns"][2].as_u64().ok_or("no time")?;
-    amount("worker-2", weight(&samples), cpu_ns, samples.len(), 0.05)?;
+    amount(
+        "worker-2",
+        weight(&samples),
+        cpu_ns,
+        recording.skipped_ns(),
+        samples.len(),
+        0.05,
+    )?;
     Ok(())
 }
 
