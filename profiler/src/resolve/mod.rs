@@ -261,7 +261,7 @@ impl Resolver {
             seed: seed(),
             addresses: Vec::new(),
             processes: ProcessTable::default(),
-            roots: Roots::default(),
+            roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
             execs: FxHashMap::default(),
