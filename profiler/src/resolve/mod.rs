@@ -237,6 +237,7 @@ impl Resolver {
             search,
             inlines: options.inlines,
             large_bytes: symbolize::LARGE_BYTES,
+            patience: symbolize::PATIENCE,
         };
         let kernel = Kernel::load(&KernelFiles::default());
         if kernel.is_restricted() {
@@ -302,6 +303,15 @@ impl Resolver {
         let replies: Vec<_> = self.symbolizer.replies().collect();
         for reply in replies {
             if let Some(answered) = self.names.take(reply) {
+                self.answered(answered);
+            }
+        }
+        if let Some(module) = self.symbolizer.stuck() {
+            for answered in self.names.abandon(module) {
+                log::warn!(
+                    "{}: finding names takes too long; left without",
+                    answered.module.path
+                );
                 self.answered(answered);
             }
         }
