@@ -245,6 +245,11 @@ impl TargetFile {
         }
     }
 
+    /// Its length now.
+    pub(super) fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
+    }
+
     /// Its build id, if it has one.
     pub(super) fn build_id(&self) -> Option<&BuildId> {
         self.elf.as_ref()?.build_id.as_ref()

@@ -170,7 +170,10 @@ impl Symbolizer {
             let Some((since, module)) = busy else {
                 continue;
             };
-            let patience = self.settings.patience * if index == 0 { 1 } else { 8 };
+            let patience = self
+                .settings
+                .patience
+                .saturating_mul(if index == 0 { 1 } else { 8 });
             if since.elapsed() < patience || self.replaced >= MAX_REPLACED {
                 continue;
             }
