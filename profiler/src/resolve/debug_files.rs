@@ -203,7 +203,7 @@ fn open(root: &Arc<Root>, path: &str) -> Result<DebugFile, OpenError> {
     let (file, stat) = root.open(path)?;
     let elf = Elf::read(&file).map_err(std::io::Error::other)?;
     Ok(DebugFile {
-        trusted: is_trusted(&stat),
+        trusted: root.trusts(&stat),
         path: path.to_owned(),
         root: Some(root.clone()),
         elf,

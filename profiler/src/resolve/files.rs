@@ -84,10 +84,18 @@ impl FileKey {
 #[derive(Debug)]
 pub(super) struct Root {
     dir: OwnedFd,
+    /// Whether it is this process's own, below which only the machine's root is root.
+    own: bool,
     _namespace: Option<OwnedFd>,
 }
 
 impl Root {
+    /// Whether a file below this root can be changed by nobody but the machine's own root. A
+    /// container's root is not that, whatever its number is.
+    pub(super) fn trusts(&self, stat: &Stat) -> bool {
+        self.own && is_trusted(stat)
+    }
+
     /// Opens a regular file below this root. Symbolic links stay inside.
     pub(super) fn open(&self, path: &str) -> Result<(File, Stat), OpenError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -118,7 +126,8 @@ impl Root {
 
     /// The root of this process's own namespace.
     pub(super) fn own() -> io::Result<Root> {
-        Root::at(std::path::Path::new("/"))
+        let root = Root::at(std::path::Path::new("/"))?;
+        Ok(Root { own: true, ..root })
     }
 
     /// A directory as a root.
@@ -127,6 +136,7 @@ impl Root {
         let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root {
             dir,
+            own: false,
             _namespace: None,
         })
     }
@@ -162,27 +172,42 @@ pub(super) struct Roots {
 }
 
 impl Roots {
+    /// Knows this process's own root.
+    pub(super) fn new(own: Option<&Arc<Root>>) -> Roots {
+        let mut roots = Roots::default();
+        if let (Some(own), Some(id)) = (own, root_id("self")) {
+            roots.known.insert(id, Arc::downgrade(own));
+        }
+        roots
+    }
+
     /// The root of a process that is alive.
     pub(super) fn of(&mut self, pid: Pid) -> Option<Arc<Root>> {
-        let namespace = rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).ok()?;
-        let path = format!("/proc/{pid}/root");
-        let stat = rustix::fs::stat(&path).ok()?;
-        let id = (namespace.st_ino, stat.st_dev, stat.st_ino);
+        let id = root_id(&pid.to_string())?;
         if let Some(root) = self.known.get(&id).and_then(Weak::upgrade) {
             return Some(root);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = format!("/proc/{pid}/root");
         let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let link = format!("/proc/{pid}/ns/mnt");
         let root = Arc::new(Root {
             dir,
+            own: false,
             _namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
         });
         self.known.retain(|_, root| root.strong_count() > 0);
         self.known.insert(id, Arc::downgrade(&root));
         Some(root)
     }
+}
+
+/// What tells the root of a process from others: mount namespace, device, inode.
+fn root_id(process: &str) -> Option<(u64, u64, u64)> {
+    let namespace = rustix::fs::stat(format!("/proc/{process}/ns/mnt")).ok()?;
+    let root = rustix::fs::stat(format!("/proc/{process}/root")).ok()?;
+    Some((namespace.st_ino, root.st_dev, root.st_ino))
 }
 
 /// A file that a target maps or mapped, open and verified.
@@ -214,10 +239,15 @@ impl TargetFile {
         TargetFile {
             file,
             elf,
-            trusted: is_trusted(stat),
+            trusted: root.is_some_and(|root| root.trusts(stat)),
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),
         }
+    }
+
+    /// Its length now.
+    pub(super) fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
     /// Its build id, if it has one.

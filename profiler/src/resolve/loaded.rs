@@ -29,6 +29,8 @@ use crate::model::UnknownReason;
 
 /// Largest file that is copied.
 const MAX_COPY_BYTES: u64 = 1 << 30;
+/// Copying more than this takes long.
+const SLOW_COPY_BYTES: u64 = 128 << 20;
 /// Longest name kept.
 const MAX_NAME_BYTES: usize = 4096;
 /// Most functions remembered of one file.
@@ -106,6 +108,10 @@ impl Loaded {
         large: u64,
     ) -> Result<Loaded, LoadError> {
         let elf = target.elf.clone().ok_or(LoadError::Bad)?;
+        let to_copy = !target.trusted && target.len() > SLOW_COPY_BYTES;
+        if to_copy && large != u64::MAX {
+            return Err(LoadError::Large);
+        }
         let main = Contents::read(&elf, &target.file)?;
         let separate = if main.has(".debug_info") && main.has(".symtab") {
             None

@@ -47,7 +47,7 @@ pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
 use intern::EpochTables;
-use kernel::{Kernel, KernelFiles};
+use kernel::Kernel;
 use mapping::CodeModule;
 use names::{Answered, Names};
 use proc_fs::{Clocks, Facts};
@@ -60,6 +60,11 @@ const TIDY_NS: u64 = 5_000_000_000;
 const EVENT_BYTES: u64 = 32;
 /// Last part of the time that [`Resolver::finish`] has: spent on names without lines.
 const HURRY_SHARE: u32 = 4;
+/// Longest time that [`Resolver::finish`] can be given.
+const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+/// The kernel's symbols are not read again sooner, and ever more seldom while that is of no use.
+const KERNEL_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_KERNEL_INTERVAL: Duration = Duration::from_secs(640);
 
 /// When an epoch ends and the next one starts.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +220,9 @@ pub struct Resolver {
     vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
     kernel: Kernel,
     kernel_loading: Option<Receiver<Kernel>>,
+    kernel_known: bool,
     kernel_loaded: Instant,
+    kernel_interval: Duration,
     kernel_waiting: FxHashMap<u64, Instant>,
     rescanned: Option<Instant>,
     tidied: Timestamp,
@@ -227,7 +234,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Starts the symbolizer and reads the kernel's symbols.
+    /// Starts the symbolizer, and begins to read the kernel's symbols.
     pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
         let host = Root::own().ok().map(Arc::new);
         let search = Search {
@@ -239,14 +246,8 @@ impl Resolver {
             search,
             inlines: options.inlines,
             large_bytes: symbolize::LARGE_BYTES,
+            patience: symbolize::PATIENCE,
         };
-        let kernel = Kernel::load(&KernelFiles::default());
-        if kernel.is_restricted() {
-            log::warn!(
-                "the kernel hides its addresses: kernel functions will have no names; \
-                 run as root, or set kernel.kptr_restrict to 0"
-            );
-        }
         let began = options.session.started;
         let mut resolver = Resolver {
             session: options.session,
@@ -264,16 +265,18 @@ impl Resolver {
             seed: seed(),
             addresses: Vec::new(),
             processes: ProcessTable::default(),
-            roots: Roots::default(),
+            roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
             execs: FxHashMap::default(),
             modules: FxHashMap::default(),
             files: Files::new(files::raise_file_limit()),
             vdso: stacks::own_vdso(),
-            kernel,
+            kernel: Kernel::default(),
             kernel_loading: None,
+            kernel_known: false,
             kernel_loaded: Instant::now(),
+            kernel_interval: KERNEL_INTERVAL,
             kernel_waiting: FxHashMap::default(),
             rescanned: None,
             tidied: began,
@@ -282,6 +285,7 @@ impl Resolver {
             symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
             counters: ResolveCounters::default(),
         };
+        resolver.load_kernel();
         resolver.start_epoch(0, began);
         Ok(resolver)
     }
@@ -308,6 +312,15 @@ impl Resolver {
                 self.answered(answered);
             }
         }
+        if let Some(module) = self.symbolizer.stuck() {
+            for answered in self.names.abandon(module) {
+                log::warn!(
+                    "{}: finding names takes too long; left without",
+                    answered.module.path
+                );
+                self.answered(answered);
+            }
+        }
         self.poll_kernel(false);
         // Where nothing happens, files and roots of what has ended must not stay open either.
         let (at, seen) = self.last_event;
@@ -327,10 +340,14 @@ impl Resolver {
         progress: &mut dyn FnMut(usize),
         out: &mut Vec<Batch>,
     ) {
+        let deadline = deadline.min(MAX_DEADLINE);
         let until = Instant::now() + deadline;
         let hurry = until - deadline / HURRY_SHARE;
         let mut hurried = false;
         self.names.hurry();
+        if !self.kernel_waiting.is_empty() && self.kernel_loading.is_none() {
+            self.load_kernel();
+        }
         loop {
             self.poll_symbols(out);
             let left = self.names.left() + self.kernel_waiting.len();
@@ -511,11 +528,15 @@ impl Resolver {
             };
             let began = self.kernel_loaded;
             kernel.keep_modules_of(&self.kernel);
-            self.kernel = kernel;
-            self.kernel_loading = None;
+            self.kernel_is(kernel);
             // Stacks with such addresses are resolved anew, and get their module.
             self.stacks.retain(|&(generation, _), _| generation != 0);
-            self.answer_kernel(if last { Instant::now() } else { began });
+            let useful = self.answer_kernel(if last { Instant::now() } else { began });
+            self.kernel_interval = if useful {
+                KERNEL_INTERVAL
+            } else {
+                (self.kernel_interval * 2).min(MAX_KERNEL_INTERVAL)
+            };
         }
         if last {
             self.answer_kernel(Instant::now());
@@ -524,8 +545,9 @@ impl Resolver {
         }
     }
 
-    /// Answers what waited for a table that was begun to be read at `since`.
-    fn answer_kernel(&mut self, since: Instant) {
+    /// Answers what waited for a table that was begun to be read at `since`; whether any has a name.
+    fn answer_kernel(&mut self, since: Instant) -> bool {
+        let mut named = false;
         let waiting = std::mem::take(&mut self.kernel_waiting);
         for (address, asked) in waiting {
             if asked > since {
@@ -534,8 +556,10 @@ impl Resolver {
             }
             let answer = stacks::kernel_answer(&self.kernel, address);
             let (frame, _) = self.epoch.frame(FrameKind::Kernel, None, address);
+            named |= matches!(answer, Answer::Lines(_));
             self.define(frame, None, &answer);
         }
+        named
     }
 
     fn turn_epoch(&mut self, at: Timestamp, out: &mut Vec<Batch>) {

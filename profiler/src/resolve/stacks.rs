@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use rustix::fs::MemfdFlags;
@@ -26,8 +26,6 @@ use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, Unkno
 const MAX_STACKS: usize = 100_000;
 /// Longest vDSO.
 const MAX_VDSO_BYTES: u64 = 1 << 20;
-/// The kernel's symbols are not read again sooner.
-const KERNEL_INTERVAL: Duration = Duration::from_secs(10);
 /// Most kernel addresses that wait for that.
 const MAX_KERNEL_WAITING: usize = 10_000;
 /// The kernel's mappings have no generation; those of processes start at 1.
@@ -222,7 +220,35 @@ impl Resolver {
         self.files.open(&mapped).ok()
     }
 
+    /// Waits for the kernel's symbols, the first time: they take some 50 ms to read.
+    fn await_kernel(&mut self) {
+        let loaded = self
+            .kernel_loading
+            .as_ref()
+            .and_then(|loading| loading.recv().ok());
+        let kernel = match loaded {
+            Some(kernel) => kernel,
+            None => Kernel::load(&KernelFiles::default()),
+        };
+        self.kernel_is(kernel);
+    }
+
+    /// Takes a new table of the kernel's symbols.
+    pub(super) fn kernel_is(&mut self, kernel: Kernel) {
+        self.kernel = kernel;
+        self.kernel_loading = None;
+        if !std::mem::replace(&mut self.kernel_known, true) && self.kernel.is_restricted() {
+            log::warn!(
+                "the kernel hides its addresses: kernel functions will have no names; \
+                 run as root, or set kernel.kptr_restrict to 0"
+            );
+        }
+    }
+
     fn kernel_frame(&mut self, address: u64) -> FrameId {
+        if !self.kernel_known {
+            self.await_kernel();
+        }
         let place = self.kernel.place(address);
         let module = place.module.as_deref();
         let (frame, new) = self.epoch.frame(FrameKind::Kernel, module, place.address);
@@ -244,9 +270,13 @@ impl Resolver {
 
     /// Reads the kernel's symbols again, on a thread of its own and not too often.
     pub(super) fn reload_kernel(&mut self) {
-        if self.kernel_loading.is_some() || self.kernel_loaded.elapsed() < KERNEL_INTERVAL {
-            return;
+        if self.kernel_loading.is_none() && self.kernel_loaded.elapsed() >= self.kernel_interval {
+            self.load_kernel();
         }
+    }
+
+    /// Begins to read the kernel's symbols.
+    pub(super) fn load_kernel(&mut self) {
         let (done, loading) = channel();
         let thread = std::thread::Builder::new().name("symbols-kernel".to_owned());
         let started = thread.spawn(move || {

@@ -352,6 +352,7 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
         },
         inlines: true,
         large_bytes: 1,
+        patience: Duration::from_secs(60),
     };
     let (file, stat) = files::open_trusted(&program).unwrap();
     let file = Arc::new(TargetFile::new(
@@ -390,4 +391,54 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
         }
     }
     assert!(lines > 0);
+}
+
+#[test]
+fn a_thread_that_gets_stuck_is_replaced() {
+    let dir = TempDir::new("stuck");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    let settings = Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: u64::MAX,
+        patience: Duration::from_millis(1),
+    };
+    let request = |path: &Path, address| {
+        let (file, stat) = files::open_trusted(path).unwrap();
+        let file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+        symbolize::Request {
+            module: mapping::tests::module("module"),
+            file: Some(Arc::new(file)),
+            addresses: vec![(address, false)],
+        }
+    };
+    let mut symbolizer = Symbolizer::start(settings).unwrap();
+    // Takes more than a millisecond: it is large, and copied first.
+    let own = std::env::current_exe().unwrap();
+    let mut slow = request(&own, 0);
+    slow.addresses = (0..2000)
+        .map(|index| (0x10_0000 + index * 0x100, false))
+        .collect();
+    let module = slow.module.uid;
+    symbolizer.ask(slow).unwrap();
+    let stuck = std::iter::repeat_with(|| symbolizer.stuck())
+        .flatten()
+        .next();
+    assert_eq!(stuck, Some(module));
+    let quick = request(&program, inner);
+    let wanted = quick.module.uid;
+    symbolizer.ask(quick).unwrap();
+    let mut found = false;
+    while !found {
+        let replies = symbolizer.wait(Duration::from_secs(30));
+        assert!(!replies.is_empty(), "no answer");
+        found = replies
+            .iter()
+            .any(|reply| reply.module == wanted && matches!(reply.answer, Answer::Lines(_)));
+    }
 }

@@ -113,8 +113,13 @@ fn a_file_that_its_owner_can_change_is_copied() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&program, mode).unwrap();
     let (file, stat) = files::open_trusted(&program).unwrap();
-    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), None);
+    let own = Arc::new(Root::own().unwrap());
+    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own));
     assert!(!target.trusted);
+    // Of root and nobody else, but of which root?
+    let (_, stat) = files::open_trusted(Path::new("/bin/sh")).unwrap();
+    let container = Root::at(Path::new("/usr")).unwrap();
+    assert!(own.trusts(&stat) && !container.trusts(&stat));
     let settings = Settings {
         search: Search {
             debug_dirs: Vec::new(),
@@ -123,6 +128,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
         },
         inlines: true,
         large_bytes: u64::MAX,
+        patience: Duration::from_secs(60),
     };
     let mut loaded = loaded::Loaded::load(&target, &settings, true, u64::MAX).unwrap();
     // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
