@@ -117,7 +117,7 @@ fn svg_is_well_formed_with_hostile_names() {
     for name in HOSTILE {
         let session = session_of(&[(vec![name, "main", name], 5), (vec!["a", name], 1)], name);
         documents.push(export("svg", &[], &session));
-        documents.push(export("svg", &[("icicle", "yes")], &session));
+        documents.push(export("svg", &[("root", "bottom")], &session));
         let options = [("reverse", "yes"), ("threads", "yes"), ("title", name)];
         documents.push(export("svg", &options, &session));
         // And of what has changed.

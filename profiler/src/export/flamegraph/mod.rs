@@ -49,9 +49,9 @@ pub(super) const FORMAT: Format = Format {
             help: "leave out narrower frames (default: 0.02)",
         },
         OptionHelp {
-            name: "icicle",
-            value: "yes|no",
-            help: "root at the top (default: no)",
+            name: "root",
+            value: "top|bottom",
+            help: "where callers are (default: top, which shows them without scrolling)",
         },
         OptionHelp {
             name: "reverse",
@@ -143,10 +143,9 @@ fn image<'a>(options: &ExportOptions) -> Options<'a> {
     image.bgcolors = Some(BackgroundColor::Grey);
     // The head of a name says more than its tail of argument types.
     image.text_truncate_direction = TextTruncateDirection::Right;
-    image.direction = if options.icicle {
-        Direction::Inverted
-    } else {
-        Direction::Straight
+    image.direction = match options.root_at_bottom {
+        false => Direction::Inverted,
+        true => Direction::Straight,
     };
     // Takes the lines as they come, last one first. The other modes insist on plain text order,
     // which tears apart frames whose names hold characters below `;`.
