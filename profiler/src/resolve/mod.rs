@@ -441,6 +441,10 @@ impl Resolver {
         if at.since(self.tidied) > TIDY_NS {
             self.tidy(at);
         }
+        if self.event_bytes == 0 {
+            // An epoch begins with its first event.
+            self.epoch_began = at;
+        }
         let limits = &self.limits;
         let full = self.epoch.bytes() >= limits.definition_bytes
             || self.epoch.bytes() + self.event_bytes >= limits.bytes;
