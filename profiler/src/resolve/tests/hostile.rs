@@ -93,7 +93,7 @@ fn a_sparse_file_of_4_gb_is_answered() {
     assert_eq!(bench.one(40, &sparse, 0x10), Some(UnknownReason::BadFile));
     let file = std::fs::File::options().write(true).open(&program).unwrap();
     file.set_len(4 << 30).unwrap();
-    // Of root, so read as it is; the same of another user would be copied, and is too large.
+    // Our own, so read as it is; the same of another user would be copied, and is too large.
     assert_eq!(bench.one(41, &program, code), None);
     let owner = rustix::fs::Uid::from_raw(12345);
     if rustix::fs::chown(&program, Some(owner), None).is_ok() {
