@@ -476,8 +476,8 @@ fn children_are_followed_from_their_first_sample() {
     }
     family.remove(&workload.pid());
     // 5 ms at 4999 Hz are 25 samples; the first ones would be missing if following were late. The
-    // clocks of an emulated machine are coarser.
-    let least = if emulated() { 5 } else { 15 };
+    // clocks of an emulated machine are too coarse for more than being seen at all.
+    let least = if emulated() { 1 } else { 15 };
     for (pid, count) in &family {
         assert!(
             *count >= least,

@@ -4,6 +4,7 @@ mod check;
 mod ebpf;
 mod process;
 mod setup;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,8 @@ enum Verb {
     BuildEbpf(ebpf::Arguments),
     /// Check formatting, lints, the kernel-side object's sources and the modules' dependencies.
     Check,
+    /// Run the tests of the kernel side on other kernels, in QEMU.
+    Vm(vm::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Verb::Setup => setup::run(),
         Verb::BuildEbpf(arguments) => ebpf::run(&arguments),
         Verb::Check => check::run(),
+        Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
