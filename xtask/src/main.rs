@@ -6,6 +6,7 @@ mod ebpf;
 mod process;
 mod setup;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what profiling costs, beside other tools.
     Bench(bench::Arguments),
+    /// Run the tests of the kernel side on other kernels, in QEMU.
+    Vm(vm::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Verb::Check => check::run(),
         Verb::Test(arguments) => test::run(&arguments).map_err(io),
         Verb::Bench(arguments) => bench::run(&arguments).map_err(io),
+        Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

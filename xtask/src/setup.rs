@@ -41,7 +41,7 @@ pub(crate) fn run() -> Outcome {
     install_linker()
 }
 
-fn install_packages(purpose: &str, packages: &[&str]) -> Outcome {
+pub(crate) fn install_packages(purpose: &str, packages: &[&str]) -> Outcome {
     let missing: Vec<&str> = packages
         .iter()
         .copied()
