@@ -26,6 +26,8 @@ pub struct Summary {
     pub epochs: u64,
     /// Times of the first and the last event.
     pub span: Option<(Timestamp, Timestamp)>,
+    /// Time of the first sample.
+    pub first_sample: Option<Timestamp>,
     /// The first tie of monotonic to wall time.
     pub clock: Option<Clock>,
     /// Events by kind.
@@ -108,6 +110,7 @@ impl Reader {
             (*first, *last) = ((*first).min(at), (*last).max(at));
             let kind = match event {
                 Event::Sample(sample) => {
+                    summary.first_sample.get_or_insert(at);
                     let (samples, weight) = sources.entry(sample.source).or_default();
                     *samples += 1;
                     *weight = weight.saturating_add(sample.weight);

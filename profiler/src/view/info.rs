@@ -207,6 +207,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
             "started_ns": session.started.0,
         },
         "first_ns": summary.span.map(|(first, _)| first.0),
+        "first_sample_ns": summary.first_sample.map(|at| at.0),
         "last_ns": summary.span.map(|(_, last)| last.0),
         "first_realtime_ns": wall_ns(summary),
         "sources": sources,
