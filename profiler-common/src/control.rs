@@ -52,8 +52,10 @@ pub struct Counters {
     pub late: u64,
     /// Children of watched tasks that found no room in `WATCHED` (counted for source 0).
     pub unfollowed: u64,
-    /// Time of the last tick; the kernel side's own.
-    pub last_tick_ns: u64,
+    /// Clocks only: when the last tick was due.
+    pub last_due_ns: u64,
+    /// Tracepoints only: hits since the last sample.
+    pub since_sample: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 88);
+const _: () = assert!(size_of::<Counters>() == 96);

@@ -56,15 +56,14 @@ pub fn on_tracepoint<const SOURCE: u32>(ctx: *mut c_void) -> u32 {
         };
         // SAFETY: this processor's own slot, which the lookup returned.
         let counters = unsafe { &mut *counters };
-        // Of each period's hits, all but the last are passed over. `last_tick_ns` has no other use
-        // for tracepoints.
-        counters.last_tick_ns += 1;
-        if counters.last_tick_ns < period {
+        // Of each period's hits, all but the last are passed over.
+        if counters.since_sample < period - 1 {
             counters.ticks += 1;
             counters.passed_over += 1;
+            counters.since_sample += 1;
             return 0;
         }
-        counters.last_tick_ns = 0;
+        counters.since_sample = 0;
     }
     take(ctx, SOURCE, period, u32::from(FLAG_IN_KERNEL), 0)
 }
@@ -224,25 +223,26 @@ fn claim_scratch() -> Option<*mut Scratch> {
 
 /// Finds the clock ticks that are missing between the last one and `now`.
 ///
-/// The timer keeps its phase. If the ticks in between were skipped because a BPF program was
-/// running, the timer itself was on time, and this tick is a whole number of periods after the
-/// last. If the processor took no interrupts, this tick is late, by any fraction of a period.
+/// The timer keeps its phase: ticks are due on a grid of whole periods. If ticks in between were
+/// skipped because a BPF program was running, the timer itself was on time, and so is this tick. If
+/// the processor took no interrupts, this tick is late, by any fraction of a period.
 #[inline(always)]
 fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64) {
-    let last = counters.last_tick_ns;
-    counters.last_tick_ns = now;
-    let gap = now.wrapping_sub(last);
-    if last == 0 || gap < tick_ns + tick_ns / 2 {
+    // How far from its due time a tick may be and still count as on time.
+    let slack = tick_ns / 16;
+    let gap = now.saturating_sub(counters.last_due_ns);
+    // The usual case, and the first tick ever, without a division.
+    if counters.last_due_ns == 0 || gap <= tick_ns + slack {
+        counters.last_due_ns = now;
         return;
     }
-    let half = tick_ns / 2;
-    let periods = (gap + half) / tick_ns;
-    let off_phase = gap + half - periods * tick_ns;
-    // off_phase - half is the distance from the nearest whole period, up to 1/16 of one.
-    let on_time = off_phase + tick_ns / 16 >= half && off_phase <= half + tick_ns / 16;
+    let periods = (gap + slack) / tick_ns;
+    let on_time = gap + slack - periods * tick_ns <= 2 * slack;
     if on_time && periods <= MOST_SKIPPED + 1 {
+        counters.last_due_ns = now;
         counters.skipped += periods - 1;
     } else {
+        counters.last_due_ns += periods * tick_ns;
         counters.late += periods - 1;
     }
 }

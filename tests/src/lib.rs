@@ -8,7 +8,9 @@
 //! What does not belong here: tests themselves (`tests/tests`), and the programs that are profiled
 //! (`tests/workloads`).
 
+pub mod arbitrary;
 pub mod canonical;
+pub mod fuzzing;
 pub mod kernel_objects;
 pub mod process;
 pub mod recording;

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use export_shared::*;
 use profiler::derive::stack_frames;
+use profiler::export::{ExportOptions, flamegraph_differential};
 use profiler::model::*;
 use profiler_tests::canonical;
 use proptest::prelude::*;
@@ -84,13 +85,17 @@ fn an_unknown_source_names_the_known_ones() {
     );
 }
 
-/// Parses XML with Python's expat; says how many elements there are.
-fn xml_elements(xml: &str) -> Result<usize, String> {
-    let code = "import sys, xml.parsers.expat as e\n\
-                n = 0\n\
-                def start(name, attributes):\n global n; n += 1\n\
-                p = e.ParserCreate(); p.StartElementHandler = start\n\
-                p.Parse(sys.stdin.buffer.read(), True); print(n)";
+/// Parses documents with Python's expat; says how many elements each has. None may hold a NUL, and
+/// XML can't, so it separates them.
+fn xml_elements(documents: &[String]) -> Result<Vec<usize>, String> {
+    let code = "import sys, json, xml.parsers.expat as e\n\
+                counts = []\n\
+                def start(name, attributes): counts[-1] += 1\n\
+                for i, document in enumerate(sys.stdin.buffer.read().split(b'\\0')):\n\
+                \tcounts.append(0); p = e.ParserCreate(); p.StartElementHandler = start\n\
+                \ttry: p.Parse(document, True)\n\
+                \texcept e.ExpatError as x: sys.exit(f'document {i}: {x}')\n\
+                print(json.dumps(counts))";
     let mut child = Command::new("python3")
         .args(["-c", code])
         .stdin(Stdio::piped())
@@ -98,32 +103,64 @@ fn xml_elements(xml: &str) -> Result<usize, String> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(xml.as_bytes())
-        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(documents.join("\0").as_bytes()).unwrap();
+    drop(stdin);
     let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    text.parse()
+    serde_json::from_slice(&output.stdout)
         .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
 fn svg_is_well_formed_with_hostile_names() {
+    let mut documents = Vec::new();
     for name in HOSTILE {
         let session = session_of(&[(vec![name, "main", name], 5), (vec!["a", name], 1)], name);
-        for options in [
-            vec![],
-            vec![("icicle", "yes")],
-            vec![("reverse", "yes"), ("threads", "yes"), ("title", name)],
-        ] {
-            let svg = export("svg", &options, &session);
-            let elements = xml_elements(&svg);
-            assert!(elements.is_ok(), "{name:?}: {elements:?}");
+        documents.push(export("svg", &[], &session));
+        documents.push(export("svg", &[("root", "bottom")], &session));
+        let options = [("reverse", "yes"), ("threads", "yes"), ("title", name)];
+        documents.push(export("svg", &options, &session));
+        // And of what has changed.
+        let before = session_of(&[(vec![name, "a"], 5), (vec!["b", name], 1)], name);
+        let after = session_of(&[(vec![name, "a"], 1), (vec!["b", name], 9)], name);
+        let [before, after] = [before, after].map(|session| export("folded", &[], &session));
+        let options = ExportOptions::default();
+        let svg = flamegraph_differential(&before, &after, name, &options).unwrap();
+        documents.push(String::from_utf8(svg).unwrap());
+    }
+    let counts = xml_elements(&documents).unwrap();
+    assert_eq!(counts.len(), documents.len());
+}
+
+#[test]
+fn damaged_xml_would_be_noticed() {
+    let error = xml_elements(&["<a/>".to_owned(), "<a>&</a>".to_owned()]).unwrap_err();
+    assert!(error.contains("document 1"), "{error}");
+}
+
+#[test]
+fn samples_without_weights_are_drawn() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = 0;
         }
     }
+    let svg = export("svg", &[], &(tables, events));
+    assert!(svg.contains("all (100 samples, 100%)"));
+}
+
+#[test]
+fn huge_weights_do_not_overflow() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = u64::MAX;
+        }
+    }
+    let session = (tables, events);
+    assert!(export("svg", &[], &session).contains("walk"));
+    assert!(export("folded", &[("count", "weight")], &session).contains("walk"));
 }
 
 #[test]
@@ -135,11 +172,13 @@ fn nothing_recorded_is_said() {
         &(tables.clone(), Vec::new()),
     );
     assert!(svg.contains("no samples") && svg.contains("a &lt;b&gt; &amp; c"));
-    assert_eq!(xml_elements(&svg), Ok(3));
+    assert_eq!(xml_elements(&[svg]), Ok(vec![3]));
     assert_eq!(export("folded", &[], &(tables, Vec::new())), "");
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     #[test]
     fn folded_parses_back_to_the_same_totals(
         process in ".{0,8}",

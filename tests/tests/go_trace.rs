@@ -1,7 +1,8 @@
-//! Go traces against Go's own packages: `internal/trace` to the end of the trace, with the validator
-//! of Go's tests, and `go tool trace` itself.
+//! Go traces against Go's own packages: `internal/trace` to the end of the trace, with the
+//! validator of Go's tests, and `go tool trace` itself.
 //!
-//! Needs a Go distribution with sources, 1.26 or newer: the `go` that `PROFILER_GO` names, or that of
+//! Needs a Go distribution with sources, 1.26 or newer: the `go` that `PROFILER_GO` names, or that
+//! of
 //! `PATH`. Without one the tests say so and are skipped.
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
@@ -57,8 +58,8 @@ fn build() -> Option<PathBuf> {
         return skip("there is no Go");
     };
     let root = PathBuf::from(String::from_utf8(root.stdout).unwrap().trim());
-    // The package whose name tells a Go that knows all versions of the format.
-    if !root.join("src/internal/trace/tracev2").is_dir() {
+    let versions = std::fs::read_to_string(root.join("src/internal/trace/version/version.go"));
+    if !versions.is_ok_and(|source| source.contains("Go126")) {
         return skip("this Go is too old, or has no sources");
     }
     let directory = scratch("checker");
@@ -95,7 +96,6 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Exports in both forms, has Go check them, and returns what it found.
 fn check(name: &str, options: &[(&str, &str)], session: &Recording) -> Option<serde_json::Value> {
-    let checker = checker()?;
     let directory = scratch(name);
     let (text, wire) = (directory.join("text"), directory.join("wire"));
     std::fs::write(&text, try_export("go-trace", options, session).unwrap()).unwrap();
@@ -104,7 +104,7 @@ fn check(name: &str, options: &[(&str, &str)], session: &Recording) -> Option<se
         try_export("go-trace-wire", options, session).unwrap(),
     )
     .unwrap();
-    let output = Command::new(checker)
+    let output = Command::new(checker()?)
         .arg(&text)
         .arg(&wire)
         .output()

@@ -6,15 +6,23 @@
 
 use std::path::Path;
 
-use profiler::view::report::{self, By, Collector, Filter, Format, Recording, ReportOptions, Sort};
+use profiler::model::{Event, Source, Tables, Unit};
+use profiler::view::report::{
+    self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions, Sort, TimeRange,
+};
 use profiler_tests::canonical;
 
-fn report(options: &ReportOptions) -> String {
+fn collect(range: TimeRange) -> (Tables, Collector) {
     let (tables, events) = canonical::session();
-    let mut collected = Collector::new(options.range);
+    let mut collected = Collector::new(range);
     for event in &events {
         collected.add(event, &tables);
     }
+    (tables, collected)
+}
+
+fn report(options: &ReportOptions) -> String {
+    let (tables, collected) = collect(options.range);
     let recording = Recording {
         tables: &tables,
         collected: &collected,
@@ -24,8 +32,24 @@ fn report(options: &ReportOptions) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// The session's first half compared with its second.
+fn diff(options: &ReportOptions) -> String {
+    let (tables, first) = collect("..60ms".parse().unwrap());
+    let (_, second) = collect("60ms..".parse().unwrap());
+    let recording = |collected| Recording {
+        tables: &tables,
+        collected,
+    };
+    let mut out = Vec::new();
+    report::run_diff(&recording(&first), &recording(&second), options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
 fn check(name: &str, options: ReportOptions) {
-    let actual = report(&options);
+    check_text(name, &options, report(&options));
+}
+
+fn check_text(name: &str, options: &ReportOptions, actual: String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("golden/report")
         .join(name);
@@ -146,4 +170,150 @@ fn nothing_matches() {
         ..ReportOptions::default()
     };
     check("nothing.txt", options);
+}
+
+#[test]
+fn compared() {
+    let options = ReportOptions::default();
+    check_text("diff.txt", &options, diff(&options));
+    let options = ReportOptions {
+        sort: Sort::Total,
+        format: Format::Json,
+        ..options
+    };
+    check_text("diff.json", &options, diff(&options));
+}
+
+#[test]
+fn annotated() {
+    for (name, function, format) in [
+        ("annotate-parse.txt", "parse_header", Format::Text),
+        ("annotate-parse.json", "parse_header", Format::Json),
+        ("annotate-inlined.txt", "std::find*", Format::Text),
+        ("annotate-kernel.txt", "copy_page_to_iter", Format::Text),
+    ] {
+        let options = ReportOptions {
+            annotate: Some(function.into()),
+            format,
+            ..ReportOptions::default()
+        };
+        check(name, options);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_an_error_that_says_so() {
+    let (tables, collected) = collect(TimeRange::default());
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    let run = |options: &ReportOptions| report::run(&recording, options, &mut Vec::new());
+    let no_function = ReportOptions {
+        annotate: Some("absent".into()),
+        ..ReportOptions::default()
+    };
+    assert!(matches!(run(&no_function), Err(ReportError::NoFunction(_))));
+    let no_source = ReportOptions {
+        source: Some("cycles".into()),
+        ..ReportOptions::default()
+    };
+    let error = run(&no_source).unwrap_err().to_string();
+    assert!(error.ends_with("it has samples of: cpu-clock"), "{error}");
+}
+
+/// The canonical session with each third sample made by another source.
+fn two_sources() -> (Tables, Collector) {
+    let (mut tables, mut events) = canonical::session();
+    let other = Source {
+        name: tables.intern_string("page-faults").0,
+        unit: Unit::Events,
+        frequency_hz: None,
+        period: Some(1),
+    };
+    let other = tables.sources.intern(other).0;
+    for event in events.iter_mut().step_by(3) {
+        if let Event::Sample(sample) = event {
+            sample.source = other;
+            sample.weight = 1;
+        }
+    }
+    let mut collected = Collector::default();
+    for event in &events {
+        collected.add(event, &tables);
+    }
+    (tables, collected)
+}
+
+#[test]
+fn one_source_is_shown_and_the_others_are_named() {
+    let (tables, collected) = two_sources();
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    let options = ReportOptions {
+        by: Some(By::Function),
+        ..ReportOptions::default()
+    };
+    let mut out = Vec::new();
+    report::run(&recording, &options, &mut out).unwrap();
+    check_text("two-sources.txt", &options, String::from_utf8(out).unwrap());
+
+    let faults = ReportOptions {
+        source: Some("page-faults".into()),
+        ..options
+    };
+    let mut out = Vec::new();
+    report::run(&recording, &faults, &mut out).unwrap();
+    check_text("page-faults.txt", &faults, String::from_utf8(out).unwrap());
+}
+
+#[test]
+fn a_comparison_of_different_things_warns() {
+    let (tables, collected) = collect(TimeRange::default());
+    let (other_tables, mut other) = two_sources();
+    let options = ReportOptions::default();
+    let compare = |other_tables: &Tables, other: &Collector, options: &ReportOptions| {
+        let this = Recording {
+            tables: &tables,
+            collected: &collected,
+        };
+        let other = Recording {
+            tables: other_tables,
+            collected: other,
+        };
+        let mut out = Vec::new();
+        report::run_diff(&this, &other, options, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    // Both have cpu-clock: nothing to warn of.
+    assert!(!compare(&other_tables, &other, &options).contains("Warning"));
+
+    let (only_faults, mut events) = canonical::session();
+    other = Collector::default();
+    let mut only_faults_tables = only_faults;
+    let source = Source {
+        name: only_faults_tables.intern_string("page-faults").0,
+        unit: Unit::Events,
+        frequency_hz: None,
+        period: Some(1),
+    };
+    let source = only_faults_tables.sources.intern(source).0;
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.source = source;
+        }
+        other.add(event, &only_faults_tables);
+    }
+    let text = compare(&only_faults_tables, &other, &options);
+    assert!(text.contains("the sources differ: cpu-clock here, page-faults"));
+    assert!(text.contains("the units differ: nanoseconds here, events"));
+
+    let nothing = Collector::default();
+    let text = compare(&tables, &nothing, &options);
+    assert!(
+        text.contains("the other recording has no samples"),
+        "{text}"
+    );
 }

@@ -1,30 +1,57 @@
-//! Developer commands: `cargo xtask VERB`, one module per verb.
+//! Developer commands: `cargo xtask VERB`. A thin dispatcher, one module per verb.
 
 mod bench;
+mod check;
+mod ebpf;
+mod process;
+mod setup;
 mod test;
+mod vm;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
+use process::Failure;
+
+/// Developer commands of the profiler.
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Developer commands of the profiler")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
 enum Verb {
-    /// Runs all tests and sums up what passed and what was skipped.
+    /// Install what building the kernel-side object and checking the sources need.
+    Setup,
+    /// Build the kernel-side object that is checked in.
+    BuildEbpf(ebpf::Arguments),
+    /// Check formatting, lints, the kernel-side object's sources and the modules' dependencies.
+    Check,
+    /// Run all tests, and sum up what passed and what was skipped.
     Test(test::Arguments),
-    /// Measures what profiling costs, beside other tools.
+    /// Measure what profiling costs, beside other tools.
     Bench(bench::Arguments),
+    /// Run the tests of the kernel side on other kernels, in QEMU.
+    Vm(vm::Arguments),
 }
 
 fn main() -> ExitCode {
-    let done = match Verb::parse() {
-        Verb::Test(arguments) => test::run(&arguments),
-        Verb::Bench(arguments) => bench::run(&arguments),
+    let io = |error: std::io::Error| Failure(error.to_string());
+    let result = match Arguments::parse().verb {
+        Verb::Setup => setup::run(),
+        Verb::BuildEbpf(arguments) => ebpf::run(&arguments),
+        Verb::Check => check::run(),
+        Verb::Test(arguments) => test::run(&arguments).map_err(io),
+        Verb::Bench(arguments) => bench::run(&arguments).map_err(io),
+        Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
+        Err(failure) => {
+            eprintln!("error: {failure}");
             ExitCode::FAILURE
         }
     }

@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    install_compilers()?;
     let started = Instant::now();
     let mut sums = Sums::default();
     let mut failures = Vec::new();
@@ -104,6 +105,23 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         )));
     }
     Ok(())
+}
+
+/// The workloads are C and C++. Without root the tests say themselves what they lack.
+fn install_compilers() -> io::Result<()> {
+    let present = |name: &str| {
+        let mut command = Command::new(name);
+        command
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if (present("cc") && present("c++")) || !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    crate::setup::install_packages("compilers of the workloads", &["gcc", "g++", "libc6-dev"])
+        .map_err(|failure| io::Error::other(failure.to_string()))
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
@@ -191,10 +209,10 @@ fn report_skips(root: &Path, log: &PathBuf) -> io::Result<usize> {
     Ok(undeclared)
 }
 
-/// Lines `test<TAB>reason`.
+/// Lines `test<TAB>reason` or `test: reason`.
 fn parse_skips(text: &str) -> BTreeMap<String, String> {
     text.lines()
-        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|line| line.split_once('\t').or_else(|| line.split_once(": ")))
         .map(|(test, reason)| (test.to_owned(), reason.to_owned()))
         .collect()
 }
@@ -223,8 +241,10 @@ mod tests {
 
     #[test]
     fn skips_and_declarations() {
-        let skips = parse_skips("e2e_a::b\tneeds root\nbroken line\ne2e_a::b\tneeds root\n");
-        assert_eq!(skips.len(), 1);
+        let skips =
+            parse_skips("e2e_a::b\tneeds root\nbroken line\ne2e_a::b\tneeds root\nc: d: e\n");
+        assert_eq!(skips.len(), 2);
+        assert_eq!(skips["c"], "d: e");
         let declared = parse_declared("# comment: x\n\ne2e_a::b: no hardware PMU\n");
         assert_eq!(declared.len(), 1);
         assert!(declared.contains_key("e2e_a::b"));

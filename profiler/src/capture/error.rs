@@ -83,15 +83,8 @@ pub enum CaptureError {
     #[error("{0}")]
     Options(String),
     /// A consumer of events failed.
-    #[error(transparent)]
-    Sink(io::Error),
-}
-
-impl CaptureError {
-    /// Whether the cause is an output pipe that nobody reads any more (which is no error).
-    pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, CaptureError::Sink(error) if error.kind() == io::ErrorKind::BrokenPipe)
-    }
+    #[error("failed to write the output: {0}")]
+    Sink(#[source] io::Error),
 }
 
 /// A part of a capture that could not be used.

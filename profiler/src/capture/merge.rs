@@ -14,7 +14,8 @@ use crate::model::*;
 
 use super::announce::Announcer;
 use super::error::{CaptureError, Damage};
-use super::reader::{Reader, Replay, TimeRange};
+use super::reader::{Reader, TimeRange};
+use super::replay::Replay;
 use super::writer::{CreateOptions, Totals, Writer};
 
 /// Two captures of one host are of one boot if wall and monotonic time differ by the same, but

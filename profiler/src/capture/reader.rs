@@ -15,8 +15,9 @@ use super::block::*;
 use super::decode;
 use super::error::{CaptureError, Damage};
 use super::foreign;
-use super::translate::{IdGuard, Translation};
-use super::walk::{Block, Walk, add_damage};
+use super::replay::{Replay, ReplayStats};
+use super::translate::IdGuard;
+use super::walk::{Block, Unpacker, Walk, add_damage};
 
 /// Definitions read from one capture, before unpacking; beyond this it is not a recording.
 const MAX_DEFINITION_BYTES: u64 = 4 << 30;
@@ -44,38 +45,25 @@ impl TimeRange {
         self.from <= at && at <= self.to
     }
 
-    fn overlaps(&self, first_ns: u64, last_ns: u64) -> bool {
+    pub(super) fn overlaps(&self, first_ns: u64, last_ns: u64) -> bool {
         self.from.0 <= last_ns && first_ns <= self.to.0
     }
 }
 
-/// What a replay came upon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplayStats {
-    /// Events delivered.
-    pub events: u64,
-    /// Events that could not be read, or use what is not defined.
-    pub unusable: u64,
-    /// Items of kinds that this version does not know.
-    pub unknown: u64,
-    /// Events that came after later ones.
-    pub out_of_order: u64,
-}
-
 /// An epoch as found in the file.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    offset: u64,
-    epoch: u32,
-    events: bool,
-    first_ns: u64,
-    last_ns: u64,
+pub(super) struct Run {
+    pub(super) offset: u64,
+    pub(super) epoch: u32,
+    pub(super) events: bool,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
 }
 
 /// What pass 1 found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
     /// Blocks by kind: definitions, events, others.
     pub(super) blocks: [u64; 3],
     /// Bytes after unpacking, of definitions and of events.
@@ -131,16 +119,16 @@ impl Found {
 
 /// Reads one capture.
 pub struct Reader {
-    path: PathBuf,
-    file: File,
+    pub(super) path: PathBuf,
+    pub(super) file: File,
     pub(super) len: u64,
-    file_id: u32,
+    pub(super) file_id: u32,
     pub(super) created_ns: u64,
-    decompressor: zstd::bulk::Decompressor<'static>,
-    damage: Vec<Damage>,
-    found: Option<Found>,
+    pub(super) unpacker: Unpacker,
+    pub(super) damage: Vec<Damage>,
+    pub(super) found: Option<Found>,
     /// Added to all times, to put captures of several machines on one clock.
-    shift_ns: u64,
+    pub(super) shift_ns: u64,
 }
 
 impl std::fmt::Debug for Reader {
@@ -186,7 +174,7 @@ impl Reader {
             len,
             file_id: 0,
             created_ns: 0,
-            decompressor: Self::decompressor()?,
+            unpacker: Unpacker::new()?,
             damage: Vec::new(),
             found: None,
             shift_ns: 0,
@@ -249,11 +237,12 @@ impl Reader {
             self.len,
             self.file_id,
             start,
-            &mut self.decompressor,
+            Some(0),
+            &mut self.unpacker,
         );
         loop {
             let block = walk.next(&mut payload, |header| {
-                header.version <= VERSION && matches!(header.kind, kind::DEFINITIONS | kind::END)
+                header.version <= VERSION && header.kind != kind::EVENTS
             });
             let Some(block) = block.map_err(|source| read_error(&self.path, source))? else {
                 break;
@@ -388,10 +377,6 @@ impl Reader {
         self.found.as_ref()
     }
 
-    pub(super) fn decompressor() -> Result<zstd::bulk::Decompressor<'static>, CaptureError> {
-        zstd::bulk::Decompressor::new().map_err(|error| CaptureError::Options(error.to_string()))
-    }
-
     fn hurt(&mut self, offset: u64, what: &str) {
         let what = what.to_owned();
         add_damage(&mut self.damage, Damage { offset, what });
@@ -416,194 +401,11 @@ pub fn replay_into(
     Ok(stats)
 }
 
-/// A replay under way: events come in portions.
-#[derive(Debug)]
-pub(super) struct Replay {
-    range: TimeRange,
-    /// Index of the next epoch.
-    run: usize,
-    /// Where in it the walk stands; none between epochs.
-    at: Option<u64>,
-    epoch: Option<(u32, Translation)>,
-    payload: Vec<u8>,
-    /// Events that may have to wait for earlier ones of the next block.
-    waiting: Vec<Event>,
-    /// Events that are due.
-    ready: Vec<Event>,
-    latest: Timestamp,
-    pub(super) stats: ReplayStats,
-}
-
-impl Replay {
-    fn new(range: TimeRange) -> Self {
-        Replay {
-            range,
-            run: 0,
-            at: None,
-            epoch: None,
-            payload: Vec::new(),
-            waiting: Vec::new(),
-            ready: Vec::new(),
-            latest: Timestamp(0),
-            stats: ReplayStats::default(),
-        }
-    }
-
-    /// The next events; none at the end.
-    pub(super) fn next(
-        &mut self,
-        reader: &mut Reader,
-        tables: &Tables,
-    ) -> Result<Option<&[Event]>, CaptureError> {
-        self.ready.clear();
-        while self.ready.is_empty() {
-            if !self.block(reader, tables)? {
-                std::mem::swap(&mut self.ready, &mut self.waiting);
-                if self.ready.is_empty() {
-                    return Ok(None);
-                }
-                break;
-            }
-        }
-        for event in &self.ready {
-            let at = event.at();
-            if at < self.latest {
-                self.stats.out_of_order += 1;
-            } else {
-                self.latest = at;
-            }
-        }
-        self.stats.events += self.ready.len() as u64;
-        Ok(Some(&self.ready))
-    }
-
-    /// Reads one block of events. False at the end.
-    fn block(&mut self, reader: &mut Reader, tables: &Tables) -> Result<bool, CaptureError> {
-        let Some(found) = &reader.found else {
-            return Ok(false);
-        };
-        let (at, end) = loop {
-            let Some(run) = found.runs.get(self.run) else {
-                return Ok(false);
-            };
-            if run.events && self.range.overlaps(run.first_ns, run.last_ns) {
-                let next = found.runs.get(self.run + 1);
-                let end = next.map_or(reader.len, |next| next.offset);
-                break (self.at.unwrap_or(run.offset), end);
-            }
-            self.run += 1;
-            self.at = None;
-        };
-        let mut walk = Walk::new(
-            &reader.file,
-            end,
-            reader.file_id,
-            at,
-            &mut reader.decompressor,
-        );
-        let range = self.range;
-        let mut more = true;
-        loop {
-            let block = walk.next(&mut self.payload, |header| {
-                header.version <= VERSION
-                    && match header.kind {
-                        kind::DEFINITIONS => true,
-                        kind::EVENTS => range.overlaps(header.first_ns, header.last_ns),
-                        _ => false,
-                    }
-            });
-            let Some(block) = block.map_err(|source| read_error(&reader.path, source))? else {
-                more = false;
-                break;
-            };
-            let header = &block.header;
-            if header.version > VERSION {
-                continue;
-            }
-            if header.kind != kind::DEFINITIONS && header.kind != kind::EVENTS {
-                continue;
-            }
-            if self
-                .epoch
-                .as_ref()
-                .is_none_or(|&(number, _)| number != header.epoch)
-            {
-                self.epoch = Some((header.epoch, Translation::default()));
-            }
-            let Some((_, translation)) = &mut self.epoch else {
-                continue;
-            };
-            if header.kind == kind::DEFINITIONS {
-                // What is wrong with them was said in pass 1.
-                let shift_ns = reader.shift_ns;
-                decode::definitions(&self.payload, &mut |mut definition| {
-                    shift_definition(&mut definition, shift_ns);
-                    translation.locate(tables, definition);
-                });
-            } else if range.overlaps(header.first_ns, header.last_ns) {
-                self.events(&mut walk, &block, reader.shift_ns);
-                break;
-            }
-        }
-        if more {
-            self.at = Some(walk.position());
-        } else {
-            self.run += 1;
-            self.at = None;
-            self.epoch = None;
-        }
-        for damage in std::mem::take(&mut walk.damage) {
-            add_damage(&mut reader.damage, damage);
-        }
-        Ok(true)
-    }
-
-    /// Takes a block of events: those waiting that can't be overtaken any more become ready.
-    fn events(&mut self, walk: &mut Walk<'_>, block: &Block, shift_ns: u64) {
-        let first = shifted(Timestamp(block.header.first_ns), shift_ns);
-        let due = self.waiting.partition_point(|event| event.at() <= first);
-        let overlapping = due < self.waiting.len();
-        self.ready.extend(self.waiting.drain(..due));
-        let Some((_, translation)) = &self.epoch else {
-            return;
-        };
-        let (range, waiting) = (self.range, &mut self.waiting);
-        let (mut undefined, mut sorted, mut before) = (0u32, true, Timestamp(0));
-        let decoded = decode::events(&self.payload, |event| {
-            let at = event.at();
-            if !range.contains(at) {
-                return;
-            }
-            match translation.event(event) {
-                Some(mut event) => {
-                    shift_event(&mut event, shift_ns);
-                    let at = event.at();
-                    sorted &= before <= at;
-                    before = at;
-                    waiting.push(event);
-                }
-                None => undefined += 1,
-            }
-        });
-        if overlapping || !sorted {
-            // Stable: events of one instant stay as they were written.
-            self.waiting.sort_by_key(Event::at);
-        }
-        if undefined > 0 {
-            let what = format!("{undefined} events use definitions that are missing");
-            walk.hurt(block.offset, what);
-        }
-        self.stats.unusable += u64::from(undefined) + u64::from(decoded.bad);
-        self.stats.unknown += u64::from(decoded.unknown);
-        check_items(walk, block, &decoded);
-    }
-}
-
-fn shifted(at: Timestamp, shift_ns: u64) -> Timestamp {
+pub(super) fn shifted(at: Timestamp, shift_ns: u64) -> Timestamp {
     Timestamp(at.0.saturating_add(shift_ns))
 }
 
-fn shift_event(event: &mut Event, shift_ns: u64) {
+pub(super) fn shift_event(event: &mut Event, shift_ns: u64) {
     let times: [Option<&mut Timestamp>; 2] = match event {
         Event::Sample(sample) => [Some(&mut sample.at), None],
         Event::Process(change) => [Some(&mut change.at), None],
@@ -616,7 +418,7 @@ fn shift_event(event: &mut Event, shift_ns: u64) {
     }
 }
 
-fn shift_definition(definition: &mut Definition, shift_ns: u64) {
+pub(super) fn shift_definition(definition: &mut Definition, shift_ns: u64) {
     let time = match definition {
         Definition::Session(session) => &mut session.started,
         Definition::Process(_, process) => &mut process.started,
@@ -628,7 +430,7 @@ fn shift_definition(definition: &mut Definition, shift_ns: u64) {
 }
 
 /// Puts on record what could not be read of a block.
-fn check_items(walk: &mut Walk<'_>, block: &Block, decoded: &decode::Decoded) {
+pub(super) fn check_items(walk: &mut Walk<'_>, block: &Block, decoded: &decode::Decoded) {
     if let Some((index, bad)) = decoded.first_bad {
         let what = format!(
             "{} of {} items can't be read, the first is item {index}: {}",
@@ -666,7 +468,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-fn read_error(path: &Path, source: io::Error) -> CaptureError {
+pub(super) fn read_error(path: &Path, source: io::Error) -> CaptureError {
     CaptureError::Read {
         path: path.to_owned(),
         offset: 0,

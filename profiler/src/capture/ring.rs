@@ -12,8 +12,7 @@ use super::block::*;
 use super::error::CaptureError;
 use super::limit::Limit;
 use super::output::{self, Output};
-use super::reader::Reader;
-use super::walk::Walk;
+use super::walk::{Unpacker, Walk};
 use super::writer::CreateOptions;
 
 const PREFIX: &str = "part-";
@@ -161,7 +160,7 @@ impl Dump {
     /// Writes it. Returns the events by kind (as in [`Totals`](super::Totals)), the bytes of the
     /// file and those before packing.
     pub fn run(mut self) -> Result<([u64; 5], u64, u64), CaptureError> {
-        let mut unpacker = Reader::decompressor()?;
+        let mut unpacker = Unpacker::new()?;
         let mut unused = Vec::new();
         let mut stored = Vec::new();
         for (path, file, len) in &self.parts {
@@ -172,7 +171,7 @@ impl Dump {
                 continue;
             };
             let start = FILE_HEADER_BYTES as u64;
-            let mut walk = Walk::new(file, *len, header.file_id, start, &mut unpacker);
+            let mut walk = Walk::new(file, *len, header.file_id, start, Some(0), &mut unpacker);
             while let Some(block) = walk.next(&mut unused, |_| false).map_err(read_error)? {
                 if matches!(block.header.kind, kind::DEFINITIONS | kind::EVENTS) {
                     stored.resize(block.header.stored_bytes as usize, 0);

@@ -9,11 +9,29 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::block::*;
-use super::error::Damage;
+use super::error::{CaptureError, Damage};
 
 /// Most entries of damage kept; the rest is counted in the last one.
 const MAX_DAMAGE: usize = 1000;
 const SEARCH_BYTES: usize = 64 << 10;
+
+/// What unpacks payloads, kept from block to block.
+pub(super) struct Unpacker {
+    decompressor: zstd::bulk::Decompressor<'static>,
+    stored: Vec<u8>,
+}
+
+impl Unpacker {
+    pub(super) fn new() -> Result<Unpacker, CaptureError> {
+        let made = zstd::bulk::Decompressor::new();
+        let decompressor = made.map_err(|error| CaptureError::Options(error.to_string()))?;
+        let stored = Vec::new();
+        Ok(Unpacker {
+            decompressor,
+            stored,
+        })
+    }
+}
 
 /// A position in a capture.
 pub(super) struct Walk<'f> {
@@ -25,9 +43,9 @@ pub(super) struct Walk<'f> {
     /// Where the search for a block begins if `at` turns out to be none: inside the last one,
     /// whose length may be a lie of a torn write.
     back: Option<u64>,
-    sequence: Option<u32>,
-    decompressor: &'f mut zstd::bulk::Decompressor<'static>,
-    stored: Vec<u8>,
+    /// Number of the next block; none where the walk begins in the middle or behind damage.
+    pub(super) sequence: Option<u32>,
+    unpacker: &'f mut Unpacker,
     pub(super) damage: Vec<Damage>,
 }
 
@@ -44,7 +62,8 @@ impl<'f> Walk<'f> {
         len: u64,
         file_id: u32,
         at: u64,
-        decompressor: &'f mut zstd::bulk::Decompressor<'static>,
+        sequence: Option<u32>,
+        unpacker: &'f mut Unpacker,
     ) -> Self {
         Walk {
             file,
@@ -52,10 +71,8 @@ impl<'f> Walk<'f> {
             file_id,
             at,
             back: None,
-            // Only from the beginning of the file is the first number known.
-            sequence: (at == FILE_HEADER_BYTES as u64).then_some(0),
-            decompressor,
-            stored: Vec::new(),
+            sequence,
+            unpacker,
             damage: Vec::new(),
         }
     }
@@ -74,19 +91,24 @@ impl<'f> Walk<'f> {
             let body = block.offset + HEADER_BYTES as u64;
             self.back = Some(body);
             self.at = body + u64::from(block.header.stored_bytes);
-            if self.repeated(&block) {
-                continue;
-            }
             if !wanted(&block.header) {
+                if self.repeated(&block) {
+                    continue;
+                }
                 return Ok(Some(block));
             }
             match self.payload(body, &block.header, payload)? {
                 Ok(()) => {
                     self.back = None;
+                    if self.repeated(&block) {
+                        continue;
+                    }
                     return Ok(Some(block));
                 }
                 Err(what) => {
                     self.hurt(block.offset, what.to_owned());
+                    // It is not there, and that was said; a second try to write it may follow.
+                    self.sequence = None;
                     // What the header claims for its payload may hold whole blocks.
                     self.at = body;
                     self.search(body)?;
@@ -200,11 +222,11 @@ impl<'f> Walk<'f> {
     ) -> io::Result<Result<(), &'static str>> {
         let (stored, raw) = (header.stored_bytes as usize, header.raw_bytes as usize);
         let plain = header.codec == codec::PLAIN;
-        let target = if plain {
-            &mut *payload
-        } else {
-            &mut self.stored
-        };
+        let Unpacker {
+            decompressor,
+            stored: packed,
+        } = &mut *self.unpacker;
+        let target = if plain { &mut *payload } else { &mut *packed };
         target.resize(stored, 0);
         self.file.read_exact_at(target, at)?;
         if crc32fast::hash(target) != header.payload_crc {
@@ -214,21 +236,16 @@ impl<'f> Walk<'f> {
             return Ok(Ok(()));
         }
         if header.codec != codec::ZSTD {
-            return Ok(Err(
-                "the block is packed in a way that this version does not know",
-            ));
+            let what = "the block is packed in a way that this version does not know";
+            return Ok(Err(what));
         }
         payload.resize(raw, 0);
-        Ok(
-            match self
-                .decompressor
-                .decompress_to_buffer(&self.stored, payload)
-            {
-                Ok(len) if len == raw => Ok(()),
-                Ok(_) => Err("the block unpacks to less than it says"),
-                Err(_) => Err("the block can't be unpacked"),
-            },
-        )
+        let unpacked = decompressor.decompress_to_buffer(&packed[..], &mut payload[..]);
+        Ok(match unpacked {
+            Ok(len) if len == raw => Ok(()),
+            Ok(_) => Err("the block unpacks to less than it says"),
+            Err(_) => Err("the block can't be unpacked"),
+        })
     }
 
     /// Where the next block is expected.

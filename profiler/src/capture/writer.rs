@@ -57,7 +57,8 @@ impl Default for CreateOptions {
             overwrite: false,
             ring: None,
             rotate: None,
-            level: 3,
+            // Level 3 saves 5 % of the bytes and takes twice the time (docs/formats/capture.md).
+            level: 1,
         }
     }
 }

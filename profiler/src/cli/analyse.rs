@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::model::{Pid, Tables, Tid};
 use crate::view::pager::Output;
 use crate::view::report::{
-    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run,
+    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run, run_diff,
 };
 use crate::view::{info, term};
 
@@ -21,7 +21,7 @@ use super::{Common, values};
 Examples:
   profiler report                             profile.cap: hottest functions, call tree, processes
   profiler report web.cap --callers malloc
-  profiler report web.cap --tree --pid 1234 --range 2s..5s
+  profiler report web.cap --tree --pid 1234 --time 2s..5s
   profiler report new.cap --diff old.cap
   profiler report web.cap --annotate handle_request
   profiler report web.cap --format json | jq .functions[0]")]
@@ -44,9 +44,12 @@ pub(super) struct ReportArgs {
     /// Only source lines and instructions of a function
     #[arg(long, value_name = "FUNCTION")]
     annotate: Option<String>,
+    /// Compare with another capture: how shares have changed since that one
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
+    diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
-    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
+    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
     /// Samples of these processes
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
     pid: Vec<u32>,
@@ -62,9 +65,9 @@ pub(super) struct ReportArgs {
     /// Samples with this function in the stack (part of a name, or a glob)
     #[arg(long, value_name = "FUNCTION")]
     function: Vec<String>,
-    /// Samples of this event, where several were recorded
+    /// Samples of this event source, where several were recorded
     #[arg(short, long, value_name = "EVENT")]
-    event: Option<String>,
+    source: Option<String>,
     /// Leave out what has a smaller share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     min_percent: f64,
@@ -91,12 +94,17 @@ pub(super) struct InfoArgs {
 
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     let range = args
-        .range
+        .time
         .map_or(TimeRange::default(), |(from, to)| TimeRange {
             from_ns: from.map(|time| time.as_nanos() as u64),
             to_ns: to.map(|time| time.as_nanos() as u64),
         });
     let (tables, collected) = collect(&args.file, range)?;
+    let other = args
+        .diff
+        .as_deref()
+        .map(|path| collect(path, range))
+        .transpose()?;
     let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let terminal = io::stdout().is_terminal();
     let options = ReportOptions {
@@ -113,7 +121,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             modules: args.module,
             functions: args.function,
         },
-        source: args.event,
+        source: args.source,
         min_percent: args.min_percent,
         limit: args.limit,
         format: args.format,
@@ -124,7 +132,13 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         tables: &tables,
         collected: &collected,
     };
-    run(&recording, &options, &mut out)?;
+    match &other {
+        Some((tables, collected)) => {
+            let before = Recording { tables, collected };
+            run_diff(&recording, &before, &options, &mut out)?;
+        }
+        None => run(&recording, &options, &mut out)?,
+    }
     Ok(out.close()?)
 }
 

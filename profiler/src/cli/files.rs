@@ -21,6 +21,7 @@ Examples:
   profiler export profile.cap -o hot.svg
   profiler export profile.cap --format folded | sort | head
   profiler export profile.cap -o hot.svg --set count=samples --set width=1600
+  profiler export new.cap --diff old.cap -o change.svg
 
 'profiler formats' lists the formats and what can be set.")]
 pub(super) struct ExportArgs {
@@ -37,8 +38,11 @@ pub(super) struct ExportArgs {
     #[arg(long = "set", value_name = "OPTION=VALUE")]
     set: Vec<String>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "RANGE", value_parser = values::time_range)]
-    range: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
+    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    /// Colour a flame graph by how shares have changed since this capture
+    #[arg(long, value_name = "OTHER")]
+    diff: Option<PathBuf>,
     /// Replace a file that exists
     #[arg(long)]
     force: bool,
@@ -109,11 +113,19 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
     }
     // A capture that can't be read must not leave an empty output.
     drop(capture::Reader::open(&args.file)?);
+    if let Some(other) = &args.diff {
+        if format.name != "svg" {
+            return Err(Failure::usage(
+                "--diff draws a flame graph: give --format svg",
+            ));
+        }
+        drop(capture::Reader::open(other)?);
+    }
     let export = pipeline::open_export(format, options, path.as_deref(), args.force)?;
     let range = |tables: &Tables| {
         let started = tables.session.started.0;
         let at = |time: std::time::Duration| started.saturating_add(time.as_nanos() as u64);
-        let (from, to) = args.range.unwrap_or_default();
+        let (from, to) = args.time.unwrap_or_default();
         TimeRange {
             from: from.map_or(TimeRange::ALL.from, |time| Timestamp(at(time))),
             to: to.map_or(TimeRange::ALL.to, |time| {
@@ -121,7 +133,10 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
             }),
         }
     };
-    pipeline::export(&args.file, range, vec![export])
+    match &args.diff {
+        Some(other) => pipeline::export_difference(&args.file, other, range, export),
+        None => pipeline::export(&args.file, range, vec![export]),
+    }
 }
 
 pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {

@@ -4,6 +4,8 @@
 //! source's unit and the times of the first and last sample (CLOCK_MONOTONIC). A sample costs one
 //! hash look-up of five integers; stacks are walked by consumers, once per distinct key.
 
+use std::hash::{Hash, Hasher};
+
 use rustc_hash::FxHashMap;
 
 use crate::model::*;
@@ -38,7 +40,7 @@ impl Owner {
 }
 
 /// What makes samples equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Whose.
     pub owner: Owner,
@@ -48,6 +50,20 @@ pub struct Key {
     pub user: Option<StackId>,
     /// What made them.
     pub source: SourceId,
+}
+
+/// Two words, not one per field and variant: this is what a sample costs.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let stack = |id: Option<StackId>| id.map_or(0, EpochId::get);
+        let owner = match self.owner {
+            Owner::Thread(thread) => thread.get(),
+            Owner::Process(process) => !process.get(),
+        };
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        state.write_u64(pair(owner, self.source.get()));
+        state.write_u64(pair(stack(self.kernel), stack(self.user)));
+    }
 }
 
 /// How many samples have a stack that ended early; the first reason that holds counts.

@@ -154,7 +154,7 @@ impl Folded {
 
 /// Orders stacks frame by frame, so that equal prefixes are neighbours. (Plain text order would put
 /// `a b;c` between `a` and `a;b`.)
-fn by_frames(a: &str, b: &str) -> Ordering {
+pub(super) fn by_frames(a: &str, b: &str) -> Ordering {
     a.split(';').cmp(b.split(';'))
 }
 

@@ -19,6 +19,7 @@ use std::path::Path;
 
 use crate::model::Sink;
 
+pub use flamegraph::differential as flamegraph_differential;
 pub use options::{BadOption, Count, ExportOptions, OptionHelp};
 
 /// Where an exporter writes.

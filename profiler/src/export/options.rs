@@ -31,8 +31,8 @@ pub enum Count {
 pub struct ExportOptions {
     /// What to count; none: the format's own choice.
     pub count: Option<Count>,
-    /// Name of the event source whose samples are wanted; none: that of the first sample. Samples of
-    /// several sources are never added up, since their units differ.
+    /// Name of the event source whose samples are wanted; none: that of the first sample. Samples
+    /// of several sources are never added up, since their units differ.
     pub source: Option<String>,
     /// Threads apart, by a frame with the thread's name and id below the process.
     pub threads: bool,
@@ -42,8 +42,8 @@ pub struct ExportOptions {
     pub width_px: Option<u32>,
     /// Frames narrower than this are left out of an image.
     pub min_width_percent: Option<f64>,
-    /// Root at the top.
-    pub icicle: bool,
+    /// Root at the bottom.
+    pub root_at_bottom: bool,
     /// Stacks turned round: leaf first, so that equal leaves merge and show their callers.
     pub reverse: bool,
     /// Version of a Go trace; none: the one that every reader knows.
@@ -129,7 +129,13 @@ impl ExportOptions {
                 let percent = value.parse().ok();
                 self.min_width_percent = Some(percent.filter(|p| (0.0..=100.0).contains(p))?);
             }
-            "icicle" => self.icicle = yes(value)?,
+            "root" => {
+                self.root_at_bottom = match value {
+                    "top" => false,
+                    "bottom" => true,
+                    _ => return None,
+                }
+            }
             "reverse" => self.reverse = yes(value)?,
             "version" => {
                 let minor = value.strip_prefix("1.").unwrap_or(value).parse().ok()?;

@@ -10,5 +10,5 @@ mod record;
 mod scope;
 mod writer;
 
-pub use outputs::{Export, export, open_export};
+pub use outputs::{Export, export, export_difference, open_export};
 pub use record::{Finished, Request, run};

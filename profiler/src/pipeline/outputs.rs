@@ -3,11 +3,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::capture::{self, Reader, TimeRange};
 use crate::error::{Context, Failure};
-use crate::export::{self, ExportOptions, Format};
-use crate::model::Sink;
+use crate::export::{self, Count, ExportOptions, Format};
+use crate::model::{Sink, Tables};
 
 /// A file to be written in a format.
 pub struct Export {
@@ -65,10 +66,70 @@ fn create(path: &Path, force: bool) -> Result<File, Failure> {
         .context(|| format!("failed to create {}", path.display()))
 }
 
+/// Draws the flame graph of a capture, coloured by its difference from another one.
+pub fn export_difference(
+    capture: &Path,
+    other: &Path,
+    range: impl Fn(&Tables) -> TimeRange,
+    mut export: Export,
+) -> Result<(), Failure> {
+    let before = folded(other, |_| TimeRange::ALL, &export.options)?;
+    let after = folded(capture, range, &export.options)?;
+    let title = match &export.options.title {
+        Some(title) => title.clone(),
+        None => format!("{} since {}", capture.display(), other.display()),
+    };
+    let image = export::flamegraph_differential(&before, &after, &title, &export.options)?;
+    export.output.write_all(&image)?;
+    Ok(export.output.flush()?)
+}
+
+fn folded(
+    capture: &Path,
+    range: impl Fn(&Tables) -> TimeRange,
+    options: &ExportOptions,
+) -> Result<String, Failure> {
+    let text = Shared::default();
+    let (format, output) = (export::by_name("folded")?, Box::new(text.clone()));
+    let options = ExportOptions {
+        count: options.count.or(Some(Count::Weight)),
+        ..options.clone()
+    };
+    self::export(
+        capture,
+        range,
+        vec![Export {
+            format,
+            options,
+            path: None,
+            output,
+        }],
+    )?;
+    let bytes = std::mem::take(&mut *text.0.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Output that is read again.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Replays a capture into all exports at once.
 pub fn export(
     capture: &Path,
-    range: impl Fn(&crate::model::Tables) -> TimeRange,
+    range: impl Fn(&Tables) -> TimeRange,
     exports: Vec<Export>,
 ) -> Result<(), Failure> {
     let mut reader = Reader::open(capture)?;

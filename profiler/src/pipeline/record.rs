@@ -254,6 +254,8 @@ impl Recording {
         };
         created.keep();
         let started = Instant::now();
+        // What came while we got ready counts, unless the beginning is not wanted at all.
+        let from = if request.delay.is_zero() { at } else { now() };
         Ok(Recording {
             probe: Some(probe),
             resolver,
@@ -266,7 +268,7 @@ impl Recording {
             targets,
             live: LiveLine::new(request.quiet),
             started,
-            from: Timestamp(at.0 + request.delay.as_nanos() as u64),
+            from: Timestamp(from.0 + request.delay.as_nanos() as u64),
             ends_at: request
                 .duration
                 .map(|duration| started + request.delay + duration),

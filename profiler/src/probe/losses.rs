@@ -11,7 +11,8 @@
 //! a whole number of periods after the last: then the timer ran in between, and only the program
 //! did not. Ticks missing before one that is late are not losses: the processor took no interrupts
 //! (it had been taken away by a hypervisor, was offline, slept), so nothing ran that could have been
-//! sampled. Idle processors tick as well and are counted as idle. Counters of hardware and of
+//! sampled. (A late tick can be on time by chance, one in eight; gaps of more than 16 periods never
+//! count.) Idle processors tick as well and are counted as idle. Counters of hardware and of
 //! frequency mode have no known next tick; nothing is estimated for them.
 
 use aya::{

@@ -59,14 +59,15 @@ impl Search {
         sections: &[Section],
     ) -> Option<DebugFile> {
         let build_id = target.build_id();
-        let roots = [target.root.as_ref(), self.host.as_ref()];
+        let root = target.root.upgrade();
+        let roots = [root.as_ref(), self.host.as_ref()];
         for root in roots.into_iter().flatten() {
             let found = build_id.and_then(|id| self.by_build_id(root, id));
             if let Some(found) = found.or_else(|| self.by_link(root, target, sections)) {
                 return Some(found);
             }
         }
-        self.download(build_id?)
+        None
     }
 
     /// The file that dwz moved common parts of `of` to, as a link section names it.
@@ -131,8 +132,8 @@ impl Search {
             })
     }
 
-    /// Asks debuginfod's own client, which keeps what it gets in a cache of its own.
-    fn download(&self, build_id: &BuildId) -> Option<DebugFile> {
+    /// Asks debuginfod's own client, which keeps what it gets in a cache of its own. May take long.
+    pub(super) fn download(&self, build_id: &BuildId) -> Option<DebugFile> {
         let urls = self.debuginfod.as_deref()?;
         let mut command = Command::new("debuginfod-find");
         command
@@ -202,7 +203,7 @@ fn open(root: &Arc<Root>, path: &str) -> Result<DebugFile, OpenError> {
     let (file, stat) = root.open(path)?;
     let elf = Elf::read(&file).map_err(std::io::Error::other)?;
     Ok(DebugFile {
-        trusted: is_trusted(&stat),
+        trusted: root.trusts(&stat),
         path: path.to_owned(),
         root: Some(root.clone()),
         elf,

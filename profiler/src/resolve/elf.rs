@@ -315,6 +315,12 @@ impl Section {
         Ok(bytes)
     }
 
+    /// Offset and length in the file.
+    #[cfg(test)]
+    pub(super) fn place(&self) -> (u64, u64) {
+        (self.offset, self.len())
+    }
+
     /// Length in the file.
     pub(super) fn len(&self) -> u64 {
         if self.kind == SHT_NOBITS { 0 } else { self.len }

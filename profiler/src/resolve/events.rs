@@ -53,6 +53,7 @@ impl Resolver {
             .filter(|pid| pid.0 != 0 && !listed.contains(pid))
             .collect();
         for pid in gone {
+            self.push_change(now, Tid(pid.0), ProcessChange::Exited);
             self.processes.vanish(pid, now);
         }
         self.processes.announce_all(&mut self.epoch);
@@ -108,13 +109,13 @@ impl Resolver {
         if !matches!(backing(&path), Backing::File | Backing::Memory) {
             return;
         }
-        let Some(key) = FileKey::of(&mmap.file) else {
+        let Some(key) = FileKey::of(&mmap.file, &path) else {
             return;
         };
         if self.files.get(&key).is_some() {
             return;
         }
-        self.files.forgive(&mmap.file);
+        self.files.forgive(&key);
         let root = self.root_of(mmap.pid);
         let opened = self.files.open(&MappedFile {
             pid: mmap.pid,
@@ -182,6 +183,7 @@ impl Resolver {
         let Some(stat) = stat else {
             if let Some(comm) = comm {
                 let started = if idle { Timestamp(0) } else { now };
+                let comm = if idle { idle_comm() } else { comm };
                 self.counters.processes += 1;
                 self.processes.add(ProcessState::new(pid, started, comm));
             }
@@ -386,7 +388,7 @@ impl Resolver {
     }
 
     fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Arc<CodeModule> {
-        let key = FileKey::of(&mmap.file);
+        let key = FileKey::of(&mmap.file, path);
         match backing(path) {
             Backing::File => self.file_module(mmap, path, key),
             Backing::Memory => {
@@ -408,6 +410,7 @@ impl Resolver {
     }
 
     fn file_module(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
+        let file = key.as_ref().and_then(|key| self.files.get(key));
         let place = (Box::from(path), key.clone());
         let known = self.modules.get(&place).and_then(std::sync::Weak::upgrade);
         if let Some(known) = &known
@@ -415,7 +418,6 @@ impl Resolver {
         {
             return known.clone();
         }
-        let file = key.as_ref().and_then(|key| self.files.get(key));
         let elf = file.and_then(|file| file.elf.clone());
         if let Some(known) = known
             && elf.is_none()
@@ -484,6 +486,11 @@ impl Resolver {
         }
         module
     }
+}
+
+/// The idle tasks of all processors have pid 0 and, but here, a name each.
+pub(super) fn idle_comm() -> Comm {
+    Comm::from_bytes(b"swapper")
 }
 
 fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> CodeModule {

@@ -55,17 +55,18 @@ pub(super) enum OpenError {
 /// What a mapped file is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FileKey {
-    /// By its contents.
-    BuildId(BuildId),
+    /// By its contents and its path. A build id alone is no proof: anybody can write that of a
+    /// system library into a file.
+    BuildId(BuildId, Box<str>),
     /// By its place in a file system: device (major, minor), inode, generation (0: not known).
     Inode(u32, u32, u64, u64),
 }
 
 impl FileKey {
-    /// The key of a mapping's identity; none if no file is behind it.
-    pub(super) fn of(identity: &FileIdentity) -> Option<FileKey> {
+    /// The key of a mapped file; none if no file is behind it.
+    pub(super) fn of(identity: &FileIdentity, path: &str) -> Option<FileKey> {
         match identity {
-            FileIdentity::BuildId(id) => Some(FileKey::BuildId(id.clone())),
+            FileIdentity::BuildId(id) => Some(FileKey::BuildId(id.clone(), path.into())),
             FileIdentity::Inode { inode: 0, .. } => None,
             &FileIdentity::Inode {
                 major,
@@ -77,13 +78,24 @@ impl FileKey {
     }
 }
 
-/// The root directory of a mount namespace (or chroot), kept open.
+/// The root directory of a mount namespace (or chroot), kept open. The namespace is kept as well:
+/// when its last process ends, all that is mapped below its root would be unmounted at once. So this
+/// is held no longer than processes and questions about their code are.
 #[derive(Debug)]
 pub(super) struct Root {
     dir: OwnedFd,
+    /// Whether it is this process's own, below which only the machine's root is root.
+    own: bool,
+    _namespace: Option<OwnedFd>,
 }
 
 impl Root {
+    /// Whether a file below this root can be changed by nobody but the machine's own root. A
+    /// container's root is not that, whatever its number is.
+    pub(super) fn trusts(&self, stat: &Stat) -> bool {
+        self.own && is_trusted(stat)
+    }
+
     /// Opens a regular file below this root. Symbolic links stay inside.
     pub(super) fn open(&self, path: &str) -> Result<(File, Stat), OpenError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -114,9 +126,19 @@ impl Root {
 
     /// The root of this process's own namespace.
     pub(super) fn own() -> io::Result<Root> {
+        let root = Root::at(std::path::Path::new("/"))?;
+        Ok(Root { own: true, ..root })
+    }
+
+    /// A directory as a root.
+    pub(super) fn at(dir: &std::path::Path) -> io::Result<Root> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
-        Ok(Root { dir })
+        let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
+        Ok(Root {
+            dir,
+            own: false,
+            _namespace: None,
+        })
     }
 }
 
@@ -150,22 +172,42 @@ pub(super) struct Roots {
 }
 
 impl Roots {
+    /// Knows this process's own root.
+    pub(super) fn new(own: Option<&Arc<Root>>) -> Roots {
+        let mut roots = Roots::default();
+        if let (Some(own), Some(id)) = (own, root_id("self")) {
+            roots.known.insert(id, Arc::downgrade(own));
+        }
+        roots
+    }
+
     /// The root of a process that is alive.
     pub(super) fn of(&mut self, pid: Pid) -> Option<Arc<Root>> {
-        let namespace = rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).ok()?;
-        let path = format!("/proc/{pid}/root");
-        let stat = rustix::fs::stat(&path).ok()?;
-        let id = (namespace.st_ino, stat.st_dev, stat.st_ino);
+        let id = root_id(&pid.to_string())?;
         if let Some(root) = self.known.get(&id).and_then(Weak::upgrade) {
             return Some(root);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = format!("/proc/{pid}/root");
         let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
-        let root = Arc::new(Root { dir });
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let link = format!("/proc/{pid}/ns/mnt");
+        let root = Arc::new(Root {
+            dir,
+            own: false,
+            _namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
+        });
         self.known.retain(|_, root| root.strong_count() > 0);
         self.known.insert(id, Arc::downgrade(&root));
         Some(root)
     }
+}
+
+/// What tells the root of a process from others: mount namespace, device, inode.
+fn root_id(process: &str) -> Option<(u64, u64, u64)> {
+    let namespace = rustix::fs::stat(format!("/proc/{process}/ns/mnt")).ok()?;
+    let root = rustix::fs::stat(format!("/proc/{process}/root")).ok()?;
+    Some((namespace.st_ino, root.st_dev, root.st_ino))
 }
 
 /// A file that a target maps or mapped, open and verified.
@@ -179,13 +221,13 @@ pub(super) struct TargetFile {
     pub(super) trusted: bool,
     /// Path as its processes see it.
     pub(super) path: String,
-    /// What that path is below.
-    pub(super) root: Option<Arc<Root>>,
+    /// What that path is below, as long as a process needs it.
+    pub(super) root: Weak<Root>,
 }
 
 impl TargetFile {
     /// Takes an open regular file.
-    pub(super) fn new(file: File, stat: &Stat, path: &str, root: Option<Arc<Root>>) -> TargetFile {
+    pub(super) fn new(file: File, stat: &Stat, path: &str, root: Option<&Arc<Root>>) -> TargetFile {
         let elf = match Elf::read(&file) {
             Ok(elf) => Some(elf),
             Err(ElfError::Format) => None,
@@ -197,10 +239,15 @@ impl TargetFile {
         TargetFile {
             file,
             elf,
-            trusted: is_trusted(stat),
+            trusted: root.is_some_and(|root| root.trusts(stat)),
             path: path.to_owned(),
-            root,
+            root: root.map_or_else(Weak::new, Arc::downgrade),
         }
+    }
+
+    /// Its length now.
+    pub(super) fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
     /// Its build id, if it has one.
@@ -209,9 +256,10 @@ impl TargetFile {
     }
 }
 
-/// Whether nobody but root can write to a file.
+/// Whether nobody but root, and who runs this, can write to a file.
 pub(super) fn is_trusted(stat: &Stat) -> bool {
-    stat.st_uid == 0 && stat.st_mode & 0o022 == 0
+    let own = rustix::process::geteuid().as_raw();
+    (stat.st_uid == 0 || stat.st_uid == own) && stat.st_mode & 0o022 == 0
 }
 
 /// Where a file is mapped: the ways to open it.
@@ -263,7 +311,7 @@ impl Files {
 
     /// The file behind a mapping: open already, or opened now.
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
-        let Some(key) = FileKey::of(mapped.identity) else {
+        let Some(key) = FileKey::of(mapped.identity, mapped.path) else {
             return Err(OpenError::Open(io::ErrorKind::NotFound.into()));
         };
         if let Some(file) = self.get(&key) {
@@ -278,7 +326,7 @@ impl Files {
                 self.failed.remove(&key);
                 // The same file may be told of by build id here and by inode there.
                 if let Some(build_id) = file.build_id() {
-                    let by_build_id = FileKey::BuildId(build_id.clone());
+                    let by_build_id = FileKey::BuildId(build_id.clone(), mapped.path.into());
                     self.keep(by_build_id, file.clone());
                 }
                 self.keep(key, file.clone());
@@ -295,16 +343,18 @@ impl Files {
     }
 
     /// Forgets that files could not be opened, because one of them is mapped anew.
-    pub(super) fn forgive(&mut self, identity: &FileIdentity) {
-        if let Some(key) = FileKey::of(identity) {
-            self.failed.remove(&key);
-        }
+    pub(super) fn forgive(&mut self, key: &FileKey) {
+        self.failed.remove(key);
     }
 
     /// Closes the files that `needed` says nobody needs.
     pub(super) fn retain(&mut self, needed: impl Fn(&FileKey) -> bool) {
-        self.open
-            .retain(|key, open| Arc::strong_count(&open.file) > 2 || needed(key));
+        self.open.retain(|key, open| {
+            let by_build_id = open.file.build_id();
+            let by_build_id = by_build_id
+                .map(|build_id| FileKey::BuildId(build_id.clone(), open.file.path.as_str().into()));
+            needed(key) || by_build_id.is_some_and(|key| needed(&key))
+        });
         self.failed.retain(|_, at| at.elapsed() < RETRY);
     }
 
@@ -345,12 +395,7 @@ fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
             opened
         }
     };
-    Ok(TargetFile::new(
-        file,
-        &stat,
-        mapped.path,
-        mapped.root.cloned(),
-    ))
+    Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
 }
 
 /// Whether an open file is the one that was mapped. File systems in layers (overlayfs, btrfs) show

@@ -92,17 +92,14 @@ pub(super) struct Kernel {
     restricted: bool,
 }
 
-impl Kernel {
-    /// Reads what the kernel tells. What can't be read is left out.
-    pub(super) fn load(files: &KernelFiles) -> Kernel {
-        let build_id = std::fs::read(&files.notes)
-            .ok()
-            .and_then(|notes| build_id_of_notes(&notes));
-        let mut kernel = Kernel {
+impl Default for Kernel {
+    /// A kernel of which nothing is known.
+    fn default() -> Self {
+        Kernel {
             image: Loaded {
                 start: 0,
                 end: 0,
-                module: module(ModuleKind::Kernel, "[kernel]", build_id),
+                module: module(ModuleKind::Kernel, "[kernel]", None),
             },
             modules: Vec::new(),
             bpf: None,
@@ -110,7 +107,18 @@ impl Kernel {
             symbols: Vec::new(),
             names: Vec::new(),
             restricted: false,
-        };
+        }
+    }
+}
+
+impl Kernel {
+    /// Reads what the kernel tells. What can't be read is left out.
+    pub(super) fn load(files: &KernelFiles) -> Kernel {
+        let build_id = std::fs::read(&files.notes)
+            .ok()
+            .and_then(|notes| build_id_of_notes(&notes));
+        let mut kernel = Kernel::default();
+        kernel.image.module = module(ModuleKind::Kernel, "[kernel]", build_id);
         kernel.read_symbols(&files.kallsyms);
         kernel.read_modules(files);
         kernel

@@ -129,9 +129,12 @@ impl Mappings {
         let first = self.ranges.partition_point(|range| range.end <= new.start);
         let behind = self.ranges.partition_point(|range| range.start < new.end);
         if let [same] = &self.ranges[first..behind]
-            && (same.start, same.end, same.offset) == (new.start, new.end, new.offset)
+            && same.start <= new.start
+            && same.end >= new.end
             && same.module.uid == new.module.uid
+            && same.frame_address(new.start) == new.offset
         {
+            // Known already. Runtimes change the protection of parts of their code all the time.
             return;
         }
         self.generation = next_generation();
@@ -237,7 +240,9 @@ pub(super) mod tests {
         let child = mappings.clone();
         let before = mappings.generation();
         mappings.insert(range(0x1000, 0x2000, 0, &a));
+        mappings.insert(range(0x1800, 0x1900, 0x800, &a));
         assert_eq!(mappings.generation(), before);
+        assert_eq!(mappings.ranges().len(), 1);
         mappings.insert(range(0x1000, 0x2000, 0x1000, &a));
         assert_ne!(mappings.generation(), before);
         assert_eq!(child.generation(), before);

@@ -21,6 +21,7 @@ mod loaded;
 mod mapping;
 mod names;
 mod offline;
+mod options;
 mod proc_fs;
 mod process;
 mod stacks;
@@ -29,7 +30,6 @@ mod symbolize;
 mod tests;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -43,11 +43,12 @@ use crate::model::{
 };
 
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
+pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
 use intern::EpochTables;
-use kernel::{Kernel, KernelFiles};
+use kernel::Kernel;
 use mapping::CodeModule;
 use names::{Answered, Names};
 use proc_fs::{Clocks, Facts};
@@ -60,122 +61,11 @@ const TIDY_NS: u64 = 5_000_000_000;
 const EVENT_BYTES: u64 = 32;
 /// Last part of the time that [`Resolver::finish`] has: spent on names without lines.
 const HURRY_SHARE: u32 = 4;
-
-/// When an epoch ends and the next one starts.
-#[derive(Clone, Copy, Debug)]
-pub struct EpochLimits {
-    /// After this much time of events.
-    pub duration_ns: u64,
-    /// After about this many bytes of capture.
-    pub bytes: u64,
-    /// After about this many bytes of memory for definitions.
-    pub definition_bytes: u64,
-}
-
-impl Default for EpochLimits {
-    fn default() -> Self {
-        EpochLimits {
-            duration_ns: 60_000_000_000,
-            bytes: 64 << 20,
-            definition_bytes: 16 << 20,
-        }
-    }
-}
-
-/// An event source, as it was attached; its index is that of the samples.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceOptions {
-    /// `cpu-clock`, ...
-    pub name: String,
-    /// Unit of the weights.
-    pub unit: Unit,
-    /// Samples per second asked for, if by frequency.
-    pub frequency_hz: Option<u64>,
-    /// Events per sample, if fixed.
-    pub period: Option<u64>,
-}
-
-/// What a [`Resolver`] needs to know.
-#[derive(Clone, Debug)]
-pub struct ResolveOptions {
-    /// The recording.
-    pub session: Session,
-    /// Its event sources.
-    pub sources: Vec<SourceOptions>,
-    /// Where separate debug files lie, in targets and on the host.
-    pub debug_dirs: Vec<PathBuf>,
-    /// Ask debuginfod servers (through `debuginfod-find`): their URLs separated by spaces, or
-    /// nothing, for those that the environment names.
-    pub debuginfod: Option<String>,
-    /// Whether inlined functions are shown.
-    pub inlines: bool,
-    /// When epochs end.
-    pub epoch_limits: EpochLimits,
-    /// Whether the instructions of functions in which samples lie are kept.
-    pub keep_code: bool,
-}
-
-impl Default for ResolveOptions {
-    fn default() -> Self {
-        ResolveOptions {
-            session: Session::default(),
-            sources: Vec::new(),
-            debug_dirs: vec!["/usr/lib/debug".into()],
-            debuginfod: None,
-            inlines: true,
-            epoch_limits: EpochLimits::default(),
-            keep_code: true,
-        }
-    }
-}
-
-/// Why resolving can't start.
-#[derive(Debug, thiserror::Error)]
-pub enum ResolveError {
-    /// No thread for symbols.
-    #[error("failed to start a thread for symbols: {0}; is the limit of threads reached?")]
-    Thread(#[source] std::io::Error),
-}
-
-/// What happened on the way, to be shown with every output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResolveCounters {
-    /// Lives of processes seen.
-    pub processes: u64,
-    /// Processes known now.
-    pub processes_now: u64,
-    /// Samples.
-    pub samples: u64,
-    /// User and kernel stacks found in the cache.
-    pub stacks_known: u64,
-    /// User and kernel stacks resolved frame by frame.
-    pub stacks_new: u64,
-    /// Frames (of each epoch) that got a name.
-    pub frames_named: u64,
-    /// Frames outside of all mappings.
-    pub frames_no_mapping: u64,
-    /// Frames of files that could not be opened.
-    pub frames_no_file: u64,
-    /// Frames that no symbol covers.
-    pub frames_no_symbol: u64,
-    /// Frames of damaged files.
-    pub frames_bad_file: u64,
-    /// Frames for which there was too little time, or too much data.
-    pub frames_gave_up: u64,
-    /// Frames that still wait for a name.
-    pub frames_waiting: u64,
-    /// Mapped files that could not be opened when they were mapped.
-    pub files_not_opened: u64,
-    /// How often the symbolizer's queue was full; what did not fit was asked again.
-    pub queue_full: u64,
-    /// How often /proc was read again because process events were lost.
-    pub rescans: u64,
-    /// Epochs begun.
-    pub epochs: u64,
-    /// Whether the kernel hides its addresses, so that its functions have no names
-    /// (`sysctl kernel.kptr_restrict=0`, or run as root).
-    pub kernel_hidden: bool,
-}
+/// Longest time that [`Resolver::finish`] can be given.
+const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+/// The kernel's symbols are not read again sooner, and ever more seldom while that is of no use.
+const KERNEL_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_KERNEL_INTERVAL: Duration = Duration::from_secs(640);
 
 /// What was read of a process at the moment of its exec.
 #[derive(Debug)]
@@ -201,7 +91,7 @@ pub struct Resolver {
     epoch_wanted: bool,
     event_bytes: u64,
     events: Vec<Event>,
-    stacks: FxHashMap<(u64, u64), StackId>,
+    stacks: FxHashMap<(u64, u64), stacks::Found>,
     seed: u64,
     addresses: Vec<u64>,
 
@@ -215,10 +105,13 @@ pub struct Resolver {
     vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
     kernel: Kernel,
     kernel_loading: Option<Receiver<Kernel>>,
+    kernel_known: bool,
     kernel_loaded: Instant,
+    kernel_interval: Duration,
     kernel_waiting: FxHashMap<u64, Instant>,
     rescanned: Option<Instant>,
     tidied: Timestamp,
+    last_event: (Timestamp, Instant),
 
     names: Names,
     symbolizer: Symbolizer,
@@ -226,7 +119,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Starts the symbolizer and reads the kernel's symbols.
+    /// Starts the symbolizer, and begins to read the kernel's symbols.
     pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
         let host = Root::own().ok().map(Arc::new);
         let search = Search {
@@ -237,14 +130,9 @@ impl Resolver {
         let settings = Settings {
             search,
             inlines: options.inlines,
+            large_bytes: symbolize::LARGE_BYTES,
+            patience: symbolize::PATIENCE,
         };
-        let kernel = Kernel::load(&KernelFiles::default());
-        if kernel.is_restricted() {
-            log::warn!(
-                "the kernel hides its addresses: kernel functions will have no names; \
-                 run as root, or set kernel.kptr_restrict to 0"
-            );
-        }
         let began = options.session.started;
         let mut resolver = Resolver {
             session: options.session,
@@ -262,23 +150,27 @@ impl Resolver {
             seed: seed(),
             addresses: Vec::new(),
             processes: ProcessTable::default(),
-            roots: Roots::default(),
+            roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
             execs: FxHashMap::default(),
             modules: FxHashMap::default(),
             files: Files::new(files::raise_file_limit()),
             vdso: stacks::own_vdso(),
-            kernel,
+            kernel: Kernel::default(),
             kernel_loading: None,
+            kernel_known: false,
             kernel_loaded: Instant::now(),
+            kernel_interval: KERNEL_INTERVAL,
             kernel_waiting: FxHashMap::default(),
             rescanned: None,
             tidied: began,
+            last_event: (began, Instant::now()),
             names: Names::default(),
             symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
             counters: ResolveCounters::default(),
         };
+        resolver.load_kernel();
         resolver.start_epoch(0, began);
         Ok(resolver)
     }
@@ -286,6 +178,9 @@ impl Resolver {
     /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
+        if let Some(last) = events.last() {
+            self.last_event = (last.at, Instant::now());
+        }
         for event in events.drain(..) {
             self.turn_epoch(event.at, out);
             self.event(event);
@@ -302,7 +197,22 @@ impl Resolver {
                 self.answered(answered);
             }
         }
+        if let Some(module) = self.symbolizer.stuck() {
+            for answered in self.names.abandon(module) {
+                log::warn!(
+                    "{}: finding names takes too long; left without",
+                    answered.module.path
+                );
+                self.answered(answered);
+            }
+        }
         self.poll_kernel(false);
+        // Where nothing happens, files and roots of what has ended must not stay open either.
+        let (at, seen) = self.last_event;
+        let now = Timestamp(at.0.saturating_add(seen.elapsed().as_nanos() as u64));
+        if now.since(self.tidied) > TIDY_NS {
+            self.tidy(now);
+        }
         self.names.send(&self.symbolizer);
         self.flush(out);
     }
@@ -315,10 +225,14 @@ impl Resolver {
         progress: &mut dyn FnMut(usize),
         out: &mut Vec<Batch>,
     ) {
+        let deadline = deadline.min(MAX_DEADLINE);
         let until = Instant::now() + deadline;
         let hurry = until - deadline / HURRY_SHARE;
         let mut hurried = false;
         self.names.hurry();
+        if !self.kernel_waiting.is_empty() && self.kernel_loading.is_none() {
+            self.load_kernel();
+        }
         loop {
             self.poll_symbols(out);
             let left = self.names.left() + self.kernel_waiting.len();
@@ -364,15 +278,20 @@ impl Resolver {
         match event.body {
             RawBody::Sample(sample) => {
                 self.counters.samples += 1;
-                self.meet(sample.pid, sample.tid, sample.comm, at);
+                let comm = match sample.pid {
+                    Pid(0) => events::idle_comm(),
+                    _ => sample.comm,
+                };
+                self.meet(sample.pid, sample.tid, comm, at);
                 let thread =
                     self.processes
-                        .announce_thread(sample.tid, Some(sample.comm), &mut self.epoch);
+                        .announce_thread(sample.tid, Some(comm), &mut self.epoch);
                 let Some(thread) = thread else {
                     return;
                 };
                 let kernel = self.kernel_stack(&sample.kernel.bytes);
-                let user = self.user_stack(sample.pid, &sample.user.bytes);
+                let (user, user_end) =
+                    self.user_stack(sample.pid, &sample.user.bytes, sample.user.end);
                 let source = self.source(sample.source);
                 self.push(Event::Sample(Sample {
                     at,
@@ -381,7 +300,7 @@ impl Resolver {
                     kernel,
                     user,
                     kernel_end: end_of(kernel, sample.kernel.end),
-                    user_end: end_of(user, sample.user.end),
+                    user_end: end_of(user, user_end),
                     weight: sample.weight,
                     source,
                 }));
@@ -494,11 +413,15 @@ impl Resolver {
             };
             let began = self.kernel_loaded;
             kernel.keep_modules_of(&self.kernel);
-            self.kernel = kernel;
-            self.kernel_loading = None;
+            self.kernel_is(kernel);
             // Stacks with such addresses are resolved anew, and get their module.
             self.stacks.retain(|&(generation, _), _| generation != 0);
-            self.answer_kernel(if last { Instant::now() } else { began });
+            let useful = self.answer_kernel(if last { Instant::now() } else { began });
+            self.kernel_interval = if useful {
+                KERNEL_INTERVAL
+            } else {
+                (self.kernel_interval * 2).min(MAX_KERNEL_INTERVAL)
+            };
         }
         if last {
             self.answer_kernel(Instant::now());
@@ -507,8 +430,9 @@ impl Resolver {
         }
     }
 
-    /// Answers what waited for a table that was begun to be read at `since`.
-    fn answer_kernel(&mut self, since: Instant) {
+    /// Answers what waited for a table that was begun to be read at `since`; whether any has a name.
+    fn answer_kernel(&mut self, since: Instant) -> bool {
+        let mut named = false;
         let waiting = std::mem::take(&mut self.kernel_waiting);
         for (address, asked) in waiting {
             if asked > since {
@@ -517,13 +441,19 @@ impl Resolver {
             }
             let answer = stacks::kernel_answer(&self.kernel, address);
             let (frame, _) = self.epoch.frame(FrameKind::Kernel, None, address);
+            named |= matches!(answer, Answer::Lines(_));
             self.define(frame, None, &answer);
         }
+        named
     }
 
     fn turn_epoch(&mut self, at: Timestamp, out: &mut Vec<Batch>) {
         if at.since(self.tidied) > TIDY_NS {
             self.tidy(at);
+        }
+        if self.event_bytes == 0 {
+            // An epoch begins with its first event.
+            self.epoch_began = at;
         }
         let limits = &self.limits;
         let full = self.epoch_wanted

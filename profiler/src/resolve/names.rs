@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::files::TargetFile;
 use super::mapping::CodeModule;
@@ -79,6 +79,7 @@ pub(super) struct Names {
     later: Vec<Place>,
     code: FxHashMap<Place, Arc<[u8]>>,
     code_bytes: usize,
+    abandoned: FxHashSet<u64>,
     /// How often the symbolizer's queue was full.
     pub(super) refused: u64,
 }
@@ -103,7 +104,7 @@ impl Names {
         self.waiting.contains_key(&(module, address))
     }
 
-    /// Notes that an address needs a name; false if too many do.
+    /// Notes that an address needs a name; false if too many do, or its module was given up.
     pub(super) fn want(
         &mut self,
         module: &Arc<CodeModule>,
@@ -111,7 +112,7 @@ impl Names {
         wants_code: bool,
         file: Option<Arc<TargetFile>>,
     ) -> bool {
-        if self.waiting.len() >= MAX_WAITING {
+        if self.waiting.len() >= MAX_WAITING || self.abandoned.contains(&module.uid) {
             return false;
         }
         let place = (module.uid, address);
@@ -179,8 +180,11 @@ impl Names {
         self.unsent = kept;
     }
 
-    /// Asks again for what has no answer yet, at once.
+    /// Asks again for what has no answer yet, at once, and counts anew how often.
     pub(super) fn hurry(&mut self) {
+        for waiting in self.waiting.values_mut() {
+            waiting.tries = 0;
+        }
         self.wake(true);
     }
 
@@ -216,7 +220,10 @@ impl Names {
                 self.later.push(place);
                 return None;
             }
-            answer = Answer::Unknown(UnknownReason::NoSymbol);
+            answer = Answer::Unknown(match waiting.module.jit {
+                Some(_) => UnknownReason::NoSymbol,
+                None => UnknownReason::GaveUp,
+            });
         }
         let code = reply
             .code
@@ -241,16 +248,31 @@ impl Names {
                 State::Later(_) if waiting.module.jit.is_some() => UnknownReason::NoSymbol,
                 _ => UnknownReason::GaveUp,
             };
-            Answered {
-                module: waiting.module,
-                address,
-                known: Known {
-                    answer: Answer::Unknown(reason),
-                    code: None,
-                },
-            }
+            unanswered(address, waiting.module, reason)
         });
         answered.collect()
+    }
+
+    /// Gives up a module that the symbolizer got stuck at, and asks for all others again.
+    pub(super) fn abandon(&mut self, module: u64) -> Vec<Answered> {
+        self.abandoned.insert(module);
+        let (unsent, mut given_up) = (&mut self.unsent, Vec::new());
+        self.waiting.retain(|&place, waiting| {
+            if place.0 == module {
+                given_up.push(unanswered(
+                    place.1,
+                    waiting.module.clone(),
+                    UnknownReason::GaveUp,
+                ));
+                return false;
+            }
+            if waiting.state == State::Sent {
+                waiting.state = State::Unsent;
+                unsent.push(place);
+            }
+            true
+        });
+        given_up
     }
 
     /// Whether only run-time code waits, all of which was asked for again already.
@@ -300,5 +322,16 @@ impl Names {
         self.code_bytes += bytes.len();
         self.code.insert((module, start), bytes.clone());
         Some((start, bytes))
+    }
+}
+
+fn unanswered(address: u64, module: Arc<CodeModule>, reason: UnknownReason) -> Answered {
+    Answered {
+        module,
+        address,
+        known: Known {
+            answer: Answer::Unknown(reason),
+            code: None,
+        },
     }
 }

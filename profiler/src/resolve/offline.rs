@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
@@ -86,6 +87,8 @@ pub fn symbolize_offline(
         let settings = Settings {
             search,
             inlines: options.inlines,
+            large_bytes: u64::MAX,
+            patience: Duration::MAX,
         };
         let mut files: Vec<TargetFile> = paths
             .iter()

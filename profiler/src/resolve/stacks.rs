@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use rustix::fs::MemfdFlags;
@@ -20,33 +20,63 @@ use super::files::{MappedFile, TargetFile};
 use super::kernel::{Kernel, KernelFiles};
 use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::symbolize::{Answer, FunctionInfo};
-use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackId, UnknownReason};
+use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, UnknownReason};
 
 /// Most stacks that are remembered.
 const MAX_STACKS: usize = 100_000;
 /// Longest vDSO.
 const MAX_VDSO_BYTES: u64 = 1 << 20;
-/// The kernel's symbols are not read again sooner.
-const KERNEL_INTERVAL: Duration = Duration::from_secs(10);
 /// Most kernel addresses that wait for that.
 const MAX_KERNEL_WAITING: usize = 10_000;
 /// The kernel's mappings have no generation; those of processes start at 1.
 const KERNEL: u64 = 0;
 
+/// What a stack's bytes mean.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    stack: StackId,
+    /// The walk had left the code of the process; the stack ends before that.
+    cut: bool,
+}
+
 impl Resolver {
-    /// The user stack of a sample.
-    pub(super) fn user_stack(&mut self, pid: Pid, bytes: &Bytes) -> Option<StackId> {
+    /// The user stack of a sample, and why it ended: `end` unless the walk left the code before.
+    ///
+    /// Code built without frame pointers uses the register for something else, and a walk that
+    /// meets it goes on with whatever that points to. A caller that is in no mapping of the process
+    /// is such a wreck: the stack is cut before it. A leaf is where the thread really was.
+    pub(super) fn user_stack(
+        &mut self,
+        pid: Pid,
+        bytes: &Bytes,
+        end: StackEnd,
+    ) -> (Option<StackId>, StackEnd) {
+        match self.find_user_stack(pid, bytes) {
+            Some(Found { stack, cut: false }) => (Some(stack), end),
+            Some(Found { stack, cut: true }) => (Some(stack), StackEnd::FramePointer),
+            None => (None, end),
+        }
+    }
+
+    fn find_user_stack(&mut self, pid: Pid, bytes: &Bytes) -> Option<Found> {
         if bytes.len() < 8 {
             return None;
         }
         let generation = self.processes.get(pid)?.mappings.generation();
         let key = (generation, hash(bytes, self.seed));
-        if let Some(&stack) = self.stacks.get(&key) {
+        if let Some(&found) = self.stacks.get(&key) {
             self.counters.stacks_known += 1;
-            return Some(stack);
+            return Some(found);
         }
         let mappings = self.processes.get(pid)?.mappings.clone();
-        let addresses = self.code_addresses(bytes);
+        let mut addresses = self.code_addresses(bytes);
+        let mut cut = false;
+        if mappings.find(addresses[0]).is_some()
+            && let Some(wreck) = addresses.iter().position(|&at| mappings.find(at).is_none())
+        {
+            addresses.truncate(wreck);
+            cut = true;
+        }
         let mut stack = None;
         for (depth, &address) in addresses.iter().enumerate().rev() {
             let frame = match mappings.find(address) {
@@ -62,8 +92,9 @@ impl Resolver {
             stack = Some(self.epoch.stack(stack, frame));
         }
         self.addresses = addresses;
-        self.remember(key, stack?);
-        stack
+        let found = Found { stack: stack?, cut };
+        self.remember(key, found);
+        Some(found)
     }
 
     /// The kernel stack of a sample.
@@ -72,9 +103,9 @@ impl Resolver {
             return None;
         }
         let key = (KERNEL, hash(bytes, self.seed));
-        if let Some(&stack) = self.stacks.get(&key) {
+        if let Some(found) = self.stacks.get(&key) {
             self.counters.stacks_known += 1;
-            return Some(stack);
+            return Some(found.stack);
         }
         let addresses = self.code_addresses(bytes);
         let mut stack = None;
@@ -83,7 +114,13 @@ impl Resolver {
             stack = Some(self.epoch.stack(stack, frame));
         }
         self.addresses = addresses;
-        self.remember(key, stack?);
+        self.remember(
+            key,
+            Found {
+                stack: stack?,
+                cut: false,
+            },
+        );
         stack
     }
 
@@ -99,12 +136,12 @@ impl Resolver {
         addresses
     }
 
-    fn remember(&mut self, key: (u64, u64), stack: StackId) {
+    fn remember(&mut self, key: (u64, u64), found: Found) {
         self.counters.stacks_new += 1;
         if self.stacks.len() >= MAX_STACKS {
             self.stacks.clear();
         }
-        self.stacks.insert(key, stack);
+        self.stacks.insert(key, found);
     }
 
     fn user_frame(&mut self, pid: Pid, range: &CodeRange, address: u64, leaf: bool) -> FrameId {
@@ -183,7 +220,35 @@ impl Resolver {
         self.files.open(&mapped).ok()
     }
 
+    /// Waits for the kernel's symbols, the first time: they take some 50 ms to read.
+    fn await_kernel(&mut self) {
+        let loaded = self
+            .kernel_loading
+            .as_ref()
+            .and_then(|loading| loading.recv().ok());
+        let kernel = match loaded {
+            Some(kernel) => kernel,
+            None => Kernel::load(&KernelFiles::default()),
+        };
+        self.kernel_is(kernel);
+    }
+
+    /// Takes a new table of the kernel's symbols.
+    pub(super) fn kernel_is(&mut self, kernel: Kernel) {
+        self.kernel = kernel;
+        self.kernel_loading = None;
+        if !std::mem::replace(&mut self.kernel_known, true) && self.kernel.is_restricted() {
+            log::warn!(
+                "the kernel hides its addresses: kernel functions will have no names; \
+                 run as root, or set kernel.kptr_restrict to 0"
+            );
+        }
+    }
+
     fn kernel_frame(&mut self, address: u64) -> FrameId {
+        if !self.kernel_known {
+            self.await_kernel();
+        }
         let place = self.kernel.place(address);
         let module = place.module.as_deref();
         let (frame, new) = self.epoch.frame(FrameKind::Kernel, module, place.address);
@@ -205,9 +270,13 @@ impl Resolver {
 
     /// Reads the kernel's symbols again, on a thread of its own and not too often.
     pub(super) fn reload_kernel(&mut self) {
-        if self.kernel_loading.is_some() || self.kernel_loaded.elapsed() < KERNEL_INTERVAL {
-            return;
+        if self.kernel_loading.is_none() && self.kernel_loaded.elapsed() >= self.kernel_interval {
+            self.load_kernel();
         }
+    }
+
+    /// Begins to read the kernel's symbols.
+    pub(super) fn load_kernel(&mut self) {
         let (done, loading) = channel();
         let thread = std::thread::Builder::new().name("symbols-kernel".to_owned());
         let started = thread.spawn(move || {

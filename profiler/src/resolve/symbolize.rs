@@ -8,16 +8,16 @@
 //! What does not belong here: which addresses need names, and what is done with answers (`names`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use super::debug_files::Search;
-use super::files::{FileKey, TargetFile};
+use super::files::TargetFile;
 use super::jit::PerfMap;
 use super::loaded::{LoadError, Loaded};
 use super::mapping::CodeModule;
@@ -35,8 +35,12 @@ const MAX_MAP_BYTES: usize = 32 << 20;
 const IDLE: Duration = Duration::from_secs(10);
 /// A perf map is not read again sooner.
 const MAP_INTERVAL: Duration = Duration::from_millis(500);
-/// Debug information larger than this is read on the second thread.
-const LARGE_BYTES: u64 = 48 << 20;
+/// Debug information larger than this is read on the second thread, unless told otherwise.
+pub(super) const LARGE_BYTES: u64 = 48 << 20;
+/// See [`Settings::patience`].
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// Threads that are given up, with a file that never ends.
+const MAX_REPLACED: u32 = 8;
 /// Longest function whose code is kept.
 pub(super) const MAX_CODE_BYTES: u64 = 16 << 10;
 /// Stack of a symbolizing thread: DWARF and demanglers recurse.
@@ -102,79 +106,99 @@ pub(super) struct Settings {
     pub(super) search: Search,
     /// Whether inlined functions are wanted.
     pub(super) inlines: bool,
+    /// More debug information than this is read on the second thread.
+    pub(super) large_bytes: u64,
+    /// How long one request may take before its file is given up; on the second thread 8 times that.
+    pub(super) patience: Duration,
 }
+
+/// One symbolizing thread.
+#[derive(Debug)]
+struct Lane {
+    name: &'static str,
+    requests: SyncSender<Request>,
+    busy: Arc<Mutex<Busy>>,
+}
+
+/// Since when a thread has been at which module; none if it waits.
+type Busy = Option<(Instant, u64)>;
+
+/// The lane for large files, as the first one knows it.
+type LargeLane = Arc<Mutex<Option<SyncSender<Request>>>>;
 
 /// The symbolizing threads. Dropping it lets them end.
 #[derive(Debug)]
 pub(super) struct Symbolizer {
-    requests: SyncSender<Request>,
+    lanes: [Lane; 2],
+    large: LargeLane,
+    names: Option<Lane>,
     replies: Receiver<Vec<Reply>>,
     answer: Sender<Vec<Reply>>,
-    names: Option<SyncSender<Request>>,
     settings: Settings,
+    replaced: u32,
 }
 
 impl Symbolizer {
     /// Starts the threads.
     pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
         let (answer, replies) = channel();
-        let (large, large_requests) = sync_channel(QUEUE);
-        let (requests, small_requests) = sync_channel(QUEUE);
-        spawn(
-            "symbols-large",
-            large_requests,
-            None,
-            settings.clone(),
-            answer.clone(),
-            true,
-        )?;
-        spawn(
-            "symbols",
-            small_requests,
-            Some(large),
-            settings.clone(),
-            answer.clone(),
-            true,
-        )?;
+        let second = spawn("symbols-large", None, &settings, &answer, true)?;
+        let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
+        let first = spawn("symbols", Some(large.clone()), &settings, &answer, true)?;
         Ok(Symbolizer {
-            requests,
+            lanes: [first, second],
+            large,
+            names: None,
             replies,
             answer,
-            names: None,
             settings,
+            replaced: 0,
         })
     }
 
     /// Asks, unless the queue is full: then the request comes back.
     pub(super) fn ask(&self, request: Request) -> Result<(), Request> {
-        match self.requests.try_send(request) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(request) | TrySendError::Disconnected(request)) => Err(request),
+        try_send(&self.lanes[0].requests, request)
+    }
+
+    /// The module that a thread has been at for longer than its patience; another thread has taken
+    /// over by then. What was queued behind it must be asked again.
+    pub(super) fn stuck(&mut self) -> Option<u64> {
+        for index in 0..self.lanes.len() {
+            let lane = &self.lanes[index];
+            let busy = *lock(&lane.busy);
+            let Some((since, module)) = busy else {
+                continue;
+            };
+            let patience = self
+                .settings
+                .patience
+                .saturating_mul(if index == 0 { 1 } else { 8 });
+            if since.elapsed() < patience || self.replaced >= MAX_REPLACED {
+                continue;
+            }
+            let large = (index == 0).then(|| self.large.clone());
+            let Ok(lane) = spawn(lane.name, large, &self.settings, &self.answer, true) else {
+                continue;
+            };
+            if index == 1 {
+                *lock(&self.large) = Some(lane.requests.clone());
+            }
+            self.replaced += 1;
+            // Without its sender the old thread ends when it gets that far.
+            self.lanes[index] = lane;
+            return Some(module);
         }
+        None
     }
 
     /// Asks for names without source lines, on a thread that slow files don't hold up.
     pub(super) fn ask_names(&mut self, request: Request) -> Result<(), Request> {
         if self.names.is_none() {
-            let (names, requests) = sync_channel(QUEUE);
-            let settings = self.settings.clone();
-            if spawn(
-                "symbols-names",
-                requests,
-                None,
-                settings,
-                self.answer.clone(),
-                false,
-            )
-            .is_ok()
-            {
-                self.names = Some(names);
-            }
+            self.names = spawn("symbols-names", None, &self.settings, &self.answer, false).ok();
         }
         match &self.names {
-            Some(names) => names.try_send(request).map_err(|error| match error {
-                TrySendError::Full(request) | TrySendError::Disconnected(request) => request,
-            }),
+            Some(names) => try_send(&names.requests, request),
             None => Err(request),
         }
     }
@@ -190,14 +214,28 @@ impl Symbolizer {
     }
 }
 
+fn try_send(requests: &SyncSender<Request>, request: Request) -> Result<(), Request> {
+    requests.try_send(request).map_err(|error| match error {
+        TrySendError::Full(request) | TrySendError::Disconnected(request) => request,
+    })
+}
+
+/// What a mutex guards; a panic elsewhere has not harmed such simple values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn spawn(
-    name: &str,
-    requests: Receiver<Request>,
-    large: Option<SyncSender<Request>>,
-    settings: Settings,
-    replies: Sender<Vec<Reply>>,
+    name: &'static str,
+    large: Option<LargeLane>,
+    settings: &Settings,
+    replies: &Sender<Vec<Reply>>,
     lines: bool,
-) -> std::io::Result<()> {
+) -> std::io::Result<Lane> {
+    let (sender, requests) = sync_channel::<Request>(QUEUE);
+    let (settings, replies) = (settings.clone(), replies.clone());
+    let busy = Arc::new(Mutex::new(None));
+    let state = busy.clone();
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.stack_size(STACK_BYTES).spawn(move || {
         let mut worker = Worker {
@@ -211,7 +249,9 @@ fn spawn(
         loop {
             match requests.recv_timeout(IDLE) {
                 Ok(request) => {
+                    *lock(&state) = Some((Instant::now(), request.module.uid));
                     let answers = worker.serve(request);
+                    *lock(&state) = None;
                     if !answers.is_empty() && replies.send(answers).is_err() {
                         break;
                     }
@@ -221,18 +261,23 @@ fn spawn(
             }
         }
     })?;
-    Ok(())
+    Ok(Lane {
+        name,
+        requests: sender,
+        busy,
+    })
 }
 
 struct Cached {
-    key: FileKey,
+    /// By its address, which stays its own as long as this is kept.
+    file: Weak<TargetFile>,
     used: u64,
     state: Result<Loaded, UnknownReason>,
 }
 
 struct Worker {
     settings: Settings,
-    large: Option<SyncSender<Request>>,
+    large: Option<LargeLane>,
     lines: bool,
     loaded: Vec<Cached>,
     maps: FxHashMap<u64, (PerfMap, Instant)>,
@@ -247,14 +292,14 @@ impl Worker {
         let Some(file) = request.file.clone() else {
             return refuse(&request, Answer::Unknown(UnknownReason::NoFile));
         };
-        let key = match &request.module.key {
-            Some(key) => key.clone(),
-            None => FileKey::Inode(0, 0, 0, request.module.uid),
-        };
-        let index = match self.loaded.iter().position(|cached| cached.key == key) {
+        let same = |cached: &Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(&file));
+        let index = match self.loaded.iter().position(same) {
             Some(index) => index,
             None => {
-                let large = self.large.as_ref().map_or(u64::MAX, |_| LARGE_BYTES);
+                let large = match self.large {
+                    Some(_) => self.settings.large_bytes,
+                    None => u64::MAX,
+                };
                 let settings = &self.settings;
                 let lines = self.lines;
                 let load = || Loaded::load(&file, settings, lines, large);
@@ -269,7 +314,7 @@ impl Worker {
                     }
                 };
                 self.loaded.push(Cached {
-                    key,
+                    file: Arc::downgrade(&file),
                     used: 0,
                     state,
                 });
@@ -305,19 +350,20 @@ impl Worker {
 
     /// To the thread for large files; if that has no room, the answer is to ask again.
     fn pass_on(&self, request: Request) -> Vec<Reply> {
-        let refused = match &self.large {
-            Some(large) => large.try_send(request).err(),
-            None => Some(TrySendError::Full(request)),
+        let large = self.large.as_ref().and_then(|large| lock(large).clone());
+        let refused = match large {
+            Some(large) => try_send(&large, request),
+            None => Err(request),
         };
         match refused {
-            None => Vec::new(),
-            Some(TrySendError::Full(request) | TrySendError::Disconnected(request)) => {
-                refuse(&request, Answer::NotYet)
-            }
+            Ok(()) => Vec::new(),
+            Err(request) => refuse(&request, Answer::NotYet),
         }
     }
 
     fn evict(&mut self) {
+        // What was closed will not be asked for again: opened anew, it is another.
+        self.loaded.retain(|cached| cached.file.strong_count() > 0);
         let cost = |cached: &Cached| cached.state.as_ref().map_or(0, Loaded::cost);
         loop {
             let total: u64 = self.loaded.iter().map(cost).sum();

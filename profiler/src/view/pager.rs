@@ -95,7 +95,15 @@ fn start_pager(variable: Option<&str>) -> Option<Target> {
         }
     };
     let input = child.stdin.take()?;
+    leave_interrupts_to_the_pager();
     Some(Target::Pager(child, BufWriter::new(input)))
+}
+
+/// Ctrl-C in a pager ends a search, not the pager: it must not end us under it either.
+#[allow(unsafe_code)]
+fn leave_interrupts_to_the_pager() {
+    // SAFETY: sets the disposition of a signal to a constant; no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
 /// Program and arguments of a pager; an empty one or `cat` means none.

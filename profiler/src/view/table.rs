@@ -15,6 +15,8 @@ pub enum Align {
     Right,
     /// Names; cut at the end where a width asks for it.
     Left,
+    /// Names of less interest; cut to half of what the others keep.
+    Minor,
 }
 
 /// A cell and how it looks.
@@ -91,7 +93,7 @@ impl Table {
             let room = width - text.chars().count();
             let (before, after) = match align {
                 Align::Right => (room, 0),
-                Align::Left => (0, room),
+                Align::Left | Align::Minor => (0, room),
             };
             if text.is_empty() {
                 gap += width + GAP.len();
@@ -122,10 +124,15 @@ impl Table {
         let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
         while excess > 0 {
             let names = widths.iter_mut().zip(&self.columns);
-            let names = names.filter(|(_, (_, align))| *align == Align::Left);
-            match names.map(|(width, _)| width).max_by_key(|width| **width) {
-                Some(widest) if *widest > LEAST_NAME => *widest -= 1,
-                _ => break,
+            let names =
+                names.filter(|(width, (_, align))| *align != Align::Right && **width > LEAST_NAME);
+            let claim = |(width, (_, align)): &(&mut usize, &(_, Align))| match align {
+                Align::Minor => **width * 2,
+                _ => **width,
+            };
+            match names.max_by_key(claim) {
+                Some((widest, _)) => *widest -= 1,
+                None => break,
             }
             excess -= 1;
         }
@@ -143,6 +150,16 @@ pub fn cut(text: &str, width: usize) -> Cow<'_, str> {
         short.push('…');
     }
     Cow::Owned(short)
+}
+
+/// `text` cut to `width` characters at its start: of a path, the end says more.
+pub fn cut_start(text: &str, width: usize) -> Cow<'_, str> {
+    let length = text.chars().count();
+    if length <= width {
+        return Cow::Borrowed(text);
+    }
+    let rest = text.chars().skip(length + 1 - width.max(1));
+    Cow::Owned(std::iter::once('…').chain(rest).collect())
 }
 
 /// `text` without what could steer a terminal or reorder a line.
@@ -170,7 +187,7 @@ mod tests {
         let mut table = Table::new(&[
             ("self", Align::Right),
             ("function", Align::Left),
-            ("module", Align::Left),
+            ("module", Align::Minor),
         ]);
         table.row([Cell::new("1.0%"), Cell::new(name), Cell::new("libc")]);
         table.row([Cell::new("-"), Cell::new("x"), Cell::new("")]);
@@ -192,6 +209,13 @@ mod tests {
         let narrow = text(Some(30), long);
         assert!(narrow.contains("a_function_with…  libc"), "{narrow}");
         assert!(narrow.lines().all(|line| line.chars().count() <= 30));
+    }
+
+    #[test]
+    fn paths_are_cut_at_their_start() {
+        assert_eq!(cut_start("/usr/lib/libc.so", 8), "…libc.so");
+        assert_eq!(cut_start("/usr", 4), "/usr");
+        assert_eq!(cut_start("/usr", 0), "…");
     }
 
     #[test]

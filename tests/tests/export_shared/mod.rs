@@ -1,5 +1,6 @@
 //! What the tests of exports share: exporting into memory, golden files, made-up sessions.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // Each test uses a part, and fails by unwrapping.
+// Each test uses a part, and fails by unwrapping.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::io::Write;
 use std::path::PathBuf;

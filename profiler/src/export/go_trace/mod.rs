@@ -2,9 +2,9 @@
 //!
 //! Input: events; output: the text of Go's `internal/trace/raw`, or the wire form that
 //! `go tool trace` opens. Times are nanoseconds of CLOCK_MONOTONIC. A thread is an M and a G, and
-//! has a P to itself from its first event to its end; processes are tasks; markers, renames, gaps and
-//! facts about the recording are logs. Written in generations, so that memory stays bounded. Mapping
-//! and what it loses: docs/formats/go-trace.md.
+//! has a P to itself from its first event to its end; processes are tasks; markers, renames, gaps
+//! and facts about the recording are logs. Written in generations, so that memory stays bounded.
+//! Mapping and what it loses: docs/formats/go-trace.md.
 //!
 //! What does not belong here: the layout of events (see [`wire::go_trace`](crate::wire::go_trace)).
 
@@ -15,6 +15,7 @@ use std::io;
 
 use super::options::{ExportOptions, OptionHelp, help};
 use super::{Format, Output};
+use crate::derive::Losses;
 use crate::model::*;
 use crate::wire::go_trace::Encoding;
 use schedule::Schedule;
@@ -51,7 +52,7 @@ pub(super) const WIRE: Format = Format {
     sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Wire)),
 };
 
-/// The tools take about 100 bytes per event of the generation that they are reading.
+/// Readers hold one generation in memory, and show nothing of it before they have it all.
 const GENERATION_EVENTS: u64 = 200_000;
 
 /// Times beyond this are damage; readers take them as signed.
@@ -67,6 +68,7 @@ struct GoTrace {
     /// Events in this generation.
     events: u64,
     counts: Counts,
+    losses: Losses,
 }
 
 /// What the summary at the end says.
@@ -74,7 +76,6 @@ struct GoTrace {
 struct Counts {
     samples: u64,
     others: u64,
-    lost: u64,
     truncated: u64,
 }
 
@@ -89,6 +90,7 @@ impl GoTrace {
             source: None,
             events: 0,
             counts: Counts::default(),
+            losses: Losses::default(),
         }
     }
 
@@ -178,7 +180,7 @@ impl GoTrace {
                 Ok(())
             }
             Event::Lost(lost) => {
-                self.counts.lost = self.counts.lost.saturating_add(lost.count);
+                self.losses.add(lost);
                 let (trace, schedule) = self.begun(tables)?;
                 schedule.log(trace, now, 0, "lost", &lost_text(lost))
             }
@@ -212,9 +214,9 @@ impl Sink for GoTrace {
         let Counts {
             samples,
             others,
-            lost,
             truncated,
         } = self.counts;
+        let lost = self.losses.samples();
         let summary = format!(
             "{samples} samples; {lost} lost, {others} of other sources left out, {truncated} with \
              truncated stacks, {cut} stacks cut to what a trace can hold"

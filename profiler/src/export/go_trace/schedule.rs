@@ -1,11 +1,12 @@
 //! Threads, processors and tasks as Go's readers demand them.
 //!
-//! Input: which thread does something when; output: the timed events of all M, in the order and with
-//! the sequence numbers that readers check. Where one M's event makes another's possible, the later
-//! one gets a later time ([`after`]), since readers sort by time and do not keep ties in order.
+//! Input: which thread does something when; output: the timed events of all M, in the order and
+//! with the sequence numbers that readers check. Where one M's event makes another's possible, the
+//! later one gets a later time ([`after`]), since readers sort by time and do not keep ties in
+//! order.
 //!
-//! The capture itself is the goroutine [`CAPTURE_G`] on M 0 and P 0: it creates the threads' goroutines
-//! and carries tasks and logs.
+//! The capture itself is the goroutine [`CAPTURE_G`] on M 0 and P 0: it creates the threads'
+//! goroutines and carries tasks and logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -255,7 +256,8 @@ impl Schedule {
         let (lives, _) = self.lives.get(&m).copied().unwrap_or_default();
         self.lives.insert(m, (lives + 1, stopped));
         if let Some(task) = self.tasks.get_mut(&running.process) {
-            task.running -= 1;
+            // A thread that began before its process was defined was never counted in.
+            task.running = task.running.saturating_sub(1);
         }
         Ok(())
     }
@@ -337,8 +339,8 @@ impl Schedule {
     }
 }
 
-/// The M of a thread. The ids of the kernel's idle threads (0) and those that viewers keep for rows of
-/// their own move out of the way.
+/// The M of a thread. The ids of the kernel's idle threads (0) and those that viewers keep for rows
+/// of their own move out of the way.
 fn machine(tid: Tid) -> u64 {
     match tid.0 {
         0 | 1_000_001..=1_000_005 => u64::from(tid.0) + (1 << 33),

@@ -1,7 +1,7 @@
 //! The tables and samples of a trace, generation by generation.
 //!
-//! Strings, stacks and samples are written as their batches fill; batches of one generation may come
-//! in any order. Ids of strings and stacks are those of one generation.
+//! Strings, stacks and samples are written as their batches fill; batches of one generation may
+//! come in any order. Ids of strings and stacks are those of one generation.
 
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};

@@ -110,7 +110,7 @@ pub(super) fn build(
         function_rows(&base, &tree, options.sort)
     });
     let callers_of = match &options.callers_of {
-        Some(text) => Some(focus(&base, text, options.sort)?),
+        Some(text) => Some(focus(&base, text)?),
         None => None,
     };
     Ok(Report {
@@ -143,13 +143,13 @@ fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) 
 }
 
 /// Sums of all code places, by place.
-fn place_sums(tree: &CallTree) -> Vec<Sums> {
+pub(super) fn place_sums(tree: &CallTree) -> Vec<Sums> {
     tree.sums(tree.place_count(), |place| {
         tree.place(place).is_code().then_some(place.index())
     })
 }
 
-fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec<FunctionRow> {
+pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec<FunctionRow> {
     let sums = place_sums(tree);
     let code = tree.places().filter(|(_, info)| info.is_code());
     let mut rows: Vec<FunctionRow> = code
@@ -333,31 +333,30 @@ fn owner_rows<'a, I: Copy>(
     rows
 }
 
-/// The functions that `text` means: those of exactly this name, else those that match.
-fn focus(base: &Base<'_>, text: &str, sort: Sort) -> Result<Vec<Focus>, ReportError> {
-    let pattern = Pattern::new(text);
+/// The functions that a pattern means: those of exactly this name, else those that match.
+pub(super) fn matching(base: &Base<'_>, pattern: &Pattern) -> Vec<(PlaceId, FunctionRow)> {
     let sums = place_sums(&base.tree);
-    let mut matching: Vec<(PlaceId, FunctionRow)> = Vec::new();
+    let mut rows = Vec::new();
     for (id, info) in base.tree.places().filter(|(_, info)| info.is_code()) {
         if pattern.matches(&base.place_name(info)) {
-            matching.push((id, function_row(base, info, &sums[id.index()])));
+            rows.push((id, function_row(base, info, &sums[id.index()])));
         }
     }
-    if matching
-        .iter()
-        .any(|(_, row)| pattern.is_exactly(&row.name))
-    {
-        matching.retain(|(_, row)| pattern.is_exactly(&row.name));
+    if rows.iter().any(|(_, row)| pattern.is_exactly(&row.name)) {
+        rows.retain(|(_, row)| pattern.is_exactly(&row.name));
     }
-    if matching.is_empty() {
+    rows
+}
+
+fn focus(base: &Base<'_>, text: &str) -> Result<Vec<Focus>, ReportError> {
+    let mut rows = matching(base, &Pattern::new(text));
+    if rows.is_empty() {
         return Err(ReportError::NoFunction(text.to_owned()));
     }
-    matching.sort_by(|(a_id, a), (b_id, b)| {
-        by_share(Sort::Total, &a.share, &b.share)
-            .then_with(|| by_share(sort, &a.share, &b.share))
-            .then_with(|| a_id.cmp(b_id))
+    rows.sort_by(|(a_id, a), (b_id, b)| {
+        by_share(Sort::Total, &a.share, &b.share).then_with(|| a_id.cmp(b_id))
     });
-    let shown = matching.into_iter().take(MAX_FOCUS);
+    let shown = rows.into_iter().take(MAX_FOCUS);
     Ok(shown
         .map(|(id, function)| focus_on(base, id, function))
         .collect())

@@ -288,6 +288,14 @@ pub struct Focus {
     pub callees: Vec<EdgeRow>,
 }
 
+impl Focus {
+    /// The modules of the function, its callers and its callees.
+    pub fn modules(&self) -> impl Iterator<Item = &CodeModule> {
+        let edges = self.callers.iter().chain(&self.callees);
+        std::iter::once(&self.function.module).chain(edges.map(|edge| &edge.module))
+    }
+}
+
 /// One caller or callee.
 #[derive(Clone, Debug, Serialize)]
 pub struct EdgeRow {

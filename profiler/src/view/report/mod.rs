@@ -4,15 +4,22 @@
 //! Input: a recording folded by [`Collector`]; output: text or JSON. Nothing is read but the
 //! recording (and source files, for annotated source).
 
+pub mod annotate;
 mod build;
 mod collect;
 pub mod data;
+pub mod diff;
+mod disassemble;
 mod header;
 mod options;
 mod pattern;
 mod select;
+mod source;
 mod text;
+mod text_annotate;
+mod text_diff;
 mod text_head;
+mod text_owners;
 mod text_tree;
 mod tree;
 
@@ -62,10 +69,35 @@ pub fn run(
     options: &ReportOptions,
     out: &mut dyn Write,
 ) -> Result<(), ReportError> {
+    if let Some(name) = &options.annotate {
+        let annotation = annotate::build(recording, options, name)?;
+        match options.format {
+            Format::Text => text_annotate::write(&annotation, options, out)?,
+            Format::Json => write_json(&annotation, out)?,
+        }
+        out.flush()?;
+        return Ok(());
+    }
     let report = build::build(recording, options)?;
     match options.format {
         Format::Text => text::write(&report, options, out)?,
         Format::Json => write_json(&report, out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes how `recording` differs from `other`.
+pub fn run_diff(
+    recording: &Recording<'_>,
+    other: &Recording<'_>,
+    options: &ReportOptions,
+    out: &mut dyn Write,
+) -> Result<(), ReportError> {
+    let diff = diff::build(recording, other, options)?;
+    match options.format {
+        Format::Text => text_diff::write(&diff, options, out)?,
+        Format::Json => write_json(&diff, out)?,
     }
     out.flush()?;
     Ok(())

@@ -20,7 +20,7 @@ pub struct ReportOptions {
     pub callers_of: Option<String>,
     /// Only source lines and instructions of the function that matches.
     pub annotate: Option<String>,
-    /// Samples of this span.
+    /// Samples of this span: what the collector is to be made with.
     pub range: TimeRange,
     /// Samples that match.
     pub filter: Filter,

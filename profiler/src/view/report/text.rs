@@ -3,7 +3,6 @@
 //! Input: [`Report`]; output: the head, then what was asked for: by default the hottest functions,
 //! where they run, and the call tree. Numbers stand right-aligned before names.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::data::*;
@@ -12,12 +11,12 @@ use super::short_name;
 use super::text_head::Head;
 use super::text_tree;
 use crate::view::quantity::{count, duration, percent, plural, short_count};
-use crate::view::table::{Align, Cell, Table};
+use crate::view::table::{Align, Cell, Table, cut_start, printable};
 use crate::view::term::{Paint, Style};
 
 const DEFAULT_LIMIT: usize = 20;
 /// Tables beside the functions are shorter, unless asked for.
-const SIDE_LIMIT: usize = 8;
+pub(super) const SIDE_LIMIT: usize = 8;
 /// Below this many columns the tables leave out what can be worked out, for the names' sake.
 const NARROW: usize = 100;
 
@@ -50,11 +49,11 @@ pub(super) fn write(
     writer.unsymbolized()
 }
 
-struct Writer<'a> {
-    report: &'a Report,
-    options: &'a ReportOptions,
-    out: &'a mut dyn Write,
-    paint: Paint,
+pub(super) struct Writer<'a> {
+    pub(super) report: &'a Report,
+    pub(super) options: &'a ReportOptions,
+    pub(super) out: &'a mut dyn Write,
+    pub(super) paint: Paint,
 }
 
 impl Writer<'_> {
@@ -85,13 +84,13 @@ impl Writer<'_> {
         }
     }
 
-    fn limit(&self) -> usize {
+    pub(super) fn limit(&self) -> usize {
         self.options.limit.unwrap_or(DEFAULT_LIMIT)
     }
 
-    fn title(&mut self, title: &str, shown: usize, all: usize) -> io::Result<()> {
+    pub(super) fn title(&mut self, title: &str, shown: usize, all: usize) -> io::Result<()> {
         writeln!(self.out)?;
-        self.paint.write(self.out, Style::Bold, title)?;
+        self.paint.write(self.out, Style::Bold, &printable(title))?;
         if shown < all {
             let (shown, all) = (count(shown as u64), count(all as u64));
             let note = format!("  {shown} of {all}");
@@ -100,19 +99,19 @@ impl Writer<'_> {
         writeln!(self.out)
     }
 
-    fn print(&mut self, table: &Table) -> io::Result<()> {
+    pub(super) fn print(&mut self, table: &Table) -> io::Result<()> {
         table.write(self.out, self.options.width, self.paint)
     }
 
-    fn weight(&self, weight: u64) -> String {
+    pub(super) fn weight(&self, weight: u64) -> String {
         match self.report.header.unit {
-            "nanoseconds" if weight == 0 => "-".to_owned(),
+            _ if weight == 0 => "-".to_owned(),
             "nanoseconds" => duration(weight),
             _ => short_count(weight),
         }
     }
 
-    fn weight_title(&self) -> &'static str {
+    pub(super) fn weight_title(&self) -> &'static str {
         match self.report.header.unit {
             "nanoseconds" => "time",
             "cycles" => "cycles",
@@ -170,7 +169,7 @@ impl Writer<'_> {
         };
         self.title(title, shown, rows.len())?;
         let mut columns = self.share_columns();
-        columns.extend([("function", Align::Left), ("module", Align::Left)]);
+        columns.extend([("function", Align::Left), ("module", Align::Minor)]);
         let mut table = Table::new(&columns);
         for row in &rows[..shown] {
             let mut cells = self.share_cells(&row.share);
@@ -229,95 +228,6 @@ impl Writer<'_> {
         self.print(&table)
     }
 
-    /// Processes of one name in one row: 300 short compilers are one thing to a reader.
-    fn processes_by_name(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.processes, |row| row.process.clone());
-        let label = |group: &Group<'_>| match group.members {
-            1 => format!("{}  (pid {})", group.first.process, group.first.pid),
-            n => format!("{}  ({} processes)", group.first.process, count(n)),
-        };
-        self.owners("Processes", &groups, SIDE_LIMIT, "process", label)
-    }
-
-    fn threads_by_name(&mut self) -> io::Result<()> {
-        // One thread per process says nothing new.
-        if self.report.threads.len() == self.report.processes.len() {
-            return Ok(());
-        }
-        let groups = grouped(&self.report.threads, |row| {
-            (row.process.clone(), row.thread.clone())
-        });
-        let label = |group: &Group<'_>| {
-            let row = group.first;
-            let thread = row.thread.as_deref().unwrap_or_default();
-            match group.members {
-                1 => format!(
-                    "{thread}  (tid {} of {})",
-                    row.tid.unwrap_or(0),
-                    row.process
-                ),
-                n => format!("{thread}  ({} threads of {})", count(n), row.process),
-            }
-        };
-        self.owners("Threads", &groups, SIDE_LIMIT, "thread", label)
-    }
-
-    fn processes(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.processes, |row| row.pid);
-        let label = |group: &Group<'_>| format!("{:>7}  {}", group.first.pid, group.first.process);
-        self.owners(
-            "Processes",
-            &groups,
-            self.limit(),
-            "    pid  process",
-            label,
-        )
-    }
-
-    fn threads(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.threads, |row| (row.pid, row.tid));
-        let label = |group: &Group<'_>| {
-            let row = group.first;
-            let (tid, thread) = (row.tid.unwrap_or(0), row.thread.as_deref().unwrap_or(""));
-            format!("{:>7}  {tid:>7}  {thread}  ({})", row.pid, row.process)
-        };
-        self.owners(
-            "Threads",
-            &groups,
-            self.limit(),
-            "    pid      tid  thread",
-            label,
-        )
-    }
-
-    fn owners(
-        &mut self,
-        title: &str,
-        groups: &[Group<'_>],
-        limit: usize,
-        column: &'static str,
-        label: impl Fn(&Group<'_>) -> String,
-    ) -> io::Result<()> {
-        let shown = groups.len().min(limit);
-        self.title(title, shown, groups.len())?;
-        let mut table = Table::new(&[
-            ("share", Align::Right),
-            (self.weight_title(), Align::Right),
-            ("samples", Align::Right),
-            (column, Align::Left),
-        ]);
-        for group in &groups[..shown] {
-            let share = Style::of_share(group.percent);
-            table.row([
-                Cell::styled(percent(group.percent), share),
-                Cell::new(self.weight(group.weight)),
-                Cell::new(count(group.samples)),
-                Cell::new(label(group)),
-            ]);
-        }
-        self.print(&table)
-    }
-
     fn tree(&mut self) -> io::Result<()> {
         writeln!(self.out)?;
         self.paint.write(self.out, Style::Bold, "Call tree")?;
@@ -335,20 +245,25 @@ impl Writer<'_> {
             self.title(&focus.function.name, 0, 0)?;
             let share = &focus.function.share;
             let module = module_text(&focus.function.module);
-            writeln!(
-                self.out,
-                "total {} ({}), self {} ({}), {}{}",
+            let own = match share.self_samples {
+                0 => "no self".to_owned(),
+                _ => format!(
+                    "self {} ({})",
+                    percent(share.self_percent),
+                    self.weight(share.self_weight)
+                ),
+            };
+            let line = format!(
+                "total {} ({}), {own}, {}{}",
                 percent(share.total_percent),
                 self.weight(share.total_weight),
-                percent(share.self_percent),
-                self.weight(share.self_weight),
                 plural(share.total_samples, "sample"),
-                if module.is_empty() {
-                    module
-                } else {
-                    format!(", in {module}")
+                match module.is_empty() {
+                    true => module,
+                    false => format!(", in {module}"),
                 },
-            )?;
+            );
+            writeln!(self.out, "{}", printable(&line))?;
             self.edges("callers", &focus.callers, None)?;
             self.edges("callees", &focus.callees, Some(&focus.function))?;
         }
@@ -367,7 +282,7 @@ impl Writer<'_> {
             (self.weight_title(), Align::Right),
             ("samples", Align::Right),
             (column, Align::Left),
-            ("", Align::Left),
+            ("", Align::Minor),
         ]);
         let own = own
             .filter(|own| own.share.self_samples > 0)
@@ -404,28 +319,53 @@ impl Writer<'_> {
         }
     }
 
-    /// Which code has no names, with what finds its debug files: the whole build ids.
+    /// Which code has no names, with what finds its debug files: the whole build ids. Every module
+    /// of a nameless frame that is shown above is here.
     fn unsymbolized(&mut self) -> io::Result<()> {
-        let rows = &self.report.unsymbolized;
+        let report = self.report;
+        let shown_above: Vec<&CodeModule> = match (&report.callers_of, self.options.by) {
+            (Some(focus), _) => focus.iter().flat_map(Focus::modules).collect(),
+            (None, Some(By::Process | By::Thread)) => return Ok(()),
+            _ => {
+                let functions = report.functions.iter().take(self.limit());
+                let lines = report.lines.iter().flatten().take(self.limit());
+                (functions.chain(lines).filter(|row| !row.named))
+                    .map(|row| &row.module)
+                    .collect()
+            }
+        };
+        let is_large = |row: &UnsymbolizedRow| {
+            report.callers_of.is_none() && row.percent >= self.options.min_percent
+        };
+        let rows: Vec<&UnsymbolizedRow> = (report.unsymbolized.iter())
+            .filter(|row| is_large(row) || shown_above.contains(&&row.module))
+            .collect();
         if rows.is_empty() {
             return Ok(());
         }
-        let shown = rows.len().min(self.limit());
-        self.title("Modules with code that has no names", shown, rows.len())?;
-        for row in &rows[..shown] {
+        let title = "Modules with code that has no names";
+        self.title(title, rows.len(), report.unsymbolized.len())?;
+        for row in rows {
             let path = match row.module.module.as_str() {
                 "" => "[unknown]",
                 path => path,
             };
-            let path = crate::view::table::printable(path);
-            let share = Style::of_share(row.percent);
-            self.paint
-                .write(self.out, share, &format!("{:>7}", percent(row.percent)))?;
             let addresses = match row.addresses {
                 1 => "1 address".to_owned(),
                 n => format!("{} addresses", count(n)),
             };
-            writeln!(self.out, "  {path}: {addresses}, {}", row.reason)?;
+            let what = format!(": {addresses}, {}", row.reason);
+            let used = "100.0%   ".len() + what.len();
+            let room = self
+                .options
+                .width
+                .map_or(usize::MAX, |w| w.saturating_sub(used));
+            let path = printable(path);
+            let path = cut_start(&path, room);
+            let share = Style::of_share(row.percent);
+            let share = (share, format!("{:>7}", percent(row.percent)));
+            self.paint.write(self.out, share.0, &share.1)?;
+            writeln!(self.out, "  {path}{what}")?;
             if let Some(build_id) = &row.module.build_id {
                 let line = format!("{:7}  build id {build_id}\n", "");
                 self.paint.write(self.out, Style::Dim, &line)?;
@@ -433,42 +373,6 @@ impl Writer<'_> {
         }
         Ok(())
     }
-}
-
-/// Rows of processes or threads taken together.
-struct Group<'a> {
-    first: &'a OwnerRow,
-    members: u64,
-    samples: u64,
-    weight: u64,
-    percent: f64,
-}
-
-fn grouped<K: std::hash::Hash + Eq>(
-    rows: &[OwnerRow],
-    key: impl Fn(&OwnerRow) -> K,
-) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    let mut known: HashMap<K, usize> = HashMap::new();
-    for row in rows {
-        let index = *known.entry(key(row)).or_insert(groups.len());
-        if index == groups.len() {
-            groups.push(Group {
-                first: row,
-                members: 0,
-                samples: 0,
-                weight: 0,
-                percent: 0.0,
-            });
-        }
-        let group = &mut groups[index];
-        group.members += 1;
-        group.samples += row.samples;
-        group.weight = group.weight.saturating_add(row.weight);
-        group.percent += row.percent;
-    }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.weight));
-    groups
 }
 
 fn function_text(row: &FunctionRow) -> String {

@@ -82,12 +82,17 @@ impl Head<'_> {
         if header.sources.is_empty() {
             return self.line("Samples", "none");
         }
-        for source in &header.sources {
+        let (shown, others): (Vec<_>, Vec<_>) = header.sources.iter().partition(|s| s.shown);
+        let mut label = "Samples";
+        for source in shown.into_iter().chain(others) {
             let mut text = source.name.clone();
             if let Some(hz) = source.frequency_hz {
                 text += &format!(" at {} Hz", count(hz));
             } else if let Some(period) = source.period {
-                text += &format!(" every {}", weight(period, source));
+                text += &match (period, source.unit) {
+                    (1, "events") => ", each event".to_owned(),
+                    _ => format!(" every {}", weight(period, source)),
+                };
             }
             text += &format!(": {}", plural(source.samples, "sample"));
             text += &format!(", {}", weight_in_words(source.weight, source));
@@ -100,8 +105,8 @@ impl Head<'_> {
                     weight_in_words(header.weight, source)
                 );
             }
-            let label = if source.shown { "Samples" } else { "" };
             self.line(label, &text)?;
+            label = "";
         }
         Ok(())
     }

@@ -2,6 +2,11 @@
 //!
 //! The memory of made-up processes is mapped from real files that are built or written here.
 
+mod debug_info;
+mod epochs;
+mod hostile;
+mod processes;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -278,14 +283,14 @@ pub(super) fn offset_of(path: &Path, function: &str) -> u64 {
     elf.offset_of(address).unwrap()
 }
 
-const BASE: u64 = 0x7f00_0000_0000;
+pub(super) const BASE: u64 = 0x7f00_0000_0000;
 
-fn pid(index: u32) -> u32 {
+pub(super) fn pid(index: u32) -> u32 {
     NOBODY + index
 }
 
 /// A program that was started from here.
-fn start(time: u64, pid: u32, name: &str) -> Vec<RawEvent> {
+pub(super) fn start(time: u64, pid: u32, name: &str) -> Vec<RawEvent> {
     vec![
         fork(time, std::process::id(), pid),
         exec(time + 1, pid, name),

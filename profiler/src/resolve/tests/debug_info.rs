@@ -1,0 +1,444 @@
+//! Debug information in all its places. Each is made by the usual tools.
+
+use super::*;
+use std::process::Command;
+
+/// Runs a tool; false (said aloud) if it is not there.
+fn tool(dir: &TempDir, line: &str) -> bool {
+    let mut words = line.split(' ');
+    let name = words.next().unwrap();
+    let run = Command::new(name).args(words).current_dir(&dir.0).output();
+    match run {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{line}: {text}");
+            true
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: {name}: {error}");
+            false
+        }
+    }
+}
+
+/// Name and line of the function `inner` of a program, at `offset`.
+fn found(program: &Path, offset: u64, debug_dirs: &[&Path]) -> (String, u32) {
+    let mut options = options();
+    options.debug_dirs = debug_dirs.iter().map(PathBuf::from).collect();
+    let mut resolver = Resolver::new(options).unwrap();
+    let id = pid(60);
+    let mut events = start(10, id, "program");
+    events.push(map_file(12, id, BASE, 0x10000, program, 0));
+    events.push(sample(13, id, "program", &[BASE + offset], &[]));
+    let reader = run(&mut resolver, events);
+    let leaf = reader.samples().next().unwrap().user;
+    let frame = reader.tables.frames_of(leaf).next().unwrap();
+    let line = reader
+        .tables
+        .lines(frame)
+        .last()
+        .map_or(0, |line| line.line);
+    (reader.tables.frame_name(frame), line)
+}
+
+fn build_id_of(path: &Path) -> BuildId {
+    let elf = elf::Elf::read(&std::fs::File::open(path).unwrap()).unwrap();
+    elf.build_id.unwrap()
+}
+
+fn expected() -> (String, u32) {
+    ("inner".to_owned(), 1)
+}
+
+#[test]
+fn a_debug_file_by_build_id() {
+    let dir = TempDir::new("build-id");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    tool(&dir, "objcopy --only-keep-debug program program.debug");
+    tool(&dir, "strip program");
+    let (name, _) = found(&program, inner, &[]);
+    assert!(name.starts_with("program+0x"), "{name}");
+    let place = dir.path("debug");
+    let place = place.join(debug_files::build_id_path(&build_id_of(&program)).unwrap());
+    std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    std::fs::rename(dir.path("program.debug"), &place).unwrap();
+    assert_eq!(found(&program, inner, &[&dir.path("debug")]), expected());
+    // One of another program is not believed.
+    let other = build(&dir, "other", &["-O2"]);
+    std::fs::copy(other, &place).unwrap();
+    let (name, _) = found(&program, inner, &[&dir.path("debug")]);
+    assert!(name.starts_with("program+0x"), "{name}");
+}
+
+#[test]
+fn a_debug_file_by_link() {
+    for (index, id) in ["sha1", "none"].iter().enumerate() {
+        let dir = TempDir::new(&format!("link{index}"));
+        let program = build(&dir, "program", &[&format!("-Wl,--build-id={id}")]);
+        let inner = offset_of(&program, "inner");
+        tool(&dir, "objcopy --only-keep-debug program program.dbg");
+        tool(&dir, "strip program");
+        tool(&dir, "objcopy --add-gnu-debuglink=program.dbg program");
+        assert_eq!(found(&program, inner, &[]), expected(), "{id}");
+        std::fs::create_dir(dir.path(".debug")).unwrap();
+        std::fs::rename(dir.path("program.dbg"), dir.path(".debug/program.dbg")).unwrap();
+        assert_eq!(found(&program, inner, &[]), expected(), "{id}");
+        // A wrong checksum, or build id.
+        let other = build(&dir, "other", &["-O1", &format!("-Wl,--build-id={id}")]);
+        std::fs::copy(other, dir.path(".debug/program.dbg")).unwrap();
+        let (name, _) = found(&program, inner, &[]);
+        assert!(name.starts_with("program+0x"), "{id}: {name}");
+    }
+}
+
+#[test]
+fn symbols_packed_into_the_program() {
+    let dir = TempDir::new("debugdata");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    tool(&dir, "objcopy --only-keep-debug program mini");
+    tool(&dir, "objcopy --strip-debug mini");
+    if !tool(&dir, "xz mini") {
+        return;
+    }
+    tool(&dir, "strip program");
+    tool(&dir, "objcopy --add-section .gnu_debugdata=mini.xz program");
+    assert_eq!(found(&program, inner, &[]), ("inner".to_owned(), 0));
+}
+
+#[test]
+fn compressed_sections() {
+    for kind in ["zlib", "zstd"] {
+        let dir = TempDir::new(kind);
+        let program = build(&dir, "program", &[]);
+        let inner = offset_of(&program, "inner");
+        tool(
+            &dir,
+            &format!("objcopy --compress-debug-sections={kind} program"),
+        );
+        assert_eq!(found(&program, inner, &[]), expected(), "{kind}");
+    }
+}
+
+#[test]
+fn common_parts_that_dwz_moved() {
+    let dir = TempDir::new("dwz");
+    let code = "\
+struct big { int a, b, c, d, e, f, g, h; struct big *next; long values[12]; };
+static inline int add(struct big *x) { return x->a + x->b + x->c + (int) x->values[3]; }
+__attribute__((noinline)) int NAME(struct big *x) {
+  return add(x) + x->d;
+}
+int main(int argc, char **argv) { struct big x = { argc }; return NAME(&x); }
+";
+    std::fs::write(dir.path("dwz.c"), code).unwrap();
+    for name in ["one", "two"] {
+        let line = format!("gcc -g -O1 -Wl,--build-id=sha1 -DNAME={name} -o {name} dwz.c");
+        tool(&dir, &line);
+    }
+    if !tool(&dir, "dwz -m common -M common one two") {
+        return;
+    }
+    let program = dir.path("one");
+    let file = std::fs::File::open(&program).unwrap();
+    let sections = elf::Elf::read(&file).unwrap().sections(&file).unwrap();
+    let names: Vec<_> = sections
+        .iter()
+        .map(|section| section.name.as_str())
+        .collect();
+    assert!(names.contains(&".gnu_debugaltlink"), "{names:?}");
+    let offset = offset_of(&program, "one");
+    let (name, line) = found(&program, offset, &[]);
+    assert_eq!(name, "one");
+    assert!((2..=4).contains(&line), "{line}");
+    // Without that file there are still names.
+    std::fs::remove_file(dir.path("common")).unwrap();
+    assert_eq!(found(&program, offset, &[]), ("one".to_owned(), 0));
+}
+
+#[test]
+fn split_debug_information() {
+    // Debian's GNU dwp knows DWARF 4 only.
+    for (version, packer) in [("4", "dwp -e"), ("5", "llvm-dwp -e")] {
+        let dir = TempDir::new(&format!("split{version}"));
+        let program = build(
+            &dir,
+            "program",
+            &["-gsplit-dwarf", &format!("-gdwarf-{version}")],
+        );
+        let inner = offset_of(&program, "inner");
+        // Symbols are in the program, whatever becomes of the rest.
+        assert_eq!(found(&program, inner, &[]).0, "inner");
+        if tool(&dir, &format!("{packer} program -o program.dwp")) {
+            assert_eq!(found(&program, inner, &[]), expected(), "DWARF {version}");
+            std::fs::write(dir.path("program.dwp"), "damaged").unwrap();
+            assert_eq!(found(&program, inner, &[]).0, "inner");
+        }
+    }
+}
+
+#[test]
+fn inlined_functions_and_linkage_names() {
+    let dir = TempDir::new("inlined");
+    let code = "\
+namespace deep {
+__attribute__((always_inline)) inline int leaf(volatile int *x) {
+  return *x * 3;
+}
+__attribute__((noinline)) int root(volatile int *x) {
+  return leaf(x) + 1;
+}
+}
+int main() { volatile int x = 1; return deep::root(&x); }
+";
+    std::fs::write(dir.path("program.cc"), code).unwrap();
+    tool(&dir, "g++ -g -O2 -Wl,--build-id=sha1 -o program program.cc");
+    let program = dir.path("program");
+    let start_of = offset_of(&program, "_ZN4deep4rootEPVi");
+    let id = pid(61);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "program");
+    events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+    let places: Vec<u64> = (0..16).map(|offset| BASE + start_of + offset).collect();
+    for (time, place) in (13..).zip(&places) {
+        events.push(sample(time, id, "program", &[*place], &[]));
+    }
+    let reader = run(&mut resolver, events);
+    let tables = &reader.tables;
+    let mut inlined = 0;
+    for sample in reader.samples() {
+        let frame = tables.frames_of(sample.user).next().unwrap();
+        let functions: Vec<_> = tables
+            .lines(frame)
+            .iter()
+            .map(|line| tables.functions.get(line.function).unwrap())
+            .collect();
+        let names: Vec<_> = functions
+            .iter()
+            .map(|function| tables.string(function.name))
+            .collect();
+        match &functions[..] {
+            [leaf, root] => {
+                inlined += 1;
+                assert_eq!(
+                    names,
+                    ["deep::leaf(int volatile*)", "deep::root(int volatile*)"]
+                );
+                assert_eq!((leaf.start, root.start), (None, Some(start_of)));
+                let linkage = root.linkage_name.map(|name| tables.string(name));
+                assert_eq!(linkage, Some("_ZN4deep4rootEPVi"));
+                assert_eq!(tables.lines(frame)[0].line, 3);
+                assert_eq!(tables.lines(frame)[1].line, 6);
+            }
+            _ => assert!(names.len() <= 1, "{names:?}"),
+        }
+    }
+    assert!(inlined > 0);
+}
+
+#[test]
+fn the_vdso_has_names() {
+    let mut resolver = Resolver::new(options()).unwrap();
+    let own = proc_fs::mappings(Pid(std::process::id()));
+    let mapping = own
+        .iter()
+        .find(|mapping| &*mapping.path == b"[vdso]")
+        .unwrap();
+    resolver.snapshot(Timestamp(1 << 60));
+    let places = (0..mapping.len)
+        .step_by(64)
+        .map(|offset| mapping.start + offset);
+    let id = std::process::id();
+    let events = places
+        .map(|place| sample((1 << 60) + 1, id, "me", &[place], &[]))
+        .collect();
+    let reader = run(&mut resolver, events);
+    let names = reader.user_stacks().concat();
+    assert!(
+        names.iter().any(|name| name.contains("clock_gettime")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn run_time_code_has_the_names_of_its_perf_map() {
+    let id = std::process::id();
+    let path = format!("/tmp/perf-{id}.map");
+    std::fs::write(&path, "5000 100 first\n").unwrap();
+    let mut resolver = Resolver::new(options()).unwrap();
+    resolver.snapshot(Timestamp(1 << 60));
+    let none = FileIdentity::Inode {
+        major: 0,
+        minor: 0,
+        inode: 0,
+        generation: 0,
+    };
+    let time = (1 << 60) + 1;
+    let mut events = vec![
+        map(time, id, (0x5000, 0x10000), "//anon", 0, none),
+        sample(time + 1, id, "me", &[0x5010], &[]),
+        // Not named yet.
+        sample(time + 1, id, "me", &[0x6010], &[]),
+        sample(time + 1, id, "me", &[0x7010], &[]),
+    ];
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let started = Instant::now();
+    while resolver.counters().frames_named == 0 && started.elapsed().as_secs() < 20 {
+        resolver.poll_symbols(&mut out);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut map = std::fs::File::options().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut map, b"6000 100 second\n").unwrap();
+    resolver.finish(Duration::from_secs(30), &mut |_| {}, &mut out);
+    std::fs::remove_file(&path).unwrap();
+    let mut reader = Reader::default();
+    reader.read(out);
+    let unnamed = format!("[jit {id}]+0x7010");
+    assert_eq!(reader.user_stacks().concat(), ["first", "second", &unnamed]);
+    assert_eq!(reader.reasons()[2], Some(UnknownReason::NoSymbol));
+    assert!(started.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn names_for_a_capture_from_elsewhere() {
+    let dir = TempDir::new("offline");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    std::fs::create_dir(dir.path("here")).unwrap();
+    std::fs::copy(&program, dir.path("here/renamed")).unwrap();
+    tool(&dir, "strip program");
+    let mut resolver = Resolver::new(options()).unwrap();
+    let id = pid(62);
+    let mut events = start(10, id, "program");
+    events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+    events.push(sample(13, id, "program", &[BASE + inner], &[]));
+    let reader = run(&mut resolver, events);
+    assert_eq!(reader.reasons(), [Some(UnknownReason::NoSymbol)]);
+    let nowhere = symbolize_offline(&reader.tables, &OfflineOptions::default());
+    assert_eq!(nowhere, []);
+    let options = OfflineOptions {
+        search: vec![dir.path("here")],
+        inlines: true,
+        ..OfflineOptions::default()
+    };
+    let names = symbolize_offline(&reader.tables, &options);
+    assert_eq!(names.len(), 1);
+    assert_eq!((&*names[0].1[0].name, names[0].1[0].line), ("inner", 1));
+    assert_eq!(names[0].1[0].start, Some(inner));
+    // A file that has nothing but debug information will do as well.
+    tool(&dir, "objcopy --only-keep-debug here/renamed");
+    let names = symbolize_offline(&reader.tables, &options);
+    assert_eq!(
+        (&*names[0].1[0].name, names[0].1[0].start),
+        ("inner", Some(inner))
+    );
+    // Another build of it will not.
+    build(&dir, "here/renamed", &["-O2"]);
+    assert_eq!(symbolize_offline(&reader.tables, &options), []);
+}
+
+#[test]
+fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
+    let dir = TempDir::new("large");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    let settings = Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: 1,
+        patience: Duration::from_secs(60),
+    };
+    let (file, stat) = files::open_trusted(&program).unwrap();
+    let file = Arc::new(TargetFile::new(
+        file,
+        &stat,
+        program.to_str().unwrap(),
+        None,
+    ));
+    let module = mapping::tests::module("program");
+    let symbolizer = Symbolizer::start(settings).unwrap();
+    let request = |address| symbolize::Request {
+        module: module.clone(),
+        file: Some(file.clone()),
+        addresses: vec![(address, false)],
+    };
+    let mut refused = 0;
+    let mut asked = 0;
+    for _ in 0..100_000 {
+        match symbolizer.ask(request(inner)) {
+            Ok(()) => asked += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0);
+    let (mut lines, mut again) = (0, 0);
+    while lines + again < asked {
+        for reply in symbolizer.wait(Duration::from_secs(30)) {
+            match reply.answer {
+                Answer::Lines(functions) => {
+                    assert_eq!((&*functions[0].0.name, functions[0].1), ("inner", 1));
+                    lines += 1;
+                }
+                Answer::NotYet => again += 1,
+                Answer::Unknown(reason) => panic!("{reason:?}"),
+            }
+        }
+    }
+    assert!(lines > 0);
+}
+
+#[test]
+fn a_thread_that_gets_stuck_is_replaced() {
+    let dir = TempDir::new("stuck");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    let settings = Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: u64::MAX,
+        patience: Duration::from_millis(1),
+    };
+    let request = |path: &Path, address| {
+        let (file, stat) = files::open_trusted(path).unwrap();
+        let file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+        symbolize::Request {
+            module: mapping::tests::module("module"),
+            file: Some(Arc::new(file)),
+            addresses: vec![(address, false)],
+        }
+    };
+    let mut symbolizer = Symbolizer::start(settings).unwrap();
+    // Takes more than a millisecond: it is large, and copied first.
+    let own = std::env::current_exe().unwrap();
+    let mut slow = request(&own, 0);
+    slow.addresses = (0..2000)
+        .map(|index| (0x10_0000 + index * 0x100, false))
+        .collect();
+    let module = slow.module.uid;
+    symbolizer.ask(slow).unwrap();
+    let stuck = std::iter::repeat_with(|| symbolizer.stuck())
+        .flatten()
+        .next();
+    assert_eq!(stuck, Some(module));
+    let quick = request(&program, inner);
+    let wanted = quick.module.uid;
+    symbolizer.ask(quick).unwrap();
+    let mut found = false;
+    while !found {
+        let replies = symbolizer.wait(Duration::from_secs(30));
+        assert!(!replies.is_empty(), "no answer");
+        found = replies
+            .iter()
+            .any(|reply| reply.module == wanted && matches!(reply.answer, Answer::Lines(_)));
+    }
+}

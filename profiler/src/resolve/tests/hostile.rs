@@ -1,0 +1,219 @@
+//! Files of targets that mean harm.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use super::*;
+
+/// A resolver, and what it told.
+struct Bench {
+    resolver: Resolver,
+    reader: Reader,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench {
+            resolver: Resolver::new(options()).unwrap(),
+            reader: Reader::default(),
+        }
+    }
+
+    /// What becomes of one sample in a file mapped at [`BASE`].
+    fn one(&mut self, index: u32, path: &Path, offset: u64) -> Option<UnknownReason> {
+        let id = pid(index);
+        let time = 10 + self.reader.events.len() as u64 * 100;
+        let mut events = start(time, id, "hostile");
+        events.push(map_file(time + 2, id, BASE, 1 << 40, path, 0));
+        events.push(sample(time + 3, id, "hostile", &[BASE + offset], &[]));
+        for event in &events {
+            self.resolver.notice(event);
+        }
+        let mut out = Vec::new();
+        self.resolver.resolve(&mut events, &mut out);
+        self.resolver
+            .finish(Duration::from_secs(60), &mut |_| {}, &mut out);
+        self.reader.read(out);
+        *self.reader.reasons().last().unwrap()
+    }
+}
+
+#[test]
+fn nothing_but_regular_files_is_opened() {
+    let dir = TempDir::new("fifo");
+    let fifo = dir.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let mut bench = Bench::new();
+    let started = Instant::now();
+    for (index, path) in [&*fifo, &*dir.0, Path::new("/dev/null")].iter().enumerate() {
+        let reason = bench.one(30 + index as u32, path, 0x10);
+        assert_eq!(reason, Some(UnknownReason::NoFile), "{path:?}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20));
+    let refused = files::open_trusted(Path::new("/dev/null"));
+    assert!(matches!(refused, Err(files::OpenError::NotRegular)));
+}
+
+#[test]
+fn links_do_not_lead_out_of_the_root() {
+    let dir = TempDir::new("escape");
+    std::fs::create_dir(dir.path("root")).unwrap();
+    std::fs::write(dir.path("secret"), "outside").unwrap();
+    let secret = dir.path("secret");
+    symlink(&secret, dir.path("root/absolute")).unwrap();
+    symlink("../secret", dir.path("root/relative")).unwrap();
+    symlink("/proc/self/root", dir.path("root/magic")).unwrap();
+    symlink("/inside", dir.path("root/fine")).unwrap();
+    std::fs::write(dir.path("root/inside"), "inside").unwrap();
+    let root = Root::at(&dir.path("root")).unwrap();
+    for name in ["/absolute", "relative", "/../secret", "/magic/etc/passwd"] {
+        assert!(root.open(name).is_err(), "{name}");
+    }
+    let (_, stat) = root.open("/fine").unwrap();
+    let inside = std::fs::metadata(dir.path("root/inside")).unwrap();
+    assert_eq!(stat.st_ino, inside.ino());
+    assert!(root.open_without_links("/fine").is_err());
+}
+
+#[test]
+fn a_sparse_file_of_4_gb_is_answered() {
+    let dir = TempDir::new("sparse");
+    let program = build(&dir, "program", &[]);
+    let code = offset_of(&program, "inner");
+    let mut bench = Bench::new();
+    let sparse = dir.path("sparse");
+    let file = std::fs::File::create(&sparse).unwrap();
+    file.set_len(4 << 30).unwrap();
+    assert_eq!(bench.one(40, &sparse, 0x10), Some(UnknownReason::BadFile));
+    let file = std::fs::File::options().write(true).open(&program).unwrap();
+    file.set_len(4 << 30).unwrap();
+    // Our own, so read as it is; the same of another user would be copied, and is too large.
+    assert_eq!(bench.one(41, &program, code), None);
+    let owner = rustix::fs::Uid::from_raw(12345);
+    if rustix::fs::chown(&program, Some(owner), None).is_ok() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.one(42, &program, code), Some(UnknownReason::GaveUp));
+    }
+    file.set_len((4 << 30) + 1).unwrap();
+    let mut bench = Bench::new();
+    assert_eq!(bench.one(43, &program, code), Some(UnknownReason::NoFile));
+}
+
+#[test]
+fn a_file_that_its_owner_can_change_is_copied() {
+    let dir = TempDir::new("owned");
+    let program = build(&dir, "program", &[]);
+    let code = offset_of(&program, "inner");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let (file, stat) = files::open_trusted(&program).unwrap();
+    let own = Arc::new(Root::own().unwrap());
+    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own));
+    assert!(!target.trusted);
+    // Of root and nobody else, but of which root?
+    let (_, stat) = files::open_trusted(Path::new("/bin/sh")).unwrap();
+    let container = Root::at(Path::new("/usr")).unwrap();
+    assert!(own.trusts(&stat) && !container.trusts(&stat));
+    let settings = Settings {
+        search: Search {
+            debug_dirs: Vec::new(),
+            debuginfod: None,
+            host: None,
+        },
+        inlines: true,
+        large_bytes: u64::MAX,
+        patience: Duration::from_secs(60),
+    };
+    let mut loaded = loaded::Loaded::load(&target, &settings, true, u64::MAX).unwrap();
+    // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
+    std::fs::File::options()
+        .write(true)
+        .open(&program)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    assert!(matches!(loaded.find(code, None).0, Answer::Lines(_)));
+}
+
+#[test]
+fn damage_anywhere_is_answered() {
+    let dir = TempDir::new("damage");
+    let program = build(&dir, "program", &["-gz=zlib"]);
+    let code = offset_of(&program, "inner");
+    let good = std::fs::read(&program).unwrap();
+    let elf = elf::Elf::read(&std::fs::File::open(&program).unwrap()).unwrap();
+    let sections = elf
+        .sections(&std::fs::File::open(&program).unwrap())
+        .unwrap();
+    let mut spots: Vec<(usize, usize)> = vec![(0, 64), (64, 64 + 13 * 56)];
+    spots.extend(sections.iter().filter_map(|section| {
+        let (start, len) = section.place();
+        (start + len <= good.len() as u64 && len > 0)
+            .then_some((start as usize, (start + len) as usize))
+    }));
+    spots.push((good.len() - 64 * sections.len(), good.len()));
+    let mut bench = Bench::new();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize
+    };
+    let mut index = 100;
+    let mut named = 0;
+    for &(start, end) in &spots {
+        for round in 0..6 {
+            let mut bad = good.clone();
+            for _ in 0..=round * 4 {
+                bad[start + next() % (end - start)] ^= 1 << (next() % 8);
+            }
+            if round == 5 {
+                bad.truncate(start + next() % (end - start));
+            }
+            let path = dir.path(&format!("bad{index}"));
+            std::fs::write(&path, &bad).unwrap();
+            if bench.one(index, &path, code).is_none() {
+                named += 1;
+            }
+            index += 1;
+        }
+    }
+    // The symbolizer is alive, and damage that does not matter does not hurt.
+    assert!(named > 0);
+    assert_eq!(bench.one(index, &program, code), None);
+}
+
+#[test]
+fn packed_sections_that_lie_are_not_unpacked() {
+    let dir = TempDir::new("bomb");
+    let program = build(&dir, "program", &["-gz=zlib"]);
+    let code = offset_of(&program, "inner");
+    let mut bytes = std::fs::read(&program).unwrap();
+    let file = std::fs::File::open(&program).unwrap();
+    let elf = elf::Elf::read(&file).unwrap();
+    let sections = elf.sections(&file).unwrap();
+    elf.check_packed(&file, &sections).unwrap();
+    let info = sections
+        .iter()
+        .find(|section| section.name == ".debug_info")
+        .unwrap();
+    let size = info.place().0 as usize + 8;
+    // 2^60 bytes unpacked: allocating that would end this process.
+    bytes[size..size + 8].copy_from_slice(&(1_u64 << 60).to_ne_bytes());
+    let liar = dir.path("liar");
+    std::fs::write(&liar, &bytes).unwrap();
+    // Less than there is.
+    bytes[size..size + 8].copy_from_slice(&1_u64.to_ne_bytes());
+    let short = dir.path("short");
+    std::fs::write(&short, &bytes).unwrap();
+    let mut bench = Bench::new();
+    assert_eq!(bench.one(50, &liar, code), Some(UnknownReason::GaveUp));
+    assert_eq!(bench.one(51, &short, code), Some(UnknownReason::GaveUp));
+}

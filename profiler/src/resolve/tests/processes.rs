@@ -1,0 +1,314 @@
+//! Processes: fork, exec, reuse of ids, binaries that are gone.
+
+use super::*;
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let dir = TempDir::new("reuse");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let id = pid(10);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "first");
+    events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+    events.push(sample(13, id, "first", &[code], &[]));
+    events.push(exit(14, id));
+    // Still on its way when the process had ended.
+    events.push(sample(15, id, "first", &[code], &[]));
+    let later = 100_000_000;
+    events.extend(start(later, id, "second"));
+    events.push(sample(later + 2, id, "second", &[code], &[]));
+    let reader = run(&mut resolver, events);
+    assert_eq!(reader.user_stacks().concat()[..2], ["inner", "inner"]);
+    assert_eq!(reader.reasons()[2], Some(UnknownReason::NoMapping));
+    let started: Vec<_> = reader
+        .samples()
+        .map(|sample| reader.process_of(sample).started.0)
+        .collect();
+    assert_eq!(started, [10, 10, later]);
+}
+
+#[test]
+fn a_pid_whose_fork_was_lost_is_not_taken_for_the_one_that_ended() {
+    let id = pid(11);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "first");
+    events.push(exit(14, id));
+    let later = 10_000_000_000;
+    events.push(sample(later, id, "second", &[], &[]));
+    let reader = run(&mut resolver, events);
+    let sample = reader.samples().next().unwrap();
+    let process = reader.process_of(sample);
+    assert_eq!(process.started, Timestamp(later));
+    assert_eq!(reader.tables.string(process.name), "second");
+}
+
+#[test]
+fn fork_inherits_and_exec_clears() {
+    let dir = TempDir::new("inherit");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let (parent, child) = (pid(12), pid(13));
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, parent, "parent");
+    events.push(map_file(12, parent, BASE, 0x10000, &program, 0));
+    events.push(sample(13, parent, "parent", &[code], &[]));
+    events.push(fork(14, parent, child));
+    events.push(sample(15, child, "parent", &[code], &[]));
+    // What the child maps does not show in the parent.
+    events.push(map_file(16, child, BASE + 0x10_0000, 0x10000, &program, 0));
+    events.push(sample(17, child, "parent", &[code + 0x10_0000], &[]));
+    events.push(sample(17, parent, "parent", &[code + 0x10_0000], &[]));
+    events.push(exec(18, child, "other"));
+    events.push(sample(19, child, "other", &[code], &[]));
+    events.push(sample(20, parent, "parent", &[code], &[]));
+    let reader = run(&mut resolver, events);
+    let none = Some(UnknownReason::NoMapping);
+    assert_eq!(reader.reasons(), [None, None, None, none, none, None]);
+    // Equal mappings, equal stacks: the child's first one, and the parent's last, were known.
+    assert_eq!(resolver.counters().stacks_known, 2);
+    let samples: Vec<_> = reader.samples().collect();
+    assert_eq!(samples[0].user, samples[1].user);
+    let process = reader.process_of(samples[1]);
+    let parent = reader.tables.process(process.parent.unwrap()).unwrap();
+    assert_eq!(parent.pid, Pid(pid(12)));
+    assert_eq!(
+        reader.tables.string(reader.process_of(samples[4]).name),
+        "other"
+    );
+}
+
+#[test]
+fn a_cached_stack_equals_a_resolved_one() {
+    let dir = TempDir::new("cached");
+    let program = build(&dir, "program", &[]);
+    let (inner, outer) = (offset_of(&program, "inner"), offset_of(&program, "outer"));
+    let id = pid(14);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "program");
+    events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+    let stack = [BASE + inner + 4, BASE + outer + 20, 0x10, 0];
+    for time in 0..50 {
+        events.push(sample(13 + time, id, "program", &stack, &[]));
+        if time % 10 == 5 {
+            resolver.stacks.clear();
+            let mut out = Vec::new();
+            for event in &events {
+                resolver.notice(event);
+            }
+            resolver.resolve(&mut events, &mut out);
+            // What was cached is resolved again, in the same epoch, to the same id.
+            resolver.stacks.clear();
+        }
+    }
+    let mut events_of_one = vec![sample(100, id, "program", &stack, &[])];
+    let mut out = Vec::new();
+    resolver.resolve(&mut events_of_one, &mut out);
+    let Event::Sample(uncached) = &out[0].events[0] else {
+        panic!("{:?}", out[0].events);
+    };
+    let mut again = vec![sample(101, id, "program", &stack, &[])];
+    let mut out = Vec::new();
+    let known = resolver.counters().stacks_known;
+    resolver.resolve(&mut again, &mut out);
+    let Event::Sample(cached) = &out[0].events[0] else {
+        panic!("{:?}", out[0].events);
+    };
+    assert_eq!(resolver.counters().stacks_known, known + 1);
+    assert_eq!(cached.user, uncached.user);
+    assert!(out[0].definitions.iter().all(|definition| {
+        !matches!(definition, Definition::Stack(..) | Definition::Frame(..))
+    }));
+}
+
+#[test]
+fn a_deleted_binary_has_names() {
+    let dir = TempDir::new("deleted");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let id = pid(15);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "program");
+    events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+    events.push(sample(13, id, "program", &[code], &[]));
+    for event in &events {
+        resolver.notice(event);
+    }
+    std::fs::remove_file(&program).unwrap();
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    resolver.finish(Duration::from_secs(60), &mut |_| {}, &mut out);
+    let mut reader = Reader::default();
+    reader.read(out);
+    assert_eq!(reader.user_stacks(), [["inner"]]);
+}
+
+#[test]
+fn a_replaced_binary_is_not_believed() {
+    let dir = TempDir::new("replaced");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let id = pid(16);
+    let build_id = |path: &Path| {
+        let file = std::fs::File::open(path).unwrap();
+        elf::Elf::read(&file).unwrap().build_id.unwrap()
+    };
+    let old = build_id(&program);
+    let mut events = start(10, id, "program");
+    let known_by_inode = map_file(12, id, BASE, 0x10000, &program, 0);
+    let place = (BASE + 0x10_0000, 0x10000);
+    let identity = FileIdentity::BuildId(old.clone());
+    events.push(map(13, id, place, program.to_str().unwrap(), 0, identity));
+    events.push(known_by_inode);
+    // Another file under the same name, with another inode and build id.
+    let other = build(&dir, "other", &["-O2"]);
+    assert_ne!(build_id(&other), old);
+    std::fs::rename(&other, &program).unwrap();
+    events.sort_by_key(|event| event.at);
+    events.push(sample(14, id, "program", &[code], &[]));
+    events.push(sample(15, id, "program", &[code + 0x10_0000], &[]));
+    let mut resolver = Resolver::new(options()).unwrap();
+    let reader = run(&mut resolver, events);
+    let gone = Some(UnknownReason::NoFile);
+    assert_eq!(reader.reasons(), [gone, gone]);
+    let leaf = reader.samples().nth(1).unwrap().user;
+    let frame = reader.tables.frames_of(leaf).next().unwrap();
+    let module = reader.tables.frames.get(frame).unwrap().module.unwrap();
+    assert_eq!(
+        reader.tables.modules.get(module).unwrap().build_id,
+        Some(old)
+    );
+}
+
+#[test]
+fn an_exec_counts_as_soon_as_it_is_known() {
+    let id = pid(17);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "before");
+    events.push(exec(20, id, "after"));
+    events.push(sample(20, id, "after", &[], &[]));
+    let reader = run(&mut resolver, events);
+    let sample = reader.samples().next().unwrap();
+    let thread = reader.tables.thread(sample.thread).unwrap();
+    assert_eq!(reader.tables.string(thread.name), "after");
+    assert_eq!(sample.user_end, StackEnd::NoStack);
+}
+
+#[test]
+fn a_snapshot_knows_this_process_and_a_second_one_no_new_ones() {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let mut resolver = Resolver::new(options()).unwrap();
+    resolver.snapshot(Timestamp(now));
+    let processes = resolver.counters().processes;
+    // Lost side-band events: /proc is read again, and nobody is taken for somebody new.
+    let lost = Lost {
+        cpu: None,
+        from: Timestamp(now),
+        to: Timestamp(now + 1),
+        count: 1,
+        reason: LostReason::SideBand,
+    };
+    let id = std::process::id();
+    let mut events = vec![
+        at(now + 1, RawBody::Lost(lost)),
+        sample(now + 2, id, "me", &[], &[]),
+    ];
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let counters = resolver.counters();
+    assert_eq!(counters.rescans, 1);
+    // Others start and end while this test runs, but not half of them.
+    assert!(
+        counters.processes < processes + processes / 2,
+        "{counters:?}"
+    );
+    let mut reader = Reader::default();
+    reader.read(out);
+    let sample = reader.samples().next().unwrap();
+    let own = reader.process_of(sample);
+    assert_eq!(own.pid, Pid(id));
+    assert!(own.parent.is_some());
+    let threads = reader.tables.threads();
+    assert_eq!(
+        threads.filter(|(_, thread)| thread.tid == Tid(id)).count(),
+        1
+    );
+}
+
+#[test]
+fn ten_thousand_short_lives_leave_nothing_behind() {
+    let dir = TempDir::new("storm");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut out = Vec::new();
+    let mut most = 0;
+    for index in 0..10_000 {
+        let time = 10 + u64::from(index) * 5_000_000;
+        let id = pid(1000 + index);
+        let mut events = start(time, id, "short");
+        events.push(map_file(time + 2, id, BASE, 0x10000, &program, 0));
+        events.push(sample(time + 3, id, "short", &[code], &[]));
+        events.push(exit(time + 4, id));
+        for event in &events {
+            resolver.notice(event);
+        }
+        resolver.resolve(&mut events, &mut out);
+        out.clear();
+        most = most.max(resolver.processes.len());
+    }
+    // 5 ms each, kept for two seconds, tidied every five.
+    assert!(most < 1500, "{most} processes at once");
+    assert!(resolver.live_roots.len() < 1500);
+    assert!(resolver.execs.len() < 1500);
+    let counters = resolver.counters();
+    assert_eq!(counters.samples, 10_000);
+    assert_eq!(counters.frames_no_file, 0);
+    // The program, and what this process maps, which forked them.
+    assert!(resolver.modules.len() < 20);
+}
+
+#[test]
+fn kernel_functions_have_names_and_lie_in_the_kernel() {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let address = |name: &str| {
+        let line = symbols
+            .lines()
+            .find(|line| line.ends_with(&format!(" T {name}")))?;
+        u64::from_str_radix(line.split(' ').next()?, 16)
+            .ok()
+            .filter(|&address| address != 0)
+    };
+    let (Some(start), Some(schedule)) = (address("_stext"), address("schedule")) else {
+        eprintln!("SKIPPED kernel_functions_have_names: kernel addresses are hidden");
+        return;
+    };
+    let id = super::pid(18);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = super::start(10, id, "program");
+    // As a caller: the return address may lie behind the function's last instruction.
+    events.push(sample(
+        12,
+        id,
+        "program",
+        &[],
+        &[schedule, schedule + 1, 0x10],
+    ));
+    let reader = run(&mut resolver, events);
+    let sample = reader.samples().next().unwrap();
+    let frames: Vec<_> = reader.tables.frames_of(sample.kernel).collect();
+    let names: Vec<_> = frames
+        .iter()
+        .map(|&frame| reader.tables.frame_name(frame))
+        .collect();
+    assert_eq!(names, ["schedule", "schedule", "[unknown]+0xf"]);
+    let frame = reader.tables.frames.get(frames[0]).unwrap();
+    assert_eq!(
+        (frame.kind, frame.address),
+        (FrameKind::Kernel, schedule - start)
+    );
+    let module = reader.tables.modules.get(frame.module.unwrap()).unwrap();
+    assert_eq!(module.kind, ModuleKind::Kernel);
+    assert!(module.build_id.is_some());
+}

@@ -1,0 +1,393 @@
+//! Arbitrary recordings that keep the model's rules: for round trips of anything that takes
+//! batches.
+//!
+//! [`recording`] is a pure function of a seed and sizes. Every kind of definition and event, every
+//! enum value and the extremes of every field turn up; ids are defined before use and dense, and
+//! events are ordered by time. [`recordings`] is the same as a proptest strategy, which shrinks to
+//! fewer epochs and events.
+
+use std::sync::Arc;
+
+use profiler::model::*;
+use proptest::prelude::*;
+
+/// A source of arbitrary numbers (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `end` (0 if that is 0).
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.number() % (end.max(1) as u64)) as usize
+    }
+
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.below(one_in) == 0
+    }
+
+    /// A number of any magnitude, the extremes included.
+    pub fn any(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            _ => self.number() >> self.below(64),
+        }
+    }
+
+    fn any32(&mut self) -> u32 {
+        self.any() as u32
+    }
+
+    fn text(&mut self) -> String {
+        const PARTS: [&str; 8] = [
+            "main",
+            "::",
+            "ü",
+            "\u{1f980}",
+            " ",
+            "\n",
+            "operator<",
+            "/lib",
+        ];
+        let parts = if self.chance(40) { 500 } else { 6 };
+        let mut text: String = (0..self.below(parts))
+            .map(|_| PARTS[self.below(PARTS.len())])
+            .collect();
+        text.push_str(&self.number().to_string());
+        text
+    }
+
+    fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+
+    fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.chance(3) {
+            None
+        } else {
+            Some(value(self))
+        }
+    }
+}
+
+const UNITS: [Unit; 3] = [Unit::Nanoseconds, Unit::Cycles, Unit::Events];
+const MODULES: [ModuleKind; 6] = [
+    ModuleKind::File,
+    ModuleKind::Kernel,
+    ModuleKind::KernelModule,
+    ModuleKind::Vdso,
+    ModuleKind::Jit,
+    ModuleKind::Unknown,
+];
+const FRAMES: [FrameKind; 3] = [FrameKind::Native, FrameKind::Kernel, FrameKind::Jit];
+const UNKNOWN: [UnknownReason; 5] = [
+    UnknownReason::NoMapping,
+    UnknownReason::NoFile,
+    UnknownReason::NoSymbol,
+    UnknownReason::BadFile,
+    UnknownReason::GaveUp,
+];
+const ENDS: [StackEnd; 6] = [
+    StackEnd::Complete,
+    StackEnd::Truncated,
+    StackEnd::BadMemory,
+    StackEnd::FramePointer,
+    StackEnd::NoStack,
+    StackEnd::Unknown,
+];
+const LOST: [LostReason; 7] = [
+    LostReason::RingFull,
+    LostReason::Nested,
+    LostReason::Skipped,
+    LostReason::SideBand,
+    LostReason::Late,
+    LostReason::SlowOutput,
+    LostReason::BadRecord,
+];
+
+/// How many of each kind an epoch has announced.
+#[derive(Default)]
+struct Counts {
+    strings: usize,
+    sources: usize,
+    processes: usize,
+    threads: usize,
+    modules: usize,
+    mappings: usize,
+    functions: usize,
+    frames: usize,
+    stacks: usize,
+}
+
+fn new<I: EpochId>(count: &mut usize) -> I {
+    *count += 1;
+    I::from_index(*count - 1)
+}
+
+/// One of the ids announced; there is at least one.
+fn one<I: EpochId>(random: &mut Random, count: usize) -> I {
+    I::from_index(random.below(count))
+}
+
+fn some<I: EpochId>(random: &mut Random, count: usize) -> Option<I> {
+    (count > 0 && !random.chance(4)).then(|| one(random, count))
+}
+
+/// A recording of so many epochs, each of up to three batches of up to so many events.
+pub fn recording(seed: u64, epochs: usize, events: usize) -> Vec<Batch> {
+    let random = &mut Random(seed);
+    let mut batches = Vec::new();
+    let mut now = random.any() >> 2;
+    for epoch in 0..epochs {
+        let mut counts = Counts::default();
+        for part in 0..1 + random.below(3) {
+            let mut batch = Batch {
+                epoch: epoch as u32,
+                ..Batch::default()
+            };
+            if part == 0 {
+                batch.definitions.push(Definition::Session(session(random)));
+                for kind in 0..9 {
+                    batch
+                        .definitions
+                        .push(definition(random, &mut counts, kind));
+                }
+            }
+            for _ in 0..random.below(events + 1) {
+                let kind = random.below(12);
+                batch
+                    .definitions
+                    .push(definition(random, &mut counts, kind));
+            }
+            for _ in 0..random.below(events + 1) {
+                let step = random.pick(&[0, 1, 1_000, 1_000_000, 1 << 33]);
+                now = u64::min(now + random.below(step + 1) as u64, u64::MAX >> 1);
+                batch.events.push(event(random, &counts, now));
+            }
+            batches.push(batch);
+        }
+    }
+    batches
+}
+
+/// Arbitrary recordings.
+pub fn recordings() -> impl Strategy<Value = Vec<Batch>> {
+    (any::<u64>(), 0usize..5, 0usize..60)
+        .prop_map(|(seed, epochs, events)| recording(seed, epochs, events))
+}
+
+fn session(random: &mut Random) -> Session {
+    Session {
+        version: random.text(),
+        host: random.text(),
+        kernel: random.text(),
+        arch: random.text(),
+        cpus: random.any32(),
+        target: random.text(),
+        command: (0..random.below(4)).map(|_| random.text()).collect(),
+        started: Timestamp(random.any()),
+    }
+}
+
+/// Kinds 0 to 8 announce in an order in which each finds what it needs.
+fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definition {
+    match kind {
+        0 => Definition::String(new(&mut counts.strings), random.text().into()),
+        1 => Definition::Source(
+            new(&mut counts.sources),
+            Source {
+                name: one(random, counts.strings),
+                unit: random.pick(&UNITS),
+                frequency_hz: random.maybe(Random::any),
+                period: random.maybe(Random::any),
+            },
+        ),
+        2 => {
+            let process = Process {
+                pid: Pid(random.any32()),
+                started: Timestamp(random.any()),
+                parent: some(random, counts.processes),
+                name: one(random, counts.strings),
+                executable: some(random, counts.strings),
+                command: some(random, counts.strings),
+                namespace_pids: (0..random.below(3)).map(|_| Pid(random.any32())).collect(),
+                uid: random.maybe(Random::any32),
+                cgroup: some(random, counts.strings),
+            };
+            Definition::Process(new(&mut counts.processes), process)
+        }
+        3 => Definition::Thread(
+            new(&mut counts.threads),
+            Thread {
+                process: one(random, counts.processes),
+                tid: Tid(random.any32()),
+                started: Timestamp(random.any()),
+                name: one(random, counts.strings),
+            },
+        ),
+        4 => Definition::Module(
+            new(&mut counts.modules),
+            Module {
+                kind: random.pick(&MODULES),
+                path: one(random, counts.strings),
+                build_id: random.maybe(|random| {
+                    BuildId(
+                        (0..1 + random.below(32))
+                            .map(|_| random.any() as u8)
+                            .collect(),
+                    )
+                }),
+                address_bias: random.any(),
+            },
+        ),
+        5 => Definition::Mapping(
+            new(&mut counts.mappings),
+            Mapping {
+                process: one(random, counts.processes),
+                module: one(random, counts.modules),
+                start: random.any(),
+                end: random.any(),
+                offset: random.any(),
+                at: Timestamp(random.any()),
+            },
+        ),
+        6 => Definition::Function(
+            new(&mut counts.functions),
+            Function {
+                name: one(random, counts.strings),
+                linkage_name: some(random, counts.strings),
+                module: some(random, counts.modules),
+                file: some(random, counts.strings),
+                start: random.maybe(Random::any),
+                size: random.maybe(Random::any),
+            },
+        ),
+        7 => Definition::Frame(
+            new(&mut counts.frames),
+            Frame {
+                kind: random.pick(&FRAMES),
+                module: some(random, counts.modules),
+                address: random.any(),
+            },
+        ),
+        8 | 9 => {
+            let parent = some(random, counts.stacks);
+            let frame = one(random, counts.frames);
+            Definition::Stack(new(&mut counts.stacks), Stack { parent, frame })
+        }
+        10 => {
+            let symbol = if random.chance(3) {
+                Symbol::Unknown(random.pick(&UNKNOWN))
+            } else {
+                let lines = (0..1 + random.below(4)).map(|_| Line {
+                    function: one(random, counts.functions),
+                    line: random.any32(),
+                });
+                Symbol::Lines(lines.collect())
+            };
+            Definition::Symbol(one(random, counts.frames), symbol)
+        }
+        _ => Definition::Code(Code {
+            module: one(random, counts.modules),
+            address: random.any(),
+            bytes: (0..random.below(40))
+                .map(|_| random.any() as u8)
+                .collect::<Arc<[u8]>>(),
+        }),
+    }
+}
+
+fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
+    let at = Timestamp(now);
+    match random.below(12) {
+        0 => Event::Mark(Mark {
+            at,
+            text: one(random, counts.strings),
+        }),
+        1 => Event::Clock(Clock {
+            monotonic: at,
+            realtime_ns: random.any(),
+        }),
+        2 => Event::Lost(Lost {
+            cpu: random.maybe(|random| Cpu(random.any32())),
+            from: Timestamp(random.any().min(now)),
+            to: at,
+            count: random.any(),
+            reason: random.pick(&LOST),
+        }),
+        3 => {
+            let name = one(random, counts.strings);
+            let change = random.pick(&[
+                ProcessChange::Started,
+                ProcessChange::Executed(name),
+                ProcessChange::Renamed(name),
+                ProcessChange::Exited,
+            ]);
+            let thread = one(random, counts.threads);
+            Event::Process(ProcessEvent { at, thread, change })
+        }
+        _ => {
+            let cpu = if random.chance(10) {
+                random.any32()
+            } else {
+                random.below(300) as u32
+            };
+            let kernel = some(random, counts.stacks);
+            let user = some(random, counts.stacks);
+            let usual = random.chance(2);
+            let end = |random: &mut Random, stack: Option<StackId>| match (usual, stack) {
+                (true, Some(_)) => StackEnd::Complete,
+                (true, None) => StackEnd::NoStack,
+                _ => random.pick(&ENDS),
+            };
+            Event::Sample(Sample {
+                at,
+                thread: one(random, counts.threads),
+                cpu: Cpu(cpu),
+                kernel,
+                user,
+                kernel_end: end(random, kernel),
+                user_end: end(random, user),
+                weight: if random.chance(2) {
+                    1_001_001
+                } else {
+                    random.any()
+                },
+                source: one(random, counts.sources),
+            })
+        }
+    }
+}
+
+/// What a reader of a recording must come to: all definitions folded, and all events with the ids
+/// of these tables.
+pub fn expected(batches: &[Batch]) -> (Tables, Vec<Event>) {
+    let mut tables = Tables::default();
+    let mut events = Vec::new();
+    let mut epoch = (u32::MAX, Epoch::default());
+    for batch in batches {
+        if epoch.0 != batch.epoch {
+            epoch = (batch.epoch, Epoch::default());
+        }
+        for definition in &batch.definitions {
+            let defined = epoch.1.define(&mut tables, definition.clone());
+            assert_eq!(defined, Ok(()), "a generated recording breaks the rules");
+        }
+        for event in &batch.events {
+            match epoch.1.event(event.clone()) {
+                Ok(event) => events.push(event),
+                Err(error) => panic!("a generated recording breaks the rules: {error}"),
+            }
+        }
+    }
+    (tables, events)
+}

@@ -1,0 +1,144 @@
+//! What fuzzers call: one function per decoder, which must return whatever the bytes are.
+//!
+//! The fuzz targets of tests/fuzz and the bounded mutation tests of the normal test run share
+//! these. Besides not to panic, a decoder has to keep its promises: those are asserted here.
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use profiler::capture::{Reader, TimeRange};
+use profiler::model::{Event, Tables};
+
+/// Reads bytes as a capture. If the first is odd, the rest is a capture file as it is; if even,
+/// it is a row of blocks (kind, epoch, length in two bytes, payload) which get right headers
+/// and checksums, so that what is behind the checksums is reached.
+pub fn capture(data: &[u8]) {
+    let Some((mode, rest)) = data.split_first() else {
+        return;
+    };
+    if mode % 2 == 1 {
+        read_capture(rest);
+    } else {
+        read_capture(&framed(rest));
+    }
+}
+
+/// Bytes for [`capture`] of a capture file: its blocks, unpacked.
+pub fn unframed(file: &[u8]) -> Vec<u8> {
+    let mut blocks = vec![0];
+    let mut at = 32;
+    while file.get(at..at + 4) == Some(b"\xb1PCB") {
+        let (head, rest) = file[at..].split_at(64);
+        let stored = &rest[..u32_at(head, 24)];
+        let payload = match head[5] {
+            1 => zstd::bulk::decompress(stored, u32_at(head, 28)).unwrap_or_default(),
+            _ => stored.to_vec(),
+        };
+        let payload = &payload[..payload.len().min(0xffff)];
+        blocks.extend([head[4], head[16]]);
+        blocks.extend((payload.len() as u16).to_le_bytes());
+        blocks.extend(payload);
+        at += 64 + stored.len();
+    }
+    blocks
+}
+
+fn read_capture(bytes: &[u8]) {
+    let Some((_file, path)) = in_memory(bytes) else {
+        return;
+    };
+    let Ok(mut reader) = Reader::open(&path) else {
+        return;
+    };
+    let Ok(tables) = reader.load_tables() else {
+        return;
+    };
+    let mut delivered = 0u64;
+    let stats = reader.replay(&tables, TimeRange::ALL, &mut |event, tables| {
+        check_event(event, tables);
+        delivered += 1;
+        Ok(())
+    });
+    assert_eq!(stats.map(|stats| stats.events).ok(), Some(delivered));
+    let damage = reader.damage().to_vec();
+    assert!(damage.iter().all(|d| d.offset <= bytes.len() as u64));
+    let again = reader.summary();
+    assert_eq!(
+        again.map(|summary| summary.events.values().sum()).ok(),
+        Some(delivered),
+        "a second replay differs"
+    );
+    assert_eq!(
+        reader.damage(),
+        damage,
+        "a second replay finds other damage"
+    );
+}
+
+/// All that an event refers to is there.
+fn check_event(event: &Event, tables: &Tables) {
+    if let Event::Sample(sample) = event {
+        assert!(tables.thread(sample.thread).is_some());
+        assert!(tables.sources.get(sample.source).is_some());
+        for stack in [sample.kernel, sample.user].into_iter().flatten() {
+            assert!(tables.frames_of(Some(stack)).next().is_some());
+        }
+    }
+}
+
+/// A file that is nowhere on disk.
+fn in_memory(bytes: &[u8]) -> Option<(std::fs::File, PathBuf)> {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("capture", flags).ok()?);
+    file.write_all(bytes).ok()?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+    Some((file, path))
+}
+
+/// A capture made by the words of docs/formats/capture.md.
+pub fn framed(mut rest: &[u8]) -> Vec<u8> {
+    let id = 0x1234_5678u32.to_le_bytes();
+    let mut file = b"\x8fPROFCAP\x01\0\0\0".to_vec();
+    file.extend(id);
+    file.resize(28, 0);
+    file.extend(crc32(&file).to_le_bytes());
+    let mut sequence = 0u32;
+    while let [kind, epoch, low, high, more @ ..] = rest {
+        let length = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
+        let (payload, behind) = more.split_at(length);
+        rest = behind;
+        let mut head = b"\xb1PCB".to_vec();
+        head.extend([*kind, 0, 1, 0]);
+        head.extend(id);
+        head.extend(sequence.to_le_bytes());
+        head.extend([*epoch, 0, 0, 0]);
+        head.extend(0u32.to_le_bytes());
+        head.extend((length as u32).to_le_bytes());
+        head.extend((length as u32).to_le_bytes());
+        head.extend(0u64.to_le_bytes());
+        head.extend(u64::MAX.to_le_bytes());
+        head.extend([0; 8]);
+        head.extend(crc32(payload).to_le_bytes());
+        head.extend(crc32(&head).to_le_bytes());
+        file.extend(head);
+        file.extend(payload);
+        sequence += 1;
+    }
+    file
+}
+
+/// CRC-32 (IEEE), bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & 0u32.wrapping_sub(crc & 1))
+        })
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> usize {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field) as usize
+}

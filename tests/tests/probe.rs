@@ -1,0 +1,696 @@
+//! The kernel side against the real kernel: what is sampled, filtered, followed and counted.
+//!
+//! Oracles are exact where the kernel is (stack contents, filters, hits of a tracepoint), else CPU
+//! time as the kernel accounts it. PROFILER_EMULATED says that the machine is. Workloads are this very binary, started again with a role. Times
+//! are nanoseconds of CLOCK_MONOTONIC. Needs root; says what it skips without.
+
+// Failing is what tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use profiler::{
+    model::{
+        LostReason, Pid, StackEnd, Tid, Timestamp,
+        raw::{Comm, RawBody, RawEvent, RawSample},
+    },
+    probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
+    target::Filter,
+};
+
+const PERIOD_NS: u64 = 1_000_000_000 / 4999;
+
+/// Whether the test can run; says so if not.
+fn privileged(name: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED {name}: loading kernel-side programs needs root");
+    }
+    root
+}
+
+/// Whether the machine is emulated: slower and less even than a real one.
+fn emulated() -> bool {
+    std::env::var_os("PROFILER_EMULATED").is_some()
+}
+
+fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
+    let event = match event {
+        "default" => EventSpec::Default,
+        name => name.parse().unwrap(),
+    };
+    ProbeOptions {
+        sources: vec![SourceSpec { event, rate }],
+        filter,
+        buffer_bytes: 8 << 20,
+        kernel_stacks: true,
+        user_stacks: true,
+        kernel_log: false,
+    }
+}
+
+fn clock(filter: Filter) -> ProbeOptions {
+    options("cpu-clock", Rate::FrequencyHz(4999), filter)
+}
+
+fn only(pid: u32) -> Filter {
+    Filter {
+        pids: vec![Pid(pid)],
+        ..Filter::default()
+    }
+}
+
+/// A workload that ends with the test.
+struct Workload {
+    child: Child,
+    line: String,
+    /// Kept open: what it prints later finds a reader.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Workload {
+    /// Starts this binary in a role (see `role`) and waits for its first line.
+    fn start(role: &str) -> Workload {
+        Workload::spawn(
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "role", "--ignored", "--nocapture"])
+                .env("PROBE_ROLE", role),
+        )
+    }
+
+    fn spawn(command: &mut Command) -> Workload {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let line = loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the role ended");
+            if let Some((_, text)) = line.split_once("role: ") {
+                break text.trim().to_owned();
+            }
+        };
+        Workload {
+            child,
+            line,
+            _output: output,
+        }
+    }
+
+    /// Lets a role go on that waits for it.
+    fn go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// CPU time of all its threads so far.
+    fn cpu_ns(&self) -> u64 {
+        fs::read_dir(format!("/proc/{}/task", self.pid()))
+            .unwrap()
+            .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
+            .map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Drains for a while.
+fn record(probe: &mut Probe, time: Duration) -> Vec<RawEvent> {
+    let mut out = Vec::new();
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+        let stats = probe.drain(&mut out);
+        assert_eq!((stats.bad, stats.unknown), (0, 0));
+    }
+    out
+}
+
+fn samples(events: &[RawEvent]) -> impl Iterator<Item = (&RawEvent, &RawSample)> {
+    events.iter().filter_map(|event| match &event.body {
+        RawBody::Sample(sample) => Some((event, sample)),
+        _ => None,
+    })
+}
+
+fn assert_near(what: &str, found: u64, expected: u64, tolerance: u64) {
+    assert!(
+        found.abs_diff(expected) <= tolerance,
+        "{what}: {found}, expected {expected} within {tolerance}"
+    );
+}
+
+/// Runs as a workload: see `Workload::start`.
+#[test]
+#[ignore = "a workload of the other tests"]
+fn role() {
+    match std::env::var("PROBE_ROLE").as_deref() {
+        Ok("chain") => {
+            println!("role: {}", chain::addresses());
+            loop {
+                chain::run(10_000_000);
+            }
+        }
+        Ok("forks") => {
+            println!("role: ready");
+            wait_for_go();
+            for _ in 0..20 {
+                fork::child(|| {
+                    burn(Duration::from_millis(5));
+                    fork::child(|| burn(Duration::from_millis(5)));
+                });
+            }
+        }
+        Ok("syscalls") => {
+            println!("role: ready");
+            loop {
+                let _ = rustix::process::getppid();
+            }
+        }
+        Ok("count") => {
+            println!("role: ready");
+            wait_for_go();
+            for _ in 0..10_000 {
+                let _ = rustix::process::getppid();
+            }
+            wait_forever();
+        }
+        Ok("named") => {
+            rustix::thread::set_name(c"probe-named").unwrap();
+            println!("role: ready");
+            loop {
+                chain::run(10_000_000);
+            }
+        }
+        other => panic!("no role {other:?}"),
+    }
+}
+
+fn wait_for_go() {
+    let _ = std::io::stdin().lines().next();
+}
+
+fn wait_forever() {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Uses so much CPU time.
+fn burn(time: Duration) {
+    use rustix::time::{ClockId, clock_gettime};
+    let ns = || {
+        let now = clock_gettime(ClockId::ProcessCPUTime);
+        now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128
+    };
+    let start = ns();
+    while ns() - start < time.as_nanos() {}
+}
+
+/// A chain of calls whose addresses are known to the byte.
+#[allow(unsafe_code)]
+mod chain {
+    std::arch::global_asm!(
+        "probe_outer: push rbp; mov rbp, rsp; call probe_middle",
+        "probe_outer_return: pop rbp; ret",
+        "probe_middle: push rbp; mov rbp, rsp; call probe_leaf",
+        "probe_middle_return: pop rbp; ret",
+        "probe_leaf: push rbp; mov rbp, rsp; 2: dec rdi; jnz 2b; pop rbp; ret",
+        "probe_leaf_end:",
+    );
+
+    unsafe extern "C" {
+        fn probe_outer(rounds: u64);
+        static probe_outer_return: u8;
+        static probe_middle_return: u8;
+        static probe_leaf: u8;
+        static probe_leaf_end: u8;
+    }
+
+    pub(super) fn run(rounds: u64) {
+        // SAFETY: counts `rounds` down and touches nothing else.
+        unsafe { probe_outer(rounds) };
+    }
+
+    /// Leaf, its end, and the two return addresses.
+    pub(super) fn addresses() -> String {
+        // SAFETY: only the addresses of labels are taken.
+        let labels = [
+            &raw const probe_leaf,
+            &raw const probe_leaf_end,
+            &raw const probe_middle_return,
+            &raw const probe_outer_return,
+        ];
+        let texts: Vec<_> = labels
+            .iter()
+            .map(|label| (*label as u64).to_string())
+            .collect();
+        texts.join(" ")
+    }
+}
+
+#[allow(unsafe_code)]
+mod fork {
+    /// Runs `body` in a child and waits for it.
+    pub(super) fn child(body: impl FnOnce()) {
+        // SAFETY: the role has a second thread (the test harness's), but the child calls nothing
+        // that takes a lock: it reads clocks, forks, and exits.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    body();
+                    libc::_exit(0);
+                }
+                pid => {
+                    libc::waitpid(pid, std::ptr::null_mut(), 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn stacks_and_counts_of_a_known_chain() {
+    if !privileged("stacks_and_counts_of_a_known_chain") {
+        return;
+    }
+    let workload = Workload::start("chain");
+    let known: Vec<u64> = workload
+        .line
+        .split(' ')
+        .map(|text| text.parse().unwrap())
+        .collect();
+    let mut probe = Probe::attach(clock(only(workload.pid()))).unwrap();
+    let before = workload.cpu_ns();
+    let events = record(&mut probe, Duration::from_millis(1000));
+    let used = workload.cpu_ns() - before;
+
+    let mut user = 0;
+    let mut whole = 0;
+    for (_, sample) in samples(&events) {
+        assert_eq!(
+            (sample.pid, sample.weight),
+            (Pid(workload.pid()), PERIOD_NS)
+        );
+        if sample.kernel.end != StackEnd::NoStack {
+            // Interrupts and page faults: kernel addresses, leaf first.
+            assert!(sample.kernel.addresses().all(|address| address >> 63 == 1));
+            continue;
+        }
+        user += 1;
+        let stack: Vec<u64> = sample.user.addresses().take(3).collect();
+        assert!(stack.iter().all(|address| address >> 63 == 0));
+        let in_leaf = (known[0]..known[1]).contains(&stack[0]);
+        whole += u64::from(in_leaf && stack[1..] == [known[2], known[3]]);
+    }
+    // The few others are in the loop around the chain.
+    assert!(
+        whole * 100 >= user * 99,
+        "{whole} of {user} stacks are whole"
+    );
+    let total = samples(&events).count() as u64;
+    let counters = probe.counters();
+    let missing: u64 = counters[0].iter().map(|cpu| cpu.skipped + cpu.late).sum();
+    let expected = used / PERIOD_NS;
+    assert_near("samples", total, expected, expected / 20 + missing + 50);
+    let lost: u64 = counters[0]
+        .iter()
+        .map(|cpu| cpu.ring_full + cpu.nested)
+        .sum();
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn filters_let_through_exactly_what_they_name() {
+    if !privileged("filters_let_through_exactly_what_they_name") {
+        return;
+    }
+    let noise = Workload::start("chain");
+    let named = Workload::start("named");
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "echo 'role: ready'; while :; do :; done"])
+        .uid(54_321);
+    let other_user = Workload::spawn(&mut shell);
+    let none = Filter::default();
+
+    let mut cases: Vec<(&str, Filter, u32)> = vec![
+        ("pid", only(named.pid()), named.pid()),
+        (
+            "tid",
+            Filter {
+                tids: vec![Tid(other_user.pid())],
+                ..none.clone()
+            },
+            other_user.pid(),
+        ),
+        (
+            "uid",
+            Filter {
+                uids: vec![54_321],
+                ..none.clone()
+            },
+            other_user.pid(),
+        ),
+        (
+            "comm",
+            Filter {
+                comms: vec![Comm::from_bytes(b"probe-named")],
+                ..none.clone()
+            },
+            named.pid(),
+        ),
+    ];
+    let cgroup = Cgroup::with(noise.pid());
+    match &cgroup {
+        Some(cgroup) => cases.push((
+            "cgroup",
+            Filter {
+                cgroups: vec![cgroup.0.clone()],
+                ..none.clone()
+            },
+            noise.pid(),
+        )),
+        None => eprintln!("SKIPPED the filter by cgroup: no cgroup v2 is mounted"),
+    }
+    for (kind, filter, pid) in cases {
+        let mut probe = Probe::attach(clock(filter)).unwrap();
+        let events = record(&mut probe, Duration::from_millis(200));
+        let pids: BTreeSet<u32> = samples(&events).map(|(_, sample)| sample.pid.0).collect();
+        assert_eq!(pids, BTreeSet::from([pid]), "filter by {kind}");
+        let filtered: u64 = probe.counters()[0].iter().map(|cpu| cpu.filtered).sum();
+        assert!(filtered > 0, "the noise was not filtered by {kind}");
+    }
+    // Conditions of different kinds must all hold.
+    let contradiction = Filter {
+        uids: vec![54_321],
+        ..only(named.pid())
+    };
+    let mut probe = Probe::attach(clock(contradiction)).unwrap();
+    let events = record(&mut probe, Duration::from_millis(100));
+    assert_eq!(samples(&events).count(), 0);
+}
+
+/// A cgroup v2 with one process in it, removed with the value.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn with(pid: u32) -> Option<Cgroup> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mount = mounts.lines().find_map(|line| {
+            let fields: Vec<_> = line.split(' ').collect();
+            (fields[2] == "cgroup2").then(|| PathBuf::from(fields[1]))
+        })?;
+        let path = mount.join(format!("profiler-test-{pid}"));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("cgroup.procs"), pid.to_string()).unwrap();
+        Some(Cgroup(path))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // It is empty only once its process is gone.
+        let procs = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        let parent = self.0.parent().unwrap().join("cgroup.procs");
+        for pid in procs.lines() {
+            let _ = fs::write(&parent, pid);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn children_are_followed_from_their_first_sample() {
+    if !privileged("children_are_followed_from_their_first_sample") {
+        return;
+    }
+    let mut workload = Workload::start("forks");
+    let noise = Workload::start("chain");
+    let mut options = clock(only(workload.pid()));
+    // So that the programs with their log calls are loaded once, too.
+    options.kernel_log = true;
+    let mut probe = Probe::attach(options).unwrap();
+    workload.go();
+    let events = record(&mut probe, Duration::from_millis(2500));
+
+    // The family, from the side-band.
+    let mut family = BTreeMap::from([(workload.pid(), 0)]);
+    let mut forks: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } if pid != parent_pid => Some((event.at, pid.0, parent_pid.0)),
+            _ => None,
+        })
+        .collect();
+    forks.sort();
+    for (_, pid, parent) in forks {
+        if family.contains_key(&parent) {
+            family.insert(pid, 0);
+        }
+    }
+    assert_eq!(family.len(), 41, "20 children with a child each");
+    for (_, sample) in samples(&events) {
+        assert_ne!(sample.pid.0, noise.pid());
+        *family
+            .get_mut(&sample.pid.0)
+            .expect("a sample of a stranger") += 1;
+    }
+    family.remove(&workload.pid());
+    // 5 ms at 4999 Hz are 25 samples; the first ones would be missing if following were late. The
+    // clocks of an emulated machine are too coarse for more than being seen at all.
+    let least = if emulated() { 1 } else { 15 };
+    for (pid, count) in &family {
+        assert!(
+            *count >= least,
+            "process {pid} has {count} samples of about 25"
+        );
+    }
+    let unfollowed: u64 = probe.counters()[0].iter().map(|cpu| cpu.unfollowed).sum();
+    assert_eq!(unfollowed, 0);
+}
+
+#[test]
+fn another_busy_program_leaves_no_hole() {
+    if !privileged("another_busy_program_leaves_no_hole") {
+        return;
+    }
+    let workload = Workload::start("syscalls");
+    // The other program: it runs on every system call, and samples none of them.
+    let mut other = Probe::attach(options(
+        "raw_syscalls:sys_enter",
+        Rate::Period(u64::MAX),
+        Filter::default(),
+    ))
+    .unwrap();
+    let mut probe = Probe::attach(clock(Filter::default())).unwrap();
+    // Each processor has had its first tick after this.
+    record(&mut probe, Duration::from_millis(50));
+    let runs = |probe: &Probe| probe.counters()[0].iter().map(|cpu| cpu.ticks).sum::<u64>();
+    let (start, before, first) = (Instant::now(), runs(&other), probe.counters());
+    let mut events = record(&mut probe, Duration::from_millis(2000));
+    let (elapsed, after, last) = (start.elapsed(), runs(&other), probe.counters());
+    let rate = (after - before) as f64 / elapsed.as_secs_f64();
+    let busy = workload.cpu_ns();
+    probe.losses(Timestamp(1), &mut events);
+    other.drain(&mut Vec::new());
+
+    let mut skipped = 0;
+    for (first, last) in first[0].iter().zip(&last[0]) {
+        let found =
+            last.ticks - first.ticks + last.skipped - first.skipped + last.late - first.late;
+        let expected = (last.last_due_ns - first.last_due_ns) / PERIOD_NS;
+        assert_near(
+            "ticks received, skipped and late",
+            found,
+            expected,
+            expected / 100 + 2,
+        );
+        skipped += last.skipped;
+        let sent = last.idle + last.filtered + last.nested + last.ring_full + last.sent;
+        assert_eq!(sent, last.ticks, "each tick is counted once");
+        assert_eq!(last.ring_full + last.nested, 0);
+    }
+    eprintln!("{rate:.0} runs/s of the other program, {skipped} ticks skipped");
+    // An emulated machine is too slow for this to say anything about its kernel.
+    let demanded = if emulated() { 0.0 } else { 500_000.0 };
+    assert!(
+        busy > 0 && rate > demanded,
+        "only {rate:.0} runs/s of the other program"
+    );
+    // Ticks inside the other program are lost, and said to be.
+    assert!(skipped > 0);
+    let reported: u64 = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            RawBody::Lost(lost) if lost.reason == LostReason::Skipped => Some(lost.count),
+            _ => None,
+        })
+        .sum();
+    assert!(reported >= skipped, "{reported} reported of {skipped}");
+
+    // No hole: between two samples of the workload on one processor there is no gap that the ticks
+    // counted as missing would not fill.
+    let longest_gap_ns = longest_gap(&events, workload.pid());
+    assert!(
+        longest_gap_ns < 500_000_000,
+        "a hole of {longest_gap_ns} ns"
+    );
+}
+
+/// The longest time without a sample of a process that never sleeps, on any processor.
+fn longest_gap(events: &[RawEvent], pid: u32) -> u64 {
+    let mut times: Vec<u64> = samples(events)
+        .filter(|(_, sample)| sample.pid.0 == pid)
+        .map(|(event, _)| event.at.0)
+        .collect();
+    times.sort_unstable();
+    times
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .max()
+        .unwrap_or(u64::MAX)
+}
+
+#[test]
+fn every_hit_of_a_tracepoint_counts() {
+    if !privileged("every_hit_of_a_tracepoint_counts") {
+        return;
+    }
+    for period in [1, 10] {
+        let mut workload = Workload::start("count");
+        let filter = only(workload.pid());
+        let event = "raw_syscalls:sys_enter";
+        let mut probe = Probe::attach(options(event, Rate::Period(period), filter)).unwrap();
+        workload.go();
+        let events = record(&mut probe, Duration::from_millis(500));
+        let counters = &probe.counters()[0];
+        let full: u64 = counters.iter().map(|cpu| cpu.ring_full).sum();
+        let found: u64 = samples(&events).map(|(_, sample)| sample.weight).sum();
+        // Besides the calls that are counted, some of start and end; a period is counted over all
+        // processes of a processor, so with one above 1 the count is a matter of chance.
+        let tolerance = if period == 1 { 100 } else { 1500 };
+        assert_near("hits", found + full * period, 10_050, tolerance);
+        assert!(samples(&events).all(|(_, sample)| sample.kernel.addresses().len() > 0));
+    }
+}
+
+#[test]
+fn a_full_ring_wakes_the_reader_then_counts_what_it_loses() {
+    if !privileged("a_full_ring_wakes_the_reader_then_counts_what_it_loses") {
+        return;
+    }
+    let _workload = Workload::start("chain");
+    let mut small = clock(Filter::default());
+    small.buffer_bytes = 0;
+    let mut probe = Probe::attach(small).unwrap();
+    probe.drain(&mut Vec::new());
+    std::thread::sleep(Duration::from_millis(500));
+    let wake = probe.wake_fd();
+    let mut polled = [rustix::event::PollFd::new(
+        &wake,
+        rustix::event::PollFlags::IN,
+    )];
+    let ready = rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default()));
+    assert_eq!(ready, Ok(1), "nobody woke the reader");
+    let mut out = Vec::new();
+    probe.losses(Timestamp(u64::MAX), &mut out);
+    let lost: u64 = out
+        .iter()
+        .filter_map(|event| match &event.body {
+            RawBody::Lost(lost) if lost.reason == LostReason::RingFull => Some(lost.count),
+            _ => None,
+        })
+        .sum();
+    let counters = probe.counters();
+    assert!(lost > 0, "{counters:?}");
+    let counted: u64 = counters[0].iter().map(|cpu| cpu.ring_full).sum();
+    assert_near("samples without room", lost, counted, counted / 5 + 10);
+    let stats = probe.drain(&mut out);
+    assert!(stats.ring_bytes > 0 && stats.bad == 0);
+}
+
+#[test]
+fn a_source_that_is_not_there_is_explained() {
+    if !privileged("a_source_that_is_not_there_is_explained") {
+        return;
+    }
+    let attach = |event: &str, rate| match Probe::attach(options(event, rate, Filter::default())) {
+        Ok(_) => panic!("{event} was attached"),
+        Err(error) => error.to_string(),
+    };
+    let text = attach("sched:no_such_thing", Rate::Period(1));
+    assert!(text.contains("no tracepoint sched:no_such_thing"), "{text}");
+    let text = attach("cpu-clock", Rate::FrequencyHz(u64::MAX));
+    assert!(text.contains("kernel.perf_event_max_sample_rate"), "{text}");
+    let text = attach("cpu-clock", Rate::Period(1));
+    assert!(text.contains("10000 ns"), "{text}");
+    let probe =
+        Probe::attach(options("default", Rate::FrequencyHz(99), Filter::default())).unwrap();
+    let source = &probe.sources()[0];
+    assert!(
+        source.name == "cycles" || source.note.is_some(),
+        "{source:?}"
+    );
+    assert!(probe.memory_bytes() < 16 << 20);
+}
+
+#[test]
+fn processors_that_go_and_come_are_sampled() {
+    let switch = "/sys/devices/system/cpu/cpu1/online";
+    if !emulated() || !std::path::Path::new(switch).exists() {
+        eprintln!(
+            "SKIPPED processors_that_go_and_come_are_sampled: takes a processor away, so it runs \
+             on emulated machines only"
+        );
+        return;
+    }
+    let _both = [Workload::start("chain"), Workload::start("chain")];
+    let mut probe = Probe::attach(clock(Filter::default())).unwrap();
+    let samples_of = |events: Vec<RawEvent>, cpu: u32| {
+        samples(&events)
+            .filter(|(event, _)| event.cpu.0 == cpu)
+            .count()
+    };
+    let half_a_second = Duration::from_millis(500);
+    assert!(samples_of(record(&mut probe, half_a_second), 1) > 0);
+
+    fs::write(switch, "0").unwrap();
+    assert!(probe.update_cpus().unwrap());
+    probe.drain(&mut Vec::new());
+    let events = record(&mut probe, half_a_second);
+    assert!(samples_of(events.clone(), 0) > 0);
+    assert_eq!(samples_of(events, 1), 0);
+
+    fs::write(switch, "1").unwrap();
+    assert!(probe.update_cpus().unwrap());
+    assert!(!probe.update_cpus().unwrap());
+    let before = probe.counters()[0][1];
+    let events = record(&mut probe, half_a_second);
+    assert!(samples_of(events, 1) > 0);
+    // The time that it was away, 2,500 ticks, is no loss. (The emulator itself stops now and then.)
+    let after = probe.counters()[0][1];
+    let skipped = after.skipped - before.skipped;
+    assert!(skipped < 500, "{before:?} {after:?}");
+}

@@ -1,0 +1,69 @@
+//! Running other programs: what fails is an error that names the command.
+
+use std::{
+    env,
+    ffi::OsStr,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+/// A developer command failed; the text says what and why.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The result of a developer command.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// A failure to do something, with the system's answer.
+pub(crate) fn failed(action: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
+    Failure(format!("failed to {action}: {error}"))
+}
+
+/// The workspace's folder.
+pub(crate) fn workspace() -> PathBuf {
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a command to its end; its output is the user's to see.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let text = line(command);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure(format!("'{text}' failed: {status}"))),
+        Err(error) => Err(failed(format!("run '{text}'"), error)),
+    }
+}
+
+/// Runs a command and returns what it prints.
+pub(crate) fn output(command: &mut Command) -> Outcome<String> {
+    let text = line(command);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| failed(format!("run '{text}'"), error))?;
+    if !output.status.success() {
+        return Err(Failure(format!("'{text}' failed: {}", output.status)));
+    }
+    String::from_utf8(output.stdout).map_err(|error| failed(format!("read '{text}'"), error))
+}
+
+fn line(command: &Command) -> String {
+    let parts: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect();
+    parts.join(" ")
+}

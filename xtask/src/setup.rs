@@ -1,0 +1,123 @@
+//! `cargo xtask setup`: installs what developing needs beyond Rust itself. Debian 12, x86-64.
+//!
+//! Idempotent: what is there is left alone, and then it takes a second. Using the profiler needs
+//! none of this; the kernel-side object is checked in.
+
+use std::process::Command;
+
+use crate::{
+    ebpf,
+    process::{self, Failure, Outcome, cargo, output},
+};
+
+/// Debian packages, and what for.
+const PACKAGES: &[(&str, &[&str])] = &[
+    (
+        "the kernel-side object: a rustc whose LLVM bpf-linker can use, and its library sources",
+        &["rustc-web", "rust-web-src"],
+    ),
+    (
+        "building bpf-linker",
+        &[
+            "llvm-22-dev",
+            "libpolly-22-dev",
+            "libzstd-dev",
+            "zlib1g-dev",
+            "gcc",
+            "g++",
+        ],
+    ),
+];
+
+/// Components of the Rust toolchain that `check` uses.
+const COMPONENTS: &[&str] = &["rustfmt", "clippy"];
+
+/// Installs what is missing.
+pub(crate) fn run() -> Outcome {
+    for (purpose, packages) in PACKAGES {
+        install_packages(purpose, packages)?;
+    }
+    install_components()?;
+    install_linker()
+}
+
+pub(crate) fn install_packages(purpose: &str, packages: &[&str]) -> Outcome {
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if missing.is_empty() {
+        println!("present: {} ({purpose})", packages.join(" "));
+        return Ok(());
+    }
+    println!("installing: {} ({purpose})", missing.join(" "));
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure(format!(
+            "installing packages needs root: run 'sudo apt-get install {}', then this again",
+            missing.join(" ")
+        )));
+    }
+    process::run(Command::new("apt-get").args(["update", "--quiet"]))?;
+    process::run(
+        Command::new("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["install", "--yes", "--quiet", "--no-install-recommends"])
+            .args(missing),
+    )
+}
+
+fn is_installed(package: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", package])
+        .stderr(std::process::Stdio::null())
+        .output()
+        .is_ok_and(|output| output.stdout == b"installed")
+}
+
+fn install_components() -> Outcome {
+    let present = |component: &str| {
+        cargo()
+            .arg(component)
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
+    // `cargo fmt` is the rustfmt component.
+    if present("fmt") && present("clippy") {
+        println!("present: {}", COMPONENTS.join(" "));
+        return Ok(());
+    }
+    println!("installing: {}", COMPONENTS.join(" "));
+    process::run(
+        Command::new("rustup")
+            .args(["component", "add"])
+            .args(COMPONENTS),
+    )
+}
+
+fn install_linker() -> Outcome {
+    if output(Command::new(ebpf::linker()).arg("--version"))
+        .is_ok_and(|version| version.trim() == ebpf::LINKER)
+    {
+        println!("present: {}", ebpf::LINKER);
+        return Ok(());
+    }
+    println!(
+        "installing: {} (links the kernel-side object)",
+        ebpf::LINKER
+    );
+    let version = ebpf::LINKER.replace(' ', "@");
+    process::run(
+        cargo()
+            .env("LLVM_PREFIX", ebpf::LLVM)
+            .args([
+                "install",
+                &version,
+                "--locked",
+                "--force",
+                "--no-default-features",
+            ])
+            .args(["--features", "llvm-22"]),
+    )
+}

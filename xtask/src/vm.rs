@@ -1,0 +1,297 @@
+//! `cargo xtask vm`: the tests of the kernel side on Debian's kernels, in QEMU.
+//!
+//! Kernel images come from the Debian archive that this machine uses already, by a configuration of
+//! apt of our own; nothing is installed but QEMU, busybox and cpio. Each kernel boots with an initial
+//! file system that holds the test binary and the libraries it needs, and turns itself off. Emulated
+//! without KVM, so a kernel takes about half a minute.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    process::{Failure, Outcome, cargo, failed, output, run, workspace},
+    setup,
+};
+
+/// Versions that are booted, and the suites that have them.
+const KERNELS: &[(&str, &str)] = &[
+    ("5.10", "bullseye"),
+    ("6.1", "bookworm"),
+    ("6.12", "bookworm-backports"),
+];
+
+const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
+
+/// A kernel that takes longer has hung.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin PROFILER_EMULATED=1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+echo \"kernel: $(uname -r)\"
+/probe --test-threads=1
+echo \"status: $?\"
+poweroff -f
+";
+
+/// Flags of `cargo xtask vm`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only this version (5.10, 6.1, 6.12); may be given several times.
+    #[arg(long)]
+    kernel: Vec<String>,
+}
+
+/// Boots the kernels and runs the tests of the kernel side in each.
+pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
+    setup::install_packages("running other kernels", PACKAGES)?;
+    let dir = workspace().join("target/vm");
+    make_dir(&dir)?;
+    let kernels: Vec<_> = KERNELS
+        .iter()
+        .filter(|(version, _)| {
+            arguments.kernel.is_empty() || arguments.kernel.iter().any(|k| k == version)
+        })
+        .collect();
+    if kernels.is_empty() {
+        return Err(Failure(format!("no such kernel; there are {KERNELS:?}")));
+    }
+    let initrd = initrd(&dir, &test_binary()?)?;
+    let mut bad = Vec::new();
+    for (version, suite) in kernels {
+        let image = image(&dir, version, suite)?;
+        let log = dir.join(format!("{version}.log"));
+        let passed = boot(&image, &initrd, &log)?;
+        println!(
+            "{}: Linux {version} (log: {})",
+            if passed { "ok" } else { "FAILED" },
+            log.display()
+        );
+        if !passed {
+            bad.push(*version);
+        }
+    }
+    if bad.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!("tests failed on Linux {}", bad.join(", "))))
+}
+
+/// Builds the tests of the kernel side and returns the program.
+fn test_binary() -> Outcome<PathBuf> {
+    let messages = output(
+        cargo()
+            .current_dir(workspace())
+            .args([
+                "test",
+                "-p",
+                "profiler-tests",
+                "--test",
+                "probe",
+                "--no-run",
+            ])
+            .args(["--message-format", "json"]),
+    )?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "probe")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .ok_or_else(|| Failure("cargo named no test program".to_owned()))
+}
+
+/// The newest kernel image of a version, downloaded if it is not here yet.
+fn image(dir: &Path, version: &str, suite: &str) -> Outcome<PathBuf> {
+    let dir = dir.join(version);
+    if let Some(image) = unpacked(&dir) {
+        return Ok(image);
+    }
+    println!("downloading: Linux {version} from {suite}");
+    for part in ["lists/partial", "cache/archives/partial", "empty", "boot"] {
+        make_dir(&dir.join(part))?;
+    }
+    let repositories = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+    ]))?;
+    // Not its security or other sibling archives.
+    let archive = repositories
+        .lines()
+        .find(|uri| uri.trim_end_matches('/').ends_with("/debian"));
+    let archive = archive.ok_or_else(|| Failure("apt knows no Debian archive".to_owned()))?;
+    let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    let list = dir.join("sources.list");
+    fs::write(
+        &list,
+        format!("deb [signed-by={keys}] {archive} {suite} main\n"),
+    )
+    .map_err(|error| failed("write apt's sources", error))?;
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        for (option, path) in [
+            ("Dir::Etc::sourcelist", "sources.list"),
+            ("Dir::Etc::sourceparts", "empty"),
+            ("Dir::Etc::preferencesparts", "empty"),
+            ("Dir::State::lists", "lists"),
+            ("Dir::Cache", "cache"),
+        ] {
+            command
+                .arg("-o")
+                .arg(format!("{option}={}", dir.join(path).display()));
+        }
+        command.current_dir(&dir);
+        command
+    };
+    run(apt("apt-get").args(["--quiet", "update"]))?;
+    let pattern = format!(
+        "^linux-image-{}\\..*-cloud-amd64$",
+        version.replace('.', "\\.")
+    );
+    let found = output(apt("apt-cache").args(["search", "--names-only", &pattern]))?;
+    let mut names: Vec<&str> = found
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    names.sort_by_key(|name| numbers(name));
+    let name = names
+        .last()
+        .ok_or_else(|| Failure(format!("{suite} has no Linux {version}")))?;
+    run(apt("apt-get").args(["--quiet", "download", name]))?;
+    let package = fs::read_dir(&dir)
+        .map_err(|error| failed("list the downloads", error))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .ok_or_else(|| Failure(format!("apt-get left no package of {name}")))?;
+    run(Command::new("dpkg-deb")
+        .arg("--extract")
+        .arg(package)
+        .arg(dir.join("package")))?;
+    unpacked(&dir).ok_or_else(|| Failure(format!("{name} has no kernel image")))
+}
+
+fn unpacked(dir: &Path) -> Option<PathBuf> {
+    let boot = fs::read_dir(dir.join("package/boot")).ok()?;
+    boot.filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.to_string_lossy().contains("vmlinuz"))
+}
+
+/// The numbers in a package's name, to order versions.
+fn numbers(name: &str) -> Vec<u64> {
+    name.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|part| part.parse().ok())
+        .collect()
+}
+
+/// Packs the initial file system.
+fn initrd(dir: &Path, test: &Path) -> Outcome<PathBuf> {
+    let root = dir.join("root");
+    if root.exists() {
+        fs::remove_dir_all(&root).map_err(|error| failed("clear the file system", error))?;
+    }
+    for part in ["bin", "proc", "sys", "dev", "tmp"] {
+        make_dir(&root.join(part))?;
+    }
+    copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
+    copy(test, &root.join("probe"))?;
+    let libraries = output(Command::new("ldd").arg(test))?;
+    for library in libraries
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+    {
+        let path = Path::new(library);
+        let to = root.join(path.strip_prefix("/").unwrap_or(path));
+        make_dir(to.parent().unwrap_or(&root))?;
+        copy(path, &to)?;
+    }
+    let init = root.join("init");
+    fs::write(&init, INIT)
+        .and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)))
+        .map_err(|error| failed("write init", error))?;
+    let packed = dir.join("initrd");
+    run(Command::new("sh")
+        .current_dir(&root)
+        .args([
+            "-c",
+            "find . | cpio --create --format newc --quiet > \"$0\"",
+        ])
+        .arg(&packed))?;
+    Ok(packed)
+}
+
+/// Boots a kernel; whether the tests passed.
+fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
+    let action = || format!("run QEMU with {}", image.display());
+    let file = fs::File::create(log).map_err(|error| failed(action(), error))?;
+    let mut machine = Command::new("qemu-system-x86_64")
+        .args([
+            "-accel",
+            "tcg",
+            "-cpu",
+            "max,cx16=off",
+            "-smp",
+            "2",
+            "-m",
+            "1024",
+        ])
+        .args(["-nographic", "-no-reboot", "-nic", "none"])
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(initrd)
+        .args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"])
+        .stdin(Stdio::null())
+        .stdout(file)
+        .spawn()
+        .map_err(|error| failed(action(), error))?;
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match machine
+            .try_wait()
+            .map_err(|error| failed(action(), error))?
+        {
+            Some(_) => break,
+            None if Instant::now() > end => {
+                let _ = machine.kill();
+                let _ = machine.wait();
+                break;
+            }
+            None => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+    let text = fs::read(log).map_err(|error| failed(action(), error))?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.lines().any(|line| line.trim() == "status: 0"))
+}
+
+fn make_dir(path: &Path) -> Outcome {
+    fs::create_dir_all(path).map_err(|error| failed(format!("make {}", path.display()), error))
+}
+
+fn copy(from: &Path, to: &Path) -> Outcome {
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|error| failed(format!("copy {}", from.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_by_number() {
+        let newer = numbers("linux-image-6.12.100+deb12-cloud-amd64");
+        assert!(newer > numbers("linux-image-6.12.95+deb12-cloud-amd64"));
+    }
+}
