@@ -19,3 +19,9 @@ pub mod resolve;
 pub mod target;
 pub mod view;
 pub mod wire;
+
+/// Shared with the end-to-end tests, so that every skip is said in the same way.
+#[cfg(test)]
+#[path = "../../tests/src/skip.rs"]
+#[allow(unreachable_pub)]
+mod skip;

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::process::{self, Ended, Running};
 use crate::recording::Recording;
-use crate::skip::{missing_privilege, skip};
+use crate::skip::skip;
 use crate::workload::{self, Unbuilt};
 
 /// How long any command may take.
@@ -213,5 +213,30 @@ fn profiler() -> io::Result<&'static Path> {
     match built {
         Ok(path) => Ok(path),
         Err(why) => Err(io::Error::other(why.as_str())),
+    }
+}
+
+/// Why this process can't load and attach the profiler's programs, if it can't.
+fn missing_privilege() -> Option<&'static str> {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    const CAP_PERFMON: u64 = 1 << 38;
+    const CAP_BPF: u64 = 1 << 39;
+    let effective = std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("CapEff:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        })
+        .unwrap_or(0);
+    if !rustix::process::geteuid().is_root() {
+        Some("needs root")
+    } else if effective & CAP_SYS_ADMIN == 0
+        && effective & (CAP_BPF | CAP_PERFMON) != CAP_BPF | CAP_PERFMON
+    {
+        Some("needs CAP_BPF and CAP_PERFMON")
+    } else {
+        None
     }
 }

@@ -22,28 +22,3 @@ pub fn skip(test: &str, reason: &str) {
         panic!("failed to log a skip in {}: {error}", path.display());
     }
 }
-
-/// Why this process can't load and attach the profiler's programs, if it can't.
-pub fn missing_privilege() -> Option<&'static str> {
-    const CAP_SYS_ADMIN: u64 = 1 << 21;
-    const CAP_PERFMON: u64 = 1 << 38;
-    const CAP_BPF: u64 = 1 << 39;
-    let effective = std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("CapEff:"))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        })
-        .unwrap_or(0);
-    if !rustix::process::geteuid().is_root() {
-        Some("needs root")
-    } else if effective & CAP_SYS_ADMIN == 0
-        && effective & (CAP_BPF | CAP_PERFMON) != CAP_BPF | CAP_PERFMON
-    {
-        Some("needs CAP_BPF and CAP_PERFMON")
-    } else {
-        None
-    }
-}

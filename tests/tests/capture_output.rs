@@ -248,7 +248,10 @@ fn child_fills_the_disk() {
 #[test]
 fn a_full_disk_is_said_once_and_survived() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED a_full_disk_is_said_once_and_survived: mounting a tmpfs needs root");
+        profiler_tests::skip::skip(
+            "a_full_disk_is_said_once_and_survived",
+            "mounting needs root",
+        );
         return;
     }
     let scratch = Scratch::new("full");

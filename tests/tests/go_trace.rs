@@ -40,18 +40,8 @@ fn go(args: &[&str]) -> std::io::Result<Output> {
 
 fn build() -> Option<PathBuf> {
     let skip = |why: &str| {
-        // Not by a macro: the test harness would keep that to itself.
         let what = "put Go 1.26 or newer in PATH or name it in PROFILER_GO";
-        let mut stderr = std::io::stderr();
-        writeln!(stderr, "SKIPPED go_trace: {why}; {what}").unwrap();
-        if let Some(log) = std::env::var_os("PROFILER_SKIP_LOG") {
-            let mut log = std::fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(log)
-                .unwrap();
-            writeln!(log, "go_trace: {why}").unwrap();
-        }
+        profiler_tests::skip::skip("go_trace", &format!("{why}; {what}"));
         None
     };
     let Ok(root) = go(&["env", "GOROOT"]) else {

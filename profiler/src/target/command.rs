@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn runs_as_another_user_with_its_groups() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED runs_as_another_user_with_its_groups: needs root");
+            crate::skip::skip("runs_as_another_user_with_its_groups", "needs root");
             return;
         }
         let nobody = User::find("nobody").unwrap();

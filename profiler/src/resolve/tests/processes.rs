@@ -281,7 +281,7 @@ fn kernel_functions_have_names_and_lie_in_the_kernel() {
             .filter(|&address| address != 0)
     };
     let (Some(start), Some(schedule)) = (address("_stext"), address("schedule")) else {
-        eprintln!("SKIPPED kernel_functions_have_names: kernel addresses are hidden");
+        crate::skip::skip("kernel_functions_have_names", "kernel addresses are hidden");
         return;
     };
     let id = super::pid(18);
