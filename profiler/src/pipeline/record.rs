@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Batch, Cpu, Event, Session, Timestamp};
+use crate::model::{Batch, Cpu, Event, Session, Tid, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, ProbeOptions};
 use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
@@ -177,8 +177,8 @@ struct Recording {
     path: PathBuf,
     marks: Option<Marks>,
     command: Option<RunningCommand>,
-    /// One for each process that was named.
-    targets: Vec<OwnedFd>,
+    /// The processes and threads that were named.
+    targets: Vec<Target>,
     live: LiveLine,
     started: Instant,
     /// Samples before this are not wanted.
@@ -422,7 +422,7 @@ impl Recording {
         if self.ends_at.is_some_and(|at| at <= Instant::now()) {
             return Ok(Some(End::Duration));
         }
-        let gone = !self.targets.is_empty() && self.targets.iter().all(has_ended);
+        let gone = !self.targets.is_empty() && self.targets.iter().all(Target::has_ended);
         Ok(gone.then_some(End::TargetGone))
     }
 
@@ -602,7 +602,7 @@ impl Drop for Remove {
     }
 }
 
-fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
+fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure> {
     let open = |id: u32, what: &str| {
         let raw = i32::try_from(id)
             .ok()
@@ -616,7 +616,7 @@ fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
     let mut targets = Vec::new();
     for pid in &probe.filter.pids {
         let raw = open(pid.0, "process")?;
-        let pidfd = pidfd_open(raw, PidfdFlags::empty());
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map(Target::Process);
         targets.push(pidfd.map_err(|error| match error {
             rustix::io::Errno::INVAL => {
                 Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
@@ -626,21 +626,49 @@ fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
     }
     for tid in &probe.filter.tids {
         open(tid.0, "thread")?;
+        targets.push(Target::Thread(*tid, thread_start(*tid)));
     }
     Ok(targets)
 }
 
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let fd = pidfd.as_fd();
-    let mut polled = [rustix::event::PollFd::new(
-        &fd,
-        rustix::event::PollFlags::IN,
-    )];
-    let none = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
+/// What a recording waits for the end of.
+enum Target {
+    Process(OwnedFd),
+    /// Kernels before 6.9 have no descriptors of threads: the id and its start time.
+    Thread(Tid, Option<u64>),
+}
+
+impl Target {
+    fn has_ended(&self) -> bool {
+        match self {
+            Target::Process(pidfd) => {
+                let fd = pidfd.as_fd();
+                let mut polled = [rustix::event::PollFd::new(
+                    &fd,
+                    rustix::event::PollFlags::IN,
+                )];
+                let none = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
+                matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
+            }
+            Target::Thread(tid, started) => {
+                let now = thread_start(*tid);
+                now.is_none() || now != *started
+            }
+        }
+    }
+}
+
+/// When a living thread was started, in clock ticks since boot; none if there is no such thread.
+fn thread_start(tid: Tid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", tid.0)).ok()?;
+    // The name before may hold spaces and parentheses. A zombie has ended.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
 }
 
 /// Whether a terminal's Ctrl-C reaches us, and so the command in our process group.
