@@ -136,16 +136,14 @@ fn run(cli: Cli) -> Result<u8, Failure> {
 }
 
 fn start_logging(common: &Common) {
-    let level = match common.verbose {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
+    // Libraries' own talk is for who asks for it by RUST_LOG.
+    let filter = match (common.quiet, common.verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "warn,profiler=info",
+        (false, _) => "warn,profiler=debug,profiler_kernel=debug",
     };
-    let env = env_logger::Env::default().default_filter_or(match common.quiet {
-        true => "error",
-        false => level,
-    });
-    // Libraries' own talk is of use only to who asks for all.
+    let env = env_logger::Env::default().default_filter_or(filter);
     env_logger::Builder::from_env(env)
         .format(|out, record| {
             use std::io::Write;
