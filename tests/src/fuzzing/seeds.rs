@@ -11,7 +11,9 @@ use std::process::Command;
 use bytes::Bytes;
 use profiler::capture::{CreateOptions, Writer};
 use profiler::model::raw::{Comm, RawBody, RawEvent, RawSample, RawStack};
-use profiler::model::{Batch, Cpu, Definition, EpochId, Pid, StackEnd, StringId, Tid, Timestamp};
+use profiler::model::{
+    Batch, Code, Cpu, Definition, EpochId, Pid, StackEnd, StringId, Tid, Timestamp,
+};
 
 use super::decode::encoded;
 use super::unframed;
@@ -136,6 +138,12 @@ fn canonical_batches() -> Vec<Batch> {
     let symbols = tables.frames.iter();
     let symbols = symbols.filter_map(|(id, _)| Some((id, tables.symbol(id)?.clone())));
     definitions.extend(symbols.map(|(id, symbol)| Definition::Symbol(id, symbol)));
+    let code = tables.code().map(|(module, address, bytes)| Code {
+        module,
+        address,
+        bytes: bytes.clone(),
+    });
+    definitions.extend(code.map(Definition::Code));
     vec![Batch {
         definitions,
         events,
