@@ -2,13 +2,28 @@
 //!
 //! The fuzz targets of tests/fuzz and the bounded mutation tests of the normal test run share
 //! these. Besides not to panic, a decoder has to keep its promises: those are asserted here.
+//! [`capture`] is the reader of captures and what is made of them, [`records`] and [`side_band`]
+//! are the decoder of the kernel's bytes, [`elf`] is what is read of a target's files.
 
-use std::io::Write;
+mod decode;
+mod elf;
+mod seeds;
+
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use profiler::capture::{Reader, TimeRange};
-use profiler::model::{Event, Tables};
+use profiler::capture::{Reader, TimeRange, replay_into};
+use profiler::export::{self, ExportOptions};
+use profiler::model::{Event, Sink, Tables};
+use profiler::view::info::write_info;
+use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
+
+use crate::arbitrary::Random;
+
+pub use decode::{records, side_band};
+pub use elf::{elf, remove_elf_file};
+pub use seeds::{capture_file, seeds, write_seeds};
 
 /// Reads bytes as a capture. If the first is odd, the rest is a capture file as it is; if even,
 /// it is a row of blocks (kind, epoch, length in two bytes, payload) which get right headers
@@ -74,6 +89,60 @@ fn read_capture(bytes: &[u8]) {
         damage,
         "a second replay finds other damage"
     );
+    show(&mut reader, &tables);
+}
+
+/// Everything that is made of a capture: all formats, the report, the summary.
+fn show(reader: &mut Reader, tables: &Tables) {
+    let open = |format| {
+        let options = ExportOptions::default();
+        export::open(format, options, Box::new(io::sink()))
+    };
+    let mut sinks: Vec<_> = export::formats().iter().map(open).collect();
+    let mut collector = Collector::default();
+    let mut all: Vec<&mut dyn Sink> = vec![&mut collector];
+    all.extend(sinks.iter_mut().map(|sink| sink.as_mut() as &mut dyn Sink));
+    // A format may refuse what it can't say.
+    let _ = replay_into(reader, tables, TimeRange::ALL, &mut all);
+    let recording = Recording {
+        tables,
+        collected: &collector,
+    };
+    for format in [Format::Text, Format::Json] {
+        for annotate in [None, Some("main".to_owned())] {
+            let options = ReportOptions {
+                min_percent: 0.0,
+                callers_of: annotate.clone(),
+                annotate,
+                format,
+                ..ReportOptions::default()
+            };
+            let _ = report::run(&recording, &options, &mut io::sink());
+        }
+        let info = write_info(reader, format == Format::Json, &mut io::sink());
+        assert!(info.is_ok(), "a capture that was read has no summary");
+    }
+}
+
+/// Changes bytes a few times, all but the first `keep`: sets, flips, removes, repeats.
+pub fn mutate(random: &mut Random, keep: usize, bytes: &mut Vec<u8>) {
+    for _ in 0..1 + random.below(8) {
+        if bytes.len() <= keep {
+            return;
+        }
+        let at = keep + random.below(bytes.len() - keep);
+        let end = (at + random.below(40)).min(bytes.len());
+        match random.below(5) {
+            0 => bytes[at] = random.number() as u8,
+            1 => bytes[at] ^= 1 << random.below(8),
+            2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            3 => drop(bytes.drain(at..end)),
+            _ => {
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
 }
 
 /// All that an event refers to is there.

@@ -6,64 +6,30 @@
 
 use std::path::Path;
 
-use profiler::capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler::capture::{Reader, TimeRange};
 use profiler_tests::arbitrary::{Random, expected, recording};
 use profiler_tests::fuzzing;
 
-fn file(seed: u64) -> Vec<u8> {
-    let path = std::env::temp_dir().join(format!("fuzz-{}-{seed}", std::process::id()));
-    let options = CreateOptions {
-        overwrite: true,
-        ..CreateOptions::default()
-    };
-    let mut writer = Writer::create(&path, options).unwrap();
-    for batch in recording(seed, 3, 30) {
-        writer.write(&batch).unwrap();
-    }
-    writer.finish().unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    bytes
-}
+/// The first byte says how the rest is read.
+const KEEP: usize = 1;
 
-/// A few changes: bytes set, flipped, removed, repeated.
-fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
-    for _ in 0..1 + random.below(8) {
-        // The first byte says how the rest is read.
-        let at = 1 + random.below(bytes.len() - 1);
-        match random.below(5) {
-            0 => bytes[at] = random.number() as u8,
-            1 => bytes[at] ^= 1 << random.below(8),
-            2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
-            3 => {
-                let end = (at + random.below(40)).min(bytes.len());
-                bytes.drain(at..end);
-            }
-            _ => {
-                let end = (at + random.below(40)).min(bytes.len());
-                let piece = bytes[at..end].to_vec();
-                bytes.splice(at..at, piece);
-            }
-        }
-        if bytes.len() < 2 {
-            return;
-        }
-    }
+fn file(seed: u64) -> Vec<u8> {
+    fuzzing::capture_file(&recording(seed, 3, 30)).unwrap()
 }
 
 #[test]
 fn mutated_captures_are_read_without_panic() {
     let random = &mut Random(42);
-    for seed in 0..20 {
+    for seed in 0..12 {
         let bytes = file(seed);
         let mut raw = vec![1];
         raw.extend(&bytes);
         let blocks = fuzzing::unframed(&bytes);
         for corpus in [raw, blocks] {
             fuzzing::capture(&corpus);
-            for _ in 0..150 {
+            for _ in 0..50 {
                 let mut mutated = corpus.clone();
-                mutate(random, &mut mutated);
+                fuzzing::mutate(random, KEEP, &mut mutated);
                 fuzzing::capture(&mutated);
             }
         }

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod ebpf;
+mod fuzz;
 mod process;
 mod setup;
 mod test;
@@ -34,6 +35,8 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what profiling costs, beside other tools.
     Bench(bench::Arguments),
+    /// Fuzz what reads captures, the kernel's records and targets' files, with libFuzzer.
+    Fuzz(fuzz::Arguments),
     /// Run the tests of the kernel side on other kernels, in QEMU.
     Vm(vm::Arguments),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Verb::Check => check::run(),
         Verb::Test(arguments) => test::run(&arguments).map_err(io),
         Verb::Bench(arguments) => bench::run(&arguments).map_err(io),
+        Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };
     match result {

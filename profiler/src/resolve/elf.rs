@@ -26,6 +26,8 @@ const MAX_NOTES_BYTES: u64 = 64 << 10;
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// Most bytes of a packed section that are read to check it.
 const MAX_PACKED_BYTES: u64 = 128 << 20;
+/// Most bytes that zlib makes of one; a longer length is a lie.
+const MAX_ZLIB_RATIO: u64 = 1032;
 /// Most memory that unpacking `.gnu_debugdata` may need for its window.
 const XZ_MEMORY_BYTES: u64 = 64 << 20;
 
@@ -280,6 +282,8 @@ impl Elf {
             return Ok(declared);
         }
         match u32_at(&bytes, 0)? {
+            // Memory of the declared length is taken, and touched, before anything is unpacked.
+            ELFCOMPRESS_ZLIB if declared / MAX_ZLIB_RATIO > packed.len() as u64 => Ok(u64::MAX),
             ELFCOMPRESS_ZLIB => {
                 // Asked for one byte more than declared, this succeeds only if there is more.
                 let longer = CompressedData {

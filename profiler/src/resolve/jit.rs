@@ -156,6 +156,8 @@ fn open(process: &JitProcess) -> Result<File, OpenError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -212,5 +214,37 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(refused, Err(OpenError::Replaced)));
         assert!(matches!(link, Err(OpenError::NotRegular)), "{link:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_map_is_kept_in_order_and_accounted(
+            lines in prop::collection::vec(
+                prop_oneof![
+                    "[0-9a-f]{1,2} [0-9a-f]{1,2} [a-z ]{0,5}\n",
+                    "f{15}[0-9a-f]{1,2} [0-9a-f]{1,16} x\n",
+                    prop::collection::vec(any::<u8>(), 0..20)
+                        .prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+                ],
+                0..60,
+            ),
+            address in any::<u8>(),
+        ) {
+            let mut map = PerfMap::default();
+            for line in &lines {
+                let mut bytes = std::mem::take(&mut map.rest);
+                bytes.extend(line.as_bytes());
+                map.parse(&bytes);
+            }
+            let kept: Vec<_> = map.symbols.iter().map(|(start, (end, _))| (*start, *end)).collect();
+            prop_assert!(kept.iter().all(|(start, end)| start < end));
+            prop_assert!(kept.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+            let names = map.symbols.values().map(|(_, name)| name.len() + SYMBOL_BYTES);
+            prop_assert_eq!(map.bytes(), names.sum::<usize>());
+            if let Some(found) = map.find(address.into()) {
+                let offset = u64::from(address) - found.start;
+                prop_assert!(offset < found.size);
+            }
+        }
     }
 }

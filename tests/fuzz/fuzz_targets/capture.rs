@@ -1,6 +1,8 @@
-//! Fuzz target of the capture reader. From tests/fuzz:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir . capture`.
+//! Fuzz target of the capture reader, and of what is made of captures: `cargo xtask fuzz capture`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| profiler_tests::fuzzing::capture(data));
+libfuzzer_sys::fuzz_target!(
+    init: profiler_fuzz::begin("capture"),
+    |data: &[u8]| profiler_tests::fuzzing::capture(data)
+);

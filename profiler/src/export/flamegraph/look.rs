@@ -83,7 +83,7 @@ pub(super) fn colour(frame: &str, process: bool) -> Color {
     let hash = frame.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    let shade = |channel: u8, bits: u32| channel - 12 + ((hash >> bits) % 25) as u8;
+    let shade = |channel: u8, bits: u32| (channel - 12).saturating_add(((hash >> bits) % 25) as u8);
     Color {
         r: shade(base[0], 4),
         g: shade(base[1], 12),
@@ -162,5 +162,17 @@ mod tests {
         };
         assert!(near("main", 0) && near("f_[i]", 1) && near("read_[k]", 2));
         assert!(near("render_[j]", 3) && near("libc.so+0x12", 4));
+    }
+
+    #[test]
+    fn every_name_has_a_colour_near_its_kind() {
+        // The brightest kind has no room for the brightest shades.
+        for number in 0..1000 {
+            let colour = colour(&format!("f{number}_[i]"), false);
+            assert!(
+                colour.r.abs_diff(KINDS[1].1[0]) <= 12,
+                "{number}: {colour:?}"
+            );
+        }
     }
 }

@@ -213,6 +213,15 @@ fn packed_sections_that_lie_are_not_unpacked() {
     bytes[size..size + 8].copy_from_slice(&1_u64.to_ne_bytes());
     let short = dir.path("short");
     std::fs::write(&short, &bytes).unwrap();
+    // Within the limit, but more than so few packed bytes can hold.
+    bytes[size..size + 8].copy_from_slice(&(100_u64 << 20).to_ne_bytes());
+    let hollow = dir.path("hollow");
+    std::fs::write(&hollow, &bytes).unwrap();
+    let refused = elf.check_packed(&std::fs::File::open(&hollow).unwrap(), &sections);
+    assert!(
+        matches!(refused, Err(elf::ElfError::Bomb(_))),
+        "{refused:?}"
+    );
     let mut bench = Bench::new();
     assert_eq!(bench.one(50, &liar, code), Some(UnknownReason::GaveUp));
     assert_eq!(bench.one(51, &short, code), Some(UnknownReason::GaveUp));

@@ -1,0 +1,63 @@
+//! The fuzz targets of the record decoder and of ELF files on their seeds and on mutations of
+//! these: a bounded, repeatable part of what tests/fuzz does without end.
+
+// What fails here fails the test, in its functions too.
+#![allow(clippy::unwrap_used)]
+
+use profiler::decode::Decoder;
+use profiler::model::Cpu;
+use profiler_tests::arbitrary::Random;
+use profiler_tests::fuzzing;
+use profiler_tests::skip::skip;
+
+/// Runs a target on its seeds and on so many mutations of each, all but the first bytes of which
+/// are changed.
+fn exercise(name: &str, target: fn(&[u8]), keep: usize, mutations: usize) {
+    let random = &mut Random(42);
+    for seed in fuzzing::seeds(name).unwrap() {
+        target(&seed);
+        for _ in 0..mutations {
+            let mut mutated = seed.clone();
+            fuzzing::mutate(random, keep, &mut mutated);
+            target(&mutated);
+        }
+    }
+}
+
+#[test]
+fn mutated_records_are_decoded_without_panic() {
+    exercise("records", fuzzing::records, 0, 2_000);
+}
+
+#[test]
+fn mutated_side_band_is_decoded_without_panic() {
+    exercise("side_band", fuzzing::side_band, 1, 2_000);
+}
+
+#[test]
+fn mutated_object_files_are_read_without_panic() {
+    if let Err(error) = fuzzing::seeds("elf") {
+        let test = "mutated_object_files_are_read_without_panic";
+        return skip(test, &format!("cc makes no object files: {error}"));
+    }
+    exercise("elf", fuzzing::elf, 0, 100);
+    fuzzing::remove_elf_file();
+}
+
+#[test]
+fn seeds_are_decoded_whole() {
+    // If the seeds were refused, the tests above would test nothing.
+    let (mut decoder, mut events) = (Decoder::default(), Vec::new());
+    for seed in fuzzing::seeds("records").unwrap() {
+        if seed[0] == 1 {
+            decoder.record(seed[1..].to_vec().into(), &mut events);
+        }
+    }
+    assert_eq!((decoder, events.len()), (Decoder::default(), 4));
+    for seed in fuzzing::seeds("side_band").unwrap() {
+        decoder.side_band(Cpu(0), &seed[1..], &mut events);
+    }
+    // Each kind alone and all in one; of eight kinds, one is not known.
+    assert_eq!((decoder.bad, decoder.unknown), (0, 2));
+    assert_eq!(events.len(), 4 + 14);
+}

@@ -1,0 +1,141 @@
+//! `cargo xtask fuzz`: builds the fuzz targets of tests/fuzz and runs them with libFuzzer.
+//!
+//! On the machine's stable toolchain, with the flags of `cargo fuzz`, which wants a nightly one.
+//! With the address sanitizer if the toolchain has its runtime, else without, said aloud. Corpora
+//! and crashing inputs stay in tests/fuzz, out of version control; seeds are made anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{Failure, Outcome, cargo, failed, output, run as run_command, workspace};
+
+/// The binaries of tests/fuzz.
+const TARGETS: &[&str] = &["capture", "records", "side_band", "elf"];
+
+/// Coverage that steers libFuzzer: edges, with counters, and the operands of comparisons.
+const COVERAGE: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+];
+
+/// One input may take so long, and a run so much memory.
+const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048"];
+
+/// What to fuzz, and how long.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// One target: capture, records, side_band or elf; all, one after the other, if not given
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
+    target: Option<String>,
+    /// Seconds for each target
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Run the target on this file only, to see a crash again
+    #[arg(long, value_name = "FILE", requires = "target")]
+    input: Option<PathBuf>,
+}
+
+/// Builds the targets, and runs those asked for.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    let folder = workspace().join("tests/fuzz");
+    let binaries = build(&folder)?;
+    if let (Some(target), Some(input)) = (&arguments.target, &arguments.input) {
+        let binary = binaries.join(target);
+        return run_command(Command::new(binary).args(LIMITS).arg(input));
+    }
+    let all = TARGETS.iter().map(|target| (*target).to_owned());
+    let targets = arguments
+        .target
+        .clone()
+        .map_or_else(|| all.collect(), |target| vec![target]);
+    let mut crashed = Vec::new();
+    for target in targets {
+        println!("== {target}, {} s", arguments.seconds);
+        if let Err(failure) = fuzz(&folder, &binaries, &target, arguments.seconds) {
+            eprintln!("{failure}");
+            crashed.push(target);
+        }
+    }
+    if crashed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "{} failed; the inputs are in {}/artifacts: fix, and see with --input FILE",
+        crashed.join(", "),
+        folder.display()
+    )))
+}
+
+fn fuzz(folder: &Path, binaries: &Path, target: &str, seconds: u64) -> Outcome {
+    let corpus = folder.join("corpus").join(target);
+    let artifacts = folder.join("artifacts").join(target);
+    let seeds = binaries.join("seeds").join(target);
+    for path in [&corpus, &artifacts, &seeds] {
+        fs::create_dir_all(path)
+            .map_err(|error| failed(format!("create {}", path.display()), error))?;
+    }
+    let binary = binaries.join(target);
+    run_command(
+        Command::new("nice")
+            .args(["-n", "10"])
+            .arg(binary)
+            .args([&corpus, &seeds])
+            .args(LIMITS)
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .arg("-print_final_stats=1")
+            .env("PROFILER_FUZZ_SEEDS", &seeds),
+    )
+}
+
+/// Builds all targets; where the binaries are.
+fn build(folder: &Path) -> Outcome<PathBuf> {
+    let host = host()?;
+    let mut flags = COVERAGE.to_vec();
+    if has_address_sanitizer(&host)? {
+        flags.push("-Zsanitizer=address");
+    } else {
+        println!("this toolchain has no address sanitizer: fuzzing without");
+    }
+    flags.extend(["--cfg", "fuzzing", "-Cdebug-assertions"]);
+    let target_dir = workspace().join("target/fuzz");
+    // Named, so that the flags do not concern build scripts and macros.
+    run_command(
+        cargo()
+            .args(["build", "--release", "--locked", "--target", &host])
+            .current_dir(folder)
+            .env("CARGO_TARGET_DIR", &target_dir)
+            .env("RUSTFLAGS", flags.join(" "))
+            .env("RUSTC_BOOTSTRAP", "1"),
+    )?;
+    Ok(target_dir.join(host).join("release"))
+}
+
+fn rustc() -> Command {
+    Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
+}
+
+fn host() -> Outcome<String> {
+    let version = output(rustc().arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned)
+        .ok_or_else(|| Failure("'rustc -vV' names no host".to_owned()))
+}
+
+fn has_address_sanitizer(host: &str) -> Outcome<bool> {
+    let sysroot = output(rustc().args(["--print", "sysroot"]))?;
+    let libraries = Path::new(sysroot.trim())
+        .join("lib/rustlib")
+        .join(host)
+        .join("lib");
+    let entries = fs::read_dir(&libraries)
+        .map_err(|error| failed(format!("read {}", libraries.display()), error))?;
+    Ok(entries
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().ends_with("rt.asan.a")))
+}
