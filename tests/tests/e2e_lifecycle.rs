@@ -2,6 +2,7 @@
 //! nothing left behind in the kernel.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -52,6 +53,28 @@ fn output_of_the_command() -> Outcome {
     };
     let (ended, _) = setting.record(&["--", "echo", "one two"])?;
     assert_eq!(ended.stdout, "one two\n");
+    Ok(())
+}
+
+/// Arguments may hold any bytes, and whoever read our talk may have gone: neither is a failure.
+#[test]
+fn odd_arguments_and_a_closed_standard_error() -> Outcome {
+    let name = "e2e_lifecycle::odd_arguments_and_a_closed_standard_error";
+    let Some(setting) = Setting::new(name)? else {
+        return Ok(());
+    };
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let status = setting
+        .profiler()
+        .args(["record", "-o", "odd.cap", "--", "sh", "-c", "exit 3"])
+        .arg(odd)
+        .stderr(writer)
+        .status()?;
+    assert_eq!(status.code(), Some(3));
+    let ended = setting.run(&["info", "odd.cap"])?.expect_status(0)?;
+    assert!(ended.stdout.contains("exit 3 \u{fffd}"), "{}", ended.stdout);
     Ok(())
 }
 

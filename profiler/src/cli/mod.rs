@@ -3,6 +3,15 @@
 //! One file per command. Data go to standard output or a file, talk to standard error; errors are
 //! one line and a [`Failure`]'s status.
 
+/// Writes a line to standard error. A reader that has gone away must not turn what was done into a
+/// failure, as `eprintln!` would.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let line = format!($($words)*);
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), (line + "\n").as_bytes());
+    }};
+}
+
 mod analyse;
 mod doctor;
 mod files;
@@ -102,7 +111,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(status) => status,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("profiler: {failure}");
+                say!("profiler: {failure}");
             }
             failure.status
         }

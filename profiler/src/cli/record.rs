@@ -141,7 +141,7 @@ pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
             "no recording of this user runs, so nothing was marked",
         )),
         count if !common.quiet => {
-            eprintln!("marked {}", quantity::plural(count as u64, "recording"));
+            say!("marked {}", quantity::plural(count as u64, "recording"));
             Ok(())
         }
         _ => Ok(()),
@@ -348,11 +348,11 @@ fn describe(args: &RecordArgs) -> String {
 fn summarize(finished: &Finished) {
     for source in &finished.sources {
         if let Some(note) = &source.note {
-            eprintln!("note: {note}");
+            say!("note: {note}");
         }
     }
     let sources: Vec<String> = finished.sources.iter().map(rate).collect();
-    eprintln!(
+    say!(
         "{} of {} in {:.1} s ({}), {} lost",
         quantity::plural(finished.samples, "sample"),
         match finished.counters.processes {
@@ -364,13 +364,13 @@ fn summarize(finished: &Finished) {
         quantity::count(finished.lost),
     );
     if finished.counters.kernel_hidden {
-        eprintln!(
+        say!(
             "note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions"
         );
     }
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
-        eprintln!("wrote {path} ({bytes}); see it with: profiler report {path}");
+        say!("wrote {path} ({bytes}); see it with: profiler report {path}");
     }
 }
 

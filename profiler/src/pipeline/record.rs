@@ -223,7 +223,9 @@ impl Recording {
         resolve.session = Session {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             target: request.target,
-            command: std::env::args().collect(),
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
             started: Timestamp(at.0 + request.delay.as_nanos() as u64),
             ..machine()
         };
