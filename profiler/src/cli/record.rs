@@ -210,6 +210,11 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             ));
         }
     }
+    if (args.ring.is_some() || args.rotate.is_some()) && capture.is_none() {
+        return Err(Failure::usage(
+            "--ring and --rotate need a capture: add -o FILE.cap",
+        ));
+    }
     for (path, format) in formats {
         let options = ExportOptions::default();
         exports.push(pipeline::open_export(
@@ -218,11 +223,6 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             Some(path),
             args.force,
         )?);
-    }
-    if (args.ring.is_some() || args.rotate.is_some()) && capture.is_none() {
-        return Err(Failure::usage(
-            "--ring and --rotate need a capture: add -o FILE.cap",
-        ));
     }
     Ok((capture, exports))
 }
