@@ -209,3 +209,66 @@ fn without_privileges() -> Outcome {
     assert!(ended.stdout.contains("CAP_BPF"), "{}", ended.stdout);
     Ok(())
 }
+
+/// A recording that never begins leaves no files, and those that it was to replace as they were.
+#[test]
+fn what_fails_to_begin_leaves_files_alone() -> Outcome {
+    let name = "e2e_errors::what_fails_to_begin_leaves_files_alone";
+    let Some(setting) = Setting::new(name)? else {
+        return Ok(());
+    };
+    let no_program = ["--", "/no/such/program"];
+    for (failing, status) in [
+        (["-F", "999999999"], 1),
+        (["-p", "4194304"], 1),
+        (no_program, 127),
+    ] {
+        for outputs in [
+            &["-o", "x.cap"][..],
+            &["-o", "x.svg"],
+            &["-o", "x.cap", "--ring", "10m"],
+        ] {
+            let begin = [&["record"][..], outputs, &failing].concat();
+            setting.run(&begin)?.expect_status(status)?;
+            for left in ["x.cap", "x.svg", "x.cap.ring"] {
+                assert!(!setting.path(left).exists(), "{begin:?} leaves {left}");
+            }
+            for old in ["x.cap", "x.svg"] {
+                fs::write(setting.path(old), "old")?;
+            }
+            let begin = [&["record", "--force"][..], outputs, &failing].concat();
+            setting.run(&begin)?.expect_status(status)?;
+            for old in ["x.cap", "x.svg"] {
+                assert_eq!(fs::read(setting.path(old))?, b"old", "{begin:?}");
+                fs::remove_file(setting.path(old))?;
+            }
+            let left = fs::read_dir(setting.folder())?
+                .flatten()
+                .filter(|entry| entry.file_name().to_string_lossy().starts_with("x."))
+                .count();
+            assert_eq!(left, 0, "{begin:?}");
+        }
+    }
+    Ok(())
+}
+
+/// /dev/stdout is written to, never replaced.
+#[test]
+fn links_to_open_files_are_written_through() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::links_to_open_files_are_written_through")? else {
+        return Ok(());
+    };
+    setting.record(&["-d", "0.3", "-F", "999"])?;
+    let export = [
+        "export",
+        "out.cap",
+        "--format",
+        "folded",
+        "-o",
+        "/dev/stdout",
+    ];
+    let plain = setting.run(&export)?.success()?.stdout;
+    assert!(!plain.is_empty());
+    assert!(fs::symlink_metadata("/dev/stdout")?.is_symlink());
+    Ok(())
+}

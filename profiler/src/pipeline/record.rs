@@ -213,8 +213,7 @@ impl Recording {
             }
             None => None,
         };
-        let writer = Writer::create(path, request.create)?;
-        let created = Remove(Some(writer.path().to_owned()));
+        let mut writer = Writer::create(path, request.create)?;
         let scope = Scope::new(&probe.filter);
         let probe = Probe::attach(probe)?;
         let sources = probe.sources().to_vec();
@@ -238,7 +237,6 @@ impl Recording {
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
             .ok();
-        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
         let command = match command {
             Some(stopped) => {
                 let shown = request.command.iter().flatten().next().map(|w| w.display());
@@ -254,7 +252,8 @@ impl Recording {
             }
             None => None,
         };
-        created.keep();
+        writer.publish()?;
+        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
         let started = Instant::now();
         // What came while we got ready counts, unless the beginning is not wanted at all.
         let from = if request.delay.is_zero() { at } else { now() };
@@ -583,24 +582,6 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             dump: signal(SignalKind::user_defined2())?,
         })
-    }
-}
-
-/// Removes an output that was begun, if the recording never began.
-struct Remove(Option<PathBuf>);
-
-impl Remove {
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Remove {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Nothing is lost by leaving an empty file.
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
