@@ -287,3 +287,36 @@ fn closed_pipe() -> Outcome {
     }
     Ok(())
 }
+
+/// SIGUSR2 writes a ring out, beside what earlier recordings wrote, and never ends a recording.
+#[test]
+fn a_ring_is_written_out_while_it_runs() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::a_ring_is_written_out_while_it_runs")? else {
+        return Ok(());
+    };
+    let earlier = setting.path("out-dump1.cap");
+    fs::write(&earlier, "earlier")?;
+    let mut command = setting.profiler();
+    command.args(["record", "-F", "999", "--ring", "10m", "-o", "out.cap"]);
+    let mut running = Running::start(&mut command, setting.folder(), "record")?;
+    let part = setting.path("out.cap.ring/part-000001.cap");
+    running.wait_until("creating the ring", LIMIT, |_| part.exists())?;
+    std::thread::sleep(Duration::from_secs(2));
+    running.signal(Signal::USR2)?;
+    let dump = setting.path("out-dump2.cap");
+    running.wait_until("writing the ring out", LIMIT, |_| {
+        Recording::read(&dump).is_ok_and(|dump| !dump.samples.is_empty())
+    })?;
+    assert_eq!(fs::read(&earlier)?, b"earlier");
+    running.signal(Signal::INT)?;
+    running.end(LIMIT)?.expect_status(0)?;
+    assert!(Recording::read(&setting.path("out.cap"))?.samples.len() > 1);
+
+    let running = setting.start_recording(&["-F", "999"])?;
+    running.signal(Signal::USR2)?;
+    std::thread::sleep(Duration::from_millis(500));
+    running.signal(Signal::INT)?;
+    let ended = running.end(LIMIT)?.expect_status(0)?;
+    assert!(ended.stderr.contains("--ring"), "{}", ended.stderr);
+    Ok(())
+}

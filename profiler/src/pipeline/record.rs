@@ -191,6 +191,7 @@ struct Recording {
     samples: u64,
     lost: u64,
     interrupts: u32,
+    has_ring: bool,
     dumps: u32,
     sources: Vec<AttachedSource>,
     kernel_bytes: u64,
@@ -213,6 +214,7 @@ impl Recording {
             }
             None => None,
         };
+        let has_ring = request.create.ring.is_some();
         let mut writer = Writer::create(path, request.create)?;
         let scope = Scope::new(&probe.filter);
         let probe = Probe::attach(probe)?;
@@ -280,6 +282,7 @@ impl Recording {
             samples: 0,
             lost: 0,
             interrupts: 0,
+            has_ring,
             dumps: 0,
             sources,
             kernel_bytes,
@@ -350,16 +353,25 @@ impl Recording {
     }
 
     fn dump(&mut self) {
-        self.dumps += 1;
+        if !self.has_ring {
+            log::warn!("SIGUSR2 writes out a ring, and this recording has none: see --ring");
+            return;
+        }
         let stem = self
             .path
             .file_stem()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let path = self
-            .path
-            .with_file_name(format!("{stem}-dump{}.cap", self.dumps));
+        // Those of earlier recordings stay.
+        let path = loop {
+            self.dumps += 1;
+            let name = format!("{stem}-dump{}.cap", self.dumps);
+            let path = self.path.with_file_name(name);
+            if path.symlink_metadata().is_err() {
+                break path;
+            }
+        };
         self.capture.dump(path);
     }
 
