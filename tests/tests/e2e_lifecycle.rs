@@ -320,3 +320,22 @@ fn a_ring_is_written_out_while_it_runs() -> Outcome {
     assert!(ended.stderr.contains("--ring"), "{}", ended.stderr);
     Ok(())
 }
+
+/// Under nohup, a hang-up ends neither the recording nor its command.
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::a_hangup_that_is_ignored_stays_ignored")?
+    else {
+        return Ok(());
+    };
+    let profiler = setting.profiler_path().to_string_lossy().into_owned();
+    let script =
+        "trap '' HUP; exec \"$0\" record -o hup.cap -- sh -c 'kill -HUP $$ $PPID; sleep 1; exit 5'";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, &profiler])
+        .current_dir(setting.folder());
+    profiler_tests::process::run(&mut command, setting.folder(), "nohup", LIMIT)?
+        .expect_status(5)?;
+    Ok(())
+}

@@ -324,7 +324,7 @@ impl Recording {
                     self.pass_on(Signal::TERM)?;
                     return Ok(End::Asked);
                 }
-                _ = signals.hangup.recv() => return Ok(End::Asked),
+                _ = hangup(&mut signals.hangup) => return Ok(End::Asked),
                 _ = signals.dump.recv() => self.dump(),
             }
         }
@@ -570,7 +570,7 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
             _ = tick.tick() => continue,
             _ = signals.interrupt.recv() => Signal::INT,
             _ = signals.terminate.recv() => Signal::TERM,
-            _ = signals.hangup.recv() => Signal::HUP,
+            _ = hangup(&mut signals.hangup) => Signal::HUP,
         };
         command
             .signal(signal)
@@ -582,7 +582,8 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
 struct Signals {
     interrupt: TokioSignal,
     terminate: TokioSignal,
-    hangup: TokioSignal,
+    /// None if it is ignored, as nohup asks: then it stays so, for the command too.
+    hangup: Option<TokioSignal>,
     dump: TokioSignal,
 }
 
@@ -591,10 +592,33 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: match is_ignored(Signal::HUP) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
             dump: signal(SignalKind::user_defined2())?,
         })
     }
+}
+
+/// A hang-up; never, if that is ignored.
+async fn hangup(signal: &mut Option<TokioSignal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started with a signal ignored. Source: proc(5), `SigIgn`.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
 fn open_targets(probe: &ProbeOptions) -> Result<Vec<OwnedFd>, Failure> {
@@ -638,10 +662,13 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
 }
 
-/// Whether a terminal's Ctrl-C reaches us, and so the command in our process group.
+/// Whether our terminal's Ctrl-C reaches us, and so the command in our process group; wherever
+/// standard input comes from.
 fn in_foreground() -> bool {
-    let stdin = io::stdin();
-    rustix::termios::tcgetpgrp(stdin.as_fd()).is_ok_and(|group| group == rustix::process::getpgrp())
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|tty| {
+        rustix::termios::tcgetpgrp(tty).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
 }
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
