@@ -173,6 +173,10 @@ struct Recording {
     resolver: Resolver,
     order: Order,
     scope: Scope,
+    /// The same for what has not been ordered yet. It may miss a child whose fork comes out of a
+    /// buffer that was drained a moment too early; then its files are opened only when they are
+    /// needed, and nothing is left out.
+    early_scope: Scope,
     capture: CaptureThread,
     path: PathBuf,
     marks: Option<Marks>,
@@ -263,6 +267,7 @@ impl Recording {
             probe: Some(probe),
             resolver,
             order: Order::new(MAX_PENDING),
+            early_scope: scope.clone(),
             scope,
             capture,
             path: path.to_owned(),
@@ -396,7 +401,6 @@ impl Recording {
         }
         // Forks come before what the child does, whatever buffer they came in.
         self.raw.sort_by_key(|event| event.at);
-        self.scope.retain(&mut self.raw);
         let (from, mut samples) = (self.from, 0);
         self.raw.retain(|event| match event.body {
             RawBody::Sample(_) if event.at < from => false,
@@ -408,7 +412,9 @@ impl Recording {
         });
         self.samples += samples;
         for event in &self.raw {
-            self.resolver.notice(event);
+            if self.early_scope.admits(event) {
+                self.resolver.notice(event);
+            }
         }
         self.order.push(&mut self.raw);
     }
@@ -484,6 +490,7 @@ impl Recording {
         if self.capture.wants_new_epoch() {
             self.resolver.begin_epoch();
         }
+        self.scope.retain(due);
         self.resolver.resolve(due, &mut self.batches);
         self.resolver.poll_symbols(&mut self.batches);
         self.send();
