@@ -153,7 +153,8 @@ fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
     let filter = filter(&args)?;
     let user = match &args.run_as {
         Some(name) => Some(find_user(name)?),
-        None => User::behind_sudo(),
+        None if args.command.is_empty() => None,
+        None => User::behind_sudo()?,
     };
     let target = match args.command.is_empty() {
         true => describe(&args),
