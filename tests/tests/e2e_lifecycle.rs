@@ -75,6 +75,11 @@ fn odd_arguments_and_a_closed_standard_error() -> Outcome {
     assert_eq!(status.code(), Some(3));
     let ended = setting.run(&["info", "odd.cap"])?.expect_status(0)?;
     assert!(ended.stdout.contains("exit 3 \u{fffd}"), "{}", ended.stdout);
+    // Nor do they reach the terminal as they are.
+    let ended = setting
+        .run(&["info", "red\u{1b}[31m.cap"])?
+        .expect_status(1)?;
+    assert!(!ended.stderr.contains('\u{1b}'), "{}", ended.stderr);
     Ok(())
 }
 
