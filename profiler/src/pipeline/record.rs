@@ -395,10 +395,7 @@ impl Recording {
     /// Takes what is in the kernel's buffers and opens files that may soon be gone.
     fn drain(&mut self) {
         let Some(probe) = &mut self.probe else { return };
-        let stats = probe.drain(&mut self.raw);
-        if stats.bad > 0 {
-            log::warn!("{} records of the kernel could not be decoded", stats.bad);
-        }
+        probe.drain(&mut self.raw);
         // Forks come before what the child does, whatever buffer they came in.
         self.raw.sort_by_key(|event| event.at);
         let (from, mut samples) = (self.from, 0);
