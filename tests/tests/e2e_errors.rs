@@ -159,7 +159,7 @@ fn full_disk() -> Outcome {
     // after the recording has begun.
     let script = format!(
         "mount -t tmpfs -o size=4m none {disk} || exit 9
-         {profiler} record --quiet -F 999 -d 8 -o {disk}/x.cap -- {chain} 60000 &
+         {profiler} record --quiet -F 999 -o {disk}/x.cap -- sh -c '{chain} 8000; touch ended' &
          recorder=$!
          sleep 3
          cat /dev/zero >{disk}/filler 2>filling
@@ -176,7 +176,9 @@ fn full_disk() -> Outcome {
         .args(["--mount", "sh", "-c", &script])
         .current_dir(setting.folder());
     let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
-    assert!(ended.stderr.contains("x.cap"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("x.cap").count(), 1, "{}", ended.stderr);
+    // The command was not left alone.
+    assert!(setting.path("ended").exists());
     let recording = profiler_tests::recording::Recording::read(&setting.path("kept.cap"))?;
     assert!(!recording.samples.is_empty());
     Ok(())

@@ -536,15 +536,16 @@ impl Recording {
         self.live.clear();
         self.send();
         let counters = self.resolver.counters();
-        let totals = self.capture.finish()?;
-        // Said on the way already if it is trouble with the output; else it is the end's own.
-        let status = match end {
-            End::Failed(failure) => return Err(failure),
-            End::Command(status) => shell_status(status),
-            End::Asked | End::Duration | End::TargetGone => match &mut self.command {
-                Some(command) => outlive(command, signals).await?,
-                None => 0,
-            },
+        let totals = self.capture.finish();
+        let (end, totals) = match (end, totals) {
+            (End::Failed(failure), _) => return Err(fail(failure, self.command, signals).await),
+            (_, Err(error)) => return Err(fail(error.into(), self.command, signals).await),
+            (end, Ok(totals)) => (end, totals),
+        };
+        let status = match (end, &mut self.command) {
+            (End::Command(status), _) => shell_status(status),
+            (_, Some(command)) => outlive(command, signals).await?,
+            (_, None) => 0,
         };
         Ok(Finished {
             status,
@@ -556,6 +557,25 @@ impl Recording {
             capture: Some((self.path, totals.bytes)),
             kernel_bytes: self.kernel_bytes,
         })
+    }
+}
+
+/// The recording has failed. Its command may be worth more than that: it is not left alone, but
+/// the failure is said at once.
+async fn fail(failure: Failure, command: Option<RunningCommand>, signals: &mut Signals) -> Failure {
+    let Some(mut command) = command else {
+        return failure;
+    };
+    if !matches!(command.try_wait(), Ok(None)) {
+        return failure;
+    }
+    log::error!("{failure}; the command goes on without being recorded");
+    match outlive(&mut command, signals).await {
+        Ok(_) => Failure {
+            message: String::new(),
+            ..failure
+        },
+        Err(failure) => failure,
     }
 }
 
