@@ -79,13 +79,13 @@ impl<T, E: Error + 'static> Context<T> for Result<T, E> {
     }
 }
 
-/// An error and its causes, joined by colons; a cause that the text already ends with is left out.
+/// An error and its causes, joined by colons; a cause that the text already tells is left out.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let next = error.to_string();
-        if !text.ends_with(&next) {
+        if !text.contains(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }
@@ -117,6 +117,22 @@ mod tests {
             .context(|| "failed to open x")
             .unwrap_err();
         assert_eq!(failure, Failure::failed("failed to open x: no luck"));
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("failed to write x: {source}; what is there reads fine")]
+        struct Outer {
+            source: io::Error,
+        }
+        let failure = Failure::from(Outer {
+            source: io::Error::other("disk full"),
+        });
+        assert_eq!(
+            failure.message,
+            "failed to write x: disk full; what is there reads fine"
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn full_disk() -> Outcome {
     // after the recording has begun.
     let script = format!(
         "mount -t tmpfs -o size=4m none {disk} || exit 9
-         {profiler} record --quiet -F 999 -d 8 -o {disk}/x.cap -- {chain} 60000 &
+         {profiler} record --quiet -F 999 -o {disk}/x.cap -- sh -c '{chain} 8000; touch ended' &
          recorder=$!
          sleep 3
          cat /dev/zero >{disk}/filler 2>filling
@@ -176,7 +176,9 @@ fn full_disk() -> Outcome {
         .args(["--mount", "sh", "-c", &script])
         .current_dir(setting.folder());
     let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
-    assert!(ended.stderr.contains("x.cap"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("x.cap").count(), 1, "{}", ended.stderr);
+    // The command was not left alone.
+    assert!(setting.path("ended").exists());
     let recording = profiler_tests::recording::Recording::read(&setting.path("kept.cap"))?;
     assert!(!recording.samples.is_empty());
     Ok(())
@@ -207,5 +209,68 @@ fn without_privileges() -> Outcome {
     one_line("record as nobody", ended, 1, "CAP_")?;
     let ended = as_nobody(&["doctor"])?.expect_status(1)?;
     assert!(ended.stdout.contains("CAP_BPF"), "{}", ended.stdout);
+    Ok(())
+}
+
+/// A recording that never begins leaves no files, and those that it was to replace as they were.
+#[test]
+fn what_fails_to_begin_leaves_files_alone() -> Outcome {
+    let name = "e2e_errors::what_fails_to_begin_leaves_files_alone";
+    let Some(setting) = Setting::new(name)? else {
+        return Ok(());
+    };
+    let no_program = ["--", "/no/such/program"];
+    for (failing, status) in [
+        (["-F", "999999999"], 1),
+        (["-p", "4194304"], 1),
+        (no_program, 127),
+    ] {
+        for outputs in [
+            &["-o", "x.cap"][..],
+            &["-o", "x.svg"],
+            &["-o", "x.cap", "--ring", "10m"],
+        ] {
+            let begin = [&["record"][..], outputs, &failing].concat();
+            setting.run(&begin)?.expect_status(status)?;
+            for left in ["x.cap", "x.svg", "x.cap.ring"] {
+                assert!(!setting.path(left).exists(), "{begin:?} leaves {left}");
+            }
+            for old in ["x.cap", "x.svg"] {
+                fs::write(setting.path(old), "old")?;
+            }
+            let begin = [&["record", "--force"][..], outputs, &failing].concat();
+            setting.run(&begin)?.expect_status(status)?;
+            for old in ["x.cap", "x.svg"] {
+                assert_eq!(fs::read(setting.path(old))?, b"old", "{begin:?}");
+                fs::remove_file(setting.path(old))?;
+            }
+            let left = fs::read_dir(setting.folder())?
+                .flatten()
+                .filter(|entry| entry.file_name().to_string_lossy().starts_with("x."))
+                .count();
+            assert_eq!(left, 0, "{begin:?}");
+        }
+    }
+    Ok(())
+}
+
+/// /dev/stdout is written to, never replaced.
+#[test]
+fn links_to_open_files_are_written_through() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::links_to_open_files_are_written_through")? else {
+        return Ok(());
+    };
+    setting.record(&["-d", "0.3", "-F", "999"])?;
+    let export = [
+        "export",
+        "out.cap",
+        "--format",
+        "folded",
+        "-o",
+        "/dev/stdout",
+    ];
+    let plain = setting.run(&export)?.success()?.stdout;
+    assert!(!plain.is_empty());
+    assert!(fs::symlink_metadata("/dev/stdout")?.is_symlink());
     Ok(())
 }

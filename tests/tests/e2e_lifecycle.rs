@@ -2,6 +2,7 @@
 //! nothing left behind in the kernel.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -52,6 +53,33 @@ fn output_of_the_command() -> Outcome {
     };
     let (ended, _) = setting.record(&["--", "echo", "one two"])?;
     assert_eq!(ended.stdout, "one two\n");
+    Ok(())
+}
+
+/// Arguments may hold any bytes, and whoever read our talk may have gone: neither is a failure.
+#[test]
+fn odd_arguments_and_a_closed_standard_error() -> Outcome {
+    let name = "e2e_lifecycle::odd_arguments_and_a_closed_standard_error";
+    let Some(setting) = Setting::new(name)? else {
+        return Ok(());
+    };
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let status = setting
+        .profiler()
+        .args(["record", "-o", "odd.cap", "--", "sh", "-c", "exit 3"])
+        .arg(odd)
+        .stderr(writer)
+        .status()?;
+    assert_eq!(status.code(), Some(3));
+    let ended = setting.run(&["info", "odd.cap"])?.expect_status(0)?;
+    assert!(ended.stdout.contains("exit 3 \u{fffd}"), "{}", ended.stdout);
+    // Nor do they reach the terminal as they are.
+    let ended = setting
+        .run(&["info", "red\u{1b}[31m.cap"])?
+        .expect_status(1)?;
+    assert!(!ended.stderr.contains('\u{1b}'), "{}", ended.stderr);
     Ok(())
 }
 
@@ -262,5 +290,57 @@ fn closed_pipe() -> Outcome {
             "{command}: {said}"
         );
     }
+    Ok(())
+}
+
+/// SIGUSR2 writes a ring out, beside what earlier recordings wrote, and never ends a recording.
+#[test]
+fn a_ring_is_written_out_while_it_runs() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::a_ring_is_written_out_while_it_runs")? else {
+        return Ok(());
+    };
+    let earlier = setting.path("out-dump1.cap");
+    fs::write(&earlier, "earlier")?;
+    let mut command = setting.profiler();
+    command.args(["record", "-F", "999", "--ring", "10m", "-o", "out.cap"]);
+    let mut running = Running::start(&mut command, setting.folder(), "record")?;
+    let part = setting.path("out.cap.ring/part-000001.cap");
+    running.wait_until("creating the ring", LIMIT, |_| part.exists())?;
+    std::thread::sleep(Duration::from_secs(2));
+    running.signal(Signal::USR2)?;
+    let dump = setting.path("out-dump2.cap");
+    running.wait_until("writing the ring out", LIMIT, |_| {
+        Recording::read(&dump).is_ok_and(|dump| !dump.samples.is_empty())
+    })?;
+    assert_eq!(fs::read(&earlier)?, b"earlier");
+    running.signal(Signal::INT)?;
+    running.end(LIMIT)?.expect_status(0)?;
+    assert!(Recording::read(&setting.path("out.cap"))?.samples.len() > 1);
+
+    let running = setting.start_recording(&["-F", "999"])?;
+    running.signal(Signal::USR2)?;
+    std::thread::sleep(Duration::from_millis(500));
+    running.signal(Signal::INT)?;
+    let ended = running.end(LIMIT)?.expect_status(0)?;
+    assert!(ended.stderr.contains("--ring"), "{}", ended.stderr);
+    Ok(())
+}
+
+/// Under nohup, a hang-up ends neither the recording nor its command.
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::a_hangup_that_is_ignored_stays_ignored")?
+    else {
+        return Ok(());
+    };
+    let profiler = setting.profiler_path().to_string_lossy().into_owned();
+    let script =
+        "trap '' HUP; exec \"$0\" record -o hup.cap -- sh -c 'kill -HUP $$ $PPID; sleep 1; exit 5'";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, &profiler])
+        .current_dir(setting.folder());
+    profiler_tests::process::run(&mut command, setting.folder(), "nohup", LIMIT)?
+        .expect_status(5)?;
     Ok(())
 }

@@ -39,18 +39,20 @@ pub(super) fn check(path: &Path, overwrite: bool) -> Result<(), CaptureError> {
     })
 }
 
-/// Makes a new file; what was there under the name is replaced, never written to.
-fn create(path: &Path, overwrite: bool) -> Result<File, CaptureError> {
+/// Makes a new file, and says where: another one with its name stays until it is replaced by
+/// [`Output::publish`], and is never written to.
+fn create(path: &Path, overwrite: bool) -> Result<(File, PathBuf), CaptureError> {
     check(path, overwrite)?;
     let mut options = OpenOptions::new();
     // create_new is O_EXCL, which does not follow links either; O_NOFOLLOW says it once more.
     options.write(true).create_new(true).mode(0o600);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
     if !overwrite {
-        return options.open(path).map_err(|source| match source.kind() {
+        let file = options.open(path).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => CaptureError::Exists(path.to_owned()),
             _ => create_error(path, source),
-        });
+        })?;
+        return Ok((file, path.to_owned()));
     }
     // Renaming a new file over the old name: whoever has the old one open or linked keeps it as
     // it was, and the old one stays if the new one can't be made.
@@ -60,12 +62,7 @@ fn create(path: &Path, overwrite: bool) -> Result<File, CaptureError> {
     let file = options
         .open(&fresh)
         .map_err(|source| create_error(&fresh, source))?;
-    if let Err(source) = std::fs::rename(&fresh, path) {
-        // The rename's error is what matters; a file that stays behind is empty.
-        let _ = std::fs::remove_file(&fresh);
-        return Err(create_error(path, source));
-    }
-    Ok(file)
+    Ok((file, fresh))
 }
 
 /// Makes a directory that only its owner can enter.
@@ -100,6 +97,8 @@ pub(super) const MAX_INDEX: usize = 1 << 16;
 pub(super) struct Output {
     pub(super) path: PathBuf,
     file: File,
+    /// Where the file is until it is published; it goes if it never is.
+    unpublished: Option<PathBuf>,
     pub(super) header: FileHeader,
     /// Length of the file: whole blocks only.
     pub(super) len: u64,
@@ -125,7 +124,7 @@ pub(super) struct Payload<'a> {
 
 impl Output {
     pub(super) fn create(path: &Path, overwrite: bool, level: i32) -> Result<Output, CaptureError> {
-        let file = create(path, overwrite)?;
+        let (file, made) = create(path, overwrite)?;
         let mut id = [0; 4];
         rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
             .map_err(|source| create_error(path, source.into()))?;
@@ -140,6 +139,7 @@ impl Output {
         let mut output = Output {
             path: path.to_owned(),
             file,
+            unpublished: Some(made),
             header,
             len: 0,
             sequence: 0,
@@ -153,8 +153,21 @@ impl Output {
         Ok(output)
     }
 
+    /// Gives the file its name, in place of an older file, and keeps it from now on.
+    pub(super) fn publish(&mut self) -> Result<(), CaptureError> {
+        if let Some(made) = &self.unpublished {
+            if *made != self.path {
+                std::fs::rename(made, &self.path)
+                    .map_err(|source| create_error(&self.path, source))?;
+            }
+            self.unpublished = None;
+        }
+        Ok(())
+    }
+
     /// Appends one block, all of it or nothing.
     pub(super) fn block(&mut self, payload: &Payload<'_>) -> Result<(), CaptureError> {
+        self.publish()?;
         // Header and payload go out in one write: a killed process leaves no half block behind
         // unless the kernel itself was stopped in the middle.
         let mut block = std::mem::take(&mut self.stored);
@@ -207,6 +220,7 @@ impl Output {
         mut header: BlockHeader,
         stored: &[u8],
     ) -> Result<(), CaptureError> {
+        self.publish()?;
         header.file_id = self.header.file_id;
         header.sequence = self.sequence;
         let mut block = std::mem::take(&mut self.stored);
@@ -351,6 +365,15 @@ impl Output {
             path: self.path.clone(),
             offset: self.len,
             source,
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(made) = &self.unpublished {
+            // A file that stays behind has nothing in it.
+            let _ = std::fs::remove_file(made);
         }
     }
 }

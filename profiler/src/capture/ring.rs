@@ -146,6 +146,13 @@ impl Ring {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Only an empty directory can be removed like this: that of a recording that never began.
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
 /// A copy of a ring that is to be written; see [`Writer::dump`](super::Writer::dump).
 pub struct Dump {
     output: Output,

@@ -127,7 +127,9 @@ struct Trouble {
 }
 
 impl Writer {
-    /// Makes the output, and with it the promise that writing can begin.
+    /// Makes the output, and with it the promise that writing can begin. It has its name, and
+    /// another file of that name is gone, with the first block or [`Writer::publish`]; a writer
+    /// that is dropped before leaves nothing.
     pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
         if options.ring.is_some() && options.rotate.is_some() {
             let what = "--ring keeps the newest part in one file, --rotate keeps all in many: \
@@ -174,6 +176,11 @@ impl Writer {
             trouble: Trouble::default(),
             vanished: false,
         })
+    }
+
+    /// Gives the file its name, whether anything is in it or not.
+    pub fn publish(&mut self) -> Result<(), CaptureError> {
+        self.output.publish()
     }
 
     /// Takes a batch. An error says that the output has begun to fail; the writer goes on, and

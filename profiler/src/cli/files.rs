@@ -192,7 +192,7 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
     })?;
     report(&merged, &args.output, common);
     if !common.quiet {
-        eprintln!("{} got a name", quantity::plural(named as u64, "frame"));
+        say!("{} got a name", quantity::plural(named as u64, "frame"));
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ fn report(merged: &Merged, output: &std::path::Path, common: &Common) {
         log::warn!("{}: {damage}", path.display());
     }
     if !common.quiet {
-        eprintln!(
+        say!(
             "wrote {} ({})",
             output.display(),
             quantity::bytes(merged.totals.bytes)

@@ -3,6 +3,16 @@
 //! One file per command. Data go to standard output or a file, talk to standard error; errors are
 //! one line and a [`Failure`]'s status.
 
+/// Writes a line to standard error. A reader that has gone away must not turn what was done into a
+/// failure, as `eprintln!` would. Names of files may hold what would move a terminal's cursor.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let line = format!($($words)*);
+        let line = crate::view::table::printable(&line).into_owned() + "\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    }};
+}
+
 mod analyse;
 mod doctor;
 mod files;
@@ -102,7 +112,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(status) => status,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("profiler: {failure}");
+                say!("profiler: {failure}");
             }
             failure.status
         }
@@ -147,11 +157,12 @@ fn start_logging(common: &Common) {
     env_logger::Builder::from_env(env)
         .format(|out, record| {
             use std::io::Write;
+            // Targets choose the names of their files.
+            let line = record.args().to_string();
+            let line = crate::view::table::printable(&line);
             match record.level() {
-                log::Level::Error | log::Level::Warn => {
-                    writeln!(out, "profiler: {}", record.args())
-                }
-                _ => writeln!(out, "profiler: [{}] {}", record.target(), record.args()),
+                log::Level::Error | log::Level::Warn => writeln!(out, "profiler: {line}"),
+                _ => writeln!(out, "profiler: [{}] {line}", record.target()),
             }
         })
         .init();

@@ -141,7 +141,7 @@ pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
             "no recording of this user runs, so nothing was marked",
         )),
         count if !common.quiet => {
-            eprintln!("marked {}", quantity::plural(count as u64, "recording"));
+            say!("marked {}", quantity::plural(count as u64, "recording"));
             Ok(())
         }
         _ => Ok(()),
@@ -153,7 +153,8 @@ fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
     let filter = filter(&args)?;
     let user = match &args.run_as {
         Some(name) => Some(find_user(name)?),
-        None => User::behind_sudo(),
+        None if args.command.is_empty() => None,
+        None => User::behind_sudo()?,
     };
     let target = match args.command.is_empty() {
         true => describe(&args),
@@ -210,6 +211,11 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             ));
         }
     }
+    if (args.ring.is_some() || args.rotate.is_some()) && capture.is_none() {
+        return Err(Failure::usage(
+            "--ring and --rotate need a capture: add -o FILE.cap",
+        ));
+    }
     for (path, format) in formats {
         let options = ExportOptions::default();
         exports.push(pipeline::open_export(
@@ -218,11 +224,6 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             Some(path),
             args.force,
         )?);
-    }
-    if (args.ring.is_some() || args.rotate.is_some()) && capture.is_none() {
-        return Err(Failure::usage(
-            "--ring and --rotate need a capture: add -o FILE.cap",
-        ));
     }
     Ok((capture, exports))
 }
@@ -348,11 +349,11 @@ fn describe(args: &RecordArgs) -> String {
 fn summarize(finished: &Finished) {
     for source in &finished.sources {
         if let Some(note) = &source.note {
-            eprintln!("note: {note}");
+            say!("note: {note}");
         }
     }
     let sources: Vec<String> = finished.sources.iter().map(rate).collect();
-    eprintln!(
+    say!(
         "{} of {} in {:.1} s ({}), {} lost",
         quantity::plural(finished.samples, "sample"),
         match finished.counters.processes {
@@ -364,13 +365,13 @@ fn summarize(finished: &Finished) {
         quantity::count(finished.lost),
     );
     if finished.counters.kernel_hidden {
-        eprintln!(
+        say!(
             "note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions"
         );
     }
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
-        eprintln!("wrote {path} ({bytes}); see it with: profiler report {path}");
+        say!("wrote {path} ({bytes}); see it with: profiler report {path}");
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Longer than anybody records.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// `10`, `2.5s`, `150ms`, `10m`, `1h`: seconds if there is no unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is no duration; write 10, 2.5s, 150ms, 10m or 1h");
@@ -18,7 +21,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => number * 3600.0,
         _ => return Err(wrong()),
     };
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    // Times are counted in 64 bits of nanoseconds, from the start of the machine.
+    match duration > MAX_DURATION {
+        true => Err(format!("'{text}' is too long; a year is the most")),
+        false => Ok(duration),
+    }
 }
 
 /// `4096`, `64K`, `64M`, `1G`: bytes, by powers of 1024.
@@ -84,7 +92,16 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "s", "-1", "1d", "nan", "1e400", "inf"] {
+        for text in [
+            "",
+            "s",
+            "-1",
+            "1d",
+            "nan",
+            "1e400",
+            "inf",
+            "99999999999999999",
+        ] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

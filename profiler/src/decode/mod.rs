@@ -13,8 +13,8 @@ mod sideband;
 
 use bytes::Bytes;
 
-use crate::model::Cpu;
-use crate::model::raw::RawEvent;
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{Cpu, Lost, LostReason, Timestamp};
 
 /// Decodes records and counts what it can't.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,5 +45,47 @@ impl Decoder {
                 Err(sideband::Bad) => self.bad += 1,
             }
         }
+    }
+
+    /// Tells of the records that could not be decoded, if there were any, as lost at `at`.
+    pub fn losses(&self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        if self.bad > 0 {
+            out.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::Lost(Lost {
+                    cpu: None,
+                    from: at,
+                    to: at,
+                    count: self.bad,
+                    reason: LostReason::BadRecord,
+                }),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_can_not_be_decoded_are_lost_and_said_to_be() {
+        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        decoder.losses(Timestamp(1), &mut out);
+        decoder.record(Bytes::from_static(&[9; 20]), &mut out);
+        decoder.side_band(Cpu(1), &[1, 2, 3], &mut out);
+        assert_eq!(out, []);
+        decoder.losses(Timestamp(7), &mut out);
+        let [
+            RawEvent {
+                body: RawBody::Lost(lost),
+                ..
+            },
+        ] = &out[..]
+        else {
+            panic!("{out:?}");
+        };
+        assert_eq!((lost.count, lost.reason), (2, LostReason::BadRecord));
     }
 }

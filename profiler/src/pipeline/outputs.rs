@@ -19,37 +19,73 @@ pub struct Export {
     /// Where to; none: standard output.
     pub path: Option<PathBuf>,
     output: Box<dyn Write + Send>,
+    file: Option<NewFile>,
+}
+
+/// A file that was made for an output. It goes again unless it is kept, so that work that fails
+/// leaves nothing, and what it was to replace stays as it was.
+struct NewFile {
+    made: PathBuf,
+    /// The name it gets when it is complete.
+    path: PathBuf,
+    kept: bool,
+}
+
+impl NewFile {
+    fn keep(mut self) -> io::Result<()> {
+        if self.made != self.path {
+            std::fs::rename(&self.made, &self.path)?;
+        }
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // What can't be removed is at worst an incomplete file.
+            let _ = std::fs::remove_file(&self.made);
+        }
+    }
 }
 
 /// Opens the output before any work is done for it. A file that exists is replaced only with
-/// `force`, and never written through: what was there stays whole for those who have it open.
+/// `force`, when the new one is complete, and never written through: what was there stays whole for
+/// those who have it open.
 pub fn open_export(
     format: &'static Format,
     options: ExportOptions,
     path: Option<&Path>,
     force: bool,
 ) -> Result<Export, Failure> {
-    let output: Box<dyn Write + Send> = match path {
-        Some(path) => Box::new(create(path, force)?),
-        None => Box::new(io::stdout()),
+    let (output, file): (Box<dyn Write + Send>, _) = match path {
+        Some(path) => {
+            let (output, file) = create(path, force)?;
+            (Box::new(output), file)
+        }
+        None => (Box::new(io::stdout()), None),
     };
     Ok(Export {
         format,
         options,
         path: path.map(Path::to_owned),
         output,
+        file,
     })
 }
 
-fn create(path: &Path, force: bool) -> Result<File, Failure> {
-    let metadata = path.symlink_metadata();
-    if let Ok(metadata) = &metadata {
-        if !metadata.is_file() && !metadata.is_symlink() {
+fn create(path: &Path, force: bool) -> Result<(File, Option<NewFile>), Failure> {
+    let mut made = path.to_owned();
+    if let Ok(metadata) = path.symlink_metadata() {
+        let link = metadata.is_symlink();
+        if (link && is_descriptor(path)) || (!link && !metadata.is_file()) {
             // A pipe or terminal is written to as it is.
-            return OpenOptions::new()
-                .write(true)
-                .open(path)
-                .context(|| format!("failed to open {}", path.display()));
+            let file = OpenOptions::new().write(true).open(path);
+            return Ok((
+                file.context(|| format!("failed to open {}", path.display()))?,
+                None,
+            ));
         }
         if !force {
             let path = path.display();
@@ -57,13 +93,26 @@ fn create(path: &Path, force: bool) -> Result<File, Failure> {
                 "{path} exists already; use --force to replace it, or -o to name another file"
             )));
         }
-        std::fs::remove_file(path).context(|| format!("failed to replace {}", path.display()))?;
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        made.set_file_name(name);
     }
-    OpenOptions::new()
+    let file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .open(path)
-        .context(|| format!("failed to create {}", path.display()))
+        .open(&made)
+        .context(|| format!("failed to create {}", made.display()))?;
+    let path = path.to_owned();
+    let kept = false;
+    Ok((file, Some(NewFile { made, path, kept })))
+}
+
+/// Whether a path is one of the links that stand for open files, such as /dev/stdout. These are
+/// the machine's and are not to be replaced.
+fn is_descriptor(path: &Path) -> bool {
+    path.parent().is_some_and(|folder| {
+        ["/dev", "/dev/fd", "/proc/self/fd"].contains(&folder.to_string_lossy().as_ref())
+    })
 }
 
 /// Draws the flame graph of a capture, coloured by its difference from another one.
@@ -81,7 +130,17 @@ pub fn export_difference(
     };
     let image = export::flamegraph_differential(&before, &after, &title, &export.options)?;
     export.output.write_all(&image)?;
-    Ok(export.output.flush()?)
+    export.output.flush()?;
+    keep(export.file)
+}
+
+fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
+    for file in files {
+        let path = file.path.clone();
+        file.keep()
+            .context(|| format!("failed to replace {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn folded(
@@ -103,6 +162,7 @@ fn folded(
             options,
             path: None,
             output,
+            file: None,
         }],
     )?;
     let bytes = std::mem::take(&mut *text.0.lock().unwrap_or_else(PoisonError::into_inner));
@@ -134,10 +194,23 @@ pub fn export(
 ) -> Result<(), Failure> {
     let mut reader = Reader::open(capture)?;
     let tables = reader.load_tables()?;
-    let mut sinks: Vec<Box<dyn Sink + Send>> = exports
-        .into_iter()
-        .map(|e| export::open(e.format, e.options, Box::new(BufWriter::new(e.output))))
-        .collect();
+    let mut files = Vec::new();
+    let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
+    for Export {
+        format,
+        options,
+        output,
+        file,
+        ..
+    } in exports
+    {
+        sinks.push(export::open(
+            format,
+            options,
+            Box::new(BufWriter::new(output)),
+        ));
+        files.extend(file);
+    }
     let mut borrowed: Vec<&mut dyn Sink> = Vec::new();
     for sink in &mut sinks {
         borrowed.push(sink.as_mut());
@@ -146,5 +219,5 @@ pub fn export(
     for damage in reader.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
-    Ok(())
+    keep(files)
 }

@@ -173,6 +173,10 @@ struct Recording {
     resolver: Resolver,
     order: Order,
     scope: Scope,
+    /// The same for what has not been ordered yet. It may miss a child whose fork comes out of a
+    /// buffer that was drained a moment too early; then its files are opened only when they are
+    /// needed, and nothing is left out.
+    early_scope: Scope,
     capture: CaptureThread,
     path: PathBuf,
     marks: Option<Marks>,
@@ -191,6 +195,7 @@ struct Recording {
     samples: u64,
     lost: u64,
     interrupts: u32,
+    has_ring: bool,
     dumps: u32,
     sources: Vec<AttachedSource>,
     kernel_bytes: u64,
@@ -213,8 +218,8 @@ impl Recording {
             }
             None => None,
         };
-        let writer = Writer::create(path, request.create)?;
-        let created = Remove(Some(writer.path().to_owned()));
+        let has_ring = request.create.ring.is_some();
+        let mut writer = Writer::create(path, request.create)?;
         let scope = Scope::new(&probe.filter);
         let probe = Probe::attach(probe)?;
         let sources = probe.sources().to_vec();
@@ -223,7 +228,9 @@ impl Recording {
         resolve.session = Session {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             target: request.target,
-            command: std::env::args().collect(),
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
             started: Timestamp(at.0 + request.delay.as_nanos() as u64),
             ..machine()
         };
@@ -236,7 +243,6 @@ impl Recording {
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
             .ok();
-        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
         let command = match command {
             Some(stopped) => {
                 let shown = request.command.iter().flatten().next().map(|w| w.display());
@@ -252,7 +258,8 @@ impl Recording {
             }
             None => None,
         };
-        created.keep();
+        writer.publish()?;
+        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
         let started = Instant::now();
         // What came while we got ready counts, unless the beginning is not wanted at all.
         let from = if request.delay.is_zero() { at } else { now() };
@@ -260,6 +267,7 @@ impl Recording {
             probe: Some(probe),
             resolver,
             order: Order::new(MAX_PENDING),
+            early_scope: scope.clone(),
             scope,
             capture,
             path: path.to_owned(),
@@ -279,6 +287,7 @@ impl Recording {
             samples: 0,
             lost: 0,
             interrupts: 0,
+            has_ring,
             dumps: 0,
             sources,
             kernel_bytes,
@@ -320,7 +329,7 @@ impl Recording {
                     self.pass_on(Signal::TERM)?;
                     return Ok(End::Asked);
                 }
-                _ = signals.hangup.recv() => return Ok(End::Asked),
+                _ = hangup(&mut signals.hangup) => return Ok(End::Asked),
                 _ = signals.dump.recv() => self.dump(),
             }
         }
@@ -349,16 +358,25 @@ impl Recording {
     }
 
     fn dump(&mut self) {
-        self.dumps += 1;
+        if !self.has_ring {
+            log::warn!("SIGUSR2 writes out a ring, and this recording has none: see --ring");
+            return;
+        }
         let stem = self
             .path
             .file_stem()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let path = self
-            .path
-            .with_file_name(format!("{stem}-dump{}.cap", self.dumps));
+        // Those of earlier recordings stay.
+        let path = loop {
+            self.dumps += 1;
+            let name = format!("{stem}-dump{}.cap", self.dumps);
+            let path = self.path.with_file_name(name);
+            if path.symlink_metadata().is_err() {
+                break path;
+            }
+        };
         self.capture.dump(path);
     }
 
@@ -377,13 +395,9 @@ impl Recording {
     /// Takes what is in the kernel's buffers and opens files that may soon be gone.
     fn drain(&mut self) {
         let Some(probe) = &mut self.probe else { return };
-        let stats = probe.drain(&mut self.raw);
-        if stats.bad > 0 {
-            log::warn!("{} records of the kernel could not be decoded", stats.bad);
-        }
+        probe.drain(&mut self.raw);
         // Forks come before what the child does, whatever buffer they came in.
         self.raw.sort_by_key(|event| event.at);
-        self.scope.retain(&mut self.raw);
         let (from, mut samples) = (self.from, 0);
         self.raw.retain(|event| match event.body {
             RawBody::Sample(_) if event.at < from => false,
@@ -395,7 +409,9 @@ impl Recording {
         });
         self.samples += samples;
         for event in &self.raw {
-            self.resolver.notice(event);
+            if self.early_scope.admits(event) {
+                self.resolver.notice(event);
+            }
         }
         self.order.push(&mut self.raw);
     }
@@ -471,6 +487,7 @@ impl Recording {
         if self.capture.wants_new_epoch() {
             self.resolver.begin_epoch();
         }
+        self.scope.retain(due);
         self.resolver.resolve(due, &mut self.batches);
         self.resolver.poll_symbols(&mut self.batches);
         self.send();
@@ -519,15 +536,16 @@ impl Recording {
         self.live.clear();
         self.send();
         let counters = self.resolver.counters();
-        let totals = self.capture.finish()?;
-        // Said on the way already if it is trouble with the output; else it is the end's own.
-        let status = match end {
-            End::Failed(failure) => return Err(failure),
-            End::Command(status) => shell_status(status),
-            End::Asked | End::Duration | End::TargetGone => match &mut self.command {
-                Some(command) => outlive(command, signals).await?,
-                None => 0,
-            },
+        let totals = self.capture.finish();
+        let (end, totals) = match (end, totals) {
+            (End::Failed(failure), _) => return Err(fail(failure, self.command, signals).await),
+            (_, Err(error)) => return Err(fail(error.into(), self.command, signals).await),
+            (end, Ok(totals)) => (end, totals),
+        };
+        let status = match (end, &mut self.command) {
+            (End::Command(status), _) => shell_status(status),
+            (_, Some(command)) => outlive(command, signals).await?,
+            (_, None) => 0,
         };
         Ok(Finished {
             status,
@@ -539,6 +557,25 @@ impl Recording {
             capture: Some((self.path, totals.bytes)),
             kernel_bytes: self.kernel_bytes,
         })
+    }
+}
+
+/// The recording has failed. Its command may be worth more than that: it is not left alone, but
+/// the failure is said at once.
+async fn fail(failure: Failure, command: Option<RunningCommand>, signals: &mut Signals) -> Failure {
+    let Some(mut command) = command else {
+        return failure;
+    };
+    if !matches!(command.try_wait(), Ok(None)) {
+        return failure;
+    }
+    log::error!("{failure}; the command goes on without being recorded");
+    match outlive(&mut command, signals).await {
+        Ok(_) => Failure {
+            message: String::new(),
+            ..failure
+        },
+        Err(failure) => failure,
     }
 }
 
@@ -557,7 +594,7 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
             _ = tick.tick() => continue,
             _ = signals.interrupt.recv() => Signal::INT,
             _ = signals.terminate.recv() => Signal::TERM,
-            _ = signals.hangup.recv() => Signal::HUP,
+            _ = hangup(&mut signals.hangup) => Signal::HUP,
         };
         command
             .signal(signal)
@@ -569,7 +606,8 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
 struct Signals {
     interrupt: TokioSignal,
     terminate: TokioSignal,
-    hangup: TokioSignal,
+    /// None if it is ignored, as nohup asks: then it stays so, for the command too.
+    hangup: Option<TokioSignal>,
     dump: TokioSignal,
 }
 
@@ -578,28 +616,33 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: match is_ignored(Signal::HUP) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
             dump: signal(SignalKind::user_defined2())?,
         })
     }
 }
 
-/// Removes an output that was begun, if the recording never began.
-struct Remove(Option<PathBuf>);
-
-impl Remove {
-    fn keep(mut self) {
-        self.0 = None;
+/// A hang-up; never, if that is ignored.
+async fn hangup(signal: &mut Option<TokioSignal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
     }
 }
 
-impl Drop for Remove {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Nothing is lost by leaving an empty file.
-            let _ = std::fs::remove_file(path);
-        }
-    }
+/// Whether this process was started with a signal ignored. Source: proc(5), `SigIgn`.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
 fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure> {
@@ -671,10 +714,13 @@ fn thread_start(tid: Tid) -> Option<u64> {
     (!matches!(state, "Z" | "X")).then_some(started)
 }
 
-/// Whether a terminal's Ctrl-C reaches us, and so the command in our process group.
+/// Whether our terminal's Ctrl-C reaches us, and so the command in our process group; wherever
+/// standard input comes from.
 fn in_foreground() -> bool {
-    let stdin = io::stdin();
-    rustix::termios::tcgetpgrp(stdin.as_fd()).is_ok_and(|group| group == rustix::process::getpgrp())
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|tty| {
+        rustix::termios::tcgetpgrp(tty).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
 }
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.

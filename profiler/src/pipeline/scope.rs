@@ -11,7 +11,7 @@ use crate::model::{Pid, Tid};
 use crate::target::Filter;
 
 /// The processes of a recording.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Scope {
     /// None: all.
     pids: Option<FxHashSet<Pid>>,
@@ -36,11 +36,18 @@ impl Scope {
             .map(|pids| pids.iter().copied().collect())
     }
 
-    /// Removes the events of others; children of processes in the scope join it. `events` must be
-    /// in order of time, so that a fork is seen before what its child does.
+    /// Removes the events of others; see [`Scope::admits`].
     pub(super) fn retain(&mut self, events: &mut Vec<RawEvent>) {
-        let Some(pids) = &mut self.pids else { return };
-        events.retain(|event| match &event.body {
+        events.retain(|event| self.admits(event));
+    }
+
+    /// Whether an event concerns this scope; children of processes in it join. Events must come in
+    /// order of time, so that a fork is seen before what its child does.
+    pub(super) fn admits(&mut self, event: &RawEvent) -> bool {
+        let Some(pids) = &mut self.pids else {
+            return true;
+        };
+        match &event.body {
             RawBody::Fork {
                 pid, parent_pid, ..
             } => {
@@ -55,10 +62,13 @@ impl Scope {
             }
             RawBody::Comm { pid, .. } | RawBody::Exit { pid, .. } => pids.contains(pid),
             RawBody::Mmap(mmap) => pids.contains(&mmap.pid),
-            // What the kernel's own filter let through.
-            RawBody::Sample(_) => true,
+            // What the kernel's own filter let through, even if its fork was lost on the way.
+            RawBody::Sample(sample) => {
+                pids.insert(sample.pid);
+                true
+            }
             RawBody::Lost(_) | RawBody::Mark(_) | RawBody::Clock { .. } => true,
-        });
+        }
     }
 }
 
@@ -72,6 +82,7 @@ fn owner(tid: Tid) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::raw::{Comm, RawSample, RawStack};
     use crate::model::{Cpu, Timestamp};
 
     fn fork(parent: u32, child: u32) -> RawEvent {
@@ -113,6 +124,27 @@ mod tests {
         let mut events = vec![fork(1, 11), exit(11)];
         scope.retain(&mut events);
         assert_eq!(events, []);
+    }
+
+    #[test]
+    fn a_process_with_samples_is_inside_though_its_fork_was_lost() {
+        let mut scope = Scope::new(&Filter {
+            pids: vec![Pid(10)],
+            ..Filter::default()
+        });
+        let sample = event(RawBody::Sample(RawSample {
+            pid: Pid(12),
+            tid: Tid(12),
+            comm: Comm::default(),
+            cgroup: 0,
+            weight: 1,
+            source: 0,
+            kernel: RawStack::NONE,
+            user: RawStack::NONE,
+        }));
+        let mut events = vec![exit(12), sample, fork(12, 13), exit(12)];
+        scope.retain(&mut events);
+        assert_eq!(events.len(), 3);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl CaptureThread {
             .take()
     }
 
-    /// Writes what the ring holds to a file; trouble with it is reported by [`Self::trouble`].
+    /// Writes what the ring holds to a file. If that fails it is said, and the recording goes on.
     pub(super) fn dump(&self, path: PathBuf) {
         if self.queue.try_send(Message::Dump(path)).is_err() {
             log::warn!("the output is too slow: the ring is not written out; try again");
@@ -177,12 +177,23 @@ fn run(
     messages: Receiver<Message>,
     shared: &Shared,
 ) -> Result<Totals, CaptureError> {
+    let mut dumps: Vec<JoinHandle<()>> = Vec::new();
     loop {
         let result = match messages.recv_timeout(TICK) {
             Ok(Message::Batch(batch)) => writer.write(&batch),
-            Ok(Message::Dump(path)) => dump(&mut writer, &path),
+            Ok(Message::Dump(path)) => {
+                dumps.retain(|dump| !dump.is_finished());
+                dump(&mut writer, path).map(|started| dumps.extend(started))
+            }
             Err(RecvTimeoutError::Timeout) => writer.tick(Instant::now()),
-            Err(RecvTimeoutError::Disconnected) => return writer.finish(),
+            Err(RecvTimeoutError::Disconnected) => {
+                let totals = writer.finish();
+                for dump in dumps {
+                    // What went wrong in it has been said.
+                    let _ = dump.join();
+                }
+                return totals;
+            }
         };
         shared
             .wants_new_epoch
@@ -197,10 +208,29 @@ fn run(
     }
 }
 
-fn dump(writer: &mut Writer, path: &std::path::Path) -> Result<(), CaptureError> {
-    let (_, bytes, _) = writer.dump(path)?.run()?;
-    log::warn!("wrote the ring to {} ({bytes} bytes)", path.display());
-    Ok(())
+/// Copies the ring into a file, on a thread of its own. An error is one of the recording itself.
+fn dump(writer: &mut Writer, path: PathBuf) -> Result<Option<JoinHandle<()>>, CaptureError> {
+    let failed = |error: &dyn std::fmt::Display| log::warn!("the ring is not written out: {error}");
+    let dump = match writer.dump(&path) {
+        Ok(dump) => dump,
+        Err(error) => {
+            if let CaptureError::Write { path, .. } = &error
+                && path == writer.path()
+            {
+                return Err(error);
+            }
+            failed(&error);
+            return Ok(None);
+        }
+    };
+    let thread = std::thread::Builder::new().name("dump".into());
+    let started = thread.spawn(move || match dump.run() {
+        Ok((_, bytes, _)) => {
+            log::warn!("wrote the ring to {} ({bytes} bytes)", path.display());
+        }
+        Err(error) => failed(&error),
+    });
+    Ok(started.inspect_err(|error| failed(error)).ok())
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
 ));
 
 /// Most tasks that can be watched at a time: those of the filter and their living descendants.
-const WATCHED_TASKS: u32 = 16_384;
+pub(super) const WATCHED_TASKS: u32 = 16_384;
 
 /// What the kernel side is told before it is loaded.
 pub(super) struct Settings<'a> {

@@ -53,6 +53,7 @@ struct Reported {
 pub(super) struct LossMeter {
     last: Timestamp,
     reported: Vec<Reported>,
+    unfollowed: u64,
 }
 
 impl LossMeter {
@@ -61,16 +62,18 @@ impl LossMeter {
         LossMeter {
             last: now,
             reported: Vec::new(),
+            unfollowed: 0,
         }
     }
 
-    /// Adds what has been lost since the last call to `out`.
+    /// Adds what has been lost since the last call to `out`. Returns how many children of watched
+    /// tasks could not be followed since then: how many samples that costs nobody knows.
     pub(super) fn update(
         &mut self,
         counters: &[Vec<Counters>],
         now: Timestamp,
         out: &mut Vec<RawEvent>,
-    ) {
+    ) -> u64 {
         let cpus = counters.iter().map(Vec::len).max().unwrap_or(0);
         self.reported.resize(cpus, Reported::default());
         for (cpu, reported) in self.reported.iter_mut().enumerate() {
@@ -104,6 +107,8 @@ impl LossMeter {
             *reported = total;
         }
         self.last = now;
+        let unfollowed = counters.iter().flatten().map(|seen| seen.unfollowed).sum();
+        unfollowed - std::mem::replace(&mut self.unfollowed, unfollowed).min(unfollowed)
     }
 }
 
@@ -117,6 +122,20 @@ mod tests {
             skipped,
             ..Counters::default()
         }
+    }
+
+    #[test]
+    fn children_that_are_not_followed_are_told_once() {
+        let mut meter = LossMeter::new(Timestamp(5));
+        let unfollowed = |unfollowed| Counters {
+            unfollowed,
+            ..Counters::default()
+        };
+        let mut out = Vec::new();
+        let mut update = |counts: [u64; 2]| {
+            meter.update(&[counts.map(unfollowed).to_vec()], Timestamp(9), &mut out)
+        };
+        assert_eq!([update([2, 1]), update([2, 1]), update([2, 5])], [3, 0, 4]);
     }
 
     #[test]

@@ -207,6 +207,7 @@ impl Probe {
         if let Some(logger) = &mut self.logger {
             logger.flush();
         }
+        decoder.losses(now(), out);
         stats.events = out.len() - before;
         stats.unknown = decoder.unknown;
         stats.bad = decoder.bad;
@@ -218,7 +219,14 @@ impl Probe {
     /// these: they are in the side-band itself.
     pub fn losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>) {
         let counters = self.counters();
-        self.losses.update(&counters, now, out);
+        let unfollowed = self.losses.update(&counters, now, out);
+        if unfollowed > 0 {
+            log::warn!(
+                "{unfollowed} new processes or threads are not recorded, nor their children: {} are \
+                 followed already, which is the most",
+                load::WATCHED_TASKS
+            );
+        }
     }
 
     /// What each processor has seen of each source since attaching: `[source][processor]`.

@@ -39,7 +39,11 @@ enum Backing {
 impl Resolver {
     /// Reads what already runs.
     pub fn snapshot(&mut self, now: Timestamp) {
-        let listed = proc_fs::processes();
+        let mut listed = proc_fs::processes();
+        if self.scoped {
+            // One whose fork was lost is met with its first sample.
+            listed.retain(|&pid| self.processes.get(pid).is_some());
+        }
         for &pid in &listed {
             self.adopt(pid, now, None);
         }
@@ -61,6 +65,7 @@ impl Resolver {
 
     /// Reads some processes of those that already run.
     pub fn snapshot_of(&mut self, pids: &[Pid], now: Timestamp) {
+        self.scoped = true;
         for &pid in pids {
             self.adopt(pid, now, None);
         }
@@ -244,12 +249,12 @@ impl Resolver {
         }
     }
 
-    /// Reads /proc again after side-band events were lost.
+    /// Reads /proc again after side-band events were lost; later, if that was done a moment ago.
     pub(super) fn rescan(&mut self, now: Timestamp) {
-        if self
+        self.rescan_due = self
             .rescanned
-            .is_some_and(|at| at.elapsed() < RESCAN_INTERVAL)
-        {
+            .is_some_and(|at| at.elapsed() < RESCAN_INTERVAL);
+        if self.rescan_due {
             return;
         }
         self.rescanned = Some(Instant::now());
@@ -298,6 +303,7 @@ impl Resolver {
         let (pid, tid) = id;
         self.meet(pid, tid, comm, at);
         if exec {
+            self.processes.leave_one_thread(pid, at);
             let noticed = self.noticed_exec(pid, at);
             let (facts, root) = match noticed {
                 Some(noticed) => (noticed.facts, noticed.root),

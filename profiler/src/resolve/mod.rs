@@ -110,6 +110,10 @@ pub struct Resolver {
     kernel_interval: Duration,
     kernel_waiting: FxHashMap<u64, Instant>,
     rescanned: Option<Instant>,
+    /// Side-band events were lost since /proc was read.
+    rescan_due: bool,
+    /// Only some processes are recorded.
+    scoped: bool,
     tidied: Timestamp,
     last_event: (Timestamp, Instant),
 
@@ -164,6 +168,8 @@ impl Resolver {
             kernel_interval: KERNEL_INTERVAL,
             kernel_waiting: FxHashMap::default(),
             rescanned: None,
+            rescan_due: false,
+            scoped: false,
             tidied: began,
             last_event: (began, Instant::now()),
             names: Names::default(),
@@ -209,6 +215,9 @@ impl Resolver {
         self.poll_kernel(false);
         // Where nothing happens, files and roots of what has ended must not stay open either.
         let (at, seen) = self.last_event;
+        if self.rescan_due {
+            self.rescan(at);
+        }
         let now = Timestamp(at.0.saturating_add(seen.elapsed().as_nanos() as u64));
         if now.since(self.tidied) > TIDY_NS {
             self.tidy(now);

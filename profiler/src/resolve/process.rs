@@ -259,6 +259,30 @@ impl ProcessTable {
         }
     }
 
+    /// Notes that a process runs a new program. Whichever thread called exec has the process's id
+    /// from now on, even if the main thread had ended before, and is the only one.
+    pub(super) fn leave_one_thread(&mut self, pid: Pid, at: Timestamp) {
+        let main = Tid(pid.0);
+        let main_runs = self.threads.get(&main).is_some_and(|thread| !thread.exited);
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if process.threads == 1 && main_runs {
+            return;
+        }
+        process.threads = 1;
+        process.exited = None;
+        for (&tid, thread) in &mut self.threads {
+            if tid == main {
+                thread.exited = false;
+            } else if thread.pid == pid && !thread.exited {
+                thread.exited = true;
+                self.ended
+                    .push_back((at, Ended::Thread(tid, thread.started)));
+            }
+        }
+    }
+
     /// Drops what ended long enough before `now`.
     pub(super) fn expire(&mut self, now: Timestamp) {
         while let Some(&(at, ended)) = self.ended.front()
@@ -279,7 +303,8 @@ impl ProcessTable {
     fn drop_ended(&mut self, ended: Ended) {
         match ended {
             Ended::Process(pid, started) => {
-                let same = |process: &ProcessState| process.started == started;
+                let same =
+                    |process: &ProcessState| process.started == started && process.exited.is_some();
                 if self.processes.get(&pid).is_some_and(same) {
                     self.processes.remove(&pid);
                 }

@@ -19,6 +19,11 @@ pub struct User {
     pub home: PathBuf,
 }
 
+/// Nobody is known by the id that sudo has left.
+#[derive(Debug, thiserror::Error)]
+#[error("sudo was called by user {0}, who is not known here; name the command's user by --as")]
+pub struct UnknownUser(String);
+
 impl User {
     /// By login name or numeric id.
     pub fn find(name_or_id: &str) -> Option<User> {
@@ -34,11 +39,22 @@ impl User {
     }
 
     /// The user who called sudo, if sudo started us.
-    pub fn behind_sudo() -> Option<User> {
-        let uid = std::env::var("SUDO_UID").ok()?;
-        (uid != "0" && rustix::process::geteuid().is_root())
-            .then(|| User::find(&uid))
-            .flatten()
+    pub fn behind_sudo() -> Result<Option<User>, UnknownUser> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        std::env::var("SUDO_UID").map_or(Ok(None), |uid| User::behind(&uid))
+    }
+
+    /// The user with the id that sudo has left, unless that is root. One that can't be found must
+    /// not end up as root.
+    fn behind(uid: &str) -> Result<Option<User>, UnknownUser> {
+        match uid {
+            "0" => Ok(None),
+            uid => User::find(uid)
+                .map(Some)
+                .ok_or_else(|| UnknownUser(uid.to_owned())),
+        }
     }
 
     /// Ids of all groups that the user is in.
@@ -89,6 +105,13 @@ fn getent(database: &str, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_user_behind_sudo_is_not_root() {
+        assert_eq!(User::behind("0").unwrap(), None);
+        let error = User::behind("4294967200").unwrap_err().to_string();
+        assert!(error.contains("4294967200") && error.contains("--as"));
+    }
 
     #[test]
     fn finds_users_by_name_and_number() {

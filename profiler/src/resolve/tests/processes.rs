@@ -78,6 +78,65 @@ fn fork_inherits_and_exec_clears() {
     );
 }
 
+/// The main thread has ended before another one calls exec and takes its id.
+#[test]
+fn a_process_that_another_thread_renewed_lives_and_ends() {
+    let id = pid(30);
+    let (main, other) = (Tid(id), Tid(id + 1));
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, id, "before");
+    let new_thread = RawBody::Fork {
+        pid: Pid(id),
+        tid: other,
+        parent_pid: Pid(id),
+        parent_tid: main,
+    };
+    events.push(at(12, new_thread));
+    events.push(exit(13, id));
+    events.push(exec(14, id, "after"));
+    events.push(sample(15, id, "after", &[], &[]));
+    events.push(exit(16, id));
+    let reader = run(&mut resolver, events);
+    let exits = reader.events.iter().filter(|event| {
+        let Event::Process(event) = event else {
+            return false;
+        };
+        event.change == ProcessChange::Exited && event.at == Timestamp(16)
+    });
+    assert_eq!(exits.count(), 1);
+    let process = resolver.processes.get(Pid(id)).unwrap();
+    assert_eq!(process.exited, Some(Timestamp(16)));
+    resolver.processes.expire(Timestamp(10_000_000_000));
+    assert!(resolver.processes.get(Pid(id)).is_none());
+}
+
+#[test]
+fn losses_right_after_a_rescan_make_another_one_later() {
+    let mut resolver = Resolver::new(options()).unwrap();
+    let lost = |time| {
+        let reason = LostReason::SideBand;
+        let (cpu, from, to) = (None, Timestamp(time), Timestamp(time));
+        let count = 1;
+        at(
+            time,
+            RawBody::Lost(Lost {
+                cpu,
+                from,
+                to,
+                count,
+                reason,
+            }),
+        )
+    };
+    let mut out = Vec::new();
+    resolver.resolve(&mut vec![lost(10), lost(20)], &mut out);
+    assert_eq!(resolver.counters().rescans, 1);
+    std::thread::sleep(Duration::from_millis(1100));
+    resolver.poll_symbols(&mut out);
+    resolver.poll_symbols(&mut out);
+    assert_eq!(resolver.counters().rescans, 2);
+}
+
 #[test]
 fn a_cached_stack_equals_a_resolved_one() {
     let dir = TempDir::new("cached");
