@@ -160,10 +160,13 @@ fn by_name_of_command() -> Outcome {
     let Some(setting) = Setting::new("e2e_targets::by_name_of_command")? else {
         return Ok(());
     };
-    let program = setting.workload("chain.c")?;
+    // A name that no other process of the machine has.
+    let name = format!("only{}", std::process::id());
+    let program = setting.path(&name);
+    fs::copy(setting.workload("chain.c")?, &program)?;
     record_around(
         &setting,
-        &["--comm", "chain"],
+        &["--comm", &name],
         Command::new(program).arg("2000"),
     )
 }
