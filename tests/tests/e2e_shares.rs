@@ -175,7 +175,8 @@ fn threads_with_names() -> Outcome {
         total,
         recording.skipped_ns(),
         samples.len(),
-        0.04,
+        // Four sigma of 5,000 samples, and the time before the threads started.
+        0.06,
     )?;
     for (index, time) in busy.iter().enumerate() {
         let tid = tids["tids"][index].as_u64().ok_or("no tid")?;
