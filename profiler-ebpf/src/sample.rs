@@ -96,11 +96,11 @@ fn take(ctx: *mut c_void, source: u32, weight: u64, flags: u32, tick_ns: u64) ->
     counters.ticks += 1;
     // SAFETY: the helper takes no pointers.
     let now = unsafe { bpf_ktime_get_ns() };
-    if tick_ns != 0 {
-        note_tick(counters, now, tick_ns);
-    }
     let ids = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((ids >> 32) as u32, ids as u32);
+    if tick_ns != 0 {
+        note_tick(counters, now, tick_ns, tid == 0);
+    }
     if tid == 0 {
         counters.idle += 1;
         return 0;
@@ -225,9 +225,10 @@ fn claim_scratch() -> Option<*mut Scratch> {
 ///
 /// The timer keeps its phase: ticks are due on a grid of whole periods. If ticks in between were
 /// skipped because a BPF program was running, the timer itself was on time, and so is this tick. If
-/// the processor took no interrupts, this tick is late, by any fraction of a period.
+/// the processor took no interrupts, this tick is late, by any fraction of a period. A processor
+/// that is idle now was so, for all one knows, before: nothing that ran was missed.
 #[inline(always)]
-fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64) {
+fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, idle: bool) {
     // How far from its due time a tick may be and still count as on time.
     let slack = tick_ns / 16;
     let gap = now.saturating_sub(counters.last_due_ns);
@@ -238,7 +239,7 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64) {
     }
     let periods = (gap + slack) / tick_ns;
     let on_time = gap + slack - periods * tick_ns <= 2 * slack;
-    if on_time && periods <= MOST_SKIPPED + 1 {
+    if on_time && !idle && periods <= MOST_SKIPPED + 1 {
         counters.last_due_ns = now;
         counters.skipped += periods - 1;
     } else {

@@ -693,4 +693,15 @@ fn processors_that_go_and_come_are_sampled() {
     let after = probe.counters()[0][1];
     let skipped = after.skipped - before.skipped;
     assert!(skipped < 500, "{before:?} {after:?}");
+
+    // Away and back before anybody looks, as in a suspend: online, and its clock stands still.
+    fs::write(switch, "0").unwrap();
+    fs::write(switch, "1").unwrap();
+    probe.drain(&mut Vec::new());
+    let looks = (0..40).take_while(|_| {
+        std::thread::sleep(half_a_second);
+        !probe.update_cpus().unwrap()
+    });
+    assert!(looks.count() < 40, "nobody noticed");
+    assert!(samples_of(record(&mut probe, half_a_second), 1) > 0);
 }

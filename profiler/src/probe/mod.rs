@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use profiler_common::control::{Counters, MAX_SOURCES, WATCH_PROCESS};
 use rustix::{
     event::epoll,
@@ -39,6 +39,9 @@ use crate::decode::Decoder;
 use crate::model::raw::RawEvent;
 use crate::model::{Cpu, Pid, Timestamp};
 use crate::target::Filter;
+
+/// A clock that ticks on does so within this time, however busy the machine.
+const MIN_PATIENCE_NS: u64 = 3_000_000_000;
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -84,6 +87,8 @@ pub struct Probe {
     epoll: OwnedFd,
     sizes: Sizes,
     losses: LossMeter,
+    /// Side-band records of processors that have gone, not decoded yet.
+    left: Vec<(u32, Bytes)>,
     buffer: BytesMut,
 }
 
@@ -101,6 +106,9 @@ struct CpuProbe {
     ring: Ring,
     /// None while the processor is offline.
     side_band: Option<SideBand>,
+    /// Ticks of its clock when last looked at, and when they last differed.
+    ticks: u64,
+    ticked: Timestamp,
 }
 
 impl Probe {
@@ -127,6 +135,8 @@ impl Probe {
                 samplers: Vec::new(),
                 ring: Ring::create(sizes.ring_bytes)?,
                 side_band: Some(SideBand::open(cpu, sizes.side_band_bytes)?),
+                ticks: 0,
+                ticked: now(),
             });
         }
 
@@ -164,6 +174,7 @@ impl Probe {
                 .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?,
             sizes,
             losses: LossMeter::new(now()),
+            left: Vec::new(),
             buffer: BytesMut::new(),
         };
         for cpu in &probe.cpus {
@@ -194,6 +205,10 @@ impl Probe {
         let before = out.len();
         let mut stats = DrainStats::default();
         let mut decoder = Decoder::default();
+        for (cpu, records) in self.left.drain(..) {
+            stats.side_band_bytes += records.len();
+            decoder.side_band(Cpu(cpu), &records, out);
+        }
         for cpu in &mut self.cpus {
             if let Some(side_band) = &mut cpu.side_band {
                 let records = side_band.take();
@@ -239,10 +254,15 @@ impl Probe {
     pub fn update_cpus(&mut self) -> Result<bool, ProbeError> {
         let online = hotplug::online()?;
         let mut changed = false;
+        self.note_ticks(now());
+        let patience_ns = self.patience_ns();
         for cpu in &mut self.cpus {
-            if cpu.side_band.is_some() && !online.contains(&cpu.cpu) {
+            let stands_still = patience_ns.is_some_and(|ns| now().since(cpu.ticked) >= ns);
+            if cpu.side_band.is_some() && (stands_still || !online.contains(&cpu.cpu)) {
                 cpu.samplers.clear();
-                cpu.side_band = None;
+                if let Some(mut side_band) = cpu.side_band.take() {
+                    self.left.push((cpu.cpu, side_band.take()));
+                }
                 changed = true;
             }
         }
@@ -279,6 +299,29 @@ impl Probe {
 }
 
 impl Probe {
+    /// Looks whether the clocks of all processors go.
+    fn note_ticks(&mut self, now: Timestamp) {
+        let Some(clock) = self.sources.iter().position(Plan::always_ticks) else {
+            return;
+        };
+        let counters = self.counters();
+        for cpu in &mut self.cpus {
+            let counter = counters[clock].get(cpu.cpu as usize);
+            let ticks = counter.map_or(0, |counter| counter.ticks);
+            if std::mem::replace(&mut cpu.ticks, ticks) != ticks || cpu.side_band.is_none() {
+                cpu.ticked = now;
+            }
+        }
+    }
+
+    /// How long a clock may stand still. The kernel ends the events of a processor that goes
+    /// offline, and gives none to one that has come back before anybody looked (in a suspend): it
+    /// is online, and its clock stands still.
+    fn patience_ns(&self) -> Option<u64> {
+        let clock = self.sources.iter().find(|plan| plan.always_ticks())?;
+        Some((3 * clock.kernel_period()).max(MIN_PATIENCE_NS))
+    }
+
     fn install_rings(&self) -> Result<(), ProbeError> {
         let rings: Vec<_> = self
             .cpus
@@ -325,6 +368,7 @@ impl Probe {
         let index = match known {
             Some(index) => {
                 self.cpus[index].side_band = side_band;
+                self.cpus[index].ticked = now();
                 index
             }
             None => {
@@ -334,6 +378,8 @@ impl Probe {
                     samplers: Vec::new(),
                     ring,
                     side_band,
+                    ticks: 0,
+                    ticked: now(),
                 });
                 self.install_rings()?;
                 self.cpus.len() - 1

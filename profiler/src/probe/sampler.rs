@@ -141,6 +141,11 @@ impl Plan {
         }
     }
 
+    /// Whether its program runs on every processor all the time, idle ones included.
+    pub(super) fn always_ticks(&self) -> bool {
+        self.kernel_period() != 0 && self.attached.name == CPU_CLOCK.name
+    }
+
     /// Name of the kernel-side program of the source with this index.
     pub(super) fn program(&self, index: usize) -> String {
         match self.event {

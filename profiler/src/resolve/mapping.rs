@@ -107,7 +107,6 @@ impl Mappings {
     }
 
     /// All ranges, ordered by address.
-    #[cfg(test)]
     pub(super) fn ranges(&self) -> &[CodeRange] {
         &self.ranges
     }

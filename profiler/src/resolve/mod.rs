@@ -38,8 +38,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{
-    Batch, Clock, Event, FrameKind, Mark, Pid, Sample, Session, Source, SourceId, StackEnd,
-    StackId, Timestamp, Unit, UnknownReason,
+    Batch, Clock, Event, FrameKind, Lost, LostReason, Mark, Pid, Sample, Session, Source, SourceId,
+    StackEnd, StackId, Timestamp, Unit, UnknownReason,
 };
 
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
@@ -296,6 +296,14 @@ impl Resolver {
                     self.processes
                         .announce_thread(sample.tid, Some(comm), &mut self.epoch);
                 let Some(thread) = thread else {
+                    // `meet` has just made it known; should it ever not, that is told.
+                    self.push(Event::Lost(Lost {
+                        cpu: Some(event.cpu),
+                        from: at,
+                        to: at,
+                        count: 1,
+                        reason: LostReason::BadRecord,
+                    }));
                     return;
                 };
                 let kernel = self.kernel_stack(&sample.kernel.bytes);
@@ -315,7 +323,7 @@ impl Resolver {
                 }));
             }
             RawBody::Lost(lost) => {
-                if lost.reason == crate::model::LostReason::SideBand {
+                if lost.reason == LostReason::SideBand {
                     self.rescan(at);
                 }
                 self.push(Event::Lost(lost));

@@ -53,6 +53,8 @@ pub(super) struct ProcessState {
     pub(super) exited: Option<Timestamp>,
     /// Under which id it was announced, in which epoch; none after a change.
     announced: Option<(u32, ProcessId)>,
+    /// Epoch and generation of the mappings that were announced last.
+    pub(super) mapped: Option<(u32, u64)>,
 }
 
 impl ProcessState {
@@ -71,6 +73,7 @@ impl ProcessState {
             threads: 0,
             exited: None,
             announced: None,
+            mapped: None,
         }
     }
 
@@ -93,6 +96,7 @@ impl ProcessState {
             threads: 0,
             exited: None,
             announced: None,
+            mapped: None,
             ..self.clone()
         }
     }

@@ -63,6 +63,7 @@ impl Resolver {
             return None;
         }
         let generation = self.processes.get(pid)?.mappings.generation();
+        self.announce_mappings(pid, generation);
         let key = (generation, hash(bytes, self.seed));
         if let Some(&found) = self.stacks.get(&key) {
             self.counters.stacks_known += 1;
@@ -95,6 +96,24 @@ impl Resolver {
         let found = Found { stack: stack?, cut };
         self.remember(key, found);
         Some(found)
+    }
+
+    /// Announces the mappings of a process with its first stack of an epoch, and when they have
+    /// changed: a stack that is known from a process with the same mappings does not meet them.
+    fn announce_mappings(&mut self, pid: Pid, generation: u64) {
+        let now = Some((self.epoch.number, generation));
+        let Some(process) = self.processes.get_mut(pid) else {
+            return;
+        };
+        if std::mem::replace(&mut process.mapped, now) == now {
+            return;
+        }
+        let mappings = process.mappings.clone();
+        if let Some(process) = self.processes.announce(pid, &mut self.epoch) {
+            for range in mappings.ranges() {
+                self.epoch.mapping(process, range);
+            }
+        }
     }
 
     /// The kernel stack of a sample.
@@ -145,9 +164,6 @@ impl Resolver {
     }
 
     fn user_frame(&mut self, pid: Pid, range: &CodeRange, address: u64, leaf: bool) -> FrameId {
-        if let Some(process) = self.processes.announce(pid, &mut self.epoch) {
-            self.epoch.mapping(process, range);
-        }
         let module = &range.module;
         let at = match module.kind {
             ModuleKind::Jit | ModuleKind::Unknown => address,
