@@ -54,8 +54,10 @@ pub struct Counters {
     pub unfollowed: u64,
     /// Clocks only: when the last tick was due.
     pub last_due_ns: u64,
+    /// Clocks only: 1 if the last tick found the processor idle.
+    pub last_idle: u64,
     /// Tracepoints only: hits since the last sample.
     pub since_sample: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 96);
+const _: () = assert!(size_of::<Counters>() == 104);

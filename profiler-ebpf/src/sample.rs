@@ -226,12 +226,15 @@ fn claim_scratch() -> Option<*mut Scratch> {
 /// The timer keeps its phase: ticks are due on a grid of whole periods. If ticks in between were
 /// skipped because a BPF program was running, the timer itself was on time, and so is this tick. If
 /// the processor took no interrupts, this tick is late, by any fraction of a period. A processor
-/// that is idle now was so, for all one knows, before: nothing that ran was missed.
+/// that was idle before or is idle now was so, for all one knows, in between (a hypervisor may let
+/// the clock of an idle processor wait): nothing that ran was missed.
 #[inline(always)]
 fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, idle: bool) {
     // How far from its due time a tick may be and still count as on time.
     let slack = tick_ns / 16;
     let gap = now.saturating_sub(counters.last_due_ns);
+    let was_idle = counters.last_idle != 0;
+    counters.last_idle = u64::from(idle);
     // The usual case, and the first tick ever, without a division.
     if counters.last_due_ns == 0 || gap <= tick_ns + slack {
         counters.last_due_ns = now;
@@ -239,7 +242,7 @@ fn note_tick(counters: &mut Counters, now: u64, tick_ns: u64, idle: bool) {
     }
     let periods = (gap + slack) / tick_ns;
     let on_time = gap + slack - periods * tick_ns <= 2 * slack;
-    if on_time && !idle && periods <= MOST_SKIPPED + 1 {
+    if on_time && !idle && !was_idle && periods <= MOST_SKIPPED + 1 {
         counters.last_due_ns = now;
         counters.skipped += periods - 1;
     } else {

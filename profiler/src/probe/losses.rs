@@ -12,7 +12,8 @@
 //! did not. Ticks missing before one that is late are not losses: the processor took no interrupts
 //! (it had been taken away by a hypervisor, was offline, slept), so nothing ran that could have been
 //! sampled. (A late tick can be on time by chance, one in eight; gaps of more than 16 periods never
-//! count.) Idle processors tick as well and are counted as idle. Counters of hardware and of
+//! count.) Idle processors tick as well and are counted as idle;
+//! what is missing next to an idle tick is no loss either. Counters of hardware and of
 //! frequency mode have no known next tick; nothing is estimated for them.
 
 use aya::{
