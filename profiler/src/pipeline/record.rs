@@ -17,7 +17,7 @@ use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{Batch, Cpu, Event, Session, Tid, Timestamp};
 use crate::order::Order;
-use crate::probe::{AttachedSource, Probe, ProbeOptions};
+use crate::probe::{AttachedSource, Probe, ProbeOptions, now};
 use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand, shell_status};
 use crate::target::user::User;
@@ -94,11 +94,10 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         .clone()
         .unwrap_or_else(|| scratch.path.clone());
     let exports = std::mem::take(&mut request.exports);
-    let started = now();
     let mut finished = record(request, &capture)?;
     if !exports.is_empty() {
         outputs::export(&capture, |_| TimeRange::ALL, exports)
-            .map_err(|failure| scratch.keep(failure, started))?;
+            .map_err(|failure| scratch.keep(failure))?;
     }
     if scratch.used {
         finished.capture = None;
@@ -135,7 +134,7 @@ impl Scratch {
     }
 
     /// The export failed: what was recorded is not thrown away.
-    fn keep(&self, failure: Failure, _started: Timestamp) -> Failure {
+    fn keep(&self, failure: Failure) -> Failure {
         if !self.used {
             return failure;
         }
@@ -753,9 +752,4 @@ fn machine() -> Session {
         cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
         ..Session::default()
     }
-}
-
-fn now() -> Timestamp {
-    let time = clock_gettime(ClockId::Monotonic);
-    Timestamp(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

@@ -462,7 +462,8 @@ fn has_tracepoints(sources: &[SourceSpec]) -> bool {
         .any(|source| matches!(source.event, EventSpec::Tracepoint { .. }))
 }
 
-fn now() -> Timestamp {
+/// The time on the clock of all events.
+pub fn now() -> Timestamp {
     let time = clock_gettime(ClockId::Monotonic);
     let ns = time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec;
     Timestamp(ns.cast_unsigned())

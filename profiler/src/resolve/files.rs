@@ -100,20 +100,22 @@ impl Root {
     pub(super) fn open(&self, path: &str) -> Result<(File, Stat), OpenError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let path = path.trim_start_matches('/');
-        open_checked(rustix::fs::openat2(
-            &self.dir,
-            path,
-            flags,
-            Mode::empty(),
-            inside,
-        ))
+        self.open_below(path, flags, inside)
     }
 
     /// Opens a regular file below this root that no symbolic link leads to.
     pub(super) fn open_without_links(&self, path: &str) -> Result<(File, Stat), OpenError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        self.open_below(path, flags, inside)
+    }
+
+    fn open_below(
+        &self,
+        path: &str,
+        flags: OFlags,
+        inside: ResolveFlags,
+    ) -> Result<(File, Stat), OpenError> {
         let path = path.trim_start_matches('/');
         open_checked(rustix::fs::openat2(
             &self.dir,
