@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), no_std)]
 
+pub mod call;
 pub mod control;
 pub mod sample;
 

@@ -17,6 +17,7 @@ pub mod pipeline;
 pub mod probe;
 pub mod resolve;
 pub mod target;
+pub mod trace;
 pub mod view;
 pub mod wire;
 

@@ -20,13 +20,14 @@ const MODULES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("wire", &[]),
     ("target", &["model"]),
+    ("trace", &["model"]),
     ("decode", &["model"]),
     ("order", &["model"]),
     ("unwind", &["model"]),
     ("capture", &["model"]),
     ("derive", &["model"]),
-    ("probe", &["model", "target", "unwind", "decode"]),
-    ("resolve", &["model", "target", "unwind"]),
+    ("probe", &["model", "target", "trace", "unwind", "decode"]),
+    ("resolve", &["model", "target", "trace", "unwind"]),
     ("import", &["model", "derive", "wire"]),
     ("export", &["model", "derive", "wire"]),
     ("serve", &["model", "derive", "wire"]),
@@ -46,13 +47,13 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING_BUT_CLI: &[&str] = &[
-    "model", "error", "wire", "target", "decode", "order", "unwind", "capture", "derive", "probe",
-    "resolve", "import", "export", "serve", "view", "session",
+    "model", "error", "wire", "target", "trace", "decode", "order", "unwind", "capture", "derive",
+    "probe", "resolve", "import", "export", "serve", "view", "session",
 ];
 
 const EVERYTHING: &[&str] = &[
-    "model", "error", "wire", "target", "decode", "order", "unwind", "capture", "derive", "probe",
-    "resolve", "import", "export", "serve", "view", "session", "pipeline", "cli",
+    "model", "error", "wire", "target", "trace", "decode", "order", "unwind", "capture", "derive",
+    "probe", "resolve", "import", "export", "serve", "view", "session", "pipeline", "cli",
 ];
 
 /// Folders with sources.

@@ -143,6 +143,7 @@ impl<'t> Announcer<'t> {
                 }
             }
             Event::Mark(mark) => mark.text = self.string(mark.text),
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return None,
             Event::Clock(_) | Event::Lost(_) => {}
         }
         Some(event)

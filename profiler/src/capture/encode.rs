@@ -47,6 +47,7 @@ impl DefinitionEncoder {
     pub(super) fn push(&mut self, item: &Definition) {
         self.fields.clear();
         let kind = match item {
+            Definition::Traced(..) => return,
             Definition::Session(session) => {
                 self.session(session);
                 definition::SESSION
@@ -302,6 +303,7 @@ impl EventEncoder {
             Event::Mark(_) => event::MARK,
             Event::Clock(_) => event::CLOCK,
             Event::Lost(_) => event::LOST,
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return,
         };
         // The fields of no event reach 128 bytes, so that the length is one byte.
         self.payload.push(kind as u8);
@@ -310,6 +312,7 @@ impl EventEncoder {
         let difference = at.wrapping_sub(self.previous_ns) as i64;
         self.previous_ns = at;
         match item {
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => {}
             Event::Sample(sample) => self.sample(difference, sample),
             Event::Process(change) => self.process(difference, change),
             Event::Mark(mark) => {

@@ -412,6 +412,7 @@ pub(super) fn shift_event(event: &mut Event, shift_ns: u64) {
         Event::Mark(mark) => [Some(&mut mark.at), None],
         Event::Clock(clock) => [Some(&mut clock.monotonic), None],
         Event::Lost(lost) => [Some(&mut lost.from), Some(&mut lost.to)],
+        Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => [None, None],
     };
     for time in times.into_iter().flatten() {
         *time = shifted(*time, shift_ns);

@@ -123,6 +123,7 @@ impl Reader {
                     "sample"
                 }
                 Event::Process(_) => "process",
+                Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => "call",
                 Event::Mark(_) => "mark",
                 Event::Clock(clock) => {
                     summary.clock.get_or_insert(*clock);

@@ -107,7 +107,8 @@ impl Translation {
             | Definition::Mapping(..)
             | Definition::Function(..)
             | Definition::Symbol(..)
-            | Definition::Code(_) => {}
+            | Definition::Code(_)
+            | Definition::Traced(..) => {}
         }
     }
 
@@ -131,6 +132,7 @@ impl Translation {
                 }
             }
             Event::Mark(mark) => mark.text = self.strings.get(mark.text)?,
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return None,
             Event::Clock(_) | Event::Lost(_) => {}
         }
         Some(event)
@@ -158,7 +160,10 @@ impl IdGuard {
             Definition::Function(id, _) => (6, id.get()),
             Definition::Frame(id, _) => (7, id.get()),
             Definition::Stack(id, _) => (8, id.get()),
-            Definition::Session(_) | Definition::Symbol(..) | Definition::Code(_) => return true,
+            Definition::Session(_)
+            | Definition::Symbol(..)
+            | Definition::Code(_)
+            | Definition::Traced(..) => return true,
         };
         self.0[kind] = self.0[kind].saturating_add(1);
         id <= self.0[kind].saturating_add(MAX_MISSING)

@@ -556,6 +556,7 @@ fn kind_index(event: &Event) -> usize {
         Event::Mark(_) => 2,
         Event::Clock(_) => 3,
         Event::Lost(_) => 4,
+        Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => 4,
     }
 }
 

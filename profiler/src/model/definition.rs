@@ -31,6 +31,8 @@ pub enum Definition {
     Symbol(FrameId, Symbol),
     /// Bytes of code, for views that disassemble.
     Code(Code),
+    /// How a function is traced. Announced anew when that changes.
+    Traced(FunctionId, Traced),
 }
 
 /// Where and how a recording was made.
@@ -254,4 +256,50 @@ pub struct Code {
     pub address: u64,
     /// The instructions.
     pub bytes: Arc<[u8]>,
+}
+
+/// How a function is traced, and what its values are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Traced {
+    /// A function or a marker in the code.
+    pub kind: TracedKind,
+    /// Distance of the entry's probe from the function's first instruction.
+    pub entry_offset: u32,
+    /// How its exits are seen.
+    pub returns: ReturnMode,
+    /// What one call costs the target, as predicted when the probes were placed.
+    pub cost_ns: u32,
+    /// Its parameters, in the order of the values of [`super::CallEdge::Enter`].
+    pub parameters: Box<[Parameter]>,
+    /// Type of its result.
+    pub result: Option<StringId>,
+}
+
+/// What is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TracedKind {
+    /// A function.
+    Function,
+    /// A statically defined marker (USDT): the function's name is `provider:name`.
+    Marker,
+}
+
+/// How the exits of a function are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReturnMode {
+    /// Not at all: entries only.
+    None,
+    /// By the kernel's return probe, which replaces the return address.
+    Uretprobe,
+    /// By a probe on each instruction that leaves the function.
+    Instructions,
+}
+
+/// A parameter of a traced function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Parameter {
+    /// Its name; without debug information the register's.
+    pub name: StringId,
+    /// Its type, if known.
+    pub kind: Option<StringId>,
 }

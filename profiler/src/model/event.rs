@@ -4,10 +4,18 @@ use super::definition::Definition;
 use super::id::*;
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A sample of a running thread.
     Sample(Sample),
+    /// A traced function was entered or left.
+    Call(Call),
+    /// An exception was thrown, a panic began.
+    Throw(Throw),
+    /// How often a traced function was called, by the kernel's own count.
+    CallCount(CallCount),
+    /// Calls in this time are not in the recording.
+    Gap(Gap),
     /// A process or thread changed.
     Process(ProcessEvent),
     /// A marker set by a person or by the profiler.
@@ -19,10 +27,15 @@ pub enum Event {
 }
 
 impl Event {
-    /// When it happened (for [`Lost`]: the end of the time it speaks of).
+    /// When it happened (for [`Lost`], [`Gap`] and [`CallCount`]: the end of the time they speak
+    /// of).
     pub fn at(&self) -> Timestamp {
         match self {
             Event::Sample(sample) => sample.at,
+            Event::Call(call) => call.at,
+            Event::Throw(throw) => throw.at,
+            Event::CallCount(count) => count.to,
+            Event::Gap(gap) => gap.to,
             Event::Process(event) => event.at,
             Event::Mark(mark) => mark.at,
             Event::Clock(clock) => clock.monotonic,
@@ -52,6 +65,156 @@ pub struct Sample {
     pub weight: u64,
     /// What made it.
     pub source: SourceId,
+}
+
+/// A traced function was entered or left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// When.
+    pub at: Timestamp,
+    /// On which thread.
+    pub thread: ThreadId,
+    /// Where.
+    pub cpu: Cpu,
+    /// Which function.
+    pub function: FunctionId,
+    /// How many traced calls enclose it on its stack; 0 for the outermost.
+    pub depth: u32,
+    /// Entered or left.
+    pub edge: CallEdge,
+}
+
+/// Which end of a call it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallEdge {
+    /// Entered; an [`CallEdge::Exit`] of the same function at the same depth of this thread follows,
+    /// unless the recording ends first. With its arguments, if they were asked for.
+    Enter(Option<Box<[Value]>>),
+    /// Left. The calls of a stack are strictly nested: the exits of enclosed calls come before.
+    Exit(Box<Exit>),
+    /// Passed; no exit is watched (a function traced at its entry only, a USDT marker).
+    Hit(Option<Box<[Value]>>),
+}
+
+/// How a call ended. Says all about the call, so that a consumer needs no stacks of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exit {
+    /// When it was entered.
+    pub began: Timestamp,
+    /// Its duration less that of the traced calls directly in it.
+    pub self_ns: u64,
+    /// How it was left.
+    pub how: ExitKind,
+    /// What it returned, if that was asked for and it returned.
+    pub result: Option<Value>,
+    /// Without an [`CallEdge::Enter`] of its own, because only calls of a least duration are recorded:
+    /// its arguments.
+    pub whole: Option<Box<[Value]>>,
+}
+
+/// How a function was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitKind {
+    /// By returning, or by a tail call.
+    Return,
+    /// By an exception that passed through; its type, if it is known.
+    Exception(Option<StringId>),
+    /// The thread or process ended, or runs another program.
+    Terminated,
+    /// The exit itself was not seen (longjmp, a lost record): it had been left at this time at the
+    /// latest.
+    Inferred,
+}
+
+/// A value in a program, as its type says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A signed integer.
+    Signed(i64),
+    /// An unsigned integer.
+    Unsigned(u64),
+    /// A floating-point number.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A character.
+    Char(char),
+    /// One of an enumeration's names, with its number.
+    Named(Box<str>, i64),
+    /// An address.
+    Pointer(u64),
+    /// Text, and whether that is only its beginning.
+    Text(Box<str>, bool),
+    /// Named parts.
+    Struct(Box<[(Box<str>, Value)]>),
+    /// An address that could not be read.
+    Unreadable(u64),
+    /// A value that can't be had where the probe is (floating-point registers).
+    Unavailable,
+}
+
+/// An exception was thrown, a panic began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Throw {
+    /// When.
+    pub at: Timestamp,
+    /// On which thread.
+    pub thread: ThreadId,
+    /// Where.
+    pub cpu: Cpu,
+    /// Its type: `std::runtime_error`, `Rust panic`.
+    pub kind: StringId,
+    /// The code that threw.
+    pub thrower: Option<FrameId>,
+}
+
+/// The kernel's own count of a function's calls since the last such event. Exact whatever became of
+/// the records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallCount {
+    /// Which function.
+    pub function: FunctionId,
+    /// Since when.
+    pub from: Timestamp,
+    /// Until when.
+    pub to: Timestamp,
+    /// Entries (for a function traced at its entry only: hits).
+    pub entries: u64,
+    /// Exits.
+    pub exits: u64,
+    /// Records lost for want of room.
+    pub lost: u64,
+    /// Calls left out because of a limit on depth, duration or rate.
+    pub left_out: u64,
+}
+
+/// Calls in this time are not in the recording, or not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Not before.
+    pub from: Timestamp,
+    /// Not after.
+    pub to: Timestamp,
+    /// Of which function; none: of all that are traced in the process.
+    pub function: Option<FunctionId>,
+    /// In which process; none: in all.
+    pub process: Option<ProcessId>,
+    /// Why.
+    pub reason: GapReason,
+}
+
+/// Why calls are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum GapReason {
+    /// The code was mapped, or the process began, before the probes could be attached.
+    NotYetAttached = 1,
+    /// Over budget: exits are not watched any more, entries are.
+    NoReturns = 2,
+    /// Over budget: watched only a part of the time; this is one of the other parts.
+    DutyCycle = 3,
+    /// Over budget: not watched any more.
+    Detached = 4,
 }
 
 /// Why a stack has no more frames.
@@ -161,10 +324,14 @@ pub enum LostReason {
     SlowOutput = 6,
     /// The kernel side sent a record that could not be decoded.
     BadRecord = 7,
+    /// A record of a traced call found no room in its ring buffer.
+    CallRingFull = 8,
+    /// An exit without an entry: the call began before its probe was attached, or its entry was lost.
+    Unmatched = 9,
 }
 
 /// What one step of the walk hands to the next: definitions, then the events that use them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Ids start anew when this changes; the first epoch is 0.
     pub epoch: u32,

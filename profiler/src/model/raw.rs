@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use profiler_common::COMM_LEN;
 
-use super::event::{Lost, StackEnd};
+use super::event::{GapReason, Lost, StackEnd};
 use super::id::*;
 
 /// Something the kernel told.
@@ -24,6 +24,12 @@ pub struct RawEvent {
 pub enum RawBody {
     /// A sample.
     Sample(RawSample),
+    /// A probe of a traced function was hit.
+    Call(RawCall),
+    /// What the kernel counted of a probe since the last such event.
+    CallCount(RawCallCount),
+    /// Calls in this time are missing.
+    Gap(RawGap),
     /// A thread or process was created (`pid == parent_pid` for a thread).
     Fork {
         /// Process of the new thread.
@@ -116,6 +122,80 @@ pub struct RawSample {
     pub kernel: RawStack,
     /// User stack.
     pub user: RawStack,
+}
+
+/// A hit of a probe. See [`profiler_common::call::CallHead`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawCall {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Index of the probe.
+    pub probe: u32,
+    /// What it was.
+    pub edge: RawEdge,
+    /// Records of this processor were lost before this one.
+    pub after_loss: bool,
+    /// 0: the thread's own stack; else a goroutine.
+    pub stack: u32,
+    /// Where the return address lies.
+    pub sp: u64,
+    /// The return address, where the record has it.
+    pub caller: Option<u64>,
+    /// For [`RawEdge::Whole`]: when it was entered.
+    pub began: Option<Timestamp>,
+    /// Items of the values fetched, as the kernel side wrote them.
+    pub items: Bytes,
+}
+
+/// What a hit of a probe means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RawEdge {
+    /// Entered; an exit follows.
+    Enter,
+    /// Left by returning or by a tail call.
+    Exit,
+    /// Passed; no exit is watched.
+    Hit,
+    /// An exception is thrown.
+    Throw,
+    /// An exception has landed.
+    Land,
+    /// A longjmp is called.
+    Jump,
+    /// Entered and left.
+    Whole,
+}
+
+/// Counts of one probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCallCount {
+    /// Index of the probe.
+    pub probe: u32,
+    /// Since when.
+    pub from: Timestamp,
+    /// Entries and hits.
+    pub entries: u64,
+    /// Exits.
+    pub exits: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Calls left out because of a limit.
+    pub left_out: u64,
+}
+
+/// A time in which calls are missing; it ends at the event's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawGap {
+    /// Since when.
+    pub from: Timestamp,
+    /// Index of the probe; none: all of the process.
+    pub probe: Option<u32>,
+    /// The process; none: all.
+    pub pid: Option<Pid>,
+    /// Why.
+    pub reason: GapReason,
 }
 
 /// Addresses of a stack, leaf first.

@@ -94,6 +94,7 @@ pub struct Tables {
     thread_ids: FxHashMap<(ProcessId, Tid, Timestamp), ThreadId>,
     symbols: FxHashMap<FrameId, Symbol>,
     code: FxHashMap<(ModuleId, u64), Arc<[u8]>>,
+    traced: FxHashMap<FunctionId, Traced>,
 }
 
 impl Tables {
@@ -166,6 +167,23 @@ impl Tables {
                 (id, true)
             }
         }
+    }
+
+    /// How a function is traced; the last definition counts.
+    pub fn set_traced(&mut self, function: FunctionId, traced: Traced) {
+        self.traced.insert(function, traced);
+    }
+
+    /// How a function is traced, if it is.
+    pub fn traced(&self, function: FunctionId) -> Option<&Traced> {
+        self.traced.get(&function)
+    }
+
+    /// All traced functions, in no order.
+    pub fn all_traced(&self) -> impl Iterator<Item = (FunctionId, &Traced)> {
+        self.traced
+            .iter()
+            .map(|(&function, traced)| (function, traced))
     }
 
     /// Sets what is known of a frame. A name is never replaced by [`Symbol::Unknown`].
@@ -398,6 +416,15 @@ impl Epoch {
                 code.module = self.modules.get("module", code.module)?;
                 tables.add_code(code);
             }
+            Definition::Traced(function, mut traced) => {
+                let function = self.functions.get("function", function)?;
+                traced.result = self.maybe_string(traced.result)?;
+                for parameter in &mut traced.parameters {
+                    parameter.name = self.string(parameter.name)?;
+                    parameter.kind = self.maybe_string(parameter.kind)?;
+                }
+                tables.set_traced(function, traced);
+            }
         }
         Ok(())
     }
@@ -419,6 +446,27 @@ impl Epoch {
                     }
                     ProcessChange::Started | ProcessChange::Exited => {}
                 }
+            }
+            Event::Call(call) => {
+                call.thread = self.threads.get("thread", call.thread)?;
+                call.function = self.functions.get("function", call.function)?;
+                if let CallEdge::Exit(exit) = &mut call.edge
+                    && let ExitKind::Exception(Some(kind)) = &mut exit.how
+                {
+                    *kind = self.string(*kind)?;
+                }
+            }
+            Event::Throw(throw) => {
+                throw.thread = self.threads.get("thread", throw.thread)?;
+                throw.kind = self.string(throw.kind)?;
+                throw.thrower = self.frames.maybe("frame", throw.thrower)?;
+            }
+            Event::CallCount(count) => {
+                count.function = self.functions.get("function", count.function)?;
+            }
+            Event::Gap(gap) => {
+                gap.function = self.functions.maybe("function", gap.function)?;
+                gap.process = self.processes.maybe("process", gap.process)?;
             }
             Event::Mark(mark) => mark.text = self.string(mark.text)?,
             Event::Clock(_) | Event::Lost(_) => {}

@@ -132,9 +132,9 @@ fn rank(body: &RawBody) -> u8 {
         RawBody::Fork { .. } => 0,
         RawBody::Comm { .. } => 1,
         RawBody::Mmap(_) => 2,
-        RawBody::Sample(_) => 3,
+        RawBody::Sample(_) | RawBody::Call(_) => 3,
         RawBody::Mark(_) | RawBody::Clock { .. } => 4,
-        RawBody::Lost(_) => 5,
+        RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) => 5,
         RawBody::Exit { .. } => 6,
     }
 }

@@ -67,7 +67,15 @@ impl Scope {
                 pids.insert(sample.pid);
                 true
             }
-            RawBody::Lost(_) | RawBody::Mark(_) | RawBody::Clock { .. } => true,
+            RawBody::Call(call) => {
+                pids.insert(call.pid);
+                true
+            }
+            RawBody::CallCount(_)
+            | RawBody::Gap(_)
+            | RawBody::Lost(_)
+            | RawBody::Mark(_)
+            | RawBody::Clock { .. } => true,
         }
     }
 }

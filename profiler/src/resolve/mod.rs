@@ -322,6 +322,7 @@ impl Resolver {
                     source,
                 }));
             }
+            RawBody::Call(_) | RawBody::CallCount(_) | RawBody::Gap(_) => {}
             RawBody::Lost(lost) => {
                 if lost.reason == LostReason::SideBand {
                     self.rescan(at);

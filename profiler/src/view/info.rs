@@ -265,6 +265,8 @@ fn lost_reason(reason: LostReason) -> &'static str {
         LostReason::Late => "too late",
         LostReason::SlowOutput => "output too slow or failing",
         LostReason::BadRecord => "bad records",
+        LostReason::CallRingFull => "ring buffer of calls full",
+        LostReason::Unmatched => "exits without an entry",
     }
 }
 

@@ -179,6 +179,7 @@ impl GoTrace {
                 trace.set_clock(clock);
                 Ok(())
             }
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => Ok(()),
             Event::Lost(lost) => {
                 self.losses.add(lost);
                 let (trace, schedule) = self.begun(tables)?;
@@ -257,6 +258,8 @@ fn lost_text(lost: &Lost) -> String {
         LostReason::Late => "came too late",
         LostReason::SlowOutput => "the output was slower than the events",
         LostReason::BadRecord => "records that could not be read",
+        LostReason::CallRingFull => "a ring buffer of calls was full",
+        LostReason::Unmatched => "exits without an entry",
     };
     let cpu = lost
         .cpu

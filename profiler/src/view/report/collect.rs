@@ -46,6 +46,7 @@ impl Collector {
                     self.samples.add(sample, tables);
                 }
             }
+            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => {}
             Event::Lost(lost) => {
                 let origin = self.origin_at(lost.from, tables);
                 let (from, to) = (lost.from.since(origin), lost.to.since(origin));

@@ -131,5 +131,7 @@ fn reason_name(reason: LostReason) -> &'static str {
         LostReason::Late => "late",
         LostReason::SlowOutput => "slow_output",
         LostReason::BadRecord => "bad_record",
+        LostReason::CallRingFull => "call_ring_full",
+        LostReason::Unmatched => "unmatched",
     }
 }

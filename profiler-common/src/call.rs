@@ -1,0 +1,200 @@
+//! The records of traced functions: one for each entry, exit, throw and landing.
+//!
+//! ```text
+//! CallHead (32 bytes) | item, item, ...         the items only if arguments were asked for
+//! item = ItemHead (8 bytes), payload, padding to 8
+//! ```
+//! Call records have no length of their own: the ring buffer knows it. They travel in rings of their
+//! own, apart from samples. Times are nanoseconds of CLOCK_MONOTONIC.
+//!
+//! A probe is named by a cookie, which the kernel hands to the program: [`cookie`].
+
+/// Most traced functions of one session; ids of probes are below this.
+pub const MAX_PROBES: u32 = 1 << 17;
+
+/// Most values that are fetched at one entry or exit.
+pub const MAX_FETCHES: usize = 8;
+
+/// Most bytes that are kept of one string.
+pub const MAX_STRING: usize = 256;
+
+/// What is known of every hit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallHead {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Where the return address of this call lies on the stack: the same number at the entry and at
+    /// every exit of one call. For Go, relative to the goroutine's stack (which can move): bytes
+    /// below its upper end.
+    pub sp: u64,
+    /// Process id (the kernel's tgid), in the initial namespace.
+    pub tgid: u32,
+    /// Thread id (the kernel's pid), in the initial namespace.
+    pub tid: u32,
+    /// Probe in the lower 24 bits (an index given at attach time), edge (`EDGE_*`) in the next 4,
+    /// flags (`CALL_*`) in the upper 4.
+    pub what: u32,
+    /// Which of the process's stacks: 0 for the thread's own, else a goroutine (the middle 32 bits
+    /// of its address, never 0).
+    pub stack: u32,
+}
+
+/// The function was entered; an exit will follow.
+pub const EDGE_ENTER: u32 = 0;
+/// The function is about to return (or has returned), or leaves by a tail call.
+pub const EDGE_EXIT: u32 = 1;
+/// The place was passed; no exit is watched (functions traced at entry only, USDT markers).
+pub const EDGE_HIT: u32 = 2;
+/// An exception is thrown, a panic begins. The items say what: see `docs/formats`.
+pub const EDGE_THROW: u32 = 3;
+/// An exception has landed: frames below `sp` are gone.
+pub const EDGE_LAND: u32 = 4;
+/// longjmp or the like is called: the next event of the thread shows how far it went.
+pub const EDGE_JUMP: u32 = 5;
+/// A whole call that lasted long enough, sent at its exit because a least duration was asked for.
+/// The first item is a word: when it was entered.
+pub const EDGE_WHOLE: u32 = 6;
+
+/// Before this record, others of this processor found no room in the ring buffer.
+pub const CALL_AFTER_LOSS: u32 = 1;
+/// The first item is a word: the return address of the call.
+pub const CALL_HAS_CALLER: u32 = 2;
+
+/// Starts an item.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemHead {
+    /// An `ITEM_*` constant.
+    pub status: u16,
+    /// Length of the payload in bytes, before padding to 8.
+    pub len: u16,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The payload is what was asked for.
+pub const ITEM_OK: u16 = 0;
+/// Memory could not be read; the payload is the word (8 bytes) that was the address.
+pub const ITEM_BAD_MEMORY: u16 = 1;
+/// The payload is the beginning of a longer string or buffer.
+pub const ITEM_CUT: u16 = 2;
+
+/// One value to fetch when a probe is hit; the kernel side runs up to [`MAX_FETCHES`] of these, each
+/// gives an item. The value of the map `FETCHES` is `[Fetch; MAX_FETCHES]`.
+///
+/// It starts from a register; `derefs` times, the word at (value + offset) replaces the value; then
+/// `kind` says what to send.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetch {
+    /// A `FETCH_*` constant; 0 ends the list.
+    pub kind: u8,
+    /// A `REGISTER_*` constant.
+    pub register: u8,
+    /// Times to follow, 0 to 2.
+    pub derefs: u8,
+    /// Not 0: fetched at exits, else at entries.
+    pub at_exit: u8,
+    /// Most bytes to send, for strings and memory (at most [`MAX_STRING`]).
+    pub size: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Added to the value before each step: `offsets[i]` before the i-th word is read, and
+    /// `offsets[derefs]` at the end.
+    pub offsets: [i32; 3],
+    /// Zero.
+    pub padding: u32,
+}
+
+/// Send the value itself, 8 bytes.
+pub const FETCH_WORD: u8 = 1;
+/// Send the zero-terminated string at the value, without its zero.
+pub const FETCH_STRING: u8 = 2;
+/// Send `size` bytes of memory at the value.
+pub const FETCH_MEMORY: u8 = 3;
+/// Send as many bytes of memory at the value as the previous item's word says, at most `size`.
+pub const FETCH_COUNTED: u8 = 4;
+
+/// Registers in the order of the x86-64 calling convention: arguments first.
+pub const REGISTER_RDI: u8 = 0;
+/// Second integer argument.
+pub const REGISTER_RSI: u8 = 1;
+/// Third integer argument; second integer result.
+pub const REGISTER_RDX: u8 = 2;
+/// Fourth integer argument.
+pub const REGISTER_RCX: u8 = 3;
+/// Fifth integer argument.
+pub const REGISTER_R8: u8 = 4;
+/// Sixth integer argument.
+pub const REGISTER_R9: u8 = 5;
+/// First integer result.
+pub const REGISTER_RAX: u8 = 6;
+/// Stack pointer; at an entry it points at the return address.
+pub const REGISTER_RSP: u8 = 7;
+/// Frame pointer.
+pub const REGISTER_RBP: u8 = 8;
+/// Callee-saved; Go passes arguments in it.
+pub const REGISTER_RBX: u8 = 9;
+/// Go passes arguments in it.
+pub const REGISTER_R10: u8 = 10;
+/// Go passes arguments in it.
+pub const REGISTER_R11: u8 = 11;
+/// For USDT arguments.
+pub const REGISTER_R12: u8 = 12;
+/// For USDT arguments.
+pub const REGISTER_R13: u8 = 13;
+/// Go: the goroutine.
+pub const REGISTER_R14: u8 = 14;
+/// For USDT arguments.
+pub const REGISTER_R15: u8 = 15;
+
+/// What user space tells the kernel side of one probe; the value of the map `PROBES`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeControl {
+    /// Hits of links of other generations are passed over: while a probe moves from one link to
+    /// another, both are attached for a moment.
+    pub generation: u8,
+    /// `PROBE_*` bits.
+    pub flags: u8,
+    /// Zero.
+    pub reserved: [u8; 6],
+}
+
+/// The probe is off: hits are neither counted nor sent.
+pub const PROBE_OFF: u8 = 1;
+/// A Go function: stacks are those of goroutines.
+pub const PROBE_GO: u8 = 2;
+/// Fetch values: the map `FETCHES` has an entry.
+pub const PROBE_FETCHES: u8 = 4;
+/// What it throws has a C++ type (`__cxa_throw`): the second argument points to it.
+pub const PROBE_CXX: u8 = 8;
+
+/// What became of the hits of one probe, per processor; the value of the map `CALL_COUNTS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounters {
+    /// Entries (and hits without exits), whether sent or not.
+    pub entries: u64,
+    /// Exits, whether sent or not.
+    pub exits: u64,
+    /// Records that found no room in the ring buffer.
+    pub lost: u64,
+    /// Calls left out because of a limit on depth, duration or rate.
+    pub left_out: u64,
+}
+
+/// The cookie of a probe's site: `probe` below [`MAX_PROBES`], an `EDGE_*`, the generation of its
+/// link, and how far below the stack pointer's value at the site the return address lies (0 at an
+/// entry or a return instruction; -8 behind a return).
+pub const fn cookie(probe: u32, edge: u32, generation: u8, sp_adjust: i16) -> u64 {
+    probe as u64 | (edge as u64) << 24 | (generation as u64) << 32 | (sp_adjust as u16 as u64) << 48
+}
+
+const _: () = assert!(size_of::<CallHead>() == 32);
+const _: () = assert!(size_of::<ItemHead>() == 8);
+const _: () = assert!(size_of::<Fetch>() == 24);
+const _: () = assert!(size_of::<ProbeControl>() == 8);
+const _: () = assert!(size_of::<CallCounters>() == 32);
+const _: () = assert!(MAX_PROBES <= 1 << 24);

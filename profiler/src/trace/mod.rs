@@ -1,0 +1,144 @@
+//! What to trace and where: patterns -> functions of object files -> places for probes.
+//!
+//! Object files and patterns -> [`Plan`]s, one per function: file offsets for probes, what each
+//! costs, how exits are seen, which values are fetched. All files are untrusted: bounded, no panic.
+//! Costs are nanoseconds per hit.
+//!
+//! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
+//! detach (`pipeline`).
+
+use profiler_common::call::Fetch;
+
+/// A function or marker of an object file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled name; of a marker `provider:name`.
+    pub name: Box<str>,
+    /// Name as in the symbol table, where that differs.
+    pub linkage_name: Option<Box<str>>,
+    /// Other names of the same code.
+    pub aliases: Vec<Box<str>>,
+    /// File offset of its first instruction.
+    pub offset: u64,
+    /// ELF virtual address of its first instruction.
+    pub address: u64,
+    /// Length in bytes; 0: not known.
+    pub size: u64,
+    /// Source file, where debug information says it.
+    pub source: Option<Box<str>>,
+    /// What it is.
+    pub kind: FunctionKind,
+    /// What it was written in, as far as names and sections tell.
+    pub language: Language,
+}
+
+/// What can be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FunctionKind {
+    /// A function.
+    Function,
+    /// A statically defined marker (USDT).
+    Marker {
+        /// Its arguments in the notation of systemtap: `-4@%edi 8@16(%rsp)`.
+        arguments: Box<str>,
+        /// File offset of the counter that switches it on, if it has one.
+        semaphore: Option<u64>,
+    },
+}
+
+/// What a function was written in. Decides on names, calling convention and stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// C, assembly, or not known.
+    C,
+    /// C++.
+    Cxx,
+    /// Rust.
+    Rust,
+    /// Go.
+    Go,
+}
+
+/// What kind of instruction a probe sits on, which decides what a hit costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum InstructionKind {
+    /// A no-operation of 5 bytes, which newer kernels turn into a call.
+    Nop5,
+    /// Another no-operation.
+    Nop,
+    /// `push` of a register.
+    Push,
+    /// A jump to a fixed place.
+    Jump,
+    /// A conditional jump.
+    ConditionalJump,
+    /// A call of a fixed place.
+    Call,
+    /// Anything else: the kernel executes it out of line, step by step.
+    Stepped,
+}
+
+/// A place for a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// File offset.
+    pub offset: u64,
+    /// The instruction there.
+    pub kind: InstructionKind,
+}
+
+/// How a function's exits are seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exits {
+    /// Not at all, and why.
+    None(NoExits),
+    /// By a return probe of the kernel at the entry's site.
+    Uretprobe,
+    /// By probes on every instruction that leaves the function.
+    Instructions(Vec<Site>),
+}
+
+/// Why the exits of a function can't be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoExits {
+    /// It is a marker.
+    Marker,
+    /// Only entries were asked for.
+    NotWanted,
+    /// Its control flow can't be recovered: a jump to a computed place.
+    ComputedJump,
+    /// Its length is not known.
+    UnknownSize,
+    /// It never returns.
+    NeverReturns,
+    /// Bytes that are no instructions.
+    NotCode,
+}
+
+/// Why a function can't be traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has no code of its own: inlined everywhere it is used, or only declared.
+    NoCode,
+    /// Its code is not in an executable part of the file.
+    NotExecutable,
+    /// Bytes that are no instructions.
+    NotCode,
+    /// An instruction on which the kernel refuses probes.
+    Forbidden,
+}
+
+/// How one function is to be traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Which function.
+    pub function: Function,
+    /// Where its entry is seen.
+    pub entry: Site,
+    /// How its exits are seen.
+    pub exits: Exits,
+    /// What the target pays for each call.
+    pub cost_ns: u32,
+    /// What is fetched at its entry and exits; empty unless arguments were asked for.
+    pub fetches: Vec<Fetch>,
+}
