@@ -8,6 +8,8 @@ pub mod marks;
 mod outputs;
 mod record;
 mod scope;
+mod signals;
+mod targets;
 mod writer;
 
 pub use outputs::{Export, export, export_difference, open_export};

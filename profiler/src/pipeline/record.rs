@@ -2,20 +2,19 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Batch, Cpu, Event, Session, Tid, Timestamp};
+use crate::model::{Batch, Cpu, Event, Session, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, ProbeOptions, now};
 use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
@@ -26,6 +25,8 @@ use crate::view::progress::{LiveLine, Progress};
 use super::marks::Marks;
 use super::outputs::{self, Export};
 use super::scope::Scope;
+use super::signals::{Signals, hangup, in_foreground};
+use super::targets::{Target, open_targets};
 use super::writer::CaptureThread;
 
 /// How often what is due is passed on.
@@ -599,127 +600,6 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
             .signal(signal)
             .context(|| "failed to pass a signal to the command")?;
     }
-}
-
-/// The signals that a recording obeys.
-struct Signals {
-    interrupt: TokioSignal,
-    terminate: TokioSignal,
-    /// None if it is ignored, as nohup asks: then it stays so, for the command too.
-    hangup: Option<TokioSignal>,
-    dump: TokioSignal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: match is_ignored(Signal::HUP) {
-                true => None,
-                false => Some(signal(SignalKind::hangup())?),
-            },
-            dump: signal(SignalKind::user_defined2())?,
-        })
-    }
-}
-
-/// A hang-up; never, if that is ignored.
-async fn hangup(signal: &mut Option<TokioSignal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// Whether this process was started with a signal ignored. Source: proc(5), `SigIgn`.
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
-}
-
-fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure> {
-    let open = |id: u32, what: &str| {
-        let raw = i32::try_from(id)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
-        let exists = Path::new(&format!("/proc/{id}")).exists();
-        match raw.filter(|_| exists) {
-            Some(raw) => Ok(raw),
-            None => Err(Failure::failed(format!("there is no {what} with id {id}"))),
-        }
-    };
-    let mut targets = Vec::new();
-    for pid in &probe.filter.pids {
-        let raw = open(pid.0, "process")?;
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map(Target::Process);
-        targets.push(pidfd.map_err(|error| match error {
-            rustix::io::Errno::INVAL => {
-                Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
-            }
-            error => Failure::because(format!("failed to watch process {pid}"), &error),
-        })?);
-    }
-    for tid in &probe.filter.tids {
-        open(tid.0, "thread")?;
-        targets.push(Target::Thread(*tid, thread_start(*tid)));
-    }
-    Ok(targets)
-}
-
-/// What a recording waits for the end of.
-enum Target {
-    Process(OwnedFd),
-    /// Kernels before 6.9 have no descriptors of threads: the id and its start time.
-    Thread(Tid, Option<u64>),
-}
-
-impl Target {
-    fn has_ended(&self) -> bool {
-        match self {
-            Target::Process(pidfd) => {
-                let fd = pidfd.as_fd();
-                let mut polled = [rustix::event::PollFd::new(
-                    &fd,
-                    rustix::event::PollFlags::IN,
-                )];
-                let none = rustix::event::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                };
-                matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
-            }
-            Target::Thread(tid, started) => {
-                let now = thread_start(*tid);
-                now.is_none() || now != *started
-            }
-        }
-    }
-}
-
-/// When a living thread was started, in clock ticks since boot; none if there is no such thread.
-fn thread_start(tid: Tid) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", tid.0)).ok()?;
-    // The name before may hold spaces and parentheses. A zombie has ended.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(started)
-}
-
-/// Whether our terminal's Ctrl-C reaches us, and so the command in our process group; wherever
-/// standard input comes from.
-fn in_foreground() -> bool {
-    let terminal = std::fs::File::open("/dev/tty");
-    terminal.is_ok_and(|tty| {
-        rustix::termios::tcgetpgrp(tty).is_ok_and(|group| group == rustix::process::getpgrp())
-    })
 }
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.

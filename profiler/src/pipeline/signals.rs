@@ -1,0 +1,61 @@
+//! The signals that a recording obeys.
+//!
+//! Signals of the process -> futures of the event loop. What does not belong here: what a recording
+//! does about them (`record`).
+
+use std::io;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
+
+/// The signals that a recording obeys.
+pub(super) struct Signals {
+    pub(super) interrupt: TokioSignal,
+    pub(super) terminate: TokioSignal,
+    /// None if it is ignored, as nohup asks: then it stays so, for the command too.
+    pub(super) hangup: Option<TokioSignal>,
+    pub(super) dump: TokioSignal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: match is_ignored(Signal::HUP) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
+            dump: signal(SignalKind::user_defined2())?,
+        })
+    }
+}
+
+/// A hang-up; never, if that is ignored.
+pub(super) async fn hangup(signal: &mut Option<TokioSignal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started with a signal ignored. Source: proc(5), `SigIgn`.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+}
+
+/// Whether our terminal's Ctrl-C reaches us, and so the command in our process group; wherever
+/// standard input comes from.
+pub(super) fn in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|tty| {
+        rustix::termios::tcgetpgrp(tty).is_ok_and(|group| group == rustix::process::getpgrp())
+    })
+}

@@ -1,0 +1,84 @@
+//! What a recording waits for the end of: the processes and threads that were named.
+//!
+//! Process and thread ids -> descriptors and start times, so that an id that is given out again is not
+//! taken for the target. What does not belong here: which events concern them (`scope`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::error::Failure;
+use crate::model::Tid;
+use crate::probe::ProbeOptions;
+
+/// Opens what a filter names; an error if one is not there.
+pub(super) fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure> {
+    let open = |id: u32, what: &str| {
+        let raw = i32::try_from(id)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        let exists = Path::new(&format!("/proc/{id}")).exists();
+        match raw.filter(|_| exists) {
+            Some(raw) => Ok(raw),
+            None => Err(Failure::failed(format!("there is no {what} with id {id}"))),
+        }
+    };
+    let mut targets = Vec::new();
+    for pid in &probe.filter.pids {
+        let raw = open(pid.0, "process")?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map(Target::Process);
+        targets.push(pidfd.map_err(|error| match error {
+            rustix::io::Errno::INVAL => {
+                Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
+            }
+            error => Failure::because(format!("failed to watch process {pid}"), &error),
+        })?);
+    }
+    for tid in &probe.filter.tids {
+        open(tid.0, "thread")?;
+        targets.push(Target::Thread(*tid, thread_start(*tid)));
+    }
+    Ok(targets)
+}
+
+/// What a recording waits for the end of.
+pub(super) enum Target {
+    Process(OwnedFd),
+    /// Kernels before 6.9 have no descriptors of threads: the id and its start time.
+    Thread(Tid, Option<u64>),
+}
+
+impl Target {
+    /// Whether it is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            Target::Process(pidfd) => {
+                let fd = pidfd.as_fd();
+                let mut polled = [rustix::event::PollFd::new(
+                    &fd,
+                    rustix::event::PollFlags::IN,
+                )];
+                let none = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
+                matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
+            }
+            Target::Thread(tid, started) => {
+                let now = thread_start(*tid);
+                now.is_none() || now != *started
+            }
+        }
+    }
+}
+
+/// When a living thread was started, in clock ticks since boot; none if there is no such thread.
+fn thread_start(tid: Tid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", tid.0)).ok()?;
+    // The name before may hold spaces and parentheses. A zombie has ended.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
+}
