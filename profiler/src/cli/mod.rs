@@ -17,6 +17,7 @@ mod analyse;
 mod doctor;
 mod files;
 mod record;
+mod trace;
 pub mod values;
 
 use std::ffi::OsString;

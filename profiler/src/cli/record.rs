@@ -32,6 +32,8 @@ Examples:
   profiler record -p 1234 -o web.cap -o web.svg  a process, with a flame graph
   profiler record --comm nginx -F 999
   profiler record -e page-faults --period 1 -- ls
+  profiler record --trace libc:malloc -p 1234    every call of a function, beside the samples
+  profiler record --trace 'app:handle_*' --args -- ./app
   profiler record --ring 10m                     flight recorder: SIGUSR2 writes it out
   sudo profiler record -- make                   make runs as you, not as root
 
@@ -104,6 +106,11 @@ pub(super) struct RecordArgs {
     /// Run the command as this user
     #[arg(long = "as", value_name = "USER", requires = "command")]
     run_as: Option<String>,
+    /// No samples, traced functions only
+    #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event"])]
+    no_samples: bool,
+    #[command(flatten)]
+    trace: super::trace::TraceArgs,
     /// A command to run and record
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -149,6 +156,7 @@ pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
 }
 
 fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
+    let trace = args.trace.request()?;
     let (capture, exports) = outputs(&args)?;
     let filter = filter(&args)?;
     let user = match &args.run_as {
@@ -162,7 +170,11 @@ fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
     };
     Ok(Request {
         probe: ProbeOptions {
-            sources: sources(&args)?,
+            sources: match args.no_samples {
+                true => Vec::new(),
+                false => sources(&args)?,
+            },
+            calls: None,
             filter,
             buffer_bytes: usize::try_from(args.buffer).unwrap_or(usize::MAX),
             kernel_stacks: !args.no_kernel,
@@ -175,6 +187,7 @@ fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
             inlines: !args.no_inlines,
             ..ResolveOptions::default()
         },
+        trace,
         target,
         command: (!args.command.is_empty()).then_some(args.command),
         user,
@@ -364,6 +377,30 @@ fn summarize(finished: &Finished) {
         sources.join(", "),
         quantity::count(finished.lost),
     );
+    if let Some(trace) = &finished.trace {
+        say!(
+            "{} to {}{}{}",
+            quantity::plural(trace.calls, "call"),
+            quantity::plural(trace.functions as u64, "traced function"),
+            match trace.lost {
+                0 => String::new(),
+                lost => format!(", {} records lost: see --buffer", quantity::count(lost)),
+            },
+            match trace.left_out {
+                0 => String::new(),
+                left => format!(", {} left out by limits", quantity::count(left)),
+            },
+        );
+        if trace.stepped_down > 0 {
+            say!(
+                "note: {} watched less than asked for, to stay within --budget",
+                match trace.stepped_down {
+                    1 => "1 function was".to_owned(),
+                    n => format!("{} functions were", quantity::count(n as u64)),
+                }
+            );
+        }
+    }
     if finished.counters.kernel_hidden {
         say!(
             "note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions"

@@ -10,7 +10,9 @@ mod record;
 mod scope;
 mod signals;
 mod targets;
+mod tracer;
 mod writer;
 
 pub use outputs::{Export, export, export_difference, open_export};
 pub use record::{Finished, Request, run};
+pub use tracer::{TraceRequest, TraceSummary};

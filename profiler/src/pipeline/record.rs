@@ -26,6 +26,7 @@ use super::marks::Marks;
 use super::outputs::{self, Export};
 use super::scope::Scope;
 use super::signals::{Signals, hangup, in_foreground};
+use super::tracer::{TraceRequest, TraceSummary, Tracer};
 use super::targets::{Target, open_targets};
 use super::writer::CaptureThread;
 
@@ -46,6 +47,8 @@ pub struct Request {
     pub probe: ProbeOptions,
     /// The resolver; its session and sources are filled in here.
     pub resolve: ResolveOptions,
+    /// Functions to trace.
+    pub trace: Option<TraceRequest>,
     /// What is recorded, in words.
     pub target: String,
     /// A command to run.
@@ -85,6 +88,8 @@ pub struct Finished {
     pub capture: Option<(PathBuf, u64)>,
     /// Kernel memory of maps and buffers.
     pub kernel_bytes: u64,
+    /// What became of the tracing, if there was any.
+    pub trace: Option<TraceSummary>,
 }
 
 /// Records until the end that was asked for, writes all outputs.
@@ -192,7 +197,9 @@ struct Recording {
     clock_tick: Option<Instant>,
     raw: Vec<RawEvent>,
     batches: Vec<Batch>,
+    tracer: Option<Tracer>,
     samples: u64,
+    calls: u64,
     lost: u64,
     interrupts: u32,
     has_ring: bool,
@@ -218,10 +225,19 @@ impl Recording {
             }
             None => None,
         };
+        let mut tracer = None;
+        if let Some(trace) = request.trace {
+            let words = request.command.as_deref().unwrap_or_default();
+            let program = words.first().map(|word| executable(word));
+            let running = command.as_ref().map(StoppedCommand::pid).zip(program.as_deref());
+            let prepared = Tracer::prepare(trace, &probe.filter, running)?;
+            probe.calls = Some(prepared.call_options(probe.buffer_bytes));
+            tracer = Some(prepared);
+        }
         let has_ring = request.create.ring.is_some();
         let mut writer = Writer::create(path, request.create)?;
         let scope = Scope::new(&probe.filter);
-        let probe = Probe::attach(probe)?;
+        let mut probe = Probe::attach(probe)?;
         let sources = probe.sources().to_vec();
         let kernel_bytes = probe.memory_bytes();
         let at = now();
@@ -239,6 +255,9 @@ impl Recording {
         match scope.pids() {
             Some(pids) => resolver.snapshot_of(&pids, at),
             None => resolver.snapshot(at),
+        }
+        if let Some(tracer) = &mut tracer {
+            tracer.attach_all(&mut probe, &mut resolver)?;
         }
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
@@ -284,7 +303,9 @@ impl Recording {
             clock_tick: None,
             raw: Vec::new(),
             batches: Vec::new(),
+            tracer,
             samples: 0,
+            calls: 0,
             lost: 0,
             interrupts: 0,
             has_ring,
@@ -398,19 +419,27 @@ impl Recording {
         probe.drain(&mut self.raw);
         // Forks come before what the child does, whatever buffer they came in.
         self.raw.sort_by_key(|event| event.at);
-        let (from, mut samples) = (self.from, 0);
+        let (from, mut samples, mut calls) = (self.from, 0, 0);
         self.raw.retain(|event| match event.body {
-            RawBody::Sample(_) if event.at < from => false,
+            RawBody::Sample(_) | RawBody::Call(_) if event.at < from => false,
             RawBody::Sample(_) => {
                 samples += 1;
+                true
+            }
+            RawBody::Call(_) => {
+                calls += 1;
                 true
             }
             _ => true,
         });
         self.samples += samples;
+        self.calls += calls;
         for event in &self.raw {
             if self.early_scope.admits(event) {
                 self.resolver.notice(event);
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.notice(event);
+                }
             }
         }
         self.order.push(&mut self.raw);
@@ -421,6 +450,7 @@ impl Recording {
         let until = now();
         self.extras(until);
         self.drain();
+        self.trace()?;
         let mut due = Vec::new();
         self.order.release(until, &mut due);
         self.pass(&mut due);
@@ -440,6 +470,14 @@ impl Recording {
         }
         let gone = !self.targets.is_empty() && self.targets.iter().all(Target::has_ended);
         Ok(gone.then_some(End::TargetGone))
+    }
+
+    /// Attaches probes to what is new, keeps their budget.
+    fn trace(&mut self) -> Result<(), Failure> {
+        let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) else {
+            return Ok(());
+        };
+        tracer.step(probe, &mut self.resolver, &mut self.raw)
     }
 
     /// What does not come by itself: losses, markers, the wall clock, processors.
@@ -508,6 +546,7 @@ impl Recording {
         self.live.update(&Progress {
             elapsed: self.started.elapsed(),
             samples: self.samples,
+            calls: self.calls,
             processes: self.resolver.counters().processes,
             lost: self.lost,
             bytes: self.capture.bytes(),
@@ -519,8 +558,12 @@ impl Recording {
         let elapsed = self.started.elapsed();
         let at = now();
         self.read_clock();
+        let mut trace = None;
         if let Some(probe) = &mut self.probe {
             probe.losses(at, &mut self.raw);
+            if let Some(tracer) = &mut self.tracer {
+                trace = Some(tracer.finish(probe, &mut self.raw));
+            }
         }
         self.drain();
         // Nothing is left behind in the kernel while files are written.
@@ -556,6 +599,7 @@ impl Recording {
             counters,
             capture: Some((self.path, totals.bytes)),
             kernel_bytes: self.kernel_bytes,
+            trace,
         })
     }
 }
@@ -600,6 +644,18 @@ async fn outlive(command: &mut RunningCommand, signals: &mut Signals) -> Result<
             .signal(signal)
             .context(|| "failed to pass a signal to the command")?;
     }
+}
+
+/// The file that a command's first word names: as execvp(3) finds it.
+fn executable(word: &std::ffi::OsStr) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let named = PathBuf::from(word);
+    if word.as_bytes().contains(&b'/') {
+        return named;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(word));
+    candidates.find(|file| file.is_file()).unwrap_or(named)
 }
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.

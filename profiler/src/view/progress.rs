@@ -19,6 +19,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Samples taken.
     pub samples: u64,
+    /// Records of traced calls.
+    pub calls: u64,
     /// Processes seen in samples.
     pub processes: u64,
     /// Samples lost.
@@ -30,9 +32,12 @@ pub struct Progress {
 impl Progress {
     /// As one line of text.
     pub fn text(&self) -> String {
-        let mut text = format!(
-            "{:>6.1} s  {}  {}",
-            self.elapsed.as_secs_f64(),
+        let mut text = format!("{:>6.1} s  ", self.elapsed.as_secs_f64());
+        if self.calls > 0 {
+            text += &format!("{}  ", quantity::plural(self.calls, "call record"));
+        }
+        text += &format!(
+            "{}  {}",
             quantity::plural(self.samples, "sample"),
             match self.processes {
                 1 => "1 process".to_owned(),

@@ -1,0 +1,160 @@
+//! What tracing may cost: measured loads -> which probes do less.
+//!
+//! The cost of a probe is its hits (the kernel's own counts) times what a hit was measured to cost on
+//! this machine, the trap included. If all of them together take more than the budget's share of the
+//! time that the target runs, the dearest probe steps down first: it gives up its exits, then it is
+//! attached for a part of the time only, then not at all. Pure arithmetic; nanoseconds and shares.
+//!
+//! What does not belong here: counting (`probe`), attaching (`links`).
+
+/// How much of a function is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// Entries and, if it was planned so, exits.
+    Full,
+    /// Entries only.
+    Entries,
+    /// Entries only, a part of the time.
+    Duty,
+    /// Nothing.
+    Off,
+}
+
+/// How long a probe on duty is attached, and how often. Attaching and detaching take some ten
+/// milliseconds of ours, none of the target's.
+pub(super) const DUTY_ON_NS: u64 = 100_000_000;
+/// See [`DUTY_ON_NS`].
+pub(super) const DUTY_PERIOD_NS: u64 = 2_000_000_000;
+
+/// What one probe did in the time that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Which probe.
+    pub(super) probe: u32,
+    /// What is watched of it now.
+    pub(super) level: Level,
+    /// Whether its exits are watched at [`Level::Full`].
+    pub(super) has_exits: bool,
+    /// Entries and exits counted.
+    pub(super) entries: u64,
+    /// See `entries`.
+    pub(super) exits: u64,
+    /// What one costs.
+    pub(super) entry_ns: u32,
+    /// See `entry_ns`.
+    pub(super) exit_ns: u32,
+}
+
+impl Load {
+    /// What it cost the target.
+    pub(super) fn cost_ns(&self) -> u64 {
+        let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
+        entries.saturating_add(self.exits.saturating_mul(u64::from(self.exit_ns)))
+    }
+
+    /// What it would have cost at a lower level.
+    fn cost_at(&self, level: Level) -> u64 {
+        let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
+        match level {
+            Level::Full => self.cost_ns(),
+            Level::Entries => entries,
+            Level::Duty => entries / (DUTY_PERIOD_NS / DUTY_ON_NS),
+            Level::Off => 0,
+        }
+    }
+
+    fn below(&self, level: Level) -> Option<Level> {
+        match level {
+            Level::Full if self.has_exits => Some(Level::Entries),
+            Level::Full | Level::Entries => Some(Level::Duty),
+            Level::Duty => Some(Level::Off),
+            Level::Off => None,
+        }
+    }
+}
+
+/// The steps down that bring the cost to `allowed_ns`, dearest probes first. All loads and what is
+/// allowed are of the same time; the load of a probe on duty is its average over a whole period.
+pub(super) fn decide(loads: &[Load], allowed_ns: u64) -> Vec<(u32, Level)> {
+    let mut total: u64 = loads.iter().map(Load::cost_ns).sum();
+    let mut order: Vec<&Load> = loads.iter().collect();
+    order.sort_by_key(|load| std::cmp::Reverse(load.cost_ns()));
+    let mut steps = Vec::new();
+    for load in order {
+        let mut level = load.level;
+        let mut cost = load.cost_ns();
+        while total > allowed_ns
+            && let Some(below) = load.below(level)
+        {
+            let cheaper = load.cost_at(below);
+            total -= cost - cheaper.min(cost);
+            (level, cost) = (below, cheaper.min(cost));
+        }
+        if level != load.level {
+            steps.push((load.probe, level));
+        }
+        if total <= allowed_ns {
+            break;
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(probe: u32, entries: u64) -> Load {
+        Load {
+            probe,
+            level: Level::Full,
+            has_exits: true,
+            entries,
+            exits: entries,
+            entry_ns: 500,
+            exit_ns: 300,
+        }
+    }
+
+    #[test]
+    fn within_the_budget_nothing_changes() {
+        assert_eq!(decide(&[load(1, 1000), load(2, 10)], 808_000), []);
+    }
+
+    #[test]
+    fn the_dearest_gives_up_its_exits_first() {
+        // 800,000 + 80,000 ns; without the exits of the first 580,000.
+        let loads = [load(1, 100), load(2, 1000)];
+        assert_eq!(decide(&loads, 600_000), [(2, Level::Entries)]);
+    }
+
+    #[test]
+    fn then_it_is_attached_for_a_part_of_the_time_then_not_at_all() {
+        let loads = [load(1, 100), load(2, 1000)];
+        assert_eq!(decide(&loads, 100_000), [(2, Level::Duty)]);
+        assert_eq!(
+            decide(&loads, 60_000),
+            [(2, Level::Off), (1, Level::Entries)]
+        );
+        assert_eq!(decide(&loads, 0), [(2, Level::Off), (1, Level::Off)]);
+    }
+
+    #[test]
+    fn what_has_no_exits_skips_that_step() {
+        let bare = Load {
+            has_exits: false,
+            exits: 0,
+            ..load(7, 1000)
+        };
+        assert_eq!(decide(&[bare], 400_000), [(7, Level::Duty)]);
+    }
+
+    #[test]
+    fn what_is_off_already_stays_so() {
+        let off = Load {
+            level: Level::Off,
+            ..load(7, 0)
+        };
+        assert_eq!(decide(&[off, load(1, 1)], 0), [(1, Level::Off)]);
+    }
+}

@@ -1,0 +1,648 @@
+//! Function tracing of a recording: which probes are attached to whom, from its start to its end.
+//!
+//! A [`TraceRequest`] -> probes attached to what runs, to what is mapped later and to children; counts
+//! and gaps as raw events; steps down when the budget is exceeded. Costs are nanoseconds of the target.
+//!
+//! What does not belong here: choosing and placing (`trace`), the kernel side (`probe`), pairing
+//! (`resolve`).
+
+mod budget;
+mod links;
+mod objects;
+mod state;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Duration;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use self::budget::{DUTY_ON_NS, DUTY_PERIOD_NS, Level};
+use self::links::Link;
+use self::objects::TracedObject;
+use self::state::{Counted, ProbeState};
+use crate::error::{Context, Failure};
+use crate::model::raw::{RawBody, RawCallCount, RawEvent, RawGap};
+use crate::model::{Cpu, GapReason, Pid, Timestamp};
+use crate::probe::{self, CallOptions, Probe, now};
+use crate::resolve::{Resolver, TargetObject, objects_of, objects_of_command};
+use crate::target::Filter;
+use crate::trace::cost::CostTable;
+use crate::trace::pattern::Selection;
+use crate::trace::place::{ProbeAt, Returns};
+use crate::trace::safety::ProcessSafety;
+
+/// How often the budget is looked at.
+const BUDGET_NS: u64 = 200_000_000;
+/// How often counts are put into the recording.
+const COUNTS_NS: u64 = 1_000_000_000;
+/// Probes beyond those known at the start, for what is mapped later.
+const ROOM: u32 = 4096;
+/// Time that one step may spend on attaching to new processes and files.
+const STEP_NS: u64 = 100_000_000;
+/// From this many functions on, a person is asked first.
+const MANY: usize = 10_000;
+/// From this many sites on, links that take 0.1 s each to remove need to be asked for.
+const MANY_CLASSIC: usize = 300;
+/// Where measured costs are kept.
+const CACHE: &str = "/var/cache/profiler";
+
+/// What to trace, and how.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// Which functions.
+    pub selection: Selection,
+    /// Where entries are seen.
+    pub at: ProbeAt,
+    /// How exits are seen.
+    pub returns: Returns,
+    /// Longest string kept of an argument; none: arguments are not wanted.
+    pub arguments: Option<usize>,
+    /// Share of the target's time that tracing may take; none: no limit.
+    pub budget: Option<f64>,
+    /// Shorter calls are left out.
+    pub min_duration: Duration,
+    /// Calls nested deeper are left out; 0: no limit.
+    pub max_depth: u32,
+    /// More calls of a function per second and processor are left out; 0: no limit.
+    pub max_rate: u32,
+    /// Children are traced from their first instruction, for which all others that run the same files
+    /// pay.
+    pub follow_exact: bool,
+    /// Don't ask.
+    pub yes: bool,
+}
+
+/// What became of the tracing.
+#[derive(Clone, Debug, Default)]
+pub struct TraceSummary {
+    /// Functions and markers that were traced.
+    pub functions: usize,
+    /// Calls by the kernel's count.
+    pub calls: u64,
+    /// Records lost for want of room.
+    pub lost: u64,
+    /// Calls left out because of a limit.
+    pub left_out: u64,
+    /// Functions that stepped down to stay within the budget.
+    pub stepped_down: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Tracer {
+    request: TraceRequest,
+    costs: CostTable,
+    /// One link for all processes, filtered in the kernel.
+    shared: bool,
+    safety: ProcessSafety,
+    objects: Vec<TracedObject>,
+    /// Files that have been looked at; none: nothing in it is traced.
+    by_file: FxHashMap<(u64, u64), Option<usize>>,
+    probes: Vec<ProbeState>,
+    max_probes: u32,
+    links: Vec<Link>,
+    processes: FxHashMap<Pid, TracedProcess>,
+    pending: VecDeque<Pending>,
+    refused: FxHashSet<u32>,
+    budget_at: Timestamp,
+    counts_at: Timestamp,
+    counts: FxHashMap<u32, Counted>,
+    /// CPU time of the targets when the budget was last looked at.
+    cpu_ns: u64,
+    stepped_down: FxHashSet<u32>,
+    full_told: bool,
+}
+
+/// A process that probes are attached to.
+#[derive(Debug, Default)]
+struct TracedProcess {
+    objects: FxHashSet<usize>,
+}
+
+/// Something that is to be attached.
+#[derive(Debug)]
+struct Pending {
+    pid: Pid,
+    /// Since when calls are missed.
+    since: Timestamp,
+    /// A fork: the files of its parent.
+    parent: Option<Pid>,
+}
+
+impl Tracer {
+    /// Chooses functions in what runs, or in what the command will run, and plans their probes.
+    /// Nothing is attached yet.
+    pub(super) fn prepare(
+        request: TraceRequest,
+        filter: &Filter,
+        command: Option<(Pid, &Path)>,
+    ) -> Result<Tracer, Failure> {
+        let named = !filter.pids.is_empty() || !filter.tids.is_empty() || command.is_some();
+        let narrowed =
+            !filter.comms.is_empty() || !filter.uids.is_empty() || !filter.cgroups.is_empty();
+        let shared = request.follow_exact || narrowed || !named;
+        let costs = CostTable::load(Path::new(CACHE)).map_or_else(measured_costs, Ok)?;
+        let at = now();
+        let mut tracer = Tracer {
+            request,
+            costs,
+            shared,
+            safety: ProcessSafety::default(),
+            objects: Vec::new(),
+            by_file: FxHashMap::default(),
+            probes: Vec::new(),
+            max_probes: u32::MAX,
+            links: Vec::new(),
+            processes: FxHashMap::default(),
+            pending: VecDeque::new(),
+            refused: FxHashSet::default(),
+            budget_at: at,
+            counts_at: at,
+            counts: FxHashMap::default(),
+            cpu_ns: 0,
+            stepped_down: FxHashSet::default(),
+            full_told: false,
+        };
+        let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
+        if let Some((pid, program)) = command {
+            let objects = objects_of_command(program)
+                .context(|| format!("failed to read {}", program.display()))?;
+            targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+        }
+        for pid in tracer.initial_processes(filter, command.is_some()) {
+            match objects_of(pid) {
+                Ok(objects) => {
+                    targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+                }
+                // Of many processes some end meanwhile; of one that was named it is said.
+                Err(error) if filter.pids.contains(&pid) => {
+                    return Err(Failure::because(
+                        format!("failed to read what process {pid} runs"),
+                        &error,
+                    ));
+                }
+                Err(error) => log::debug!("pid {pid}: {error}"),
+            }
+        }
+        tracer.choose(targets)?;
+        tracer.max_probes = tracer.probes.len() as u32 + ROOM;
+        tracer.max_probes = tracer.max_probes.min(profiler_common::call::MAX_PROBES);
+        Ok(tracer)
+    }
+
+    fn initial_processes(&self, filter: &Filter, command: bool) -> Vec<Pid> {
+        if !filter.pids.is_empty() || !filter.tids.is_empty() {
+            let owners = filter.tids.iter().filter_map(|&tid| super::scope::owner(tid));
+            return filter.pids.iter().copied().chain(owners).collect();
+        }
+        if command {
+            return Vec::new();
+        }
+        crate::resolve::processes()
+    }
+
+    /// What the kernel side needs to be told before it is loaded.
+    pub(super) fn call_options(&self, buffer_bytes: usize) -> CallOptions {
+        let returns = self.probes.iter().any(|state| {
+            matches!(state.plan.exits, crate::trace::Exits::Uretprobe)
+        });
+        CallOptions {
+            max_probes: self.max_probes,
+            buffer_bytes,
+            fetches: self.request.arguments.is_some() || self.has_throws(),
+            callers: returns && probe::features::shows_trampolines(),
+            per_process: !self.shared,
+            min_duration_ns: self.request.min_duration.as_nanos() as u64,
+            max_depth: self.request.max_depth,
+            max_rate: self.request.max_rate,
+        }
+    }
+
+    /// Attaches everything that was chosen.
+    pub(super) fn attach_all(
+        &mut self,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+    ) -> Result<(), Failure> {
+        self.warn_of_classic(probe)?;
+        self.announce(0, resolver);
+        let all: Vec<u32> = (0..self.probes.len() as u32).collect();
+        self.tell(probe, &all)?;
+        for object in 0..self.objects.len() {
+            for process in self.targets_now(object) {
+                self.attach(probe, object, process)?;
+            }
+        }
+        let at = now();
+        (self.budget_at, self.counts_at) = (at, at);
+        self.cpu_ns = self.target_cpu_ns();
+        Ok(())
+    }
+
+    fn targets_now(&self, object: usize) -> Vec<Option<Pid>> {
+        if self.shared {
+            return vec![None];
+        }
+        let processes = self.processes.iter();
+        processes
+            .filter(|(_, process)| process.objects.contains(&object))
+            .map(|(&pid, _)| Some(pid))
+            .collect()
+    }
+
+    /// Links of old kernels take so long to remove that many of them are a hazard.
+    fn warn_of_classic(&self, probe: &Probe) -> Result<(), Failure> {
+        let Some(support) = probe.call_support() else {
+            return Ok(());
+        };
+        if support.multi {
+            if !support.pid_filter && !self.shared {
+                log::warn!(
+                    "this kernel's links don't tell processes apart as they should: others that run \
+                     the same code are slowed as well"
+                );
+            }
+            return Ok(());
+        }
+        let mut sites = Vec::new();
+        for (number, state) in (0..).zip(&self.probes) {
+            state.sites(number, &mut sites);
+        }
+        let targets = if self.shared { 1 } else { self.processes.len().max(1) };
+        let count = sites.len() * targets;
+        let seconds = count as u64 * support.detach_ns_per_site / 1_000_000_000;
+        if count > MANY_CLASSIC && !self.request.yes {
+            return Err(Failure::failed(format!(
+                "{count} probes would take this kernel about {seconds} s to remove: name fewer \
+                 functions, boot Linux 6.6 or newer, or insist with --yes"
+            )));
+        }
+        if seconds > 1 {
+            log::warn!(
+                "removing {count} probes at the end will take about {seconds} s (Linux 6.6 and newer \
+                 remove them at once)"
+            );
+        }
+        Ok(())
+    }
+
+    /// Looks at what was drained: new processes and files are to be attached, ended ones let go.
+    /// `admitted` tells which events concern the recording.
+    pub(super) fn notice(&mut self, event: &RawEvent) {
+        let (pid, parent) = match &event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } if pid != parent_pid => (*pid, Some(*parent_pid)),
+            RawBody::Mmap(mmap) => {
+                let path = String::from_utf8_lossy(&mmap.path);
+                if !path.starts_with('/') {
+                    if path.starts_with("//anon") {
+                        self.safety.add_anonymous_code();
+                    }
+                    return;
+                }
+                (mmap.pid, None)
+            }
+            _ => return,
+        };
+        if self.shared && parent.is_some() {
+            // The links are there already.
+            return;
+        }
+        let known = |pending: &Pending| pending.pid == pid && pending.parent == parent;
+        if !self.pending.iter().any(known) {
+            self.pending.push_back(Pending {
+                pid,
+                since: event.at,
+                parent,
+            });
+        }
+    }
+
+    /// A process has ended.
+    pub(super) fn forget(&mut self, probe: &mut Probe, pid: Pid) {
+        self.pending.retain(|pending| pending.pid != pid);
+        if self.processes.remove(&pid).is_some() {
+            self.detach_process(probe, pid);
+        }
+    }
+
+    /// One tick: attaches what has come, looks at the budget, tells counts and gaps.
+    pub(super) fn step(
+        &mut self,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), Failure> {
+        let began = now();
+        while let Some(pending) = self.pending.pop_front() {
+            self.follow(&pending, probe, resolver, out);
+            if now().since(began) > STEP_NS {
+                break;
+            }
+        }
+        self.read_counts(probe);
+        let at = now();
+        self.turn_duty(probe, at, out)?;
+        if at.since(self.budget_at) >= BUDGET_NS {
+            self.keep_budget(probe, resolver, at, out)?;
+        }
+        if at.since(self.counts_at) >= COUNTS_NS {
+            self.tell_counts(at, out);
+        }
+        Ok(())
+    }
+
+    /// Attaches to a new process, or to files that a process has mapped.
+    fn follow(
+        &mut self,
+        pending: &Pending,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        out: &mut Vec<RawEvent>,
+    ) {
+        let before = self.probes.len();
+        let was_safe = self.safety.verdict().uretprobe;
+        let mut objects: Vec<usize> = Vec::new();
+        match pending.parent {
+            Some(parent) => {
+                let parent = self.processes.get(&parent);
+                objects.extend(parent.iter().flat_map(|process| process.objects.iter()));
+                self.processes.entry(pending.pid).or_default();
+            }
+            // It may be gone by now: then there is nothing to attach to.
+            None => match objects_of(pending.pid) {
+                Ok(found) => {
+                    for object in found {
+                        objects.extend(self.object(&object, Some(pending.pid)));
+                    }
+                }
+                Err(error) => log::debug!("pid {}: {error}", pending.pid),
+            },
+        }
+        self.announce(before, resolver);
+        let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
+        let mut result = self.tell(probe, &new);
+        let (mut attached, shared) = (false, self.shared);
+        let key = if shared { Pid(0) } else { pending.pid };
+        for object in objects {
+            let process = self.processes.entry(key).or_default();
+            if process.objects.insert(object) {
+                attached = true;
+                let target = (!shared).then_some(pending.pid);
+                result = result.and(self.attach(probe, object, target));
+            }
+        }
+        if let Err(error) = result {
+            // A process that ended meanwhile, most often.
+            log::debug!("pid {}: {error}", pending.pid);
+        }
+        if attached {
+            let at = now();
+            out.push(gap(
+                at,
+                pending.since,
+                None,
+                Some(pending.pid),
+                GapReason::NotYetAttached,
+            ));
+        }
+        if was_safe && !self.safety.verdict().uretprobe {
+            self.replan(probe, resolver);
+        }
+    }
+
+    /// Reads the kernel's counts.
+    fn read_counts(&mut self, probe: &mut Probe) {
+        let mut changed = Vec::new();
+        probe.call_counts(&mut changed);
+        for (number, counters) in changed {
+            self.counts.insert(
+                number,
+                Counted {
+                    entries: counters.entries,
+                    exits: counters.exits,
+                    lost: counters.lost,
+                    left_out: counters.left_out,
+                },
+            );
+        }
+    }
+
+    fn counted(&self, number: u32) -> Counted {
+        self.counts.get(&number).copied().unwrap_or_default()
+    }
+
+    /// Puts what was counted since the last time into the recording.
+    fn tell_counts(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        for (number, state) in (0..).zip(&mut self.probes) {
+            let counted = self.counts.get(&number).copied().unwrap_or_default();
+            if counted == state.told || state.role != crate::resolve::Role::Call {
+                continue;
+            }
+            let told = std::mem::replace(&mut state.told, counted);
+            out.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::CallCount(RawCallCount {
+                    probe: number,
+                    from: self.counts_at,
+                    entries: counted.entries.saturating_sub(told.entries),
+                    exits: counted.exits.saturating_sub(told.exits),
+                    lost: counted.lost.saturating_sub(told.lost),
+                    left_out: counted.left_out.saturating_sub(told.left_out),
+                }),
+            });
+        }
+        self.counts_at = at;
+    }
+
+    /// Detaches probes on duty whose time is over, attaches those whose time has come.
+    fn turn_duty(
+        &mut self,
+        probe: &mut Probe,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), Failure> {
+        let mut turned = Vec::new();
+        for (number, state) in (0..).zip(&mut self.probes) {
+            if state.level != Level::Duty {
+                continue;
+            }
+            let span = if state.on_duty { DUTY_ON_NS } else { DUTY_PERIOD_NS - DUTY_ON_NS };
+            if at.since(state.since) < span {
+                continue;
+            }
+            let counted = self.counts.get(&number).copied().unwrap_or_default();
+            if state.on_duty {
+                state.last_duty = counted.entries.saturating_sub(state.budgeted.entries);
+            } else {
+                let since = state.since;
+                out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
+            }
+            state.budgeted = counted;
+            state.on_duty = !state.on_duty;
+            state.since = at;
+            turned.push(number);
+        }
+        if !turned.is_empty() {
+            self.move_probes(probe, &turned)?;
+        }
+        Ok(())
+    }
+
+    /// Compares what tracing costs with what it may cost.
+    fn keep_budget(
+        &mut self,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), Failure> {
+        let elapsed = at.since(std::mem::replace(&mut self.budget_at, at));
+        let cpu_ns = self.target_cpu_ns();
+        let used = cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns));
+        let loads: Vec<_> = (0..)
+            .zip(&self.probes)
+            .map(|(number, state)| state.load(number, self.counted(number), elapsed))
+            .filter(|load| load.cost_ns() > 0)
+            .collect();
+        for (number, state) in (0..).zip(&mut self.probes) {
+            if state.level != Level::Duty {
+                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+            }
+        }
+        let Some(share) = self.request.budget else {
+            return Ok(());
+        };
+        // A target that is mostly idle may still be slowed by a part of one processor.
+        let time_ns = used.max(elapsed);
+        let steps = budget::decide(&loads, (time_ns as f64 * share) as u64);
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let cost: u64 = loads.iter().map(|load| load.cost_ns()).sum();
+        let percent = cost as f64 * 100.0 / time_ns as f64;
+        let mut changed = Vec::new();
+        for (number, level) in steps {
+            let rate = loads
+                .iter()
+                .find(|load| load.probe == number)
+                .map_or(0, |load| load.entries.saturating_mul(1_000_000_000) / elapsed.max(1));
+            self.step_down(number, level, at, out);
+            let state = &self.probes[number as usize];
+            let name = &state.plan.function.name;
+            log::warn!(
+                "tracing takes {percent:.1} % of the target's time, the budget is {:.1} %: {name} \
+                 ({rate} calls a second) {}",
+                share * 100.0,
+                match level {
+                    Level::Full => "goes on",
+                    Level::Entries => "is watched at its entry only from now on",
+                    Level::Duty => "is watched 5 % of the time from now on",
+                    Level::Off => "is not traced any more",
+                }
+            );
+            changed.push(number);
+        }
+        self.move_probes(probe, &changed)?;
+        for number in changed {
+            self.announce_probe(number, resolver);
+        }
+        Ok(())
+    }
+
+    fn step_down(&mut self, number: u32, level: Level, at: Timestamp, out: &mut Vec<RawEvent>) {
+        self.stepped_down.insert(number);
+        let counted = self.counted(number);
+        let state = &mut self.probes[number as usize];
+        self.close_gap(number, at, out);
+        let state_since = at;
+        let state_ref = &mut self.probes[number as usize];
+        state_ref.level = level;
+        state_ref.since = state_since;
+        state_ref.on_duty = level != Level::Duty;
+        state_ref.budgeted = counted;
+        state_ref.last_duty = 0;
+    }
+
+    /// Tells the gap of a probe's present level, which ends now.
+    fn close_gap(&self, number: u32, at: Timestamp, out: &mut Vec<RawEvent>) {
+        let state = &self.probes[number as usize];
+        let reason = match state.level {
+            Level::Full => return,
+            Level::Entries => GapReason::NoReturns,
+            Level::Duty if state.on_duty => return,
+            Level::Duty => GapReason::DutyCycle,
+            Level::Off => GapReason::Detached,
+        };
+        out.push(gap(at, state.since, Some(number), None, reason));
+    }
+
+    /// CPU time that the targets have used so far; 0 if the whole machine is traced.
+    fn target_cpu_ns(&self) -> u64 {
+        self.processes
+            .keys()
+            .map(|&pid| crate::resolve::cpu_time_ns(pid).unwrap_or(0))
+            .sum()
+    }
+
+    /// Whether the process is one of those that are traced one by one.
+    pub(super) fn has_process(&self, pid: Pid) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// The end: last counts, and the gaps that lasted until now.
+    pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
+        self.read_counts(probe);
+        let at = now();
+        self.tell_counts(at, out);
+        for number in 0..self.probes.len() as u32 {
+            self.close_gap(number, at, out);
+        }
+        let calls = self
+            .probes
+            .iter()
+            .filter(|state| state.role == crate::resolve::Role::Call);
+        let mut summary = TraceSummary {
+            functions: calls.clone().count(),
+            stepped_down: self.stepped_down.len(),
+            ..TraceSummary::default()
+        };
+        for state in calls {
+            summary.calls += state.told.entries;
+            summary.lost += state.told.lost;
+            summary.left_out += state.told.left_out;
+        }
+        summary
+    }
+}
+
+fn gap(
+    at: Timestamp,
+    from: Timestamp,
+    probe: Option<u32>,
+    pid: Option<Pid>,
+    reason: GapReason,
+) -> RawEvent {
+    RawEvent {
+        at,
+        cpu: Cpu(0),
+        body: RawBody::Gap(RawGap {
+            from,
+            probe,
+            pid,
+            reason,
+        }),
+    }
+}
+
+/// Measures what a hit costs here, and keeps that for the next time.
+fn measured_costs() -> Result<CostTable, Failure> {
+    let costs = probe::calibrate()?;
+    if let Err(error) = costs.save(Path::new(CACHE)) {
+        log::debug!("what probes cost is measured each time: {CACHE}: {error}");
+    }
+    Ok(costs)
+}

@@ -1,0 +1,409 @@
+//! Object files of the targets -> probes: chooses functions, plans where their probes sit, tells the
+//! resolver what they are.
+//!
+//! Each file is read once, however many processes map it. What does not belong here: attaching
+//! (`links`), which process gets what (the tracer).
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::state::ProbeState;
+use super::{MANY, Tracer};
+use crate::error::Failure;
+use crate::model::raw::FileIdentity;
+use crate::model::{BuildId, Pid, TracedKind, Value};
+use crate::probe::now;
+use crate::resolve::{Resolver, Role, TargetObject, TracedProbe};
+use crate::trace::arguments::{Signature, Signatures};
+use crate::trace::object::Object;
+use crate::trace::place::{self, PlaceOptions, Returns};
+use crate::trace::{CallValues, Exits, Function, FunctionKind, Plan};
+
+/// A file with probes.
+#[derive(Debug)]
+pub(super) struct TracedObject {
+    /// The file itself, kept open: what is at its path may change.
+    pub(super) file: Arc<File>,
+    debug: Option<Arc<File>>,
+    /// Its path as the first process that mapped it sees it.
+    pub(super) path: Box<str>,
+    build_id: Option<BuildId>,
+    /// Its probes.
+    pub(super) probes: Range<u32>,
+    /// Signatures of those that have one, by probe.
+    signatures: Vec<Option<Arc<Signature>>>,
+    /// What to add to a file offset to get an ELF address, of each probe's function.
+    is_main: bool,
+}
+
+/// Functions that tell of exceptions and of jumps out of functions.
+/// Sources: the Itanium C++ ABI (exception handling), glibc's setjmp.h.
+const HOOKS: &[(&str, Role)] = &[
+    ("__cxa_throw", Role::CxxThrow),
+    ("_Unwind_RaiseException", Role::UnwindThrow),
+    ("__cxa_begin_catch", Role::Land),
+    ("_Unwind_Resume", Role::Land),
+    ("_Unwind_DeleteException", Role::Land),
+    ("__rust_panic_cleanup", Role::Land),
+    ("longjmp", Role::Jump),
+    ("_longjmp", Role::Jump),
+    ("siglongjmp", Role::Jump),
+    ("__longjmp_chk", Role::Jump),
+];
+
+impl Tracer {
+    /// Chooses functions in the files of the targets and plans them. What runs decides together how
+    /// exits may be seen, so all files are read first.
+    pub(super) fn choose(
+        &mut self,
+        targets: Vec<(Option<Pid>, TargetObject)>,
+    ) -> Result<(), Failure> {
+        let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
+        let mut index_of = rustc_hash::FxHashMap::default();
+        let mut users: Vec<(Pid, usize)> = Vec::new();
+        for (pid, target) in targets {
+            let index = *index_of.entry(target.device_inode).or_insert_with(|| {
+                let object = self.read(&target);
+                read.push((target, object));
+                read.len() - 1
+            });
+            users.extend(pid.map(|pid| (pid, index)));
+        }
+        if self.shared {
+            // What will run these files nobody knows.
+            self.safety.add_unknown();
+        }
+        for object in read.iter().filter_map(|(_, object)| object.as_ref()) {
+            self.safety.add(object);
+        }
+        let mut chosen = 0;
+        let mut indexes = Vec::new();
+        for (target, object) in &read {
+            let index = match object {
+                Some(object) => self.plan_object(target, object, &mut chosen),
+                None => None,
+            };
+            self.by_file.insert(target.device_inode, index);
+            indexes.push(index);
+        }
+        for (pid, index) in users {
+            if let Some(object) = indexes[index] {
+                let key = if self.shared { Pid(0) } else { pid };
+                self.processes.entry(key).or_default().objects.insert(object);
+            } else if !self.shared {
+                self.processes.entry(pid).or_default();
+            }
+        }
+        let objects: Vec<(&TargetObject, Option<&Object>)> = read
+            .iter()
+            .map(|(target, object)| (target, object.as_ref()))
+            .collect();
+        self.check_choice(&objects, chosen)
+    }
+
+    /// What was asked for and is not there, or is there more often than anybody wants.
+    fn check_choice(
+        &self,
+        objects: &[(&TargetObject, Option<&Object>)],
+        chosen: usize,
+    ) -> Result<(), Failure> {
+        let readable = objects
+            .iter()
+            .filter_map(|(target, object)| object.map(|object| (object, target.is_main)));
+        let missing = self.request.selection.missing(readable);
+        if chosen == 0 {
+            return Err(Failure::failed(match missing.first() {
+                Some(first) => first.clone(),
+                None => "no function is named that can be traced; see 'profiler list functions'"
+                    .to_owned(),
+            }));
+        }
+        for text in missing {
+            log::warn!("{text}");
+        }
+        if chosen > MANY && !self.request.yes {
+            return Err(Failure::failed(format!(
+                "{chosen} functions match, and every call of each costs the target time: name fewer, \
+                 or insist with --yes ('profiler list functions' shows them)"
+            )));
+        }
+        Ok(())
+    }
+
+    fn read(&self, target: &TargetObject) -> Option<Object> {
+        let wanted = self.request.selection.wants_object(&target.path, target.is_main);
+        let judged = self.request.returns == Returns::Auto && !self.shared;
+        if !wanted && !judged && !is_hook_library(&target.path) {
+            return None;
+        }
+        let debug = target.debug.as_deref().filter(|_| wanted);
+        match Object::read(&target.file, debug, &target.path) {
+            Ok(object) => Some(object),
+            Err(error) => {
+                log::warn!("{}: {error}; nothing in it is traced", target.path);
+                None
+            }
+        }
+    }
+
+    /// The index of a file that a process has mapped; none if nothing in it is traced.
+    pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
+        if let Some(&known) = self.by_file.get(&target.device_inode) {
+            return known;
+        }
+        let object = self.read(target);
+        let index = object.and_then(|object| {
+            self.safety.add(&object);
+            self.plan_object(target, &object, &mut 0)
+        });
+        if let (Some(index), Some(pid)) = (index, pid) {
+            let count = self.objects[index].probes.len();
+            log::debug!("pid {pid} has mapped {}: {count} probes", target.path);
+        }
+        self.by_file.insert(target.device_inode, index);
+        index
+    }
+
+    fn place_options(&self) -> PlaceOptions<'_> {
+        PlaceOptions {
+            at: self.request.at,
+            returns: self.request.returns,
+            costs: &self.costs,
+        }
+    }
+
+    fn plan_object(
+        &mut self,
+        target: &TargetObject,
+        object: &Object,
+        chosen: &mut usize,
+    ) -> Option<usize> {
+        let wanted = self.request.selection.wants_object(&target.path, target.is_main);
+        let mut plans: Vec<(Plan, Role)> = Vec::new();
+        if wanted {
+            let selected = self.request.selection.select(object, target.is_main);
+            *chosen += selected.len();
+            let options = self.place_options();
+            for function in &selected {
+                match place::plan(object, function, &options, &self.safety) {
+                    Ok(plan) => plans.push((plan, Role::Call)),
+                    Err(refusal) => {
+                        log::warn!("{} in {} is not traced: {refusal}", function.name, target.path);
+                    }
+                }
+            }
+        }
+        self.plan_hooks(object, &mut plans);
+        let room = self.max_probes.saturating_sub(self.probes.len() as u32) as usize;
+        if plans.len() > room {
+            if !std::mem::replace(&mut self.full_told, true) {
+                log::warn!(
+                    "{} of {} functions in {} are not traced: no more probes fit into this recording",
+                    plans.len() - room,
+                    plans.len(),
+                    target.path
+                );
+            }
+            plans.truncate(room);
+        }
+        if plans.is_empty() {
+            return None;
+        }
+        let signatures = self.sign(object, &mut plans);
+        let index = self.objects.len();
+        let first = self.probes.len() as u32;
+        let at = now();
+        for (plan, role) in plans {
+            self.probes.push(ProbeState::new(plan, role, index, &self.costs, at));
+        }
+        self.objects.push(TracedObject {
+            file: Arc::clone(&target.file),
+            debug: target.debug.clone(),
+            path: target.path.clone(),
+            build_id: match &target.identity {
+                FileIdentity::BuildId(id) => Some(id.clone()),
+                FileIdentity::Inode { .. } => object.build_id().cloned(),
+            },
+            probes: first..self.probes.len() as u32,
+            signatures,
+            is_main: target.is_main,
+        });
+        Some(index)
+    }
+
+    /// Where exceptions are thrown and land; needed only if exits are watched.
+    fn plan_hooks(&self, object: &Object, plans: &mut Vec<(Plan, Role)>) {
+        if self.request.returns == Returns::None {
+            return;
+        }
+        let entries = PlaceOptions {
+            returns: Returns::None,
+            ..self.place_options()
+        };
+        let mut seen = Vec::new();
+        for &(name, role) in HOOKS {
+            let named = |function: &&Function| {
+                let linkage = function.linkage_name.as_deref();
+                linkage.unwrap_or(&function.name) == name
+                    || function.aliases.iter().any(|alias| **alias == *name)
+            };
+            let Some(function) = object.functions().iter().find(named) else {
+                continue;
+            };
+            if seen.contains(&function.offset) {
+                continue;
+            }
+            seen.push(function.offset);
+            if let Ok(plan) = place::plan(object, function, &entries, &self.safety) {
+                plans.push((plan, role));
+            }
+        }
+    }
+
+    pub(super) fn has_throws(&self) -> bool {
+        let throws = |state: &ProbeState| matches!(state.role, Role::CxxThrow | Role::UnwindThrow);
+        self.probes.iter().any(throws) || self.request.returns != Returns::None
+    }
+
+    /// Finds out what the values of functions are, if they are wanted.
+    fn sign(&self, object: &Object, plans: &mut [(Plan, Role)]) -> Vec<Option<Arc<Signature>>> {
+        let Some(longest) = self.request.arguments else {
+            return vec![None; plans.len()];
+        };
+        let signatures = Signatures::open(|name| object.section(name));
+        let mut found = Vec::with_capacity(plans.len());
+        for (plan, role) in plans {
+            if *role != Role::Call {
+                found.push(None);
+                continue;
+            }
+            let function = &plan.function;
+            let signature = match &function.kind {
+                FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
+                FunctionKind::Function => signatures
+                    .as_ref()
+                    .and_then(|signatures| {
+                        signatures.signature(function.address, function.linkage_name.as_deref())
+                    })
+                    .unwrap_or_else(|| Signature::registers(function.language)),
+            };
+            let signature = signature.with_longest(longest);
+            plan.fetches = signature.fetches.clone();
+            if matches!(plan.exits, Exits::None(_)) {
+                plan.fetches.retain(|fetch| fetch.at_exit == 0);
+            }
+            found.push(Some(Arc::new(signature)));
+        }
+        found
+    }
+
+    /// Tells the resolver of all probes from `first` on.
+    pub(super) fn announce(&self, first: usize, resolver: &mut Resolver) {
+        for number in first..self.probes.len() {
+            self.announce_probe(number as u32, resolver);
+        }
+    }
+
+    /// Tells the resolver of a probe as it is now.
+    pub(super) fn announce_probe(&self, number: u32, resolver: &mut Resolver) {
+        let state = &self.probes[number as usize];
+        let object = &self.objects[state.object];
+        let function = &state.plan.function;
+        let signature = object
+            .signatures
+            .get((number - object.probes.start) as usize)
+            .and_then(Option::as_ref);
+        resolver.trace(
+            number,
+            TracedProbe {
+                name: function.name.clone(),
+                linkage_name: function.linkage_name.clone(),
+                path: object.path.clone(),
+                build_id: object.build_id.clone(),
+                address_bias: function.address.wrapping_sub(function.offset),
+                start: function.offset,
+                size: function.size,
+                source: function.source.clone(),
+                kind: match function.kind {
+                    FunctionKind::Function => TracedKind::Function,
+                    FunctionKind::Marker { .. } => TracedKind::Marker,
+                },
+                entry_offset: (state.plan.entry.offset - function.offset.min(state.plan.entry.offset))
+                    as u32,
+                returns: state.returns(),
+                cost_ns: state.call_ns(),
+                values: signature.map(|signature| Arc::clone(signature) as Arc<dyn CallValues>),
+                role: state.role,
+            },
+        );
+    }
+
+    /// A file was mapped that makes return probes unsafe: functions that have them get probes on
+    /// their return instructions instead, or lose their exits.
+    pub(super) fn replan(&mut self, probe: &mut crate::probe::Probe, resolver: &mut Resolver) {
+        let mut changed = Vec::new();
+        for index in 0..self.objects.len() {
+            let traced = &self.objects[index];
+            let risky = traced.probes.clone().any(|number| {
+                matches!(self.probes[number as usize].plan.exits, Exits::Uretprobe)
+            });
+            if !risky {
+                continue;
+            }
+            let object = match Object::read(&traced.file, traced.debug.as_deref(), &traced.path) {
+                Ok(object) => Some(object),
+                Err(error) => {
+                    log::warn!("{}: {error}; only entries are traced from now on", traced.path);
+                    None
+                }
+            };
+            for number in traced.probes.clone() {
+                let state = &self.probes[number as usize];
+                if !matches!(state.plan.exits, Exits::Uretprobe) {
+                    continue;
+                }
+                let options = self.place_options();
+                let exits = object
+                    .as_ref()
+                    .and_then(|object| {
+                        place::plan(object, &state.plan.function, &options, &self.safety).ok()
+                    })
+                    .map_or(Exits::None(crate::trace::NoExits::NotWanted), |plan| plan.exits);
+                if exits != state.plan.exits {
+                    changed.push((number, exits));
+                }
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        log::warn!(
+            "a target has mapped code that return probes could break: {} functions are watched by \
+             their return instructions from now on",
+            changed.len()
+        );
+        let mut numbers = Vec::new();
+        for (number, exits) in changed {
+            let state = &mut self.probes[number as usize];
+            let mut plan = state.plan.clone();
+            plan.exits = exits;
+            state.replan(plan, &self.costs);
+            numbers.push(number);
+        }
+        if let Err(error) = self.move_probes(probe, &numbers) {
+            log::warn!("{error}");
+        }
+        for number in numbers {
+            self.announce_probe(number, resolver);
+        }
+    }
+}
+
+/// Whether a library has the functions that tell of exceptions and jumps.
+fn is_hook_library(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    ["libstdc++", "libgcc_s", "libc++abi", "libunwind", "libc.so", "libc-"]
+        .iter()
+        .any(|stem| name.starts_with(stem))
+}

@@ -1,0 +1,208 @@
+//! What is known of each probe and each link: which sites make up a probe at its present level.
+//!
+//! Plans and levels -> [`CallSite`]s. What does not belong here: attaching (`links`), deciding on
+//! levels (`budget`).
+
+use profiler_common::call::{
+    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_THROW, PROBE_CXX, PROBE_FETCHES,
+    PROBE_GO, PROBE_OFF, ProbeControl,
+};
+
+use super::budget::{Level, Load};
+use crate::model::{ReturnMode, Timestamp};
+use crate::probe::CallSite;
+use crate::resolve::Role;
+use crate::trace::cost::CostTable;
+use crate::trace::{Exits, FunctionKind, Language, Plan};
+
+/// One probe: a traced function or marker, or a place that tells of exceptions and jumps.
+#[derive(Debug)]
+pub(super) struct ProbeState {
+    /// Where its sites are.
+    pub(super) plan: Plan,
+    /// What it is for.
+    pub(super) role: Role,
+    /// Index of its object.
+    pub(super) object: usize,
+    /// How much of it is watched.
+    pub(super) level: Level,
+    /// On duty: whether it is attached now, and since when that is so.
+    pub(super) on_duty: bool,
+    /// See `on_duty`; also since when it is at its level.
+    pub(super) since: Timestamp,
+    /// Of the links whose hits count.
+    pub(super) generation: u8,
+    /// What a hit of its entry and of its exits costs.
+    pub(super) entry_ns: u32,
+    /// See `entry_ns`.
+    pub(super) exit_ns: u32,
+    /// What the kernel counted, as far as it has been told.
+    pub(super) told: Counted,
+    /// The same, as far as the budget has seen it.
+    pub(super) budgeted: Counted,
+    /// Hits while it was on duty the last time.
+    pub(super) last_duty: u64,
+}
+
+/// Counts of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) entries: u64,
+    pub(super) exits: u64,
+    pub(super) lost: u64,
+    pub(super) left_out: u64,
+}
+
+impl ProbeState {
+    pub(super) fn new(
+        plan: Plan,
+        role: Role,
+        object: usize,
+        costs: &CostTable,
+        now: Timestamp,
+    ) -> ProbeState {
+        ProbeState {
+            entry_ns: costs.entry_ns(plan.entry.kind),
+            exit_ns: exit_ns(&plan.exits, costs),
+            plan,
+            role,
+            object,
+            level: Level::Full,
+            on_duty: true,
+            since: now,
+            generation: 0,
+            told: Counted::default(),
+            budgeted: Counted::default(),
+            last_duty: 0,
+        }
+    }
+
+    /// Its exits are seen in another way from now on.
+    pub(super) fn replan(&mut self, plan: Plan, costs: &CostTable) {
+        self.exit_ns = exit_ns(&plan.exits, costs);
+        self.plan = plan;
+    }
+
+    /// Whether exits are watched at the present level.
+    pub(super) fn has_exits(&self) -> bool {
+        self.level == Level::Full && self.plans_exits()
+    }
+
+    fn plans_exits(&self) -> bool {
+        !matches!(self.plan.exits, Exits::None(_))
+    }
+
+    /// Whether anything of it is attached at the present level.
+    pub(super) fn is_on(&self) -> bool {
+        match self.level {
+            Level::Full | Level::Entries => true,
+            Level::Duty => self.on_duty,
+            Level::Off => false,
+        }
+    }
+
+    /// How its exits are seen at the present level.
+    pub(super) fn returns(&self) -> ReturnMode {
+        match (&self.plan.exits, self.level) {
+            (Exits::Uretprobe, Level::Full) => ReturnMode::Uretprobe,
+            (Exits::Instructions(_), Level::Full) => ReturnMode::Instructions,
+            _ => ReturnMode::None,
+        }
+    }
+
+    /// What a call costs at the present level.
+    pub(super) fn call_ns(&self) -> u32 {
+        self.entry_ns + if self.has_exits() { self.exit_ns } else { 0 }
+    }
+
+    /// What the kernel side is told of it.
+    pub(super) fn control(&self) -> ProbeControl {
+        let mut flags = 0;
+        if !self.is_on() {
+            flags |= PROBE_OFF;
+        }
+        if self.plan.function.language == Language::Go {
+            flags |= PROBE_GO;
+        }
+        if !self.plan.fetches.is_empty() {
+            flags |= PROBE_FETCHES;
+        }
+        if self.role == Role::CxxThrow {
+            flags |= PROBE_CXX;
+        }
+        ProbeControl {
+            generation: self.generation,
+            flags,
+            reserved: [0; 6],
+        }
+    }
+
+    /// Its sites at the present level, as probe number `probe`.
+    pub(super) fn sites(&self, probe: u32, out: &mut Vec<CallSite>) {
+        if !self.is_on() {
+            return;
+        }
+        let semaphore = match self.plan.function.kind {
+            FunctionKind::Marker { semaphore, .. } => semaphore,
+            FunctionKind::Function => None,
+        };
+        let site = |offset, edge, return_probe| CallSite {
+            offset,
+            probe,
+            edge,
+            generation: self.generation,
+            return_probe,
+            semaphore,
+        };
+        let edge = match self.role {
+            Role::CxxThrow | Role::UnwindThrow => EDGE_THROW,
+            Role::Land => EDGE_LAND,
+            Role::Jump => EDGE_JUMP,
+            Role::Call if self.has_exits() => EDGE_ENTER,
+            Role::Call => EDGE_HIT,
+        };
+        out.push(site(self.plan.entry.offset, edge, false));
+        if self.role != Role::Call || !self.has_exits() {
+            return;
+        }
+        match &self.plan.exits {
+            Exits::None(_) => {}
+            Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
+            Exits::Instructions(sites) => {
+                out.extend(sites.iter().map(|exit| site(exit.offset, EDGE_EXIT, false)));
+            }
+        }
+    }
+
+    /// What it did since the budget last looked, `elapsed_ns` ago.
+    pub(super) fn load(&self, probe: u32, counted: Counted, elapsed_ns: u64) -> Load {
+        let entries = match self.level {
+            Level::Duty => {
+                let share = u128::from(self.last_duty) * u128::from(elapsed_ns);
+                (share / u128::from(super::budget::DUTY_PERIOD_NS)) as u64
+            }
+            _ => counted.entries.saturating_sub(self.budgeted.entries),
+        };
+        Load {
+            probe,
+            level: self.level,
+            has_exits: self.plans_exits(),
+            entries,
+            exits: counted.exits.saturating_sub(self.budgeted.exits),
+            entry_ns: self.entry_ns,
+            exit_ns: self.exit_ns,
+        }
+    }
+}
+
+/// What one exit costs: of several instructions, the dearest.
+fn exit_ns(exits: &Exits, costs: &CostTable) -> u32 {
+    match exits {
+        Exits::None(_) => 0,
+        Exits::Uretprobe => costs.return_ns(),
+        Exits::Instructions(sites) => {
+            let costs = sites.iter().map(|site| costs.entry_ns(site.kind));
+            costs.max().unwrap_or(0)
+        }
+    }
+}
