@@ -147,7 +147,7 @@ fn record(probe: &mut Probe, time: Duration) -> Vec<RawEvent> {
 
 fn samples(events: &[RawEvent]) -> impl Iterator<Item = (&RawEvent, &RawSample)> {
     events.iter().filter_map(|event| match &event.body {
-        RawBody::Sample(sample) => Some((event, sample)),
+        RawBody::Sample(sample) => Some((event, &**sample)),
         _ => None,
     })
 }

@@ -103,7 +103,7 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
         .iter()
         .flat_map(|address| address.to_ne_bytes())
         .collect();
-    event(RawBody::Sample(RawSample {
+    event(RawBody::Sample(Box::new(RawSample {
         pid: Pid(pid),
         tid: Tid(pid),
         comm: Comm::from_bytes(b"program"),
@@ -115,7 +115,7 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
             bytes: bytes.into(),
             end: StackEnd::Complete,
         },
-    }))
+    })))
 }
 
 /// What the kernel would have said of a process's fork, exec and mappings.

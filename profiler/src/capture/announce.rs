@@ -71,6 +71,11 @@ impl<'t> Announcer<'t> {
                 }));
             }
         }
+        let mut traced: Vec<_> = tables.all_traced().map(|(id, _)| id).collect();
+        traced.sort_unstable();
+        for id in traced {
+            announcer.function(id);
+        }
         announcer
     }
 
@@ -143,7 +148,34 @@ impl<'t> Announcer<'t> {
                 }
             }
             Event::Mark(mark) => mark.text = self.string(mark.text),
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return None,
+            Event::Call(call) => {
+                call.thread = self.thread(call.thread)?;
+                call.function = self.function(call.function)?;
+                if let CallEdge::Exit(exit) = &mut call.edge
+                    && let ExitKind::Exception(Some(kind)) = &mut exit.how
+                {
+                    *kind = self.string(*kind);
+                }
+            }
+            Event::Throw(throw) => {
+                throw.thread = self.thread(throw.thread)?;
+                throw.kind = self.string(throw.kind);
+                throw.thrower = match throw.thrower {
+                    Some(frame) => Some(self.frame(frame)?),
+                    None => None,
+                };
+            }
+            Event::CallCount(count) => count.function = self.function(count.function)?,
+            Event::Gap(gap) => {
+                gap.function = match gap.function {
+                    Some(function) => Some(self.function(function)?),
+                    None => None,
+                };
+                gap.process = match gap.process {
+                    Some(process) => Some(self.process(process)?),
+                    None => None,
+                };
+            }
             Event::Clock(_) | Event::Lost(_) => {}
         }
         Some(event)
@@ -250,6 +282,15 @@ impl<'t> Announcer<'t> {
         };
         let local = self.functions.add(id);
         self.define(Definition::Function(local, function));
+        if let Some(traced) = self.tables.traced(id) {
+            let mut traced = traced.clone();
+            for parameter in &mut traced.parameters {
+                parameter.name = self.string(parameter.name);
+                parameter.kind = self.maybe_string(parameter.kind);
+            }
+            traced.result = self.maybe_string(traced.result);
+            self.define(Definition::Traced(local, traced));
+        }
         Some(local)
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::model::*;
 
+use super::calls::{Contexts, moved};
 use super::encode::CpuContext;
 use super::item::*;
 
@@ -77,11 +78,11 @@ fn id<I: EpochId>(value: u32) -> Result<I, Bad> {
 }
 
 impl Fields<'_> {
-    fn id<I: EpochId>(&mut self) -> Result<I, Bad> {
+    pub(super) fn id<I: EpochId>(&mut self) -> Result<I, Bad> {
         id(self.get32()?)
     }
 
-    fn optional<I: EpochId>(&mut self) -> Result<Option<I>, Bad> {
+    pub(super) fn optional<I: EpochId>(&mut self) -> Result<Option<I>, Bad> {
         Ok(I::new(self.get32()?))
     }
 
@@ -99,14 +100,6 @@ impl Fields<'_> {
     fn string(&mut self) -> Result<String, Bad> {
         self.text().map(str::to_owned)
     }
-}
-
-/// `before` and a difference -> an id.
-fn moved(before: u32, difference: i64) -> Result<u32, Bad> {
-    let moved = i64::from(before).checked_add(difference);
-    moved
-        .and_then(|id| u32::try_from(id).ok())
-        .ok_or(Bad("an id is out of range"))
 }
 
 #[derive(Debug, Default)]
@@ -236,6 +229,10 @@ impl DefinitionDecoder {
                     bytes,
                 })
             }
+            definition::TRACED => {
+                let function = self.id(kind, fields)?;
+                Definition::Traced(function, traced(fields)?)
+            }
             _ => return Ok(None),
         }))
     }
@@ -304,10 +301,31 @@ fn process(fields: &mut Fields<'_>) -> Result<Process, Bad> {
     Ok(process)
 }
 
+fn traced(fields: &mut Fields<'_>) -> Result<Traced, Bad> {
+    let (kind, entry_offset) = (traced_kind(fields.get()?), fields.get32()?);
+    let (returns, cost_ns) = (return_mode(fields.get()?), fields.get32()?);
+    let mut parameters = Vec::new();
+    for _ in 0..fields.get()? {
+        parameters.push(Parameter {
+            name: fields.id()?,
+            kind: fields.optional()?,
+        });
+    }
+    Ok(Traced {
+        kind,
+        entry_offset,
+        returns,
+        cost_ns,
+        parameters: parameters.into(),
+        result: fields.optional()?,
+    })
+}
+
 struct EventDecoder {
     previous_ns: u64,
     cpu: u32,
     contexts: Box<[CpuContext; CPU_CONTEXTS]>,
+    calls: Contexts,
 }
 
 impl Default for EventDecoder {
@@ -316,6 +334,7 @@ impl Default for EventDecoder {
             previous_ns: 0,
             cpu: 0,
             contexts: Box::new([CpuContext::default(); CPU_CONTEXTS]),
+            calls: Contexts::default(),
         }
     }
 }
@@ -324,8 +343,13 @@ impl EventDecoder {
     #[inline]
     fn read(&mut self, kind: u64, mut fields: Fields<'_>) -> Result<Option<Event>, Bad> {
         let fields = &mut fields;
-        if kind == event::SAMPLE {
-            return self.sample(fields).map(Event::Sample).map(Some);
+        match kind {
+            event::SAMPLE => return self.sample(fields).map(Event::Sample).map(Some),
+            event::CALL => return self.calls.call(fields),
+            event::THROW => return self.calls.throw(fields),
+            event::CALL_COUNT => return self.calls.count(fields),
+            event::GAP => return self.calls.gap(fields),
+            _ => {}
         }
         if !(event::PROCESS..=event::LOST).contains(&kind) {
             return Ok(None);

@@ -6,6 +6,7 @@
 
 use crate::model::*;
 
+use super::calls::Contexts;
 use super::item::*;
 
 /// Longest text kept.
@@ -18,6 +19,8 @@ const MAX_COMMAND_BYTES: usize = 256 << 10;
 const MAX_NAMESPACES: usize = 64;
 /// Most inlined functions kept at one address.
 const MAX_LINES: usize = 4096;
+/// Most parameters kept of a traced function.
+const MAX_PARAMETERS: usize = 256;
 
 /// Definitions as the payload of a block.
 #[derive(Debug, Default)]
@@ -47,7 +50,6 @@ impl DefinitionEncoder {
     pub(super) fn push(&mut self, item: &Definition) {
         self.fields.clear();
         let kind = match item {
-            Definition::Traced(..) => return,
             Definition::Session(session) => {
                 self.session(session);
                 definition::SESSION
@@ -143,6 +145,11 @@ impl DefinitionEncoder {
                 self.fields.extend_from_slice(bytes);
                 definition::CODE
             }
+            Definition::Traced(function, traced) => {
+                self.id(definition::TRACED, function.get());
+                self.traced(traced);
+                definition::TRACED
+            }
         };
         put(&mut self.payload, kind);
         put(&mut self.payload, self.fields.len() as u64);
@@ -206,6 +213,20 @@ impl DefinitionEncoder {
         }
     }
 
+    fn traced(&mut self, traced: &Traced) {
+        put(&mut self.fields, traced_kind_code(traced.kind));
+        self.put(traced.entry_offset);
+        put(&mut self.fields, return_mode_code(traced.returns));
+        self.put(traced.cost_ns);
+        let count = traced.parameters.len().min(MAX_PARAMETERS);
+        put(&mut self.fields, count as u64);
+        for parameter in &traced.parameters[..count] {
+            self.put(parameter.name.get());
+            self.optional(parameter.kind);
+        }
+        self.optional(traced.result);
+    }
+
     /// An id as its difference to the previous one of its kind: usually 1.
     fn id(&mut self, kind: u64, id: u32) {
         let previous = &mut self.previous[kind as usize];
@@ -261,6 +282,7 @@ pub(super) struct EventEncoder {
     previous_ns: u64,
     cpu: u32,
     contexts: Box<[CpuContext; CPU_CONTEXTS]>,
+    calls: Contexts,
 }
 
 impl Default for EventEncoder {
@@ -273,6 +295,7 @@ impl Default for EventEncoder {
             previous_ns: 0,
             cpu: 0,
             contexts: Box::new([CpuContext::default(); CPU_CONTEXTS]),
+            calls: Contexts::default(),
         }
     }
 }
@@ -285,6 +308,7 @@ impl EventEncoder {
         (self.first_ns, self.last_ns) = (0, 0);
         (self.previous_ns, self.cpu) = (0, 0);
         self.contexts.fill(CpuContext::default());
+        self.calls.clear();
     }
 
     /// Appends one event.
@@ -303,12 +327,40 @@ impl EventEncoder {
             Event::Mark(_) => event::MARK,
             Event::Clock(_) => event::CLOCK,
             Event::Lost(_) => event::LOST,
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return,
+            Event::Call(_) => event::CALL,
+            Event::Throw(_) => event::THROW,
+            Event::CallCount(_) => event::CALL_COUNT,
+            Event::Gap(_) => event::GAP,
         };
-        // The fields of no event reach 128 bytes, so that the length is one byte.
         self.payload.push(kind as u8);
+        // The length is one byte, unless there are values.
         self.payload.push(0);
         let start = self.payload.len();
+        match item {
+            Event::Call(call) => self.calls.put_call(&mut self.payload, call),
+            Event::Throw(throw) => self.calls.put_throw(&mut self.payload, throw),
+            Event::CallCount(count) => self.calls.put_count(&mut self.payload, count),
+            Event::Gap(gap) => self.calls.put_gap(&mut self.payload, gap),
+            item => self.other(at, item),
+        }
+        let len = self.payload.len() - start;
+        self.payload[start - 1] = len as u8;
+        if len >= 0x80 {
+            self.lengthen(start, len);
+        }
+    }
+
+    /// Makes room for a length of more than one byte before the fields at `start`.
+    #[cold]
+    fn lengthen(&mut self, start: usize, len: usize) {
+        let mut length = Vec::new();
+        put(&mut length, len as u64);
+        self.payload.splice(start - 1..start, length);
+    }
+
+    /// Appends the fields of an event that is in the first chain of times.
+    #[inline]
+    fn other(&mut self, at: u64, item: &Event) {
         let difference = at.wrapping_sub(self.previous_ns) as i64;
         self.previous_ns = at;
         match item {
@@ -335,7 +387,6 @@ impl EventEncoder {
                 put(&mut self.payload, lost.reason as u64);
             }
         }
-        self.payload[start - 1] = (self.payload.len() - start) as u8;
     }
 
     #[inline]

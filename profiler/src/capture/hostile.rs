@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::block::*;
-use super::item::{definition, put, put_signed};
+use super::item::{definition, event, put, put_signed};
 use super::output::{Output, Payload};
 use super::{CaptureError, Reader, Summary};
 
@@ -22,7 +22,7 @@ fn capture(name: &str, blocks: &[(u8, &[u8], u32)]) -> PathBuf {
         };
         output.block(&payload).unwrap();
     }
-    output.finish(&[0; 5], 0).unwrap();
+    output.finish(&[0; event::KINDS], 0).unwrap();
     path
 }
 

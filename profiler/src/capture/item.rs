@@ -4,7 +4,9 @@
 //! follow. Signed ones are folded (zigzag) so that small magnitudes stay short. The numbers here
 //! are the format; they never change their meaning.
 
-use crate::model::{FrameKind, LostReason, ModuleKind, StackEnd, Unit, UnknownReason};
+use crate::model::{
+    FrameKind, LostReason, ModuleKind, ReturnMode, StackEnd, TracedKind, Unit, UnknownReason,
+};
 
 /// Kinds of items in definition blocks.
 pub(super) mod definition {
@@ -20,8 +22,9 @@ pub(super) mod definition {
     pub(crate) const STACK: u64 = 10;
     pub(crate) const SYMBOL: u64 = 11;
     pub(crate) const CODE: u64 = 12;
+    pub(crate) const TRACED: u64 = 13;
     /// One more than the highest kind: the size of a table by kind.
-    pub(crate) const KINDS: usize = 13;
+    pub(crate) const KINDS: usize = 14;
 }
 
 /// Kinds of items in event blocks.
@@ -31,7 +34,16 @@ pub(super) mod event {
     pub(crate) const MARK: u64 = 3;
     pub(crate) const CLOCK: u64 = 4;
     pub(crate) const LOST: u64 = 5;
+    pub(crate) const CALL: u64 = 6;
+    pub(crate) const THROW: u64 = 7;
+    pub(crate) const CALL_COUNT: u64 = 8;
+    pub(crate) const GAP: u64 = 9;
+    /// How many kinds there are.
+    pub(crate) const KINDS: usize = 9;
 }
+
+/// Events by kind; that of kind 1 at index 0.
+pub(super) type EventCounts = [u64; event::KINDS];
 
 /// Bits of a sample's first byte: which fields follow.
 pub(super) mod sample {
@@ -49,6 +61,39 @@ pub(super) mod sample {
     pub(crate) const WEIGHT: u8 = 32;
     /// Else the source of the processor's previous sample.
     pub(crate) const SOURCE: u8 = 64;
+}
+
+/// Bits of a call's first byte.
+pub(super) mod call {
+    /// Which edge it is.
+    pub(crate) const EDGE: u8 = 3;
+    pub(crate) const ENTER: u8 = 0;
+    pub(crate) const EXIT: u8 = 1;
+    pub(crate) const HIT: u8 = 2;
+    /// Else the processor of the previous call of the block (0 at first).
+    pub(crate) const CPU: u8 = 4;
+    /// Else the thread of the processor's previous call.
+    pub(crate) const THREAD: u8 = 8;
+    /// Else the function of the thread's previous call; of an exit: that was entered last, with its
+    /// time.
+    pub(crate) const FUNCTION: u8 = 16;
+    /// Else as the thread's previous call makes one expect.
+    pub(crate) const DEPTH: u8 = 32;
+    /// Else the duration less those of the calls in it.
+    pub(crate) const SELF: u8 = 64;
+    /// Values; of an exit: how it came to be. Else none, and a return.
+    pub(crate) const MORE: u8 = 128;
+
+    /// How an exit came to be.
+    pub(crate) const HOW: u8 = 7;
+    pub(crate) const RETURN: u8 = 0;
+    pub(crate) const EXCEPTION: u8 = 1;
+    pub(crate) const TERMINATED: u8 = 2;
+    pub(crate) const INFERRED: u8 = 3;
+    /// A result follows.
+    pub(crate) const RESULT: u8 = 8;
+    /// Arguments follow.
+    pub(crate) const WHOLE: u8 = 16;
 }
 
 /// Contexts for "as the processor's previous sample": processor number modulo this.
@@ -228,6 +273,36 @@ pub(super) fn unknown_reason(code: u64) -> UnknownReason {
     }
 }
 
+pub(super) fn traced_kind_code(kind: TracedKind) -> u64 {
+    match kind {
+        TracedKind::Function => 1,
+        TracedKind::Marker => 2,
+    }
+}
+
+pub(super) fn traced_kind(code: u64) -> TracedKind {
+    match code {
+        2 => TracedKind::Marker,
+        _ => TracedKind::Function,
+    }
+}
+
+pub(super) fn return_mode_code(mode: ReturnMode) -> u64 {
+    match mode {
+        ReturnMode::None => 0,
+        ReturnMode::Uretprobe => 1,
+        ReturnMode::Instructions => 2,
+    }
+}
+
+pub(super) fn return_mode(code: u64) -> ReturnMode {
+    match code {
+        1 => ReturnMode::Uretprobe,
+        2 => ReturnMode::Instructions,
+        _ => ReturnMode::None,
+    }
+}
+
 /// `None` is a reason of a later version.
 pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
     Some(match code {
@@ -238,6 +313,8 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         5 => LostReason::Late,
         6 => LostReason::SlowOutput,
         7 => LostReason::BadRecord,
+        8 => LostReason::CallRingFull,
+        9 => LostReason::Unmatched,
         _ => return None,
     })
 }

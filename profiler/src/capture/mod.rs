@@ -12,6 +12,7 @@
 
 mod announce;
 mod block;
+mod calls;
 mod decode;
 mod encode;
 mod error;
@@ -27,6 +28,7 @@ mod replay;
 mod ring;
 mod summary;
 mod translate;
+mod value;
 mod walk;
 mod writer;
 
@@ -36,5 +38,5 @@ pub use merge::{Merged, merge, rewrite};
 pub use reader::{Reader, TimeRange, replay_into};
 pub use replay::ReplayStats;
 pub use ring::Dump;
-pub use summary::{SourceSummary, Summary};
+pub use summary::{CallSummary, SourceSummary, Summary};
 pub use writer::{CreateOptions, Totals, Writer};

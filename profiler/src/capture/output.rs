@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::block::*;
 use super::error::CaptureError;
-use super::item::put;
+use super::item::{EventCounts, put};
 
 /// Refuses an output that must not be written.
 pub(super) fn check(path: &Path, overwrite: bool) -> Result<(), CaptureError> {
@@ -271,7 +271,11 @@ impl Output {
     }
 
     /// Ends the file: the index, the block of totals, the footer.
-    pub(super) fn finish(&mut self, events: &[u64; 5], dropped: u64) -> Result<(), CaptureError> {
+    pub(super) fn finish(
+        &mut self,
+        events: &EventCounts,
+        dropped: u64,
+    ) -> Result<(), CaptureError> {
         let mut totals = Vec::new();
         let mut items = 0;
         for (kind, &count) in (1..).zip(events) {

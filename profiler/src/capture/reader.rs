@@ -310,7 +310,8 @@ impl Reader {
     }
 
     /// Pass 2: the events of a range of time, in order, with the ids of `tables`, which must hold
-    /// this capture's definitions.
+    /// this capture's definitions. An event is in the range if its [`Event::at`] is: an exit comes
+    /// although its entry lies before, and says itself when that was.
     pub fn replay(
         &mut self,
         tables: &Tables,
@@ -408,11 +409,17 @@ pub(super) fn shifted(at: Timestamp, shift_ns: u64) -> Timestamp {
 pub(super) fn shift_event(event: &mut Event, shift_ns: u64) {
     let times: [Option<&mut Timestamp>; 2] = match event {
         Event::Sample(sample) => [Some(&mut sample.at), None],
+        Event::Call(call) => match &mut call.edge {
+            CallEdge::Exit(exit) => [Some(&mut call.at), Some(&mut exit.began)],
+            CallEdge::Enter(_) | CallEdge::Hit(_) => [Some(&mut call.at), None],
+        },
+        Event::Throw(throw) => [Some(&mut throw.at), None],
+        Event::CallCount(count) => [Some(&mut count.from), Some(&mut count.to)],
+        Event::Gap(gap) => [Some(&mut gap.from), Some(&mut gap.to)],
         Event::Process(change) => [Some(&mut change.at), None],
         Event::Mark(mark) => [Some(&mut mark.at), None],
         Event::Clock(clock) => [Some(&mut clock.monotonic), None],
         Event::Lost(lost) => [Some(&mut lost.from), Some(&mut lost.to)],
-        Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => [None, None],
     };
     for time in times.into_iter().flatten() {
         *time = shifted(*time, shift_ns);
@@ -569,7 +576,7 @@ mod tests {
         for epoch in 0..3 {
             writer.write(&batch(epoch)).unwrap();
         }
-        assert_eq!(writer.finish().unwrap().events, [6, 0, 0, 0, 0]);
+        assert_eq!(writer.finish().unwrap().events, [6, 0, 0, 0, 0, 0, 0, 0, 0]);
         let mut reader = Reader::open(&path).unwrap();
         let tables = reader.load_tables().unwrap();
         assert_eq!(tables.frames.len(), 4);

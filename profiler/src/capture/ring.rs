@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::block::*;
 use super::error::CaptureError;
+use super::item::{EventCounts, event};
 use super::limit::Limit;
 use super::output::{self, Output};
 use super::walk::{Unpacker, Walk};
@@ -33,7 +34,7 @@ struct Part {
     len: u64,
     last_ns: u64,
     /// Events by kind.
-    events: [u64; 5],
+    events: EventCounts,
 }
 
 impl Ring {
@@ -77,7 +78,7 @@ impl Ring {
     }
 
     /// Takes a part that is complete.
-    pub(super) fn keep(&mut self, output: &Output, events: [u64; 5]) {
+    pub(super) fn keep(&mut self, output: &Output, events: EventCounts) {
         self.parts.push(Part {
             path: output.path.clone(),
             len: output.len,
@@ -113,7 +114,7 @@ impl Ring {
     pub(super) fn dump(
         &self,
         current: &Output,
-        events: [u64; 5],
+        events: EventCounts,
         path: &Path,
         options: &CreateOptions,
     ) -> Result<Dump, CaptureError> {
@@ -123,7 +124,7 @@ impl Ring {
             .iter()
             .map(|part| (&part.path, part.len, part.events));
         let mut parts = Vec::new();
-        let mut total = [0; 5];
+        let mut total = [0; event::KINDS];
         for (path, len, events) in paths.chain([(&current.path, current.len, events)]) {
             // Open files outlive their names: a part may expire while it is copied.
             let file = File::open(path).map_err(|source| read_error(path, source))?;
@@ -159,14 +160,14 @@ pub struct Dump {
     /// Path, file, bytes of it that count.
     parts: Vec<(PathBuf, File, u64)>,
     /// Events of all parts by kind.
-    events: [u64; 5],
+    events: EventCounts,
     dropped: u64,
 }
 
 impl Dump {
     /// Writes it. Returns the events by kind (as in [`Totals`](super::Totals)), the bytes of the
     /// file and those before packing.
-    pub fn run(mut self) -> Result<([u64; 5], u64, u64), CaptureError> {
+    pub fn run(mut self) -> Result<([u64; 9], u64, u64), CaptureError> {
         let mut unpacker = Unpacker::new()?;
         let mut unused = Vec::new();
         let mut stored = Vec::new();

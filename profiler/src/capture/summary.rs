@@ -34,6 +34,8 @@ pub struct Summary {
     pub events: BTreeMap<&'static str, u64>,
     /// By source: name, unit, samples, sum of weights.
     pub sources: Vec<SourceSummary>,
+    /// Traced functions, and what happened to their calls.
+    pub calls: CallSummary,
     /// What was lost by reason; estimates included.
     pub lost: BTreeMap<LostReason, u64>,
     /// Processes, and those of them with samples.
@@ -77,6 +79,25 @@ pub struct SourceSummary {
     pub samples: u64,
     /// What they stand for.
     pub weight: u64,
+}
+
+/// What calls of traced functions there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallSummary {
+    /// Functions and markers that were traced.
+    pub functions: u64,
+    /// Entries.
+    pub entered: u64,
+    /// Passes of functions whose exits are not watched.
+    pub passed: u64,
+    /// Exits by return.
+    pub returned: u64,
+    /// Exits by exception.
+    pub thrown: u64,
+    /// Calls that ended with their thread.
+    pub terminated: u64,
+    /// Exits that were not seen.
+    pub inferred: u64,
 }
 
 impl Summary {
@@ -123,7 +144,25 @@ impl Reader {
                     "sample"
                 }
                 Event::Process(_) => "process",
-                Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => "call",
+                Event::Call(call) => {
+                    match &call.edge {
+                        CallEdge::Enter(_) => summary.calls.entered += 1,
+                        CallEdge::Hit(_) => summary.calls.passed += 1,
+                        CallEdge::Exit(exit) => {
+                            let left = match exit.how {
+                                ExitKind::Return => &mut summary.calls.returned,
+                                ExitKind::Exception(_) => &mut summary.calls.thrown,
+                                ExitKind::Terminated => &mut summary.calls.terminated,
+                                ExitKind::Inferred => &mut summary.calls.inferred,
+                            };
+                            *left += 1;
+                        }
+                    }
+                    "call"
+                }
+                Event::Throw(_) => "throw",
+                Event::CallCount(_) => "call count",
+                Event::Gap(_) => "gap",
                 Event::Mark(_) => "mark",
                 Event::Clock(clock) => {
                     summary.clock.get_or_insert(*clock);
@@ -177,6 +216,7 @@ impl Reader {
         let frames = tables.frames.iter();
         let unnamed = frames.filter(|&(frame, _)| tables.lines(frame).is_empty());
         summary.unsymbolized_frames = unnamed.count() as u64;
+        summary.calls.functions = tables.all_traced().count() as u64;
         summary.unusable = stats.unusable;
         summary.session = tables.session;
         summary.created_ns = self.created_ns;

@@ -51,6 +51,7 @@ pub(super) struct Translation {
     processes: Ids<ProcessId>,
     threads: Ids<ThreadId>,
     modules: Ids<ModuleId>,
+    functions: Ids<FunctionId>,
     frames: Ids<FrameId>,
     stacks: Ids<StackId>,
 }
@@ -102,14 +103,25 @@ impl Translation {
                     .and_then(|(parent, frame)| tables.stacks.find(&Stack { parent, frame }));
                 self.stacks.set(id, found);
             }
+            Definition::Function(id, function) => {
+                let found = self.function(tables, function);
+                self.functions.set(id, found);
+            }
             // No event refers to these.
             Definition::Session(_)
             | Definition::Mapping(..)
-            | Definition::Function(..)
             | Definition::Symbol(..)
             | Definition::Code(_)
             | Definition::Traced(..) => {}
         }
+    }
+
+    fn function(&self, tables: &Tables, mut function: Function) -> Option<FunctionId> {
+        function.name = self.strings.get(function.name)?;
+        function.linkage_name = self.strings.maybe(function.linkage_name)?;
+        function.module = self.modules.maybe(function.module)?;
+        function.file = self.strings.maybe(function.file)?;
+        tables.functions.find(&function)
     }
 
     /// The event with the ids of the tables; none if it uses what is not defined.
@@ -132,7 +144,25 @@ impl Translation {
                 }
             }
             Event::Mark(mark) => mark.text = self.strings.get(mark.text)?,
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => return None,
+            Event::Call(call) => {
+                call.thread = self.threads.get(call.thread)?;
+                call.function = self.functions.get(call.function)?;
+                if let CallEdge::Exit(exit) = &mut call.edge
+                    && let ExitKind::Exception(Some(kind)) = &mut exit.how
+                {
+                    *kind = self.strings.get(*kind)?;
+                }
+            }
+            Event::Throw(throw) => {
+                throw.thread = self.threads.get(throw.thread)?;
+                throw.kind = self.strings.get(throw.kind)?;
+                throw.thrower = self.frames.maybe(throw.thrower)?;
+            }
+            Event::CallCount(count) => count.function = self.functions.get(count.function)?,
+            Event::Gap(gap) => {
+                gap.function = self.functions.maybe(gap.function)?;
+                gap.process = self.processes.maybe(gap.process)?;
+            }
             Event::Clock(_) | Event::Lost(_) => {}
         }
         Some(event)

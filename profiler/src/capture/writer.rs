@@ -19,6 +19,7 @@ use crate::model::*;
 use super::block::kind;
 use super::encode::{DefinitionEncoder, EventEncoder};
 use super::error::CaptureError;
+use super::item::{EventCounts, event};
 use super::limit::Limit;
 use super::output::{self, Output, Payload};
 use super::ring::{Dump, Ring};
@@ -66,8 +67,9 @@ impl Default for CreateOptions {
 /// What a writer has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Events in the file by kind: samples, process events, marks, clocks, losses.
-    pub events: [u64; 5],
+    /// Events in the file by kind: samples, process events, marks, clocks, losses, calls, throws,
+    /// call counts, gaps.
+    pub events: [u64; 9],
     /// Definitions written.
     pub definitions: u64,
     /// Bytes of all files written.
@@ -89,10 +91,10 @@ pub struct Writer {
     definitions: DefinitionEncoder,
     events: EventEncoder,
     /// Kinds of the events that are encoded and not yet written.
-    pending: [u64; 5],
+    pending: EventCounts,
     totals: Totals,
     /// Totals when the current file was begun.
-    file_events: [u64; 5],
+    file_events: EventCounts,
     /// Number of the current file, if they are numbered.
     number: u32,
     epoch: Option<Epoch>,
@@ -163,12 +165,12 @@ impl Writer {
             ring,
             definitions: DefinitionEncoder::default(),
             events: EventEncoder::default(),
-            pending: [0; 5],
+            pending: [0; event::KINDS],
             totals: Totals {
                 files: 1,
                 ..Totals::default()
             },
-            file_events: [0; 5],
+            file_events: [0; event::KINDS],
             number: 1,
             epoch: None,
             last_ns: 0,
@@ -390,7 +392,7 @@ impl Writer {
     }
 
     /// Events written to the current file, by kind.
-    fn file_events(&self) -> [u64; 5] {
+    fn file_events(&self) -> EventCounts {
         let mut events = self.totals.events;
         for (count, before) in events.iter_mut().zip(&self.file_events) {
             *count -= before;
@@ -532,7 +534,7 @@ impl Writer {
             self.trouble.dropped += count;
             self.totals.dropped += count;
         }
-        self.pending = [0; 5];
+        self.pending = [0; event::KINDS];
         self.events.clear();
     }
 
@@ -556,7 +558,10 @@ fn kind_index(event: &Event) -> usize {
         Event::Mark(_) => 2,
         Event::Clock(_) => 3,
         Event::Lost(_) => 4,
-        Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => 4,
+        Event::Call(_) => 5,
+        Event::Throw(_) => 6,
+        Event::CallCount(_) => 7,
+        Event::Gap(_) => 8,
     }
 }
 

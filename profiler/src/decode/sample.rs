@@ -38,7 +38,7 @@ pub(super) fn decode(record: Bytes, unknown: &mut u64) -> Result<Option<RawEvent
         }
         offset = section.next;
     }
-    let body = RawBody::Sample(sample);
+    let body = RawBody::Sample(Box::new(sample));
     Ok(Some(RawEvent { at, cpu, body }))
 }
 

@@ -8,7 +8,8 @@ use profiler_common::COMM_LEN;
 use super::event::{GapReason, Lost, StackEnd};
 use super::id::*;
 
-/// Something the kernel told.
+/// Something the kernel told. Up to millions of these a second are sorted by time: they are kept
+/// small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawEvent {
     /// When it happened.
@@ -23,7 +24,7 @@ pub struct RawEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RawBody {
     /// A sample.
-    Sample(RawSample),
+    Sample(Box<RawSample>),
     /// A probe of a traced function was hit.
     Call(RawCall),
     /// What the kernel counted of a probe since the last such event.
@@ -141,11 +142,26 @@ pub struct RawCall {
     pub stack: u32,
     /// Where the return address lies.
     pub sp: u64,
-    /// The return address, where the record has it.
-    pub caller: Option<u64>,
+    /// The return address; 0 if the record does not have it.
+    pub caller: u64,
+    /// What most records don't have.
+    pub detail: Option<Box<CallDetail>>,
+}
+
+impl RawCall {
+    /// Items of the values fetched, as the kernel side wrote them; empty if there are none.
+    pub fn items(&self) -> &[u8] {
+        self.detail.as_ref().map_or(&[], |detail| &detail.items)
+    }
+}
+
+/// The rarer parts of a [`RawCall`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallDetail {
     /// For [`RawEdge::Whole`]: when it was entered.
     pub began: Option<Timestamp>,
-    /// Items of the values fetched, as the kernel side wrote them.
+    /// Items of the values fetched, as the kernel side wrote them, without the words of the return
+    /// address and of the time of entry.
     pub items: Bytes,
 }
 
@@ -261,3 +277,5 @@ pub enum FileIdentity {
         generation: u64,
     },
 }
+
+const _: () = assert!(size_of::<RawEvent>() <= 72);

@@ -148,7 +148,7 @@ mod tests {
     use crate::model::{Pid, Tid};
 
     fn sample(at: u64, cpu: u32) -> RawEvent {
-        let body = RawBody::Sample(RawSample {
+        let body = RawBody::Sample(Box::new(RawSample {
             pid: Pid(1),
             tid: Tid(1),
             comm: Comm::default(),
@@ -157,7 +157,7 @@ mod tests {
             source: 0,
             kernel: RawStack::NONE,
             user: RawStack::NONE,
-        });
+        }));
         RawEvent {
             at: Timestamp(at),
             cpu: Cpu(cpu),

@@ -140,7 +140,7 @@ mod tests {
             pids: vec![Pid(10)],
             ..Filter::default()
         });
-        let sample = event(RawBody::Sample(RawSample {
+        let sample = event(RawBody::Sample(Box::new(RawSample {
             pid: Pid(12),
             tid: Tid(12),
             comm: Comm::default(),
@@ -149,7 +149,7 @@ mod tests {
             source: 0,
             kernel: RawStack::NONE,
             user: RawStack::NONE,
-        }));
+        })));
         let mut events = vec![exit(12), sample, fork(12, 13), exit(12)];
         scope.retain(&mut events);
         assert_eq!(events.len(), 3);

@@ -183,7 +183,7 @@ fn records() -> Vec<Vec<u8>> {
         let event = RawEvent {
             at: Timestamp(1_000),
             cpu: Cpu(3),
-            body: RawBody::Sample(sample.clone()),
+            body: RawBody::Sample(Box::new(sample.clone())),
         };
         let record = encoded(&event, &sample);
         row.extend((record.len() as u16).to_le_bytes());

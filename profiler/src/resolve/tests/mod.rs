@@ -110,7 +110,7 @@ pub(super) fn sample(time: u64, pid: u32, name: &str, user: &[u64], kernel: &[u6
     };
     at(
         time,
-        RawBody::Sample(RawSample {
+        RawBody::Sample(Box::new(RawSample {
             pid: Pid(pid),
             tid: Tid(pid),
             comm: comm(name),
@@ -119,7 +119,7 @@ pub(super) fn sample(time: u64, pid: u32, name: &str, user: &[u64], kernel: &[u6
             source: 0,
             kernel: stack(kernel),
             user: stack(user),
-        }),
+        })),
     )
 }
 
