@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::elf::{Elf, Section, read_up_to};
 use super::files::{OpenError, Root, TargetFile, is_trusted, open_trusted};
 use crate::model::BuildId;
+use crate::trace::elf::{Elf, Section, read_up_to};
 
 /// Most bytes of a link section.
 const MAX_LINK_BYTES: u64 = 4096;

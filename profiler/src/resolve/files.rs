@@ -17,9 +17,9 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::process::{Resource, Rlimit};
 
-use super::elf::{Elf, ElfError};
 use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, Pid};
+use crate::trace::elf::{Elf, ElfError};
 
 /// Largest file that is read at all.
 pub(super) const MAX_FILE_BYTES: u64 = 4 << 30;

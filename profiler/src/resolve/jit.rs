@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use super::elf::read_up_to;
 use super::files::{OpenError, Root};
 use crate::model::Pid;
+use crate::trace::elf::read_up_to;
 
 /// Most bytes read of one map in all.
 const MAX_FILE_BYTES: u64 = 256 << 20;

@@ -13,9 +13,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::elf::build_id_of_notes;
 use super::mapping::{CodeModule, next_uid};
 use crate::model::{BuildId, ModuleKind};
+use crate::trace::elf::build_id_of_notes;
 
 /// Most symbols kept.
 const MAX_SYMBOLS: usize = 2_000_000;

@@ -22,10 +22,10 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::debug_files::{DebugFile, build_id_path};
-use super::elf::{Elf, ElfError, Section};
 use super::files::TargetFile;
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
 use crate::model::UnknownReason;
+use crate::trace::elf::{Elf, ElfError, Section};
 
 /// Largest file that is copied.
 const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -462,7 +462,7 @@ fn copy(file: &File) -> io::Result<OwnedFd> {
             Err(_) => offset,
         };
         offset = data.max(offset);
-        let got = super::elf::read_up_to(file, &mut buffer, offset)?;
+        let got = crate::trace::elf::read_up_to(file, &mut buffer, offset)?;
         if got == 0 {
             break;
         }

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::elf::Elf;
 use super::files::FileKey;
 use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, ModuleKind, Timestamp};
+use crate::trace::elf::Elf;
 
 /// Most mappings kept of one process.
 const MAX_MAPPINGS: usize = 8192;

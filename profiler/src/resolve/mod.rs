@@ -11,7 +11,6 @@
 //! What does not belong here: sockets, output formats, where events come from.
 
 mod debug_files;
-mod elf;
 mod events;
 mod files;
 mod intern;

@@ -15,12 +15,12 @@ use bytes::Bytes;
 use rustix::fs::MemfdFlags;
 
 use super::Resolver;
-use super::elf::read_up_to;
 use super::files::{MappedFile, TargetFile};
 use super::kernel::{Kernel, KernelFiles};
 use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::symbolize::{Answer, FunctionInfo};
 use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, UnknownReason};
+use crate::trace::elf::read_up_to;
 
 /// Most stacks that are remembered.
 const MAX_STACKS: usize = 100_000;

@@ -7,6 +7,11 @@
 //! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
 //! detach (`pipeline`).
 
+mod demangle;
+pub(crate) mod elf;
+mod functions;
+pub mod object;
+
 use profiler_common::call::Fetch;
 
 /// A function or marker of an object file.

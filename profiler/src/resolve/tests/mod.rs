@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::*;
 use crate::model::raw::{Comm, FileIdentity, RawMmap, RawSample, RawStack};
 use crate::model::*;
+use crate::trace::elf;
 
 /// A directory that is removed at the end.
 pub(super) struct TempDir(pub(super) PathBuf);

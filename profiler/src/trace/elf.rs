@@ -1,12 +1,12 @@
-//! What resolving needs of an ELF file: build id, segments, the sections with debug information.
+//! What resolving and tracing need of an ELF file's structure: build id, segments, sections.
 //!
 //! An open file -> [`Elf`], read with positioned reads of bounded size, never mapped into memory:
 //! the file belongs to the target, which may shorten or change it at any time. Offsets are file
 //! offsets, addresses ELF virtual addresses. Source: the System V ABI, chapters 4 and 5, and
 //! elf(5).
 //!
-//! What does not belong here: symbols and lines (blazesym reads those, see `symbolize`), and how a
-//! file is opened (`files`).
+//! What does not belong here: what symbols mean (`object`), lines (blazesym reads those for
+//! `resolve`), and how a file is opened (`resolve`).
 
 use std::fs::File;
 use std::io;
@@ -31,12 +31,19 @@ const MAX_ZLIB_RATIO: u64 = 1032;
 /// Most memory that unpacking `.gnu_debugdata` may need for its window.
 const XZ_MEMORY_BYTES: u64 = 64 << 20;
 
+/// Most bytes of the path of a program interpreter.
+const MAX_INTERPRETER_BYTES: u64 = 4096;
+
 const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
-const SHT_SYMTAB: u32 = 2;
+pub(crate) const SHT_SYMTAB: u32 = 2;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
+pub(crate) const SHT_DYNSYM: u32 = 11;
+const SHF_EXECINSTR: u64 = 1 << 2;
 const SHF_COMPRESSED: u64 = 1 << 11;
 const NT_GNU_BUILD_ID: u32 = 3;
 const ELFCOMPRESS_ZLIB: u32 = 1;
@@ -44,7 +51,7 @@ const ELFCOMPRESS_ZSTD: u32 = 2;
 
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ElfError {
+pub(crate) enum ElfError {
     /// Reading failed.
     #[error("failed to read: {0}")]
     Read(#[from] io::Error),
@@ -61,24 +68,28 @@ pub(super) enum ElfError {
 
 /// A loadable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     /// Offset in the file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Virtual address.
-    pub(super) address: u64,
+    pub(crate) address: u64,
     /// Length in the file.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// Whether it holds code.
-    pub(super) executable: bool,
+    pub(crate) executable: bool,
 }
 
 /// A section, as far as needed to find debug information.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Section {
+pub(crate) struct Section {
     /// Its name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// `SHT_*`.
-    pub(super) kind: u32,
+    pub(crate) kind: u32,
+    /// Virtual address; 0 if it is not loaded.
+    pub(crate) address: u64,
+    /// Index of the section that this one refers to: of a symbol table, its names.
+    pub(crate) link: u32,
     flags: u64,
     offset: u64,
     len: u64,
@@ -86,18 +97,24 @@ pub(super) struct Section {
 
 /// The headers of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elf {
+pub(crate) struct Elf {
     /// GNU build id.
-    pub(super) build_id: Option<BuildId>,
+    pub(crate) build_id: Option<BuildId>,
     /// Loadable segments, in the order of the file.
-    pub(super) segments: Box<[Segment]>,
-    wide: bool,
+    pub(crate) segments: Box<[Segment]>,
+    /// `ET_*`: whether it is an executable at fixed addresses or a shared object.
+    pub(crate) kind: u16,
+    /// Whether words have 64 bits.
+    pub(crate) wide: bool,
+    /// Offset and length of what the dynamic linker reads.
+    pub(crate) dynamic: Option<(u64, u64)>,
+    interpreter: Option<(u64, u64)>,
     section_table: (u64, usize, usize),
 }
 
 impl Elf {
     /// Reads the headers of `file`.
-    pub(super) fn read(file: &File) -> Result<Elf, ElfError> {
+    pub(crate) fn read(file: &File) -> Result<Elf, ElfError> {
         let mut head = [0; 64];
         let got = read_up_to(file, &mut head, 0)?;
         let head = &head[..got];
@@ -122,6 +139,7 @@ impl Elf {
         let got = read_up_to(file, &mut bytes, table)?;
         let mut elf = Elf {
             wide,
+            kind: half(head, 16)?,
             section_table: (sections, section_count, names),
             ..Elf::default()
         };
@@ -141,6 +159,8 @@ impl Elf {
                     executable: flags & PF_X != 0,
                 }),
                 PT_NOTE => notes.push((offset, len)),
+                PT_DYNAMIC => elf.dynamic = Some((offset, len)),
+                PT_INTERP => elf.interpreter = Some((offset, len)),
                 _ => {}
             }
         }
@@ -160,9 +180,18 @@ impl Elf {
         Ok(elf)
     }
 
+    /// The path of the program that loads this one.
+    pub(crate) fn interpreter(&self, file: &File) -> Option<String> {
+        let (offset, len) = self.interpreter?;
+        let mut path = vec![0; len.min(MAX_INTERPRETER_BYTES) as usize];
+        let got = read_up_to(file, &mut path, offset).ok()?;
+        let path = path[..got].split(|&byte| byte == 0).next()?;
+        String::from_utf8(path.to_vec()).ok()
+    }
+
     /// What to add to a file offset of the executable segment that `offset` (the start of a
     /// mapping) lies in, to get a virtual address.
-    pub(super) fn bias(&self, offset: u64) -> u64 {
+    pub(crate) fn bias(&self, offset: u64) -> u64 {
         let covers = |segment: &&Segment| {
             // A mapping starts at a page; the segment may start within it.
             let first = segment.offset & !0xfff;
@@ -177,7 +206,7 @@ impl Elf {
     }
 
     /// The virtual address of a file offset.
-    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         let covers = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.len;
         let loaded = self.segments.iter();
         let segment = loaded
@@ -193,7 +222,7 @@ impl Elf {
     }
 
     /// The file offset of a virtual address.
-    pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
+    pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         let segment = self
             .segments
             .iter()
@@ -206,7 +235,7 @@ impl Elf {
     }
 
     /// The sections, from the file that this was read from.
-    pub(super) fn sections(&self, file: &File) -> Result<Vec<Section>, ElfError> {
+    pub(crate) fn sections(&self, file: &File) -> Result<Vec<Section>, ElfError> {
         let (table, count, names) = self.section_table;
         if table == 0 || count == 0 {
             return Ok(Vec::new());
@@ -228,6 +257,8 @@ impl Elf {
                 name: String::new(),
                 kind: u32_at(header, 4)?,
                 flags: word(header, at(8, 8), self.wide)?,
+                address: word(header, at(12, 16), self.wide)?,
+                link: u32_at(header, at(24, 40))?,
                 offset: word(header, at(16, 24), self.wide)?,
                 len: word(header, at(20, 32), self.wide)?,
             });
@@ -247,7 +278,7 @@ impl Elf {
 
     /// Refuses sections that would unpack to more than is allowed, before a library without limits
     /// unpacks them. Unpacks `.gnu_debugdata` only when there is no symbol table, as blazesym does.
-    pub(super) fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
+    pub(crate) fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
         let mut left = MAX_UNPACKED_BYTES;
         let symbols = sections.iter().any(|section| section.kind == SHT_SYMTAB);
         for section in sections {
@@ -268,6 +299,59 @@ impl Elf {
                 .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
         }
         Ok(())
+    }
+
+    /// The contents of a section as they were before they were compressed.
+    pub(crate) fn contents(
+        &self,
+        file: &File,
+        section: &Section,
+        limit: u64,
+    ) -> Result<Vec<u8>, ElfError> {
+        if section.flags & SHF_COMPRESSED == 0 {
+            return section.bytes(file, limit);
+        }
+        let bomb = || ElfError::Bomb(section.name.clone());
+        let len = self.unpacked_len(file, section, limit)?;
+        if len > limit {
+            return Err(bomb());
+        }
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let head = if self.wide { 24 } else { 12 };
+        let data = bytes
+            .get(head..)
+            .ok_or(ElfError::Bounds("packed section"))?;
+        let format = match u32_at(&bytes, 0)? {
+            ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+            ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+            _ => return Err(ElfError::Bounds("kind of compression")),
+        };
+        let packed = CompressedData {
+            format,
+            data,
+            uncompressed_size: word(&bytes, if self.wide { 8 } else { 4 }, self.wide)?,
+        };
+        let unpacked = packed.decompress().map_err(|_| bomb())?;
+        Ok(unpacked.into_owned())
+    }
+
+    /// The bytes of `.gnu_debugdata`, an ELF file with the symbols that a distribution left out.
+    pub(crate) fn mini_debug_info(
+        &self,
+        file: &File,
+        section: &Section,
+    ) -> Result<Vec<u8>, ElfError> {
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let bomb = || ElfError::Bomb(section.name.clone());
+        let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
+        let reader = xz2::read::XzDecoder::new_stream(&bytes[..], stream.map_err(|_| bomb())?);
+        let mut unpacked = Vec::new();
+        io::Read::read_to_end(
+            &mut io::Read::take(reader, MAX_UNPACKED_BYTES),
+            &mut unpacked,
+        )
+        .map_err(|_| bomb())?;
+        Ok(unpacked)
     }
 
     /// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
@@ -308,7 +392,7 @@ impl Elf {
 
 impl Section {
     /// The contents as they are in the file.
-    pub(super) fn bytes(&self, file: &File, limit: u64) -> Result<Vec<u8>, ElfError> {
+    pub(crate) fn bytes(&self, file: &File, limit: u64) -> Result<Vec<u8>, ElfError> {
         if self.len > limit {
             return Err(ElfError::Bomb(self.name.clone()));
         }
@@ -319,20 +403,30 @@ impl Section {
         Ok(bytes)
     }
 
+    /// Whether it holds instructions.
+    pub(crate) fn executable(&self) -> bool {
+        self.flags & SHF_EXECINSTR != 0
+    }
+
+    /// The virtual address behind its end.
+    pub(crate) fn end(&self) -> u64 {
+        self.address.saturating_add(self.len)
+    }
+
     /// Offset and length in the file.
     #[cfg(test)]
-    pub(super) fn place(&self) -> (u64, u64) {
+    pub(crate) fn place(&self) -> (u64, u64) {
         (self.offset, self.len())
     }
 
     /// Length in the file.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         if self.kind == SHT_NOBITS { 0 } else { self.len }
     }
 }
 
 /// The build id in a run of notes, as in `/sys/kernel/notes`.
-pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<BuildId> {
+pub(crate) fn build_id_of_notes(mut notes: &[u8]) -> Option<BuildId> {
     while notes.len() >= 12 {
         let name_len = u32_at(notes, 0).ok()? as usize;
         let desc_len = u32_at(notes, 4).ok()? as usize;
@@ -350,7 +444,7 @@ pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<BuildId> {
 }
 
 /// Reads until `buffer` is full or the file ends; says how many bytes there were.
-pub(super) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(crate) fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     if i64::try_from(offset).is_err() {
         return Ok(0);
     }
@@ -385,21 +479,21 @@ fn count_bytes(mut reader: impl io::Read, limit: u64) -> u64 {
     count
 }
 
-fn half(bytes: &[u8], at: usize) -> Result<u16, ElfError> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Result<u16, ElfError> {
     let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
     bytes
         .map(|bytes| u16::from_ne_bytes(*bytes))
         .ok_or(ElfError::Bounds("header"))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Result<u32, ElfError> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Result<u32, ElfError> {
     let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
     bytes
         .map(|bytes| u32::from_ne_bytes(*bytes))
         .ok_or(ElfError::Bounds("header"))
 }
 
-fn word(bytes: &[u8], at: usize, wide: bool) -> Result<u64, ElfError> {
+pub(crate) fn word(bytes: &[u8], at: usize, wide: bool) -> Result<u64, ElfError> {
     if !wide {
         return u32_at(bytes, at).map(u64::from);
     }
