@@ -1,15 +1,19 @@
-//! Shapes that several consumers of a recording share: aggregated samples, call trees, display
-//! frames, counts of what is missing.
+//! Shapes that several consumers of a recording share: aggregated samples, call trees, traced
+//! calls, display frames, counts of what is missing.
 //!
 //! Input: events and [`Tables`](crate::model::Tables); output: plain data, in nanoseconds of
 //! CLOCK_MONOTONIC and in the unit of a sample's source. No I/O, no format, no text layout here.
 
 mod aggregate;
+pub mod calls;
 mod frames;
+mod latency;
 mod losses;
 mod tree;
 
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
+pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
+pub use latency::{Bucket, Latency};
 pub use losses::Losses;
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
