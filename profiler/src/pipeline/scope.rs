@@ -81,7 +81,7 @@ impl Scope {
 }
 
 /// The process of a thread.
-fn owner(tid: Tid) -> Option<Pid> {
+pub(super) fn owner(tid: Tid) -> Option<Pid> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
     let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     tgid.trim().parse().ok().map(Pid)

@@ -99,6 +99,12 @@ pub(super) fn kernel() -> Option<(u32, u32)> {
     parse_release(&release)
 }
 
+/// Whether the kernel's own stack walks show the return probes' trampoline in place of the callers
+/// that it hides: kernels before 6.11 do.
+pub fn shows_trampolines() -> bool {
+    kernel().is_some_and(|version| version < (6, 11))
+}
+
 fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -42,6 +42,7 @@ use crate::model::{
 };
 
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
+pub use proc_fs::{cpu_time_ns, processes};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 
 use debug_files::Search;

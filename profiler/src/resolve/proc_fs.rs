@@ -66,8 +66,20 @@ impl Clocks {
     }
 }
 
+/// CPU time that a process has used so far, in nanoseconds, as exact as the kernel's ticks (10 ms).
+pub fn cpu_time_ns(pid: Pid) -> Option<u64> {
+    let text = read(&format!("/proc/{pid}/stat"), MAX_BYTES)?;
+    let close = text.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    Some(user.saturating_add(system).saturating_mul(tick_ns))
+}
+
 /// All processes there are.
-pub(super) fn processes() -> Vec<Pid> {
+pub fn processes() -> Vec<Pid> {
     numbers("/proc").map(Pid).collect()
 }
 
