@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::calls::TracedProbe;
 use super::mapping::{CodeModule, CodeRange};
 use super::symbolize::{Answer, FunctionInfo};
 use crate::model::{
     Code, Definition, Frame, FrameId, FrameKind, Function, FunctionId, Line, Mapping, Module,
-    ModuleId, Process, ProcessId, Session, Source, SourceId, Stack, StackId, StringId, Symbol,
-    Tables, Thread, ThreadId,
+    ModuleId, Parameter, Process, ProcessId, Session, Source, SourceId, Stack, StackId, StringId,
+    Symbol, Tables, Thread, ThreadId, Traced,
 };
 
 /// What a definition costs in memory beyond the texts in it: the definition, its two places in the
@@ -209,6 +210,40 @@ impl EpochTables {
             self.define(Definition::Function(id, function), 0);
         }
         id
+    }
+
+    /// The function of a probe, announced with how it is traced.
+    pub(super) fn traced(&mut self, probe: &TracedProbe, module: &CodeModule) -> FunctionId {
+        let function = FunctionInfo {
+            name: probe.name.clone(),
+            linkage_name: probe.linkage_name.clone(),
+            file: probe.source.clone(),
+            start: Some(probe.start),
+            size: (probe.size > 0).then_some(probe.size),
+        };
+        let module = self.module(module);
+        let function = self.function(&function, Some(module));
+        let values = probe.values.as_deref();
+        let parameters = values.map_or_else(Vec::new, |values| values.parameters());
+        let parameters = parameters.iter().map(|(name, kind)| Parameter {
+            name: self.string(name),
+            kind: kind.as_deref().map(|kind| self.string(kind)),
+        });
+        let traced = Traced {
+            kind: probe.kind,
+            entry_offset: probe.entry_offset,
+            returns: probe.returns,
+            cost_ns: probe.cost_ns,
+            parameters: parameters.collect(),
+            result: values
+                .and_then(|values| values.result())
+                .map(|kind| self.string(&kind)),
+        };
+        if self.tables.traced(function) != Some(&traced) {
+            self.tables.set_traced(function, traced.clone());
+            self.define(Definition::Traced(function, traced), 0);
+        }
+        function
     }
 
     fn define(&mut self, definition: Definition, text_bytes: u64) {

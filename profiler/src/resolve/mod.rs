@@ -10,6 +10,7 @@
 //!
 //! What does not belong here: sockets, output formats, where events come from.
 
+mod calls;
 mod debug_files;
 mod events;
 mod files;
@@ -41,6 +42,7 @@ use crate::model::{
     StackEnd, StackId, Timestamp, Unit, UnknownReason,
 };
 
+pub use calls::{ExceptionName, Role, TracedProbe};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use proc_fs::{cpu_time_ns, processes};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
@@ -120,6 +122,7 @@ pub struct Resolver {
     names: Names,
     symbolizer: Symbolizer,
     counters: ResolveCounters,
+    calls: calls::Calls,
 }
 
 impl Resolver {
@@ -175,6 +178,7 @@ impl Resolver {
             names: Names::default(),
             symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
             counters: ResolveCounters::default(),
+            calls: calls::Calls::default(),
         };
         resolver.load_kernel();
         resolver.start_epoch(0, began);
@@ -322,7 +326,9 @@ impl Resolver {
                     source,
                 }));
             }
-            RawBody::Call(_) | RawBody::CallCount(_) | RawBody::Gap(_) => {}
+            RawBody::Call(_) => {}
+            RawBody::CallCount(count) => self.call_count(at, count),
+            RawBody::Gap(gap) => self.gap(at, gap),
             RawBody::Lost(lost) => {
                 if lost.reason == LostReason::SideBand {
                     self.rescan(at);

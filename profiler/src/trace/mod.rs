@@ -14,6 +14,19 @@ pub mod object;
 
 use profiler_common::call::Fetch;
 
+use crate::model::Value;
+
+/// What the values of a traced function are, and how to read them out of a record.
+pub trait CallValues: std::fmt::Debug {
+    /// Its parameters: name and, if known, type.
+    fn parameters(&self) -> Vec<(String, Option<String>)>;
+    /// Type of its result, if known.
+    fn result(&self) -> Option<String>;
+    /// The items of a record (see [`profiler_common::call::ItemHead`]) as values: the arguments in
+    /// the order of [`CallValues::parameters`], at an exit the result. Items are untrusted.
+    fn decode(&self, items: &[u8], at_exit: bool) -> Vec<Value>;
+}
+
 /// A function or marker of an object file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
