@@ -6,10 +6,12 @@
  *   syscall_outer, which ends its thread by the system call, without unwinding
  *   plain_outer, which returns
  * and at the end main > finish, which calls exit(5).
+ * exit_outer and cancel_outer have something to clean up, which the unwinding of pthread_exit and
+ * pthread_cancel does (-fexceptions).
  * Output: {"calls": {..}, "returns": {..}, "good": true}; what was not returned from was terminated.
  *
- * Under return probes of the kernel pthread_cancel and pthread_exit, which unwind, abort the process
- * ("FATAL: exception not rethrown", status 134), or end it with a signal. */
+ * Under return probes of the kernel the unwinding ends at the first traced frame: exit_outer and
+ * cancel_outer are never cleaned up ("good": false, status 1), no mutex of theirs would be unlocked. */
 #include "trace.h"
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -24,7 +26,10 @@ enum {
     tally_finish
 };
 
-static int waits;
+static int waits, cleaned;
+
+static void clean_up(int **count) { ++**count; }
+#define CLEANED_UP() __attribute__((cleanup(clean_up), unused)) int *count = &cleaned
 
 TRACED void cancel_wait(void) {
     ENTERED(cancel_wait);
@@ -34,6 +39,7 @@ TRACED void cancel_wait(void) {
 
 TRACED void *cancel_outer(void *none) {
     ENTERED(cancel_outer);
+    CLEANED_UP();
     cancel_wait();
     LEFT(cancel_outer);
     return none;
@@ -46,6 +52,7 @@ TRACED void exit_inner(void *value) {
 
 TRACED void *exit_outer(void *value) {
     ENTERED(exit_outer);
+    CLEANED_UP();
     exit_inner(value);
     LEFT(exit_outer);
     return NULL;
@@ -96,5 +103,5 @@ int main(int argc, char **argv) {
         result_of(syscall_outer, NULL, 0);
         good &= result_of(plain_outer, &token, 0) == &token;
     }
-    finish(good);
+    finish(good && cleaned == 2 * rounds);
 }

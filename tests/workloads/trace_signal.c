@@ -8,7 +8,8 @@
  * and for 200 ms a timer of 1 kHz interrupts busy at places that nobody chose.
  * Output: {"calls": {..}, "returns": {..}, "ticks": N, "good": true}; all calls return.
  *
- * Return probes of the kernel count this right; it is pairing by stack pointer alone that would not. */
+ * Under return probes of the kernel on interrupted and handler_step the thread dies of SIGILL (status
+ * 132): by the order of stack pointers the kernel takes the call below the alternate stack for left. */
 #include "trace.h"
 #include <pthread.h>
 #include <signal.h>
