@@ -185,6 +185,21 @@ pub struct CallCounters {
     pub left_out: u64,
 }
 
+/// What became of the records of one processor; the only value of the map `CALL_CPU`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCpu {
+    /// Records that found no room in the ring buffer.
+    pub lost: u64,
+    /// How many of these a later record has told of, by [`CALL_AFTER_LOSS`].
+    pub told: u64,
+}
+
+/// In a kernel that hands no cookies over, each site has a program of its own, in which this
+/// constant was replaced by its cookie. No cookie looks like this: the probe is above
+/// [`MAX_PROBES`].
+pub const COOKIE_PLACE: u64 = 0x5a5a_a5a5_5aff_ffa5;
+
 /// The cookie of a probe's site: `probe` below [`MAX_PROBES`], an `EDGE_*`, the generation of its
 /// link, and how far below the stack pointer's value at the site the return address lies (0 at an
 /// entry or a return instruction; -8 behind a return).
@@ -192,9 +207,25 @@ pub const fn cookie(probe: u32, edge: u32, generation: u8, sp_adjust: i16) -> u6
     probe as u64 | (edge as u64) << 24 | (generation as u64) << 32 | (sp_adjust as u16 as u64) << 48
 }
 
+/// The parts of a cookie: probe, edge, generation and the distance to the return address.
+pub const fn cookie_parts(cookie: u64) -> (u32, u32, u8, i16) {
+    (
+        cookie as u32 & 0xff_ffff,
+        (cookie >> 24) as u32 & 0xf,
+        (cookie >> 32) as u8,
+        (cookie >> 48) as i16,
+    )
+}
+
 const _: () = assert!(size_of::<CallHead>() == 32);
 const _: () = assert!(size_of::<ItemHead>() == 8);
 const _: () = assert!(size_of::<Fetch>() == 24);
 const _: () = assert!(size_of::<ProbeControl>() == 8);
 const _: () = assert!(size_of::<CallCounters>() == 32);
+const _: () = assert!(size_of::<CallCpu>() == 16);
 const _: () = assert!(MAX_PROBES <= 1 << 24);
+const _: () = assert!(cookie_parts(COOKIE_PLACE).0 >= MAX_PROBES);
+const _: () = {
+    let (probe, edge, generation, adjust) = cookie_parts(cookie(70_000, EDGE_WHOLE, 200, -8));
+    assert!(probe == 70_000 && edge == EDGE_WHOLE && generation == 200 && adjust == -8);
+};

@@ -9,12 +9,12 @@ use profiler_common::control::{
     WATCH_THREAD,
 };
 
-use crate::maps::{CGROUP_COUNT, CGROUPS, COMMS, FILTER, UIDS, WATCHED};
+use crate::maps::{CGROUP_COUNT, CGROUPS, COMMS, UIDS, WATCHED};
 
-/// Whether the filter wants the current thread, whose ids are given.
+/// Whether the conditions of the kinds in `filter` (`FILTER_*` bits) want the current thread, whose
+/// ids are given.
 #[inline(always)]
-pub fn admits(tgid: u32, tid: u32) -> bool {
-    let filter = FILTER.load();
+pub fn admits(filter: u32, tgid: u32, tid: u32) -> bool {
     (filter & FILTER_TASKS == 0 || watches(tgid, WATCH_PROCESS) || watches(tid, WATCH_THREAD))
         && (filter & FILTER_COMMS == 0 || has_comm())
         && (filter & FILTER_UIDS == 0 || has_uid())

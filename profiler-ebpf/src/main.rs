@@ -1,6 +1,6 @@
 //! Kernel-side programs: thin entry points only.
 //!
-//! Perf events and tracepoints -> records of `profiler-common` in per-CPU ring buffers. The sampler
+//! Perf events, tracepoints and uprobes -> records of `profiler-common` in per-CPU ring buffers. The sampler
 //! has one entry point per event source, because kernels before 5.15 give a program no other way to
 //! know which event fired; user space loads those that a session uses. Times are nanoseconds of
 //! CLOCK_MONOTONIC.
@@ -10,6 +10,8 @@
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
 
+#[cfg(target_arch = "bpf")]
+mod call;
 #[cfg(target_arch = "bpf")]
 mod emit;
 #[cfg(target_arch = "bpf")]
@@ -27,11 +29,11 @@ mod task;
 mod entry {
     use aya_ebpf::{
         EbpfContext,
-        macros::{perf_event, tracepoint},
-        programs::{PerfEventContext, TracePointContext},
+        macros::{perf_event, tracepoint, uprobe},
+        programs::{PerfEventContext, ProbeContext, TracePointContext},
     };
 
-    use crate::{sample, task};
+    use crate::{call, sample, task};
 
     macro_rules! samplers {
         ($($source:literal $on_perf_event:ident $on_tracepoint:ident)*) => {$(
@@ -68,6 +70,12 @@ mod entry {
     #[tracepoint]
     fn forget_task(ctx: TracePointContext) -> u32 {
         task::forget(&ctx)
+    }
+
+    /// On every place of every traced function; the cookie says which.
+    #[uprobe]
+    fn call_hit(ctx: ProbeContext) -> u32 {
+        call::on_hit(ctx.as_ptr())
     }
 
     /// Helpers such as `bpf_get_stack` are reserved to programs under a GPL-compatible licence.

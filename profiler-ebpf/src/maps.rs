@@ -6,11 +6,12 @@
 
 use aya_ebpf::{
     Global,
-    btf_maps::{ArrayOfMaps, CgroupArray, HashMap, PerCpuArray, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, CgroupArray, HashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use profiler_common::{
     COMM_LEN,
+    call::{CallCounters, CallCpu, ProbeControl},
     control::{Counters, MAX_CGROUPS, MAX_SOURCES},
 };
 
@@ -97,3 +98,37 @@ pub static NEWTASK_FLAGS_OFFSET: Global<u32> = Global::new(32);
 /// Where `pid` is in the record of `sched:sched_process_free`.
 #[unsafe(no_mangle)]
 pub static FREE_PID_OFFSET: Global<u32> = Global::new(24);
+
+/// One ring buffer per processor for records of calls, apart from samples: calls that come in a
+/// flood must not crowd samples out.
+#[btf_map]
+pub static CALL_RINGS: ArrayOfMaps<RingBuf<[u8; 0], 4096>, 1> = ArrayOfMaps::new();
+
+/// What is to be done at the hits of each probe.
+#[btf_map]
+pub static PROBES: Array<ProbeControl, 1> = Array::new();
+
+/// What became of the hits of each probe.
+#[btf_map]
+pub static CALL_COUNTS: PerCpuArray<CallCounters, 1> = PerCpuArray::new();
+
+/// What became of the records of calls of each processor.
+#[btf_map]
+pub static CALL_CPU: PerCpuArray<CallCpu, 1> = PerCpuArray::new();
+
+/// `FILTER_*` bits that hits are checked for: fewer than `FILTER` where links name the process.
+#[unsafe(no_mangle)]
+pub static CALL_FILTER: Global<u32> = Global::new(0);
+
+/// Not 0: the kernel hands cookies over (from 5.15 on). Else each program has its own written into
+/// it.
+#[unsafe(no_mangle)]
+pub static CALL_COOKIES: Global<u8> = Global::new(1);
+
+/// Not 0: records of entries begin with the return address.
+#[unsafe(no_mangle)]
+pub static CALL_CALLERS: Global<u8> = Global::new(0);
+
+/// The reader is woken when a ring buffer of calls comes to hold this many bytes.
+#[unsafe(no_mangle)]
+pub static CALL_WAKE_BYTES: Global<u64> = Global::new(2048);

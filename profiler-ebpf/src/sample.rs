@@ -22,7 +22,7 @@ use profiler_common::{
 use crate::{
     emit, filter,
     maps::{
-        COUNTERS, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH, Scratch,
+        COUNTERS, FILTER, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH, Scratch,
         USER_STACKS,
     },
     stack,
@@ -105,7 +105,7 @@ fn take(ctx: *mut c_void, source: u32, weight: u64, flags: u32, tick_ns: u64) ->
         counters.idle += 1;
         return 0;
     }
-    if !filter::admits(tgid, tid) {
+    if !filter::admits(FILTER.load(), tgid, tid) {
         counters.filtered += 1;
         return 0;
     }

@@ -1,12 +1,13 @@
 //! Bytes of the kernel -> raw events.
 //!
-//! Two languages: records of our own kernel side ([`sample`]), and records of the kernel's perf
+//! Two languages: records of our own kernel side ([`sample`], [`call`]), and records of the kernel's perf
 //! side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
 //! take time linear in their length. What is unknown is skipped by its length and counted.
 //!
 //! Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: where the bytes come from,
 //! and what the events mean together.
 
+mod call;
 mod reader;
 mod sample;
 mod sideband;
@@ -32,6 +33,23 @@ impl Decoder {
             Ok(Some(event)) => out.push(event),
             Ok(None) => self.unknown += 1,
             Err(sample::Bad) => self.bad += 1,
+        }
+    }
+
+    /// Decodes a record of a call from the ring buffer of `cpu`. `copy` is called for what must
+    /// outlive the record: the items, of those few that have any.
+    #[inline]
+    pub fn call(
+        &mut self,
+        cpu: Cpu,
+        record: &[u8],
+        copy: impl FnOnce(&[u8]) -> Bytes,
+        out: &mut Vec<RawEvent>,
+    ) {
+        match call::decode(cpu, record, copy) {
+            Ok(Some(event)) => out.push(event),
+            Ok(None) => self.unknown += 1,
+            Err(call::Bad) => self.bad += 1,
         }
     }
 

@@ -20,6 +20,12 @@ pub(super) fn possible() -> Result<u32, ProbeError> {
     Ok(read(POSSIBLE)?.last().map_or(1, |last| last + 1))
 }
 
+/// Numbers of all processors that can ever be online, ascending: the order of values per processor
+/// in maps.
+pub(super) fn possible_cpus() -> Result<Vec<u32>, ProbeError> {
+    read(POSSIBLE)
+}
+
 fn read(path: &str) -> Result<Vec<u32>, ProbeError> {
     let failed = |error| ProbeError::from_io(format!("read {path}"), error);
     let text = fs::read_to_string(path).map_err(failed)?;

@@ -23,10 +23,10 @@ use profiler_common::{
     },
 };
 
-use super::{ProbeError, tracefs::Tracefs};
+use super::{ProbeError, calls::CallSettings, memory, tracefs::Tracefs};
 use crate::target::Filter;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../profiler-ebpf/prebuilt/profiler-kernel.bpf.o"
 ));
@@ -50,6 +50,8 @@ pub(super) struct Settings<'a> {
     pub(super) wake_bytes: u64,
     /// One more than the highest number a processor can have.
     pub(super) possible_cpus: u32,
+    /// If calls are traced: how.
+    pub(super) calls: Option<CallSettings>,
     /// Where the records of the tracepoints that follow children have their fields.
     pub(super) task_offsets: Option<TaskOffsets>,
 }
@@ -99,7 +101,8 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let (kernel_stacks, user_stacks) = (settings.kernel_stacks as u8, settings.user_stacks as u8);
     // Below every level of the logger: the verifier removes the log calls.
     let log_level = if settings.kernel_log { u8::MAX } else { 0 };
-    let wants_tasks = kinds & FILTER_TASKS != 0;
+    let watches = settings.calls.is_some_and(|calls| calls.checks_tasks);
+    let wants_tasks = watches || kinds & FILTER_TASKS != 0;
     let size = |count: usize| count.max(1) as u32;
 
     let mut loader = EbpfLoader::new();
@@ -120,6 +123,13 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     if !settings.kernel_log {
         loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
     }
+    // Outlive the loader, which keeps references.
+    let calls = settings
+        .calls
+        .map(|calls| CallGlobals::new(&calls, filter, kinds));
+    if let Some(calls) = &calls {
+        calls.set(&mut loader, settings.possible_cpus);
+    }
     if let Some(offsets) = &settings.task_offsets {
         loader
             .override_global("NEWTASK_PID_OFFSET", &offsets.newtask_pid, true)
@@ -129,6 +139,42 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
     fill_filter(&mut ebpf, filter)?;
     Ok(ebpf)
+}
+
+/// Settings of call tracing as globals of the object.
+struct CallGlobals {
+    filter: u32,
+    cookies: u8,
+    callers: u8,
+    wake_bytes: u64,
+    max_probes: u32,
+}
+
+impl CallGlobals {
+    fn new(calls: &CallSettings, filter: &Filter, mut kinds: u32) -> CallGlobals {
+        if !calls.checks_tasks && filter.tids.is_empty() {
+            kinds &= !FILTER_TASKS;
+        }
+        let options = &calls.options;
+        CallGlobals {
+            filter: kinds,
+            cookies: calls.cookies.into(),
+            callers: options.callers.into(),
+            wake_bytes: calls.wake_bytes,
+            max_probes: options.max_probes,
+        }
+    }
+
+    fn set<'a>(&'a self, loader: &mut EbpfLoader<'a>, possible_cpus: u32) {
+        loader
+            .override_global("CALL_FILTER", &self.filter, true)
+            .override_global("CALL_COOKIES", &self.cookies, true)
+            .override_global("CALL_CALLERS", &self.callers, true)
+            .override_global("CALL_WAKE_BYTES", &self.wake_bytes, true)
+            .map_max_entries("CALL_RINGS", possible_cpus)
+            .map_max_entries("PROBES", self.max_probes)
+            .map_max_entries("CALL_COUNTS", self.max_probes);
+    }
 }
 
 fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
@@ -176,6 +222,12 @@ pub(super) fn watch(ebpf: &mut Ebpf, id: u32, bits: u32) -> Result<(), ProbeErro
             "can't watch task {id}: at most {WATCHED_TASKS} tasks can be watched at a time"
         ))
     })
+}
+
+/// The descriptor of a map of the object.
+pub(super) fn map_fd<'a>(ebpf: &'a Ebpf, name: &str) -> Result<BorrowedFd<'a>, ProbeError> {
+    let map = ebpf.map(name).ok_or_else(|| missing(name))?;
+    memory::map_fd(map).ok_or_else(|| missing(name))
 }
 
 /// A map of the object as what it is.

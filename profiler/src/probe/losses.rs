@@ -1,9 +1,11 @@
-//! Losses of the kernel side: counters of each processor -> how many samples are missing, and why.
+//! Losses of the kernel side: counters of each processor -> how many samples and calls are missing,
+//! and why.
 //!
 //! | counter | reason | exact? |
 //! |---|---|---|
 //! | `ring_full` | the ring buffer had no room | yes |
 //! | `nested` | no scratch memory was left | yes |
+//! | `lost` of calls | the ring buffer for calls had no room | yes |
 //! | `skipped` | another BPF program ran when the clock ticked | an estimate |
 //!
 //! Skipped ticks are estimated for clocks only (cpu-clock, task-clock), whose next tick is known to
@@ -20,9 +22,9 @@ use aya::{
     Ebpf,
     maps::{MapData, PerCpuArray},
 };
-use profiler_common::control::Counters;
+use profiler_common::{call::CallCpu, control::Counters};
 
-use super::sys::CountersValue;
+use super::{bpf, hotplug, load, sys::CountersValue};
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{Cpu, Lost, LostReason, Timestamp};
 
@@ -42,12 +44,28 @@ pub(super) fn read_counters(ebpf: &Ebpf, sources: usize) -> Vec<Vec<Counters>> {
         .collect()
 }
 
+/// How many records of calls each processor has lost.
+pub(super) fn read_call_losses(ebpf: &Ebpf) -> Vec<u64> {
+    let mut values: Vec<CallCpu> = Vec::new();
+    let read = load::map_fd(ebpf, "CALL_CPU")
+        .map_err(|error| error.to_string())
+        .and_then(|map| {
+            let cpus = hotplug::possible_cpus().map_err(|error| error.to_string())?;
+            bpf::read_array(map, 0, 1, cpus.len(), &mut values).map_err(|error| error.to_string())
+        });
+    if let Err(error) = read {
+        log::warn!("failed to read how many calls were lost: {error}");
+    }
+    values.iter().map(|cpu| cpu.lost).collect()
+}
+
 /// Totals of one processor that have been reported.
 #[derive(Clone, Copy, Default)]
 struct Reported {
     ring_full: u64,
     nested: u64,
     skipped: u64,
+    calls: u64,
 }
 
 /// Remembers what has been reported.
@@ -72,10 +90,12 @@ impl LossMeter {
     pub(super) fn update(
         &mut self,
         counters: &[Vec<Counters>],
+        lost_calls: &[u64],
         now: Timestamp,
         out: &mut Vec<RawEvent>,
     ) -> u64 {
         let cpus = counters.iter().map(Vec::len).max().unwrap_or(0);
+        let cpus = cpus.max(lost_calls.len());
         self.reported.resize(cpus, Reported::default());
         for (cpu, reported) in self.reported.iter_mut().enumerate() {
             let mut total = Reported::default();
@@ -84,11 +104,13 @@ impl LossMeter {
                 total.nested += seen.nested;
                 total.skipped += seen.skipped;
             }
+            total.calls = lost_calls.get(cpu).copied().unwrap_or(0);
             let cpu = Cpu(cpu as u32);
             for (reason, total, before) in [
                 (LostReason::RingFull, total.ring_full, reported.ring_full),
                 (LostReason::Nested, total.nested, reported.nested),
                 (LostReason::Skipped, total.skipped, reported.skipped),
+                (LostReason::CallRingFull, total.calls, reported.calls),
             ] {
                 let count = total.saturating_sub(before);
                 if count > 0 {
@@ -134,7 +156,12 @@ mod tests {
         };
         let mut out = Vec::new();
         let mut update = |counts: [u64; 2]| {
-            meter.update(&[counts.map(unfollowed).to_vec()], Timestamp(9), &mut out)
+            meter.update(
+                &[counts.map(unfollowed).to_vec()],
+                &[],
+                Timestamp(9),
+                &mut out,
+            )
         };
         assert_eq!([update([2, 1]), update([2, 1]), update([2, 5])], [3, 0, 4]);
     }
@@ -145,10 +172,10 @@ mod tests {
         let mut out = Vec::new();
         let idle = Counters::default();
         let first = [vec![idle, counters(2, 0)], vec![idle, counters(1, 7)]];
-        meter.update(&first, Timestamp(10), &mut out);
-        meter.update(&first, Timestamp(20), &mut out);
+        meter.update(&first, &[0, 5], Timestamp(10), &mut out);
+        meter.update(&first, &[0, 5], Timestamp(20), &mut out);
         let second = [vec![idle, counters(2, 0)], vec![idle, counters(5, 7)]];
-        meter.update(&second, Timestamp(30), &mut out);
+        meter.update(&second, &[2, 5], Timestamp(30), &mut out);
         let seen: Vec<_> = out
             .iter()
             .map(|event| match &event.body {
@@ -163,6 +190,8 @@ mod tests {
             [
                 (1, LostReason::RingFull, 3, 5, 10),
                 (1, LostReason::Skipped, 7, 5, 10),
+                (1, LostReason::CallRingFull, 5, 5, 10),
+                (0, LostReason::CallRingFull, 2, 20, 30),
                 (1, LostReason::RingFull, 4, 20, 30),
             ]
         );

@@ -2,27 +2,29 @@
 
 use std::{
     fs,
-    os::fd::{AsFd, AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
 use aya::maps::Map;
 
 /// The descriptor of a map of our object.
-pub(super) fn map_fd(map: &Map) -> Option<RawFd> {
+pub(super) fn map_fd(map: &Map) -> Option<BorrowedFd<'_>> {
     let data = match map {
         Map::Array(data)
         | Map::PerCpuArray(data)
         | Map::HashMap(data)
+        | Map::LruHashMap(data)
         | Map::CgroupArray(data)
         | Map::ArrayOfMaps(data)
         | Map::RingBuf(data) => data,
         _ => return None,
     };
-    Some(data.fd().as_fd().as_raw_fd())
+    Some(data.fd().as_fd())
 }
 
 /// What the kernel says that a map takes; 0 if it doesn't.
-pub(super) fn locked_bytes(fd: RawFd) -> u64 {
+pub(super) fn locked_bytes(fd: BorrowedFd<'_>) -> u64 {
+    let fd = fd.as_raw_fd();
     let Ok(info) = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")) else {
         return 0;
     };

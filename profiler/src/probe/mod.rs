@@ -6,6 +6,8 @@
 //! What does not belong here: what records mean (`decode`), their order (`order`), whom they are
 //! about (`resolve`).
 
+mod bpf;
+mod calls;
 mod error;
 pub mod features;
 mod hotplug;
@@ -19,7 +21,7 @@ mod source;
 mod sys;
 mod tracefs;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
@@ -30,11 +32,19 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
+pub use calls::{CallLink, CallOptions, CallSite, CallSupport, CallTarget, call_support};
 pub use error::ProbeError;
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 
-use self::{losses::LossMeter, ring::Ring, sampler::Plan, sideband::SideBand, tracefs::Tracefs};
+use self::{
+    calls::{CallSettings, Calls},
+    losses::LossMeter,
+    ring::Ring,
+    sampler::Plan,
+    sideband::SideBand,
+    tracefs::Tracefs,
+};
 use crate::decode::Decoder;
 use crate::model::raw::RawEvent;
 use crate::model::{Cpu, Pid, Timestamp};
@@ -46,11 +56,14 @@ const MIN_PATIENCE_NS: u64 = 3_000_000_000;
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct ProbeOptions {
-    /// Event sources; samples name them by their index here. At least one.
+    /// Event sources; samples name them by their index here. At least one, unless
+    /// calls are traced.
     pub sources: Vec<SourceSpec>,
+    /// If calls of functions are traced: how.
+    pub calls: Option<CallOptions>,
     /// What to keep samples of.
     pub filter: Filter,
-    /// Memory for all buffers together, in bytes.
+    /// Memory for all buffers together but those for calls, in bytes.
     pub buffer_bytes: usize,
     /// Whether to walk kernel stacks.
     pub kernel_stacks: bool,
@@ -87,6 +100,7 @@ pub struct Probe {
     epoll: OwnedFd,
     sizes: Sizes,
     losses: LossMeter,
+    calls: Option<Calls>,
     /// Side-band records of processors that have gone, not decoded yet.
     left: Vec<(u32, Bytes)>,
     buffer: BytesMut,
@@ -95,6 +109,8 @@ pub struct Probe {
 #[derive(Clone, Copy)]
 struct Sizes {
     ring_bytes: usize,
+    /// None if calls are not traced.
+    call_ring_bytes: Option<usize>,
     side_band_bytes: usize,
 }
 
@@ -104,6 +120,7 @@ struct CpuProbe {
     // Stops before the buffers go.
     samplers: Vec<OwnedFd>,
     ring: Ring,
+    call_ring: Option<Ring>,
     /// None while the processor is offline.
     side_band: Option<SideBand>,
     /// Ticks of its clock when last looked at, and when they last differed.
@@ -115,7 +132,7 @@ impl Probe {
     /// Loads and attaches everything: the side-band first, so that a sample's process is known
     /// before the sample. On an error nothing stays behind.
     pub fn attach(options: ProbeOptions) -> Result<Probe, ProbeError> {
-        check_count(options.sources.len())?;
+        check_count(options.sources.len(), options.calls.is_some())?;
         let online = hotplug::online()?;
         let follows = !options.filter.pids.is_empty() || !options.filter.tids.is_empty();
         let tracefs = (follows || has_tracepoints(&options.sources))
@@ -127,13 +144,21 @@ impl Probe {
             .map(|spec| Plan::new(spec, tracefs.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let sizes = Sizes::new(options.buffer_bytes, online.len());
+        let sizes = Sizes::new(&options, online.len());
+        let support = options.calls.map(|_| call_support()).transpose()?;
+        let settings = match (options.calls, &support, sizes.call_ring_bytes) {
+            (Some(calls), Some(support), Some(bytes)) => {
+                Some(CallSettings::new(calls, support, bytes)?)
+            }
+            _ => None,
+        };
         let mut cpus = Vec::with_capacity(online.len());
         for cpu in online {
             cpus.push(CpuProbe {
                 cpu,
                 samplers: Vec::new(),
                 ring: Ring::create(sizes.ring_bytes)?,
+                call_ring: sizes.call_ring_bytes.map(Ring::create).transpose()?,
                 side_band: Some(SideBand::open(cpu, sizes.side_band_bytes)?),
                 ticks: 0,
                 ticked: now(),
@@ -156,12 +181,17 @@ impl Probe {
             periods,
             wake_bytes: sizes.ring_bytes as u64 / 2,
             possible_cpus: hotplug::possible()?,
+            calls: settings,
             task_offsets,
         })?;
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf));
         let logger = logger
             .transpose()
             .map_err(|error| ProbeError::Load(error.to_string()))?;
+        let calls = match (&settings, support) {
+            (Some(settings), Some(support)) => Some(Calls::new(&ebpf, settings, support)?),
+            _ => None,
+        };
 
         let mut probe = Probe {
             attached: sources.iter().map(|plan| plan.attached.clone()).collect(),
@@ -174,6 +204,7 @@ impl Probe {
                 .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?,
             sizes,
             losses: LossMeter::new(now()),
+            calls,
             left: Vec::new(),
             buffer: BytesMut::new(),
         };
@@ -218,6 +249,13 @@ impl Probe {
             stats.ring_bytes += cpu
                 .ring
                 .take(&mut self.buffer, |record| decoder.record(record, out));
+            if let Some(ring) = &mut cpu.call_ring {
+                let number = Cpu(cpu.cpu);
+                let buffer = &mut self.buffer;
+                stats.ring_bytes += ring.visit(|record| {
+                    decoder.call(number, record, |items| ring::copy(items, buffer), out);
+                });
+            }
         }
         if let Some(logger) = &mut self.logger {
             logger.flush();
@@ -234,7 +272,11 @@ impl Probe {
     /// these: they are in the side-band itself.
     pub fn losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>) {
         let counters = self.counters();
-        let unfollowed = self.losses.update(&counters, now, out);
+        let lost_calls = match &self.calls {
+            Some(_) => losses::read_call_losses(&self.ebpf),
+            None => Vec::new(),
+        };
+        let unfollowed = self.losses.update(&counters, &lost_calls, now, out);
         if unfollowed > 0 {
             log::warn!(
                 "{unfollowed} new processes or threads are not recorded, nor their children: {} are \
@@ -286,7 +328,12 @@ impl Probe {
     /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let maps = self.ebpf.maps().filter_map(|(_, map)| memory::map_fd(map));
-        let rings = self.cpus.iter().map(|cpu| cpu.ring.as_fd().as_raw_fd());
+        let rings = self
+            .cpus
+            .iter()
+            .flat_map(|cpu| [Some(&cpu.ring), cpu.call_ring.as_ref()])
+            .flatten()
+            .map(Ring::as_fd);
         let locked: u64 = maps.chain(rings).map(memory::locked_bytes).sum();
         let perf: usize = self
             .cpus
@@ -323,12 +370,21 @@ impl Probe {
     }
 
     fn install_rings(&self) -> Result<(), ProbeError> {
-        let rings: Vec<_> = self
-            .cpus
-            .iter()
-            .map(|cpu| (cpu.cpu, cpu.ring.as_fd()))
-            .collect();
-        ring::install(&self.ebpf, &rings)
+        let rings = |of: fn(&CpuProbe) -> Option<&Ring>| -> Vec<_> {
+            let known = self.cpus.iter();
+            known
+                .filter_map(|cpu| Some((cpu.cpu, of(cpu)?.as_fd())))
+                .collect()
+        };
+        ring::install(&self.ebpf, "RINGS", &rings(|cpu| Some(&cpu.ring)))?;
+        if self.calls.is_some() {
+            ring::install(
+                &self.ebpf,
+                "CALL_RINGS",
+                &rings(|cpu| cpu.call_ring.as_ref()),
+            )?;
+        }
+        Ok(())
     }
 
     /// Attaches the programs that watch the children of watched tasks.
@@ -373,10 +429,12 @@ impl Probe {
             }
             None => {
                 let ring = Ring::create(self.sizes.ring_bytes)?;
+                let call_ring = self.sizes.call_ring_bytes.map(Ring::create).transpose()?;
                 self.cpus.push(CpuProbe {
                     cpu: number,
                     samplers: Vec::new(),
                     ring,
+                    call_ring,
                     side_band,
                     ticks: 0,
                     ticked: now(),
@@ -406,6 +464,9 @@ impl Probe {
         let failed = |error: rustix::io::Errno| ProbeError::from_io("poll buffers", error.into());
         if new_ring {
             epoll::add(&self.epoll, &cpu.ring, data, flags).map_err(failed)?;
+            if let Some(ring) = &cpu.call_ring {
+                epoll::add(&self.epoll, ring, data, flags).map_err(failed)?;
+            }
         }
         if let Some(side_band) = &cpu.side_band {
             epoll::add(&self.epoll, side_band, data, flags).map_err(failed)?;
@@ -414,7 +475,7 @@ impl Probe {
     }
 
     fn clear_wake(&self) {
-        let mut ready = Vec::with_capacity(2 * self.cpus.len() + 1);
+        let mut ready = Vec::with_capacity(3 * self.cpus.len() + 1);
         let now = rustix::event::Timespec::default();
         // If this fails, the next wait returns at once, and nothing is lost.
         let _ = epoll::wait(
@@ -437,18 +498,22 @@ impl CpuProbe {
 }
 
 impl Sizes {
-    fn new(total: usize, cpus: usize) -> Sizes {
+    fn new(options: &ProbeOptions, cpus: usize) -> Sizes {
+        let total = options.buffer_bytes;
         // An eighth is plenty for the side-band, whose reader is woken by its first record.
         let side_band_bytes = sideband::buffer_bytes(total / 8, cpus);
         Sizes {
             ring_bytes: ring::ring_bytes(total.saturating_sub(side_band_bytes * cpus), cpus),
+            call_ring_bytes: options
+                .calls
+                .map(|calls| ring::ring_bytes(calls.buffer_bytes, cpus)),
             side_band_bytes,
         }
     }
 }
 
-fn check_count(sources: usize) -> Result<(), ProbeError> {
-    if (1..=MAX_SOURCES).contains(&sources) {
+fn check_count(sources: usize, calls: bool) -> Result<(), ProbeError> {
+    if (usize::from(!calls)..=MAX_SOURCES).contains(&sources) {
         return Ok(());
     }
     Err(ProbeError::Request(format!(

@@ -12,7 +12,7 @@ use aya::{
 use aya_obj::generated::bpf_map_type;
 use bytes::{Bytes, BytesMut};
 
-use super::{ProbeError, load::refused, sys};
+use super::{ProbeError, bpf, load::refused};
 
 /// Smallest ring: it holds several samples of greatest length.
 const MIN_RING_BYTES: usize = 16 * 1024;
@@ -56,19 +56,29 @@ impl Ring {
     /// writer that never pauses can't hold us; what was there at the call is always included.
     /// Returns the bytes read.
     pub(super) fn take(&mut self, buffer: &mut BytesMut, mut record: impl FnMut(Bytes)) -> usize {
+        self.visit(|item| record(copy(item, buffer)))
+    }
+
+    /// As [`Ring::take`], but shows each record where it lies; what is to be kept must be copied.
+    pub(super) fn visit(&mut self, mut record: impl FnMut(&[u8])) -> usize {
         let mut taken = 0;
         while taken < self.bytes {
             let Some(item) = self.ring.next() else { break };
-            if buffer.capacity() < item.len() {
-                buffer.reserve(CHUNK_BYTES.max(item.len()));
-            }
-            buffer.extend_from_slice(&item);
             // Each record has a head of 8 bytes in the ring.
             taken += item.len() + 8;
-            record(buffer.split().freeze());
+            record(&item);
         }
         taken
     }
+}
+
+/// Copies a record into memory that it shares with others.
+pub(super) fn copy(record: &[u8], buffer: &mut BytesMut) -> Bytes {
+    if buffer.capacity() < record.len() {
+        buffer.reserve(CHUNK_BYTES.max(record.len()));
+    }
+    buffer.extend_from_slice(record);
+    buffer.split().freeze()
 }
 
 impl AsFd for Ring {
@@ -77,18 +87,22 @@ impl AsFd for Ring {
     }
 }
 
-/// Tells the kernel side which ring belongs to which processor. One call for all: each update of
-/// this kind of map waits for the kernel's readers, some milliseconds.
-pub(super) fn install(ebpf: &Ebpf, rings: &[(u32, BorrowedFd<'_>)]) -> Result<(), ProbeError> {
-    let Some(Map::ArrayOfMaps(data)) = ebpf.map("RINGS") else {
-        return Err(ProbeError::Load("RINGS is no array of maps".to_owned()));
+/// Tells the kernel side, in `map`, which ring belongs to which processor. One call for all: each
+/// update of this kind of map waits for the kernel's readers, some milliseconds.
+pub(super) fn install(
+    ebpf: &Ebpf,
+    map: &str,
+    rings: &[(u32, BorrowedFd<'_>)],
+) -> Result<(), ProbeError> {
+    let Some(Map::ArrayOfMaps(data)) = ebpf.map(map) else {
+        return Err(ProbeError::Load(format!("{map} is no array of maps")));
     };
     let cpus: Vec<u32> = rings.iter().map(|(cpu, _)| *cpu).collect();
     let fds: Vec<u32> = rings
         .iter()
         .map(|(_, fd)| fd.as_raw_fd().cast_unsigned())
         .collect();
-    sys::update_map(data.fd().as_fd(), &cpus, &fds)
+    bpf::update_map(data.fd().as_fd(), &cpus, &fds)
         .map_err(|error| ProbeError::from_io("install the ring buffers", error))
 }
 

@@ -1,12 +1,13 @@
-//! System calls that no crate in use wraps: perf events, their mapped buffers, map updates in
-//! batches, a private tracefs.
+//! System calls that no crate in use wraps: perf events, their mapped buffers, a private
+//! tracefs.
 //!
-//! Typed arguments -> `io::Result`. The only file of this module with unsafe code; nothing here
-//! decides anything.
+//! Typed arguments -> `io::Result`. With `bpf` the only file of this module with unsafe code;
+//! nothing here decides anything.
 
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
@@ -15,7 +16,7 @@ use std::{
 
 use aya::Pod;
 use aya_obj::generated::{
-    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_cmd, perf_event_attr,
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
     perf_event_mmap_page,
 };
 use bytes::{BufMut, BytesMut};
@@ -53,6 +54,27 @@ pub(super) fn perf_event_open(attr: &perf_event_attr, pid: i32, cpu: i32) -> io:
     owned(fd)
 }
 
+/// Opens an event on a place in a file that code is mapped from, or on returns of the function that
+/// begins there. `kind` is the kernel's number for such events; `whom` a process and a processor,
+/// -1 for any.
+pub(super) fn open_uprobe(
+    kind: u32,
+    path: &CStr,
+    offset: u64,
+    at_return: bool,
+    semaphore: Option<u64>,
+    whom: (i32, i32),
+) -> io::Result<OwnedFd> {
+    let mut attr = empty_attr();
+    attr.type_ = kind;
+    // As described in /sys/bus/event_source/devices/uprobe/format.
+    attr.config = u64::from(at_return) | semaphore.unwrap_or(0) << 32;
+    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.probe_offset = offset;
+    attr.__bindgen_anon_1.sample_period = 1;
+    perf_event_open(&attr, whom.0, whom.1)
+}
+
 /// Has `program` run on each overflow of `event`.
 pub(super) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     ioctl(event, PERF_EVENT_IOC_SET_BPF, program.as_raw_fd())
@@ -72,77 +94,10 @@ fn ioctl(fd: BorrowedFd<'_>, request: u32, argument: libc::c_int) -> io::Result<
     }
 }
 
-fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+pub(super) fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Sets several elements of a map with 4-byte keys and values in one system call, or one by one on
-/// kernels that can't do that for this kind of map.
-pub(super) fn update_map(map: BorrowedFd<'_>, keys: &[u32], values: &[u32]) -> io::Result<()> {
-    debug_assert_eq!(keys.len(), values.len());
-    #[repr(C)]
-    struct Batch {
-        in_batch: u64,
-        out_batch: u64,
-        keys: u64,
-        values: u64,
-        count: u32,
-        map_fd: u32,
-        elem_flags: u64,
-        flags: u64,
-    }
-    let map_fd = map.as_raw_fd().cast_unsigned();
-    let batch = Batch {
-        in_batch: 0,
-        out_batch: 0,
-        keys: keys.as_ptr() as u64,
-        values: values.as_ptr() as u64,
-        count: keys.len().min(values.len()) as u32,
-        map_fd,
-        elem_flags: 0,
-        flags: 0,
-    };
-    if bpf(bpf_cmd::BPF_MAP_UPDATE_BATCH, &batch).is_ok() {
-        return Ok(());
-    }
-    #[repr(C)]
-    struct Element {
-        map_fd: u32,
-        padding: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-    for (key, value) in keys.iter().zip(values) {
-        let element = Element {
-            map_fd,
-            padding: 0,
-            key: std::ptr::from_ref(key) as u64,
-            value: std::ptr::from_ref(value) as u64,
-            flags: 0,
-        };
-        bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &element)?;
-    }
-    Ok(())
-}
-
-fn bpf<T>(command: bpf_cmd, argument: &T) -> io::Result<()> {
-    // SAFETY: `argument` has the layout of bpf(2) for `command` and lives through the call, and so
-    // do the keys and values it points to.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command as libc::c_int,
-            std::ptr::from_ref(argument),
-            size_of::<T>(),
-        )
-    };
-    match result {
-        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -1,0 +1,210 @@
+//! A hit of a probe on a traced function -> a `CallHead` in this processor's ring buffer for calls.
+//!
+//! One program serves all places of all functions: the cookie says which probe it is, what the hit
+//! means, and where the return address lies. Every hit that the filter wants is counted, whatever
+//! becomes of its record. Times are nanoseconds of CLOCK_MONOTONIC.
+//!
+//! This program can be preempted by another thread that hits a probe on the same processor, but does
+//! not migrate: what is per processor is changed atomically, and records are built on the stack.
+
+use core::{arch::asm, ffi::c_void};
+
+use aya_ebpf::{
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_user,
+    },
+};
+use profiler_common::call::{
+    CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCounters, CallCpu, CallHead, EDGE_ENTER,
+    EDGE_EXIT, EDGE_HIT, ITEM_BAD_MEMORY, ITEM_OK, ItemHead, PROBE_GO, PROBE_OFF, ProbeControl,
+    cookie_parts,
+};
+
+use crate::{
+    emit, filter,
+    maps::{CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FILTER, PROBES},
+};
+
+/// Where `stack.hi` is in Go's `runtime.g`, in all its versions.
+const GO_STACK_HI: u64 = 8;
+
+/// A record with one item that is a word.
+#[repr(C)]
+struct WordRecord {
+    head: CallHead,
+    item: ItemHead,
+    word: u64,
+}
+
+/// A probe was hit.
+#[inline(always)]
+pub fn on_hit(ctx: *mut c_void) -> u32 {
+    let (probe, edge, generation, adjust) = cookie_parts(cookie(ctx));
+    let Some(control) = PROBES.get_ptr(probe) else {
+        return 0;
+    };
+    // SAFETY: a value of 8 bytes that the lookup returned; read at once, so that its generation and
+    // its flags belong together.
+    let control: ProbeControl =
+        unsafe { core::mem::transmute(control.cast::<u64>().read_volatile()) };
+    if control.generation != generation || control.flags & PROBE_OFF != 0 {
+        return 0;
+    }
+    let ids = bpf_get_current_pid_tgid();
+    let (tgid, tid) = ((ids >> 32) as u32, ids as u32);
+    if !filter::admits(CALL_FILTER.load(), tgid, tid) {
+        return 0;
+    }
+    let Some(counts) = CALL_COUNTS.get_ptr_mut(probe) else {
+        return 0;
+    };
+    // SAFETY: this processor's own slot, which the lookup returned, changed atomically.
+    unsafe {
+        add(if edge == EDGE_EXIT {
+            &raw mut (*counts).exits
+        } else {
+            &raw mut (*counts).entries
+        });
+    }
+    let regs = ctx.cast::<pt_regs>();
+    // SAFETY: the context of a program of the kprobe type; the verifier checks the field.
+    let sp = unsafe { (*regs).rsp }.wrapping_add_signed(adjust.into());
+    let mut head = CallHead {
+        at_ns: 0,
+        sp,
+        tgid,
+        tid,
+        what: probe | edge << 24,
+        stack: 0,
+    };
+    if control.flags & PROBE_GO != 0 {
+        // SAFETY: as above.
+        place_on_goroutine(&mut head, unsafe { (*regs).r14 });
+    }
+    // SAFETY: the helper takes no pointers. As late as possible at an entry, but before what is
+    // fetched: reading it takes time.
+    head.at_ns = unsafe { bpf_ktime_get_ns() };
+    send(head, edge, counts, sp);
+    0
+}
+
+#[inline(always)]
+fn cookie(ctx: *mut c_void) -> u64 {
+    if CALL_COOKIES.load() != 0 {
+        // SAFETY: the context of this program.
+        return unsafe { bpf_get_attach_cookie(ctx) };
+    }
+    let cookie: u64;
+    // SAFETY: loads a constant.
+    unsafe { asm!("{0} = {place} ll", out(reg) cookie, place = const COOKIE_PLACE) };
+    cookie
+}
+
+/// Says where on the stack of goroutine `g` the return address lies. Stacks of goroutines move, but
+/// the distance to their upper end stays.
+#[inline(always)]
+fn place_on_goroutine(head: &mut CallHead, g: u64) {
+    if let Some(upper_end) = read_word(g.wrapping_add(GO_STACK_HI))
+        && upper_end > head.sp
+    {
+        head.sp = upper_end - head.sp;
+        // The lowest bits say nothing, because all are aligned; never 0.
+        head.stack = ((g >> 4) as u32).max(1);
+    }
+}
+
+/// The word of user memory at `address`.
+#[inline(always)]
+pub fn read_word(address: u64) -> Option<u64> {
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_user(address as *const u64) }.ok()
+}
+
+#[inline(always)]
+fn send(mut head: CallHead, edge: u32, counts: *mut CallCounters, sp: u64) {
+    let Some(cpu) = CALL_CPU.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: this processor's own slot, which the lookup returned.
+    let (lost, told) = unsafe { load_losses(cpu) };
+    if lost != told {
+        head.what |= CALL_AFTER_LOSS << 28;
+    }
+    let sent = if CALL_CALLERS.load() != 0 && (edge == EDGE_ENTER || edge == EDGE_HIT) {
+        head.what |= CALL_HAS_CALLER << 28;
+        let mut record = with_word(head, sp);
+        // SAFETY: a record on this program's stack.
+        unsafe {
+            emit::emit_call(
+                (&raw mut record).cast(),
+                const { size_of::<WordRecord>() as u64 },
+            )
+        }
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            emit::emit_call(
+                (&raw mut head).cast(),
+                const { size_of::<CallHead>() as u64 },
+            )
+        }
+    };
+    // SAFETY: slots of this processor, which lookups returned, changed atomically.
+    unsafe {
+        match sent {
+            // Not simply cleared: another thread may have lost a record meanwhile.
+            Ok(()) if lost != told => (&raw mut (*cpu).told).write_volatile(lost),
+            Ok(()) => {}
+            Err(emit::Full) => {
+                add(&raw mut (*cpu).lost);
+                add(&raw mut (*counts).lost);
+            }
+        }
+    }
+}
+
+/// A record with the word of user memory at `address`.
+#[inline(always)]
+fn with_word(head: CallHead, address: u64) -> WordRecord {
+    let (status, word) = match read_word(address) {
+        Some(word) => (ITEM_OK, word),
+        None => (ITEM_BAD_MEMORY, address),
+    };
+    WordRecord {
+        head,
+        item: ItemHead {
+            status,
+            len: 8,
+            reserved: 0,
+        },
+        word,
+    }
+}
+
+/// How many records were lost, and how many of these have been told of.
+///
+/// # Safety
+/// `cpu` is a value that a lookup returned.
+#[inline(always)]
+unsafe fn load_losses(cpu: *mut CallCpu) -> (u64, u64) {
+    // SAFETY: the caller's.
+    unsafe {
+        (
+            (&raw const (*cpu).lost).read_volatile(),
+            (&raw const (*cpu).told).read_volatile(),
+        )
+    }
+}
+
+/// Adds 1, although other threads may do so on this processor as well.
+///
+/// # Safety
+/// `counter` lies in a value that a lookup returned.
+#[inline(always)]
+pub unsafe fn add(counter: *mut u64) {
+    // SAFETY: the caller's. The target has no such operation in its library: as an instruction.
+    unsafe {
+        asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64);
+    }
+}

@@ -1,0 +1,321 @@
+//! Commands of bpf(2) that no crate in use wraps: elements of maps in batches, programs with an
+//! attach type, links to many uprobes at once.
+//!
+//! Typed arguments -> `io::Result`. Layouts are those of `union bpf_attr` in <linux/bpf.h>. With
+//! `sys` the only file of this module with unsafe code; nothing here decides anything.
+
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
+use profiler_common::call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl};
+
+use super::sys::owned;
+
+/// From <linux/bpf.h>: the link's programs run when the functions return.
+const UPROBE_MULTI_RETURN: u32 = 1;
+
+/// A value of a map, without padding, for which every bit pattern is valid.
+///
+/// # Safety
+/// The type must be just that.
+pub(super) unsafe trait Value: Copy + Default {}
+
+// SAFETY: integers.
+unsafe impl Value for u32 {}
+// SAFETY: integers.
+unsafe impl Value for u64 {}
+// SAFETY: repr(C), with its padding as a field.
+unsafe impl Value for ProbeControl {}
+// SAFETY: repr(C), of u64 only.
+unsafe impl Value for CallCounters {}
+// SAFETY: repr(C), of u64 only.
+unsafe impl Value for CallCpu {}
+// SAFETY: repr(C), with its padding as fields.
+unsafe impl Value for [Fetch; MAX_FETCHES] {}
+
+#[repr(C)]
+struct Batch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct Element {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Sets elements of a map with keys of 4 bytes in one system call, or one by one on kernels that
+/// can't do that for this kind of map.
+pub(super) fn update_map<V: Value>(
+    map: BorrowedFd<'_>,
+    keys: &[u32],
+    values: &[V],
+) -> io::Result<()> {
+    let count = keys.len().min(values.len());
+    if count == 0 {
+        return Ok(());
+    }
+    let batch = Batch {
+        in_batch: 0,
+        out_batch: 0,
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: count as u32,
+        map_fd: map.as_raw_fd().cast_unsigned(),
+        elem_flags: 0,
+        flags: 0,
+    };
+    if count > 1 && bpf(bpf_cmd::BPF_MAP_UPDATE_BATCH, &batch).is_ok() {
+        return Ok(());
+    }
+    for (key, value) in keys.iter().zip(values) {
+        let element = Element {
+            map_fd: map.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: std::ptr::from_ref(key) as u64,
+            value: std::ptr::from_ref(value) as u64,
+            flags: 0,
+        };
+        bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &element)?;
+    }
+    Ok(())
+}
+
+/// Reads the elements `first..first + count` of an array with `per_key` values for each (for each
+/// possible processor, if it is per processor) into `out`, in order.
+pub(super) fn read_array<V: Value>(
+    map: BorrowedFd<'_>,
+    first: u32,
+    count: u32,
+    per_key: usize,
+    out: &mut Vec<V>,
+) -> io::Result<()> {
+    out.clear();
+    out.resize(count as usize * per_key, V::default());
+    if count == 0 {
+        return Ok(());
+    }
+    let mut keys = vec![0_u32; count as usize];
+    // Arrays name the last element of the batch before.
+    let before = first.wrapping_sub(1);
+    let mut last = 0_u32;
+    let batch = Batch {
+        in_batch: if first == 0 {
+            0
+        } else {
+            std::ptr::from_ref(&before) as u64
+        },
+        out_batch: std::ptr::from_mut(&mut last) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: out.as_mut_ptr() as u64,
+        count,
+        map_fd: map.as_raw_fd().cast_unsigned(),
+        elem_flags: 0,
+        flags: 0,
+    };
+    match bpf(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &batch) {
+        Ok(_) => return Ok(()),
+        // The end of the array, which is what was asked for.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+        Err(_) => {}
+    }
+    for (key, values) in (first..).zip(out.chunks_mut(per_key)) {
+        let element = Element {
+            map_fd: map.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: std::ptr::from_ref(&key) as u64,
+            value: values.as_mut_ptr() as u64,
+            flags: 0,
+        };
+        bpf(bpf_cmd::BPF_MAP_LOOKUP_ELEM, &element)?;
+    }
+    Ok(())
+}
+
+/// Loads a program of the kprobe type, for links of `attach_type` (none: for perf events). `log`
+/// takes what the verifier has to say.
+pub(super) fn load_kprobe(
+    name: &CStr,
+    instructions: &[bpf_insn],
+    attach_type: Option<bpf_attach_type>,
+    log: &mut [u8],
+) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Load {
+        kind: u32,
+        instruction_count: u32,
+        instructions: u64,
+        license: u64,
+        log_level: u32,
+        log_bytes: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
+        interface: u32,
+        attach_type: u32,
+    }
+    let mut short_name = [0; 16];
+    for (to, from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
+        *to = *from;
+    }
+    let load = Load {
+        kind: bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32,
+        instruction_count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: u32::from(!log.is_empty()),
+        log_bytes: log.len() as u32,
+        log: if log.is_empty() {
+            0
+        } else {
+            log.as_mut_ptr() as u64
+        },
+        kernel_version: 0,
+        flags: 0,
+        name: short_name,
+        interface: 0,
+        attach_type: attach_type.map_or(0, |kind| kind as u32),
+    };
+    owned(bpf(bpf_cmd::BPF_PROG_LOAD, &load)?)
+}
+
+/// Makes an array map with values of 8 bytes.
+pub(super) fn make_array(entries: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Create {
+        kind: u32,
+        key_bytes: u32,
+        value_bytes: u32,
+        entries: u32,
+        flags: u32,
+    }
+    let create = Create {
+        kind: aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY as u32,
+        key_bytes: 4,
+        value_bytes: 8,
+        entries,
+        flags: 0,
+    };
+    owned(bpf(bpf_cmd::BPF_MAP_CREATE, &create)?)
+}
+
+/// Places in one file for one link; all slices have the same length, or `semaphores` is empty.
+pub(super) struct Places<'a> {
+    /// The file.
+    pub(super) path: &'a CStr,
+    /// Where, as offsets in the file.
+    pub(super) offsets: &'a [u64],
+    /// File offsets of counters that are raised while the link is there; 0 for none.
+    pub(super) semaphores: &'a [u64],
+    /// What the program is told.
+    pub(super) cookies: &'a [u64],
+    /// When the functions return, instead of when the places are reached.
+    pub(super) at_return: bool,
+    /// Only in this process; 0 for all.
+    pub(super) pid: u32,
+}
+
+/// Attaches a program to many places, until the link is closed.
+pub(super) fn link_uprobes(program: BorrowedFd<'_>, places: &Places<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Create {
+        program: u32,
+        target: u32,
+        attach_type: u32,
+        flags: u32,
+        path: u64,
+        offsets: u64,
+        semaphores: u64,
+        cookies: u64,
+        count: u32,
+        uprobe_flags: u32,
+        pid: u32,
+        padding: u32,
+    }
+    assert_eq!(places.offsets.len(), places.cookies.len());
+    assert!(places.semaphores.is_empty() || places.semaphores.len() == places.offsets.len());
+    let create = Create {
+        program: raw(program),
+        target: 0,
+        attach_type: bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32,
+        flags: 0,
+        path: places.path.as_ptr() as u64,
+        offsets: places.offsets.as_ptr() as u64,
+        semaphores: match places.semaphores {
+            [] => 0,
+            semaphores => semaphores.as_ptr() as u64,
+        },
+        cookies: places.cookies.as_ptr() as u64,
+        count: places.offsets.len() as u32,
+        uprobe_flags: if places.at_return {
+            UPROBE_MULTI_RETURN
+        } else {
+            0
+        },
+        pid: places.pid,
+        padding: 0,
+    };
+    owned(bpf(bpf_cmd::BPF_LINK_CREATE, &create)?)
+}
+
+/// Attaches a program to a perf event with a cookie, until the link is closed.
+pub(super) fn link_event(
+    program: BorrowedFd<'_>,
+    event: BorrowedFd<'_>,
+    cookie: u64,
+) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Create {
+        program: u32,
+        event: u32,
+        attach_type: u32,
+        flags: u32,
+        cookie: u64,
+    }
+    let create = Create {
+        program: raw(program),
+        event: raw(event),
+        attach_type: bpf_attach_type::BPF_PERF_EVENT as u32,
+        flags: 0,
+        cookie,
+    };
+    owned(bpf(bpf_cmd::BPF_LINK_CREATE, &create)?)
+}
+
+fn raw(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn bpf<T>(command: bpf_cmd, argument: &T) -> io::Result<libc::c_long> {
+    // SAFETY: `argument` has the layout of bpf(2) for `command` and lives through the call, and so
+    // does all that it points to.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_int,
+            std::ptr::from_ref(argument),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}

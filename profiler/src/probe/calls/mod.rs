@@ -1,0 +1,277 @@
+//! Tracing of calls: places of functions -> probes in the kernel, their records and counts.
+//!
+//! Places are offsets in files, as planned elsewhere; each belongs to a probe, an index that the
+//! caller gives out below [`CallOptions::max_probes`]. What a probe does is set by
+//! [`Probe::set_probes`], before its places are attached and at any time after. Times are
+//! nanoseconds of CLOCK_MONOTONIC.
+//!
+//! A link is attached to many places at once where the kernel can do that (Linux 6.6), else each
+//! place takes a perf event, which the kernel needs a tenth of a second to take back:
+//! [`CallSupport`]. All of it goes with its descriptors, however this process ends.
+//!
+//! What does not belong here: which functions, where in them, and at what price (`trace`); what
+//! calls mean together (`resolve`).
+
+mod counts;
+mod link;
+mod program;
+mod specimen;
+mod support;
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use aya::Ebpf;
+use profiler_common::call::{CallCounters, Fetch, MAX_FETCHES, MAX_PROBES, ProbeControl};
+
+pub use support::{CallSupport, call_support};
+
+use self::{counts::CountReader, link::Linker};
+use super::{Probe, ProbeError, bpf, hotplug, load};
+use crate::model::Pid;
+
+/// How calls are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Probes are below this.
+    pub max_probes: u32,
+    /// Memory for all ring buffers of calls together, in bytes.
+    pub buffer_bytes: usize,
+    /// Whether any probe fetches values.
+    pub fetches: bool,
+    /// Whether entries say where they were called from.
+    pub callers: bool,
+    /// Whether each link names the one process that it is for: then the kernel side need not look
+    /// at tasks.
+    pub per_process: bool,
+    /// Calls shorter than this are left out; 0: none.
+    pub min_duration_ns: u64,
+    /// Calls that more traced calls than this enclose are left out; 0: none.
+    pub max_depth: u32,
+    /// Most calls of a function that are recorded per second and processor; 0: all.
+    pub max_rate: u32,
+}
+
+/// Whose calls a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallTarget {
+    /// Those of one process, without its children.
+    Process(Pid),
+    /// Those of all processes, as far as the filter wants them.
+    Everyone,
+}
+
+/// A place that is to be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    /// File offset.
+    pub offset: u64,
+    /// Whose place it is.
+    pub probe: u32,
+    /// What a hit means: an `EDGE_*` of [`profiler_common::call`].
+    pub edge: u32,
+    /// Hits count only while the probe is set to the same generation.
+    pub generation: u8,
+    /// Not when the place is reached, but when the function returns. Only at a function's first
+    /// instruction, or behind an `endbr64` that is its first: anywhere else the kernel would take
+    /// something else for the return address and corrupt the program.
+    pub return_probe: bool,
+    /// File offset of a counter to raise while it is attached (USDT).
+    pub semaphore: Option<u64>,
+}
+
+/// Places attached together. Detached by [`Probe::detach_calls`], or with the probe.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct CallLink(u64);
+
+/// The places that one system call attached.
+pub(super) type LinkFds = Vec<OwnedFd>;
+
+/// State of call tracing.
+pub(super) struct Calls {
+    options: CallOptions,
+    linker: Linker,
+    links: HashMap<u64, LinkFds>,
+    next_link: u64,
+    counts: CountReader,
+}
+
+/// What the object is told of call tracing before it is loaded.
+#[derive(Clone, Copy)]
+pub(super) struct CallSettings {
+    pub(super) options: CallOptions,
+    pub(super) wake_bytes: u64,
+    /// The kernel hands cookies over.
+    pub(super) cookies: bool,
+    /// Hits are checked for their task.
+    pub(super) checks_tasks: bool,
+}
+
+impl CallSettings {
+    /// Checks the options against what the kernel can do.
+    pub(super) fn new(
+        options: CallOptions,
+        support: &CallSupport,
+        ring_bytes: usize,
+    ) -> Result<CallSettings, ProbeError> {
+        if !(1..=MAX_PROBES).contains(&options.max_probes) {
+            return Err(ProbeError::Request(format!(
+                "{} functions: at least 1 and at most {MAX_PROBES} can be traced at a time",
+                options.max_probes
+            )));
+        }
+        Ok(CallSettings {
+            options,
+            wake_bytes: ring_bytes as u64 / 2,
+            cookies: support.cookies,
+            checks_tasks: !options.per_process || !support.pid_filter,
+        })
+    }
+}
+
+impl Calls {
+    pub(super) fn new(
+        ebpf: &Ebpf,
+        settings: &CallSettings,
+        support: CallSupport,
+    ) -> Result<Calls, ProbeError> {
+        Ok(Calls {
+            options: settings.options,
+            linker: Linker::new(ebpf, support)?,
+            links: HashMap::new(),
+            next_link: 0,
+            counts: CountReader::new(hotplug::possible_cpus()?.len()),
+        })
+    }
+}
+
+impl Probe {
+    /// What the kernel can do for call tracing; none if the probe was attached without.
+    pub fn call_support(&self) -> Option<CallSupport> {
+        Some(self.calls.as_ref()?.linker.support())
+    }
+
+    /// Attaches places of one file. Those that the kernel refuses are returned by their index, with
+    /// its reason; the others are attached. The file may be any descriptor of it.
+    pub fn attach_calls(
+        &mut self,
+        target: CallTarget,
+        file: BorrowedFd<'_>,
+        sites: &[CallSite],
+    ) -> Result<(CallLink, Vec<(usize, ProbeError)>), ProbeError> {
+        let calls = self.calls.as_mut().ok_or_else(not_tracing)?;
+        for site in sites {
+            check_probe(site.probe, &calls.options)?;
+        }
+        if let CallTarget::Process(pid) = target
+            && !calls.linker.support().pid_filter
+        {
+            // The kernel would pass over all but the main thread, so we look at tasks instead.
+            load::watch(
+                &mut self.ebpf,
+                pid.0,
+                profiler_common::control::WATCH_PROCESS,
+            )?;
+        }
+        let (fds, refused) = calls.linker.attach(target, file, sites)?;
+        let link = calls.next_link;
+        calls.next_link += 1;
+        calls.links.insert(link, fds);
+        Ok((CallLink(link), refused))
+    }
+
+    /// Detaches places. No hit is recorded once this has returned; what was recorded before is
+    /// still drained.
+    pub fn detach_calls(&mut self, link: CallLink) {
+        if let Some(calls) = &mut self.calls {
+            drop(calls.links.remove(&link.0));
+        }
+    }
+
+    /// How long detaching so many places will take, in nanoseconds.
+    pub fn estimated_detach_ns(&self, sites: usize) -> u64 {
+        let support = self.call_support();
+        support.map_or(0, |support| support.detach_ns(sites))
+    }
+
+    /// Sets what a probe does at its hits, and which values it fetches.
+    pub fn set_probe(
+        &mut self,
+        probe: u32,
+        control: ProbeControl,
+        fetches: &[Fetch],
+    ) -> Result<(), ProbeError> {
+        self.set_probes(&[(probe, control, fetches)])
+    }
+
+    /// Sets what several probes do, in few system calls.
+    pub fn set_probes(
+        &mut self,
+        probes: &[(u32, ProbeControl, &[Fetch])],
+    ) -> Result<(), ProbeError> {
+        let calls = self.calls.as_mut().ok_or_else(not_tracing)?;
+        let mut fetch_keys = Vec::new();
+        let mut fetch_values = Vec::new();
+        for (probe, _, fetches) in probes {
+            check_probe(*probe, &calls.options)?;
+            if fetches.is_empty() {
+                continue;
+            }
+            if !calls.options.fetches || fetches.len() > MAX_FETCHES {
+                return Err(ProbeError::Request(format!(
+                    "{} values of a traced function: at most {} can be fetched",
+                    fetches.len(),
+                    if calls.options.fetches {
+                        MAX_FETCHES
+                    } else {
+                        0
+                    }
+                )));
+            }
+            let mut value = [Fetch::default(); MAX_FETCHES];
+            value[..fetches.len()].copy_from_slice(fetches);
+            fetch_keys.push(*probe);
+            fetch_values.push(value);
+        }
+        let keys: Vec<u32> = probes.iter().map(|(probe, _, _)| *probe).collect();
+        let values: Vec<ProbeControl> = probes.iter().map(|(_, control, _)| *control).collect();
+        let failed = |error| ProbeError::from_io("set probes of functions", error);
+        // What to fetch comes before the order to fetch it.
+        if !fetch_keys.is_empty() {
+            let map = load::map_fd(&self.ebpf, "FETCHES")?;
+            bpf::update_map(map, &fetch_keys, &fetch_values).map_err(failed)?;
+        }
+        bpf::update_map(load::map_fd(&self.ebpf, "PROBES")?, &keys, &values).map_err(failed)?;
+        if let Some(highest) = keys.iter().max() {
+            calls.counts.cover(highest + 1);
+        }
+        Ok(())
+    }
+
+    /// Adds to `out` the counts of the probes whose counts have changed since the last call: sums
+    /// over all processors since attaching.
+    pub fn call_counts(&mut self, out: &mut Vec<(u32, CallCounters)>) {
+        let Some(calls) = &mut self.calls else { return };
+        let read = load::map_fd(&self.ebpf, "CALL_COUNTS").and_then(|map| {
+            let read = calls.counts.read(map, out);
+            read.map_err(|error| ProbeError::from_io("read counts of calls", error))
+        });
+        if let Err(error) = read {
+            log::warn!("{error}");
+        }
+    }
+}
+
+fn not_tracing() -> ProbeError {
+    ProbeError::Request("calls can't be traced: the probe was attached without".to_owned())
+}
+
+fn check_probe(probe: u32, options: &CallOptions) -> Result<(), ProbeError> {
+    if probe < options.max_probes {
+        return Ok(());
+    }
+    Err(ProbeError::Request(format!(
+        "probe {probe} of a traced function is not below the {} that were announced",
+        options.max_probes
+    )))
+}

@@ -1,0 +1,161 @@
+//! What this kernel can do for call tracing: found out by trying, on functions of our own.
+//!
+//! The trial program counts hits by the lowest bits of its cookie, and needs nothing of the object.
+//! Kernels were released whose filter by process let only the main thread through, so that is tried
+//! as well: a second thread's hit must count, a child process's must not.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::OnceLock,
+};
+
+use aya_obj::generated::{bpf_attach_type, bpf_insn};
+
+use super::{link, specimen::NOP5};
+use crate::probe::{
+    ProbeError,
+    bpf::{self, Places},
+};
+
+/// What the kernel can do for call tracing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSupport {
+    /// Many places by one link (Linux 6.6).
+    pub multi: bool,
+    /// Programs are told which place was hit (Linux 5.15); else each place has its own program.
+    pub cookies: bool,
+    /// Links for one process get the hits of all its threads, and no others.
+    pub pid_filter: bool,
+    /// What detaching a place takes, beyond what a link takes.
+    pub detach_ns_per_site: u64,
+}
+
+/// A perf event on a place waits for the kernel's readers, several times: measured.
+const EVENT_DETACH_NS: u64 = 109_000_000;
+/// A place among thousands of one link.
+const MULTI_DETACH_NS: u64 = 8_000;
+/// A link to many places, besides.
+const MULTI_LINK_NS: u64 = 25_000_000;
+
+impl CallSupport {
+    /// How long detaching so many places takes, in nanoseconds.
+    pub fn detach_ns(&self, sites: usize) -> u64 {
+        let link = if self.multi { MULTI_LINK_NS } else { 0 };
+        (sites as u64)
+            .saturating_mul(self.detach_ns_per_site)
+            .saturating_add(if sites > 0 { link } else { 0 })
+    }
+}
+
+/// Tries it out; the answer is remembered. Takes a few milliseconds, and needs root.
+pub fn call_support() -> Result<CallSupport, ProbeError> {
+    static SUPPORT: OnceLock<CallSupport> = OnceLock::new();
+    if let Some(support) = SUPPORT.get() {
+        return Ok(*support);
+    }
+    let support = find_support()?;
+    Ok(*SUPPORT.get_or_init(|| support))
+}
+
+fn find_support() -> Result<CallSupport, ProbeError> {
+    let failed = |error| ProbeError::from_io("try probes on functions", error);
+    let counts = bpf::make_array(2).map_err(failed)?;
+    let pid_filter = try_multi(&counts).map_err(failed)?;
+    if let Some(pid_filter) = pid_filter {
+        return Ok(CallSupport {
+            multi: true,
+            cookies: true,
+            pid_filter,
+            detach_ns_per_site: MULTI_DETACH_NS,
+        });
+    }
+    // Says what is missing, if uprobes are.
+    link::uprobe_type()?;
+    Ok(CallSupport {
+        multi: false,
+        cookies: load_trial(&counts, None).is_ok(),
+        // Of perf events, by address space.
+        pid_filter: true,
+        detach_ns_per_site: EVENT_DETACH_NS,
+    })
+}
+
+/// Whether the filter by process is right; none if there are no links to many uprobes.
+fn try_multi(counts: &OwnedFd) -> io::Result<Option<bool>> {
+    let multi = bpf_attach_type::BPF_TRACE_UPROBE_MULTI;
+    let Ok(program) = load_trial(counts, Some(multi)) else {
+        return Ok(None);
+    };
+    let specimen = NOP5;
+    let file = File::open("/proc/self/exe")?;
+    let path = link::path_of(file.as_fd()).map_err(io::Error::other)?;
+    let link = bpf::link_uprobes(
+        program.as_fd(),
+        &Places {
+            path: &path,
+            offsets: &[specimen.offset()?],
+            semaphores: &[],
+            cookies: &[1],
+            at_return: false,
+            pid: std::process::id(),
+        },
+    );
+    // Older kernels load the program, because they don't look at what it is for.
+    let Ok(_link) = link else {
+        return Ok(None);
+    };
+    std::thread::scope(|scope| scope.spawn(|| specimen.call(1)).join().is_ok());
+    specimen.call(1);
+    let own = count(counts.as_fd())?;
+    specimen.call_in_child()?;
+    let with_child = count(counts.as_fd())?;
+    if (own, with_child) != (2, 2) {
+        log::debug!(
+            "the kernel's filter by process is wrong: {own} of 2 hits, {with_child} with a child's"
+        );
+    }
+    Ok(Some((own, with_child) == (2, 2)))
+}
+
+fn count(counts: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut values: Vec<u64> = Vec::new();
+    bpf::read_array(counts, 0, 2, 1, &mut values)?;
+    Ok(values.iter().sum())
+}
+
+/// Loads the trial program, which says whether programs of that kind get cookies.
+fn load_trial(counts: &OwnedFd, attach_type: Option<bpf_attach_type>) -> io::Result<OwnedFd> {
+    // From <linux/bpf.h>.
+    const GET_ATTACH_COOKIE: i32 = 174;
+    const MAP_LOOKUP_ELEM: i32 = 1;
+    const PSEUDO_MAP_FD: u8 = 1;
+    let program = [
+        insn(0x85, 0, 0, 0, GET_ATTACH_COOKIE),
+        insn(0x57, 0, 0, 0, 1),                              // r0 &= 1
+        insn(0x63, 10, 0, -4, 0),                            // *(u32 *)(r10 - 4) = r0
+        insn(0xbf, 2, 10, 0, 0),                             // r2 = r10
+        insn(0x07, 2, 0, 0, -4),                             // r2 += -4
+        insn(0x18, 1, PSEUDO_MAP_FD, 0, counts.as_raw_fd()), // r1 = the map
+        insn(0, 0, 0, 0, 0),
+        insn(0x85, 0, 0, 0, MAP_LOOKUP_ELEM),
+        insn(0x15, 0, 0, 2, 0), // if r0 == 0 skip 2
+        insn(0xb7, 1, 0, 0, 1), // r1 = 1
+        insn(0xdb, 0, 1, 0, 0), // lock *(u64 *)r0 += r1
+        insn(0xb7, 0, 0, 0, 0), // r0 = 0
+        insn(0x95, 0, 0, 0, 0), // exit
+    ];
+    bpf::load_kprobe(c"call_trial", &program, attach_type, &mut [])
+}
+
+/// An instruction: code, destination, source, offset, constant.
+fn insn(code: u8, to: u8, from: u8, off: i16, imm: i32) -> bpf_insn {
+    bpf_insn {
+        code,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(to, from),
+        off,
+        imm,
+    }
+}
