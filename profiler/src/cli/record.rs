@@ -180,7 +180,6 @@ fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
             kernel_stacks: !args.no_kernel,
             user_stacks: !args.no_user,
             kernel_log: common.verbose >= 2,
-            calls: None,
         },
         resolve: ResolveOptions {
             debug_dirs: args.debug_dir,

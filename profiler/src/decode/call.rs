@@ -11,7 +11,7 @@ use profiler_common::call::{
 };
 
 use super::reader::Reader;
-use crate::model::raw::{RawBody, RawCall, RawEdge, RawEvent};
+use crate::model::raw::{CallDetail, RawBody, RawCall, RawEdge, RawEvent};
 use crate::model::{Cpu, Pid, Tid, Timestamp};
 
 /// The record contradicts itself.
@@ -31,15 +31,20 @@ pub(super) fn decode(
         return Ok(None);
     };
     call.edge = edge;
+    let mut began = None;
     if edge == RawEdge::Whole {
-        call.began = Some(Timestamp(word(&mut reader)?.ok_or(Bad)?));
+        began = Some(Timestamp(word(&mut reader)?.ok_or(Bad)?));
     }
     if what >> 28 & CALL_HAS_CALLER != 0 {
-        call.caller = word(&mut reader)?;
+        call.caller = word(&mut reader)?.unwrap_or(0);
     }
-    if !reader.0.is_empty() {
+    if began.is_some() || !reader.0.is_empty() {
         check_items(reader)?;
-        call.items = copy(reader.0);
+        let items = match reader.0 {
+            [] => Bytes::new(),
+            items => copy(items),
+        };
+        call.detail = Some(Box::new(CallDetail { began, items }));
     }
     Ok(Some(RawEvent {
         at,
@@ -66,9 +71,8 @@ fn head(reader: &mut Reader<'_>) -> Option<(Timestamp, u32, RawCall)> {
         after_loss: what >> 28 & CALL_AFTER_LOSS != 0,
         stack,
         sp,
-        caller: None,
-        began: None,
-        items: Bytes::new(),
+        caller: 0,
+        detail: None,
     };
     Some((at, what, call))
 }
@@ -162,9 +166,8 @@ mod tests {
             after_loss: true,
             stack: 5,
             sp: 0x7fff_0000_1000,
-            caller: None,
-            began: None,
-            items: Bytes::new(),
+            caller: 0,
+            detail: None,
         };
         let expected = RawEvent {
             at: Timestamp(1000),
@@ -183,19 +186,17 @@ mod tests {
         let call = decoded(&record(EDGE_WHOLE, CALL_HAS_CALLER, &items))
             .unwrap()
             .unwrap();
-        assert_eq!(
-            (call.began, call.caller),
-            (Some(Timestamp(900)), Some(0x40_1000))
-        );
-        assert_eq!(call.items, record(0, 0, &[(ITEM_CUT, text)])[32..]);
-        assert_eq!(call.items.len(), 24);
+        let began = call.detail.as_ref().and_then(|detail| detail.began);
+        assert_eq!((began, call.caller), (Some(Timestamp(900)), 0x40_1000));
+        assert_eq!(call.items(), &record(0, 0, &[(ITEM_CUT, text)])[32..]);
+        assert_eq!(call.items().len(), 24);
 
         // A return address on a page that is not there.
         let items = [(ITEM_BAD_MEMORY, &caller[..])];
         let call = decoded(&record(EDGE_ENTER, CALL_HAS_CALLER, &items))
             .unwrap()
             .unwrap();
-        assert_eq!((call.caller, call.items.len()), (None, 0));
+        assert_eq!((call.caller, call.items().len()), (0, 0));
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             if let Ok(Some(call)) = decoded(&bytes) {
-                prop_assert!(call.items.len() + size_of::<CallHead>() <= bytes.len());
+                prop_assert!(call.items().len() + size_of::<CallHead>() <= bytes.len());
             }
         }
 
@@ -230,7 +231,7 @@ mod tests {
             let mut bytes = record(edge, flags, &[]);
             bytes.extend(&items);
             if let Ok(Some(call)) = decoded(&bytes) {
-                prop_assert!(items.ends_with(&call.items));
+                prop_assert!(items.ends_with(call.items()));
             }
         }
 
