@@ -10,7 +10,9 @@
 mod demangle;
 pub(crate) mod elf;
 mod functions;
+mod markers;
 pub mod object;
+pub mod pattern;
 
 use profiler_common::call::Fetch;
 

@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: finding and opening files (`resolve`), choosing (`pattern`).
 
+mod debug_info;
 mod image;
 mod linkage;
 
@@ -17,7 +18,9 @@ use std::sync::OnceLock;
 use super::Function;
 use super::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section};
 use super::functions::{Functions, SymbolTable};
+use super::markers::markers;
 use crate::model::BuildId;
+use debug_info::DebugInfo;
 use image::Image;
 use linkage::Linkage;
 
@@ -25,6 +28,8 @@ use linkage::Linkage;
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 /// Most bytes of a section that is handed out, when unpacked.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
+/// Most bytes of the section of markers.
+const MAX_MARKERS_BYTES: u64 = 64 << 20;
 /// An executable at fixed addresses.
 const ET_EXEC: u16 = 2;
 
@@ -59,8 +64,10 @@ pub struct Object {
     main: Part,
     debug: Option<Part>,
     functions: Functions,
+    markers: Vec<Function>,
     image: Image,
     linkage: OnceLock<Linkage>,
+    debug_info: OnceLock<DebugInfo>,
     go: bool,
 }
 
@@ -97,15 +104,31 @@ impl Object {
         if functions.cut {
             log::warn!("{path} has more symbols than are read; not all functions are known");
         }
-        Ok(Object {
+        let notes = main.section(".note.stapsdt").and_then(|notes| {
+            let bytes = main.elf.contents(&main.file, notes, MAX_MARKERS_BYTES);
+            bytes.ok()
+        });
+        let len = main.file.metadata().map_or(0, |metadata| metadata.len());
+        let mut object = Object {
             path: path.into(),
-            image: Image::of(&main.elf, main.file.metadata().map_or(0, |m| m.len())),
+            image: Image::of(&main.elf, len),
+            markers: markers(&notes.unwrap_or_default(), &main.elf, &main.sections),
             functions,
             main,
             debug,
             linkage: OnceLock::new(),
+            debug_info: OnceLock::new(),
             go,
-        })
+        };
+        if object.is_stripped() && object.has_debug_info() {
+            let unknown = object.debug_info().unknown(&object, object.functions());
+            object.functions.list.extend(unknown);
+            object
+                .functions
+                .list
+                .sort_by_key(|function| function.address);
+        }
+        Ok(object)
     }
 
     /// Path as its processes see it.
@@ -149,6 +172,34 @@ impl Object {
     /// They are found by name: static functions of one name in several source files share theirs.
     pub fn cold_parts(&self, function: &Function) -> Vec<(u64, u64)> {
         self.functions.cold_parts(function)
+    }
+
+    /// Its markers, sorted by address; one name may stand at several places.
+    pub fn markers(&self) -> &[Function] {
+        &self.markers
+    }
+
+    /// The source file of a function, where debug information says it.
+    pub fn source_of(&self, function: &Function) -> Option<&str> {
+        self.debug_info().source(function)
+    }
+
+    /// Names of functions that have no code of their own because each use was inlined, as far as
+    /// debug information says, sorted.
+    pub fn inlined_only(&self) -> &[Box<str>] {
+        &self.debug_info().inlined_only
+    }
+
+    /// At how many places a function was inlined besides the code that it has, as far as debug
+    /// information says: calls there are not seen. Static functions of one name are counted as one.
+    pub fn inlined_at(&self, function: &Function) -> u32 {
+        self.debug_info().inlined(function)
+    }
+
+    /// Whether there is debug information, here or in its debug file.
+    pub fn has_debug_info(&self) -> bool {
+        let mut parts = self.debug.iter().chain(std::iter::once(&self.main));
+        parts.any(|part| part.section(".debug_info").is_some())
     }
 
     /// Bytes of executable segments; none if not all are there, or too many are asked for.
@@ -224,9 +275,17 @@ impl Object {
 
     /// The contents of a section, unpacked, from the debug file if that has it.
     pub fn section(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.section_within(name, MAX_SECTION_BYTES).map(Cow::Owned)
+    }
+
+    fn section_within(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
         let parts = self.debug.iter().chain(std::iter::once(&self.main));
-        let mut found = parts.filter_map(|part| part.contents(name));
-        found.next().map(Cow::Owned)
+        let mut found = parts.filter_map(|part| part.contents(name, limit));
+        found.next()
+    }
+
+    fn debug_info(&self) -> &DebugInfo {
+        self.debug_info.get_or_init(|| DebugInfo::read(self))
     }
 
     fn linkage(&self) -> &Linkage {
@@ -263,9 +322,9 @@ impl Part {
         sections.find(|section| section.name == name && section.len() > 0)
     }
 
-    fn contents(&self, name: &str) -> Option<Vec<u8>> {
+    fn contents(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
         let section = self.section(name)?;
-        let contents = self.elf.contents(&self.file, section, MAX_SECTION_BYTES);
+        let contents = self.elf.contents(&self.file, section, limit);
         contents
             .map_err(|error| log::debug!("section {name}: {error}"))
             .ok()
