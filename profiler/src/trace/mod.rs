@@ -13,6 +13,7 @@ mod functions;
 mod markers;
 pub mod object;
 pub mod pattern;
+pub mod arguments;
 
 use profiler_common::call::Fetch;
 
