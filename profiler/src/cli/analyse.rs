@@ -10,11 +10,15 @@ use crate::error::Failure;
 use crate::model::{Pid, Tables, Tid};
 use crate::view::pager::Output;
 use crate::view::report::{
-    By, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange, run, run_diff,
+    By, CallSort, CallView, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange,
+    run, run_diff,
 };
 use crate::view::{info, term};
 
 use super::{Common, values};
+
+/// More of the slowest calls than anyone reads are not kept.
+const MAX_SLOWEST: usize = 100_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,14 +28,18 @@ Examples:
   profiler report web.cap --tree --pid 1234 --time 2s..5s
   profiler report new.cap --diff old.cap
   profiler report web.cap --annotate handle_request
+  profiler report web.cap --calls --sort p99
+  profiler report web.cap --histogram handle_request
+  profiler report web.cap --slowest 20 --function 'db_*'
   profiler report web.cap --format json | jq .functions[0]")]
 pub(super) struct ReportArgs {
     /// The capture
     #[arg(default_value = "profile.cap")]
     file: PathBuf,
-    /// Order by self or total
-    #[arg(long, default_value = "self", value_name = "WHAT")]
-    sort: Sort,
+    /// Order by self or total (samples: self unless told); of traced calls also by calls, mean, p99
+    /// or max (total unless told)
+    #[arg(long, value_name = "WHAT")]
+    sort: Option<CallSort>,
     /// Only one table: function, line, module, process or thread
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
@@ -44,25 +52,40 @@ pub(super) struct ReportArgs {
     /// Only source lines and instructions of a function
     #[arg(long, value_name = "FUNCTION")]
     annotate: Option<String>,
+    /// Only traced calls: functions, exceptions, the slowest, the tree
+    #[arg(long, conflicts_with_all = ["by", "tree", "callers", "annotate"])]
+    calls: bool,
+    /// Only how the durations of a traced function are distributed
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["by", "tree", "callers", "annotate"])]
+    histogram: Option<String>,
+    /// Only the tree of traced calls
+    #[arg(long, conflicts_with_all = ["by", "tree", "callers", "annotate"])]
+    calls_tree: bool,
+    /// Only the slowest traced calls (with --function: of those functions), with their arguments
+    #[arg(long, value_name = "N", conflicts_with_all = ["by", "tree", "callers", "annotate"])]
+    slowest: Option<usize>,
+    /// Only exceptions that were seen while tracing
+    #[arg(long, conflicts_with_all = ["by", "tree", "callers", "annotate"])]
+    exceptions: bool,
     /// Compare with another capture: how shares have changed since that one
     #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree"])]
     diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
     time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
-    /// Samples of these processes
+    /// Samples and calls of these processes
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
     pid: Vec<u32>,
-    /// Samples of these threads
+    /// Samples and calls of these threads
     #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
     tid: Vec<u32>,
-    /// Samples of threads or processes of this name
+    /// Samples and calls of threads or processes of this name
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
-    /// Samples with this module in the stack (part of a path, or a glob)
+    /// Samples with this module in the stack, calls of its functions (part of a path, or a glob)
     #[arg(long, value_name = "MODULE")]
     module: Vec<String>,
-    /// Samples with this function in the stack (part of a name, or a glob)
+    /// Samples with this function in the stack, calls of it (part of a name, or a glob)
     #[arg(long, value_name = "FUNCTION")]
     function: Vec<String>,
     /// Samples of this event source, where several were recorded
@@ -99,20 +122,24 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             from_ns: from.map(|time| time.as_nanos() as u64),
             to_ns: to.map(|time| time.as_nanos() as u64),
         });
-    let (tables, collected) = collect(&args.file, range)?;
-    let other = args
-        .diff
-        .as_deref()
-        .map(|path| collect(path, range))
-        .transpose()?;
-    let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let terminal = io::stdout().is_terminal();
     let options = ReportOptions {
-        sort: args.sort,
+        sort: match args.sort {
+            Some(CallSort::Total) => Sort::Total,
+            _ => Sort::SelfWeight,
+        },
         by: args.by,
         tree: args.tree,
         callers_of: args.callers,
         annotate: args.annotate,
+        calls: CallView {
+            only: args.calls,
+            sort: args.sort.unwrap_or_default(),
+            histogram: args.histogram,
+            tree: args.calls_tree,
+            slowest: args.slowest.map(|n| n.min(MAX_SLOWEST)),
+            exceptions: args.exceptions,
+        },
         range,
         filter: Filter {
             pids: args.pid.into_iter().map(Pid).collect(),
@@ -128,6 +155,13 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         width: terminal.then(|| term::width(io::stdout())).flatten(),
         color: common.color.resolve(io::stdout()),
     };
+    let (tables, collected) = collect(&args.file, &options)?;
+    let other = args
+        .diff
+        .as_deref()
+        .map(|path| collect(path, &options))
+        .transpose()?;
+    let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let recording = Recording {
         tables: &tables,
         collected: &collected,
@@ -142,10 +176,10 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     Ok(out.close()?)
 }
 
-fn collect(path: &Path, range: TimeRange) -> Result<(Tables, Collector), Failure> {
+fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector), Failure> {
     let mut reader = Reader::open(path)?;
     let tables = reader.load_tables()?;
-    let mut collector = Collector::new(range);
+    let mut collector = Collector::for_report(options);
     reader.replay(&tables, capture::TimeRange::ALL, &mut |event, tables| {
         collector.add(event, tables);
         Ok(())

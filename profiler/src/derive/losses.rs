@@ -25,12 +25,23 @@ impl Losses {
         self.counts.iter().map(|(&reason, &count)| (reason, count))
     }
 
-    /// How many samples are missing: all but lost process events, which /proc made up for.
+    /// How many of one reason.
+    pub fn of(&self, reason: LostReason) -> u64 {
+        self.counts.get(&reason).copied().unwrap_or(0)
+    }
+
+    /// How many samples are missing: all but records of calls, and but lost process events, which
+    /// /proc made up for.
     pub fn samples(&self) -> u64 {
         self.iter()
-            .filter(|(reason, _)| *reason != LostReason::SideBand)
+            .filter(|(reason, _)| *reason != LostReason::SideBand && !is_of_calls(*reason))
             .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
+}
+
+/// Whether what was lost for this reason is about traced calls, not samples.
+pub fn is_of_calls(reason: LostReason) -> bool {
+    matches!(reason, LostReason::CallRingFull | LostReason::Unmatched)
 }
 
 #[cfg(test)]
@@ -38,10 +49,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_events_are_no_samples() {
+    fn process_events_and_calls_are_no_samples() {
         let mut losses = Losses::default();
         for (reason, count) in [
             (LostReason::SideBand, 7),
+            (LostReason::CallRingFull, 9),
             (LostReason::RingFull, 2),
             (LostReason::RingFull, 3),
         ] {
@@ -54,7 +66,13 @@ mod tests {
             });
         }
         let all: Vec<_> = losses.iter().collect();
-        assert_eq!(all, [(LostReason::RingFull, 5), (LostReason::SideBand, 7)]);
+        let expected = [
+            (LostReason::RingFull, 5),
+            (LostReason::SideBand, 7),
+            (LostReason::CallRingFull, 9),
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(losses.of(LostReason::RingFull), 5);
         assert_eq!(losses.samples(), 5);
     }
 }

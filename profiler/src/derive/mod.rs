@@ -10,10 +10,12 @@ mod frames;
 mod latency;
 mod losses;
 mod tree;
+mod value;
 
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
 pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use latency::{Bucket, Latency};
-pub use losses::Losses;
+pub use losses::{Losses, is_of_calls};
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
+pub use value::{arguments_text, parameter, value_text};

@@ -28,9 +28,15 @@ pub struct Context {
     pub self_ns: u64,
     /// Calls below that have no nodes of their own.
     pub folded: u64,
-    /// A caller is the same function.
-    pub(super) recursive: bool,
+    recursive: bool,
     depth: usize,
+}
+
+impl Context {
+    /// Whether a caller is the same function, so that its time is in that one's.
+    pub fn is_recursive(&self) -> bool {
+        self.recursive
+    }
 }
 
 /// The tree.

@@ -11,7 +11,7 @@ use super::data::*;
 use super::options::{By, ReportOptions, Sort};
 use super::pattern::Pattern;
 use super::select::{self, Selected, SourceSums};
-use super::{Recording, ReportError, header, tree};
+use super::{Recording, ReportError, calls, header, tree};
 use crate::derive::*;
 use crate::model::*;
 use crate::view::quantity;
@@ -123,6 +123,7 @@ pub(super) fn build(
         threads: threads(&base),
         modules: modules(&base, options.sort),
         unsymbolized: unsymbolized(&base),
+        calls: calls::build(recording, options)?,
         callers_of,
     })
 }

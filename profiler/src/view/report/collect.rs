@@ -5,8 +5,9 @@
 
 use std::io;
 
-use super::options::TimeRange;
-use crate::derive::{Aggregator, Losses, Merge};
+use super::options::{ReportOptions, TimeRange};
+use super::select_calls::CallFilter;
+use crate::derive::{Aggregator, CallLimits, CallTable, Losses, Merge};
 use crate::model::*;
 
 /// Marks beyond this many are only counted: a report lists a few.
@@ -20,6 +21,8 @@ pub struct Collector {
     last: Timestamp,
     clock: Option<Clock>,
     pub(super) samples: Aggregator,
+    pub(super) calls: CallTable,
+    call_filter: CallFilter,
     pub(super) losses: Losses,
     pub(super) marks: Vec<Mark>,
     pub(super) mark_count: u64,
@@ -37,6 +40,23 @@ impl Collector {
         }
     }
 
+    /// Takes what a report with these options is about: calls that its filters leave out are not
+    /// kept. Samples are filtered later.
+    pub fn for_report(options: &ReportOptions) -> Collector {
+        let limits = CallLimits {
+            slowest: options
+                .calls
+                .slowest
+                .unwrap_or(CallLimits::default().slowest),
+            ..CallLimits::default()
+        };
+        Collector {
+            calls: CallTable::new(limits),
+            call_filter: CallFilter::new(&options.filter),
+            ..Collector::new(options.range)
+        }
+    }
+
     /// Takes one event.
     pub fn add(&mut self, event: &Event, tables: &Tables) {
         match event {
@@ -46,7 +66,19 @@ impl Collector {
                     self.samples.add(sample, tables);
                 }
             }
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => {}
+            Event::Call(_) | Event::Throw(_) => {
+                let wanted = self.is_wanted(event.at(), tables);
+                if let Some(counted) = self.call_filter.admits(event, tables) {
+                    self.calls.add(event, tables, wanted && counted);
+                }
+            }
+            Event::CallCount(count) => {
+                self.is_wanted(count.to, tables);
+                if self.counts_hold() && self.call_filter.admits_function(count.function, tables) {
+                    self.calls.add(event, tables, true);
+                }
+            }
+            Event::Gap(gap) => self.gap(gap, tables),
             Event::Lost(lost) => {
                 let origin = self.origin_at(lost.from, tables);
                 let (from, to) = (lost.from.since(origin), lost.to.since(origin));
@@ -68,7 +100,39 @@ impl Collector {
                 self.clock.get_or_insert(*clock);
             }
             // Processes that were there before have times before the start.
-            Event::Process(_) => {}
+            Event::Process(_) => self.calls.add(event, tables, false),
+        }
+    }
+
+    /// Whether the kernel's counts are about what is looked at: they are of all threads and of the
+    /// whole recording.
+    pub(super) fn counts_hold(&self) -> bool {
+        self.range.is_all() && self.call_filter.admits_all_threads()
+    }
+
+    /// Takes the part of a gap that is in the range.
+    fn gap(&mut self, gap: &Gap, tables: &Tables) {
+        self.is_wanted(gap.to, tables);
+        let origin = self.origin();
+        let clip = |at: Timestamp| {
+            let from = self.range.from_ns.unwrap_or(0);
+            let at = at.since(origin).max(from);
+            Timestamp(
+                origin
+                    .0
+                    .saturating_add(at.min(self.range.to_ns.unwrap_or(u64::MAX))),
+            )
+        };
+        let (from, to) = (clip(gap.from), clip(gap.to));
+        let function = gap.function;
+        let wanted = function.is_none_or(|id| self.call_filter.admits_function(id, tables));
+        if from < to && wanted {
+            let clipped = Gap {
+                from,
+                to,
+                ..gap.clone()
+            };
+            self.calls.add(&Event::Gap(clipped), tables, true);
         }
     }
 

@@ -5,6 +5,8 @@
 
 use serde::Serialize;
 
+use super::calls_data::Calls;
+
 /// Name and version of this shape; fields may be added under the same version.
 pub const SCHEMA: &str = "profiler-report/1";
 
@@ -30,6 +32,9 @@ pub struct Report {
     pub modules: Vec<ModuleRow>,
     /// Modules with code that has no name.
     pub unsymbolized: Vec<UnsymbolizedRow>,
+    /// Traced calls, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<Calls>,
     /// Callers and callees, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub callers_of: Option<Vec<Focus>>,

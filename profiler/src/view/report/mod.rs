@@ -6,6 +6,8 @@
 
 pub mod annotate;
 mod build;
+mod calls;
+pub mod calls_data;
 mod collect;
 pub mod data;
 pub mod diff;
@@ -14,11 +16,15 @@ mod header;
 mod options;
 mod pattern;
 mod select;
+mod select_calls;
 mod source;
 mod text;
 mod text_annotate;
+mod text_calls;
+mod text_calls_tree;
 mod text_diff;
 mod text_head;
+mod text_histogram;
 mod text_owners;
 mod text_tree;
 mod tree;
@@ -26,7 +32,7 @@ mod tree;
 use std::io::{self, Write};
 
 pub use collect::Collector;
-pub use options::{By, Filter, Format, ReportOptions, Sort, TimeRange};
+pub use options::{By, CallSort, CallView, Filter, Format, ReportOptions, Sort, TimeRange};
 
 use crate::model::Tables;
 
@@ -55,6 +61,11 @@ pub enum ReportError {
         "no function matches `{0}` in the selected samples; give a part of its name or a glob, or see all names with --by function --limit 100000"
     )]
     NoFunction(String),
+    /// No such traced function.
+    #[error(
+        "no traced function matches `{0}`; give a part of its name or a glob, or see all with --calls --limit 100000"
+    )]
+    NoTracedFunction(String),
     /// The output failed.
     #[error("failed to write the report: {0}")]
     Write(#[from] io::Error),

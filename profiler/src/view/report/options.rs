@@ -20,6 +20,8 @@ pub struct ReportOptions {
     pub callers_of: Option<String>,
     /// Only source lines and instructions of the function that matches.
     pub annotate: Option<String>,
+    /// What to show of traced calls.
+    pub calls: CallView,
     /// Samples of this span: what the collector is to be made with.
     pub range: TimeRange,
     /// Samples that match.
@@ -46,6 +48,7 @@ impl Default for ReportOptions {
             tree: false,
             callers_of: None,
             annotate: None,
+            calls: CallView::default(),
             range: TimeRange::default(),
             filter: Filter::default(),
             source: None,
@@ -56,6 +59,53 @@ impl Default for ReportOptions {
             color: false,
         }
     }
+}
+
+/// What to show of traced calls. If nothing is asked for, they follow the samples.
+#[derive(Clone, Debug, Default)]
+pub struct CallView {
+    /// Only calls.
+    pub only: bool,
+    /// Order of functions.
+    pub sort: CallSort,
+    /// Only how the durations of the functions that match are distributed.
+    pub histogram: Option<String>,
+    /// Only the tree of calls.
+    pub tree: bool,
+    /// Only so many of the slowest calls.
+    pub slowest: Option<usize>,
+    /// Only exceptions.
+    pub exceptions: bool,
+}
+
+impl CallView {
+    /// Whether the report is about calls only.
+    pub fn is_only(&self) -> bool {
+        self.only || self.is_part()
+    }
+
+    /// Whether one part is asked for by name.
+    pub(super) fn is_part(&self) -> bool {
+        self.histogram.is_some() || self.tree || self.slowest.is_some() || self.exceptions
+    }
+}
+
+/// What orders traced functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallSort {
+    /// How often they were called.
+    Calls,
+    /// Time in them.
+    #[default]
+    Total,
+    /// Time in them without the traced calls in them.
+    SelfTime,
+    /// Mean duration.
+    Mean,
+    /// Duration that 1 % of the calls exceed.
+    P99,
+    /// Longest duration.
+    Max,
 }
 
 /// Which share orders rows.
@@ -124,6 +174,9 @@ macro_rules! names {
 }
 
 names!(Sort, "self" => Sort::SelfWeight, "total" => Sort::Total);
+names!(CallSort, "calls" => CallSort::Calls, "total" => CallSort::Total,
+    "self" => CallSort::SelfTime, "mean" => CallSort::Mean, "p99" => CallSort::P99,
+    "max" => CallSort::Max);
 names!(Format, "text" => Format::Text, "json" => Format::Json);
 names!(By, "function" => By::Function, "line" => By::Line, "module" => By::Module,
     "process" => By::Process, "thread" => By::Thread);

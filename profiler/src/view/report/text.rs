@@ -9,7 +9,7 @@ use super::data::*;
 use super::options::{By, ReportOptions, Sort};
 use super::short_name;
 use super::text_head::Head;
-use super::text_tree;
+use super::{text_calls, text_tree};
 use crate::view::quantity::{count, duration, percent, plural, short_count};
 use crate::view::table::{Align, Cell, Table, cut_start, printable};
 use crate::view::term::{Paint, Style};
@@ -31,14 +31,31 @@ pub(super) fn write(
         out,
         paint: Paint::new(options.color),
     };
-    Head {
+    let mut head = Head {
         out: &mut *writer.out,
         paint: writer.paint,
         width: options.width,
+    };
+    head.write(&report.header)?;
+    if let Some(calls) = &report.calls {
+        head.line("Calls", &text_calls::summary(&calls.summary))?;
     }
-    .write(&report.header)?;
+    match &report.calls {
+        Some(calls) if options.calls.is_only() => {
+            return text_calls::write(calls, options, writer.out);
+        }
+        None if options.calls.is_only() => {
+            return writeln!(writer.out, "\nThe recording has no traced calls.");
+        }
+        _ => {}
+    }
+    let asked = report.callers_of.is_some() || options.by.is_some() || options.tree;
+    let calls = report.calls.as_ref().filter(|_| !asked);
     if report.header.samples == 0 {
-        return writer.nothing();
+        return match calls {
+            Some(calls) => text_calls::write(calls, options, writer.out),
+            None => writer.nothing(),
+        };
     }
     match (&report.callers_of, options.by) {
         (Some(focus), _) => writer.focus(focus),
@@ -46,6 +63,9 @@ pub(super) fn write(
         (None, None) if options.tree => writer.tree(),
         (None, None) => writer.everything(),
     }?;
+    if let Some(calls) = calls {
+        text_calls::write(calls, options, writer.out)?;
+    }
     writer.unsymbolized()
 }
 

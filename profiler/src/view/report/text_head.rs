@@ -112,7 +112,9 @@ impl Head<'_> {
     }
 
     fn lost(&mut self, header: &Header) -> io::Result<()> {
-        if header.lost.is_empty() {
+        // What is missing of calls is said with the calls.
+        let is_of_calls = |reason| matches!(reason, "call_ring_full" | "unmatched");
+        if header.lost.iter().all(|lost| is_of_calls(lost.reason)) {
             return self.line("Lost", "nothing");
         }
         let seen = header
@@ -122,6 +124,7 @@ impl Head<'_> {
             .sum::<u64>();
         let all = seen.saturating_add(header.lost_samples);
         let reasons: Vec<String> = (header.lost.iter())
+            .filter(|lost| !is_of_calls(lost.reason))
             .map(|lost| format!("{} {}", count(lost.count), reason_words(lost.reason)))
             .collect();
         let text = format!(
@@ -211,7 +214,7 @@ fn reason_words(reason: &str) -> &str {
 }
 
 /// `text` in lines of at most `room` characters, broken at blanks.
-fn fold(text: &str, room: usize) -> Vec<String> {
+pub(super) fn fold(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split(' ') {
