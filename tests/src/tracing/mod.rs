@@ -18,7 +18,7 @@ use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
 pub use code::Code;
-pub use program::{Build, program};
+pub use program::{Build, prepared, program};
 pub use trace::{Call, Counts, Edge, Gap, How, Throw, Trace};
 
 use crate::process::{Ended, Running};

@@ -20,6 +20,8 @@ pub enum Build {
     Plain,
     /// -O2 -fcf-protection=full: endbr64 at every entry.
     Protected,
+    /// -O2, symbols, no debug information.
+    NoDebug,
     /// -O2, and no symbols but what dynamic linking needs.
     Stripped,
 }
@@ -30,6 +32,7 @@ impl Build {
             Build::Optimised => "o2",
             Build::Plain => "o0",
             Build::Protected => "cet",
+            Build::NoDebug => "nodebug",
             Build::Stripped => "stripped",
         }
     }
@@ -39,9 +42,18 @@ impl Build {
             Build::Optimised => &["-O2", "-g", "-fcf-protection=none"],
             Build::Plain => &["-O0", "-g", "-fcf-protection=none"],
             Build::Protected => &["-O2", "-g", "-fcf-protection=full"],
+            Build::NoDebug => &["-O2", "-fcf-protection=none"],
             Build::Stripped => &["-O2", "-s", "-fcf-protection=none"],
         }
     }
+}
+
+/// A setting for `test` with a program in it; none, and said so, if there can't be one.
+pub fn prepared(test: &str, source: &str, build: Build) -> io::Result<Option<(Setting, PathBuf)>> {
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(None);
+    };
+    Ok(program(&setting, test, source, build)?.map(|program| (setting, program)))
 }
 
 /// The program built of `source` (`trace_calls.c`, `trace_go/main.go`, ..), in the scratch folder
