@@ -20,7 +20,8 @@ pub struct Code {
 }
 
 impl Code {
-    /// The code of `function` (its name in the symbol table) of `object` in process `pid`.
+    /// The code of `function` of `object` in process `pid`: its name in the symbol table, or `*` and a
+    /// part of it (what Rust makes of names ends with a hash).
     pub fn of(pid: u32, object: &Path, function: &str) -> io::Result<Code> {
         let file = fs::read(object)?;
         let (offset, size) = place(&file, function)?;
@@ -49,7 +50,12 @@ fn place(file: &[u8], function: &str) -> io::Result<(u64, u64)> {
     let symbol = object
         .symbols()
         .chain(object.dynamic_symbols())
-        .find(|symbol| symbol.name() == Ok(function) && symbol.is_definition())
+        .filter(|symbol| symbol.is_definition())
+        .find(|symbol| match (function.strip_prefix('*'), symbol.name()) {
+            (Some(part), Ok(name)) => name.contains(part),
+            (None, Ok(name)) => name == function,
+            (_, Err(_)) => false,
+        })
         .ok_or_else(|| io::Error::other(format!("no function {function}")))?;
     let segment = object
         .segments()
