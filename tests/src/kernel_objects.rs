@@ -17,6 +17,8 @@ pub struct Held {
     pub programs: Vec<u32>,
     /// Ids of BPF maps.
     pub maps: Vec<u32>,
+    /// How many links: what attaches programs to probes.
+    pub links: usize,
     /// Bytes that the kernel charges for the maps.
     pub map_bytes: u64,
 }
@@ -39,6 +41,7 @@ pub fn held_by(pid: u32) -> io::Result<Held> {
         if let Some(id) = field("prog_id:") {
             held.programs.push(id as u32);
         }
+        held.links += usize::from(field("link_id:").is_some());
         if let Some(id) = field("map_id:")
             && !held.maps.contains(&(id as u32))
         {

@@ -17,6 +17,7 @@ pub mod recording;
 pub mod setting;
 pub mod skip;
 pub mod statistics;
+pub mod tracing;
 pub mod workload;
 pub mod xml;
 

@@ -83,20 +83,48 @@ pub fn target() -> PathBuf {
 
 /// Path of the program built of `source`, one of [`ALL`].
 pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
-    let input = sources.join(source);
+    let input = source_path(source);
     let (stem, language) = source.rsplit_once('.').unwrap_or((source, ""));
+    let output = match (stem, language) {
+        ("plugin", _) => "plugin.so".to_owned(),
+        (_, "c") => stem.to_owned(),
+        _ => format!("{stem}_{language}"),
+    };
+    let inputs = [input.clone(), source_path("burn.h")];
+    made(&output, &inputs, |fresh| {
+        let (compiler, mut command) = compiler_of(language);
+        if stem == "plugin" {
+            command.args(["-shared", "-fPIC"]);
+        }
+        command.arg("-o").arg(fresh).arg(&input);
+        if language == "c" {
+            command.args(["-lpthread", "-ldl"]);
+        }
+        (compiler, command)
+    })
+}
+
+/// Path of the source of a workload.
+pub fn source_path(source: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("workloads")
+        .join(source)
+}
+
+/// The file `name` in the folder of the workloads, made anew if it is older than `inputs`: by the
+/// compiler and command that `command` gives for the path that it gets.
+pub fn made(
+    name: &str,
+    inputs: &[PathBuf],
+    command: impl FnOnce(&Path) -> (&'static str, Command),
+) -> Result<PathBuf, Unbuilt> {
     let folder = folder();
     fs::create_dir_all(&folder)?;
     let lock = File::create(folder.join(".lock"))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
 
-    let output = folder.join(match (stem, language) {
-        ("plugin", _) => "plugin.so".to_owned(),
-        (_, "c") => stem.to_owned(),
-        _ => format!("{stem}_{language}"),
-    });
-    let newest = newest_of(&[&input, &sources.join("burn.h")])?;
+    let output = folder.join(name);
+    let newest = newest_of(inputs)?;
     if output
         .metadata()
         .and_then(|m| m.modified())
@@ -105,15 +133,8 @@ pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
         return Ok(output);
     }
     // Built aside and moved: a test must never run half a program.
-    let fresh = folder.join(format!(".{source}.new"));
-    let (compiler, mut command) = compiler_of(language);
-    if stem == "plugin" {
-        command.args(["-shared", "-fPIC"]);
-    }
-    command.arg("-o").arg(&fresh).arg(&input);
-    if language == "c" {
-        command.args(["-lpthread", "-ldl"]);
-    }
+    let fresh = folder.join(format!(".{name}.new"));
+    let (compiler, mut command) = command(&fresh);
     let run = command.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unbuilt::NoCompiler(compiler),
         _ => Unbuilt::Failed(format!("failed to run {compiler}: {error}")),
@@ -155,7 +176,7 @@ fn compiler_of(language: &str) -> (&'static str, Command) {
     }
 }
 
-fn newest_of(paths: &[&Path]) -> io::Result<std::time::SystemTime> {
+fn newest_of(paths: &[PathBuf]) -> io::Result<std::time::SystemTime> {
     let mut newest = std::time::SystemTime::UNIX_EPOCH;
     for path in paths {
         newest = newest.max(path.metadata()?.modified()?);

@@ -60,6 +60,9 @@ KIND(kind_loop, "lea 1(%rdi),%rax\n cmpb $0,kind_again(%rip)\n je 1f\n movb $0,k
 __asm__(".data\nkind_again: .byte 0\n.text\n");
 extern char kind_again;
 
+/* An instruction on which the kernel refuses probes, for its prefix, and nothing behind it to move to. */
+KIND(kind_refused, "lock incl -8(%rsp)\n lea 1(%rdi),%rax\n ret")
+
 struct kind {
     const char *name;
     long (*function)(long);
@@ -79,7 +82,7 @@ static const struct kind kinds[] = {
     {"kind_tail_late", kind_tail_late, "kind_tail_target"},
     {"kind_tail_computed", kind_tail_computed, "kind_tail_target"},
     {"kind_tail_branch", kind_tail_branch, "kind_tail_target"},
-    PLAIN(kind_loop),
+    PLAIN(kind_loop), PLAIN(kind_refused),
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 

@@ -1,0 +1,558 @@
+//! Calls of functions of every kind: counted exactly, nested strictly, with the right durations,
+//! however their exits are seen.
+
+use std::collections::BTreeMap;
+
+use profiler::model::ReturnMode;
+use profiler_tests::Outcome;
+use profiler_tests::recording::Recording;
+use profiler_tests::setting::Setting;
+use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};
+
+/// All that trace_calls calls but kind_refused, where the kernel allows no probe.
+const ALL: &[&str] = &[
+    "--trace",
+    "kind_*",
+    "--no-trace",
+    "kind_refused",
+    "--trace",
+    "recurse",
+    "--trace",
+    "*_step",
+    "--trace",
+    "pick",
+    "--trace",
+    "rare",
+    "--trace",
+    "many_ways",
+    "--trace",
+    "variadic",
+    "--trace",
+    "big_frame",
+    "--trace",
+    "walk_*",
+    "--trace",
+    "thread_*",
+    "--budget",
+    "off",
+    "--no-samples",
+];
+
+/// Every function of the program but one that can't be traced.
+fn functions(truth: &Truth) -> Vec<&str> {
+    let names = truth.calls.keys().map(String::as_str);
+    names.filter(|name| *name != "kind_refused").collect()
+}
+
+fn all_is_right(run: &Run) -> Outcome {
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace.counted(&run.truth, &functions(&run.truth))?;
+    assert_eq!(run.trace.nested()?, 0, "calls were left open");
+    let pids: Vec<u32> = run.trace.calls.iter().map(|call| call.pid).collect();
+    assert!(pids.iter().all(|pid| *pid == run.pid));
+    Ok(())
+}
+
+fn traced_as(
+    setting: &Setting,
+    program: &std::path::Path,
+    more: &[&str],
+) -> Result<Run, Box<dyn std::error::Error>> {
+    Session::of(setting, program)
+        .arguments(&["200"])
+        .record(ALL)
+        .record(more)
+        .probed(&[
+            "kind_nop5",
+            "kind_ret",
+            "recurse",
+            "walk_leaf",
+            "thread_leaf",
+        ])
+        .run()
+}
+
+#[test]
+fn every_kind_optimised() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_optimised",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    all_is_right(&traced_as(&setting, &program, &[])?)
+}
+
+#[test]
+fn every_kind_unoptimised() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_unoptimised",
+        "trace_calls.c",
+        Build::Plain,
+    )?
+    else {
+        return Ok(());
+    };
+    all_is_right(&traced_as(&setting, &program, &[])?)
+}
+
+/// Behind endbr64 probes move to where they are cheap; with `--probe-at entry` they don't.
+#[test]
+fn every_kind_protected() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_protected",
+        "trace_calls.c",
+        Build::Protected,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &[])?;
+    all_is_right(&run)?;
+    let offset = |run: &Run, function: &str| run.trace.modes.get(function).map(|mode| mode.1);
+    for (function, wanted) in [
+        ("kind_nop5", 0),
+        ("kind_push", 0),
+        ("kind_endbr_push", 4),
+        ("kind_endbr_nop5", 4),
+        ("kind_endbr_jump", 4),
+        ("kind_endbr_sub", 0),
+        ("kind_mov_push", 3),
+        // Behind a moved stack pointer or a changed argument is no place for a probe.
+        ("kind_sub_push", 0),
+        ("kind_argument", 0),
+    ] {
+        assert_eq!(offset(&run, function), Some(wanted), "{function}");
+    }
+    let run = traced_as(&setting, &program, &["--probe-at", "entry"])?;
+    all_is_right(&run)?;
+    for (function, mode) in &run.trace.modes {
+        assert_eq!(mode.1, 0, "{function} with --probe-at entry");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_kind_by_instructions() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_by_instructions",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &["--returns", "ret-insn"])?;
+    all_is_right(&run)?;
+    for (function, (mode, _)) in &run.trace.modes {
+        assert_ne!(*mode, ReturnMode::Uretprobe, "{function}");
+    }
+    // A jump to a computed place may lead anywhere: entries only. A table of jumps may not.
+    assert_eq!(run.trace.modes["kind_tail_computed"].0, ReturnMode::None);
+    for function in ["pick", "rare", "many_ways", "kind_tail", "kind_tail_branch"] {
+        assert_eq!(
+            run.trace.modes[function].0,
+            ReturnMode::Instructions,
+            "{function}"
+        );
+    }
+    Ok(())
+}
+
+/// What the kernel's return probes can do: everything up to 64 pending returns.
+#[test]
+fn every_kind_by_return_probes() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_by_return_probes",
+        "trace_calls.c",
+        Build::Protected,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(
+        &setting,
+        &program,
+        &[
+            "--returns",
+            "uretprobe",
+            "--no-trace",
+            "recurse",
+            "--no-trace",
+            "*_step",
+        ],
+    )?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    let functions: Vec<&str> = functions(&run.truth)
+        .into_iter()
+        .filter(|name| *name != "recurse" && !name.ends_with("_step"))
+        .collect();
+    run.trace.counted(&run.truth, &functions)?;
+    assert_eq!(run.trace.nested()?, 0);
+    assert!(
+        run.profiler.stderr.contains("uretprobe"),
+        "no warning: {}",
+        run.profiler.stderr
+    );
+    Ok(())
+}
+
+#[test]
+fn entries_only() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::entries_only",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &["--returns", "none"])?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace.counted(&run.truth, &functions(&run.truth))?;
+    assert!(
+        run.trace
+            .calls
+            .iter()
+            .all(|call| matches!(call.edge, Edge::Hit(_)))
+    );
+    assert!(
+        run.trace
+            .modes
+            .values()
+            .all(|mode| mode.0 == ReturnMode::None)
+    );
+    Ok(())
+}
+
+/// Each call of walk_* began between the clock that its caller read before it and the first that it
+/// read itself, and ended between its last and its caller's next.
+#[test]
+fn durations_are_within_what_the_program_measures() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::durations_are_within_what_the_program_measures",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    for returns in ["auto", "ret-insn", "uretprobe"] {
+        let run = Session::of(&setting, &program)
+            .arguments(&["1"])
+            .record(&["--trace", "walk_*", "--returns", returns, "--no-samples"])
+            .probed(&["walk_outer", "walk_middle", "walk_leaf"])
+            .run()?;
+        run.unharmed()?;
+        run.trace.complete()?;
+        run.trace
+            .counted(&run.truth, &["walk_outer", "walk_middle", "walk_leaf"])?;
+        assert_eq!(run.trace.nested()?, 0);
+        let mut truth: BTreeMap<String, Vec<[u64; 4]>> = BTreeMap::new();
+        for walk in run.truth.all["walk"].as_array().ok_or("no walk")? {
+            let clock = |index: usize| walk[index].as_u64().ok_or("no clock");
+            let name = walk[0].as_str().ok_or("no function")?.to_owned();
+            truth
+                .entry(name)
+                .or_default()
+                .push([clock(1)?, clock(2)?, clock(3)?, clock(4)?]);
+        }
+        for (function, walks) in &truth {
+            let mut exits: Vec<(u64, u64)> = run
+                .trace
+                .of(function)
+                .filter_map(|call| match call.edge {
+                    Edge::Exit { began_ns, .. } => Some((began_ns, call.at_ns)),
+                    _ => None,
+                })
+                .collect();
+            exits.sort_unstable();
+            assert_eq!(exits.len(), walks.len());
+            for ((began, ended), [before, first, last, after]) in exits.iter().zip(walks) {
+                assert!(
+                    before <= began && began <= first && last <= ended && ended <= after,
+                    "{function} with --returns {returns}: {began}..{ended}, but the program read \
+                     {before}, {first}, {last}, {after}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls are on the thread that made them.
+#[test]
+fn threads_are_kept_apart() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::threads_are_kept_apart",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["20000"])
+        .record(&["--trace", "thread_*", "--budget", "off", "--no-samples"])
+        .probed(&["thread_outer", "thread_leaf"])
+        .run()?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace
+        .counted(&run.truth, &["thread_outer", "thread_leaf"])?;
+    assert_eq!(run.trace.nested()?, 0);
+    let threads = run.truth.all["threads"].as_object().ok_or("no threads")?;
+    assert_eq!(threads.len(), 4);
+    for (tid, calls) in threads {
+        let tid: u32 = tid.parse()?;
+        let calls = calls.as_u64().ok_or("no count")?;
+        let begun = |function| {
+            let of = run.trace.of(function);
+            of.filter(|call| call.tid == tid && matches!(call.edge, Edge::Enter(_)))
+                .count() as u64
+        };
+        assert_eq!(
+            (begun("thread_outer"), begun("thread_leaf")),
+            (calls, 2 * calls)
+        );
+    }
+    for leaf in run.trace.of("thread_leaf") {
+        assert_eq!(leaf.depth, 1);
+    }
+    Ok(())
+}
+
+/// The report says what is in the capture.
+#[test]
+fn the_report_agrees() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::the_report_agrees",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["100"])
+        .record(&["--trace", "walk_*", "--trace", "recurse", "--no-samples"])
+        .probed(&["walk_leaf", "recurse"])
+        .run()?;
+    run.unharmed()?;
+    let report = setting
+        .run(&["report", "out.cap", "--calls", "--json"])?
+        .success()?
+        .json()?;
+    let rows = report["calls"]["functions"]
+        .as_array()
+        .ok_or("no table of calls")?;
+    for function in ["walk_outer", "walk_middle", "walk_leaf", "recurse"] {
+        let row = rows
+            .iter()
+            .find(|row| row["function"] == function)
+            .ok_or_else(|| format!("no row of {function}"))?;
+        let value = |key: &str| {
+            row[key]
+                .as_u64()
+                .ok_or_else(|| format!("{function} has no {key}: {row}"))
+        };
+        let mut durations = Vec::new();
+        let mut own = 0;
+        for call in run.trace.of(function) {
+            if let Edge::Exit {
+                began_ns, self_ns, ..
+            } = call.edge
+            {
+                durations.push(call.at_ns - began_ns);
+                own += self_ns;
+            }
+        }
+        durations.sort_unstable();
+        assert_eq!(value("calls")?, run.truth.calls[function]);
+        assert_eq!(value("seen")?, run.truth.calls[function]);
+        assert_eq!(value("self_ns")?, own);
+        assert_eq!(Some(&value("max_ns")?), durations.last());
+        for key in [
+            "exceptions",
+            "inferred",
+            "terminated",
+            "unmatched",
+            "lost",
+            "gaps",
+        ] {
+            assert_eq!(value(key)?, 0, "{function}: {key}");
+        }
+        // Time within a recursion counts once.
+        let total = value("total_ns")?;
+        if function == "recurse" {
+            assert!(total >= own && total <= durations.iter().sum());
+        } else {
+            assert_eq!(total, durations.iter().sum::<u64>());
+            assert_eq!(value("mean_ns")?, total / durations.len() as u64);
+        }
+        // Quantiles may be of a histogram, whose steps are narrow.
+        for (key, share) in [("p50_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99)] {
+            let rank = ((durations.len() as f64 * share).ceil() as usize).clamp(1, durations.len());
+            let (exact, said) = (durations[rank - 1] as f64, value(key)? as f64);
+            let around = (
+                durations[rank.saturating_sub(2)] as f64,
+                durations[rank.min(durations.len() - 1)] as f64,
+            );
+            assert!(
+                said >= around.0 * 0.9 && said <= around.1 * 1.1,
+                "{function}: {key} is {said}, not {exact}"
+            );
+        }
+    }
+    let text = setting
+        .run(&["report", "out.cap", "--calls"])?
+        .success()?
+        .stdout;
+    assert!(text.contains("walk_middle"), "{text}");
+    Ok(())
+}
+
+/// A command is traced from its first instruction.
+#[test]
+fn a_command_from_its_beginning() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::a_command_from_its_beginning",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let path = program.to_string_lossy();
+    let mut arguments = vec!["record", "--force", "-o", "out.cap", "--follow-exact"];
+    arguments.extend(ALL);
+    arguments.extend(["--", &path, "100"]);
+    let ended = setting.run(&arguments)?.success()?;
+    let truth = Truth::of(&ended)?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    trace.complete()?;
+    trace.counted(&truth, &functions(&truth))?;
+    assert_eq!(trace.nested()?, 0);
+    Ok(())
+}
+
+/// Stacks of samples are whole while returns are pending: no frame of the trampoline, and as many
+/// chains that reach main as without tracing.
+#[test]
+fn samples_beside_calls() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::samples_beside_calls",
+        "trace_calls.c",
+        Build::Plain,
+    )?
+    else {
+        return Ok(());
+    };
+    let path = program.to_string_lossy().into_owned();
+    let share = |recording: &Recording| {
+        // Not those in the vDSO, which has no frame pointers.
+        let walking: Vec<_> = recording
+            .samples
+            .iter()
+            .filter(|sample| {
+                [
+                    "now_ns",
+                    "spin_ns",
+                    "walk_leaf",
+                    "walk_middle",
+                    "walk_outer",
+                ]
+                .contains(&sample.leaf())
+            })
+            .collect();
+        let whole = walking
+            .iter()
+            .filter(|sample| sample.calls("main") && sample.calls("walk_outer"))
+            .count();
+        (whole, walking.len())
+    };
+    let (_, plain) = setting.record(&["-F", "4999", "--", &path, "1"])?;
+    let (whole, all) = share(&plain);
+    assert!(whole > 50, "{whole} of {all} without tracing");
+    let untraced = whole as f64 / all as f64;
+    for returns in ["uretprobe", "auto", "ret-insn"] {
+        let run = Session::of(&setting, &program)
+            .arguments(&["1"])
+            .record(&["--trace", "walk_*", "--returns", returns, "-F", "4999"])
+            .probed(&["walk_outer", "walk_middle", "walk_leaf"])
+            .run()?;
+        run.unharmed()?;
+        run.trace
+            .counted(&run.truth, &["walk_outer", "walk_middle", "walk_leaf"])?;
+        let recording = Recording::read(&setting.path("out.cap"))?;
+        for sample in &recording.samples {
+            for frame in &sample.user {
+                let module = frame.module.as_deref().unwrap_or("");
+                assert!(
+                    !module.contains("uprobes"),
+                    "{returns}: {:?}",
+                    sample.chain()
+                );
+            }
+        }
+        let (whole, all) = share(&recording);
+        assert!(whole > 50, "{whole} of {all} with --returns {returns}");
+        assert!(
+            whole as f64 / all as f64 > untraced - 0.03,
+            "{whole} of {all} chains are whole with --returns {returns}, {untraced} without tracing"
+        );
+    }
+    Ok(())
+}
+
+/// A call that is open when the recording ends is left open; one that began before it is no error.
+#[test]
+fn a_recording_begins_and_ends_in_the_middle() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::a_recording_begins_and_ends_in_the_middle",
+        "trace_caller.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let mut live = Session::of(&setting, &program)
+        .arguments(&["compiled", "paced", "20000", "4"])
+        .record(&[
+            "--trace",
+            "compiled",
+            "--trace",
+            "main",
+            "-d",
+            "2",
+            "--no-samples",
+        ])
+        .probed(&["compiled"])
+        .start()?;
+    live.resume()?;
+    live.recorder
+        .end(profiler_tests::setting::LIMIT)?
+        .success()?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    trace.complete()?;
+    let open = trace.nested()?;
+    assert!(open <= 1, "{open} calls open");
+    let returned = trace
+        .exits("compiled")
+        .get(&How::Return)
+        .copied()
+        .unwrap_or(0);
+    assert!(returned > 10_000, "{returned} calls");
+    assert_eq!(trace.counts["compiled"].entries, trace.entries("compiled"));
+    let ended = live
+        .program
+        .end(profiler_tests::setting::LIMIT)?
+        .success()?;
+    assert_eq!(Truth::of(&ended)?.all["calls"], 80_000);
+    Ok(())
+}

@@ -1,0 +1,516 @@
+//! A traced program is never harmed, and its calls are paired whatever it does to its stack. Each
+//! program here is one that a return probe of the kernel breaks or miscounts (its source says how).
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use profiler::model::ReturnMode;
+use profiler_tests::Outcome;
+use profiler_tests::kernel_objects::{held_by, wait_until_gone};
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::tracing::{Build, Code, Edge, How, Run, Session, Trace, Truth, prepared};
+use rustix::process::Signal;
+
+/// Traces `globs` of a program in the way that is chosen by itself, and by instructions.
+fn each_way(
+    setting: &Setting,
+    program: &Path,
+    rounds: &str,
+    globs: &[&str],
+    probed: &[&str],
+    check: impl Fn(&Run) -> Outcome,
+) -> Outcome {
+    for returns in ["auto", "ret-insn"] {
+        let mut session = Session::of(setting, program)
+            .arguments(&[rounds])
+            .record(&["--returns", returns, "--budget", "off", "--no-samples"])
+            .probed(probed);
+        for glob in globs {
+            session = session.record(&["--trace", glob]);
+        }
+        let run = session
+            .run()
+            .map_err(|error| format!("--returns {returns}: {error}"))?;
+        let checked = || -> Outcome {
+            run.trace.complete()?;
+            check(&run)
+        };
+        checked().map_err(|error| format!("--returns {returns}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// How often each function was left in a way that satisfies `which`.
+fn left_by(trace: &Trace, function: &str, which: impl Fn(&How) -> bool) -> u64 {
+    let exits = trace.exits(function);
+    exits
+        .iter()
+        .filter(|(how, _)| which(how))
+        .map(|(_, count)| count)
+        .sum()
+}
+
+/// Checks that every function was called as often as the program says, and that what did not return
+/// was left in a way that satisfies `which`.
+fn left_otherwise(run: &Run, which: impl Fn(&How) -> bool) -> Result<(), String> {
+    let functions: Vec<&str> = run.truth.calls.keys().map(String::as_str).collect();
+    run.trace.counted(&run.truth, &functions)?;
+    for function in functions {
+        let otherwise = run.truth.calls[function] - run.truth.returns[function];
+        let seen = left_by(&run.trace, function, &which);
+        if seen != otherwise {
+            return Err(format!(
+                "{function}: {otherwise} did not return, recorded {:?}",
+                run.trace.exits(function)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// More than 10,000 C++ exceptions of three types.
+#[test]
+fn cxx_exceptions() -> Outcome {
+    let test = "e2e_trace_harm::cxx_exceptions";
+    for build in [Build::Optimised, Build::Plain] {
+        let Some((setting, program)) = prepared(test, "trace_throw.cpp", build)? else {
+            return Ok(());
+        };
+        let globs = ["here", "near_*", "far_*", "again_*", "inside_*", "cleanup*"];
+        let probed = ["here", "far_inner", "cleanup_throw"];
+        each_way(&setting, &program, "1800", &globs, &probed, |run| {
+            run.unharmed()?;
+            left_otherwise(run, |how| matches!(how, How::Exception(_)))?;
+            assert_eq!(run.trace.nested()?, 0);
+            // The types take turns, so that each passes through each function equally often.
+            for function in run.truth.calls.keys() {
+                let passed = run.truth.calls[function] - run.truth.returns[function];
+                for kind in ["std::runtime_error", "app::parse_error", "int"] {
+                    let of = left_by(
+                        &run.trace,
+                        function,
+                        |how| matches!(how, How::Exception(Some(name)) if name == kind),
+                    );
+                    assert_eq!(of, passed / 3, "{function}: {kind}");
+                }
+            }
+            let mut throws: BTreeMap<&str, u64> = BTreeMap::new();
+            for throw in &run.trace.throws {
+                *throws.entry(&throw.kind).or_default() += 1;
+            }
+            let truth = run.truth.all["throws"].as_object().ok_or("no throws")?;
+            let rethrows = run.truth.all["rethrows"].as_u64().ok_or("no rethrows")?;
+            let (mut thrown, mut seen) = (0, 0);
+            for (kind, count) in truth {
+                let count = count.as_u64().ok_or("no count")?;
+                let of = throws.get(kind.as_str()).copied().unwrap_or(0);
+                assert!(of >= count, "{of} throws of {kind}, {count} in truth");
+                (thrown, seen) = (thrown + count, seen + of);
+            }
+            assert!(thrown >= 10_000);
+            // What is thrown again may count again, nothing else.
+            assert!(
+                seen == thrown || seen == thrown + rethrows,
+                "{throws:?}, {truth:?}"
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rust_panics() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_harm::rust_panics",
+        "trace_panic.rs",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let globs = ["trace_panic::*_*", "trace_panic::cleanup"];
+    let probed = ["*near_panic17h", "*far_outer17h", "*again_catch17h"];
+    each_way(&setting, &program, "2000", &globs, &probed, |run| {
+        run.unharmed()?;
+        left_otherwise(
+            run,
+            |how| matches!(how, How::Exception(Some(kind)) if kind == "Rust panic"),
+        )?;
+        assert_eq!(run.trace.nested()?, 0);
+        let panics = run.truth.all["panics"].as_u64().ok_or("no panics")?;
+        assert!(run.trace.throws.len() as u64 >= panics);
+        assert!(
+            run.trace
+                .throws
+                .iter()
+                .all(|throw| throw.kind == "Rust panic")
+        );
+        Ok(())
+    })
+}
+
+/// Stacks of goroutines grow, and move from thread to thread, while calls are pending.
+#[test]
+fn go_stacks() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_harm::go_stacks",
+        "trace_go/main.go",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let globs = [
+        "main.deep",
+        "main.work",
+        "main.leaf",
+        "main.recovers",
+        "main.panics",
+        "main.swap",
+    ];
+    each_way(
+        &setting,
+        &program,
+        "100",
+        &globs,
+        &["main.deep", "main.swap"],
+        |run| {
+            run.unharmed()?;
+            left_otherwise(run, |how| *how != How::Return)?;
+            assert_eq!(run.trace.paired()?, 0);
+            for function in ["main.deep", "main.work"] {
+                assert_eq!(run.trace.modes[function].0, ReturnMode::Instructions);
+            }
+            // The calls of one goroutine nest: a leaf is in its work, however many others run.
+            assert!(run.trace.of("main.leaf").all(|leaf| leaf.depth == 1));
+            let deepest = run.trace.of("main.deep").map(|call| call.depth).max();
+            assert_eq!(deepest, Some(49));
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn longjmp() -> Outcome {
+    let test = "e2e_trace_harm::longjmp";
+    let Some((setting, program)) = prepared(test, "trace_longjmp.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let probed = ["jump_1", "jump_3", "after_jump", "signal_inner"];
+    each_way(
+        &setting,
+        &program,
+        "500",
+        &["jump_*", "after_jump", "signal_*"],
+        &probed,
+        |run| {
+            run.unharmed()?;
+            left_otherwise(run, |how| *how == How::Inferred)?;
+            assert_eq!(run.trace.nested()?, 0);
+            // What is called after the jump is where the jump has landed.
+            assert!(run.trace.of("after_jump").all(|call| call.depth == 1));
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn coroutines() -> Outcome {
+    let test = "e2e_trace_harm::coroutines";
+    let Some((setting, program)) = prepared(test, "trace_coroutine.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let probed = ["co_outer", "co_inner", "co_leaf"];
+    each_way(&setting, &program, "500", &["co_*"], &probed, |run| {
+        run.unharmed()?;
+        run.trace.counted(&run.truth, &probed)?;
+        assert_eq!(run.trace.paired()?, 0);
+        for (function, depth) in [("co_outer", 0), ("co_inner", 1), ("co_leaf", 2)] {
+            let mut depths = run.trace.of(function).map(|call| call.depth);
+            assert!(
+                depths.all(|of| of == depth),
+                "{function} is not at depth {depth}"
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn signal_handlers() -> Outcome {
+    let test = "e2e_trace_harm::signal_handlers";
+    let Some((setting, program)) = prepared(test, "trace_signal.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let globs = [
+        "interrupted",
+        "handler_step",
+        "nested_step",
+        "tick_step",
+        "busy",
+    ];
+    each_way(&setting, &program, "200", &globs, &globs, |run| {
+        run.unharmed()?;
+        run.trace.counted(&run.truth, &globs)?;
+        assert_eq!(run.trace.nested()?, 0);
+        Ok(())
+    })
+}
+
+/// Children by vfork, fork and exec. They are traced too, from their first call on if that is asked
+/// for; what is missing otherwise is a known gap.
+#[test]
+fn children() -> Outcome {
+    let test = "e2e_trace_harm::children";
+    let Some((setting, program)) = prepared(test, "trace_vfork.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let of_parent = ["parent_step", "around_vfork", "around_fork"];
+    let all = [
+        "parent_step",
+        "around_vfork",
+        "around_fork",
+        "vfork_step",
+        "exec_step",
+        "fork_step",
+        "last_step",
+    ];
+    let globs = ["*_step", "around_*"];
+    each_way(&setting, &program, "20", &globs, &all, |run| {
+        run.unharmed()?;
+        run.trace.counted(&run.truth, &of_parent)?;
+        for function in of_parent {
+            assert!(run.trace.of(function).all(|call| call.pid == run.pid));
+        }
+        let mut missing = 0;
+        for function in all {
+            let (seen, calls) = (run.trace.entries(function), run.truth.calls[function]);
+            assert!(seen <= calls, "{function}: {seen} of {calls}");
+            missing += calls - seen;
+        }
+        let of_children = |gap: &&profiler_tests::tracing::Gap| gap.pid != Some(run.pid);
+        let gaps = run.trace.gaps.iter().filter(of_children).count();
+        assert!(
+            missing == 0 || gaps > 0,
+            "{missing} calls of children are missing in silence"
+        );
+        Ok(())
+    })?;
+
+    let run = Session::of(&setting, &program)
+        .arguments(&["20"])
+        .record(&["--trace", "*_step", "--trace", "around_*", "--follow-exact"])
+        .record(&["--budget", "off", "--no-samples"])
+        .probed(&all)
+        .run()?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace.counted(&run.truth, &all)?;
+    assert_eq!(
+        left_by(&run.trace, "last_step", |how| *how == How::Terminated),
+        20
+    );
+    for function in ["vfork_step", "exec_step", "fork_step"] {
+        let pids: std::collections::BTreeSet<u32> =
+            run.trace.of(function).map(|call| call.pid).collect();
+        assert_eq!(pids.len(), 20, "{function}");
+        assert!(!pids.contains(&run.pid), "{function}");
+    }
+    Ok(())
+}
+
+/// More pending returns than the kernel keeps.
+#[test]
+fn deep_recursion() -> Outcome {
+    let test = "e2e_trace_harm::deep_recursion";
+    let Some((setting, program)) = prepared(test, "trace_deep.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let functions = ["deep", "bottom", "ladder_a", "ladder_b"];
+    each_way(&setting, &program, "50", &functions, &functions, |run| {
+        run.unharmed()?;
+        run.trace.counted(&run.truth, &functions)?;
+        assert_eq!(run.trace.nested()?, 0);
+        assert!(run.trace.of("bottom").all(|call| call.depth == 100));
+        Ok(())
+    })?;
+    // When told to use return probes, the exits that the kernel does not report are inferred.
+    let run = Session::of(&setting, &program)
+        .arguments(&["50"])
+        .record(&[
+            "--trace",
+            "deep",
+            "--trace",
+            "bottom",
+            "--returns",
+            "uretprobe",
+        ])
+        .record(&["--budget", "off", "--no-samples"])
+        .probed(&["deep", "bottom"])
+        .run()?;
+    run.unharmed()?;
+    assert_eq!(run.trace.nested()?, 0);
+    let exits = run.trace.exits("deep");
+    assert_eq!(run.trace.entries("deep"), 5000);
+    assert_eq!(exits[&How::Return], 50 * 64, "{exits:?}");
+    assert_eq!(exits[&How::Inferred], 50 * 36, "{exits:?}");
+    Ok(())
+}
+
+/// Threads that are cancelled, that exit, that just end; a process that exits within a call.
+#[test]
+fn threads_and_processes_that_end_within_calls() -> Outcome {
+    let test = "e2e_trace_harm::threads_and_processes_that_end_within_calls";
+    let Some((setting, program)) = prepared(test, "trace_cancel.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let globs = [
+        "cancel_*",
+        "exit_outer",
+        "exit_inner",
+        "syscall_outer",
+        "plain_outer",
+        "finish",
+    ];
+    let probed = ["cancel_wait", "exit_inner", "syscall_outer", "finish"];
+    each_way(&setting, &program, "50", &globs, &probed, |run| {
+        assert_eq!(run.program.status.code(), Some(5), "{}", run.program.stderr);
+        assert_eq!(
+            run.truth.all["good"], true,
+            "what was to be cleaned up was not"
+        );
+        left_otherwise(run, |how| *how == How::Terminated)?;
+        assert_eq!(run.trace.nested()?, 0);
+        Ok(())
+    })
+}
+
+/// Starts a program that calls `compiled` and a profiler that traces it; ends the profiler with
+/// `signal`, and checks that the program has its own code again, and goes on to its end.
+fn ended_by(
+    setting: &Setting,
+    program: &Path,
+    signal: Signal,
+    returns: &str,
+) -> Result<(), Box<dyn Error>> {
+    let mut live = Session::of(setting, program)
+        .arguments(&["compiled", "paced", "50000", "4"])
+        .record(&[
+            "--trace",
+            "compiled",
+            "--trace",
+            "kind_*",
+            "--no-trace",
+            "kind_refused",
+        ])
+        .record(&["--returns", returns, "--budget", "off"])
+        .probed(&["compiled", "kind_push"])
+        .start()?;
+    live.resume()?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let held = held_by(live.recorder.pid())?;
+    assert!(!held.programs.is_empty() && held.links > 0, "{held:?}");
+    live.recorder.signal(signal)?;
+    let pid = live.program.pid();
+    let ended = live.recorder.end(LIMIT)?;
+    let by_itself = ended.status.code().is_some();
+    if by_itself {
+        ended.success()?;
+    }
+    // A profiler that ends in order leaves nothing for the kernel to clean up later.
+    let limit = Duration::from_millis(if by_itself { 0 } else { 2000 });
+    let from = Instant::now();
+    for function in ["compiled", "kind_push", "kind_ret", "kind_nop5"] {
+        while Code::of(pid, program, function)?.is_probed() {
+            assert!(
+                from.elapsed() <= limit,
+                "{signal:?}: a probe stays on {function}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let calls = Truth::of(&live.program.end(LIMIT)?.success()?)?.all["calls"].as_u64();
+    assert_eq!(calls, Some(200_000));
+    wait_until_gone(&held, Duration::from_secs(10))?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    assert!(
+        trace.entries("compiled") > 1000,
+        "the capture holds no calls"
+    );
+    Ok(())
+}
+
+#[test]
+fn probes_go_with_the_profiler() -> Outcome {
+    let test = "e2e_trace_harm::probes_go_with_the_profiler";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    for returns in ["auto", "ret-insn"] {
+        for signal in [Signal::INT, Signal::KILL] {
+            ended_by(&setting, &program, signal, returns)
+                .map_err(|error| format!("{signal:?}, --returns {returns}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Another process that runs the same file has no probes, and pays nothing.
+#[test]
+fn others_pay_nothing() -> Outcome {
+    let test = "e2e_trace_harm::others_pay_nothing";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let call_ns = || -> Result<f64, Box<dyn Error>> {
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let mut command = std::process::Command::new(&program);
+            command.args(["compiled", "calls", "2000000"]);
+            let ended = setting
+                .start("other", &mut command)?
+                .end(LIMIT)?
+                .success()?;
+            let took = Truth::of(&ended)?.all["took_ns"]
+                .as_f64()
+                .ok_or("no time")?;
+            best = best.min(took / 2e6);
+        }
+        Ok(best)
+    };
+    let alone = call_ns()?;
+    // It waits, traced, while the others run.
+    let live = Session::of(&setting, &program)
+        .arguments(&["compiled", "calls", "1000"])
+        .record(&["--trace", "compiled", "--no-samples"])
+        .probed(&["compiled"])
+        .start()?;
+    let mut other = std::process::Command::new(&program);
+    other.args(["compiled", "calls", "1000", "--wait"]);
+    let other = setting.start("waiting", &mut other)?;
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!Code::of(other.pid(), &program, "compiled")?.is_probed());
+    let beside = call_ns()?;
+    // A probe would cost hundreds of nanoseconds.
+    assert!(
+        beside < alone * 1.5 + 2.0,
+        "{beside} ns a call, {alone} ns without tracing"
+    );
+    drop(other);
+    let run = live.finish(&setting)?;
+    let entered = run
+        .trace
+        .calls
+        .iter()
+        .filter(|call| matches!(call.edge, Edge::Enter(_) | Edge::Hit(_)));
+    assert_eq!(entered.count(), 1000);
+    assert!(run.trace.calls.iter().all(|call| call.pid == run.pid));
+    assert_eq!(
+        run.trace.counts["compiled"].entries, 1000,
+        "calls of others were counted"
+    );
+    Ok(())
+}

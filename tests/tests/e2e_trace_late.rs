@@ -1,0 +1,157 @@
+//! Objects that a target loads after tracing has begun: traced as soon as can be, and what was called
+//! before that is a known gap.
+
+use std::time::Duration;
+
+use profiler::model::GapReason;
+use profiler_tests::Outcome;
+use profiler_tests::setting::LIMIT;
+use profiler_tests::tracing::{Build, Code, Edge, Session, Trace, Truth, met, prepared, program};
+
+/// A plugin is loaded, called at once, called again when it has probes, unloaded; and all that again.
+#[test]
+fn plugins() -> Outcome {
+    let test = "e2e_trace_late::plugins";
+    const CALLS: usize = 2000;
+    const ROUNDS: usize = 3;
+    let Some((setting, host)) = prepared(test, "trace_dlopen.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let Some(plugin) = program(&setting, test, "trace_plugin.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    for returns in ["auto", "ret-insn"] {
+        let mut live = Session::of(&setting, &host)
+            .arguments(&[
+                &plugin.to_string_lossy(),
+                &CALLS.to_string(),
+                &ROUNDS.to_string(),
+            ])
+            .record(&[
+                "--trace",
+                "plugin_*",
+                "--trace",
+                "host_step",
+                "--returns",
+                returns,
+            ])
+            .record(&["--budget", "off", "--no-samples"])
+            .probed(&["host_step"])
+            .start()?;
+        live.resume()?;
+        let pid = live.program.pid();
+        for round in 1..=ROUNDS {
+            live.program
+                .wait_until("loading the plugin", LIMIT, |program| {
+                    met(program, "loaded", round)
+                })?;
+            for function in ["plugin_step", "plugin_leaf"] {
+                live.program
+                    .wait_until(&format!("a probe on {function}"), LIMIT, |_| {
+                        Code::of(pid, &plugin, function).is_ok_and(|code| code.is_probed())
+                    })?;
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            if round < ROUNDS {
+                live.resume()?;
+            }
+        }
+        let run = live.finish(&setting)?;
+        run.unharmed()?;
+        run.trace.complete()?;
+        run.trace.counted(&run.truth, &["host_step"])?;
+        run.trace.nested()?;
+        for round in run.truth.all["rounds"].as_array().ok_or("no rounds")? {
+            let clock = |index: usize| round[index].as_u64().ok_or("no clock");
+            let (before, loaded, said) = (clock(0)?, clock(1)?, clock(2)?);
+            let (resumed, ended) = (clock(3)?, clock(4)?);
+            let begun = |function, from, to| {
+                let entered = |edge: &Edge| matches!(edge, Edge::Enter(_) | Edge::Hit(_));
+                run.trace
+                    .of(function)
+                    .filter(|call| entered(&call.edge) && (from..to).contains(&call.at_ns))
+                    .count()
+            };
+            for function in ["plugin_step", "plugin_leaf"] {
+                assert_eq!(
+                    begun(function, resumed, ended),
+                    CALLS,
+                    "{function}, --returns {returns}"
+                );
+                let early = begun(function, before, said);
+                assert!(early <= CALLS, "{function}: {early}");
+                if early == CALLS {
+                    continue;
+                }
+                // What is missing is within a gap that is no longer than it must be.
+                let gap = run.trace.gaps.iter().find(|gap| {
+                    gap.reason == GapReason::NotYetAttached
+                        && gap.pid == Some(pid)
+                        && gap.function.as_deref().is_none_or(|of| of == function)
+                        && gap.from_ns <= loaded
+                        && gap.from_ns + 1_000_000_000 >= before
+                        && gap.to_ns <= resumed
+                        && gap.to_ns > loaded
+                });
+                assert!(
+                    gap.is_some(),
+                    "no gap from {before} to {resumed}: {:?}",
+                    run.trace.gaps
+                );
+            }
+        }
+        let report = setting
+            .run(&["report", "out.cap", "--calls", "--json"])?
+            .success()?
+            .json()?;
+        let rows = report["calls"]["functions"]
+            .as_array()
+            .ok_or("no table of calls")?;
+        let row = rows
+            .iter()
+            .find(|row| row["function"] == "plugin_step")
+            .ok_or("no plugin_step")?;
+        assert!(
+            row["gaps"].as_u64() > Some(0) || row["calls"] == 2 * CALLS * ROUNDS,
+            "{row}"
+        );
+    }
+    Ok(())
+}
+
+/// A shell that is traced executes the program: what it calls at once may be missing, never in
+/// silence, and nothing is missing if that is asked for.
+#[test]
+fn executed_programs() -> Outcome {
+    let test = "e2e_trace_late::executed_programs";
+    let Some((setting, program)) = prepared(test, "trace_deep.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let script = format!("{0} 20; exec {0} 20", program.display());
+    for more in [&["--follow-exact"][..], &[]] {
+        let mut arguments = vec!["record", "--force", "-o", "out.cap", "--trace", "bottom"];
+        arguments.extend(["--budget", "off", "--no-samples"]);
+        arguments.extend(more);
+        arguments.extend(["--", "sh", "-c", &script]);
+        let ended = setting.run(&arguments)?.success()?;
+        assert_eq!(Truth::of(&ended)?.calls["bottom"], 20);
+        let trace = Trace::read(&setting.path("out.cap"))?;
+        trace.complete()?;
+        let seen = trace.entries("bottom");
+        if more.is_empty() {
+            assert!(seen <= 40);
+            let gaps = trace
+                .gaps
+                .iter()
+                .filter(|gap| gap.reason == GapReason::NotYetAttached);
+            assert!(
+                seen == 40 || gaps.count() > 0,
+                "{} calls are missing in silence",
+                40 - seen
+            );
+        } else {
+            assert_eq!(seen, 40, "with --follow-exact; {:?}", trace.gaps);
+        }
+    }
+    Ok(())
+}
