@@ -1,12 +1,13 @@
 //! Flags of function tracing, shared by the commands that can trace -> a [`TraceRequest`].
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::error::Failure;
 use crate::pipeline::TraceRequest;
-use crate::trace::pattern::Selection;
+use crate::trace::pattern::{PatternError, Selection};
 use crate::trace::place;
 
 use super::values;
@@ -93,6 +94,11 @@ fn budget(text: &str) -> Result<Budget, String> {
     }
 }
 
+fn parse<T: FromStr<Err = PatternError>>(texts: &[String]) -> Result<Vec<T>, Failure> {
+    let parsed = texts.iter().map(|text| text.parse());
+    parsed.collect::<Result<_, _>>().map_err(|error: PatternError| Failure::usage(error.to_string()))
+}
+
 impl TraceArgs {
     /// Whether anything is to be traced.
     pub(super) fn is_wanted(&self) -> bool {
@@ -104,8 +110,11 @@ impl TraceArgs {
         if !self.is_wanted() {
             return Ok(None);
         }
-        let selection = Selection::parse(&self.trace, &self.no_trace, &self.trace_source)
-            .map_err(|error| Failure::usage(error.to_string()))?;
+        let selection = Selection {
+            include: parse(&self.trace)?,
+            exclude: parse(&self.no_trace)?,
+            sources: parse(&self.trace_source)?,
+        };
         if self.returns == ReturnsArg::Uretprobe {
             log::warn!(
                 "--returns uretprobe replaces return addresses: programs that throw exceptions, unwind \

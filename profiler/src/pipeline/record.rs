@@ -417,8 +417,6 @@ impl Recording {
     fn drain(&mut self) {
         let Some(probe) = &mut self.probe else { return };
         probe.drain(&mut self.raw);
-        // Forks come before what the child does, whatever buffer they came in.
-        self.raw.sort_by_key(|event| event.at);
         let (from, mut samples, mut calls) = (self.from, 0, 0);
         self.raw.retain(|event| match event.body {
             RawBody::Sample(_) | RawBody::Call(_) if event.at < from => false,
@@ -434,7 +432,13 @@ impl Recording {
         });
         self.samples += samples;
         self.calls += calls;
-        for event in &self.raw {
+        // Of these there are few. Forks come before what the child does, whatever buffer they came in.
+        let hits = |event: &&RawEvent| {
+            matches!(event.body, RawBody::Sample(_) | RawBody::Call(_))
+        };
+        let mut changes: Vec<&RawEvent> = self.raw.iter().filter(|event| !hits(event)).collect();
+        changes.sort_by_key(|event| event.at);
+        for event in changes {
             if self.early_scope.admits(event) {
                 self.resolver.notice(event);
                 if let Some(tracer) = &mut self.tracer {

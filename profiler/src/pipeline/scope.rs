@@ -15,17 +15,23 @@ use crate::target::Filter;
 pub(super) struct Scope {
     /// None: all.
     pids: Option<FxHashSet<Pid>>,
+    /// Of the last call, which is that of the next one most often.
+    caller: Option<Pid>,
 }
 
 impl Scope {
     /// The scope of a filter.
     pub(super) fn new(filter: &Filter) -> Scope {
         if filter.pids.is_empty() && filter.tids.is_empty() {
-            return Scope { pids: None };
+            return Scope {
+                pids: None,
+                caller: None,
+            };
         }
         let owners = filter.tids.iter().filter_map(|&tid| owner(tid));
         Scope {
             pids: Some(filter.pids.iter().copied().chain(owners).collect()),
+            caller: None,
         }
     }
 
@@ -55,6 +61,7 @@ impl Scope {
                 if inside {
                     pids.insert(*pid);
                 } else if pid != parent_pid {
+                    self.caller = None;
                     // Its id may have been that of a process of ours before.
                     pids.remove(pid);
                 }
@@ -68,7 +75,10 @@ impl Scope {
                 true
             }
             RawBody::Call(call) => {
-                pids.insert(call.pid);
+                if self.caller != Some(call.pid) {
+                    self.caller = Some(call.pid);
+                    pids.insert(call.pid);
+                }
                 true
             }
             RawBody::CallCount(_)

@@ -112,6 +112,8 @@ pub(super) struct Tracer {
     cpu_ns: u64,
     stepped_down: FxHashSet<u32>,
     full_told: bool,
+    /// No file's path says that it holds what is asked for, so all are looked into.
+    reads_all: bool,
 }
 
 /// A process that probes are attached to.
@@ -163,6 +165,7 @@ impl Tracer {
             cpu_ns: 0,
             stepped_down: FxHashSet::default(),
             full_told: false,
+            reads_all: false,
         };
         let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
         if let Some((pid, program)) = command {

@@ -15,8 +15,9 @@ use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, Pid, TracedKind, Value};
 use crate::probe::now;
 use crate::resolve::{Resolver, Role, TargetObject, TracedProbe};
-use crate::trace::arguments::{Signature, Signatures};
+use crate::trace::arguments::{Signature, Signatures, exception_class, exception_name};
 use crate::trace::object::Object;
+use crate::trace::pattern::{Choice, Complaint, Coverage};
 use crate::trace::place::{self, PlaceOptions, Returns};
 use crate::trace::{CallValues, Exits, Function, FunctionKind, Plan};
 
@@ -32,9 +33,7 @@ pub(super) struct TracedObject {
     /// Its probes.
     pub(super) probes: Range<u32>,
     /// Signatures of those that have one, by probe.
-    signatures: Vec<Option<Arc<Signature>>>,
-    /// What to add to a file offset to get an ELF address, of each probe's function.
-    is_main: bool,
+    values: Vec<Option<Arc<Values>>>,
 }
 
 /// Functions that tell of exceptions and of jumps out of functions.
@@ -59,6 +58,12 @@ impl Tracer {
         &mut self,
         targets: Vec<(Option<Pid>, TargetObject)>,
     ) -> Result<(), Failure> {
+        let selection = self.request.selection.clone();
+        let mut coverage = Coverage::new(&selection);
+        // A pattern may name a library as the dynamic linker knows it; that is inside the files.
+        self.reads_all = !targets
+            .iter()
+            .any(|(_, target)| selection.may_cover(&target.path, target.is_main));
         let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
         let mut index_of = rustc_hash::FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
@@ -81,8 +86,16 @@ impl Tracer {
         let mut indexes = Vec::new();
         for (target, object) in &read {
             let index = match object {
-                Some(object) => self.plan_object(target, object, &mut chosen),
-                None => None,
+                Some(object) => {
+                    let choice = selection.select(object, target.is_main);
+                    coverage.add(object, target.is_main, &choice);
+                    chosen += choice.functions.len() + choice.markers.len();
+                    self.plan_object(target, object, &choice)
+                }
+                None => {
+                    coverage.skip(&target.path);
+                    None
+                }
             };
             self.by_file.insert(target.device_inode, index);
             indexes.push(index);
@@ -95,32 +108,24 @@ impl Tracer {
                 self.processes.entry(pid).or_default();
             }
         }
-        let objects: Vec<(&TargetObject, Option<&Object>)> = read
-            .iter()
-            .map(|(target, object)| (target, object.as_ref()))
-            .collect();
-        self.check_choice(&objects, chosen)
+        self.check_choice(&coverage.complaints(), chosen)
     }
 
     /// What was asked for and is not there, or is there more often than anybody wants.
     fn check_choice(
         &self,
-        objects: &[(&TargetObject, Option<&Object>)],
+        complaints: &[Complaint],
         chosen: usize,
     ) -> Result<(), Failure> {
-        let readable = objects
-            .iter()
-            .filter_map(|(target, object)| object.map(|object| (object, target.is_main)));
-        let missing = self.request.selection.missing(readable);
         if chosen == 0 {
-            return Err(Failure::failed(match missing.first() {
-                Some(first) => first.clone(),
+            return Err(Failure::failed(match complaints.first() {
+                Some(first) => first.to_string(),
                 None => "no function is named that can be traced; see 'profiler list functions'"
                     .to_owned(),
             }));
         }
-        for text in missing {
-            log::warn!("{text}");
+        for complaint in complaints {
+            log::warn!("{complaint}");
         }
         if chosen > MANY && !self.request.yes {
             return Err(Failure::failed(format!(
@@ -132,7 +137,8 @@ impl Tracer {
     }
 
     fn read(&self, target: &TargetObject) -> Option<Object> {
-        let wanted = self.request.selection.wants_object(&target.path, target.is_main);
+        let selection = &self.request.selection;
+        let wanted = self.reads_all || selection.may_cover(&target.path, target.is_main);
         let judged = self.request.returns == Returns::Auto && !self.shared;
         if !wanted && !judged && !is_hook_library(&target.path) {
             return None;
@@ -155,7 +161,8 @@ impl Tracer {
         let object = self.read(target);
         let index = object.and_then(|object| {
             self.safety.add(&object);
-            self.plan_object(target, &object, &mut 0)
+            let choice = self.request.selection.select(&object, target.is_main);
+            self.plan_object(target, &object, &choice)
         });
         if let (Some(index), Some(pid)) = (index, pid) {
             let count = self.objects[index].probes.len();
@@ -177,20 +184,17 @@ impl Tracer {
         &mut self,
         target: &TargetObject,
         object: &Object,
-        chosen: &mut usize,
+        choice: &Choice,
     ) -> Option<usize> {
-        let wanted = self.request.selection.wants_object(&target.path, target.is_main);
         let mut plans: Vec<(Plan, Role)> = Vec::new();
-        if wanted {
-            let selected = self.request.selection.select(object, target.is_main);
-            *chosen += selected.len();
-            let options = self.place_options();
-            for function in &selected {
-                match place::plan(object, function, &options, &self.safety) {
-                    Ok(plan) => plans.push((plan, Role::Call)),
-                    Err(refusal) => {
-                        log::warn!("{} in {} is not traced: {refusal}", function.name, target.path);
-                    }
+        let functions = choice.functions.iter().map(|&index| &object.functions()[index]);
+        let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
+        let options = self.place_options();
+        for function in functions.chain(markers) {
+            match place::plan(object, function, &options, &self.safety) {
+                Ok(plan) => plans.push((plan, Role::Call)),
+                Err(refusal) => {
+                    log::warn!("{} in {} is not traced: {refusal}", function.name, target.path);
                 }
             }
         }
@@ -210,7 +214,7 @@ impl Tracer {
         if plans.is_empty() {
             return None;
         }
-        let signatures = self.sign(object, &mut plans);
+        let values = self.sign(object, &mut plans);
         let index = self.objects.len();
         let first = self.probes.len() as u32;
         let at = now();
@@ -226,8 +230,7 @@ impl Tracer {
                 FileIdentity::Inode { .. } => object.build_id().cloned(),
             },
             probes: first..self.probes.len() as u32,
-            signatures,
-            is_main: target.is_main,
+            values,
         });
         Some(index)
     }
@@ -267,11 +270,11 @@ impl Tracer {
     }
 
     /// Finds out what the values of functions are, if they are wanted.
-    fn sign(&self, object: &Object, plans: &mut [(Plan, Role)]) -> Vec<Option<Arc<Signature>>> {
+    fn sign(&self, object: &Object, plans: &mut [(Plan, Role)]) -> Vec<Option<Arc<Values>>> {
         let Some(longest) = self.request.arguments else {
             return vec![None; plans.len()];
         };
-        let signatures = Signatures::open(|name| object.section(name));
+        let mut signatures = Signatures::open(|name| object.section(name));
         let mut found = Vec::with_capacity(plans.len());
         for (plan, role) in plans {
             if *role != Role::Call {
@@ -281,19 +284,21 @@ impl Tracer {
             let function = &plan.function;
             let signature = match &function.kind {
                 FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
-                FunctionKind::Function => signatures
-                    .as_ref()
-                    .and_then(|signatures| {
-                        signatures.signature(function.address, function.linkage_name.as_deref())
-                    })
-                    .unwrap_or_else(|| Signature::registers(function.language)),
+                FunctionKind::Function => {
+                    let linkage = function.linkage_name.as_deref().unwrap_or(&function.name);
+                    let known = signatures
+                        .as_mut()
+                        .and_then(|signatures| signatures.signature(function.address, linkage));
+                    known.unwrap_or_else(Signature::registers)
+                }
             };
-            let signature = signature.with_longest(longest);
+            let mut signature = signature;
+            signature.limit_text(longest);
             plan.fetches = signature.fetches.clone();
             if matches!(plan.exits, Exits::None(_)) {
                 plan.fetches.retain(|fetch| fetch.at_exit == 0);
             }
-            found.push(Some(Arc::new(signature)));
+            found.push(Some(Arc::new(Values { signature, longest })));
         }
         found
     }
@@ -310,8 +315,8 @@ impl Tracer {
         let state = &self.probes[number as usize];
         let object = &self.objects[state.object];
         let function = &state.plan.function;
-        let signature = object
-            .signatures
+        let values = object
+            .values
             .get((number - object.probes.start) as usize)
             .and_then(Option::as_ref);
         resolver.trace(
@@ -333,8 +338,13 @@ impl Tracer {
                     as u32,
                 returns: state.returns(),
                 cost_ns: state.call_ns(),
-                values: signature.map(|signature| Arc::clone(signature) as Arc<dyn CallValues>),
+                values: values.map(|values| Arc::clone(values) as Arc<dyn CallValues + Send + Sync>),
                 role: state.role,
+                exception: match state.role {
+                    Role::CxxThrow => Some(cxx_type),
+                    Role::UnwindThrow => Some(unwind_class),
+                    _ => None,
+                },
             },
         );
     }
@@ -397,6 +407,51 @@ impl Tracer {
         for number in numbers {
             self.announce_probe(number, resolver);
         }
+    }
+}
+
+/// The values of a function, as the resolver reads them.
+#[derive(Debug)]
+struct Values {
+    signature: Signature,
+    longest: usize,
+}
+
+impl CallValues for Values {
+    fn parameters(&self) -> Vec<(String, Option<String>)> {
+        let parameters = self.signature.parameters.iter();
+        parameters
+            .map(|parameter| (parameter.name.to_string(), Some(parameter.kind.to_string())))
+            .collect()
+    }
+
+    fn result(&self) -> Option<String> {
+        let result = self.signature.result.as_ref()?;
+        Some(result.kind.to_string())
+    }
+
+    fn decode(&self, items: &[u8], at_exit: bool) -> Vec<Value> {
+        self.signature.decode(items, at_exit, self.longest)
+    }
+}
+
+/// The payload of the first item of a record.
+fn payload(items: &[u8]) -> &[u8] {
+    let len = items.get(2..4).and_then(|len| len.try_into().ok());
+    let len = usize::from(len.map_or(0, u16::from_ne_bytes));
+    items.get(8..8 + len).unwrap_or_default()
+}
+
+/// What `__cxa_throw` throws: the record has the name in its type_info.
+fn cxx_type(items: &[u8]) -> String {
+    exception_name(payload(items))
+}
+
+/// What `_Unwind_RaiseException` raises: the record has the class of the exception.
+fn unwind_class(items: &[u8]) -> String {
+    match payload(items).try_into() {
+        Ok(class) => exception_class(u64::from_ne_bytes(class)),
+        Err(_) => "exception".to_owned(),
     }
 }
 
