@@ -375,7 +375,7 @@ impl Files {
 }
 
 /// Opens a mapped file: the very inode if it is still mapped, else what is at its path now.
-fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+pub(super) fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     let MappedFile { pid, range, .. } = *mapped;
     let (start, end) = range;
     let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");

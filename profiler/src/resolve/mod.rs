@@ -20,6 +20,7 @@ mod kernel;
 mod loaded;
 mod mapping;
 mod names;
+pub mod objects;
 mod offline;
 mod options;
 mod proc_fs;

@@ -8,6 +8,7 @@
 //! detach (`pipeline`).
 
 mod demangle;
+pub(crate) mod dynamic;
 pub(crate) mod elf;
 mod functions;
 mod markers;

@@ -7,13 +7,12 @@
 use rustc_hash::FxHashMap;
 
 use super::Object;
-use crate::trace::elf::{SHT_DYNSYM, read_up_to, word};
+use crate::trace::dynamic::Dynamic;
+use crate::trace::elf::{SHT_DYNSYM, word};
 use crate::trace::functions::SymbolTable;
 
 /// Most imports, slots and stubs that are kept.
 const MAX_ENTRIES: usize = 1 << 20;
-/// Most bytes of the table that the dynamic linker reads.
-const MAX_DYNAMIC_BYTES: u64 = 1 << 20;
 /// Most bytes of all sections of stubs.
 const MAX_STUBS_BYTES: u64 = 64 << 20;
 /// Most bytes of all tables of relocations.
@@ -21,8 +20,6 @@ const MAX_RELOCATIONS_BYTES: u64 = 512 << 20;
 /// Entries of `.plt` have 16 bytes, those of `.plt.got` 8.
 const STUB_BYTES: u64 = 8;
 
-const DT_SONAME: u64 = 14;
-const DT_NULL: u64 = 0;
 const R_X86_64_GLOB_DAT: u64 = 6;
 const R_X86_64_JUMP_SLOT: u64 = 7;
 const SHT_RELA: u32 = 4;
@@ -40,13 +37,16 @@ pub(super) struct Linkage {
 
 impl Linkage {
     pub(super) fn read(object: &Object) -> Linkage {
-        let mut linkage = Linkage::default();
         let part = &object.main;
+        let soname = Dynamic::read(&part.elf, &part.file).soname;
+        let mut linkage = Linkage {
+            soname: soname.map(Into::into),
+            ..Linkage::default()
+        };
         let table = part.sections.iter().find(|s| s.kind == SHT_DYNSYM);
         let Some(symbols) = table.and_then(|table| part.symbol_table(table)) else {
             return linkage;
         };
-        linkage.soname = soname(object, &symbols);
         let imports = symbols.symbols().filter(|symbol| symbol.is_undefined());
         let imports = imports.filter(|symbol| !symbol.name.is_empty());
         linkage.imports = imports
@@ -123,26 +123,6 @@ fn slot_of_stub(code: &[u8], address: u64) -> Option<u64> {
     let (distance, rest) = rest.split_first_chunk()?;
     let next = address.wrapping_add((code.len() - rest.len()) as u64);
     Some(next.wrapping_add_signed(i64::from(i32::from_le_bytes(*distance))))
-}
-
-fn soname(object: &Object, symbols: &SymbolTable) -> Option<Box<str>> {
-    let part = &object.main;
-    let (offset, len) = part.elf.dynamic?;
-    let mut bytes = vec![0; len.min(MAX_DYNAMIC_BYTES) as usize];
-    let got = read_up_to(&part.file, &mut bytes, offset).ok()?;
-    let (size, wide) = (if part.elf.wide { 8 } else { 4 }, part.elf.wide);
-    for entry in bytes[..got].chunks_exact(size * 2) {
-        match (word(entry, 0, wide).ok()?, word(entry, size, wide).ok()?) {
-            (DT_NULL, _) => return None,
-            (DT_SONAME, name) => {
-                let names = symbols.names.get(usize::try_from(name).ok()?..)?;
-                let name = names.split(|&byte| byte == 0).next()?;
-                return Some(String::from_utf8_lossy(&name[..name.len().min(4096)]).into());
-            }
-            _ => {}
-        }
-    }
-    None
 }
 
 #[cfg(test)]
