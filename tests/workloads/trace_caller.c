@@ -24,7 +24,7 @@ static uint64_t many(long (*function)(long), long count) {
     return now_ns() - from;
 }
 
-static long paced(long (*function)(long), long per_second, uint64_t from, uint64_t seconds) {
+TRACED long paced(long (*function)(long), long per_second, uint64_t from, uint64_t seconds) {
     long calls = 0;
     for (uint64_t ms = 0; ms < seconds * 1000; ms++) {
         uint64_t due = from + ms * 1000000;
@@ -38,7 +38,7 @@ static long paced(long (*function)(long), long per_second, uint64_t from, uint64
     return calls;
 }
 
-static long unpaced(long (*function)(long), uint64_t from, uint64_t seconds) {
+TRACED long unpaced(long (*function)(long), uint64_t from, uint64_t seconds) {
     long calls = 0;
     for (;;) {
         uint64_t since = now_ns() - from;

@@ -1,0 +1,277 @@
+//! Limits: what may be recorded (depth, duration, rate), and what tracing may cost (the budget). What
+//! a limit leaves out is counted, and said.
+
+use std::error::Error;
+use std::path::Path;
+
+use profiler::model::GapReason;
+use profiler_tests::Outcome;
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::tracing::{Build, Edge, Run, Session, Trace, Truth, prepared};
+
+/// Calls of one process whose beginning or whole is recorded.
+fn recorded(trace: &Trace, function: &str) -> u64 {
+    let first = |edge: &Edge| {
+        matches!(
+            edge,
+            Edge::Enter(_) | Edge::Hit(_) | Edge::Exit { whole: Some(_), .. }
+        )
+    };
+    trace.of(function).filter(|call| first(&call.edge)).count() as u64
+}
+
+/// Checks that all calls of `function` were counted, and that what is not recorded was left out.
+fn rest_was_left_out(trace: &Trace, function: &str, calls: u64) {
+    let counts = trace.counts.get(function).copied().unwrap_or_default();
+    assert_eq!(counts.entries, calls, "{function}");
+    assert_eq!(
+        counts.left_out + counts.lost + recorded(trace, function),
+        calls,
+        "{function}: {counts:?}"
+    );
+}
+
+fn walk(setting: &Setting, program: &Path, limit: &[&str]) -> Result<Run, Box<dyn Error>> {
+    let run = Session::of(setting, program)
+        .arguments(&["1"])
+        .record(&["--trace", "walk_*", "--budget", "off", "--no-samples"])
+        .record(limit)
+        .probed(&["walk_outer", "walk_middle", "walk_leaf"])
+        .run()?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    Ok(run)
+}
+
+/// walk_leaf lasts 0.2 and 0.4 ms, walk_middle 0.8, walk_outer 2.
+#[test]
+fn least_duration() -> Outcome {
+    let test = "e2e_trace_limits::least_duration";
+    let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let run = walk(&setting, &program, &["--min-duration", "600us"])?;
+    for call in &run.trace.calls {
+        let Edge::Exit { began_ns, .. } = call.edge else {
+            continue;
+        };
+        assert!(call.at_ns - began_ns >= 600_000, "{call:?}");
+    }
+    for function in ["walk_outer", "walk_middle", "walk_leaf"] {
+        let calls = run.truth.calls[function];
+        rest_was_left_out(&run.trace, function, calls);
+        // A busy machine makes short calls long, never long ones short.
+        let least = if function == "walk_leaf" { 0 } else { calls };
+        let seen = recorded(&run.trace, function);
+        assert!(
+            (least..=calls).contains(&seen),
+            "{function}: {seen} of {calls}"
+        );
+        if function == "walk_leaf" {
+            assert!(seen < calls / 2, "{seen} of {calls} short calls");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn most_depth() -> Outcome {
+    let test = "e2e_trace_limits::most_depth";
+    let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let run = walk(&setting, &program, &["--max-depth", "2"])?;
+    for (function, all) in [
+        ("walk_outer", true),
+        ("walk_middle", true),
+        ("walk_leaf", false),
+    ] {
+        let calls = run.truth.calls[function];
+        assert_eq!(
+            recorded(&run.trace, function),
+            if all { calls } else { 0 },
+            "{function}"
+        );
+        rest_was_left_out(&run.trace, function, calls);
+    }
+    assert_eq!(run.trace.nested()?, 0);
+    Ok(())
+}
+
+#[test]
+fn most_calls_a_second() -> Outcome {
+    let test = "e2e_trace_limits::most_calls_a_second";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["compiled", "paced", "50000", "3"])
+        .record(&["--trace", "compiled", "--max-rate", "1000"])
+        .record(&["--budget", "off", "--no-samples"])
+        .probed(&["compiled"])
+        .run()?;
+    run.trace.complete()?;
+    rest_was_left_out(&run.trace, "compiled", 150_000);
+    let seen = recorded(&run.trace, "compiled");
+    // Three seconds touch four of the clock's.
+    assert!(
+        (2_000..=4_500).contains(&seen),
+        "{seen} calls at 1,000 a second"
+    );
+    run.trace.nested()?;
+    Ok(())
+}
+
+/// Calls per 100 ms, without the first and the last slot.
+fn slots(truth: &Truth) -> Result<Vec<f64>, Box<dyn Error>> {
+    let slots = truth.all["slots"].as_array().ok_or("no slots")?;
+    let mut slots: Vec<f64> = slots.iter().filter_map(serde_json::Value::as_f64).collect();
+    slots.pop();
+    slots.remove(0);
+    Ok(slots)
+}
+
+fn middle(of: &[f64]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// A function that is called tens of millions of times a second: tracing each call would slow the
+/// program down a hundred times. Over budget it is dropped in steps, each of which is said.
+#[test]
+fn the_budget_holds() -> Outcome {
+    let test = "e2e_trace_limits::the_budget_holds";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let alone = setting
+        .start(
+            "alone",
+            std::process::Command::new(&program).args(["compiled", "slots", "3"]),
+        )?
+        .end(LIMIT)?
+        .success()?;
+    let alone = middle(&slots(&Truth::of(&alone)?)?);
+    for returns in ["auto", "ret-insn"] {
+        let run = Session::of(&setting, &program)
+            .arguments(&["compiled", "slots", "10"])
+            .record(&["--trace", "compiled", "--returns", returns])
+            .record(&["--budget", "5%", "--no-samples"])
+            .probed(&["compiled"])
+            .run()?;
+        let slots = slots(&run.truth)?;
+        let late = &slots[50..];
+        let mean = late.iter().sum::<f64>() / late.len() as f64;
+        // 5 % is the budget; the machine varies by as much again.
+        assert!(
+            mean > 0.88 * alone,
+            "--returns {returns}: {mean:.0} calls per 100 ms in the second half, {alone:.0} alone; {slots:?}"
+        );
+        let dropped = |reason: GapReason| {
+            run.trace
+                .gaps
+                .iter()
+                .filter(|gap| gap.reason == reason && gap.function.as_deref() == Some("compiled"))
+                .count()
+        };
+        assert!(
+            dropped(GapReason::DutyCycle) + dropped(GapReason::Detached) > 0,
+            "nothing is said of what is missing: {:?}",
+            run.trace.gaps
+        );
+        assert!(
+            run.profiler.stderr.contains("compiled"),
+            "{}",
+            run.profiler.stderr
+        );
+        assert!(run.trace.entries("compiled") > 1000);
+        // What was counted is what really happened while it was watched: never more.
+        let calls = run.truth.all["calls"].as_u64().ok_or("no calls")?;
+        let counts = run.trace.counts["compiled"];
+        assert!(counts.entries <= calls && counts.entries >= run.trace.entries("compiled"));
+        for gap in &run.trace.gaps {
+            assert!(gap.from_ns < gap.to_ns, "{gap:?}");
+            // A gap within which calls are recorded all the same would be none.
+            if matches!(gap.reason, GapReason::DutyCycle | GapReason::Detached) {
+                let inside = run
+                    .trace
+                    .of("compiled")
+                    .filter(|call| matches!(call.edge, Edge::Enter(_) | Edge::Hit(_)))
+                    .filter(|call| call.at_ns > gap.from_ns && call.at_ns < gap.to_ns)
+                    .count();
+                assert_eq!(inside, 0, "calls within {gap:?}");
+            }
+        }
+        run.trace.nested()?;
+        let report = setting
+            .run(&["report", "out.cap", "--calls"])?
+            .success()?
+            .stdout;
+        assert!(
+            report.contains("budget"),
+            "the report says nothing of it: {report}"
+        );
+    }
+    Ok(())
+}
+
+/// What is cheap stays whole beside what is over budget.
+#[test]
+fn only_the_hottest_is_dropped() -> Outcome {
+    let test = "e2e_trace_limits::only_the_hottest_is_dropped";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["kind_call", "slots", "5"])
+        .record(&[
+            "--trace",
+            "kind_call",
+            "--trace",
+            "kind_helper",
+            "--budget",
+            "5%",
+        ])
+        .record(&["--trace", "unpaced", "--no-samples"])
+        .probed(&["kind_call", "kind_helper"])
+        .run()?;
+    for gap in &run.trace.gaps {
+        assert_ne!(gap.function.as_deref(), Some("unpaced"), "{gap:?}");
+    }
+    assert!(
+        run.trace
+            .gaps
+            .iter()
+            .any(|gap| gap.function.as_deref() == Some("kind_helper")
+                || gap.function.as_deref() == Some("kind_call"))
+    );
+    Ok(())
+}
+
+/// Without a budget every call is traced, and what the ring buffers can't take is counted.
+#[test]
+fn without_a_budget_all_is_accounted_for() -> Outcome {
+    let test = "e2e_trace_limits::without_a_budget_all_is_accounted_for";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["compiled", "calls", "3000000"])
+        .record(&["--trace", "compiled", "--budget", "off", "--no-samples"])
+        .probed(&["compiled"])
+        .run()?;
+    let counts = run.trace.counts["compiled"];
+    assert_eq!((counts.entries, counts.left_out), (3_000_000, 0));
+    let entries = run.trace.entries("compiled");
+    assert!(
+        entries <= counts.entries && entries + counts.lost >= counts.entries,
+        "{entries}, {counts:?}"
+    );
+    if counts.lost == 0 {
+        run.trace.complete()?;
+        assert_eq!(entries, counts.entries);
+    }
+    run.trace.nested()?;
+    Ok(())
+}
