@@ -12,6 +12,7 @@ mod id;
 pub mod raw;
 mod sink;
 mod tables;
+mod value;
 
 pub use definition::*;
 pub use event::*;
