@@ -5,17 +5,17 @@
 //! CLOCK_MONOTONIC and in the unit of a sample's source. No I/O, no format, no text layout here.
 
 mod aggregate;
+mod arguments;
 pub mod calls;
 mod frames;
 mod latency;
 mod losses;
 mod tree;
-mod value;
 
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
+pub use arguments::{arguments_text, parameter};
 pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use latency::{Bucket, Latency};
 pub use losses::{Losses, is_of_calls};
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
-pub use value::{arguments_text, parameter, value_text};

@@ -14,7 +14,7 @@ mod slowest;
 mod throws;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
@@ -33,6 +33,20 @@ use throws::Throws;
 
 /// Most exception types that are told apart for one function.
 const MAX_TYPES: usize = 64;
+
+/// Threads that are remembered after their end.
+const MAX_ENDED: usize = 1024;
+
+/// What an event is to a fold that looks at a part of the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It counts.
+    Counted,
+    /// At another time: it tells what encloses later calls, and what is still open.
+    OtherTime,
+    /// Of another function: it tells what encloses later calls.
+    OtherFunction,
+}
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +211,8 @@ pub struct CallTable {
     functions: FxHashMap<FunctionId, FunctionCalls>,
     threads: FxHashMap<ThreadId, ThreadCalls>,
     open: FxHashMap<ThreadId, OpenCalls>,
+    /// Threads that ended: the ends of their calls may come a little later.
+    ended: VecDeque<ThreadId>,
     contexts: Contexts,
     slowest: Slowest,
     arguments: ArgumentBytes,
@@ -218,6 +234,7 @@ impl CallTable {
             functions: FxHashMap::default(),
             threads: FxHashMap::default(),
             open: FxHashMap::default(),
+            ended: VecDeque::new(),
             contexts: Contexts::new(limits.contexts.max(2), limits.depth),
             slowest: Slowest::new(limits.slowest),
             arguments: ArgumentBytes::new(limits.argument_bytes),
@@ -227,11 +244,11 @@ impl CallTable {
         }
     }
 
-    /// Takes one event. One that is not `counted` (outside of the span looked at, or of a function
-    /// that is not) still tells what encloses later calls.
-    pub fn add(&mut self, event: &Event, tables: &Tables, counted: bool) {
+    /// Takes one event.
+    pub fn add(&mut self, event: &Event, tables: &Tables, part: Part) {
+        let counted = part == Part::Counted;
         match event {
-            Event::Call(call) => self.call(call, tables, counted),
+            Event::Call(call) => self.call(call, tables, part),
             Event::Throw(throw) => {
                 self.any |= counted;
                 self.throws.thrown(throw, counted);
@@ -259,7 +276,8 @@ impl CallTable {
         }
     }
 
-    fn call(&mut self, call: &Call, tables: &Tables, counted: bool) {
+    fn call(&mut self, call: &Call, tables: &Tables, part: Part) {
+        let counted = part == Part::Counted;
         self.any |= counted;
         match &call.edge {
             CallEdge::Enter(values) => {
@@ -271,7 +289,9 @@ impl CallTable {
                 if let Some(forgotten) = open.enter(&mut self.contexts, call, arguments) {
                     self.arguments.free(&forgotten.arguments);
                 }
-                self.functions.entry(call.function).or_default().entered += 1;
+                if part != Part::OtherFunction {
+                    self.functions.entry(call.function).or_default().entered += 1;
+                }
             }
             CallEdge::Hit(_) if counted => {
                 let depth = call.depth;
@@ -343,7 +363,6 @@ impl CallTable {
 
     /// A call with an entry of its own ends; gives back its arguments.
     fn leave(&mut self, thread: ThreadId, ended: &Ended) -> Option<Box<[Value]>> {
-        self.functions.entry(ended.function).or_default().left += 1;
         let mut forgotten = Vec::new();
         let open = self.open.entry(thread).or_default();
         let open = open.leave(ended, &mut forgotten);
@@ -351,7 +370,12 @@ impl CallTable {
             self.arguments.free(&inner.arguments);
         }
         let (position, recursive, arguments) = match open {
-            Some(open) => (open.position, open.recursive, open.arguments),
+            Some(open) => {
+                if let Some(calls) = self.functions.get_mut(&ended.function) {
+                    calls.left += 1;
+                }
+                (open.position, open.recursive, open.arguments)
+            }
             // Entered before the recording.
             None if ended.depth == 0 => (
                 self.contexts.position(Position::ROOT, ended.function),
@@ -388,6 +412,13 @@ impl CallTable {
     }
 
     fn exited(&mut self, thread: ThreadId) {
+        self.ended.push_back(thread);
+        if self.ended.len() <= MAX_ENDED {
+            return;
+        }
+        let Some(thread) = self.ended.pop_front() else {
+            return;
+        };
         self.throws.forget(thread);
         if let Some(open) = self.settle_thread(thread) {
             for Open { arguments, .. } in open.into_open() {

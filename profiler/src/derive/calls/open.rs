@@ -11,7 +11,7 @@ use super::contexts::{Contexts, Position};
 use crate::model::*;
 
 /// Most open calls of a thread; beyond it the oldest are forgotten.
-const MAX_OPEN: usize = 2048;
+const MAX_OPEN: usize = 1 << 16;
 /// Most whole calls of a thread that wait for their callers.
 const MAX_WAITING: usize = 1 << 16;
 

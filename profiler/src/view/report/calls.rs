@@ -12,7 +12,7 @@ use super::options::{CallSort, ReportOptions};
 use super::pattern::Pattern;
 use super::{Recording, ReportError};
 use crate::derive::calls::{CallTable, Context, FunctionCalls, ROOT, SlowCall, ThreadCalls};
-use crate::derive::{parameter, value_text};
+use crate::derive::parameter;
 use crate::model::*;
 
 /// What was traced; none if there is nothing about calls in the recording.
@@ -376,7 +376,7 @@ impl Builder<'_> {
                         ValueRow {
                             name: known.map(|(name, _)| name.to_owned()),
                             kind: known.and_then(|(_, kind)| Some(kind?.to_owned())),
-                            value: value_text(value),
+                            value: value.to_string(),
                         }
                     })
                     .collect()
@@ -384,7 +384,7 @@ impl Builder<'_> {
             result: call.result.as_ref().map(|value| ValueRow {
                 name: None,
                 kind: result_type.map(|kind| self.text(kind)),
-                value: value_text(value),
+                value: value.to_string(),
             }),
         }
     }

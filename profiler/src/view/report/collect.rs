@@ -7,6 +7,7 @@ use std::io;
 
 use super::options::{ReportOptions, TimeRange};
 use super::select_calls::CallFilter;
+use crate::derive::calls::Part;
 use crate::derive::{Aggregator, CallLimits, CallTable, Losses, Merge};
 use crate::model::*;
 
@@ -68,14 +69,18 @@ impl Collector {
             }
             Event::Call(_) | Event::Throw(_) => {
                 let wanted = self.is_wanted(event.at(), tables);
-                if let Some(counted) = self.call_filter.admits(event, tables) {
-                    self.calls.add(event, tables, wanted && counted);
-                }
+                let part = match self.call_filter.admits(event, tables) {
+                    None => return,
+                    Some(false) => Part::OtherFunction,
+                    Some(true) if wanted => Part::Counted,
+                    Some(true) => Part::OtherTime,
+                };
+                self.calls.add(event, tables, part);
             }
             Event::CallCount(count) => {
                 self.is_wanted(count.to, tables);
                 if self.counts_hold() && self.call_filter.admits_function(count.function, tables) {
-                    self.calls.add(event, tables, true);
+                    self.calls.add(event, tables, Part::Counted);
                 }
             }
             Event::Gap(gap) => self.gap(gap, tables),
@@ -100,7 +105,7 @@ impl Collector {
                 self.clock.get_or_insert(*clock);
             }
             // Processes that were there before have times before the start.
-            Event::Process(_) => self.calls.add(event, tables, false),
+            Event::Process(_) => self.calls.add(event, tables, Part::OtherTime),
         }
     }
 
@@ -132,7 +137,7 @@ impl Collector {
                 to,
                 ..gap.clone()
             };
-            self.calls.add(&Event::Gap(clipped), tables, true);
+            self.calls.add(&Event::Gap(clipped), tables, Part::Counted);
         }
     }
 

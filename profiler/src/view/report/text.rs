@@ -53,7 +53,8 @@ pub(super) fn write(
     let calls = report.calls.as_ref().filter(|_| !asked);
     if report.header.samples == 0 {
         return match calls {
-            Some(calls) => text_calls::write(calls, options, writer.out),
+            // There is nothing else to leave room for.
+            Some(calls) => text_calls::write_all(calls, options, writer.out),
             None => writer.nothing(),
         };
     }

@@ -47,25 +47,15 @@ pub(super) fn summary(summary: &CallSummary) -> String {
     text
 }
 
-/// Writes what the options ask for.
+/// Writes what the options ask for; behind samples, only the functions.
 pub(super) fn write(calls: &Calls, options: &ReportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let mut writer = Writer {
-        calls,
-        options,
-        out,
-        paint: Paint::new(options.color),
-    };
     let view = &options.calls;
+    if view.only && !view.is_part() {
+        return write_all(calls, options, out);
+    }
+    let mut writer = Writer::new(calls, options, out);
     if !view.is_part() {
         writer.functions()?;
-        if !view.only {
-            return Ok(());
-        }
-        writer.exceptions(SIDE_LIMIT)?;
-        writer.slowest(SIDE_LIMIT)?;
-        writer.owners("Processes", &calls.processes)?;
-        writer.owners("Threads", &calls.threads)?;
-        return writer.tree();
     }
     if view.histogram.is_some() {
         writer.histograms()?;
@@ -80,6 +70,21 @@ pub(super) fn write(calls: &Calls, options: &ReportOptions, out: &mut dyn Write)
         writer.tree()?;
     }
     Ok(())
+}
+
+/// Writes all that there is about calls.
+pub(super) fn write_all(
+    calls: &Calls,
+    options: &ReportOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut writer = Writer::new(calls, options, out);
+    writer.functions()?;
+    writer.exceptions(SIDE_LIMIT)?;
+    writer.slowest(SIDE_LIMIT)?;
+    writer.owners("Processes", &calls.processes)?;
+    writer.owners("Threads", &calls.threads)?;
+    writer.tree()
 }
 
 struct Writer<'a> {
@@ -107,7 +112,16 @@ enum Column {
     Module,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(calls: &'a Calls, options: &'a ReportOptions, out: &'a mut dyn Write) -> Writer<'a> {
+        Writer {
+            calls,
+            options,
+            out,
+            paint: Paint::new(options.color),
+        }
+    }
+
     fn limit(&self) -> usize {
         self.options.limit.unwrap_or(DEFAULT_LIMIT)
     }
@@ -127,7 +141,7 @@ impl Writer<'_> {
     }
 
     /// The columns that there is room for and something to show in.
-    fn columns(&self, rows: &[CallRow]) -> Vec<Column> {
+    fn columns(&self, rows: &[CallRow], common: &str) -> Vec<Column> {
         use Column::*;
         let any = |has: fn(&CallRow) -> bool| rows.iter().any(has);
         let width = self.options.width.unwrap_or(usize::MAX);
@@ -142,7 +156,7 @@ impl Writer<'_> {
             _ => true,
         };
         let has = |column: &Column| match column {
-            Marks => any(|row| !marks(row).is_empty()),
+            Marks => rows.iter().any(|row| !marks(row, common).is_empty()),
             Exceptions => any(|row| row.exceptions > 0),
             Tracing => any(|row| row.tracing_percent.is_some()),
             _ => true,
@@ -165,19 +179,22 @@ impl Writer<'_> {
             &format!("Traced functions, by {by}"),
             &part(shown.len(), rows.len()),
         )?;
-        let columns = self.columns(shown);
+        let common = common_marks(shown);
+        let columns = self.columns(shown, &common);
         let titles: Vec<_> = columns.iter().map(|column| column.title()).collect();
         let mut table = Table::new(&titles);
         for row in shown {
-            let cells: Vec<Cell> = columns.iter().map(|column| column.cell(row)).collect();
+            let cells: Vec<Cell> = (columns.iter())
+                .map(|column| column.cell(row, &common))
+                .collect();
             table.row(cells);
         }
         self.print(&table)?;
-        self.notes(shown)
+        self.notes(shown, &common)
     }
 
     /// What the marks mean.
-    fn notes(&mut self, rows: &[CallRow]) -> io::Result<()> {
+    fn notes(&mut self, rows: &[CallRow], common: &str) -> io::Result<()> {
         let sum = |of: fn(&CallRow) -> u64| rows.iter().map(of).sum::<u64>();
         let mut notes: Vec<(&str, String)> = Vec::new();
         let estimated = sum(|row| u64::from(row.calls_estimated.is_some()));
@@ -275,8 +292,10 @@ impl Writer<'_> {
             .width
             .map_or(usize::MAX, |w| w.saturating_sub(3).max(20));
         for (mark, text) in notes {
+            // What is true of all rows needs no mark.
+            let mut mark = if common.contains(mark) { "" } else { mark };
             let indent = if mark.is_empty() { 0 } else { 3 };
-            let mut mark = mark;
+            let text = sentence(&text, indent == 0);
             for line in fold(&text, room) {
                 let line = format!("{mark:indent$}{line}\n");
                 self.paint.write(self.out, Style::Dim, &line)?;
@@ -325,21 +344,30 @@ impl Writer<'_> {
         }
         let shown = &rows[..rows.len().min(limit)];
         self.title("Slowest calls", "")?;
-        let mut table = Table::new(&[
+        let narrow = self.options.width.is_some_and(|width| width < NARROW);
+        let mut columns = vec![
             ("took", Align::Right),
             ("self", Align::Right),
             ("at", Align::Right),
             ("thread", Align::Minor),
             ("call", Align::Left),
-        ]);
+        ];
+        if narrow {
+            columns.remove(1);
+        }
+        let mut table = Table::new(&columns);
         for row in shown {
-            table.row([
+            let mut cells = vec![
                 Cell::new(duration(row.total_ns)),
                 Cell::new(duration(row.self_ns)),
                 Cell::new(seconds(row.at_ns)),
                 Cell::styled(format!("{} {}", row.thread, row.tid), Style::Dim),
                 Cell::new(call_text(row)),
-            ]);
+            ];
+            if narrow {
+                cells.remove(1);
+            }
+            table.row(cells);
         }
         self.print(&table)?;
         match self.calls.summary.arguments_dropped {
@@ -409,7 +437,7 @@ impl Writer<'_> {
         for row in shown {
             self.title(&row.name, short_name(&row.module.module))?;
             text_histogram::write(row, self.out, self.options.width, self.paint)?;
-            self.notes(std::slice::from_ref(row))?;
+            self.notes(std::slice::from_ref(row), &marks(row, ""))?;
         }
         match rows.len() - shown.len() {
             0 => Ok(()),
@@ -442,13 +470,13 @@ impl Column {
         (title, Align::Right)
     }
 
-    fn cell(self, row: &CallRow) -> Cell {
+    fn cell(self, row: &CallRow, common: &str) -> Cell {
         match self {
             Column::Calls => Cell::new(match row.calls_estimated {
                 Some(calls) => format!("~{}", count(calls)),
                 None => count(row.calls),
             }),
-            Column::Marks => Cell::styled(marks(row), Style::Warm),
+            Column::Marks => Cell::styled(marks(row, common), Style::Warm),
             Column::Total => Cell::new(time(row.total_ns)),
             Column::SelfTime => Cell::new(time(row.self_ns)),
             Column::Mean => known(row.mean_ns),
@@ -506,8 +534,27 @@ fn missing(row: &CallRow) -> u64 {
     row.calls.saturating_sub(row.calls_seen)
 }
 
-/// Why the numbers of a row are not what they seem.
-fn marks(row: &CallRow) -> String {
+/// The marks of gaps that all rows have: a note says as much.
+fn common_marks(rows: &[CallRow]) -> String {
+    let has = |mark| rows.iter().all(|row| marks(row, "").contains(mark));
+    let common = ['b', 'n', 'd'].into_iter().filter(|&mark| has(mark));
+    match rows.len() {
+        0 | 1 => String::new(),
+        _ => common.collect(),
+    }
+}
+
+/// With a capital letter where no mark stands before it.
+fn sentence(text: &str, capital: bool) -> String {
+    let mut chars = text.chars();
+    match chars.next().filter(|_| capital) {
+        Some(first) => first.to_uppercase().chain(chars).collect(),
+        None => text.to_owned(),
+    }
+}
+
+/// Why the numbers of a row are not what they seem, but for what all rows have in common.
+fn marks(row: &CallRow, common: &str) -> String {
     let has = |reason| gap(row, reason).is_some();
     let marks = [
         (missing(row) > 0, 'l'),
@@ -518,7 +565,9 @@ fn marks(row: &CallRow) -> String {
         (row.open > 0, 'o'),
         (row.terminated > 0, 't'),
     ];
-    let marks = marks.iter().filter(|(has, _)| *has);
+    let marks = marks
+        .iter()
+        .filter(|(has, mark)| *has && !common.contains(*mark));
     marks.map(|(_, mark)| mark).collect()
 }
 
@@ -526,10 +575,7 @@ fn marks(row: &CallRow) -> String {
 fn call_text(row: &SlowRow) -> String {
     let mut text = row.name.clone();
     if let Some(arguments) = &row.arguments {
-        // A demangled name already ends with its parameters' types.
-        if text.ends_with(')') {
-            text.push(' ');
-        }
+        text.truncate(without_parameters(&text).len());
         text.push('(');
         for (index, argument) in arguments.iter().enumerate() {
             if index > 0 {
@@ -551,4 +597,44 @@ fn call_text(row: &SlowRow) -> String {
         _ => {}
     }
     text
+}
+
+/// A demangled C++ name without the types of its parameters, whose values are shown instead.
+fn without_parameters(name: &str) -> &str {
+    if !name.ends_with(')') {
+        return name;
+    }
+    let mut depth = 0;
+    for (at, c) in name.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        // What is all in parentheses has no name before them.
+        if depth == 0 {
+            return if at > 0 { &name[..at] } else { name };
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_parameters;
+
+    #[test]
+    fn parameters_are_the_last_parentheses() {
+        for (name, short) in [
+            ("f", "f"),
+            ("f(int)", "f"),
+            ("a::f(void (*)(int), b)", "a::f"),
+            ("operator()(int)", "operator()"),
+            ("f(int) const", "f(int) const"),
+            ("(anonymous namespace)", "(anonymous namespace)"),
+            ("broken)", "broken)"),
+        ] {
+            assert_eq!(without_parameters(name), short);
+        }
+    }
 }
