@@ -45,8 +45,8 @@ use crate::model::{
 
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
-pub use proc_fs::{cpu_time_ns, processes};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
+pub use proc_fs::{cpu_time_ns, processes};
 
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};

@@ -25,7 +25,8 @@ use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawCallCount, RawEvent, RawGap};
 use crate::model::{Cpu, GapReason, Pid, Timestamp};
 use crate::probe::{self, CallOptions, Probe, now};
-use crate::resolve::{Resolver, TargetObject, objects_of, objects_of_command};
+use crate::resolve::objects::{Finder, TargetObject};
+use crate::resolve::{Resolver, Role};
 use crate::target::Filter;
 use crate::trace::cost::CostTable;
 use crate::trace::pattern::Selection;
@@ -96,6 +97,7 @@ pub(super) struct Tracer {
     /// One link for all processes, filtered in the kernel.
     shared: bool,
     safety: ProcessSafety,
+    finder: Finder,
     objects: Vec<TracedObject>,
     /// Files that have been looked at; none: nothing in it is traced.
     by_file: FxHashMap<(u64, u64), Option<usize>>,
@@ -150,7 +152,8 @@ impl Tracer {
             request,
             costs,
             shared,
-            safety: ProcessSafety::default(),
+            safety: ProcessSafety::of([], false),
+            finder: Finder::default(),
             objects: Vec::new(),
             by_file: FxHashMap::default(),
             probes: Vec::new(),
@@ -169,12 +172,14 @@ impl Tracer {
         };
         let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
         if let Some((pid, program)) = command {
-            let objects = objects_of_command(program)
+            let objects = tracer
+                .finder
+                .objects_of_command(program)
                 .context(|| format!("failed to read {}", program.display()))?;
             targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
         }
         for pid in tracer.initial_processes(filter, command.is_some()) {
-            match objects_of(pid) {
+            match tracer.finder.objects_of(pid) {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
                 }
@@ -375,7 +380,7 @@ impl Tracer {
                 self.processes.entry(pending.pid).or_default();
             }
             // It may be gone by now: then there is nothing to attach to.
-            None => match objects_of(pending.pid) {
+            None => match self.finder.objects_of(pending.pid) {
                 Ok(found) => {
                     for object in found {
                         objects.extend(self.object(&object, Some(pending.pid)));
@@ -441,7 +446,7 @@ impl Tracer {
     fn tell_counts(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
         for (number, state) in (0..).zip(&mut self.probes) {
             let counted = self.counts.get(&number).copied().unwrap_or_default();
-            if counted == state.told || state.role != crate::resolve::Role::Call {
+            if counted == state.told || state.role != Role::Call {
                 continue;
             }
             let told = std::mem::replace(&mut state.told, counted);
@@ -607,7 +612,7 @@ impl Tracer {
         let calls = self
             .probes
             .iter()
-            .filter(|state| state.role == crate::resolve::Role::Call);
+            .filter(|state| state.role == Role::Call);
         let mut summary = TraceSummary {
             functions: calls.clone().count(),
             stepped_down: self.stepped_down.len(),

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use super::state::ProbeState;
 use super::{MANY, Tracer};
 use crate::error::Failure;
-use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, Pid, TracedKind, Value};
 use crate::probe::now;
 use crate::resolve::{Resolver, Role, TargetObject, TracedProbe};
 use crate::trace::arguments::{Signature, Signatures, exception_class, exception_name};
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Complaint, Coverage};
-use crate::trace::place::{self, PlaceOptions, Returns};
+use crate::trace::place::{PlaceOptions, Placer, Returns};
+use crate::trace::safety::ProcessSafety;
 use crate::trace::{CallValues, Exits, Function, FunctionKind, Plan};
 
 /// A file with probes.
@@ -77,7 +77,7 @@ impl Tracer {
         }
         if self.shared {
             // What will run these files nobody knows.
-            self.safety.add_unknown();
+            self.safety = ProcessSafety::unknown();
         }
         for object in read.iter().filter_map(|(_, object)| object.as_ref()) {
             self.safety.add(object);
@@ -189,9 +189,9 @@ impl Tracer {
         let mut plans: Vec<(Plan, Role)> = Vec::new();
         let functions = choice.functions.iter().map(|&index| &object.functions()[index]);
         let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
-        let options = self.place_options();
+        let mut placer = Placer::new(object, self.place_options(), &self.safety);
         for function in functions.chain(markers) {
-            match place::plan(object, function, &options, &self.safety) {
+            match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
                 Err(refusal) => {
                     log::warn!("{} in {} is not traced: {refusal}", function.name, target.path);
@@ -225,10 +225,7 @@ impl Tracer {
             file: Arc::clone(&target.file),
             debug: target.debug.clone(),
             path: target.path.clone(),
-            build_id: match &target.identity {
-                FileIdentity::BuildId(id) => Some(id.clone()),
-                FileIdentity::Inode { .. } => object.build_id().cloned(),
-            },
+            build_id: target.build_id.clone(),
             probes: first..self.probes.len() as u32,
             values,
         });
@@ -244,6 +241,7 @@ impl Tracer {
             returns: Returns::None,
             ..self.place_options()
         };
+        let mut placer = Placer::new(object, entries, &self.safety);
         let mut seen = Vec::new();
         for &(name, role) in HOOKS {
             let named = |function: &&Function| {
@@ -258,7 +256,7 @@ impl Tracer {
                 continue;
             }
             seen.push(function.offset);
-            if let Ok(plan) = place::plan(object, function, &entries, &self.safety) {
+            if let Ok(plan) = placer.plan(function) {
                 plans.push((plan, role));
             }
         }
@@ -368,17 +366,17 @@ impl Tracer {
                     None
                 }
             };
+            let mut placer = object
+                .as_ref()
+                .map(|object| Placer::new(object, self.place_options(), &self.safety));
             for number in traced.probes.clone() {
                 let state = &self.probes[number as usize];
                 if !matches!(state.plan.exits, Exits::Uretprobe) {
                     continue;
                 }
-                let options = self.place_options();
-                let exits = object
-                    .as_ref()
-                    .and_then(|object| {
-                        place::plan(object, &state.plan.function, &options, &self.safety).ok()
-                    })
+                let exits = placer
+                    .as_mut()
+                    .and_then(|placer| placer.plan(&state.plan.function).ok())
                     .map_or(Exits::None(crate::trace::NoExits::NotWanted), |plan| plan.exits);
                 if exits != state.plan.exits {
                     changed.push((number, exits));
