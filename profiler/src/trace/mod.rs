@@ -7,6 +7,7 @@
 //! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
 //! detach (`pipeline`).
 
+pub mod code;
 mod demangle;
 pub(crate) mod dynamic;
 pub(crate) mod elf;
@@ -15,6 +16,8 @@ mod markers;
 pub mod object;
 pub mod pattern;
 pub mod arguments;
+pub mod place;
+pub mod safety;
 
 use profiler_common::call::Fetch;
 
@@ -133,6 +136,14 @@ pub enum NoExits {
     UnknownSize,
     /// It never returns.
     NeverReturns,
+    /// At one of its exits the stack pointer isn't provably back where it was at its entry.
+    UnknownStack,
+    /// A conditional jump leaves it: a probe there would also see those who stay.
+    ConditionalExit,
+    /// Its end is no end: execution runs on into other code.
+    RunsOn,
+    /// The kernel refuses a probe on one of its exits.
+    Forbidden,
     /// Bytes that are no instructions.
     NotCode,
 }

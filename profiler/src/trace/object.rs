@@ -230,6 +230,14 @@ impl Object {
         })
     }
 
+    /// Address and length of the segments that are loaded as code.
+    pub fn code_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let segments = self.main.elf.segments.iter();
+        segments
+            .filter(|segment| segment.executable)
+            .map(|segment| (segment.address, segment.len))
+    }
+
     /// Names of functions and variables that it takes from other objects.
     pub fn imports(&self) -> impl Iterator<Item = &str> {
         self.linkage().imports.iter().map(|name| &**name)

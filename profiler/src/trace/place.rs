@@ -1,0 +1,399 @@
+//! Where the probes of a function go, and what each call then costs.
+//!
+//! An object, a function, what is wanted, prices -> [`Plan`]. Costs are nanoseconds per call.
+//!
+//! The kernel emulates a few instructions and steps over all others, which costs ten times as much
+//! or more. So the entry's probe may slide from the first instruction to a cheaper one, as long as
+//! every call passes it exactly once, with arguments, return address and stack pointer as they were.
+//! Go functions that check their stack start again after it has grown: there the place behind the
+//! check is the one that each call passes once.
+//!
+//! A return probe replaces the return address on top of the stack when the entry is hit: it may sit
+//! only where the stack pointer is as it was at the entry. The same holds for probes on the
+//! instructions that leave a function, or the exit would be another function's.
+//!
+//! What does not belong here: control flow (`code`), who can be harmed (`safety`), attaching.
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
+
+use super::code::{self, CodeSource, Flow, Way, kernel};
+use super::safety::{FunctionSafety, ProcessSafety, Verdict};
+use super::{
+    Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site,
+};
+
+/// Most instructions that the entry's probe slides over.
+const MAX_SLIDE: usize = 16;
+/// The longest instruction.
+const MAX_INSTRUCTION: u64 = 15;
+
+/// Where the entry of a function is probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProbeAt {
+    /// On its first instruction (of Go functions that check their stack: the first one behind that).
+    Entry,
+    /// On the cheapest instruction that serves.
+    #[default]
+    Cheapest,
+}
+
+/// How returns are to be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Returns {
+    /// By the cheapest way that can't harm the process.
+    #[default]
+    Auto,
+    /// By return probes, whatever happens.
+    Uretprobe,
+    /// By probes on the instructions that leave the function.
+    Instructions,
+    /// Not at all.
+    None,
+}
+
+/// What probes cost.
+pub trait Costs {
+    /// A hit of a probe on an instruction of this kind.
+    fn entry_ns(&self, kind: InstructionKind) -> u32;
+    /// What a return probe adds to a call.
+    fn return_ns(&self) -> u32;
+}
+
+/// What is wanted.
+#[derive(Clone, Copy)]
+pub struct PlaceOptions<'a> {
+    /// Where entries are probed.
+    pub at: ProbeAt,
+    /// How returns are seen.
+    pub returns: Returns,
+    /// What probes cost.
+    pub costs: &'a dyn Costs,
+}
+
+/// Plans the functions of one object.
+pub struct Placer<'a> {
+    source: &'a dyn CodeSource,
+    options: PlaceOptions<'a>,
+    process: &'a ProcessSafety,
+    functions: FunctionSafety<'a>,
+}
+
+/// Plans one function. For several of one object, [`Placer`] remembers what they share.
+pub fn plan(
+    source: &dyn CodeSource,
+    function: &Function,
+    options: &PlaceOptions<'_>,
+    process: &ProcessSafety,
+) -> Result<Plan, Refusal> {
+    Placer::new(source, *options, process).plan(function)
+}
+
+impl<'a> Placer<'a> {
+    /// For the functions of one object in processes that are as safe as `process` says.
+    pub fn new(
+        source: &'a dyn CodeSource,
+        options: PlaceOptions<'a>,
+        process: &'a ProcessSafety,
+    ) -> Placer<'a> {
+        Placer {
+            source,
+            options,
+            process,
+            functions: FunctionSafety::of(source),
+        }
+    }
+
+    /// Plans one function.
+    pub fn plan(&mut self, function: &Function) -> Result<Plan, Refusal> {
+        let first = self.first(function)?;
+        if let FunctionKind::Marker { .. } = function.kind {
+            let entry = self.site(function, function.address, first);
+            return Ok(self.finish(function, entry?, Exits::None(NoExits::Marker)));
+        }
+        let flow = code::recover(self.source, function);
+        let entry = self.entry(function, first, &flow)?;
+        let exits = self.exits(function, &flow);
+        Ok(self.finish(function, entry, exits))
+    }
+
+    /// Whether a return probe on a function can harm a process, and why.
+    pub fn verdict(&mut self, function: &Function) -> Verdict {
+        if is_go(self.source, function) {
+            return Verdict::no("Go moves its stacks");
+        }
+        let of_function = self.functions.verdict(function);
+        let of_process = self.process.verdict();
+        match (of_function.uretprobe, of_process.uretprobe) {
+            (true, _) => of_function,
+            (false, true) if self.functions.is_recursive(function) => {
+                Verdict::no("it calls itself, and only 64 returns can be pending")
+            }
+            (false, _) => of_process,
+        }
+    }
+
+    fn first(&self, function: &Function) -> Result<Option<InstructionKind>, Refusal> {
+        if self.source.offset_of(function.address).is_none() {
+            return Err(Refusal::NoCode);
+        }
+        let bytes =
+            instruction_bytes(self.source, function.address).ok_or(Refusal::NotExecutable)?;
+        let instruction = decode(function.address, bytes).ok_or(Refusal::NotCode)?;
+        Ok(kernel::kind(&bytes[..instruction.len()]))
+    }
+
+    fn site(
+        &self,
+        function: &Function,
+        address: u64,
+        kind: Option<InstructionKind>,
+    ) -> Result<Site, Refusal> {
+        let kind = kind.ok_or(Refusal::Forbidden)?;
+        // Markers may lie anywhere; functions lie in one piece.
+        let offset = match function.kind {
+            FunctionKind::Marker { .. } => function.offset,
+            FunctionKind::Function => self.source.offset_of(address).ok_or(Refusal::NoCode)?,
+        };
+        Ok(Site { offset, kind })
+    }
+
+    /// The place for the entry's probe.
+    fn entry(
+        &self,
+        function: &Function,
+        first: Option<InstructionKind>,
+        flow: &Flow,
+    ) -> Result<Site, Refusal> {
+        let start = function.address;
+        let checked = flow.behind_stack_check.filter(|&at| {
+            flow.jumps_known && !flow.lands_between(start, at) && flow.instruction(at).is_some()
+        });
+        let (base, base_kind) = match checked {
+            Some(at) => (at, flow.instruction(at).and_then(|located| located.kind)),
+            None => (start, first),
+        };
+        let here = self.site(function, base, base_kind);
+        if self.options.at == ProbeAt::Entry || !flow.jumps_known {
+            return here;
+        }
+        let mut best = here;
+        for (address, kind) in self.reachable_unchanged(function, flow, base) {
+            if flow.lands_between(start, address) {
+                break;
+            }
+            let Ok(site) = self.site(function, address, kind) else {
+                continue;
+            };
+            if best.is_ok_and(|best| self.entry_ns(best) <= self.entry_ns(site)) {
+                continue;
+            }
+            best = Ok(site);
+        }
+        best
+    }
+
+    /// Instructions behind `base` that every call comes to, with everything as it was at the entry.
+    fn reachable_unchanged(
+        &self,
+        function: &Function,
+        flow: &Flow,
+        base: u64,
+    ) -> Vec<(u64, Option<InstructionKind>)> {
+        let go = is_go(self.source, function);
+        let mut info = InstructionInfoFactory::new();
+        let mut found = Vec::new();
+        let mut at = base;
+        for _ in 0..MAX_SLIDE {
+            let Some(bytes) = instruction_bytes(self.source, at) else {
+                break;
+            };
+            let Some(instruction) = decode(at, bytes) else {
+                break;
+            };
+            if !keeps_everything(&instruction, &mut info, go) {
+                break;
+            }
+            at = instruction.next_ip();
+            // Another function may begin here.
+            let other = self
+                .source
+                .function_at(at)
+                .is_some_and(|other| other.address == at);
+            let Some(located) = flow.instruction(at).filter(|_| !other) else {
+                break;
+            };
+            found.push((at, located.kind));
+        }
+        found
+    }
+
+    fn exits(&mut self, function: &Function, flow: &Flow) -> Exits {
+        let by_instructions = self.exit_sites(flow);
+        match self.options.returns {
+            Returns::None => Exits::None(NoExits::NotWanted),
+            Returns::Uretprobe => Exits::Uretprobe,
+            Returns::Instructions => match by_instructions {
+                Ok(sites) => Exits::Instructions(sites),
+                Err(why) => Exits::None(why),
+            },
+            Returns::Auto => {
+                let safe =
+                    flow.problem != Some(NoExits::NeverReturns) && self.verdict(function).uretprobe;
+                match by_instructions {
+                    Ok(sites)
+                        if !safe || self.dearest(&sites) <= self.options.costs.return_ns() =>
+                    {
+                        Exits::Instructions(sites)
+                    }
+                    _ if safe => Exits::Uretprobe,
+                    Ok(sites) => Exits::Instructions(sites),
+                    Err(why) => Exits::None(why),
+                }
+            }
+        }
+    }
+
+    /// Places for probes on every instruction that leaves the function.
+    fn exit_sites(&self, flow: &Flow) -> Result<Vec<Site>, NoExits> {
+        if let Some(problem) = flow.problem {
+            return Err(problem);
+        }
+        let mut sites = Vec::with_capacity(flow.exits.len());
+        for exit in &flow.exits {
+            // The same stack pointer as at the entry, or it would be no exit of this call.
+            if exit.height != Some(0) || matches!(exit.way, Way::Conditional(_)) {
+                return Err(NoExits::UnknownStack);
+            }
+            let (Some(kind), Some(offset)) = (exit.at.kind, self.source.offset_of(exit.at.address))
+            else {
+                return Err(NoExits::Forbidden);
+            };
+            let mut site = Site { offset, kind };
+            // Compilers leave room for probes before an exit when asked to.
+            if let Some(before) = self.nop_before(flow, exit.at.address)
+                && self.entry_ns(before) < self.entry_ns(site)
+            {
+                site = before;
+            }
+            sites.push(site);
+        }
+        sites.sort_unstable_by_key(|site| site.offset);
+        sites.dedup();
+        Ok(sites)
+    }
+
+    /// A no-operation right before an exit, if there is no other way to that exit.
+    fn nop_before(&self, flow: &Flow, exit: u64) -> Option<Site> {
+        if flow.targets.binary_search(&exit).is_ok() {
+            return None;
+        }
+        let after = flow
+            .instructions
+            .partition_point(|located| located.address < exit);
+        let before = flow.instructions.get(after.checked_sub(1)?)?;
+        let adjacent = before.address + u64::from(before.len) == exit;
+        match before.kind? {
+            kind @ (InstructionKind::Nop5 | InstructionKind::Nop) if adjacent => Some(Site {
+                offset: self.source.offset_of(before.address)?,
+                kind,
+            }),
+            _ => None,
+        }
+    }
+
+    fn entry_ns(&self, site: Site) -> u32 {
+        self.options.costs.entry_ns(site.kind)
+    }
+
+    fn dearest(&self, sites: &[Site]) -> u32 {
+        sites
+            .iter()
+            .map(|&site| self.entry_ns(site))
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn finish(&self, function: &Function, entry: Site, exits: Exits) -> Plan {
+        let exit_ns = match &exits {
+            Exits::None(_) => 0,
+            Exits::Uretprobe => self.options.costs.return_ns(),
+            Exits::Instructions(sites) => self.dearest(sites),
+        };
+        Plan {
+            function: function.clone(),
+            entry,
+            exits,
+            cost_ns: self.entry_ns(entry).saturating_add(exit_ns),
+            fetches: Vec::new(),
+        }
+    }
+}
+
+fn is_go(source: &dyn CodeSource, function: &Function) -> bool {
+    source.is_go() || function.language == Language::Go
+}
+
+fn instruction_bytes(source: &dyn CodeSource, address: u64) -> Option<&[u8]> {
+    // Near the end of a segment there are fewer bytes than the longest instruction has.
+    (1..=MAX_INSTRUCTION)
+        .rev()
+        .find_map(|len| source.code(address, len))
+}
+
+fn decode(address: u64, bytes: &[u8]) -> Option<Instruction> {
+    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
+}
+
+/// Whether behind this instruction arguments, stack and memory are what they were before, and the
+/// next one follows at once.
+fn keeps_everything(
+    instruction: &Instruction,
+    info: &mut InstructionInfoFactory,
+    go: bool,
+) -> bool {
+    if instruction.flow_control() != FlowControl::Next
+        || instruction.is_string_instruction()
+        || instruction.has_lock_prefix()
+        || instruction.is_privileged()
+    {
+        return false;
+    }
+    let info = info.info(instruction);
+    let writes = |access| {
+        matches!(
+            access,
+            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+        )
+    };
+    !info
+        .used_memory()
+        .iter()
+        .any(|memory| writes(memory.access()))
+        && !info
+            .used_registers()
+            .iter()
+            .any(|used| writes(used.access()) && carries_arguments(used.register(), go))
+}
+
+/// Registers in which a caller hands something over: arguments of C, C++ and Rust, the number of
+/// vector arguments, the frame of an enclosing function; or arguments, closure and goroutine of Go.
+/// And the stack pointer.
+fn carries_arguments(register: Register, go: bool) -> bool {
+    use Register::*;
+    if register.is_vector_register() {
+        return register.number() < if go { 15 } else { 8 };
+    }
+    match register.full_register() {
+        RSP | RAX | RDI | RSI | RDX | RCX | R8 | R9 | R10 => true,
+        RBX | R11 | R14 => go,
+        other => !other.is_gpr() && other != EIP && other != RIP && !is_flags(other),
+    }
+}
+
+fn is_flags(register: Register) -> bool {
+    // Flags are no registers to the decoder; what is left are segments, masks and the x87 stack.
+    register == Register::None
+}
