@@ -3,7 +3,8 @@
  * Usage: trace_caller KIND calls N           N calls in a row
  *        trace_caller KIND paced PER_S SECONDS  in bursts each millisecond, so many a second
  *        trace_caller KIND slots SECONDS     as many as it can
- * each with [--wait] at the end. KIND can also be `compiled`, a C function with whatever this was
+ * each with [--wait] at the end, or [--probed]: it begins by itself, soon after it has seen that its
+ * function's code has changed, or ends with status 4 after 60 s. KIND can also be `compiled`, a C function with whatever this was
  * built with (-pg, -mfentry, -fcf-protection).
  * Output: {"kind": .., "calls": N, "took_ns": NS, "from_ns": NS, "slots": [N, ..]}: slots, calls in
  * each 100 ms since from_ns. */
@@ -48,13 +49,31 @@ TRACED long unpaced(long (*function)(long), uint64_t from, uint64_t seconds) {
     }
 }
 
+/* Waits for a probe on a function: reading its code shows what a tracer has written there. */
+static int wait_for_probe(long (*function)(long)) {
+    unsigned char before[32], now[32];
+    memcpy(before, (const void *)function, sizeof before);
+    for (int ms = 0; ms < 60000; ms++) {
+        memcpy(now, (const void *)function, sizeof now);
+        if (memcmp(before, now, sizeof now)) {
+            usleep(300000);
+            return 1;
+        }
+        usleep(1000);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     argc = wait_if_told(argc, argv);
+    int probed = argc > 1 && !strcmp(argv[argc - 1], "--probed");
+    argc -= probed;
     if (argc < 4) return 2;
     long (*function)(long) = strcmp(argv[1], "compiled") ? NULL : compiled;
     for (int k = 0; k < KINDS; k++)
         if (!strcmp(argv[1], kinds[k].name)) function = kinds[k].function;
     if (!function) return 2;
+    if (probed && !wait_for_probe(function)) return 4;
     long calls = number(argc, argv, 3, 0);
     uint64_t from = now_ns(), seconds = (uint64_t)number(argc, argv, 4, 1), took = 0;
     if (!strcmp(argv[2], "calls")) {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what sampling costs, beside perf and bpftrace in the same run.
+//! `cargo xtask bench`: what sampling and tracing cost, beside other tools in the same run.
 //!
 //! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
 //! standard error. What a table means, and what is within noise, is in docs/performance.md.
@@ -10,6 +10,7 @@ mod sampling;
 mod slope;
 mod table;
 mod tool;
+mod tracing;
 
 use std::fs;
 use std::io;
@@ -21,22 +22,25 @@ use tool::Tool;
 /// What to measure.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The benchmark: only `sampling` so far.
-    #[arg(value_parser = ["sampling"])]
+    /// The benchmark.
+    #[arg(value_parser = ["sampling", "tracing"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
     quick: bool,
-    /// Rounds of the first scenario, in each of which every tool runs at every rate.
+    /// Rounds of the first scenario, in each of which every tool runs in every way.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Scenarios to run: `job`, `host`, `first`.
-    #[arg(long, value_delimiter = ',', default_values = ["job", "host", "first"])]
+    /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `cost`, `sustained`, `attach`.
+    #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Tools to compare.
-    #[arg(long, value_delimiter = ',', default_values = ["profiler", "perf", "bpftrace"])]
+    #[arg(long, value_delimiter = ',', default_values = ["profiler", "perf", "bpftrace", "uftrace"])]
     tools: Vec<String>,
 }
+
+/// Scenarios of sampling.
+const SAMPLING: [&str; 3] = ["job", "host", "first"];
 
 /// What all scenarios need.
 struct Bench {
@@ -74,11 +78,33 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         sources,
         quick: arguments.quick,
     };
-    let wanted = |name: &str| arguments.only.iter().any(|only| only == name);
-    let rounds = arguments
-        .rounds
-        .unwrap_or(if arguments.quick { 2 } else { 10 });
+    let tracing = arguments.name == "tracing";
+    let scenarios = match tracing {
+        true => tracing::SCENARIOS,
+        false => SAMPLING,
+    };
+    if let Some(unknown) = arguments
+        .only
+        .iter()
+        .find(|only| !scenarios.contains(&only.as_str()))
+    {
+        return Err(io::Error::other(format!(
+            "no scenario '{unknown}'; there are {}",
+            scenarios.join(", ")
+        )));
+    }
+    let wanted =
+        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let rounds = match (arguments.rounds, tracing) {
+        (Some(rounds), _) => rounds,
+        (None, _) if arguments.quick => 2,
+        (None, true) => 5,
+        (None, false) => 10,
+    };
     println!("{}", machine());
+    if tracing {
+        return tracing::run(&bench, rounds, wanted, &arguments.tools);
+    }
     if wanted("job") {
         sampling::run(&bench, rounds)?;
     }
