@@ -96,7 +96,9 @@ fn budget(text: &str) -> Result<Budget, String> {
 
 fn parse<T: FromStr<Err = PatternError>>(texts: &[String]) -> Result<Vec<T>, Failure> {
     let parsed = texts.iter().map(|text| text.parse());
-    parsed.collect::<Result<_, _>>().map_err(|error: PatternError| Failure::usage(error.to_string()))
+    parsed
+        .collect::<Result<_, _>>()
+        .map_err(|error: PatternError| Failure::usage(error.to_string()))
 }
 
 impl TraceArgs {

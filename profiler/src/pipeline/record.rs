@@ -26,8 +26,8 @@ use super::marks::Marks;
 use super::outputs::{self, Export};
 use super::scope::Scope;
 use super::signals::{Signals, hangup, in_foreground};
-use super::tracer::{TraceRequest, TraceSummary, Tracer};
 use super::targets::{Target, open_targets};
+use super::tracer::{TraceRequest, TraceSummary, Tracer};
 use super::writer::CaptureThread;
 
 /// How often what is due is passed on.
@@ -229,7 +229,10 @@ impl Recording {
         if let Some(trace) = request.trace {
             let words = request.command.as_deref().unwrap_or_default();
             let program = words.first().map(|word| executable(word));
-            let running = command.as_ref().map(StoppedCommand::pid).zip(program.as_deref());
+            let running = command
+                .as_ref()
+                .map(StoppedCommand::pid)
+                .zip(program.as_deref());
             let prepared = Tracer::prepare(trace, &probe.filter, running)?;
             probe.calls = Some(prepared.call_options(probe.buffer_bytes));
             tracer = Some(prepared);
@@ -433,9 +436,7 @@ impl Recording {
         self.samples += samples;
         self.calls += calls;
         // Of these there are few. Forks come before what the child does, whatever buffer they came in.
-        let hits = |event: &&RawEvent| {
-            matches!(event.body, RawBody::Sample(_) | RawBody::Call(_))
-        };
+        let hits = |event: &&RawEvent| matches!(event.body, RawBody::Sample(_) | RawBody::Call(_));
         let mut changes: Vec<&RawEvent> = self.raw.iter().filter(|event| !hits(event)).collect();
         changes.sort_by_key(|event| event.at);
         for event in changes {

@@ -80,6 +80,7 @@ pub struct TargetObject {
 }
 
 /// Opens object files, and shares what that needs.
+#[derive(Debug)]
 pub struct Finder {
     search: Search,
     roots: Roots,

@@ -7,7 +7,9 @@
 //! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
 //! detach (`pipeline`).
 
+pub mod arguments;
 pub mod code;
+pub mod cost;
 mod demangle;
 pub(crate) mod dynamic;
 pub(crate) mod elf;
@@ -15,7 +17,6 @@ mod functions;
 mod markers;
 pub mod object;
 pub mod pattern;
-pub mod arguments;
 pub mod place;
 pub mod safety;
 
@@ -149,15 +150,19 @@ pub enum NoExits {
 }
 
 /// Why a function can't be traced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It has no code of its own: inlined everywhere it is used, or only declared.
+    #[error("it has no code of its own")]
     NoCode,
     /// Its code is not in an executable part of the file.
+    #[error("it is not in an executable part of the file")]
     NotExecutable,
     /// Bytes that are no instructions.
+    #[error("its bytes are no instructions")]
     NotCode,
     /// An instruction on which the kernel refuses probes.
+    #[error("the kernel allows no probe on its instructions")]
     Forbidden,
 }
 

@@ -13,7 +13,8 @@ use super::{MANY, Tracer};
 use crate::error::Failure;
 use crate::model::{BuildId, Pid, TracedKind, Value};
 use crate::probe::now;
-use crate::resolve::{Resolver, Role, TargetObject, TracedProbe};
+use crate::resolve::objects::TargetObject;
+use crate::resolve::{Resolver, Role, TracedProbe};
 use crate::trace::arguments::{Signature, Signatures, exception_class, exception_name};
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Complaint, Coverage};
@@ -103,7 +104,11 @@ impl Tracer {
         for (pid, index) in users {
             if let Some(object) = indexes[index] {
                 let key = if self.shared { Pid(0) } else { pid };
-                self.processes.entry(key).or_default().objects.insert(object);
+                self.processes
+                    .entry(key)
+                    .or_default()
+                    .objects
+                    .insert(object);
             } else if !self.shared {
                 self.processes.entry(pid).or_default();
             }
@@ -112,11 +117,7 @@ impl Tracer {
     }
 
     /// What was asked for and is not there, or is there more often than anybody wants.
-    fn check_choice(
-        &self,
-        complaints: &[Complaint],
-        chosen: usize,
-    ) -> Result<(), Failure> {
+    fn check_choice(&self, complaints: &[Complaint], chosen: usize) -> Result<(), Failure> {
         if chosen == 0 {
             return Err(Failure::failed(match complaints.first() {
                 Some(first) => first.to_string(),
@@ -187,14 +188,21 @@ impl Tracer {
         choice: &Choice,
     ) -> Option<usize> {
         let mut plans: Vec<(Plan, Role)> = Vec::new();
-        let functions = choice.functions.iter().map(|&index| &object.functions()[index]);
+        let functions = choice
+            .functions
+            .iter()
+            .map(|&index| &object.functions()[index]);
         let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
         let mut placer = Placer::new(object, self.place_options(), &self.safety);
         for function in functions.chain(markers) {
             match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
                 Err(refusal) => {
-                    log::warn!("{} in {} is not traced: {refusal}", function.name, target.path);
+                    log::warn!(
+                        "{} in {} is not traced: {refusal}",
+                        function.name,
+                        target.path
+                    );
                 }
             }
         }
@@ -219,7 +227,8 @@ impl Tracer {
         let first = self.probes.len() as u32;
         let at = now();
         for (plan, role) in plans {
-            self.probes.push(ProbeState::new(plan, role, index, &self.costs, at));
+            self.probes
+                .push(ProbeState::new(plan, role, index, &self.costs, at));
         }
         self.objects.push(TracedObject {
             file: Arc::clone(&target.file),
@@ -332,11 +341,13 @@ impl Tracer {
                     FunctionKind::Function => TracedKind::Function,
                     FunctionKind::Marker { .. } => TracedKind::Marker,
                 },
-                entry_offset: (state.plan.entry.offset - function.offset.min(state.plan.entry.offset))
+                entry_offset: (state.plan.entry.offset
+                    - function.offset.min(state.plan.entry.offset))
                     as u32,
                 returns: state.returns(),
                 cost_ns: state.call_ns(),
-                values: values.map(|values| Arc::clone(values) as Arc<dyn CallValues + Send + Sync>),
+                values: values
+                    .map(|values| Arc::clone(values) as Arc<dyn CallValues + Send + Sync>),
                 role: state.role,
                 exception: match state.role {
                     Role::CxxThrow => Some(cxx_type),
@@ -353,16 +364,20 @@ impl Tracer {
         let mut changed = Vec::new();
         for index in 0..self.objects.len() {
             let traced = &self.objects[index];
-            let risky = traced.probes.clone().any(|number| {
-                matches!(self.probes[number as usize].plan.exits, Exits::Uretprobe)
-            });
+            let risky = traced
+                .probes
+                .clone()
+                .any(|number| matches!(self.probes[number as usize].plan.exits, Exits::Uretprobe));
             if !risky {
                 continue;
             }
             let object = match Object::read(&traced.file, traced.debug.as_deref(), &traced.path) {
                 Ok(object) => Some(object),
                 Err(error) => {
-                    log::warn!("{}: {error}; only entries are traced from now on", traced.path);
+                    log::warn!(
+                        "{}: {error}; only entries are traced from now on",
+                        traced.path
+                    );
                     None
                 }
             };
@@ -377,7 +392,9 @@ impl Tracer {
                 let exits = placer
                     .as_mut()
                     .and_then(|placer| placer.plan(&state.plan.function).ok())
-                    .map_or(Exits::None(crate::trace::NoExits::NotWanted), |plan| plan.exits);
+                    .map_or(Exits::None(crate::trace::NoExits::NotWanted), |plan| {
+                        plan.exits
+                    });
                 if exits != state.plan.exits {
                     changed.push((number, exits));
                 }
@@ -456,7 +473,14 @@ fn unwind_class(items: &[u8]) -> String {
 /// Whether a library has the functions that tell of exceptions and jumps.
 fn is_hook_library(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    ["libstdc++", "libgcc_s", "libc++abi", "libunwind", "libc.so", "libc-"]
-        .iter()
-        .any(|stem| name.starts_with(stem))
+    [
+        "libstdc++",
+        "libgcc_s",
+        "libc++abi",
+        "libunwind",
+        "libc.so",
+        "libc-",
+    ]
+    .iter()
+    .any(|stem| name.starts_with(stem))
 }
