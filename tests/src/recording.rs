@@ -166,7 +166,12 @@ impl Sink for Recording {
             }
             Event::Lost(lost) => *self.lost.entry(lost.reason).or_default() += lost.count,
             Event::Mark(mark) => self.marks.push(tables.string(mark.text).to_owned()),
-            Event::Process(_) | Event::Clock(_) => {}
+            Event::Process(_)
+            | Event::Clock(_)
+            | Event::Call(_)
+            | Event::Throw(_)
+            | Event::CallCount(_)
+            | Event::Gap(_) => {}
         }
         Ok(())
     }

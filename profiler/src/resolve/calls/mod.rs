@@ -20,6 +20,8 @@ mod thread;
 
 use std::sync::Arc;
 
+use profiler_common::call::{ITEM_BAD_MEMORY, ItemHead};
+
 pub use probe::{ExceptionName, Role, TracedProbe};
 
 use super::Resolver;
@@ -166,8 +168,8 @@ impl Resolver {
                 self.push_call(&place, hit.probe, depth, CallEdge::Exit(Box::new(exit)));
             }
             RawEdge::Throw => {
-                let (thrower, items) = thrower(call);
-                let name = exception.map(|name| name(items));
+                let (thrower, thrown) = thrower(call);
+                let name = exception.zip(thrown).map(|(name, bytes)| name(bytes));
                 let name = name.filter(|name| !name.is_empty()).map(Arc::from);
                 let (new, kind) = self.calls.shadows.throw(&hit, name, &mut left);
                 self.left(&place, &mut left, None);
@@ -357,21 +359,31 @@ struct Place {
     thread: ThreadId,
 }
 
-/// The return address of what throws, and the items behind it. It is the first item of the record,
-/// unless it was taken off already.
-fn thrower(call: &RawCall) -> (u64, &[u8]) {
-    let items = call.items();
+/// The return address of what throws, and the bytes that name what is thrown. The address is the
+/// first item of the record, unless it was taken off already.
+fn thrower(call: &RawCall) -> (u64, Option<&[u8]>) {
+    let first = item(call.items());
     if call.caller != 0 {
-        return (call.caller, items);
+        return (call.caller, first.map(|(bytes, _)| bytes));
     }
-    match items.split_at_checked(16) {
-        // Status 0, 8 bytes long; and something behind it.
-        Some((first, rest)) if first.starts_with(&[0, 0, 8, 0]) && !rest.is_empty() => {
-            let word = first
-                .last_chunk()
-                .map_or(0, |word| u64::from_ne_bytes(*word));
-            (word, rest)
+    match first.map(|(bytes, rest)| (bytes, item(rest))) {
+        Some((&[a, b, c, d, e, f, g, h], Some((bytes, _)))) => {
+            let address = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+            (address, Some(bytes))
         }
-        _ => (0, items),
+        only => (0, only.map(|(bytes, _)| bytes)),
     }
+}
+
+/// The payload of the first item, if it could be fetched, and what follows.
+fn item(items: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (head, rest) = items.split_at_checked(size_of::<ItemHead>())?;
+    let [low, high, len_low, len_high, ..] = *head else {
+        return None;
+    };
+    let status = u16::from_ne_bytes([low, high]);
+    let len = usize::from(u16::from_ne_bytes([len_low, len_high]));
+    let payload = rest.get(..len)?;
+    let behind = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+    (status != ITEM_BAD_MEMORY).then_some((payload, behind))
 }

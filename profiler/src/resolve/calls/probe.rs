@@ -15,7 +15,8 @@ use crate::trace::CallValues;
 /// Most probes that can be registered; the kernel side has no more.
 const MAX_PROBES: usize = profiler_common::call::MAX_PROBES as usize;
 
-/// Names what is thrown, from the items of the record of a throw (behind the thrower's address).
+/// Names what is thrown, from what its record says of it: for [`Role::CxxThrow`] the mangled name of
+/// its type, for [`Role::UnwindThrow`] the eight bytes of the exception's class.
 pub type ExceptionName = fn(&[u8]) -> String;
 
 /// What a probe is for.
