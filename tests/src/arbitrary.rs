@@ -104,7 +104,7 @@ const ENDS: [StackEnd; 6] = [
     StackEnd::NoStack,
     StackEnd::Unknown,
 ];
-const LOST: [LostReason; 7] = [
+const LOST: [LostReason; 9] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -112,6 +112,20 @@ const LOST: [LostReason; 7] = [
     LostReason::Late,
     LostReason::SlowOutput,
     LostReason::BadRecord,
+    LostReason::CallRingFull,
+    LostReason::Unmatched,
+];
+const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
+const RETURNS: [ReturnMode; 3] = [
+    ReturnMode::None,
+    ReturnMode::Uretprobe,
+    ReturnMode::Instructions,
+];
+const GAPS: [GapReason; 4] = [
+    GapReason::NotYetAttached,
+    GapReason::NoReturns,
+    GapReason::DutyCycle,
+    GapReason::Detached,
 ];
 
 /// How many of each kind an epoch has announced.
@@ -163,15 +177,21 @@ pub fn recording(seed: u64, epochs: usize, events: usize) -> Vec<Batch> {
                 }
             }
             for _ in 0..random.below(events + 1) {
-                let kind = random.below(12);
+                let kind = random.below(13);
                 batch
                     .definitions
                     .push(definition(random, &mut counts, kind));
             }
+            // Calls of a few threads that nest, so that exits meet their entries.
+            let mut open: Vec<Call> = Vec::new();
             for _ in 0..random.below(events + 1) {
                 let step = random.pick(&[0, 1, 1_000, 1_000_000, 1 << 33]);
                 now = u64::min(now + random.below(step + 1) as u64, u64::MAX >> 1);
-                batch.events.push(event(random, &counts, now));
+                let event = match random.below(3) {
+                    0 => nested_call(random, &counts, now, &mut open),
+                    _ => event(random, &counts, now),
+                };
+                batch.events.push(event);
             }
             batches.push(batch);
         }
@@ -296,6 +316,22 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
             };
             Definition::Symbol(one(random, counts.frames), symbol)
         }
+        11 => {
+            let traced = Traced {
+                kind: random.pick(&TRACED),
+                entry_offset: random.any32(),
+                returns: random.pick(&RETURNS),
+                cost_ns: random.any32(),
+                parameters: (0..random.below(4))
+                    .map(|_| Parameter {
+                        name: one(random, counts.strings),
+                        kind: some(random, counts.strings),
+                    })
+                    .collect(),
+                result: some(random, counts.strings),
+            };
+            Definition::Traced(one(random, counts.functions), traced)
+        }
         _ => Definition::Code(Code {
             module: one(random, counts.modules),
             address: random.any(),
@@ -308,7 +344,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
 
 fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
     let at = Timestamp(now);
-    match random.below(12) {
+    match random.below(18) {
         0 => Event::Mark(Mark {
             at,
             text: one(random, counts.strings),
@@ -334,6 +370,40 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
             ]);
             let thread = one(random, counts.threads);
             Event::Process(ProcessEvent { at, thread, change })
+        }
+        4 => Event::Throw(Throw {
+            at,
+            thread: one(random, counts.threads),
+            cpu: Cpu(random.any32()),
+            kind: one(random, counts.strings),
+            thrower: some(random, counts.frames),
+        }),
+        5 => Event::CallCount(CallCount {
+            function: one(random, counts.functions),
+            from: Timestamp(random.any().min(now)),
+            to: at,
+            entries: random.any(),
+            exits: random.any(),
+            lost: random.any(),
+            left_out: random.any(),
+        }),
+        6 => Event::Gap(Gap {
+            from: Timestamp(random.any().min(now)),
+            to: at,
+            function: some(random, counts.functions),
+            process: some(random, counts.processes),
+            reason: random.pick(&GAPS),
+        }),
+        7 | 8 => {
+            let edge = call_edge(random, counts, now);
+            Event::Call(Call {
+                at,
+                thread: one(random, counts.threads),
+                cpu: Cpu(random.below(300) as u32),
+                function: one(random, counts.functions),
+                depth: random.any32(),
+                edge,
+            })
         }
         _ => {
             let cpu = if random.chance(10) {
@@ -364,6 +434,94 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
                 },
                 source: one(random, counts.sources),
             })
+        }
+    }
+}
+
+/// A call that is entered, or one of those that are open and is left.
+fn nested_call(random: &mut Random, counts: &Counts, now: u64, open: &mut Vec<Call>) -> Event {
+    let at = Timestamp(now);
+    if let Some(begun) = open.last().filter(|_| random.chance(2)).cloned() {
+        open.pop();
+        let self_ns = now - begun.at.0;
+        let exit = Exit {
+            began: begun.at,
+            self_ns: if random.chance(2) {
+                self_ns
+            } else {
+                random.any()
+            },
+            how: ExitKind::Return,
+            result: None,
+            whole: None,
+        };
+        let edge = CallEdge::Exit(Box::new(exit));
+        return Event::Call(Call { at, edge, ..begun });
+    }
+    let call = Call {
+        at,
+        thread: ThreadId::from_index(open.len() % 2 % counts.threads),
+        cpu: Cpu(random.below(2) as u32),
+        function: one(random, counts.functions),
+        depth: open.len() as u32 / 2,
+        edge: CallEdge::Enter(None),
+    };
+    open.push(call.clone());
+    Event::Call(call)
+}
+
+fn call_edge(random: &mut Random, counts: &Counts, now: u64) -> CallEdge {
+    match random.below(3) {
+        0 => CallEdge::Enter(random.maybe(values)),
+        1 => CallEdge::Hit(random.maybe(values)),
+        _ => {
+            let kind = some(random, counts.strings);
+            CallEdge::Exit(Box::new(Exit {
+                began: Timestamp(random.any().min(now)),
+                self_ns: random.any(),
+                how: random.pick(&[
+                    ExitKind::Return,
+                    ExitKind::Exception(kind),
+                    ExitKind::Terminated,
+                    ExitKind::Inferred,
+                ]),
+                result: random.maybe(|random| value(random, 0)),
+                whole: random.maybe(values),
+            }))
+        }
+    }
+}
+
+fn values(random: &mut Random) -> Box<[Value]> {
+    (0..random.below(5)).map(|_| value(random, 0)).collect()
+}
+
+/// A value that no writer cuts.
+fn value(random: &mut Random, nesting: u32) -> Value {
+    let name = |random: &mut Random| -> Box<str> {
+        let mut text = random.text();
+        text.truncate(text.floor_char_boundary(200));
+        text.into()
+    };
+    match random.below(if nesting < 2 { 12 } else { 11 }) {
+        0 => Value::Signed(random.any() as i64),
+        1 => Value::Unsigned(random.any()),
+        // A number, since nothing equals what is none.
+        2 => Value::Float(random.any() as f64 / 3.0),
+        3 => Value::Bool(random.chance(2)),
+        4 => Value::Char(random.pick(&['a', '\0', 'ü', '\u{10ffff}'])),
+        5 => Value::Named(name(random), random.any() as i64),
+        6 => Value::Pointer(random.any()),
+        7 => Value::Text(name(random), random.chance(2)),
+        8 => Value::Text("x".repeat(random.below(4096)).into(), false),
+        9 => Value::Unreadable(random.any()),
+        10 => Value::Unavailable,
+        _ => {
+            let parts = (0..random.below(4)).map(|_| {
+                let name = name(random);
+                (name, value(random, nesting + 1))
+            });
+            Value::Struct(parts.collect())
         }
     }
 }

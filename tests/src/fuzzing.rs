@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use profiler::capture::{Reader, TimeRange, replay_into};
 use profiler::export::{self, ExportOptions};
-use profiler::model::{Event, Sink, Tables};
+use profiler::model::{CallEdge, Event, Sink, Tables};
 use profiler::view::info::write_info;
 use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
 
@@ -147,12 +147,34 @@ pub fn mutate(random: &mut Random, keep: usize, bytes: &mut Vec<u8>) {
 
 /// All that an event refers to is there.
 fn check_event(event: &Event, tables: &Tables) {
-    if let Event::Sample(sample) = event {
-        assert!(tables.thread(sample.thread).is_some());
-        assert!(tables.sources.get(sample.source).is_some());
-        for stack in [sample.kernel, sample.user].into_iter().flatten() {
-            assert!(tables.frames_of(Some(stack)).next().is_some());
+    match event {
+        Event::Sample(sample) => {
+            assert!(tables.thread(sample.thread).is_some());
+            assert!(tables.sources.get(sample.source).is_some());
+            for stack in [sample.kernel, sample.user].into_iter().flatten() {
+                assert!(tables.frames_of(Some(stack)).next().is_some());
+            }
         }
+        Event::Call(call) => {
+            assert!(tables.thread(call.thread).is_some());
+            assert!(tables.functions.get(call.function).is_some());
+            if let CallEdge::Enter(Some(values)) = &call.edge {
+                assert!(values.len() <= 64);
+            }
+        }
+        Event::Throw(throw) => {
+            assert!(tables.thread(throw.thread).is_some());
+            let thrower = throw.thrower.map(|frame| tables.frames.get(frame));
+            assert_ne!(thrower, Some(None));
+        }
+        Event::CallCount(count) => assert!(tables.functions.get(count.function).is_some()),
+        Event::Gap(gap) => {
+            let function = gap.function.map(|function| tables.functions.get(function));
+            assert_ne!(function, Some(None));
+            let process = gap.process.map(|process| tables.process(process));
+            assert_ne!(process, Some(None));
+        }
+        Event::Process(_) | Event::Mark(_) | Event::Clock(_) | Event::Lost(_) => {}
     }
 }
 

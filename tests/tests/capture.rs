@@ -67,6 +67,9 @@ fn assert_same_tables(got: &Tables, want: &Tables) {
     assert!(got.stacks.iter().eq(want.stacks.iter()));
     assert!(got.processes().eq(want.processes()));
     assert!(got.threads().eq(want.threads()));
+    for (function, _) in want.functions.iter() {
+        assert_eq!(got.traced(function), want.traced(function));
+    }
     for (frame, _) in want.frames.iter() {
         assert_eq!(got.symbol(frame), want.symbol(frame));
     }
@@ -88,6 +91,13 @@ fn describe(event: &Event, tables: &Tables) -> String {
         let thread = tables.thread(id).unwrap();
         let process = tables.process(thread.process).unwrap();
         (thread.tid, thread.started, process.pid, process.started)
+    };
+    let function = |id| {
+        let function = tables.functions.get(id).unwrap();
+        let module = function.module.and_then(|id| tables.modules.get(id));
+        let module = module.map(|module| tables.string(module.path));
+        let (name, start) = (tables.string(function.name), function.start);
+        format!("{name:?} {start:?} {:?} {module:?}", function.size)
     };
     let stack = |id| {
         let frames = tables.frames_of(id).map(|frame| {
@@ -126,6 +136,60 @@ fn describe(event: &Event, tables: &Tables) -> String {
             format!("{:?} {:?} {name}", change.at, thread(change.thread))
         }
         Event::Mark(mark) => format!("{:?} {:?}", mark.at, tables.string(mark.text)),
+        Event::Call(call) => {
+            let edge = match &call.edge {
+                CallEdge::Exit(exit) => {
+                    let how = match exit.how {
+                        ExitKind::Exception(kind) => {
+                            format!("exception {:?}", kind.map(|kind| tables.string(kind)))
+                        }
+                        other => format!("{other:?}"),
+                    };
+                    let values = (&exit.result, &exit.whole);
+                    format!("{:?} {} {how} {values:?}", exit.began, exit.self_ns)
+                }
+                other => format!("{other:?}"),
+            };
+            format!(
+                "{:?} {:?} {:?} {} {} {edge}",
+                call.at,
+                thread(call.thread),
+                call.cpu,
+                function(call.function),
+                call.depth,
+            )
+        }
+        Event::Throw(throw) => {
+            let thrower = throw.thrower.and_then(|frame| tables.frames.get(frame));
+            let thrower = thrower.map(|frame| (frame.kind, frame.address));
+            let kind = tables.string(throw.kind);
+            let (at, cpu) = (throw.at, throw.cpu);
+            format!(
+                "{at:?} {:?} {cpu:?} {kind:?} {thrower:?}",
+                thread(throw.thread)
+            )
+        }
+        Event::CallCount(count) => format!(
+            "{:?} {:?} {} {} {} {} {}",
+            count.from,
+            count.to,
+            function(count.function),
+            count.entries,
+            count.exits,
+            count.lost,
+            count.left_out
+        ),
+        Event::Gap(gap) => {
+            let process = gap.process.map(|process| {
+                let process = tables.process(process).unwrap();
+                (process.pid, process.started)
+            });
+            let function = gap.function.map(function);
+            format!(
+                "{:?} {:?} {function:?} {process:?} {:?}",
+                gap.from, gap.to, gap.reason
+            )
+        }
         Event::Clock(_) | Event::Lost(_) => format!("{event:?}"),
     }
 }

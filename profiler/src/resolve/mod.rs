@@ -196,6 +196,7 @@ impl Resolver {
             self.turn_epoch(event.at, out);
             self.event(event);
         }
+        self.tell_unmatched(self.last_event.0);
         self.flush(out);
         self.names.send(&self.symbolizer);
     }
@@ -312,8 +313,8 @@ impl Resolver {
                     return;
                 };
                 let kernel = self.kernel_stack(&sample.kernel.bytes);
-                let (user, user_end) =
-                    self.user_stack(sample.pid, &sample.user.bytes, sample.user.end);
+                let user = self.with_real_returns(sample.pid, sample.tid, sample.user.bytes);
+                let (user, user_end) = self.user_stack(sample.pid, &user, sample.user.end);
                 let source = self.source(sample.source);
                 self.push(Event::Sample(Sample {
                     at,
@@ -327,10 +328,13 @@ impl Resolver {
                     source,
                 }));
             }
-            RawBody::Call(_) => {}
+            RawBody::Call(call) => self.call(at, event.cpu, &call),
             RawBody::CallCount(count) => self.call_count(at, count),
             RawBody::Gap(gap) => self.gap(at, gap),
             RawBody::Lost(lost) => {
+                if matches!(lost.reason, LostReason::CallRingFull | LostReason::Late) {
+                    self.calls.lost();
+                }
                 if lost.reason == LostReason::SideBand {
                     self.rescan(at);
                 }
@@ -357,9 +361,17 @@ impl Resolver {
                 tid,
                 exec,
                 comm,
-            } => self.named(at, (pid, tid), exec, comm),
+            } => {
+                if exec {
+                    self.end_all_calls(at, event.cpu, pid);
+                }
+                self.named(at, (pid, tid), exec, comm);
+            }
             RawBody::Mmap(mmap) => self.mapped(at, &mmap),
-            RawBody::Exit { pid, tid } => self.exited(at, pid, tid),
+            RawBody::Exit { pid, tid } => {
+                self.end_calls(at, event.cpu, pid, tid);
+                self.exited(at, pid, tid);
+            }
         }
     }
 
@@ -535,6 +547,10 @@ impl Resolver {
             .collect();
         self.files.retain(|key| mapped.contains(key));
         let processes = &self.processes;
+        self.calls.retain(|pid, tid| {
+            let thread = processes.thread(tid);
+            thread.is_some_and(|thread| thread.pid == pid && !thread.exited)
+        });
         self.live_roots
             .retain(|&pid, _| processes.get(pid).is_some());
         self.execs.retain(|_, execs| {

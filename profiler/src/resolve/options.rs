@@ -115,6 +115,8 @@ pub struct ResolveCounters {
     pub queue_full: u64,
     /// How often /proc was read again because process events were lost.
     pub rescans: u64,
+    /// Entries of traced functions that are not shown, because too many calls were open.
+    pub calls_too_deep: u64,
     /// Epochs begun.
     pub epochs: u64,
     /// Whether the kernel hides its addresses, so that its functions have no names

@@ -19,7 +19,7 @@ use super::files::{MappedFile, TargetFile};
 use super::kernel::{Kernel, KernelFiles};
 use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::symbolize::{Answer, FunctionInfo};
-use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, UnknownReason};
+use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, Tid, UnknownReason};
 use crate::trace::elf::read_up_to;
 
 /// Most stacks that are remembered.
@@ -31,6 +31,12 @@ const MAX_KERNEL_WAITING: usize = 10_000;
 /// The kernel's mappings have no generation; those of processes start at 1.
 const KERNEL: u64 = 0;
 
+/// Where the kernel puts the page that probed calls return to, unless something else is there: the
+/// last one of a process's memory (x86-64).
+const UPROBES_PAGE: u64 = 0x7fff_ffff_e000;
+/// The part of it that calls return to; behind it are instructions that are executed out of line.
+const TRAMPOLINE_BYTES: u64 = 128;
+
 /// What a stack's bytes mean.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
@@ -40,6 +46,55 @@ pub(super) struct Found {
 }
 
 impl Resolver {
+    /// The stack with the real return addresses where the kernel has put its trampoline, because a
+    /// traced function is to be caught when it returns. One that is not known is left out, as is an
+    /// instruction executed out of line.
+    pub(super) fn with_real_returns(&self, pid: Pid, tid: Tid, bytes: Bytes) -> Bytes {
+        if !self.calls.is_used() {
+            return bytes;
+        }
+        let Some(process) = self.processes.get(pid) else {
+            return bytes;
+        };
+        let words = || {
+            bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|word| u64::from_ne_bytes(*word))
+        };
+        let is_kernels = |address: u64| match process.mappings.find(address) {
+            Some(range) => &*range.module.path == "[uprobes]",
+            None => address & !0xfff == UPROBES_PAGE,
+        };
+        // Calls return to the beginning of the page.
+        let is_trampoline = |address: u64| address & 0xfff == 0 && is_kernels(address);
+        if !words().next().is_some_and(is_kernels) && !words().any(is_trampoline) {
+            return bytes;
+        }
+        let mut returns = self.calls.pending_returns(tid).into_iter();
+        let mut real = Vec::with_capacity(bytes.len());
+        for (depth, word) in words().enumerate() {
+            let word = if depth == 0 && is_kernels(word) {
+                if word & 0xfff >= TRAMPOLINE_BYTES {
+                    continue;
+                }
+                returns.next().unwrap_or(0)
+            } else if depth > 0 && is_trampoline(word) {
+                returns.next().unwrap_or(0)
+            } else {
+                word
+            };
+            if word == 0 {
+                continue;
+            }
+            // A caller in the place of the leaf is looked up inside of its call, too.
+            let became_leaf = depth > 0 && real.is_empty();
+            real.extend((word - u64::from(became_leaf)).to_ne_bytes());
+        }
+        real.into()
+    }
+
     /// The user stack of a sample, and why it ended: `end` unless the walk left the code before.
     ///
     /// Code built without frame pointers uses the register for something else, and a walk that
@@ -163,7 +218,13 @@ impl Resolver {
         self.stacks.insert(key, found);
     }
 
-    fn user_frame(&mut self, pid: Pid, range: &CodeRange, address: u64, leaf: bool) -> FrameId {
+    pub(super) fn user_frame(
+        &mut self,
+        pid: Pid,
+        range: &CodeRange,
+        address: u64,
+        leaf: bool,
+    ) -> FrameId {
         let module = &range.module;
         let at = match module.kind {
             ModuleKind::Jit | ModuleKind::Unknown => address,

@@ -15,7 +15,8 @@ use crate::trace::CallValues;
 /// Most probes that can be registered; the kernel side has no more.
 const MAX_PROBES: usize = profiler_common::call::MAX_PROBES as usize;
 
-/// Names what is thrown, from the items of the record of a throw (behind the thrower's address).
+/// Names what is thrown, from what its record says of it: for [`Role::CxxThrow`] the mangled name of
+/// its type, for [`Role::UnwindThrow`] the eight bytes of the exception's class.
 pub type ExceptionName = fn(&[u8]) -> String;
 
 /// What a probe is for.
@@ -75,6 +76,8 @@ pub(super) struct Probe {
     module: CodeModule,
     /// Epoch and id under which its function was announced.
     function: Option<(u32, FunctionId)>,
+    /// An exception goes on from here after cleaning up; it is not caught.
+    pub(super) resumes: bool,
 }
 
 /// All registered probes, by index.
@@ -82,6 +85,17 @@ pub(super) struct Probe {
 pub(super) struct Probes(Vec<Option<Box<Probe>>>);
 
 impl Probes {
+    /// A probe.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Probe> {
+        self.0.get(index as usize)?.as_deref()
+    }
+
+    /// Whether nothing is registered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn set(&mut self, index: u32, probe: Probe) {
         let index = index as usize;
         if index >= MAX_PROBES {
@@ -108,10 +122,12 @@ impl Resolver {
             elf: None,
             jit: None,
         };
+        let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");
         let registered = Probe {
             traced,
             module,
             function: None,
+            resumes,
         };
         self.calls.probes.set(probe, registered);
     }
