@@ -7,7 +7,7 @@
 //! Call records have no length of their own: the ring buffer knows it. They travel in rings of their
 //! own, apart from samples. Times are nanoseconds of CLOCK_MONOTONIC.
 //!
-//! A probe is named by a cookie, which the kernel hands to the program: [`cookie`].
+//! A probe is named by a cookie, which the kernel hands to the program: [`Cookie`].
 
 /// Most traced functions of one session; ids of probes are below this.
 pub const MAX_PROBES: u32 = 1 << 17;
@@ -26,7 +26,7 @@ pub struct CallHead {
     pub at_ns: u64,
     /// Where the return address of this call lies on the stack: the same number at the entry and at
     /// every exit of one call. For Go, relative to the goroutine's stack (which can move): bytes
-    /// below its upper end.
+    /// below its upper end, so that deeper calls have greater numbers.
     pub sp: u64,
     /// Process id (the kernel's tgid), in the initial namespace.
     pub tgid: u32,
@@ -35,8 +35,8 @@ pub struct CallHead {
     /// Probe in the lower 24 bits (an index given at attach time), edge (`EDGE_*`) in the next 4,
     /// flags (`CALL_*`) in the upper 4.
     pub what: u32,
-    /// Which of the process's stacks: 0 for the thread's own, else a goroutine (the middle 32 bits
-    /// of its address, never 0).
+    /// Which of the process's stacks: 0 for the thread's own, else a goroutine (bits 4 to 35 of its
+    /// address, never 0).
     pub stack: u32,
 }
 
@@ -46,14 +46,17 @@ pub const EDGE_ENTER: u32 = 0;
 pub const EDGE_EXIT: u32 = 1;
 /// The place was passed; no exit is watched (functions traced at entry only, USDT markers).
 pub const EDGE_HIT: u32 = 2;
-/// An exception is thrown, a panic begins. The items say what: see `docs/formats`.
+/// An exception is thrown, a panic begins. The first item is a word, the return address, so in the
+/// code that throws. The second is, with [`PROBE_CXX`], a string, the mangled name of the type; else
+/// 8 bytes of memory, the exception class that `_Unwind_RaiseException` was given.
 pub const EDGE_THROW: u32 = 3;
 /// An exception has landed: frames below `sp` are gone.
 pub const EDGE_LAND: u32 = 4;
 /// longjmp or the like is called: the next event of the thread shows how far it went.
 pub const EDGE_JUMP: u32 = 5;
 /// A whole call that lasted long enough, sent at its exit because a least duration was asked for.
-/// The first item is a word: when it was entered.
+/// The first item is a word: when it was entered. With [`CALL_HAS_CALLER`], the return address is the
+/// second.
 pub const EDGE_WHOLE: u32 = 6;
 
 /// Before this record, others of this processor found no room in the ring buffer.
@@ -200,21 +203,56 @@ pub struct CallCpu {
 /// [`MAX_PROBES`].
 pub const COOKIE_PLACE: u64 = 0x5a5a_a5a5_5aff_ffa5;
 
-/// The cookie of a probe's site: `probe` below [`MAX_PROBES`], an `EDGE_*`, the generation of its
-/// link, and how far below the stack pointer's value at the site the return address lies (0 at an
-/// entry or a return instruction; -8 behind a return).
-pub const fn cookie(probe: u32, edge: u32, generation: u8, sp_adjust: i16) -> u64 {
-    probe as u64 | (edge as u64) << 24 | (generation as u64) << 32 | (sp_adjust as u16 as u64) << 48
+/// What a cookie says: it is given with a place and comes with each of its hits.
+///
+/// | bits | what |
+/// |---|---|
+/// | 0-23 | probe |
+/// | 24-27 | edge |
+/// | 28 | behind a return |
+/// | 32-39 | generation |
+/// | 40-63 | process |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Index of the probe, below [`MAX_PROBES`].
+    pub probe: u32,
+    /// An `EDGE_*`.
+    pub edge: u32,
+    /// Hits count only while the probe is set to the same one.
+    pub generation: u8,
+    /// The hit comes when the function has returned: the return address lies below the stack
+    /// pointer, not at it.
+    pub behind_return: bool,
+    /// The only process (the kernel's tgid) whose hits count; 0: those of all. Needed even where the
+    /// kernel is told the process: if anybody else has a probe at the same place in another process,
+    /// its hits come here as well.
+    pub tgid: u32,
 }
 
-/// The parts of a cookie: probe, edge, generation and the distance to the return address.
-pub const fn cookie_parts(cookie: u64) -> (u32, u32, u8, i16) {
-    (
-        cookie as u32 & 0xff_ffff,
-        (cookie >> 24) as u32 & 0xf,
-        (cookie >> 32) as u8,
-        (cookie >> 48) as i16,
-    )
+/// The kernel gives no process ids above this (`PID_MAX_LIMIT`).
+pub const MAX_PID: u32 = 1 << 22;
+
+impl Cookie {
+    /// As a number.
+    pub const fn to_bits(self) -> u64 {
+        self.probe as u64
+            | (self.edge as u64) << 24
+            | (self.behind_return as u64) << 28
+            | (self.generation as u64) << 32
+            | (self.tgid as u64) << 40
+    }
+
+    /// From a number that [`Cookie::to_bits`] gave.
+    #[inline(always)]
+    pub const fn from_bits(bits: u64) -> Cookie {
+        Cookie {
+            probe: bits as u32 & 0xff_ffff,
+            edge: (bits >> 24) as u32 & 0xf,
+            generation: (bits >> 32) as u8,
+            behind_return: bits >> 28 & 1 != 0,
+            tgid: (bits >> 40) as u32,
+        }
+    }
 }
 
 const _: () = assert!(size_of::<CallHead>() == 32);
@@ -224,8 +262,32 @@ const _: () = assert!(size_of::<ProbeControl>() == 8);
 const _: () = assert!(size_of::<CallCounters>() == 32);
 const _: () = assert!(size_of::<CallCpu>() == 16);
 const _: () = assert!(MAX_PROBES <= 1 << 24);
-const _: () = assert!(cookie_parts(COOKIE_PLACE).0 >= MAX_PROBES);
-const _: () = {
-    let (probe, edge, generation, adjust) = cookie_parts(cookie(70_000, EDGE_WHOLE, 200, -8));
-    assert!(probe == 70_000 && edge == EDGE_WHOLE && generation == 200 && adjust == -8);
-};
+const _: () = assert!(Cookie::from_bits(COOKIE_PLACE).probe >= MAX_PROBES);
+const _: () = assert!(MAX_PID <= 1 << 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_keep_what_they_say() {
+        for cookie in [
+            Cookie {
+                probe: MAX_PROBES - 1,
+                edge: EDGE_WHOLE,
+                generation: 255,
+                behind_return: true,
+                tgid: MAX_PID,
+            },
+            Cookie {
+                probe: 0,
+                edge: EDGE_ENTER,
+                generation: 0,
+                behind_return: false,
+                tgid: 0,
+            },
+        ] {
+            assert_eq!(Cookie::from_bits(cookie.to_bits()), cookie);
+        }
+    }
+}

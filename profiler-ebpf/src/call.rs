@@ -16,18 +16,60 @@ use aya_ebpf::{
     },
 };
 use profiler_common::call::{
-    CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCounters, CallCpu, CallHead, EDGE_ENTER,
-    EDGE_EXIT, EDGE_HIT, ITEM_BAD_MEMORY, ITEM_OK, ItemHead, PROBE_GO, PROBE_OFF, ProbeControl,
-    cookie_parts,
+    CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
+    EDGE_EXIT, EDGE_HIT, EDGE_THROW, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK, ItemHead, PROBE_FETCHES,
+    PROBE_GO, PROBE_OFF, ProbeControl,
 };
 
 use crate::{
-    emit, filter,
-    maps::{CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FILTER, PROBES},
+    emit, fetch, filter, limit,
+    maps::{
+        CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FETCHES, CALL_FILTER, CALL_LIMITS,
+        PROBES,
+    },
 };
 
 /// Where `stack.hi` is in Go's `runtime.g`, in all its versions.
 const GO_STACK_HI: u64 = 8;
+
+/// A hit on its way to a record.
+#[repr(C)]
+pub struct Hit {
+    /// The record's head.
+    pub head: CallHead,
+    /// Index of the probe.
+    pub probe: u32,
+    /// An `EDGE_*`.
+    pub edge: u32,
+    /// `PROBE_*`.
+    pub flags: u32,
+    /// Not 0: `caller` is known.
+    pub callers: u32,
+    /// For a whole call: when it was entered.
+    pub began_ns: u64,
+    /// For a whole call: its return address.
+    pub caller: u64,
+    /// Address of the return address.
+    pub sp: u64,
+}
+
+impl Hit {
+    /// Whether the record begins with the return address, which is on the stack.
+    #[inline(always)]
+    pub fn wants_caller(&self) -> bool {
+        CALL_CALLERS.load() != 0 && (self.edge == EDGE_ENTER || self.edge == EDGE_HIT)
+    }
+}
+
+/// What limits say of a hit.
+pub enum Verdict {
+    /// It is to be recorded.
+    Send,
+    /// Its call is left out of the recording, and counted as such.
+    LeaveOut,
+    /// It makes no record, and is not to be counted either: its call was or will be.
+    Nothing,
+}
 
 /// A record with one item that is a word.
 #[repr(C)]
@@ -40,7 +82,8 @@ struct WordRecord {
 /// A probe was hit.
 #[inline(always)]
 pub fn on_hit(ctx: *mut c_void) -> u32 {
-    let (probe, edge, generation, adjust) = cookie_parts(cookie(ctx));
+    let cookie = Cookie::from_bits(cookie(ctx));
+    let Cookie { probe, edge, .. } = cookie;
     let Some(control) = PROBES.get_ptr(probe) else {
         return 0;
     };
@@ -48,12 +91,12 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     // its flags belong together.
     let control: ProbeControl =
         unsafe { core::mem::transmute(control.cast::<u64>().read_volatile()) };
-    if control.generation != generation || control.flags & PROBE_OFF != 0 {
+    if control.generation != cookie.generation || control.flags & PROBE_OFF != 0 {
         return 0;
     }
     let ids = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((ids >> 32) as u32, ids as u32);
-    if !filter::admits(CALL_FILTER.load(), tgid, tid) {
+    if cookie.tgid != 0 && cookie.tgid != tgid || !filter::admits(CALL_FILTER.load(), tgid, tid) {
         return 0;
     }
     let Some(counts) = CALL_COUNTS.get_ptr_mut(probe) else {
@@ -69,23 +112,48 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     }
     let regs = ctx.cast::<pt_regs>();
     // SAFETY: the context of a program of the kprobe type; the verifier checks the field.
-    let sp = unsafe { (*regs).rsp }.wrapping_add_signed(adjust.into());
-    let mut head = CallHead {
-        at_ns: 0,
+    let mut sp = unsafe { (*regs).rsp };
+    if cookie.behind_return {
+        sp = sp.wrapping_sub(8);
+    }
+    let mut hit = Hit {
+        head: CallHead {
+            at_ns: 0,
+            sp,
+            tgid,
+            tid,
+            what: probe | edge << 24,
+            stack: 0,
+        },
+        probe,
+        edge,
+        flags: control.flags.into(),
+        callers: 0,
+        began_ns: 0,
+        caller: 0,
         sp,
-        tgid,
-        tid,
-        what: probe | edge << 24,
-        stack: 0,
     };
     if control.flags & PROBE_GO != 0 {
         // SAFETY: as above.
-        place_on_goroutine(&mut head, unsafe { (*regs).r14 });
+        place_on_goroutine(&mut hit.head, unsafe { (*regs).r14 });
     }
-    // SAFETY: the helper takes no pointers. As late as possible at an entry, but before what is
-    // fetched: reading it takes time.
-    head.at_ns = unsafe { bpf_ktime_get_ns() };
-    send(head, edge, counts, sp);
+    // SAFETY: the helper takes no pointers. Before anything is fetched, which takes time.
+    hit.head.at_ns = unsafe { bpf_ktime_get_ns() };
+    if CALL_LIMITS.load() != 0 {
+        match limit::apply(&mut hit) {
+            Verdict::Send => {}
+            Verdict::LeaveOut => {
+                // SAFETY: as above.
+                unsafe { add(&raw mut (*counts).left_out) };
+                return 0;
+            }
+            Verdict::Nothing => return 0,
+        }
+    }
+    if send(ctx, &mut hit).is_err() {
+        // SAFETY: as above.
+        unsafe { add(&raw mut (*counts).lost) };
+    }
     0
 }
 
@@ -121,47 +189,65 @@ pub fn read_word(address: u64) -> Option<u64> {
     unsafe { bpf_probe_read_user(address as *const u64) }.ok()
 }
 
+/// Sends the record of a hit, which tells as well if others were lost before.
 #[inline(always)]
-fn send(mut head: CallHead, edge: u32, counts: *mut CallCounters, sp: u64) {
-    let Some(cpu) = CALL_CPU.get_ptr_mut(0) else {
-        return;
-    };
+fn send(ctx: *mut c_void, hit: &mut Hit) -> Result<(), emit::Full> {
+    let cpu = CALL_CPU.get_ptr_mut(0).ok_or(emit::Full)?;
     // SAFETY: this processor's own slot, which the lookup returned.
     let (lost, told) = unsafe { load_losses(cpu) };
     if lost != told {
-        head.what |= CALL_AFTER_LOSS << 28;
+        hit.head.what |= CALL_AFTER_LOSS << 28;
     }
-    let sent = if CALL_CALLERS.load() != 0 && (edge == EDGE_ENTER || edge == EDGE_HIT) {
-        head.what |= CALL_HAS_CALLER << 28;
-        let mut record = with_word(head, sp);
-        // SAFETY: a record on this program's stack.
-        unsafe {
-            emit::emit_call(
-                (&raw mut record).cast(),
-                const { size_of::<WordRecord>() as u64 },
-            )
-        }
+    let wants_items = hit.edge == EDGE_THROW
+        || hit.edge == EDGE_WHOLE
+        || CALL_FETCHES.load() != 0 && hit.flags & u32::from(PROBE_FETCHES) != 0;
+    let sent = if wants_items {
+        fetch::send(ctx, hit)
     } else {
-        // SAFETY: as above.
-        unsafe {
-            emit::emit_call(
-                (&raw mut head).cast(),
-                const { size_of::<CallHead>() as u64 },
-            )
-        }
+        send_head(hit)
     };
-    // SAFETY: slots of this processor, which lookups returned, changed atomically.
+    // SAFETY: this processor's own slot, which the lookup returned.
     unsafe {
         match sent {
             // Not simply cleared: another thread may have lost a record meanwhile.
             Ok(()) if lost != told => (&raw mut (*cpu).told).write_volatile(lost),
             Ok(()) => {}
-            Err(emit::Full) => {
-                add(&raw mut (*cpu).lost);
-                add(&raw mut (*counts).lost);
-            }
+            Err(emit::Full) => add(&raw mut (*cpu).lost),
         }
     }
+    sent
+}
+
+/// Sends a hit without items, but for the caller if that is wanted.
+#[inline(always)]
+pub fn send_head(hit: &mut Hit) -> Result<(), emit::Full> {
+    if hit.wants_caller() {
+        hit.head.what |= CALL_HAS_CALLER << 28;
+        let mut record = with_word(hit.head, hit.sp);
+        const BYTES: u64 = size_of::<WordRecord>() as u64;
+        // SAFETY: a record on this program's stack.
+        return unsafe { emit::emit_call((&raw mut record).cast(), BYTES) };
+    }
+    const BYTES: u64 = size_of::<CallHead>() as u64;
+    // SAFETY: as above.
+    unsafe { emit::emit_call((&raw mut hit.head).cast(), BYTES) }
+}
+
+/// Sends a whole call with nothing but when it was entered.
+#[inline(always)]
+pub fn send_whole(hit: &Hit) -> Result<(), emit::Full> {
+    let mut record = WordRecord {
+        head: hit.head,
+        item: ItemHead {
+            status: ITEM_OK,
+            len: 8,
+            reserved: 0,
+        },
+        word: hit.began_ns,
+    };
+    const BYTES: u64 = size_of::<WordRecord>() as u64;
+    // SAFETY: a record on this program's stack.
+    unsafe { emit::emit_call((&raw mut record).cast(), BYTES) }
 }
 
 /// A record with the word of user memory at `address`.

@@ -15,7 +15,11 @@ mod call;
 #[cfg(target_arch = "bpf")]
 mod emit;
 #[cfg(target_arch = "bpf")]
+mod fetch;
+#[cfg(target_arch = "bpf")]
 mod filter;
+#[cfg(target_arch = "bpf")]
+mod limit;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]

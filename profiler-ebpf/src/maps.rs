@@ -6,12 +6,12 @@
 
 use aya_ebpf::{
     Global,
-    btf_maps::{Array, ArrayOfMaps, CgroupArray, HashMap, PerCpuArray, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, CgroupArray, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use profiler_common::{
     COMM_LEN,
-    call::{CallCounters, CallCpu, ProbeControl},
+    call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     control::{Counters, MAX_CGROUPS, MAX_SOURCES},
 };
 
@@ -115,6 +115,105 @@ pub static CALL_COUNTS: PerCpuArray<CallCounters, 1> = PerCpuArray::new();
 /// What became of the records of calls of each processor.
 #[btf_map]
 pub static CALL_CPU: PerCpuArray<CallCpu, 1> = PerCpuArray::new();
+
+/// What each probe fetches.
+#[btf_map]
+pub static FETCHES: Array<[Fetch; MAX_FETCHES], 1> = Array::new();
+
+/// How many threads may be at work on records with items at a time, on one processor.
+pub const ITEM_SLOTS: u32 = 4;
+
+/// Bytes in which an item can begin, a power of two. The longest record takes 2,256.
+pub const ITEM_BYTES: usize = 4096;
+
+/// Where a record with items is put together.
+#[repr(C)]
+pub struct ItemScratch {
+    /// How many threads claim it; it belongs to the one that finds 1 after adding itself.
+    pub users: u64,
+    /// Where the next item begins.
+    pub at: u64,
+    /// The previous item's word.
+    pub word: u64,
+    /// Registers by `REGISTER_*`.
+    pub registers: [u64; 16],
+    /// The record; behind its mask there is room for the longest item.
+    pub record: [u8; ITEM_BYTES + 1024],
+}
+
+/// Workspaces for records with items. Unlike the sampler, uprobes can be preempted, so these are
+/// claimed atomically.
+#[btf_map]
+pub static ITEM_SCRATCH: PerCpuArray<ItemScratch, { ITEM_SLOTS as usize }> = PerCpuArray::new();
+
+/// Most calls of a thread that limits can follow at a time.
+pub const STACK_CALLS: usize = 64;
+
+/// A call that has been entered and not left.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OpenCall {
+    /// Where its return address lies; the call it is in has a greater one.
+    pub position: u64,
+    /// When it was entered.
+    pub entered_at_ns: u64,
+    /// Its return address; 0 if not wanted.
+    pub caller: u64,
+    /// Index of its probe.
+    pub probe: u64,
+}
+
+/// The calls of a thread or goroutine, outermost first.
+#[repr(C)]
+pub struct OpenCalls {
+    /// How many there are.
+    pub depth: u64,
+    /// The calls.
+    pub calls: [OpenCall; STACK_CALLS],
+}
+
+/// Open calls of threads and goroutines, for limits on depth, duration and rate. The key is the
+/// thread id, or the process id and which of its stacks it is. What was not used for longest makes
+/// room: its exits are then not recorded.
+#[btf_map]
+pub static OPEN_CALLS: LruHashMap<u64, OpenCalls, 1> = LruHashMap::new();
+
+/// An empty value of `OPEN_CALLS`, which is too large for a program's stack.
+#[btf_map]
+pub static NO_CALLS: Array<OpenCalls, 1> = Array::new();
+
+/// How many calls of a probe have been let through in a second.
+#[repr(C)]
+pub struct RateWindow {
+    /// Which second.
+    pub second: u64,
+    /// How many.
+    pub calls: u64,
+}
+
+/// For a limit on the rate: each probe's current second.
+#[btf_map]
+pub static CALL_RATES: PerCpuArray<RateWindow, 1> = PerCpuArray::new();
+
+/// Not 0: probes may fetch values.
+#[unsafe(no_mangle)]
+pub static CALL_FETCHES: Global<u8> = Global::new(0);
+
+/// Not 0: there is a limit on depth, duration or rate.
+#[unsafe(no_mangle)]
+pub static CALL_LIMITS: Global<u8> = Global::new(0);
+
+/// Shorter calls are left out; 0: none.
+#[unsafe(no_mangle)]
+pub static CALL_MIN_DURATION_NS: Global<u64> = Global::new(0);
+
+/// Calls in more traced calls than this are left out; 0: none.
+#[unsafe(no_mangle)]
+pub static CALL_MAX_DEPTH: Global<u32> = Global::new(0);
+
+/// Most calls of a probe per second and processor; 0: all.
+#[unsafe(no_mangle)]
+pub static CALL_MAX_RATE: Global<u32> = Global::new(0);
 
 /// `FILTER_*` bits that hits are checked for: fewer than `FILTER` where links name the process.
 #[unsafe(no_mangle)]

@@ -18,13 +18,17 @@ use std::{
 
 use profiler::{
     model::{
-        Pid,
+        LostReason, Pid,
         raw::{RawBody, RawCall, RawEdge, RawEvent},
     },
     probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions},
     target::Filter,
 };
-use profiler_common::call::{CallCounters, EDGE_ENTER, EDGE_EXIT, ProbeControl};
+use profiler_common::call::{
+    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, FETCH_COUNTED, FETCH_MEMORY, FETCH_STRING,
+    FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, ProbeControl,
+    REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI, REGISTER_RSP,
+};
 
 /// Whether the test can run; says so if not.
 fn privileged(name: &str) -> bool {
@@ -52,6 +56,8 @@ mod code {
         // Returns its first argument.
         ".globl calls_values; calls_values: push rbp; mov rax, rdi; pop rbp",
         ".globl calls_values_ret; calls_values_ret: ret",
+        // Never executed: the kernel allows no probe on it.
+        ".globl calls_forbidden; calls_forbidden: lock add dword ptr [rax], 1; ret",
     );
 
     unsafe extern "C" {
@@ -61,10 +67,11 @@ mod code {
         static calls_nest_ret: u8;
         pub(super) fn calls_values(a: u64, b: *const u8, c: *const u8, d: u64) -> u64;
         static calls_values_ret: u8;
+        static calls_forbidden: u8;
     }
 
     /// Names and addresses.
-    pub(super) fn addresses() -> [(&'static str, u64); 6] {
+    pub(super) fn addresses() -> [(&'static str, u64); 7] {
         [
             ("leaf", calls_leaf as *const () as u64),
             ("leaf_ret", &raw const calls_leaf_ret as u64),
@@ -72,6 +79,7 @@ mod code {
             ("nest_ret", &raw const calls_nest_ret as u64),
             ("values", calls_values as *const () as u64),
             ("values_ret", &raw const calls_values_ret as u64),
+            ("forbidden", &raw const calls_forbidden as u64),
         ]
     }
 
@@ -360,4 +368,397 @@ fn every_entry_and_exit_is_counted_and_recorded() {
     assert_eq!(entries + exits + count.lost, 2_000_000);
     println!("{entries} entries, {exits} exits, {} lost", count.lost);
     assert_eq!(counts(&mut probe), BTreeMap::new(), "nothing has changed");
+}
+
+#[test]
+fn nesting_is_seen_by_where_return_addresses_lie() {
+    if !privileged("nesting_is_seen_by_where_return_addresses_lie") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let options = CallOptions {
+        callers: true,
+        ..CALLS
+    };
+    let mut probe = attach(options, Filter::default());
+    probe.set_probe(0, ON, &[]).unwrap();
+    // By its return instruction, and by a return probe.
+    for at_return in [false, true] {
+        let exit = if at_return { "nest" } else { "nest_ret" };
+        let sites = [
+            workload.site("nest", 0, EDGE_ENTER),
+            CallSite {
+                return_probe: at_return,
+                ..workload.site(exit, 0, EDGE_EXIT)
+            },
+        ];
+        let link = link(&mut probe, &workload, &sites);
+        workload.run("nest 9");
+        let mut events = Vec::new();
+        probe.drain(&mut events);
+        events.sort_by_key(|event| event.at);
+        let calls: Vec<&RawCall> = calls(&events).collect();
+        let edges: Vec<RawEdge> = calls.iter().map(|call| call.edge).collect();
+        assert_eq!(edges[..10], [RawEdge::Enter; 10]);
+        assert_eq!(edges[10..], [RawEdge::Exit; 10]);
+        let places: Vec<u64> = calls.iter().map(|call| call.sp).collect();
+        assert!(places[..10].is_sorted_by(|outer, inner| outer > inner));
+        let left: Vec<u64> = places[10..].iter().rev().copied().collect();
+        assert_eq!(places[..10], left);
+        // All but the outermost are called from the same place within.
+        let (nest, nest_ret) = (workload.labels["nest"].0, workload.labels["nest_ret"].0);
+        let callers: Vec<u64> = calls[1..10]
+            .iter()
+            .map(|call| call.caller.unwrap())
+            .collect();
+        if !at_return {
+            assert!((nest..nest_ret).contains(&callers[0]), "{callers:x?}");
+        }
+        assert!(callers.iter().all(|caller| *caller == callers[0]));
+        assert!(calls[10..].iter().all(|call| call.caller.is_none()));
+        probe.detach_calls(link);
+    }
+}
+
+#[test]
+fn values_are_fetched_and_bad_pointers_are_said() {
+    if !privileged("values_are_fetched_and_bad_pointers_are_said") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let options = CallOptions {
+        fetches: true,
+        ..CALLS
+    };
+    let mut probe = attach(options, Filter::default());
+    let control = ProbeControl {
+        flags: PROBE_FETCHES,
+        ..ON
+    };
+    let fetch = |kind, register, size| Fetch {
+        kind,
+        register,
+        size,
+        ..Fetch::default()
+    };
+    let at_exit = Fetch {
+        at_exit: 1,
+        ..fetch(FETCH_WORD, REGISTER_RAX, 0)
+    };
+    // The return address, through the stack pointer; what is around the second argument's text.
+    let stack_word = Fetch {
+        derefs: 1,
+        ..fetch(FETCH_WORD, REGISTER_RSP, 0)
+    };
+    let offset = Fetch {
+        offsets: [2, 0, 0],
+        ..fetch(FETCH_MEMORY, REGISTER_RSI, 6)
+    };
+    let fetches = [
+        fetch(FETCH_WORD, REGISTER_RDI, 0),
+        fetch(FETCH_STRING, REGISTER_RSI, 200),
+        fetch(FETCH_STRING, REGISTER_RDX, 8),
+        at_exit,
+        stack_word,
+        offset,
+        fetch(FETCH_WORD, REGISTER_RCX, 0),
+        fetch(FETCH_COUNTED, REGISTER_RSI, 6),
+    ];
+    probe.set_probe(15, control, &fetches).unwrap();
+    let sites = [
+        workload.site("values", 15, EDGE_ENTER),
+        workload.site("values_ret", 15, EDGE_EXIT),
+    ];
+    let _link = link(&mut probe, &workload, &sites);
+    workload.run("values");
+    let mut events = Vec::new();
+    probe.drain(&mut events);
+    events.sort_by_key(|event| event.at);
+    let calls: Vec<Vec<(u16, Vec<u8>)>> = calls(&events).map(items).collect();
+    let word = |value: u64| (ITEM_OK, value.to_ne_bytes().to_vec());
+    let text = &TEXT[..TEXT.len() - 1];
+    let [first, first_exit, second, second_exit] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!(first[0], word(7));
+    assert_eq!(first[1], (ITEM_OK, text.to_vec()));
+    assert_eq!(first[2], (ITEM_BAD_MEMORY, 16_u64.to_ne_bytes().to_vec()));
+    assert_eq!(first[3].0, ITEM_OK);
+    assert_ne!(first[3].1, [0; 8], "a return address");
+    assert_eq!(first[4], (ITEM_OK, text[2..8].to_vec()));
+    assert_eq!(first[5], word(99));
+    assert_eq!(first[6], (ITEM_CUT, text[..6].to_vec()));
+    assert_eq!(first.len(), 7);
+    assert_eq!(first_exit[..], [word(7)]);
+    assert_eq!(second[1], (ITEM_CUT, vec![b'x'; 200]));
+    assert_eq!(second[2], (ITEM_CUT, text[..8].to_vec()));
+    assert_eq!(second[6], (ITEM_OK, vec![b'x'; 5]));
+    assert_eq!(second_exit[..], [word(8)]);
+}
+
+/// Status and payload of each item.
+fn items(call: &RawCall) -> Vec<(u16, Vec<u8>)> {
+    let mut rest = &call.items[..];
+    let mut items = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u16::from_ne_bytes([rest[at], rest[at + 1]]);
+        let (status, len) = (number(0), usize::from(number(2)));
+        items.push((status, rest[8..8 + len].to_vec()));
+        rest = &rest[8 + len.next_multiple_of(8)..];
+    }
+    items
+}
+
+#[test]
+fn limits_leave_calls_out_whole() {
+    if !privileged("limits_leave_calls_out_whole") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let mut run = |options: CallOptions, command: &str, probe_name: &str| {
+        let mut probe = attach(options, Filter::default());
+        probe.set_probe(0, ON, &[]).unwrap();
+        let sites = [
+            workload.site(probe_name, 0, EDGE_ENTER),
+            workload.site(&format!("{probe_name}_ret"), 0, EDGE_EXIT),
+        ];
+        let _link = link(&mut probe, &workload, &sites);
+        let events = drain_until_done(&mut probe, &mut workload, command);
+        let count = counts(&mut probe)[&0];
+        let calls: Vec<RawCall> = calls(&events).cloned().collect();
+        assert_eq!(count.lost, 0);
+        (calls, count)
+    };
+    let of = |calls: &[RawCall], edge: RawEdge| -> Vec<(u64, u32)> {
+        let edges = calls.iter().filter(|call| call.edge == edge);
+        let mut places: Vec<_> = edges.map(|call| (call.sp, call.tid.0)).collect();
+        places.sort_unstable();
+        places
+    };
+
+    let deep = CallOptions {
+        max_depth: 3,
+        ..CALLS
+    };
+    let (calls, count) = run(deep, "nest 9", "nest");
+    assert_eq!((count.entries, count.exits, count.left_out), (10, 10, 7));
+    assert_eq!(of(&calls, RawEdge::Enter).len(), 3);
+    assert_eq!(of(&calls, RawEdge::Enter), of(&calls, RawEdge::Exit));
+
+    let rare = CallOptions {
+        max_rate: 5,
+        ..CALLS
+    };
+    let (calls, count) = run(rare, "leaf 5000 2", "leaf");
+    let entered = of(&calls, RawEdge::Enter);
+    assert_eq!((count.entries, count.exits), (10_000, 10_000));
+    assert_eq!(count.left_out, 10_000 - entered.len() as u64);
+    // Each processor's limit, for each second that this may have taken.
+    assert!(
+        entered.len() >= 5 && entered.len() < 200,
+        "{}",
+        entered.len()
+    );
+    assert_eq!(entered, of(&calls, RawEdge::Exit));
+
+    let long = CallOptions {
+        min_duration_ns: 1,
+        callers: true,
+        ..CALLS
+    };
+    let (calls, count) = run(long, "nest 4", "nest");
+    assert_eq!((count.entries, count.exits, count.left_out), (5, 5, 0));
+    assert_eq!(of(&calls, RawEdge::Whole).len(), 5);
+    assert_eq!(calls.len(), 5);
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.began.is_some() && call.caller.is_some())
+    );
+    let never = CallOptions {
+        min_duration_ns: 1 << 40,
+        ..CALLS
+    };
+    let (calls, count) = run(never, "nest 4", "nest");
+    assert_eq!((calls.len(), count.left_out), (0, 5));
+    // Deeper than the kernel side follows: all that is recorded is recorded whole.
+    let (calls, count) = run(
+        CallOptions {
+            max_depth: 1000,
+            ..CALLS
+        },
+        "nest 99",
+        "nest",
+    );
+    assert_eq!((count.entries, count.exits, count.left_out), (100, 100, 36));
+    assert_eq!(of(&calls, RawEdge::Enter), of(&calls, RawEdge::Exit));
+}
+
+#[test]
+fn a_probe_that_moves_between_links_counts_each_call_once() {
+    if !privileged("a_probe_that_moves_between_links_counts_each_call_once") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let mut probe = attach(CALLS, Filter::default());
+    let first = workload.site("leaf", 2, EDGE_HIT);
+    let site = |generation| CallSite {
+        generation,
+        ..first
+    };
+    probe.set_probe(2, ON, &[]).unwrap();
+    let mut current = link(&mut probe, &workload, &[site(1)]);
+    workload.send("for_ms 600");
+    let mut events = Vec::new();
+    for generation in 2..12 {
+        let next = link(&mut probe, &workload, &[site(generation)]);
+        let control = ProbeControl { generation, ..ON };
+        probe.set_probe(2, control, &[]).unwrap();
+        probe.detach_calls(std::mem::replace(&mut current, next));
+        probe.drain(&mut events);
+    }
+    let called: u64 = workload.answer().parse().unwrap();
+    probe.drain(&mut events);
+    let count = counts(&mut probe)[&2];
+    assert_eq!((count.entries, count.exits), (called, 0));
+    assert_eq!(calls(&events).count() as u64 + count.lost, called);
+}
+
+#[test]
+fn only_the_process_that_a_link_names_is_traced() {
+    if !privileged("only_the_process_that_a_link_names_is_traced") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let mut other = Workload::start();
+    let mut probe = attach(CALLS, Filter::default());
+    probe.set_probe(1, ON, &[]).unwrap();
+    let sites = [workload.site("leaf", 1, EDGE_HIT)];
+    let one = link(&mut probe, &workload, &sites);
+    let before = other.bytes("leaf");
+    workload.run("leaf 10 3");
+    workload.run("child");
+    other.run("leaf 10 3");
+    assert_eq!(counts(&mut probe)[&1].entries, 30);
+    // Others who map the file pay nothing.
+    assert_eq!(other.bytes("leaf"), before);
+    assert_ne!(workload.bytes("leaf"), before);
+    probe.detach_calls(one);
+    assert_eq!(workload.bytes("leaf"), before);
+
+    // Everyone, as far as the filter wants them.
+    let filter = Filter {
+        pids: vec![other.pid()],
+        ..Filter::default()
+    };
+    let options = CallOptions {
+        per_process: false,
+        ..CALLS
+    };
+    let mut probe = attach(options, filter);
+    probe.set_probe(1, ON, &[]).unwrap();
+    let file = workload.file.as_fd();
+    let (_link, refused) = probe
+        .attach_calls(CallTarget::Everyone, file, &sites)
+        .unwrap();
+    assert!(refused.is_empty());
+    workload.run("leaf 10 3");
+    other.run("leaf 10 2");
+    other.run("child");
+    assert_eq!(counts(&mut probe)[&1].entries, 30);
+}
+
+#[test]
+fn places_that_the_kernel_refuses_are_named_and_the_rest_is_traced() {
+    if !privileged("places_that_the_kernel_refuses_are_named_and_the_rest_is_traced") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let mut probe = attach(CALLS, Filter::default());
+    probe.set_probe(1, ON, &[]).unwrap();
+    let beyond = CallSite {
+        offset: 1 << 40,
+        ..workload.site("leaf", 1, EDGE_HIT)
+    };
+    let forbidden = workload.site("forbidden", 1, EDGE_HIT);
+    let good = workload.site("leaf", 1, EDGE_HIT);
+    let sites = [forbidden, good, beyond];
+    let target = CallTarget::Process(workload.pid());
+    let (_link, refused) = probe
+        .attach_calls(target, workload.file.as_fd(), &sites)
+        .unwrap();
+    let refused: Vec<(usize, String)> = refused
+        .into_iter()
+        .map(|(index, error)| (index, error.to_string()))
+        .collect();
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert_eq!((refused[0].0, refused[1].0), (0, 2));
+    assert!(refused[0].1.contains("allows no probes"), "{refused:?}");
+    assert!(refused[1].1.contains("0x10000000000"), "{refused:?}");
+    workload.run("leaf 10 1");
+    assert_eq!(counts(&mut probe)[&1].entries, 10);
+
+    let gone = CallTarget::Process(Pid(u32::MAX >> 2));
+    let error = probe.attach_calls(gone, workload.file.as_fd(), &[good]);
+    assert!(error.unwrap_err().to_string().contains("has ended"));
+    let error = probe.set_probe(16, ON, &[]).unwrap_err().to_string();
+    assert!(error.contains("16"), "{error}");
+}
+
+#[test]
+fn a_full_ring_wakes_the_reader_and_counts_what_it_loses() {
+    if !privileged("a_full_ring_wakes_the_reader_and_counts_what_it_loses") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let options = CallOptions {
+        buffer_bytes: 1 << 16,
+        ..CALLS
+    };
+    let mut probe = attach(options, Filter::default());
+    probe.set_probe(0, ON, &[]).unwrap();
+    let sites = [
+        workload.site("leaf", 0, EDGE_ENTER),
+        workload.site("leaf_ret", 0, EDGE_EXIT),
+    ];
+    let _link = link(&mut probe, &workload, &sites);
+    let mut out = Vec::new();
+    probe.drain(&mut out);
+    let woken = |probe: &Probe| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            probe.wake_fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    workload.run("leaf 10 1");
+    probe.drain(&mut out);
+    assert!(!woken(&probe), "a few records are no reason to wake");
+    workload.run("leaf 10000 2");
+    assert!(woken(&probe));
+    probe.drain(&mut out);
+    let count = counts(&mut probe)[&0];
+    assert_eq!((count.entries, count.exits), (20_010, 20_010));
+    assert!(count.lost > 0);
+    let sent = calls(&out).count() as u64;
+    assert_eq!(sent + count.lost, 40_020);
+    // Each processor's next record tells of the loss, once.
+    workload.run("leaf 10 2");
+    let mut after = Vec::new();
+    probe.drain(&mut after);
+    let told = calls(&after).filter(|call| call.after_loss).count();
+    assert!((1..=2).contains(&told), "{told}");
+    assert_eq!(calls(&out).filter(|call| call.after_loss).count(), 0);
+
+    let mut losses = Vec::new();
+    probe.losses(profiler::probe::now(), &mut losses);
+    let lost: u64 = losses
+        .iter()
+        .map(|event| match &event.body {
+            RawBody::Lost(lost) if lost.reason == LostReason::CallRingFull => lost.count,
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    assert_eq!(lost, count.lost);
 }

@@ -23,7 +23,12 @@ use profiler_common::{
     },
 };
 
-use super::{ProbeError, calls::CallSettings, memory, tracefs::Tracefs};
+use super::{
+    ProbeError,
+    calls::{CallOptions, CallSettings},
+    memory,
+    tracefs::Tracefs,
+};
 use crate::target::Filter;
 
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
@@ -33,6 +38,9 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
 
 /// Most tasks that can be watched at a time: those of the filter and their living descendants.
 pub(super) const WATCHED_TASKS: u32 = 16_384;
+
+/// Most threads and goroutines whose open calls are followed for limits; 2 KiB each.
+const LIMITED_STACKS: u32 = 8192;
 
 /// What the kernel side is told before it is loaded.
 pub(super) struct Settings<'a> {
@@ -101,8 +109,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let (kernel_stacks, user_stacks) = (settings.kernel_stacks as u8, settings.user_stacks as u8);
     // Below every level of the logger: the verifier removes the log calls.
     let log_level = if settings.kernel_log { u8::MAX } else { 0 };
-    let watches = settings.calls.is_some_and(|calls| calls.checks_tasks);
-    let wants_tasks = watches || kinds & FILTER_TASKS != 0;
+    let wants_tasks = kinds & FILTER_TASKS != 0;
     let size = |count: usize| count.max(1) as u32;
 
     let mut loader = EbpfLoader::new();
@@ -146,13 +153,15 @@ struct CallGlobals {
     filter: u32,
     cookies: u8,
     callers: u8,
+    fetches: u8,
+    limits: u8,
+    options: CallOptions,
     wake_bytes: u64,
-    max_probes: u32,
 }
 
 impl CallGlobals {
     fn new(calls: &CallSettings, filter: &Filter, mut kinds: u32) -> CallGlobals {
-        if !calls.checks_tasks && filter.tids.is_empty() {
+        if calls.options.per_process && filter.tids.is_empty() {
             kinds &= !FILTER_TASKS;
         }
         let options = &calls.options;
@@ -160,20 +169,36 @@ impl CallGlobals {
             filter: kinds,
             cookies: calls.cookies.into(),
             callers: options.callers.into(),
+            fetches: options.fetches.into(),
+            limits: options.has_limits().into(),
+            options: calls.options,
             wake_bytes: calls.wake_bytes,
-            max_probes: options.max_probes,
         }
     }
 
     fn set<'a>(&'a self, loader: &mut EbpfLoader<'a>, possible_cpus: u32) {
+        let options = &self.options;
+        let probes = options.max_probes;
+        let one_unless = |wanted: bool, count: u32| if wanted { count } else { 1 };
         loader
+            .override_global("CALL_FETCHES", &self.fetches, true)
+            .override_global("CALL_LIMITS", &self.limits, true)
+            .override_global("CALL_MIN_DURATION_NS", &options.min_duration_ns, true)
+            .override_global("CALL_MAX_DEPTH", &options.max_depth, true)
+            .override_global("CALL_MAX_RATE", &options.max_rate, true)
+            .map_max_entries("FETCHES", one_unless(options.fetches, probes))
+            .map_max_entries(
+                "OPEN_CALLS",
+                one_unless(options.has_limits(), LIMITED_STACKS),
+            )
+            .map_max_entries("CALL_RATES", one_unless(options.max_rate > 0, probes))
             .override_global("CALL_FILTER", &self.filter, true)
             .override_global("CALL_COOKIES", &self.cookies, true)
             .override_global("CALL_CALLERS", &self.callers, true)
             .override_global("CALL_WAKE_BYTES", &self.wake_bytes, true)
             .map_max_entries("CALL_RINGS", possible_cpus)
-            .map_max_entries("PROBES", self.max_probes)
-            .map_max_entries("CALL_COUNTS", self.max_probes);
+            .map_max_entries("PROBES", probes)
+            .map_max_entries("CALL_COUNTS", probes);
     }
 }
 

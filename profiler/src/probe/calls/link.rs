@@ -11,7 +11,7 @@ use std::{
 
 use aya::Ebpf;
 use aya_obj::generated::bpf_insn;
-use profiler_common::call::cookie;
+use profiler_common::call::Cookie;
 
 use super::{CallSite, CallSupport, CallTarget, LinkFds, program};
 use crate::probe::{
@@ -22,9 +22,6 @@ use crate::probe::{
 
 /// The kernel's internal "not supported", which it gives away for instructions without probes.
 const ENOTSUPP: i32 = 524;
-
-/// Where the stack pointer is behind a return: above the return address.
-const BEHIND_RETURN: i16 = -8;
 
 /// Refused places that are still looked for one by one.
 const MAX_REFUSED: usize = 1000;
@@ -187,12 +184,23 @@ impl Attachment<'_> {
         ProbeError::from_io(format!("attach probes to {count} places"), error)
     }
 
+    fn cookie(&self, site: &CallSite) -> u64 {
+        let cookie = Cookie {
+            probe: site.probe,
+            edge: site.edge,
+            generation: site.generation,
+            behind_return: site.return_probe,
+            tgid: self.pid,
+        };
+        cookie.to_bits()
+    }
+
     fn link(&self, sites: &[(usize, &CallSite)], at_return: bool) -> io::Result<OwnedFd> {
         let Some(program) = &self.linker.program else {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         };
         let offsets: Vec<u64> = sites.iter().map(|(_, site)| site.offset).collect();
-        let cookies: Vec<u64> = sites.iter().map(|(_, site)| cookie_of(site)).collect();
+        let cookies: Vec<u64> = sites.iter().map(|(_, site)| self.cookie(site)).collect();
         let has_semaphores = sites.iter().any(|(_, site)| site.semaphore.is_some());
         let semaphores: Vec<u64> = sites
             .iter()
@@ -257,19 +265,14 @@ impl Attachment<'_> {
             Err(error) => return Ok(Err(error)),
         };
         if let Some(program) = &self.linker.program {
-            let linked = bpf::link_event(program.as_fd(), event.as_fd(), cookie_of(site));
+            let linked = bpf::link_event(program.as_fd(), event.as_fd(), self.cookie(site));
             return Ok(linked.map(|link| fds.extend([link, event])));
         }
-        let instructions = program::with_cookie(&self.linker.instructions, cookie_of(site))?;
+        let instructions = program::with_cookie(&self.linker.instructions, self.cookie(site))?;
         let program = program::load(&instructions, false)?;
         let set = sys::set_program(event.as_fd(), program.as_fd());
         Ok(set.map(|()| fds.push(event)))
     }
-}
-
-fn cookie_of(site: &CallSite) -> u64 {
-    let adjust = if site.return_probe { BEHIND_RETURN } else { 0 };
-    cookie(site.probe, site.edge, site.generation, adjust)
 }
 
 /// A path to an open file that leads nowhere else, whatever the target does with its own paths.

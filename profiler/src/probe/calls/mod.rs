@@ -44,12 +44,20 @@ pub struct CallOptions {
     /// Whether each link names the one process that it is for: then the kernel side need not look
     /// at tasks.
     pub per_process: bool,
-    /// Calls shorter than this are left out; 0: none.
+    /// Calls shorter than this are left out; 0: none. With a limit, there is one event for each call,
+    /// when it ends, and values at its entry are not fetched.
     pub min_duration_ns: u64,
     /// Calls that more traced calls than this enclose are left out; 0: none.
     pub max_depth: u32,
     /// Most calls of a function that are recorded per second and processor; 0: all.
     pub max_rate: u32,
+}
+
+impl CallOptions {
+    /// Whether the kernel side leaves calls out.
+    pub(super) fn has_limits(&self) -> bool {
+        self.min_duration_ns > 0 || self.max_depth > 0 || self.max_rate > 0
+    }
 }
 
 /// Whose calls a link is for.
@@ -103,8 +111,6 @@ pub(super) struct CallSettings {
     pub(super) wake_bytes: u64,
     /// The kernel hands cookies over.
     pub(super) cookies: bool,
-    /// Hits are checked for their task.
-    pub(super) checks_tasks: bool,
 }
 
 impl CallSettings {
@@ -124,7 +130,6 @@ impl CallSettings {
             options,
             wake_bytes: ring_bytes as u64 / 2,
             cookies: support.cookies,
-            checks_tasks: !options.per_process || !support.pid_filter,
         })
     }
 }
@@ -162,16 +167,6 @@ impl Probe {
         let calls = self.calls.as_mut().ok_or_else(not_tracing)?;
         for site in sites {
             check_probe(site.probe, &calls.options)?;
-        }
-        if let CallTarget::Process(pid) = target
-            && !calls.linker.support().pid_filter
-        {
-            // The kernel would pass over all but the main thread, so we look at tasks instead.
-            load::watch(
-                &mut self.ebpf,
-                pid.0,
-                profiler_common::control::WATCH_PROCESS,
-            )?;
         }
         let (fds, refused) = calls.linker.attach(target, file, sites)?;
         let link = calls.next_link;

@@ -30,31 +30,6 @@ impl Specimen {
         }
     }
 
-    /// Calls it in a child process, and waits for that to end.
-    pub(super) fn call_in_child(&self) -> io::Result<()> {
-        // SAFETY: other threads may hold locks, but the child takes none: it calls a function that
-        // does nothing, and exits.
-        unsafe {
-            match libc::fork() {
-                -1 => Err(io::Error::last_os_error()),
-                0 => {
-                    (self.function)();
-                    libc::_exit(0);
-                }
-                child => {
-                    let mut status = 0;
-                    while libc::waitpid(child, &raw mut status, 0) == -1 {
-                        let error = io::Error::last_os_error();
-                        if error.kind() != io::ErrorKind::Interrupted {
-                            return Err(error);
-                        }
-                    }
-                    Ok(())
-                }
-            }
-        }
-    }
-
     /// Where it lies in the file of this program.
     pub(super) fn offset(&self) -> io::Result<u64> {
         let address = self.function as usize as u64;
