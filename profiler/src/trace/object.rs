@@ -7,6 +7,7 @@
 //! What does not belong here: finding and opening files (`resolve`), choosing (`pattern`).
 
 mod debug_info;
+mod frames;
 mod image;
 mod linkage;
 
@@ -68,6 +69,7 @@ pub struct Object {
     image: Image,
     linkage: OnceLock<Linkage>,
     debug_info: OnceLock<DebugInfo>,
+    extents: OnceLock<Vec<(u64, u64)>>,
     go: bool,
 }
 
@@ -118,6 +120,7 @@ impl Object {
             debug,
             linkage: OnceLock::new(),
             debug_info: OnceLock::new(),
+            extents: OnceLock::new(),
             go,
         };
         if object.is_stripped() && object.has_debug_info() {
@@ -159,6 +162,15 @@ impl Object {
             .partition_point(|function| function.address <= address);
         let function = self.functions()[..after].last()?;
         (address - function.address < function.size.max(1)).then_some(function)
+    }
+
+    /// Address and length of the function, or of the part of one, that an address lies in, as the
+    /// unwinding tables say. They know of functions without symbols, too.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        let extents = self.extents.get_or_init(|| frames::read(self));
+        let after = extents.partition_point(|&(start, _)| start <= address);
+        let &(start, len) = extents[..after].last()?;
+        (address - start < len).then_some((start, len))
     }
 
     /// Functions of which the dynamic linker chooses one of several when the object is loaded

@@ -599,6 +599,15 @@ impl State {
                     self.set(other, first);
                 }
             }
+            // The C library scrambles the pointers to functions that it keeps.
+            Mnemonic::Xor | Mnemonic::Ror
+                if wide
+                    && (instruction.mnemonic() == Mnemonic::Ror
+                        || instruction.segment_prefix() == Register::FS)
+                    && matches!(self.register(target), Some(Value::Plain(_))) =>
+            {
+                self.set(target, Value::Plain(defined(address, 0)));
+            }
             Mnemonic::Cmp => self.compare(instruction, data),
             _ => self.other(instruction, info, data),
         }
