@@ -109,6 +109,8 @@ enum Wish {
     Nothing,
     /// In these parts, all in registers or all on the stack.
     Parts(Vec<Part>),
+    /// In these parts, each wherever there is room.
+    Each(Vec<Part>),
     /// A copy of it, on the stack.
     Stack,
     /// By the address of a copy.
@@ -137,7 +139,7 @@ fn c_like<'t>(
     let returned = match result.map(|ty| (ty, wish_of_result(ty))) {
         None => None,
         Some((_, Wish::Nothing)) => Some(Passed::Nothing),
-        Some((_, Wish::Parts(parts))) => Some(returned_in_registers(&parts)),
+        Some((_, Wish::Parts(parts) | Wish::Each(parts))) => Some(returned_in_registers(&parts)),
         // The caller gives the address, the function gives it back.
         Some((_, Wish::Stack | Wish::Address)) => Some(memory(Address::of(REGISTER_RAX, 0))),
         Some((_, Wish::Extended)) => Some(Passed::Float),
@@ -175,6 +177,7 @@ impl Registers {
         match wish {
             Wish::Nothing => Passed::Nothing,
             Wish::Parts(parts) => self.pass_parts(ty, &parts),
+            Wish::Each(parts) => self.pass_each(&parts),
             Wish::Stack | Wish::Extended => self.pass_on_stack(ty.size, ty.align),
             Wish::Address => {
                 let pointer = [Part {
@@ -183,9 +186,7 @@ impl Registers {
                     size: 8,
                 }];
                 let pointer = match self.pass_parts(&Type::new("", 8, Kind::Word), &pointer) {
-                    Passed::At(Location::Words(words)) => {
-                        words.first().map(|word| Address::of(word.register, 0))
-                    }
+                    Passed::At(Location::Words(words)) => words.first().map(|word| word.word),
                     Passed::At(Location::Memory(address)) => address.followed(),
                     _ => None,
                 };
@@ -214,6 +215,28 @@ impl Registers {
         in_words(words)
     }
 
+    fn pass_each(&mut self, parts: &[Part]) -> Passed {
+        let mut words = Vec::new();
+        for &part in parts {
+            let ty = Type::new("", part.size, Kind::Word);
+            match self.pass_parts(&ty, &[Part { offset: 0, ..part }]) {
+                Passed::At(Location::Words(found)) => words.extend(found.iter().map(|word| Word {
+                    offset: part.offset,
+                    ..*word
+                })),
+                Passed::At(Location::Memory(address)) => {
+                    words.extend(address.followed().map(|word| Word {
+                        word,
+                        offset: part.offset,
+                        size: part.size.min(8),
+                    }));
+                }
+                _ => {}
+            }
+        }
+        in_words(words)
+    }
+
     fn pass_on_stack(&mut self, size: u64, align: u64) -> Passed {
         let align = align.clamp(8, 1 << 12).next_power_of_two();
         let from_frame = (self.stack - STACK).next_multiple_of(align);
@@ -234,7 +257,7 @@ impl Registers {
 impl Part {
     fn word(self, register: u8) -> Word {
         Word {
-            register,
+            word: Address::of(register, 0),
             offset: self.offset,
             size: self.size.min(8),
         }
@@ -264,6 +287,8 @@ struct Scalar {
     offset: u64,
     size: u64,
     class: Class,
+    /// A bit field, which may lie anywhere.
+    bits: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -283,6 +308,7 @@ fn scalars(ty: &Type, at: u64, depth: u32, found: &mut Vec<Scalar>) -> Option<()
             offset,
             size,
             class,
+            bits: false,
         })
     };
     match &ty.kind {
@@ -304,6 +330,7 @@ fn scalars(ty: &Type, at: u64, depth: u32, found: &mut Vec<Scalar>) -> Option<()
                             offset: at.checked_add(first)?,
                             size: last.saturating_sub(first),
                             class: Class::Integer,
+                            bits: true,
                         });
                     }
                     None => scalars(&field.ty, at.checked_add(field.offset)?, depth + 1, found)?,
@@ -358,11 +385,10 @@ fn system_v(ty: &Type) -> Wish {
     let mut classes = [None; 2];
     for scalar in &all {
         let aligned = scalar.size > 0 && scalar.offset.is_multiple_of(scalar.size.min(8));
-        let is_field = scalar.size.is_power_of_two();
         let Some(end) = scalar.offset.checked_add(scalar.size) else {
             return Wish::Unknown;
         };
-        if scalar.class == Class::Extended || (is_field && !aligned) || end > 16 {
+        if scalar.class == Class::Extended || (!scalar.bits && !aligned) || end > 16 {
             return Wish::Stack;
         }
         let words = scalar.offset / 8..end.div_ceil(8);
@@ -411,7 +437,7 @@ fn rust(ty: &Type) -> Wish {
         Layout::Empty => Wish::Nothing,
         Layout::Scalar(part) if part.size == 16 => Wish::Parts(halves(16)),
         Layout::Scalar(part) => Wish::Parts(vec![part]),
-        Layout::Pair(first, second) => Wish::Parts(vec![first, second]),
+        Layout::Pair(first, second) => Wish::Each(vec![first, second]),
         Layout::Memory if ty.size <= 8 => Wish::Parts(halves(ty.size)),
         Layout::Memory => Wish::Address,
         Layout::Unknown if ty.size > 16 => Wish::Address,
@@ -421,10 +447,8 @@ fn rust(ty: &Type) -> Wish {
 
 fn rust_result(ty: &Type) -> Wish {
     match rust(ty) {
-        Wish::Nothing => Wish::Nothing,
-        Wish::Parts(parts) => Wish::Parts(parts),
-        Wish::Address if ty.size <= 16 => Wish::Parts(halves(ty.size)),
-        // Up to 16 bytes are returned in registers, whatever they are; but which is not known.
+        // Three registers and more are never used.
+        Wish::Parts(_) | Wish::Each(_) if ty.size > 16 => Wish::Address,
         other => other,
     }
 }
@@ -590,7 +614,7 @@ fn go<'t>(types: impl Iterator<Item = &'t Type>) -> Vec<Passed> {
         let words = numbers
             .zip(&GO[integers..])
             .map(|(scalar, &register)| Word {
-                register,
+                word: Address::of(register, 0),
                 offset: scalar.offset,
                 size: scalar.size.min(8),
             });

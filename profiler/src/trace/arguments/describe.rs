@@ -271,6 +271,12 @@ impl<'r, 'd> Reader<'r, 'd> {
             found.align = found.align.max(align.min(1 << 20));
         }
         if let Some(name) = name {
+            // In C, these are but other names of integers.
+            if matches!(found.kind, Kind::Signed | Kind::Unsigned)
+                && matches!(&*name, "wchar_t" | "char16_t" | "char32_t")
+            {
+                found.kind = Kind::Char;
+            }
             found.name = name;
         }
         if !qualifiers.is_empty() {

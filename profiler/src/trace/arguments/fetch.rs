@@ -118,7 +118,7 @@ fn at(ty: &Type, location: &Location) -> Option<(Form, Vec<Fetch>)> {
         (Kind::Unknown | Kind::Variants { .. } | Kind::Vector, _) => None,
         (_, Location::Words(words)) => {
             let part = |word: &Word| (word.offset as usize, word.size as usize);
-            let fetch = |word: &Word| Address::of(word.register, 0).fetch(FETCH_WORD, 0);
+            let fetch = |word: &Word| word.word.fetch(FETCH_WORD, 0);
             let words = words.iter().filter(|word| word.offset <= MAX_MEMORY);
             let (parts, fetches) = words.map(|word| (part(word), fetch(word))).unzip();
             Some((Form::Bytes(parts), fetches))
@@ -135,7 +135,7 @@ fn at(ty: &Type, location: &Location) -> Option<(Form, Vec<Fetch>)> {
 fn pointed_to(location: &Location) -> Option<Address> {
     match location {
         Location::Words(words) => match words[..] {
-            [word] if word.offset == 0 => Some(Address::of(word.register, 0)),
+            [word] if word.offset == 0 => Some(word.word),
             _ => None,
         },
         Location::Memory(address) => address.followed(),
@@ -156,7 +156,7 @@ fn text_in(at: Address, text: TextLayout) -> Option<[Fetch; 2]> {
 fn text_in_words(words: &[Word], text: TextLayout) -> Option<[Fetch; 2]> {
     let at = |offset: u32| {
         let word = words.iter().find(|word| word.offset == u64::from(offset))?;
-        Some(Address::of(word.register, 0))
+        Some(word.word)
     };
     Some([
         at(text.len)?.fetch(FETCH_WORD, 0),

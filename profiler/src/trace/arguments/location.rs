@@ -22,17 +22,17 @@ const MAX_ENTRIES: usize = 64;
 /// Where a value lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// In registers.
+    /// In words: registers, as a rule.
     Words(Vec<Word>),
     /// In memory.
     Memory(Address),
 }
 
-/// A part of a value that is in a register.
+/// A part of a value that is in a register, or in a word on the stack like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// A `REGISTER_*` constant.
-    pub(super) register: u8,
+    /// The word, as [`FETCH_WORD`] fetches it.
+    pub(super) word: Address,
     /// Offset of the part in the value, in bytes.
     pub(super) offset: u64,
     /// Its length in bytes, at most 8.
@@ -158,7 +158,7 @@ fn place<'d>(
                 let size = size_in_bits / 8;
                 if let Some(register) = pending.take() {
                     words.push(Word {
-                        register,
+                        word: Address::of(register, 0),
                         offset,
                         size: size.min(8),
                     });
@@ -170,7 +170,7 @@ fn place<'d>(
     }
     if let Some(register) = pending {
         words.push(Word {
-            register,
+            word: Address::of(register, 0),
             offset,
             size: 8,
         });
