@@ -9,14 +9,19 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 
 use super::Object;
 
+/// Most bytes of tables that are read.
+const MAX_BYTES: u64 = 256 << 20;
 /// Most entries that are read.
 const MAX_ENTRIES: usize = 1 << 21;
 
 /// Reads the extents, by address. An entry that can't be read ends them.
 pub(super) fn read(object: &Object) -> Vec<(u64, u64)> {
     const NAME: &str = ".eh_frame";
-    let (Some(section), Some(bytes)) = (object.main.section(NAME), object.main.contents(NAME))
-    else {
+    let main = &object.main;
+    let Some(section) = main.section(NAME) else {
+        return Vec::new();
+    };
+    let Some(bytes) = main.contents(NAME, MAX_BYTES) else {
         return Vec::new();
     };
     let address = |name| {
