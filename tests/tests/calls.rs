@@ -407,15 +407,12 @@ fn nesting_is_seen_by_where_return_addresses_lie() {
         assert_eq!(places[..10], left);
         // All but the outermost are called from the same place within.
         let (nest, nest_ret) = (workload.labels["nest"].0, workload.labels["nest_ret"].0);
-        let callers: Vec<u64> = calls[1..10]
-            .iter()
-            .map(|call| call.caller.unwrap())
-            .collect();
+        let callers: Vec<u64> = calls[1..10].iter().map(|call| call.caller).collect();
         if !at_return {
             assert!((nest..nest_ret).contains(&callers[0]), "{callers:x?}");
         }
         assert!(callers.iter().all(|caller| *caller == callers[0]));
-        assert!(calls[10..].iter().all(|call| call.caller.is_none()));
+        assert!(calls[10..].iter().all(|call| call.caller == 0));
         probe.detach_calls(link);
     }
 }
@@ -498,7 +495,7 @@ fn values_are_fetched_and_bad_pointers_are_said() {
 
 /// Status and payload of each item.
 fn items(call: &RawCall) -> Vec<(u16, Vec<u8>)> {
-    let mut rest = &call.items[..];
+    let mut rest = &call.items()[..];
     let mut items = Vec::new();
     while !rest.is_empty() {
         let number = |at: usize| u16::from_ne_bytes([rest[at], rest[at + 1]]);
@@ -570,11 +567,12 @@ fn limits_leave_calls_out_whole() {
     assert_eq!((count.entries, count.exits, count.left_out), (5, 5, 0));
     assert_eq!(of(&calls, RawEdge::Whole).len(), 5);
     assert_eq!(calls.len(), 5);
-    assert!(
-        calls
-            .iter()
-            .all(|call| call.began.is_some() && call.caller.is_some())
-    );
+    assert!(calls.iter().all(|call| {
+        call.detail
+            .as_ref()
+            .is_some_and(|detail| detail.began.is_some())
+            && call.caller != 0
+    }));
     let never = CallOptions {
         min_duration_ns: 1 << 40,
         ..CALLS

@@ -132,6 +132,7 @@ mod tests {
 
     const PROGRESS: Progress = Progress {
         elapsed: Duration::from_millis(12_340),
+        calls: 0,
         samples: 2_345,
         processes: 12,
         lost: 3,
