@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: finding and opening files (`resolve`), choosing (`pattern`).
 
+mod frames;
 mod image;
 mod linkage;
 
@@ -61,6 +62,7 @@ pub struct Object {
     functions: Functions,
     image: Image,
     linkage: OnceLock<Linkage>,
+    extents: OnceLock<Vec<(u64, u64)>>,
     go: bool,
 }
 
@@ -104,6 +106,7 @@ impl Object {
             main,
             debug,
             linkage: OnceLock::new(),
+            extents: OnceLock::new(),
             go,
         })
     }
@@ -136,6 +139,15 @@ impl Object {
             .partition_point(|function| function.address <= address);
         let function = self.functions()[..after].last()?;
         (address - function.address < function.size.max(1)).then_some(function)
+    }
+
+    /// Address and length of the function, or of the part of one, that an address lies in, as the
+    /// unwinding tables say. They know of functions without symbols, too.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        let extents = self.extents.get_or_init(|| frames::read(self));
+        let after = extents.partition_point(|&(start, _)| start <= address);
+        let &(start, len) = extents[..after].last()?;
+        (address - start < len).then_some((start, len))
     }
 
     /// Functions of which the dynamic linker chooses one of several when the object is loaded

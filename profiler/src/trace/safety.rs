@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::code::{self, CodeSource, Flow, Target, Way, switches_stack};
-use super::{Function, NoExits};
+use super::{Function, FunctionKind, Language, NoExits};
 
 /// Longest chain of calls that is followed.
 const MAX_DEPTH: usize = 12;
@@ -288,16 +288,15 @@ impl<'a> FunctionSafety<'a> {
         }
         *visits += 1;
         if depth > MAX_DEPTH || *visits > MAX_VISITS {
-            // Not remembered: from elsewhere the chain may be short enough.
             return Verdict::no("it calls too many functions to look at");
         }
         self.known.insert(function.address, None);
         let flow = code::recover(self.source, function);
         let verdict = self.judge(&flow, function, depth, visits);
-        if *visits > MAX_VISITS || depth > 0 && !verdict.uretprobe {
+        if *visits > MAX_VISITS && depth > 0 {
+            // From elsewhere the chain may be short enough.
             self.known.remove(&function.address);
-        }
-        if verdict.uretprobe || depth == 0 {
+        } else {
             self.known.insert(function.address, Some(verdict));
         }
         verdict
@@ -319,10 +318,10 @@ impl<'a> FunctionSafety<'a> {
         if flow.system_calls {
             return Verdict::no("it calls the kernel");
         }
-        let recovered = match flow.problem {
-            None | Some(NoExits::ConditionalExit | NoExits::Forbidden) => true,
-            Some(_) => false,
-        };
+        let recovered = matches!(
+            flow.problem,
+            None | Some(NoExits::ConditionalExit | NoExits::Forbidden)
+        );
         if !flow.jumps_known || !recovered {
             return Verdict::no("its control flow isn't known");
         }
@@ -332,27 +331,50 @@ impl<'a> FunctionSafety<'a> {
             Way::TailCall(target) => Some(target),
             Way::Conditional(target) => Some(Target::Direct(target)),
         });
-        let mut called = false;
-        for target in calls.chain(leaves) {
-            called = true;
-            let Target::Direct(target) = target else {
-                return Verdict::no("it calls what isn't known beforehand");
-            };
-            if target == function.address {
-                return Verdict::no("it calls itself");
-            }
-            let callee = self.source.function_at(target);
-            let Some(callee) = callee.filter(|callee| callee.address == target).cloned() else {
-                return Verdict::no("it calls what has no name");
+        let targets: Vec<Target> = calls.chain(leaves).collect();
+        // What is plain to see comes first: it costs nothing.
+        let direct = targets.iter().map(|target| match *target {
+            Target::Direct(address) => Some(address),
+            Target::Import | Target::Computed => None,
+        });
+        let Some(direct) = direct.collect::<Option<Vec<u64>>>() else {
+            return Verdict::no("it calls what isn't known beforehand");
+        };
+        if direct.contains(&function.address) {
+            return Verdict::no("it calls itself");
+        }
+        for target in &direct {
+            let Some(callee) = self.callee(*target) else {
+                return Verdict::no("it calls what isn't known to be a function");
             };
             if !self.look(&callee, depth + 1, visits).uretprobe {
                 return Verdict::no("it calls functions that aren't safe");
             }
         }
-        match called {
-            true => Verdict::yes("it calls only functions that call nobody"),
-            false => Verdict::yes("it calls nobody"),
+        match direct.is_empty() {
+            true => Verdict::yes("it calls nobody"),
+            false => Verdict::yes("it calls only functions that call nobody else"),
         }
+    }
+
+    /// The function that begins at an address, be it one without a name.
+    fn callee(&self, address: u64) -> Option<Function> {
+        let known = self.source.function_at(address);
+        if let Some(function) = known.filter(|known| known.address == address && known.size > 0) {
+            return Some(function.clone());
+        }
+        let (start, size) = self.source.extent(address)?;
+        (start == address).then(|| Function {
+            name: Box::default(),
+            linkage_name: None,
+            aliases: Vec::new(),
+            offset: self.source.offset_of(address).unwrap_or_default(),
+            address,
+            size,
+            source: None,
+            kind: FunctionKind::Function,
+            language: Language::C,
+        })
     }
 
     /// Whether a function may come to itself again through direct calls.
@@ -374,8 +396,7 @@ impl<'a> FunctionSafety<'a> {
                     continue;
                 }
                 seen.push(target);
-                let callee = self.source.function_at(target);
-                work.extend(callee.filter(|callee| callee.address == target).cloned());
+                work.extend(self.callee(target));
             }
         }
         self.recursive.insert(function.address, found);

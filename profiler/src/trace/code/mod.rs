@@ -44,6 +44,9 @@ pub trait CodeSource {
     fn cold_parts(&self, function: &Function) -> Vec<(u64, u64)>;
     /// The function that an address lies in.
     fn function_at(&self, address: u64) -> Option<&Function>;
+    /// Address and length of the function, or of the part of one, that an address lies in, as the
+    /// unwinding tables say.
+    fn extent(&self, address: u64) -> Option<(u64, u64)>;
     /// Whether it has a section.
     fn has_section(&self, name: &str) -> bool;
     /// Whether it was made by Go's compiler.
@@ -85,6 +88,10 @@ impl CodeSource for Object {
 
     fn function_at(&self, address: u64) -> Option<&Function> {
         self.function_at(address)
+    }
+
+    fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        self.extent(address)
     }
 
     fn has_section(&self, name: &str) -> bool {

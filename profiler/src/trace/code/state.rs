@@ -360,6 +360,10 @@ impl State {
             };
         }
         let sum = self.sum(instruction);
+        // A member whose offset is a variable: entries of tables lie farther apart.
+        if let (Some(_), Some((u64::MAX, 1, _)), false) = (sum.base, sum.index, sum.other) {
+            return Value::Plain(fresh);
+        }
         let (None, Some((max, stride, exact)), false) = (sum.base, sum.index, sum.other) else {
             return Value::Computed(fresh);
         };
@@ -598,6 +602,15 @@ impl State {
                     self.set(one, second);
                     self.set(other, first);
                 }
+            }
+            // The C library scrambles the pointers to functions that it keeps.
+            Mnemonic::Xor | Mnemonic::Ror
+                if wide
+                    && (instruction.mnemonic() == Mnemonic::Ror
+                        || instruction.segment_prefix() == Register::FS)
+                    && matches!(self.register(target), Some(Value::Plain(_))) =>
+            {
+                self.set(target, Value::Plain(defined(address, 0)));
             }
             Mnemonic::Cmp => self.compare(instruction, data),
             _ => self.other(instruction, info, data),

@@ -65,6 +65,15 @@ pub(super) struct Walk<'a> {
     computed_tail: bool,
 }
 
+/// What code outside the function does.
+#[derive(Default)]
+struct Survey {
+    start: u64,
+    end: u64,
+    comes_back: bool,
+    leaves: bool,
+}
+
 impl<'a> Walk<'a> {
     /// Nothing if the function's bytes can't be read.
     pub(super) fn of(source: &'a dyn CodeSource, function: &Function) -> Option<Walk<'a>> {
@@ -508,29 +517,27 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes code outside for a part of this function if it can't be anything else: a part that was
-    /// moved away, or code that comes back here, or code that is entered with something on the stack.
+    /// moved away, code that comes back here or never leaves at all, or code that is entered with
+    /// something on the stack.
     fn adopt(&mut self, target: u64, height: Option<i64>) -> bool {
         if self.parts.len() >= MAX_PARTS || self.source.plt(target).is_some() {
             return false;
         }
-        let cold = self
-            .cold
-            .iter()
-            .copied()
-            .find(|&(start, len)| target.wrapping_sub(start) < len);
+        let mut cold = self.cold.iter().copied();
+        let cold = cold.find(|&(start, len)| target.wrapping_sub(start) < len);
         let (start, len) = match cold {
             Some(part) => part,
             None => {
-                let starts = |function: &Function| function.address == target;
-                if self.source.function_at(target).is_some_and(starts) {
+                let extent = self.source.extent(target);
+                let start = extent.map_or(target, |(start, _)| start);
+                if self.starts_function(target) || self.starts_function(start) {
                     return false;
                 }
-                match self.survey(target) {
-                    (start, end, comes_back) if comes_back || height != Some(0) => {
-                        (start, end - start)
-                    }
-                    _ => return false,
+                let survey = self.survey(target, extent);
+                if !survey.comes_back && survey.leaves && height == Some(0) {
+                    return false;
                 }
+                extent.unwrap_or((survey.start, survey.end - survey.start))
             }
         };
         let end = start.saturating_add(len);
@@ -549,40 +556,60 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// How far code outside reaches, and whether it comes back.
-    fn survey(&self, target: u64) -> (u64, u64, bool) {
-        let (mut first, mut end, mut comes_back) = (target, target + 1, false);
+    /// Looks at code outside.
+    fn survey(&self, target: u64, extent: Option<(u64, u64)>) -> Survey {
+        let mut survey = Survey {
+            start: target,
+            end: target + 1,
+            ..Survey::default()
+        };
+        let (first, len) =
+            extent.unwrap_or((target.saturating_sub(SURVEY_BYTES), 2 * SURVEY_BYTES));
+        let inside = |at: u64| at.wrapping_sub(first) < len;
         let mut seen = BTreeSet::new();
         let mut work = vec![target];
         while let Some(mut at) = work.pop() {
-            while seen.len() < MAX_SURVEY && at.abs_diff(target) < SURVEY_BYTES && seen.insert(at) {
+            // Code that runs up to its end has called someone who never returns.
+            while seen.len() < MAX_SURVEY && inside(at) && seen.insert(at) {
                 let Some(instruction) = single(self.source, at) else {
                     break;
                 };
-                first = first.min(at);
-                end = end.max(instruction.next_ip());
+                survey.start = survey.start.min(at);
+                survey.end = survey.end.max(instruction.next_ip());
                 let flow = instruction.flow_control();
                 if let Some(to) = near_target(&instruction)
                     && flow != FlowControl::Call
                 {
                     if self.part(to).is_some() {
-                        comes_back |= to != self.start;
-                    } else if self.source.function_at(to).is_none_or(|f| f.address != to) {
+                        survey.comes_back |= to != self.start;
+                        survey.leaves |= to == self.start;
+                    } else if inside(to) && (extent.is_some() || !self.starts_function(to)) {
                         work.push(to);
+                    } else {
+                        survey.leaves = true;
                     }
                 }
+                survey.leaves |= matches!(flow, FlowControl::Return | FlowControl::IndirectBranch);
                 at = instruction.next_ip();
-                let falls = matches!(
-                    flow,
-                    FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::IndirectCall
-                ) || flow == FlowControl::Call
-                    && !self.call_never_returns(&instruction);
+                let falls = match flow {
+                    FlowControl::Next
+                    | FlowControl::ConditionalBranch
+                    | FlowControl::IndirectCall => true,
+                    FlowControl::Call => !self.call_never_returns(&instruction),
+                    _ => false,
+                };
                 if !falls {
                     break;
                 }
             }
         }
-        (first, end, comes_back)
+        survey.leaves |= seen.len() >= MAX_SURVEY;
+        survey
+    }
+
+    fn starts_function(&self, address: u64) -> bool {
+        let function = self.source.function_at(address);
+        function.is_some_and(|function| function.address == address)
     }
 
     fn call_never_returns(&self, instruction: &Instruction) -> bool {
