@@ -358,6 +358,7 @@ fn keeps_everything(
         || instruction.is_string_instruction()
         || instruction.has_lock_prefix()
         || instruction.is_privileged()
+        || instruction.fpu_stack_increment_info().writes_top()
     {
         return false;
     }
@@ -389,11 +390,6 @@ fn carries_arguments(register: Register, go: bool) -> bool {
     match register.full_register() {
         RSP | RAX | RDI | RSI | RDX | RCX | R8 | R9 | R10 => true,
         RBX | R11 | R14 => go,
-        other => !other.is_gpr() && other != EIP && other != RIP && !is_flags(other),
+        other => !other.is_gpr(),
     }
-}
-
-fn is_flags(register: Register) -> bool {
-    // Flags are no registers to the decoder; what is left are segments, masks and the x87 stack.
-    register == Register::None
 }

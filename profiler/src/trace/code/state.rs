@@ -360,6 +360,10 @@ impl State {
             };
         }
         let sum = self.sum(instruction);
+        // A member whose offset is a variable: entries of tables lie farther apart.
+        if let (Some(_), Some((u64::MAX, 1, _)), false) = (sum.base, sum.index, sum.other) {
+            return Value::Plain(fresh);
+        }
         let (None, Some((max, stride, exact)), false) = (sum.base, sum.index, sum.other) else {
             return Value::Computed(fresh);
         };
