@@ -7,6 +7,7 @@
 //! What does not belong here: the programs (`tests/workloads/trace_*`), and what a test expects.
 
 mod code;
+mod oracle;
 mod program;
 mod trace;
 
