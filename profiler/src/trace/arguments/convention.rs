@@ -86,6 +86,7 @@ pub(super) fn place(function: &Function) -> Placed {
     if function.called != Called::Go {
         for (passed, parameter) in placed.parameters.iter_mut().zip(&function.parameters) {
             if let Some(location) = &parameter.location
+                && parameter.ty.size > 0
                 && (covers(location, parameter.ty.size) || *passed == Passed::Unknown)
             {
                 *passed = Passed::At(location.clone());
@@ -511,6 +512,9 @@ fn fields_layout(ty: &Type, parts: &Struct, depth: u32) -> Layout {
 
 /// Two numbers, if they are where a pair has them.
 fn pair(ty: &Type, first: (u64, Part), second: (u64, Part)) -> Layout {
+    if first.1.size > 16 || second.1.size > 16 {
+        return Layout::Memory;
+    }
     let align = |part: Part| part.size.next_power_of_two().clamp(1, 16);
     let expected = first.1.size.next_multiple_of(align(second.1));
     let len = (expected + second.1.size).next_multiple_of(align(first.1).max(align(second.1)));
@@ -605,7 +609,10 @@ fn go<'t>(types: impl Iterator<Item = &'t Type>) -> Vec<Passed> {
         }
         if has_array(ty, 0) || integers + wanted > GO.len() || vectors + floats > GO_VECTORS {
             let align = ty.align.clamp(1, 8).next_power_of_two();
-            let at = STACK + (stack - STACK).next_multiple_of(align);
+            let from_frame = (stack - STACK)
+                .checked_next_multiple_of(align)
+                .unwrap_or(u64::MAX);
+            let at = STACK.saturating_add(from_frame);
             stack = at.saturating_add(ty.size);
             let offset = i32::try_from(at).ok();
             return offset.map_or(Passed::Unknown, |at| memory(Address::of(REGISTER_RSP, at)));
@@ -665,7 +672,7 @@ pub(super) fn together(results: &[Parameter], places: &[Passed]) -> Option<(Type
             ty: result.ty.clone(),
             bits: None,
         });
-        size = size.checked_add(result.ty.size.next_multiple_of(8))?;
+        size = size.checked_add(result.ty.size.checked_next_multiple_of(8)?)?;
     }
     let ty = Type {
         size,

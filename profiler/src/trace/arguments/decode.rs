@@ -125,3 +125,143 @@ fn value(recipe: &Recipe, items: &mut Items<'_>, arg_len: usize) -> Option<Value
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::arguments::types::{Kind, Pointee, TextLayout, Type};
+    use crate::trace::arguments::{Form, Missing};
+
+    fn signature(values: &[(Kind, Form)]) -> Signature {
+        let mut signature = Signature::default();
+        for (kind, form) in values {
+            let fetches = vec![Default::default(); form.items()];
+            signature.add(
+                "x",
+                Type::new("", 8, kind.clone()),
+                Ok((form.clone(), fetches)),
+                false,
+            );
+        }
+        signature
+    }
+
+    fn item(status: u16, payload: &[u8]) -> Vec<u8> {
+        let mut item = status.to_ne_bytes().to_vec();
+        item.extend((payload.len() as u16).to_ne_bytes());
+        item.extend([0; 4]);
+        item.extend(payload);
+        item.resize(item.len().next_multiple_of(8), 0);
+        item
+    }
+
+    fn word(word: u64) -> Vec<u8> {
+        item(ITEM_OK, &word.to_ne_bytes())
+    }
+
+    fn text(text: &str, cut: bool) -> Value {
+        Value::Text(text.into(), cut)
+    }
+
+    const STRING: Kind = Kind::Pointer(Pointee::CString);
+    const OBJECT: Kind = Kind::Pointer(Pointee::Text(TextLayout { pointer: 0, len: 8 }));
+
+    fn one(kind: Kind, form: Form, items: &[u8], arg_len: usize) -> Value {
+        let values = signature(&[(kind, form)]).decode(items, false, arg_len);
+        assert_eq!(values.len(), 1);
+        values.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn text_of_any_length_and_bytes() {
+        let string = |items: &[u8], len| one(STRING, Form::CString, items, len);
+        assert_eq!(string(&item(ITEM_OK, b"text"), 64), text("text", false));
+        assert_eq!(string(&item(ITEM_OK, b"text"), 3), text("tex", true));
+        assert_eq!(string(&item(ITEM_CUT, b"text"), 64), text("text", true));
+        assert_eq!(string(&item(ITEM_OK, b""), 0), text("", false));
+        assert_eq!(
+            string(&item(ITEM_OK, b"a\xffb\n"), 64),
+            text("a\u{fffd}b\n", false)
+        );
+        // Cut within a character: not half of it, whatever else is wrong.
+        assert_eq!(
+            string(&item(ITEM_OK, "größe".as_bytes()), 3),
+            text("gr", true)
+        );
+        assert_eq!(
+            string(&item(ITEM_CUT, &"😀"[..].as_bytes()[..3]), 9),
+            text("", true)
+        );
+        assert_eq!(
+            string(&item(ITEM_CUT, b"\xffa\xc3"), 9),
+            text("\u{fffd}a", true)
+        );
+        assert_eq!(
+            string(&item(ITEM_CUT, b"a\xff"), 9),
+            text("a\u{fffd}", true)
+        );
+        assert_eq!(
+            string(&item(ITEM_BAD_MEMORY, &[0; 8]), 9),
+            Value::Unreadable(0)
+        );
+        assert_eq!(
+            string(&item(ITEM_BAD_MEMORY, &[0; 3]), 9),
+            Value::Unavailable
+        );
+    }
+
+    #[test]
+    fn text_with_a_length() {
+        let object =
+            |len: Vec<u8>, bytes: Vec<u8>| one(OBJECT, Form::Counted, &[len, bytes].concat(), 64);
+        assert_eq!(object(word(2), item(ITEM_OK, b"ab")), text("ab", false));
+        assert_eq!(object(word(3), item(ITEM_OK, b"a\0b")), text("a\0b", false));
+        assert_eq!(object(word(999), item(ITEM_CUT, b"ab")), text("ab", true));
+        assert_eq!(object(word(999), item(ITEM_OK, b"ab")), text("ab", true));
+        let bad = |address: u64| item(ITEM_BAD_MEMORY, &address.to_ne_bytes());
+        assert_eq!(object(word(0), bad(1)), text("", false));
+        assert_eq!(object(word(5), bad(1)), Value::Unreadable(1));
+        assert_eq!(object(bad(8), bad(1)), Value::Unreadable(8));
+    }
+
+    #[test]
+    fn a_value_takes_its_own_items_only() {
+        let bytes = Form::Bytes(vec![(0, 8)]);
+        let signature = signature(&[
+            (OBJECT, Form::Counted),
+            (Kind::Signed, Form::Missing),
+            (Kind::Signed, bytes.clone()),
+            (STRING, Form::CString),
+        ]);
+        let bad = item(ITEM_BAD_MEMORY, &[1; 8]);
+        let items = [bad.clone(), bad, word(7), item(ITEM_OK, b"end")].concat();
+        let all = [
+            Value::Unreadable(u64::from_ne_bytes([1; 8])),
+            Value::Unavailable,
+            Value::Signed(7),
+            text("end", false),
+        ];
+        assert_eq!(signature.decode(&items, false, 64), all);
+        // Whatever is missing at the end, what is before it is right.
+        for cut in 0..items.len() {
+            let values = signature.decode(&items[..cut], false, 64);
+            assert_eq!(values.len(), all.len());
+            for (value, whole) in values.iter().zip(&all) {
+                assert!(
+                    value == whole || *value == Value::Unavailable,
+                    "{cut}: {value:?}"
+                );
+            }
+        }
+        assert_eq!(signature.decode(&items, true, 64), []);
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_said() {
+        let mut signature = Signature::default();
+        let ty = Type::new("int", 4, Kind::Signed);
+        signature.add("x", ty, Err(Missing::Room), false);
+        assert_eq!(signature.parameters[0].missing, Some(Missing::Room));
+        assert_eq!(signature.decode(&[], false, 64), [Value::Unavailable]);
+    }
+}

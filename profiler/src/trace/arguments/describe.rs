@@ -220,7 +220,11 @@ impl<'r, 'd> Reader<'r, 'd> {
                 | constants::DW_TAG_atomic_type
                 | constants::DW_TAG_immutable_type
                 | constants::DW_TAG_packed_type => {}
-                _ => return Some((name, qualifiers, node)),
+                _ => {
+                    // Only a name, completed by a unit for this one type.
+                    let whole = self.referred(&node, constants::DW_AT_signature);
+                    return Some((name, qualifiers, whole.unwrap_or(node)));
+                }
             }
             node = self.referred(&node, constants::DW_AT_type)?;
         }
@@ -475,12 +479,6 @@ impl<'r, 'd> Reader<'r, 'd> {
     }
 
     fn structure(&self, node: &Node<'d>, name: Option<&str>, depth: u32) -> Type {
-        // A definition elsewhere that completes this.
-        if let Some(whole) = self.referred(node, constants::DW_AT_signature)
-            && depth + 1 < MAX_DEPTH
-        {
-            return self.structure(&whole, name, depth + 1);
-        }
         let shown = name.unwrap_or("{}");
         let size = node.number(constants::DW_AT_byte_size);
         if size.is_none() || node.flag(constants::DW_AT_declaration) {

@@ -6,8 +6,10 @@
 //!
 //! What does not belong here: where the values lie (`convention`).
 
+use std::borrow::Cow;
+
 use gimli::constants;
-use gimli::read::AttributeValue;
+use gimli::read::{AttributeValue, Operation};
 
 use super::describe::{Node, Reader};
 use super::location::{self, Location};
@@ -65,10 +67,9 @@ pub(super) fn read<'d>(
 ) -> Option<Function> {
     let chain = origins(reader, entry);
     let concrete = chain.first()?;
-    let called = called(reader, &chain, linkage_name)?;
-
     // The abstract copy has all parameters in order; the concrete one may have lost some.
     let own = formals(reader, concrete);
+    let called = called(reader, &chain, &own, linkage_name)?;
     let mut lists = chain.iter().skip(1).map(|node| formals(reader, node));
     let list = lists
         .find(|list| !list.is_empty())
@@ -170,30 +171,43 @@ pub(super) fn linkage_name<'d>(reader: &Reader<'_, 'd>, entry: Node<'d>) -> Opti
     nodes.find_map(|node| names.iter().find_map(|&name| reader.text(node, name)))
 }
 
-fn called(reader: &Reader<'_, '_>, chain: &[Node<'_>], linkage_name: &str) -> Option<Called> {
+fn called(
+    reader: &Reader<'_, '_>,
+    chain: &[Node<'_>],
+    own: &[Node<'_>],
+    linkage_name: &str,
+) -> Option<Called> {
     let concrete = chain.first()?;
     let root = entry_at(&concrete.unit, concrete.unit.header.root_offset())?;
     let language = match root.attr_value(constants::DW_AT_language) {
         Some(AttributeValue::Language(language)) => language,
         _ => constants::DW_LANG_C,
     };
-    // Clang says it by the convention; GCC by the name of the copy.
+    let producer = root.attr_value(constants::DW_AT_producer);
+    let producer =
+        producer.and_then(|value| reader.dwarf().attr_string(&concrete.unit, value).ok());
+    let producer = producer.map_or(Cow::Borrowed(""), |text| {
+        String::from_utf8_lossy(text.slice())
+    });
+    // LLVM says it by the convention, or says nothing; GCC by the name of the copy.
     let changed = chain.iter().any(|node| {
         matches!(
             node.entry.attr_value(constants::DW_AT_calling_convention),
             Some(AttributeValue::CallingConvention(constants::DW_CC_nocall))
         )
     });
+    let external = chain
+        .iter()
+        .any(|node| node.flag(constants::DW_AT_external));
+    let unsaid = !external && changes_silently(&producer) && own.iter().any(is_optimised);
     let copies = [".isra.", ".constprop.", ".part."];
     let copy = copies.iter().any(|part| linkage_name.contains(part));
     let mangled = linkage_name.starts_with("_R") || linkage_name.starts_with("_ZN");
     Some(match language {
-        _ if changed || copy => Called::Freely,
+        _ if changed || unsaid || copy => Called::Freely,
         constants::DW_LANG_Go => {
-            let producer = root.attr_value(constants::DW_AT_producer)?;
-            let producer = reader.dwarf().attr_string(&concrete.unit, producer).ok()?;
             // Until Go 1.16, everything was on the stack.
-            let registers = String::from_utf8_lossy(producer.slice()).contains("regabi");
+            let registers = producer.contains("regabi");
             registers.then_some(Called::Go)?
         }
         // What is for others to call keeps its name, and has C's convention.
@@ -203,6 +217,27 @@ fn called(reader: &Reader<'_, '_>, chain: &[Node<'_>], linkage_name: &str) -> Op
         }
         _ => Called::SystemV,
     })
+}
+
+/// Whether a compiler changes parameters of functions that only one file knows without a word: LLVM
+/// did before 17.
+fn changes_silently(producer: &str) -> bool {
+    let version = producer
+        .split_once("clang version ")
+        .map(|(_, version)| version);
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major < 17)
+}
+
+/// Whether a parameter is not simply where it was put in memory once and for all.
+fn is_optimised(parameter: &Node<'_>) -> bool {
+    let Some(AttributeValue::Exprloc(place)) =
+        parameter.entry.attr_value(constants::DW_AT_location)
+    else {
+        return true;
+    };
+    let first = place.operations(parameter.unit.encoding()).next();
+    !matches!(first, Ok(Some(Operation::FrameOffset { .. })))
 }
 
 fn formals<'d>(reader: &Reader<'_, 'd>, node: &Node<'d>) -> Vec<Node<'d>> {

@@ -1,0 +1,7 @@
+//! What the tests of arguments need: sections of a program, and a program under ptrace.
+
+// One test, of which these are parts.
+#![allow(unreachable_pub)]
+
+pub mod elf;
+pub mod traced;
