@@ -31,8 +31,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("import", &["model", "derive", "wire"]),
     ("export", &["model", "derive", "wire"]),
     ("serve", &["model", "derive", "wire"]),
-    // `info` shows what a capture file is made of.
-    ("view", &["model", "derive", "wire", "capture"]),
+    // `info` shows what a capture file is made of, `list` what can be traced.
+    ("view", &["model", "derive", "wire", "capture", "trace"]),
     (
         "session",
         &[

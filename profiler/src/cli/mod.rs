@@ -16,6 +16,7 @@ macro_rules! say {
 mod analyse;
 mod doctor;
 mod files;
+mod list;
 mod record;
 mod trace;
 pub mod values;
@@ -76,6 +77,8 @@ enum Command {
     Merge(files::MergeArgs),
     /// Add names to a capture that was recorded elsewhere
     Symbolize(files::SymbolizeArgs),
+    /// List functions and markers that can be traced, and processes
+    List(list::ListArgs),
     /// Put a marker into the recordings that run
     Mark(record::MarkArgs),
     /// Tell what this kernel, these privileges and this machine allow
@@ -130,6 +133,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Info(args) => analyse::info(&args)?,
         Command::Merge(args) => files::merge(&args, common)?,
         Command::Symbolize(args) => files::symbolize(args, common)?,
+        Command::List(args) => return list::list(args, common),
         Command::Mark(args) => record::mark(&args, common)?,
         Command::Doctor => return doctor::doctor(common, &mut io::stdout()),
         Command::Completions { shell } => {

@@ -4,6 +4,7 @@
 //! relative to the start of the recording, dates are UTC. Files of other formats are `export`'s.
 
 pub mod info;
+pub mod list;
 pub mod pager;
 pub mod progress;
 pub mod quantity;

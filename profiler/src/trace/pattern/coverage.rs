@@ -114,7 +114,7 @@ impl<'a> Coverage<'a> {
         let patterns = self.selection.include.iter().zip(&mut self.patterns);
         for ((pattern, found), &matched) in patterns.zip(&choice.matched) {
             if pattern.covers(object, is_main) {
-                found.add(pattern, object, is_main, matched);
+                found.add(pattern, object, choice, matched);
             }
         }
     }
@@ -176,26 +176,24 @@ impl<'a> Coverage<'a> {
 }
 
 impl Found {
-    fn add(&mut self, pattern: &Pattern, object: &Object, is_main: bool, matched: usize) {
+    fn add(&mut self, pattern: &Pattern, object: &Object, choice: &Choice, matched: usize) {
         self.matched += matched;
         self.covered.push(file_name(object.path()).into());
         if object.is_stripped() && !pattern.is_marker() {
             self.stripped.push(file_name(object.path()).into());
         }
         if !pattern.is_everything() {
-            let chosen = object.chosen_at_load().iter();
-            let chosen = chosen.filter(|name| pattern.matches_name(name)).cloned();
-            self.chosen_at_load.extend(chosen);
+            let chosen = choice.chosen_at_load.iter();
+            let chosen = chosen.filter(|name| pattern.matches_name(name));
+            self.chosen_at_load.extend(chosen.cloned());
         }
         if self.matched > 0 {
             return;
         }
-        // Reading all debug information of all objects would take too long.
-        let named = pattern.object.is_some() || is_main;
-        if named && !pattern.is_everything() && object.has_debug_info() {
-            let only = object.inlined_only().iter();
-            let only = only.filter(|name| pattern.matches_name(name));
-            self.inlined.extend(only.take(MAX_TOLD).cloned());
+        if !pattern.is_everything() {
+            let inlined = choice.inlined.iter();
+            let inlined = inlined.filter(|name| pattern.matches_name(name));
+            self.inlined.extend(inlined.take(MAX_TOLD).cloned());
         }
         self.find_similar(pattern, object);
     }

@@ -36,6 +36,11 @@ pub struct Choice {
     pub functions: Vec<usize>,
     /// Indices into its markers.
     pub markers: Vec<usize>,
+    /// Names of functions that match but have no code of their own: each use was inlined. Known only
+    /// where debug information is read.
+    pub inlined: Vec<Box<str>>,
+    /// Names that match of which one of several implementations is chosen when the object is loaded.
+    pub chosen_at_load: Vec<Box<str>>,
     /// How many each pattern of [`Selection::include`] matched, before exclusions and sources.
     pub matched: Vec<usize>,
     /// How many each pattern of [`Selection::sources`] matched.
@@ -93,6 +98,15 @@ impl Selection {
         self.include.is_empty() || patterns.any(|pattern| pattern.may_cover(path, is_main))
     }
 
+    /// Whether debug information of an object is worth the time that reading it takes: it is the
+    /// executable or named by a pattern, or source files are asked for.
+    pub fn reads_debug_info(&self, object: &Object, is_main: bool) -> bool {
+        let mut include = self.include.iter();
+        let mut named =
+            || include.any(|pattern| pattern.object.is_some() && pattern.covers(object, is_main));
+        object.has_debug_info() && (is_main || !self.sources.is_empty() || named())
+    }
+
     /// What is asked for of an object. `is_main`: it is the executable.
     pub fn select(&self, object: &Object, is_main: bool) -> Choice {
         let covering = |patterns: &'_ [Pattern]| -> Vec<bool> {
@@ -133,6 +147,18 @@ impl Selection {
             })
             .collect();
         choice.functions = functions;
+        let meant = |name: &str| {
+            let mut patterns = self.include.iter().zip(&included);
+            let mut exclusions = self.exclude.iter().zip(&excluded);
+            patterns.any(|(pattern, covers)| *covers && pattern.matches_name(name))
+                && !exclusions.any(|(pattern, covers)| *covers && pattern.matches_name(name))
+        };
+        let chosen_at_load = object.chosen_at_load().iter();
+        choice.chosen_at_load = chosen_at_load.filter(|name| meant(name)).cloned().collect();
+        if self.sources.is_empty() && self.reads_debug_info(object, is_main) {
+            let inlined = object.inlined_only().iter();
+            choice.inlined = inlined.filter(|name| meant(name)).cloned().collect();
+        }
         if !self.sources.is_empty() {
             let in_sources = &mut choice.in_sources;
             choice.functions.retain(|&index| {
