@@ -11,11 +11,14 @@ use clap::{Args, Subcommand};
 
 use crate::error::{FAILED, Failure};
 use crate::model::Pid;
+use crate::pipeline::COSTS;
 use crate::resolve::objects::{Finder, TargetObject, processes};
-use crate::trace::Function;
-use crate::trace::Refusal;
+use crate::trace::cost::CostTable;
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Coverage, Pattern, Selection, SourcePattern};
+use crate::trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
+use crate::trace::safety::ProcessSafety;
+use crate::trace::{Function, Refusal};
 use crate::view::list::{
     ListOptions, Listed, ListedProcess, State, write_functions, write_markers, write_processes,
 };
@@ -144,12 +147,18 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
         exclude: parse(&args.no_trace)?,
         sources,
     };
+    let costs = CostTable::load(Path::new(COSTS)).unwrap_or_else(CostTable::assumed);
+    // Files alone say nothing of what else runs where they do.
+    let safety = match args.target.object.is_empty() {
+        true => safety_of(&objects),
+        false => ProcessSafety::unknown(),
+    };
     let mut rows = Vec::new();
     let missing = search(&objects, &selection, |object, is_main, choice| {
         let chosen = choice.functions.iter();
         let chosen = chosen.filter_map(|&index| object.functions().get(index));
         let chosen: Vec<&Function> = chosen.collect();
-        let states = placements(object, &chosen);
+        let states = placements(object, &chosen, &costs, &safety);
         let name = file_name(object.path());
         let debug_info = selection.reads_debug_info(object, is_main);
         for (&function, state) in chosen.iter().zip(states) {
@@ -234,10 +243,47 @@ fn list_processes(args: &ProcessesArgs, common: &Common) -> Result<u8, Failure> 
     Ok(if found.is_empty() { FAILED } else { 0 })
 }
 
-/// What tracing each of an object's functions means. The one place where `list` learns of placement:
-/// `trace::place` gives a plan or a refusal for each function.
-fn placements(_object: &Object, functions: &[&Function]) -> Vec<State> {
-    functions.iter().map(|_| State::Found).collect()
+/// What may be done to processes that map these objects.
+fn safety_of(objects: &[TargetObject]) -> ProcessSafety {
+    let mut safety = ProcessSafety::of([], false);
+    for target in objects {
+        if !safety.verdict().uretprobe {
+            break;
+        }
+        match Object::read(&target.file, None, &target.path) {
+            Ok(object) => {
+                safety.add(&object);
+            }
+            // What can't be read can't be vouched for.
+            Err(_) => return ProcessSafety::unknown(),
+        }
+    }
+    safety
+}
+
+/// What tracing each of an object's functions means, as `record` would do it.
+fn placements(
+    object: &Object,
+    functions: &[&Function],
+    costs: &CostTable,
+    safety: &ProcessSafety,
+) -> Vec<State> {
+    let options = PlaceOptions {
+        at: ProbeAt::Cheapest,
+        returns: Returns::Auto,
+        costs,
+    };
+    let mut placer = Placer::new(object, options, safety);
+    functions
+        .iter()
+        .map(|function| match placer.plan(function) {
+            Ok(plan) => State::Placed {
+                entry_ns: costs.entry_ns(plan.entry.kind),
+                plan: Box::new(plan),
+            },
+            Err(refusal) => State::Refused(refusal),
+        })
+        .collect()
 }
 
 /// Reads the objects that may be meant and hands on what is chosen of each; says what is missing.

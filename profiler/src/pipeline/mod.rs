@@ -15,4 +15,4 @@ mod writer;
 
 pub use outputs::{Export, export, export_difference, open_export};
 pub use record::{Finished, Request, run};
-pub use tracer::{TraceRequest, TraceSummary};
+pub use tracer::{COSTS, TraceRequest, TraceSummary};

@@ -19,6 +19,7 @@ use iced_x86::{
 };
 
 use super::code::{self, CodeSource, Flow, Way, kernel};
+use super::cost::CostTable;
 use super::safety::{FunctionSafety, ProcessSafety, Verdict};
 use super::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site,
@@ -59,6 +60,16 @@ pub trait Costs {
     fn entry_ns(&self, kind: InstructionKind) -> u32;
     /// What a return probe adds to a call.
     fn return_ns(&self) -> u32;
+}
+
+impl Costs for CostTable {
+    fn entry_ns(&self, kind: InstructionKind) -> u32 {
+        CostTable::entry_ns(self, kind)
+    }
+
+    fn return_ns(&self) -> u32 {
+        CostTable::return_ns(self)
+    }
 }
 
 /// What is wanted.

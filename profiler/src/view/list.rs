@@ -351,6 +351,10 @@ fn no_exits(why: NoExits) -> &'static str {
         NoExits::ComputedJump => "it jumps to computed places",
         NoExits::UnknownSize => "its length is not known",
         NoExits::NeverReturns => "it never returns",
+        NoExits::UnknownStack => "its stack can't be followed",
+        NoExits::ConditionalExit => "a conditional jump leaves it",
+        NoExits::RunsOn => "it runs on into other code",
+        NoExits::Forbidden => "the kernel allows no probe on one",
         NoExits::NotCode => "not all of it is code",
     }
 }

@@ -45,8 +45,8 @@ const STEP_NS: u64 = 100_000_000;
 const MANY: usize = 10_000;
 /// From this many sites on, links that take 0.1 s each to remove need to be asked for.
 const MANY_CLASSIC: usize = 300;
-/// Where measured costs are kept.
-const CACHE: &str = "/var/cache/profiler";
+/// The folder in which measured costs of probes are kept.
+pub const COSTS: &str = "/var/cache/profiler";
 
 /// What to trace, and how.
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Tracer {
         let narrowed =
             !filter.comms.is_empty() || !filter.uids.is_empty() || !filter.cgroups.is_empty();
         let shared = request.follow_exact || narrowed || !named;
-        let costs = CostTable::load(Path::new(CACHE)).map_or_else(measured_costs, Ok)?;
+        let costs = CostTable::load(Path::new(COSTS)).map_or_else(measured_costs, Ok)?;
         let at = now();
         let mut tracer = Tracer {
             request,
@@ -667,9 +667,9 @@ fn gap(
 
 /// Measures what a hit costs here, and keeps that for the next time.
 fn measured_costs() -> Result<CostTable, Failure> {
-    let costs = Ok::<CostTable, Failure>(CostTable)?;
-    if let Err(error) = costs.save(Path::new(CACHE)) {
-        log::debug!("what probes cost is measured each time: {CACHE}: {error}");
+    let costs = CostTable::assumed();
+    if let Err(error) = costs.save(Path::new(COSTS)) {
+        log::debug!("what probes cost is measured each time: {COSTS}: {error}");
     }
     Ok(costs)
 }
