@@ -6,6 +6,7 @@
 //! `PATH`. Without one the tests say so and are skipped.
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
+mod calls_shared;
 mod export_shared;
 
 use std::collections::BTreeMap;
@@ -358,6 +359,192 @@ fn generations_are_whole() {
             assert_eq!(found["open_tasks"], 0);
             let generations = found["generations"].as_u64().unwrap();
             assert!(generations >= samples / generation.parse::<u64>().unwrap());
+        }
+    }
+}
+
+/// Calls and time per function, of the calls that ended.
+fn ended((tables, events): &Recording) -> BTreeMap<String, (u64, u64)> {
+    let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for event in events {
+        if let Event::Call(call) = event
+            && let CallEdge::Exit(exit) = &call.edge
+        {
+            let name = tables.functions.get(call.function).unwrap().name;
+            let sum = sums.entry(tables.string(name).to_owned()).or_default();
+            sum.0 += 1;
+            sum.1 += call.at.since(exit.began);
+        }
+    }
+    sums
+}
+
+fn logs(found: &serde_json::Value) -> String {
+    let logs: Vec<String> = serde_json::from_value(found["logs"].clone()).unwrap();
+    logs.join("\n")
+}
+
+fn regions(found: &serde_json::Value) -> BTreeMap<String, (u64, u64)> {
+    let regions = found["regions"].as_object().unwrap().iter();
+    regions
+        .map(|(name, sum)| {
+            let number = |key: &str| sum[key].as_u64().unwrap();
+            (name.clone(), (number("count"), number("ns")))
+        })
+        .collect()
+}
+
+/// Readers move the later of two events at one time, by 1 ns.
+fn close(seen: (u64, u64), expected: (u64, u64)) -> bool {
+    seen.0 == expected.0 && seen.1.abs_diff(expected.1) <= expected.0
+}
+
+/// The calls with entries as they are recorded when only long ones are: whole, at their ends.
+fn as_whole((tables, events): Recording) -> Recording {
+    let mut arguments: BTreeMap<(ThreadId, FunctionId, Timestamp), Option<Box<[Value]>>> =
+        BTreeMap::new();
+    let mut whole = Vec::new();
+    for mut event in events {
+        if let Event::Call(call) = &mut event {
+            match &mut call.edge {
+                CallEdge::Enter(values) => {
+                    arguments.insert((call.thread, call.function, call.at), values.take());
+                    continue;
+                }
+                CallEdge::Exit(exit) => {
+                    let values = arguments.remove(&(call.thread, call.function, exit.began));
+                    exit.whole = Some(values.flatten().unwrap_or_default());
+                }
+                CallEdge::Hit(_) => {}
+            }
+        }
+        whole.push(event);
+    }
+    (tables, whole)
+}
+
+#[test]
+fn calls_are_regions() {
+    let session = calls_shared::shop();
+    golden("calls.gotrace", &export("go-trace", &[], &session));
+    let expected = ended(&session);
+    for version in VERSIONS {
+        for generation in ["200000", "20", "1"] {
+            let options = [("version", version), ("generation", generation)];
+            let Some(found) = check("calls", &options, &session) else {
+                return;
+            };
+            let mut seen = regions(&found);
+            // Two calls are open at the end, and end there.
+            for name in ["shop::handle(Request const&)", "db_query"] {
+                let open = seen.get_mut(name).unwrap();
+                assert_eq!(open.0, expected[name].0 + 1);
+                open.0 -= 1;
+            }
+            for (name, (calls, ns)) in &expected {
+                assert_eq!(seen[name].0, *calls, "{name} {options:?}");
+                if generation == "200000" && !name.contains("handle") && name != "db_query" {
+                    assert!(close(seen[name], (*calls, *ns)), "{name} {seen:?}");
+                }
+            }
+            assert_eq!(found["open_regions"], 0);
+            assert_eq!(found["deepest_region"], 6);
+            let logs = logs(&found);
+            for text in [
+                "throw: db::busy_error, by db_query",
+                "db_query: left by exception db::busy_error",
+                "shop:request_done: hit",
+                "wait_for_work: ended with its thread",
+                "walk<Tree>: had ended by now",
+                r#"shop::handle(Request const&): id=7, path="/cart/7?q=\"tea\""…"#,
+                "shop::parse(char const*): returned true",
+                "gap: all functions within the last 1000 us: not yet traced",
+                "2 open at the end; 186 counted by the kernel; 24 records lost",
+            ] {
+                assert!(logs.contains(text), "{options:?} {text}: {logs}");
+            }
+        }
+    }
+}
+
+/// A call that is recorded whole comes after those in it; its region still begins before theirs.
+#[test]
+fn whole_calls_are_regions_around_those_in_them() {
+    let session = as_whole(calls_shared::shop());
+    let expected = ended(&session);
+    for version in VERSIONS {
+        let Some(found) = check("whole", &[("version", version)], &session) else {
+            return;
+        };
+        for (name, seen) in regions(&found) {
+            assert!(close(seen, expected[&name]), "{name} {seen:?} {expected:?}");
+        }
+        assert_eq!(found["deepest_region"], 6);
+        let logs = logs(&found);
+        assert!(
+            logs.contains("0 ends without a begin, 0 regions begin later"),
+            "{logs}"
+        );
+        // Cut where an outer call is not over: it begins behind those in it.
+        let options = [("version", version), ("generation", "2")];
+        let found = check("whole-cut", &options, &session).unwrap();
+        let counts = |sums: BTreeMap<String, (u64, u64)>| -> BTreeMap<String, u64> {
+            sums.into_iter()
+                .map(|(name, (calls, _))| (name, calls))
+                .collect()
+        };
+        assert_eq!(counts(regions(&found)), counts(expected.clone()));
+        assert_eq!(found["open_regions"], 0);
+    }
+}
+
+/// Events of calls in any order, as after losses or from a damaged capture.
+#[test]
+fn any_order_of_calls_is_a_trace() {
+    for seed in 1..=4_u64 {
+        let (tables, mut events) = lives(seed, 5_000_000_000);
+        let (mut b, shop) = (calls_shared::Builder::default(), calls_shared::shop());
+        b.tables = tables;
+        let functions = ["f", "g", "h"].map(|name| b.function(name, name.len() as u64));
+        let threads: Vec<ThreadId> = b.tables.threads().map(|(id, _)| id).collect();
+        let template: Vec<Call> = (shop.1.into_iter())
+            .filter_map(|event| match event {
+                Event::Call(call) => Some(call),
+                _ => None,
+            })
+            .collect();
+        let mut state = seed;
+        let mut random = move |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(7);
+            (state >> 33) as usize % below
+        };
+        for at in events.iter().map(Event::at).collect::<Vec<_>>() {
+            let mut call = template[random(template.len())].clone();
+            call.at = at;
+            call.thread = threads[random(threads.len())];
+            call.function = functions[random(3)];
+            call.depth = random(4) as u32;
+            if let CallEdge::Exit(exit) = &mut call.edge {
+                exit.began = Timestamp(at.0.saturating_sub(random(50_000_000) as u64));
+                exit.whole = (random(3) == 0).then(|| Box::from([Value::Bool(true)]));
+                if let ExitKind::Exception(kind) = &mut exit.how {
+                    *kind = None;
+                }
+            }
+            events.push(Event::Call(call));
+        }
+        events.sort_by_key(Event::at);
+        let session = (b.tables, events);
+        for version in VERSIONS {
+            for generation in ["3", "50", "100000"] {
+                let options = [("version", version), ("generation", generation)];
+                let Some(found) = check("any-calls", &options, &session) else {
+                    return;
+                };
+                assert_eq!(found["open_regions"], 0, "seed {seed} {options:?}");
+            }
         }
     }
 }

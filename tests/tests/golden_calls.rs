@@ -16,6 +16,7 @@ use profiler::model::*;
 use profiler::view::report::{
     self, By, CallSort, CallView, Collector, Filter, Format, Recording, ReportError, ReportOptions,
 };
+use profiler::view::top::{Action, TopOptions, TopTable};
 use proptest::prelude::*;
 
 type Session = (Tables, Vec<Event>);
@@ -644,4 +645,119 @@ fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
     let text = report(&session, &calls(only())).unwrap();
     assert!(text.contains("~1,000"), "{text}");
     assert!(text.contains("~  watched only part of the time"), "{text}");
+}
+
+fn top((tables, events): &Session, options: TopOptions) -> TopTable {
+    let mut top = TopTable::new(options);
+    for event in events {
+        top.event(event, tables);
+    }
+    top
+}
+
+#[test]
+fn live_table() {
+    let session = shop();
+    let now = Timestamp(START + 100 * MS);
+    for width in [80, 120] {
+        let mut top = top(&session, TopOptions::default());
+        let frame = top.render(now, width, 24, &session.0);
+        golden(&format!("top-{width}.txt"), &frame);
+        assert!(
+            frame.lines().all(|line| line.chars().count() <= width),
+            "{frame}"
+        );
+    }
+    // As many rows as fit.
+    let mut small = top(&session, TopOptions::default());
+    assert_eq!(small.render(now, 80, 7, &session.0).lines().count(), 6);
+    assert_eq!(small.render(now, 80, 0, &session.0).lines().count(), 3 + 6);
+}
+
+#[test]
+fn live_table_of_samples() {
+    let session = profiler_tests::canonical::session();
+    let mut samples = session.clone();
+    samples.1.retain(|event| !matches!(event, Event::Call(_)));
+    let mut top = top(&samples, TopOptions::default());
+    let frame = top.render(Timestamp(START + 100 * MS), 80, 12, &samples.0);
+    assert!(
+        frame.starts_with("100 samples in the last 100 ms, 4 samples lost"),
+        "{frame}"
+    );
+    let row = frame.lines().nth(3).unwrap();
+    assert_eq!(
+        row, "30.0%  30.0%       30  std::find<char>                      web",
+        "{frame}"
+    );
+}
+
+#[test]
+fn the_window_slides() {
+    let mut b = Builder::default();
+    let thread = b.thread("t", 10);
+    let (early, late) = (b.function("early", 0x100), b.function("late", 0x200));
+    let options = TopOptions {
+        window_ns: 100 * MS,
+        ..TopOptions::default()
+    };
+    for (function, from) in [(early, 0), (late, 200)] {
+        for ms in from..from + 100 {
+            b.call(thread, function, 0, START + ms * MS, 100 * US, &mut |_| ());
+        }
+    }
+    let mut top = TopTable::new(options);
+    let (mut seen, mut last) = (Vec::new(), String::new());
+    for event in &b.events {
+        top.event(event, &b.tables);
+        if let Event::Call(call) = event
+            && matches!(call.edge, CallEdge::Exit(_))
+        {
+            last = top.render(call.at, 100, 0, &b.tables);
+            seen.push((last.contains("early"), last.contains("late")));
+        }
+    }
+    assert_eq!(seen[99], (true, false));
+    assert_eq!(seen[199], (false, true));
+    // 1,000 calls a second of 100 us: a tenth of the time. One slice may be partly out.
+    let row: Vec<_> = last.lines().nth(3).unwrap().split_whitespace().collect();
+    let rate: f64 = row[0].replace(',', "").parse().unwrap();
+    assert!((990.0..=1_110.0).contains(&rate), "{last}");
+    // Nothing happens any more.
+    let empty = top.render(Timestamp(START + 10_000 * MS), 100, 0, &b.tables);
+    assert!(empty.starts_with("0 calls/s of 0 functions"), "{empty}");
+}
+
+#[test]
+fn keys_sort_pause_and_quit() {
+    let session = shop();
+    let mut top = top(&session, TopOptions::default());
+    let now = Timestamp(START + 100 * MS);
+    let first = |top: &mut TopTable| {
+        let frame = top.render(now, 120, 0, &session.0);
+        let row = frame.lines().nth(3).unwrap();
+        row.split_whitespace().rev().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(first(&mut top), "wait_for_work");
+    let mut orders = Vec::new();
+    for _ in 0..6 {
+        assert_eq!(top.key(b's', now), Action::Redraw);
+        orders.push(first(&mut top));
+    }
+    assert_eq!(orders[4], "const&)");
+    assert_eq!(orders[5], "wait_for_work");
+    assert_eq!(top.key(b'p', now), Action::Redraw);
+    let later = Timestamp(START + 60_000 * MS);
+    assert!(top.render(later, 120, 0, &session.0).contains("PAUSED"));
+    assert!(
+        top.render(later, 120, 0, &session.0)
+            .contains("wait_for_work")
+    );
+    top.key(b'p', later);
+    assert!(
+        !top.render(later, 120, 0, &session.0)
+            .contains("wait_for_work")
+    );
+    assert_eq!(top.key(b'x', now), Action::None);
+    assert_eq!(top.key(b'q', now), Action::Quit);
 }

@@ -1,4 +1,5 @@
-//! What people look at: reports, the live line of a recording, and how they reach a terminal.
+//! What people look at: reports, the live table, the live line of a recording, and how they reach a
+//! terminal.
 //!
 //! Input: aggregates and call trees of `derive`, and tables; output: text or JSON. Times shown are
 //! relative to the start of the recording, dates are UTC. Files of other formats are `export`'s.
@@ -11,3 +12,5 @@ pub mod quantity;
 pub mod report;
 pub mod table;
 pub mod term;
+pub mod terminal;
+pub mod top;

@@ -33,8 +33,17 @@ type report struct {
 	OpenTasks   int            `json:"open_tasks"`
 	Logs        []string       `json:"logs"`
 	Goroutines  map[string]int `json:"goroutines"`
+	Regions     map[string]sum `json:"regions"`
+	OpenRegions int            `json:"open_regions"`
+	Deepest     int            `json:"deepest_region"`
 	Generations int            `json:"generations"`
 	WallNS      []int64        `json:"wall_ns"`
+}
+
+// sum is how many regions of one type there were, and how long they took.
+type sum struct {
+	Count int   `json:"count"`
+	NS    int64 `json:"ns"`
 }
 
 func main() {
@@ -113,7 +122,9 @@ func read(wire []byte, v version.Version) report {
 		Functions:  map[string]int{},
 		Leaves:     map[string]int{},
 		Goroutines: map[string]int{},
+		Regions:    map[string]sum{},
 	}
+	regions := map[trace.GoID][]trace.Time{}
 	r, err := trace.NewReader(bytes.NewReader(wire))
 	fail(err)
 	validator := testtrace.NewValidator()
@@ -145,6 +156,22 @@ func read(wire []byte, v version.Version) report {
 			rep.OpenTasks++
 		case trace.EventTaskEnd:
 			rep.OpenTasks--
+		case trace.EventRegionBegin:
+			g := e.Goroutine()
+			regions[g] = append(regions[g], e.Time())
+			rep.OpenRegions++
+			rep.Deepest = max(rep.Deepest, len(regions[g]))
+		case trace.EventRegionEnd:
+			// The reader itself checks that it is the innermost one that ends.
+			g, n := e.Goroutine(), e.Region().Type
+			open := regions[g]
+			began := open[len(open)-1]
+			regions[g] = open[:len(open)-1]
+			rep.OpenRegions--
+			s := rep.Regions[n]
+			s.Count++
+			s.NS += int64(e.Time().Sub(began))
+			rep.Regions[n] = s
 		case trace.EventLog:
 			l := e.Log()
 			rep.Logs = append(rep.Logs, l.Category+": "+l.Message)

@@ -466,8 +466,10 @@ impl CallTable {
         self.functions.iter().map(|(&id, calls)| (id, calls))
     }
 
-    /// The calls since the last time, leaving what is open: for a window that slides.
+    /// The calls since the last time, leaving what is open: for a window that slides. Sums of
+    /// threads begin anew.
     pub fn take_functions(&mut self) -> FxHashMap<FunctionId, FunctionCalls> {
+        self.threads.clear();
         std::mem::take(&mut self.functions)
     }
 

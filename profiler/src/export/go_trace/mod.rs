@@ -2,12 +2,13 @@
 //!
 //! Input: events; output: the text of Go's `internal/trace/raw`, or the wire form that
 //! `go tool trace` opens. Times are nanoseconds of CLOCK_MONOTONIC. A thread is an M and a G, and
-//! has a P to itself from its first event to its end; processes are tasks; markers, renames, gaps
-//! and facts about the recording are logs. Written in generations, so that memory stays bounded.
+//! has a P to itself from its first event to its end; processes are tasks; traced calls are regions;
+//! markers, renames, gaps and facts about the recording are logs. Written in generations, so that memory stays bounded.
 //! Mapping and what it loses: docs/formats/go-trace.md.
 //!
 //! What does not belong here: the layout of events (see [`wire::go_trace`](crate::wire::go_trace)).
 
+mod regions;
 mod schedule;
 mod trace;
 
@@ -18,6 +19,7 @@ use super::{Format, Output};
 use crate::derive::Losses;
 use crate::model::*;
 use crate::wire::go_trace::Encoding;
+use regions::{CallCounts, Regions};
 use schedule::Schedule;
 use trace::Trace;
 
@@ -69,6 +71,9 @@ struct GoTrace {
     events: u64,
     counts: Counts,
     losses: Losses,
+    regions: Regions,
+    /// Threads that ended now: the ends of their calls come at the same time.
+    exits: Vec<(ThreadId, u64)>,
 }
 
 /// What the summary at the end says.
@@ -91,11 +96,18 @@ impl GoTrace {
             events: 0,
             counts: Counts::default(),
             losses: Losses::default(),
+            regions: Regions::default(),
+            exits: Vec::new(),
         }
     }
 
     /// The schedule, begun at the first event if it is not yet.
     fn begun(&mut self, tables: &Tables) -> io::Result<(&mut Trace, &mut Schedule)> {
+        let (trace, schedule, _) = self.all(tables)?;
+        Ok((trace, schedule))
+    }
+
+    fn all(&mut self, tables: &Tables) -> io::Result<(&mut Trace, &mut Schedule, &mut Regions)> {
         if self.schedule.is_none() {
             let started = tables.session.started.0;
             let start = match (started, self.now) {
@@ -113,7 +125,7 @@ impl GoTrace {
         }
         let schedule = self.schedule.as_mut();
         let schedule = schedule.ok_or_else(|| io::Error::other("the trace has not begun"))?;
-        Ok((&mut self.trace, schedule))
+        Ok((&mut self.trace, schedule, &mut self.regions))
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) -> io::Result<()> {
@@ -149,10 +161,11 @@ impl GoTrace {
 
     fn process(&mut self, event: &ProcessEvent, tables: &Tables) -> io::Result<()> {
         let now = self.now;
-        let (trace, schedule) = self.begun(tables)?;
         if event.change == ProcessChange::Exited {
-            return schedule.exit(trace, event.thread, now, tables);
+            self.exits.push((event.thread, event.at.0));
+            return Ok(());
         }
+        let (trace, schedule) = self.begun(tables)?;
         schedule.running(trace, event.thread, now, tables)?;
         let (key, name) = match event.change {
             ProcessChange::Executed(name) => ("executed", name),
@@ -163,6 +176,19 @@ impl GoTrace {
         let text = format!("thread {tid} is now {}", tables.string(name));
         let task = schedule.task_of(event.thread, tables);
         schedule.log(trace, now, task, key, &text)
+    }
+
+    /// Ends the threads that ended before `now`.
+    fn exit_until(&mut self, now: u64, tables: &Tables) -> io::Result<()> {
+        let due = self.exits.partition_point(|(_, at)| *at < now);
+        let exits: Vec<_> = self.exits.drain(..due).collect();
+        for (thread, at) in exits {
+            let at = at.clamp(1, LATEST);
+            let (trace, schedule, regions) = self.all(tables)?;
+            regions.settle(trace, schedule, thread, tables)?;
+            schedule.exit(trace, thread, at, tables)?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
@@ -179,7 +205,33 @@ impl GoTrace {
                 trace.set_clock(clock);
                 Ok(())
             }
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => Ok(()),
+            Event::Call(call) => {
+                let (trace, schedule, regions) = self.all(tables)?;
+                regions.call(trace, schedule, call, now, tables)
+            }
+            Event::Throw(throw) => {
+                let (trace, schedule, regions) = self.all(tables)?;
+                let text = throw_text(throw, tables);
+                regions.log(
+                    trace,
+                    schedule,
+                    throw.thread,
+                    now,
+                    "throw".into(),
+                    text,
+                    tables,
+                )
+            }
+            Event::CallCount(count) => {
+                let counts = &mut self.regions.counts;
+                counts.counted = counts.counted.saturating_add(count.entries);
+                counts.left_out = counts.left_out.saturating_add(count.left_out);
+                Ok(())
+            }
+            Event::Gap(gap) => {
+                let (trace, schedule) = self.begun(tables)?;
+                schedule.log(trace, now, 0, "gap", &gap_text(gap, tables))
+            }
             Event::Lost(lost) => {
                 self.losses.add(lost);
                 let (trace, schedule) = self.begun(tables)?;
@@ -192,6 +244,7 @@ impl GoTrace {
 impl Sink for GoTrace {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         self.now = self.now.max(event.at().0.clamp(1, LATEST));
+        self.exit_until(event.at().0, tables)?;
         self.take(event, tables)?;
         self.events += 1;
         let limit = self.options.generation.unwrap_or(GENERATION_EVENTS);
@@ -199,6 +252,8 @@ impl Sink for GoTrace {
             && let Some(schedule) = &mut self.schedule
         {
             self.events = 0;
+            let regions = &mut self.regions;
+            regions.settle_all(&mut self.trace, schedule, tables)?;
             self.now = schedule.next_generation(&mut self.trace, self.now)?;
         }
         Ok(())
@@ -211,6 +266,7 @@ impl Sink for GoTrace {
                 format!("no sample is of event source '{wanted}'"),
             ));
         }
+        self.exit_until(u64::MAX, tables)?;
         let cut = self.trace.cut_stacks();
         let Counts {
             samples,
@@ -223,8 +279,26 @@ impl Sink for GoTrace {
              truncated stacks, {cut} stacks cut to what a trace can hold"
         );
         let now = self.now;
-        let (trace, schedule) = self.begun(tables)?;
+        let lost = self.losses.of(LostReason::CallRingFull);
+        let (trace, schedule, regions) = self.all(tables)?;
+        regions.settle_all(trace, schedule, tables)?;
         schedule.log(trace, now, 0, "summary", &summary)?;
+        let open = schedule.open_regions();
+        let CallCounts {
+            calls,
+            unmatched,
+            shortened,
+            counted,
+            left_out,
+        } = regions.counts;
+        if calls > 0 || counted > 0 || open > 0 {
+            let summary = format!(
+                "{calls} calls ended, {open} open at the end; {counted} counted by the kernel; \
+                 {lost} records lost, {left_out} calls left out by limits, {unmatched} ends \
+                 without a begin, {shortened} regions begin later than their calls"
+            );
+            schedule.log(trace, now, 0, "calls", &summary)?;
+        }
         schedule.finish(trace, now)?;
         self.trace.finish()
     }
@@ -266,4 +340,27 @@ fn lost_text(lost: &Lost) -> String {
         .map_or(String::new(), |cpu| format!(" on cpu {}", cpu.0));
     let ms = lost.to.since(lost.from) / 1_000_000;
     format!("{}{cpu} within the last {ms} ms: {reason}", lost.count)
+}
+
+fn throw_text(throw: &Throw, tables: &Tables) -> String {
+    let kind = tables.string(throw.kind);
+    match throw.thrower {
+        Some(frame) => format!("{kind}, by {}", tables.frame_name(frame)),
+        None => kind.to_owned(),
+    }
+}
+
+fn gap_text(gap: &Gap, tables: &Tables) -> String {
+    let function = gap.function.and_then(|id| tables.functions.get(id));
+    let what = function.map_or("all functions", |function| tables.string(function.name));
+    let process = gap.process.and_then(|id| tables.process(id));
+    let process = process.map_or(String::new(), |process| format!(" of pid {}", process.pid));
+    let reason = match gap.reason {
+        GapReason::NotYetAttached => "not yet traced",
+        GapReason::NoReturns => "returns not traced, over budget",
+        GapReason::DutyCycle => "not traced, over budget, for a while",
+        GapReason::Detached => "not traced any more, over budget",
+    };
+    let us = gap.to.since(gap.from) / 1_000;
+    format!("{what}{process} within the last {us} us: {reason}")
 }

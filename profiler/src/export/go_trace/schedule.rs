@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -32,7 +33,21 @@ fn after(at: u64) -> u64 {
 struct Running {
     context: Context,
     process: ProcessId,
+    /// The task of its process, 0 if it has none.
+    task: u64,
     batch: Batch,
+    /// Regions that are open, outermost first; their depths increase.
+    regions: Vec<Region>,
+}
+
+/// A traced call as a region.
+#[derive(Clone, Debug)]
+pub(super) struct Region {
+    /// How many traced calls enclose it.
+    pub(super) depth: u32,
+    pub(super) function: FunctionId,
+    /// Ids of strings are those of one generation, so the name itself is kept.
+    pub(super) name: Arc<str>,
 }
 
 /// A P.
@@ -150,7 +165,9 @@ impl Schedule {
         let running = Running {
             context,
             process: thread.process,
+            task: self.task_of(id, tables),
             batch,
+            regions: Vec::new(),
         };
         self.running.insert(id, running);
         Ok(Some(context))
@@ -179,6 +196,83 @@ impl Schedule {
             self.tell(trace, Kind::UserTaskEnd, at, &[id, 0])?;
         }
         Ok(())
+    }
+
+    /// Begins a region of a running thread. What is open at its depth or deeper ends before.
+    pub(super) fn open(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        region: Region,
+        tables: &Tables,
+    ) -> io::Result<()> {
+        self.close(trace, id, at, region.depth)?;
+        if let Some(running) = self.running.get_mut(&id) {
+            let name = trace.string(&region.name)?;
+            let stack = trace.function_stack(region.function, &region.name, tables)?;
+            let args = [running.task, name, stack];
+            running.push(trace, Kind::UserRegionBegin, at, &args)?;
+            running.regions.push(region);
+        }
+        Ok(())
+    }
+
+    /// Ends the regions of a thread that are of this depth or deeper, the innermost first.
+    pub(super) fn close(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        depth: u32,
+    ) -> io::Result<()> {
+        match self.running.get_mut(&id) {
+            Some(running) => running.close(trace, at, depth),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a region of that depth and function is open.
+    pub(super) fn is_open(&self, id: ThreadId, depth: u32, function: FunctionId) -> bool {
+        let regions = self.running.get(&id).map(|running| &running.regions[..]);
+        let mut regions = regions.unwrap_or_default().iter();
+        regions.any(|region| (region.depth, region.function) == (depth, function))
+    }
+
+    /// Depth of the innermost open region of a thread.
+    pub(super) fn innermost(&self, id: ThreadId) -> Option<u32> {
+        Some(self.running.get(&id)?.regions.last()?.depth)
+    }
+
+    /// How many regions are open.
+    pub(super) fn open_regions(&self) -> usize {
+        self.running
+            .values()
+            .map(|running| running.regions.len())
+            .sum()
+    }
+
+    /// Time of a running thread's last event.
+    pub(super) fn last(&self, id: ThreadId) -> Option<u64> {
+        Some(self.running.get(&id)?.batch.last())
+    }
+
+    /// Writes a log of a running thread, within its regions.
+    pub(super) fn log_on(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        key: &str,
+        value: &str,
+    ) -> io::Result<()> {
+        let Some(running) = self.running.get_mut(&id) else {
+            return Ok(());
+        };
+        let key = trace.string(key)?;
+        let value = trace.string(value)?;
+        let args = [running.task, key, value, 0];
+        running.push(trace, Kind::UserLog, at, &args)
     }
 
     /// The task of a thread's process; 0 if it has none.
@@ -243,6 +337,8 @@ impl Schedule {
             return Ok(());
         };
         let Context { m, p, .. } = running.context;
+        running.close(trace, at, 0)?;
+        running.make_room(trace)?;
         let destroyed = at.max(after(running.batch.last()));
         let stopped = after(destroyed);
         running.batch.push_timed(Kind::GoDestroy, destroyed, &[]);
@@ -315,7 +411,7 @@ impl Schedule {
 
     /// An event of the capture's own thread.
     fn tell(&mut self, trace: &mut Trace, kind: Kind, at: u64, rest: &[u64]) -> io::Result<()> {
-        if !self.capture.fits_timed() {
+        if !self.capture.fits_timed(1) {
             trace.write(&mut self.capture)?;
         }
         self.capture.push_timed(kind, at, rest);
@@ -336,6 +432,31 @@ impl Schedule {
         threads
             .chain(idle)
             .fold(now.max(self.capture.last()), u64::max)
+    }
+}
+
+impl Running {
+    fn push(&mut self, trace: &mut Trace, kind: Kind, at: u64, rest: &[u64]) -> io::Result<()> {
+        self.make_room(trace)?;
+        self.batch.push_timed(kind, at, rest);
+        Ok(())
+    }
+
+    /// Makes room for two more events.
+    fn make_room(&mut self, trace: &mut Trace) -> io::Result<()> {
+        match self.batch.fits_timed(2) {
+            true => Ok(()),
+            false => trace.write(&mut self.batch),
+        }
+    }
+
+    fn close(&mut self, trace: &mut Trace, at: u64, depth: u32) -> io::Result<()> {
+        while let Some(region) = self.regions.pop_if(|region| region.depth >= depth) {
+            let name = trace.string(&region.name)?;
+            let args = [self.task, name, 0];
+            self.push(trace, Kind::UserRegionEnd, at, &args)?;
+        }
+        Ok(())
     }
 }
 

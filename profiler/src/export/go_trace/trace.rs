@@ -23,6 +23,8 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// Addresses of frames that stand for a name rather than for code have this bit.
 const NAME_TAG: u64 = 1 << 62;
+/// Addresses of frames that stand for a function rather than for a place in it have this bit.
+const FUNCTION_TAG: u64 = 1 << 61;
 
 /// Which M, P and G a sample was taken on.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,7 @@ pub(super) struct Context {
 enum StackKey {
     Sample(Option<StackId>, Option<StackId>),
     Name(u64),
+    Function(FunctionId),
 }
 
 pub(super) struct Trace {
@@ -177,6 +180,33 @@ impl Trace {
             line: 1,
         };
         self.stack(StackKey::Name(function), &[frame])
+    }
+
+    /// A stack of one frame: the function as a whole, under its name in text.
+    pub(super) fn function_stack(
+        &mut self,
+        id: FunctionId,
+        text: &str,
+        tables: &Tables,
+    ) -> io::Result<u64> {
+        let key = StackKey::Function(id);
+        if let Some(&stack) = self.stacks.get(&key) {
+            return Ok(stack);
+        }
+        let function = tables.functions.get(id);
+        let module = function.and_then(|f| tables.modules.get(f.module?));
+        let file = match (function.and_then(|f| f.file), module) {
+            (Some(file), _) => tables.string(file),
+            (None, Some(module)) => tables.string(module.path),
+            (None, None) => "[unknown]",
+        };
+        let frame = Place {
+            pc: FUNCTION_TAG | u64::from(id.get()),
+            function: self.string(text)?,
+            file: self.string(&name::text(file))?,
+            line: 1,
+        };
+        self.stack(key, &[frame])
     }
 
     /// Writes a sample.

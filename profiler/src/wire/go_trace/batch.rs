@@ -113,9 +113,9 @@ const MAX_TIMED_ARGS: usize = 5;
 pub(super) const MAX_TIMED_BYTES: usize = 1 + MAX_TIMED_ARGS * 10;
 
 impl Batch {
-    /// Whether one more event with a time has room, whatever its numbers.
-    pub fn fits_timed(&self) -> bool {
-        self.fits(MAX_TIMED_BYTES)
+    /// Whether so many more events with a time have room, whatever their numbers.
+    pub fn fits_timed(&self, events: usize) -> bool {
+        self.fits(events * MAX_TIMED_BYTES)
     }
 }
 
