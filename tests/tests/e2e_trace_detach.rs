@@ -10,6 +10,11 @@ use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Code, Edge, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
 
+/// The kernel's list of probes that somebody has made by name, if it can be read.
+fn probe_events() -> Option<String> {
+    std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").ok()
+}
+
 /// Starts a program that calls `compiled` and a profiler that traces it; ends the profiler with
 /// `signal`, and checks that the program has its own code again, and goes on to its end.
 fn ended_by(
@@ -18,6 +23,7 @@ fn ended_by(
     signal: Signal,
     returns: &str,
 ) -> Result<(), Box<dyn Error>> {
+    let events = probe_events();
     let mut live = Session::of(setting, program)
         .arguments(&["compiled", "paced", "50000", "4"])
         .record(&[
@@ -39,6 +45,11 @@ fn ended_by(
     let pid = live.program.pid();
     let ended = live.recorder.end(LIMIT)?;
     let by_itself = ended.status.code().is_some();
+    assert_eq!(
+        probe_events(),
+        events,
+        "a probe event stays in the kernel's list"
+    );
     if by_itself {
         ended.success()?;
     }
