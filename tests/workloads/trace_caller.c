@@ -6,14 +6,20 @@
  * each with [--wait] at the end, or [--probed]: it begins by itself, soon after it has seen that its
  * function's code has changed, or ends with status 4 after 60 s. KIND can also be `compiled`, a C function with whatever this was
  * built with (-pg, -mfentry, -fcf-protection).
- * Output: {"kind": .., "calls": N, "took_ns": NS, "from_ns": NS, "slots": [N, ..]}: slots, calls in
- * each 100 ms since from_ns. */
+ * Output: {"kind": .., "calls": N, "took_ns": NS, "cpu_ns": NS, "from_ns": NS, "slots": [N, ..]}:
+ * cpu_ns, the thread's CPU time of the calls; slots, calls in each 100 ms since from_ns. */
 #include "trace.h"
 #include "trace_kinds.h"
 
 TRACED long compiled(long n) {
     NOT_A_TAIL_CALL();
     return n + 1;
+}
+
+static uint64_t cpu_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 enum { SLOTS = 1000 };
@@ -75,7 +81,8 @@ int main(int argc, char **argv) {
     if (!function) return 2;
     if (probed && !wait_for_probe(function)) return 4;
     long calls = number(argc, argv, 3, 0);
-    uint64_t from = now_ns(), seconds = (uint64_t)number(argc, argv, 4, 1), took = 0;
+    uint64_t from = now_ns(), cpu = cpu_ns(), took = 0;
+    uint64_t seconds = (uint64_t)number(argc, argv, 4, 1);
     if (!strcmp(argv[2], "calls")) {
         took = many(function, calls);
     } else if (!strcmp(argv[2], "paced")) {
@@ -85,8 +92,11 @@ int main(int argc, char **argv) {
         calls = unpaced(function, from, seconds);
     }
     if (!took) took = now_ns() - from;
-    printf("{\"kind\": \"%s\", \"calls\": %ld, \"took_ns\": %llu, \"from_ns\": %llu, \"slots\": [",
-           argv[1], calls, (unsigned long long)took, (unsigned long long)from);
+    cpu = cpu_ns() - cpu;
+    printf("{\"kind\": \"%s\", \"calls\": %ld, \"took_ns\": %llu, \"cpu_ns\": %llu, \"from_ns\": %llu, "
+           "\"slots\": [",
+           argv[1], calls, (unsigned long long)took, (unsigned long long)cpu,
+           (unsigned long long)from);
     for (uint64_t i = 0; i < (took + 99999999) / 100000000 && i < SLOTS; i++)
         printf("%s%ld", i ? ", " : "", slots[i]);
     printf("]}\n");
