@@ -10,14 +10,11 @@ use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Code, Edge, Session, Trace, Truth, prepared};
 use rustix::process::Signal;
 
-<<<<<<< HEAD
-=======
 /// The kernel's list of probes that somebody has made by name, if it can be read.
 fn probe_events() -> Option<String> {
     std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").ok()
 }
 
->>>>>>> e2e
 /// Starts a program that calls `compiled` and a profiler that traces it; ends the profiler with
 /// `signal`, and checks that the program has its own code again, and goes on to its end.
 fn ended_by(
@@ -26,10 +23,7 @@ fn ended_by(
     signal: Signal,
     returns: &str,
 ) -> Result<(), Box<dyn Error>> {
-<<<<<<< HEAD
-=======
     let events = probe_events();
->>>>>>> e2e
     let mut live = Session::of(setting, program)
         .arguments(&["compiled", "paced", "50000", "4"])
         .record(&[
@@ -51,14 +45,11 @@ fn ended_by(
     let pid = live.program.pid();
     let ended = live.recorder.end(LIMIT)?;
     let by_itself = ended.status.code().is_some();
-<<<<<<< HEAD
-=======
     assert_eq!(
         probe_events(),
         events,
         "a probe event stays in the kernel's list"
     );
->>>>>>> e2e
     if by_itself {
         ended.success()?;
     }
@@ -116,13 +107,7 @@ fn others_pay_nothing() -> Outcome {
                 .start("other", &mut command)?
                 .end(LIMIT)?
                 .success()?;
-<<<<<<< HEAD
-            let took = Truth::of(&ended)?.all["took_ns"]
-                .as_f64()
-                .ok_or("no time")?;
-=======
             let took = Truth::of(&ended)?.all["cpu_ns"].as_f64().ok_or("no time")?;
->>>>>>> e2e
             best = best.min(took / 2e6);
         }
         Ok(best)

@@ -1,14 +1,9 @@
 //! What one traced call adds to a program, by the first instruction of the function.
 //!
 //! A program calls one function in a loop on the last processor, untraced, and under each tracer. The
-<<<<<<< HEAD
-//! cost is the least time per call of all rounds, less the least untraced time; the tools' own work
-//! is on the other processors, and is shown apart.
-=======
 //! cost is the least CPU time per call of all rounds, less the least untraced one: traps run in the
 //! program's own time, and others who want its processor don't count. The tools' own work is shown
 //! apart.
->>>>>>> e2e
 
 use std::io;
 use std::path::Path;
@@ -51,11 +46,7 @@ struct Run {
     kind: &'static str,
     tracer: Option<&'static str>,
     calls: u64,
-<<<<<<< HEAD
-    /// Of the program, for each call.
-=======
     /// CPU time of the program, for each call.
->>>>>>> e2e
     call_ns: f64,
     /// Of the tool.
     tool: Usage,
@@ -109,13 +100,8 @@ pub(super) fn end(child: Child) -> io::Result<serde_json::Value> {
 }
 
 fn call_ns(said: &serde_json::Value) -> io::Result<f64> {
-<<<<<<< HEAD
-    match (said["took_ns"].as_f64(), said["calls"].as_f64()) {
-        (Some(took), Some(calls)) if calls > 0.0 => Ok(took / calls),
-=======
     match (said["cpu_ns"].as_f64(), said["calls"].as_f64()) {
         (Some(cpu), Some(calls)) if calls > 0.0 => Ok(cpu / calls),
->>>>>>> e2e
         _ => Err(io::Error::other("the program gave no times")),
     }
 }
