@@ -7,6 +7,8 @@
 //! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
 //! detach (`pipeline`).
 
+pub mod cost;
+
 use profiler_common::call::Fetch;
 
 /// A function or marker of an object file.
