@@ -6,6 +6,7 @@
 //! without KVM, so a kernel takes about half a minute.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -206,11 +207,15 @@ fn initrd(dir: &Path, tests: &[PathBuf]) -> Outcome<PathBuf> {
     for (name, test) in TESTS.iter().zip(tests) {
         copy(test, &root.join(name))?;
     }
-    let libraries = output(Command::new("ldd").args(tests))?;
-    for library in libraries
+    let mut libraries = String::new();
+    for test in tests {
+        libraries += &output(Command::new("ldd").arg(test))?;
+    }
+    let libraries: BTreeSet<&str> = libraries
         .split_whitespace()
         .filter(|word| word.starts_with('/'))
-    {
+        .collect();
+    for library in libraries {
         let path = Path::new(library);
         let to = root.join(path.strip_prefix("/").unwrap_or(path));
         make_dir(to.parent().unwrap_or(&root))?;
