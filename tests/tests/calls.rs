@@ -879,8 +879,8 @@ fn costs_are_measured_by_kind_of_instruction() {
     for kind in KINDS {
         assert!((20..1_000_000).contains(&of(kind)), "{kind:?}");
     }
-    // On every kernel a call to the kernel's exception handler, or two.
-    assert!(of(InstructionKind::Nop5) < of(InstructionKind::Stepped));
+    // One exception or two; an emulator's time is not about that.
+    assert!(emulated() || of(InstructionKind::Nop5) < of(InstructionKind::Stepped));
     assert!(costs.is_measured() && costs.return_ns() > 0);
 }
 
