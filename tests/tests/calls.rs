@@ -23,10 +23,11 @@ use profiler::{
     },
     probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions},
     target::Filter,
+    trace::{InstructionKind, cost::KINDS},
 };
 use profiler_common::call::{
     CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, FETCH_COUNTED, FETCH_MEMORY, FETCH_STRING,
-    FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, ProbeControl,
+    FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, PROBE_OFF, ProbeControl,
     REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI, REGISTER_RSP,
 };
 
@@ -37,6 +38,11 @@ fn privileged(name: &str) -> bool {
         profiler_tests::skip::skip(name, "loading kernel-side programs needs root");
     }
     root
+}
+
+/// Whether the machine is emulated: slower and less even than a real one.
+fn emulated() -> bool {
+    std::env::var_os("PROFILER_EMULATED").is_some()
 }
 
 /// Functions with known instructions.
@@ -100,6 +106,24 @@ mod code {
         assert_eq!(unsafe { calls_values(a, b, c, d) }, a);
     }
 
+    /// Maps `file` as code, for good.
+    pub(super) fn map_code(file: &std::fs::File, bytes: usize) -> usize {
+        use std::os::fd::AsRawFd;
+        // SAFETY: a new mapping, of which nobody has a reference.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        start as usize
+    }
+
     pub(super) fn in_child(body: impl FnOnce()) {
         // SAFETY: the child takes no lock: it calls functions that do nothing, and exits.
         unsafe {
@@ -151,6 +175,7 @@ fn role() {
                 println!("role: {calls}");
                 continue;
             }
+            "alone" => code::leaf(number(1)),
             "child" => code::in_child(|| code::leaf(10)),
             "nest" => code::nest(number(1)),
             "values" => {
@@ -353,9 +378,10 @@ fn every_entry_and_exit_is_counted_and_recorded() {
         },
     ];
     let _link = link(&mut probe, &workload, &sites);
-    let events = drain_until_done(&mut probe, &mut workload, "leaf 500000 2");
+    let each: u64 = if emulated() { 20_000 } else { 500_000 };
+    let events = drain_until_done(&mut probe, &mut workload, &format!("leaf {each} 2"));
     let count = counts(&mut probe)[&3];
-    assert_eq!((count.entries, count.exits), (1_000_000, 1_000_000));
+    assert_eq!((count.entries, count.exits), (2 * each, 2 * each));
     let (mut entries, mut exits) = (0, 0);
     for call in calls(&events) {
         assert_eq!((call.pid, call.probe, call.stack), (workload.pid(), 3, 0));
@@ -365,7 +391,7 @@ fn every_entry_and_exit_is_counted_and_recorded() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(entries + exits + count.lost, 2_000_000);
+    assert_eq!(entries + exits + count.lost, 4 * each);
     println!("{entries} entries, {exits} exits, {} lost", count.lost);
     assert_eq!(counts(&mut probe), BTreeMap::new(), "nothing has changed");
 }
@@ -703,9 +729,99 @@ fn places_that_the_kernel_refuses_are_named_and_the_rest_is_traced() {
     assert!(error.contains("16"), "{error}");
 }
 
+/// Traces until it is killed: see the next test.
 #[test]
-fn a_full_ring_wakes_the_reader_and_counts_what_it_loses() {
-    if !privileged("a_full_ring_wakes_the_reader_and_counts_what_it_loses") {
+#[ignore = "a tracer for the other tests"]
+fn tracer() {
+    let text = std::env::var("CALLS_TARGET").unwrap();
+    let [pid, offset] = text.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{text}");
+    };
+    let mut probe = attach(CALLS, Filter::default());
+    probe.set_probe(0, ON, &[]).unwrap();
+    let file = File::open(format!("/proc/{pid}/exe")).unwrap();
+    let site = |edge, return_probe| CallSite {
+        offset: offset.parse().unwrap(),
+        probe: 0,
+        edge,
+        generation: 1,
+        return_probe,
+        semaphore: None,
+    };
+    let target = CallTarget::Process(Pid(pid.parse().unwrap()));
+    let sites = [site(EDGE_ENTER, false), site(EDGE_EXIT, true)];
+    let _link = probe.attach_calls(target, file.as_fd(), &sites).unwrap();
+    println!("role: attached");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_tracer_that_is_killed_leaves_nothing_behind() {
+    if !privileged("a_tracer_that_is_killed_leaves_nothing_behind") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let before = workload.bytes("leaf");
+    // While it runs, so that returns are pending.
+    workload.send("for_ms 2000");
+    let offset = workload.labels["leaf"].1;
+    let mut tracer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tracer", "--ignored", "--nocapture"])
+        .env("CALLS_TARGET", format!("{} {offset}", workload.pid().0))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(tracer.stdout.take().unwrap());
+    let attached = output
+        .lines()
+        .any(|line| line.unwrap().contains("role: attached"));
+    assert!(attached);
+    assert_ne!(workload.bytes("leaf"), before);
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while workload.bytes("leaf") != before {
+        assert!(Instant::now() < end, "the probe is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(workload.answer().parse::<u64>().unwrap() > 0);
+    assert_eq!(workload.run("leaf 10 1"), "done");
+}
+
+#[test]
+fn a_ring_that_is_half_full_wakes_the_reader() {
+    if !privileged("a_ring_that_is_half_full_wakes_the_reader") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let options = CallOptions {
+        buffer_bytes: 1 << 16,
+        ..CALLS
+    };
+    let mut probe = attach(options, Filter::default());
+    probe.set_probe(0, ON, &[]).unwrap();
+    let sites = [workload.site("leaf", 0, EDGE_HIT)];
+    let _link = link(&mut probe, &workload, &sites);
+    let mut is_woken_by = |calls: u32| {
+        probe.drain(&mut Vec::new());
+        workload.run(&format!("alone {calls}"));
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            probe.wake_fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+    };
+    // A few records are no reason to wake; other processes that start or end just then are.
+    assert!((0..1000).any(|_| !is_woken_by(10)));
+    assert!((0..10).all(|_| is_woken_by(3000)));
+}
+
+#[test]
+fn a_full_ring_counts_what_it_loses() {
+    if !privileged("a_full_ring_counts_what_it_loses") {
         return;
     }
     let mut workload = Workload::start();
@@ -721,28 +837,15 @@ fn a_full_ring_wakes_the_reader_and_counts_what_it_loses() {
     ];
     let _link = link(&mut probe, &workload, &sites);
     let mut out = Vec::new();
-    probe.drain(&mut out);
-    let woken = |probe: &Probe| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            probe.wake_fd(),
-            rustix::event::PollFlags::IN,
-        )];
-        let now = rustix::event::Timespec::default();
-        rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
-    };
-    workload.run("leaf 10 1");
-    probe.drain(&mut out);
-    assert!(!woken(&probe), "a few records are no reason to wake");
-    workload.run("leaf 10000 2");
-    assert!(woken(&probe));
+    workload.run("alone 10000");
     probe.drain(&mut out);
     let count = counts(&mut probe)[&0];
-    assert_eq!((count.entries, count.exits), (20_010, 20_010));
+    assert_eq!((count.entries, count.exits), (10_000, 10_000));
     assert!(count.lost > 0);
     let sent = calls(&out).count() as u64;
-    assert_eq!(sent + count.lost, 40_020);
+    assert_eq!(sent + count.lost, 20_000);
     // Each processor's next record tells of the loss, once.
-    workload.run("leaf 10 2");
+    workload.run("leaf 100 2");
     let mut after = Vec::new();
     probe.drain(&mut after);
     let told = calls(&after).filter(|call| call.after_loss).count();
@@ -759,4 +862,201 @@ fn a_full_ring_wakes_the_reader_and_counts_what_it_loses() {
         })
         .sum();
     assert_eq!(lost, count.lost);
+}
+
+#[test]
+fn costs_are_measured_by_kind_of_instruction() {
+    if !privileged("costs_are_measured_by_kind_of_instruction") {
+        return;
+    }
+    let start = Instant::now();
+    let costs = profiler::probe::calibrate().unwrap();
+    let spent = start.elapsed();
+    println!("{costs:?} in {spent:?}");
+    let of = |kind| costs.entry_ns(kind);
+    for kind in KINDS {
+        assert!((20..1_000_000).contains(&of(kind)), "{kind:?}");
+    }
+    // One exception or two; an emulator's time is not about that.
+    assert!(emulated() || of(InstructionKind::Nop5) < of(InstructionKind::Stepped));
+    assert!(costs.is_measured() && costs.return_ns() > 0);
+}
+
+/// The program of this test, so that no process is between.
+fn own_places() -> BTreeMap<&'static str, u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    code::addresses()
+        .into_iter()
+        .map(|(name, address)| (name, file_offset(&maps, address)))
+        .collect()
+}
+
+#[test]
+#[ignore = "a timing: cargo test --release -p profiler-tests --test calls timing_of -- --ignored --nocapture --test-threads 1"]
+fn timing_of_hits() {
+    let places = own_places();
+    let own = std::fs::File::open("/proc/self/exe").unwrap();
+    let fastest_ns = |probe: &mut Probe, mut out: Option<&mut Vec<RawEvent>>| {
+        (0..200)
+            .map(|_| {
+                let start = Instant::now();
+                code::leaf(500);
+                let ns = start.elapsed().as_nanos() as u64 / 500;
+                let mut own = Vec::new();
+                probe.drain(out.as_deref_mut().unwrap_or(&mut own));
+                ns
+            })
+            .min()
+            .unwrap()
+    };
+    let site = |label: &str, edge, return_probe| CallSite {
+        offset: places[label],
+        probe: 0,
+        edge,
+        generation: 1,
+        return_probe,
+        semaphore: None,
+    };
+    let entry = site("leaf", EDGE_ENTER, false);
+    for (name, sites) in [
+        ("none", vec![]),
+        ("entry (push)", vec![entry]),
+        (
+            "entry (push), uretprobe",
+            vec![entry, site("leaf", EDGE_EXIT, true)],
+        ),
+        (
+            "entry (push), ret",
+            vec![entry, site("leaf_ret", EDGE_EXIT, false)],
+        ),
+    ] {
+        for (how, options, flags) in [
+            ("off", CALLS, PROBE_OFF),
+            ("recorded", CALLS, 0),
+            (
+                "with the caller",
+                CallOptions {
+                    callers: true,
+                    ..CALLS
+                },
+                0,
+            ),
+            (
+                "with three words",
+                CallOptions {
+                    fetches: true,
+                    ..CALLS
+                },
+                PROBE_FETCHES,
+            ),
+            (
+                "depth limited",
+                CallOptions {
+                    max_depth: 9,
+                    ..CALLS
+                },
+                0,
+            ),
+        ] {
+            let mut probe = attach(options, Filter::default());
+            let word = |register| Fetch {
+                kind: FETCH_WORD,
+                register,
+                ..Fetch::default()
+            };
+            let words = [REGISTER_RDI, REGISTER_RSI, REGISTER_RDX].map(word);
+            let fetches = if flags == PROBE_FETCHES {
+                &words[..]
+            } else {
+                &[]
+            };
+            probe
+                .set_probe(0, ProbeControl { flags, ..ON }, fetches)
+                .unwrap();
+            let target = CallTarget::Process(Pid(std::process::id()));
+            let (_link, refused) = probe.attach_calls(target, own.as_fd(), &sites).unwrap();
+            assert!(refused.is_empty());
+            println!("{name}, {how}: {} ns", fastest_ns(&mut probe, None));
+        }
+    }
+}
+
+#[test]
+#[ignore = "a timing: cargo test --release -p profiler-tests --test calls timing_of -- --ignored --nocapture --test-threads 1"]
+fn timing_of_links() {
+    // A file with as many places as are wanted, mapped as code.
+    const MOST: usize = 10_000;
+    let path = std::env::temp_dir().join(format!("profiler-places-{}", std::process::id()));
+    let mut bytes = vec![0x90; MOST * 16];
+    for place in bytes.chunks_mut(16) {
+        place[..2].copy_from_slice(&[0x55, 0xc3]);
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _mapping = code::map_code(&file, bytes.len());
+    for count in [1, 500, MOST] {
+        let mut best: [Duration; 3] = [Duration::MAX; 3];
+        for _ in 0..5 {
+            let options = CallOptions {
+                max_probes: MOST as u32,
+                ..CALLS
+            };
+            let mut probe = attach(options, Filter::default());
+            let sites: Vec<CallSite> = (0..count)
+                .map(|index| CallSite {
+                    offset: index as u64 * 16,
+                    probe: index as u32,
+                    edge: EDGE_HIT,
+                    generation: 1,
+                    return_probe: false,
+                    semaphore: None,
+                })
+                .collect();
+            let controls: Vec<(u32, ProbeControl, &[Fetch])> = (0..count as u32)
+                .map(|probe| (probe, ON, &[][..]))
+                .collect();
+            let mut time = Instant::now();
+            let mut lap = || std::mem::replace(&mut time, Instant::now()).elapsed();
+            probe.set_probes(&controls).unwrap();
+            let set = lap();
+            let target = CallTarget::Process(Pid(std::process::id()));
+            let (link, refused) = probe.attach_calls(target, file.as_fd(), &sites).unwrap();
+            let attached = lap();
+            probe.detach_calls(link);
+            let detached = lap();
+            assert!(refused.is_empty());
+            let start = Instant::now();
+            probe.call_counts(&mut Vec::new());
+            println!("{count} places: counts read in {:?}", start.elapsed());
+            for (best, this) in best.iter_mut().zip([set, attached, detached]) {
+                *best = this.min(*best);
+            }
+        }
+        let [set, attached, detached] = best;
+        println!("{count} places: set {set:?}, attach {attached:?}, detach {detached:?}");
+    }
+}
+
+#[test]
+#[ignore = "a timing: cargo test --release -p profiler-tests --test calls timing_of -- --ignored --nocapture --test-threads 1"]
+fn timing_of_decoding() {
+    let mut head = Vec::new();
+    head.extend(1_000_u64.to_ne_bytes());
+    head.extend(2_000_u64.to_ne_bytes());
+    for value in [10, 11, 77 | EDGE_EXIT << 24, 0_u32] {
+        head.extend(value.to_ne_bytes());
+    }
+    let mut out = Vec::with_capacity(1_000_000);
+    let mut decoder = profiler::decode::Decoder::default();
+    for _ in 0..3 {
+        out.clear();
+        let start = Instant::now();
+        for _ in 0..1_000_000 {
+            let copy = |_: &[u8]| panic!("there are no items");
+            decoder.call(profiler::model::Cpu(0), &head, copy, &mut out);
+        }
+        println!("1 M records decoded in {:?}", start.elapsed());
+    }
+    assert_eq!(out.len(), 1_000_000);
 }

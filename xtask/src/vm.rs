@@ -6,6 +6,7 @@
 //! without KVM, so a kernel takes about half a minute.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -27,6 +28,9 @@ const KERNELS: &[(&str, &str)] = &[
 
 const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
 
+/// The tests that run there; `INIT` starts them.
+const TESTS: [&str; 2] = ["probe", "calls"];
+
 /// A kernel that takes longer has hung.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -40,7 +44,9 @@ mkdir -p /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 echo \"kernel: $(uname -r)\"
 /probe --test-threads=1
-echo \"status: $?\"
+probe=$?
+/calls --test-threads=1
+echo \"status: $((probe + $?))\"
 poweroff -f
 ";
 
@@ -66,7 +72,8 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     if kernels.is_empty() {
         return Err(Failure(format!("no such kernel; there are {KERNELS:?}")));
     }
-    let initrd = initrd(&dir, &test_binary()?)?;
+    let tests = TESTS.iter().map(|name| test_binary(name));
+    let initrd = initrd(&dir, &tests.collect::<Outcome<Vec<_>>>()?)?;
     let mut bad = Vec::new();
     for (version, suite) in kernels {
         let image = image(&dir, version, suite)?;
@@ -87,25 +94,18 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     Err(Failure(format!("tests failed on Linux {}", bad.join(", "))))
 }
 
-/// Builds the tests of the kernel side and returns the program.
-fn test_binary() -> Outcome<PathBuf> {
+/// Builds tests of the kernel side and returns the program.
+fn test_binary(name: &str) -> Outcome<PathBuf> {
     let messages = output(
         cargo()
             .current_dir(workspace())
-            .args([
-                "test",
-                "-p",
-                "profiler-tests",
-                "--test",
-                "probe",
-                "--no-run",
-            ])
+            .args(["test", "-p", "profiler-tests", "--test", name, "--no-run"])
             .args(["--message-format", "json"]),
     )?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "probe")
+        .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .ok_or_else(|| Failure("cargo named no test program".to_owned()))
 }
@@ -195,7 +195,7 @@ fn numbers(name: &str) -> Vec<u64> {
 }
 
 /// Packs the initial file system.
-fn initrd(dir: &Path, test: &Path) -> Outcome<PathBuf> {
+fn initrd(dir: &Path, tests: &[PathBuf]) -> Outcome<PathBuf> {
     let root = dir.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|error| failed("clear the file system", error))?;
@@ -204,12 +204,18 @@ fn initrd(dir: &Path, test: &Path) -> Outcome<PathBuf> {
         make_dir(&root.join(part))?;
     }
     copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
-    copy(test, &root.join("probe"))?;
-    let libraries = output(Command::new("ldd").arg(test))?;
-    for library in libraries
+    for (name, test) in TESTS.iter().zip(tests) {
+        copy(test, &root.join(name))?;
+    }
+    let mut libraries = String::new();
+    for test in tests {
+        libraries += &output(Command::new("ldd").arg(test))?;
+    }
+    let libraries: BTreeSet<&str> = libraries
         .split_whitespace()
         .filter(|word| word.starts_with('/'))
-    {
+        .collect();
+    for library in libraries {
         let path = Path::new(library);
         let to = root.join(path.strip_prefix("/").unwrap_or(path));
         make_dir(to.parent().unwrap_or(&root))?;

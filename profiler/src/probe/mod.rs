@@ -32,7 +32,9 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-pub use calls::{CallLink, CallOptions, CallSite, CallSupport, CallTarget, call_support};
+pub use calls::{
+    CallLink, CallOptions, CallSite, CallSupport, CallTarget, calibrate, call_support,
+};
 pub use error::ProbeError;
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};

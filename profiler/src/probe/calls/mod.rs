@@ -12,6 +12,7 @@
 //! What does not belong here: which functions, where in them, and at what price (`trace`); what
 //! calls mean together (`resolve`).
 
+mod calibrate;
 mod counts;
 mod link;
 mod program;
@@ -24,6 +25,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use aya::Ebpf;
 use profiler_common::call::{CallCounters, Fetch, MAX_FETCHES, MAX_PROBES, ProbeControl};
 
+pub use calibrate::calibrate;
 pub use support::{CallSupport, call_support};
 
 use self::{counts::CountReader, link::Linker};

@@ -1,4 +1,4 @@
-//! Functions of our own that begin with known instructions, to try and to measure probes on.
+//! Functions of our own that begin with each kind of instruction, to try and to measure probes on.
 //!
 //! They do nothing and touch nothing but registers that a call may change, in assembly, because a
 //! compiler promises nothing of first instructions. Offsets are those in the
@@ -8,31 +8,60 @@
 
 use std::{fs, io};
 
+use crate::trace::cost::KINDS;
+
 /// A function to probe.
 #[derive(Clone, Copy)]
-pub(super) struct Specimen {
-    function: extern "C" fn(),
+pub(super) struct Specimen(extern "C" fn());
+
+macro_rules! functions {
+    ($($name:ident $code:literal)*) => {$(
+        #[unsafe(naked)]
+        extern "C" fn $name() {
+            core::arch::naked_asm!($code)
+        }
+    )*};
 }
 
-#[unsafe(naked)]
-extern "C" fn nop5() {
-    core::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00; ret")
+functions! {
+    nop5 ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00; ret"
+    nop "nop; ret"
+    push "push rbp; pop rbp; ret"
+    jump "jmp 2f; .byte 0xcc; 2: ret"
+    conditional_jump "jz 2f; nop; 2: ret"
+    call "call 2f; ret; .byte 0xcc; 2: ret"
+    stepped "mov rax, rdi; ret"
+    returning "push rbp; nop; pop rbp; ret"
 }
+
+/// One for each of [`KINDS`].
+pub(super) const SPECIMENS: [Specimen; KINDS.len()] = [
+    Specimen(nop5),
+    Specimen(nop),
+    Specimen(push),
+    Specimen(jump),
+    Specimen(conditional_jump),
+    Specimen(call),
+    Specimen(stepped),
+];
 
 /// The cheapest to probe.
-pub(super) const NOP5: Specimen = Specimen { function: nop5 };
+pub(super) const NOP5: Specimen = SPECIMENS[0];
+
+/// For probes at its entry and on its return; its entry is a `push`.
+pub(super) const RETURNING: Specimen = Specimen(returning);
 
 impl Specimen {
     /// Calls it so many times.
     pub(super) fn call(&self, times: u32) {
         for _ in 0..times {
-            (self.function)();
+            (self.0)();
         }
     }
 
     /// Where it lies in the file of this program.
     pub(super) fn offset(&self) -> io::Result<u64> {
-        let address = self.function as usize as u64;
+        let address = self.0 as usize as u64;
         let maps = fs::read_to_string("/proc/self/maps")?;
         let found = maps.lines().find_map(|line| {
             let mut fields = line.split_ascii_whitespace();
