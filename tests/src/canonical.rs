@@ -4,8 +4,9 @@
 //! with a worker thread 101) runs native code with an inlined function, recursion, a stripped
 //! library, kernel code and JIT code; `db` (pid 200) is renamed, executes another program and
 //! exits. There are lost samples, a truncated stack, an unknown address, a name with a semicolon,
-//! a space and a quote in it, and a marker. All of it is reached by [`session`]; everything is
-//! deterministic.
+//! a space and a quote in it, and a marker. Four functions and a marker are traced: calls with values
+//! that nest, one left by an exception, one that the recording's end cuts off, a gap, counts. All of
+//! it is reached by [`session`]; everything is deterministic.
 
 use std::sync::Arc;
 
@@ -168,6 +169,7 @@ pub fn session() -> (Tables, Vec<Event>) {
             }));
         }
     }
+    trace(&mut b, [handle, parse, recurse, query], main, worker, web);
     let name = b.string("db-writer");
     let change = |at, change| {
         Event::Process(ProcessEvent {
@@ -190,6 +192,219 @@ pub fn session() -> (Tables, Vec<Event>) {
     (b.tables, b.events)
 }
 
+/// Adds what was traced: of `web` the functions of three frames, of `db` that of the last one (which
+/// was attached late and is not called after that), and a marker.
+fn trace(b: &mut Builder, frames: [FrameId; 4], main: ThreadId, worker: ThreadId, web: ProcessId) {
+    let [handle, parse, walk, query] = frames.map(|frame| b.function_of(frame));
+    let marker = b.string("web:request");
+    let module = b
+        .tables
+        .functions
+        .get(handle)
+        .and_then(|function| function.module);
+    let (marker, _) = b.tables.functions.intern(Function {
+        name: marker,
+        linkage_name: None,
+        module,
+        file: None,
+        start: Some(0x1240),
+        size: None,
+    });
+    let text = |text: &str| Value::Text(text.into(), false);
+    for (function, kind, returns, cost_ns, parameters, result) in [
+        (
+            handle,
+            TracedKind::Function,
+            ReturnMode::Instructions,
+            10_100,
+            &[("request", "http::Request const&"), ("retries", "int")][..],
+            Some("bool"),
+        ),
+        (
+            parse,
+            TracedKind::Function,
+            ReturnMode::Uretprobe,
+            800,
+            &[],
+            None,
+        ),
+        (
+            walk,
+            TracedKind::Function,
+            ReturnMode::Instructions,
+            1_200,
+            &[("depth", "int")],
+            None,
+        ),
+        (
+            query,
+            TracedKind::Function,
+            ReturnMode::Uretprobe,
+            900,
+            &[],
+            None,
+        ),
+        (
+            marker,
+            TracedKind::Marker,
+            ReturnMode::None,
+            500,
+            &[("path", "char const*")],
+            None,
+        ),
+    ] {
+        let parameters = parameters.iter().map(|(name, kind)| Parameter {
+            name: b.string(name),
+            kind: Some(b.string(kind)),
+        });
+        let traced = Traced {
+            kind,
+            entry_offset: if returns == ReturnMode::Uretprobe {
+                0
+            } else {
+                4
+            },
+            returns,
+            cost_ns,
+            parameters: parameters.collect(),
+            result: result.map(|kind| b.string(kind)),
+        };
+        b.tables.set_traced(function, traced);
+    }
+
+    // On the main thread, every 5 ms: a request that is parsed in two steps.
+    for turn in 0..8 {
+        let at = START + (2 + 5 * turn) * MS;
+        let request = Value::Struct(
+            [
+                ("method".into(), Value::Named("GET".into(), 0)),
+                ("path".into(), text(&format!("/page/{turn}"))),
+            ]
+            .into(),
+        );
+        let arguments = [request, Value::Signed(turn as i64 % 2)];
+        b.enter(at, main, handle, 0, Some(arguments.into()));
+        b.call(
+            at + 1_000,
+            CallEdge::Hit(Some([text("/page")].into())),
+            main,
+            marker,
+            1,
+        );
+        for step in 0..2 {
+            let began = at + 100_000 + step * 400_000;
+            b.enter(began, main, parse, 1, None);
+            b.exit(
+                began + 250_000,
+                main,
+                parse,
+                1,
+                (began, 250_000),
+                ExitKind::Return,
+                None,
+            );
+        }
+        let end = at + 1_000_000 + turn * 100_000;
+        let self_ns = end - at - 500_000;
+        let result = Some(Value::Bool(turn != 3));
+        b.exit(
+            end,
+            main,
+            handle,
+            0,
+            (at, self_ns),
+            ExitKind::Return,
+            result,
+        );
+    }
+    // On the worker: recursion that an exception leaves, one level of it caught.
+    let thrown = b.string("std::runtime_error");
+    let began = [35, 36, 37].map(|ms| START + ms * MS);
+    for (depth, at) in began.into_iter().enumerate() {
+        let arguments = [Value::Signed(depth as i64)];
+        b.enter(at, worker, walk, depth as u32, Some(arguments.into()));
+    }
+    let at = START + 38 * MS;
+    b.events.push(Event::Throw(Throw {
+        at: Timestamp(at),
+        thread: worker,
+        cpu: Cpu(1),
+        kind: thrown,
+        thrower: Some(frames[2]),
+    }));
+    let how = ExitKind::Exception(Some(thrown));
+    let landed = at + 50_000;
+    b.exit(
+        landed,
+        worker,
+        walk,
+        2,
+        (began[2], landed - began[2]),
+        how,
+        None,
+    );
+    b.exit(landed, worker, walk, 1, (began[1], MS), how, None);
+    b.exit(
+        at + MS,
+        worker,
+        walk,
+        0,
+        (began[0], 2 * MS - 50_000),
+        ExitKind::Return,
+        None,
+    );
+    // One whose exit was lost, and one that is not over when the recording ends.
+    let at = START + 60 * MS;
+    b.enter(at, worker, walk, 0, Some([Value::Unreadable(0x10)].into()));
+    b.exit(
+        at + 3 * MS,
+        worker,
+        walk,
+        0,
+        (at, 3 * MS),
+        ExitKind::Inferred,
+        None,
+    );
+    b.enter(
+        START + 99 * MS,
+        main,
+        handle,
+        0,
+        Some([Value::Unavailable, Value::Unavailable].into()),
+    );
+
+    let (from, to) = (Timestamp(START), Timestamp(START + 100 * MS));
+    for (function, entries, exits, lost) in [
+        (handle, 9, 8, 0),
+        (parse, 16, 16, 0),
+        (walk, 4, 3, 1),
+        (marker, 8, 0, 0),
+        (query, 0, 0, 0),
+    ] {
+        b.events.push(Event::CallCount(CallCount {
+            function,
+            from,
+            to,
+            entries,
+            exits,
+            lost,
+            left_out: 0,
+        }));
+    }
+    for (function, process, reason, ms) in [
+        (Some(query), None, GapReason::NotYetAttached, 40),
+        (None, Some(web), GapReason::DutyCycle, 70),
+    ] {
+        b.events.push(Event::Gap(Gap {
+            from: Timestamp(START + (ms - 5) * MS),
+            to: Timestamp(START + ms * MS),
+            function,
+            process,
+            reason,
+        }));
+    }
+}
+
 #[derive(Default)]
 struct Builder {
     tables: Tables,
@@ -197,6 +412,68 @@ struct Builder {
 }
 
 impl Builder {
+    /// The function that is really called at a frame.
+    fn function_of(&self, frame: FrameId) -> FunctionId {
+        let lines = self.tables.lines(frame);
+        lines
+            .last()
+            .map_or(FunctionId::from_index(0), |line| line.function)
+    }
+
+    fn call(
+        &mut self,
+        at: u64,
+        edge: CallEdge,
+        thread: ThreadId,
+        function: FunctionId,
+        depth: u32,
+    ) {
+        let cpu = self
+            .tables
+            .thread(thread)
+            .map_or(0, |thread| thread.tid.0 % 2);
+        self.events.push(Event::Call(Call {
+            at: Timestamp(at),
+            thread,
+            cpu: Cpu(cpu),
+            function,
+            depth,
+            edge,
+        }));
+    }
+
+    fn enter(
+        &mut self,
+        at: u64,
+        thread: ThreadId,
+        function: FunctionId,
+        depth: u32,
+        arguments: Option<Box<[Value]>>,
+    ) {
+        self.call(at, CallEdge::Enter(arguments), thread, function, depth);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn exit(
+        &mut self,
+        at: u64,
+        thread: ThreadId,
+        function: FunctionId,
+        depth: u32,
+        (began, self_ns): (u64, u64),
+        how: ExitKind,
+        result: Option<Value>,
+    ) {
+        let exit = Exit {
+            began: Timestamp(began),
+            self_ns,
+            how,
+            result,
+            whole: None,
+        };
+        self.call(at, CallEdge::Exit(Box::new(exit)), thread, function, depth);
+    }
+
     fn string(&mut self, text: &str) -> StringId {
         self.tables.intern_string(text).0
     }

@@ -232,7 +232,12 @@ fn two_sources() -> (Tables, Collector) {
         period: Some(1),
     };
     let other = tables.sources.intern(other).0;
-    for event in events.iter_mut().step_by(3) {
+    let traced = |event: &Event| {
+        use Event::{Call, CallCount, Gap, Throw};
+        matches!(event, Call(_) | Throw(_) | CallCount(_) | Gap(_))
+    };
+    let others = events.iter_mut().filter(|event| !traced(event));
+    for event in others.step_by(3) {
         if let Event::Sample(sample) = event {
             sample.source = other;
             sample.weight = 1;

@@ -47,13 +47,14 @@ impl Order {
 
     /// Takes what was drained; empties `events`.
     ///
-    /// A sample older than what was already released is dropped and counted. Process events are
-    /// never dropped, since later names depend on them: a late one is moved to the present.
+    /// A sample or call older than what was already released is dropped and counted. Process events
+    /// are never dropped, since later names depend on them: a late one is moved to the present, as
+    /// are counts.
     pub fn push(&mut self, events: &mut Vec<RawEvent>) {
         self.pending.reserve(events.len());
         for mut event in events.drain(..) {
             if event.at < self.released {
-                if matches!(event.body, RawBody::Sample(_)) {
+                if matches!(event.body, RawBody::Sample(_) | RawBody::Call(_)) {
                     self.count_late(&event);
                     continue;
                 }
@@ -61,7 +62,8 @@ impl Order {
             }
             self.pending.push(event);
         }
-        // Stable: what one buffer gave with equal times stays in its order.
+        // Stable: what one buffer gave with equal times stays in its order, as the entry and the exit
+        // of a short call.
         self.pending
             .sort_by_key(|event| (event.at, rank(&event.body)));
     }
@@ -144,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::raw::{Comm, RawSample, RawStack};
+    use crate::model::raw::{Comm, RawCall, RawEdge, RawSample, RawStack};
     use crate::model::{Pid, Tid};
 
     fn sample(at: u64, cpu: u32) -> RawEvent {
@@ -241,6 +243,52 @@ mod tests {
         order.push(&mut (0..100).map(|at| sample(SLACK_NS + at, 0)).collect());
         order.release(Timestamp(1), &mut out);
         assert_eq!((order.pending(), out.len()), (10, 90));
+    }
+
+    fn call(at: u64, cpu: u32, edge: RawEdge, sp: u64) -> RawEvent {
+        let body = RawBody::Call(RawCall {
+            pid: Pid(1),
+            tid: Tid(1),
+            probe: 0,
+            edge,
+            after_loss: false,
+            stack: 0,
+            sp,
+            caller: 0,
+            detail: None,
+        });
+        RawEvent {
+            at: Timestamp(at),
+            cpu: Cpu(cpu),
+            body,
+        }
+    }
+
+    #[test]
+    fn calls_of_one_instant_stay_as_their_buffer_gave_them() {
+        let mut order = Order::new(100);
+        let calls = [
+            call(5, 0, RawEdge::Enter, 100),
+            call(5, 0, RawEdge::Enter, 90),
+            call(5, 0, RawEdge::Exit, 90),
+            call(5, 0, RawEdge::Exit, 100),
+        ];
+        order.push(&mut vec![exit(5, 0), call(4, 1, RawEdge::Hit, 1)]);
+        order.push(&mut calls.to_vec());
+        let mut out = Vec::new();
+        order.finish(&mut out);
+        assert_eq!(out[1..5], calls);
+        assert_eq!(out[5], exit(5, 0));
+    }
+
+    #[test]
+    fn late_calls_are_counted() {
+        let mut order = Order::new(100);
+        let mut out = Vec::new();
+        order.release(Timestamp(SLACK_NS + 1000), &mut out);
+        order.push(&mut vec![call(10, 0, RawEdge::Enter, 1), sample(11, 0)]);
+        order.finish(&mut out);
+        assert_eq!((lost_late(&out), out.len()), (2, 1));
     }
 
     proptest! {

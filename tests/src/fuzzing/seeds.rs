@@ -138,6 +138,13 @@ fn canonical_batches() -> Vec<Batch> {
     let symbols = tables.frames.iter();
     let symbols = symbols.filter_map(|(id, _)| Some((id, tables.symbol(id)?.clone())));
     definitions.extend(symbols.map(|(id, symbol)| Definition::Symbol(id, symbol)));
+    let mut traced: Vec<_> = tables.all_traced().collect();
+    traced.sort_unstable_by_key(|(id, _)| *id);
+    definitions.extend(
+        traced
+            .iter()
+            .map(|(id, it)| Definition::Traced(*id, (*it).clone())),
+    );
     let code = tables.code().map(|(module, address, bytes)| Code {
         module,
         address,

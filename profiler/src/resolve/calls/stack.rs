@@ -71,6 +71,8 @@ pub(super) struct Left {
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) kind: Option<Arc<str>>,
+    /// What threw it.
+    pub(super) probe: u32,
     /// Where it was thrown, or went on from.
     pub(super) sp: u64,
     /// Number of the throw, in one row with entries.

@@ -77,7 +77,11 @@ impl Case {
 
     /// Whether it is a new one.
     fn throw(&mut self, kind: &str, sp: u64) -> bool {
-        let (hit, mut left) = (self.hit('~', sp), Vec::new());
+        self.throw_by('~', kind, sp)
+    }
+
+    fn throw_by(&mut self, name: char, kind: &str, sp: u64) -> bool {
+        let (hit, mut left) = (self.hit(name, sp), Vec::new());
         let kind = (!kind.is_empty()).then(|| kind.into());
         let (new, _) = self.shadows.throw(&hit, kind, &mut left);
         self.left(left);
@@ -308,7 +312,7 @@ fn one_throw_is_one_however_many_functions_it_passes() {
     c.enter('f', 0x9000);
     assert!(c.throw("std::logic_error", 0x8f00));
     assert!(
-        !c.throw("C++ exception", 0x8e80),
+        !c.throw_by('^', "C++ exception", 0x8e80),
         "the same, by the unwinder"
     );
     c.land(0x8fc0, false);
@@ -317,9 +321,18 @@ fn one_throw_is_one_however_many_functions_it_passes() {
     c.check("+f0 xf0");
     c.enter('f', 0x9000);
     assert!(c.throw("", 0x8f00), "it says no name");
-    assert!(!c.throw("Rust panic", 0x8e80), "but what it calls does");
+    assert!(
+        !c.throw_by('^', "Rust panic", 0x8e80),
+        "but what it calls does"
+    );
     c.land(0x9040, false);
     c.check("+f0 !f0 Rust panic");
+    // Whose landing is not seen, and which is thrown again and again.
+    for _ in 0..20 {
+        c.enter('f', 0x9000);
+        assert!(c.throw("E", 0x8f00) && !c.throw_by('^', "?", 0x8e80));
+    }
+    assert_eq!(c.log.iter().filter(|line| *line == "!f0 E").count(), 19);
 }
 
 #[test]
@@ -330,7 +343,10 @@ fn a_destructor_may_throw_and_catch() {
     c.throw("outer", 0x8e00);
     c.enter('d', 0x8ec0);
     c.enter('e', 0x8e80);
-    c.throw("inner", 0x7000);
+    assert!(
+        c.throw("inner", 0x8d80),
+        "near to where the outer one was thrown"
+    );
     c.land(0x8e80, false);
     c.exit('d', 0x8ec0);
     c.land(0x8f80, false);

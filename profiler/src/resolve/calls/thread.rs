@@ -167,7 +167,8 @@ impl Thread {
     ) -> bool {
         self.happens(hit, Same::Kept, losses, out);
         if let Some(flight) = self.flights.last_mut()
-            && hit.sp <= flight.sp
+            && hit.probe != flight.probe
+            && hit.sp < flight.sp
             && flight.sp - hit.sp <= SAME_THROW_BYTES
         {
             if flight.kind.is_none() {
@@ -184,6 +185,7 @@ impl Thread {
         self.thrown.clone_from(&kind);
         self.flights.push(Flight {
             kind,
+            probe: hit.probe,
             sp: hit.sp,
             sequence,
         });
@@ -209,6 +211,7 @@ impl Thread {
             // Its throw was not seen.
             self.flights.push(Flight {
                 kind: self.thrown.clone(),
+                probe: hit.probe,
                 sp: hit.sp,
                 sequence,
             });
