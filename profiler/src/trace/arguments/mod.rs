@@ -6,7 +6,7 @@
 //! and memory of targets: bounded in time and size, no panic.
 //!
 //! ```text
-//! address -> units -> function (describe, strings, location) -> convention -> fetch -> decode
+//! address -> units -> function (reader, describe, strings, location) -> convention -> fetch -> decode
 //! ```
 //! What does not belong here: opening files and finding their debug information (`resolve`), where
 //! probes are placed (the rest of `trace`), the fetching itself (the kernel side).
@@ -17,8 +17,11 @@ mod describe;
 mod exception;
 mod fetch;
 mod function;
+#[cfg(test)]
+mod hostile;
 mod location;
 mod marker;
+mod reader;
 mod strings;
 mod types;
 mod units;
@@ -31,9 +34,9 @@ use profiler_common::call::*;
 
 pub use exception::{exception_class, exception_name};
 
-use describe::Reader;
 use fetch::{Form, Recipe};
 use location::Address;
+use reader::Reader;
 use types::{Kind, Type};
 use units::{Index, Slice};
 
