@@ -239,36 +239,70 @@ fn values_of_go() {
 fn shared_types_are_found() {
     let test = "shared_types_are_found";
     let wanted = |build: &Build| build.compiler == "g++" && build.flags == ["-O2", "-gdwarf-5"];
-    for (build, path) in built(test, wanted) {
-        let packed = path.with_extension("dwz");
-        let run = Command::new("dwz")
-            .arg("-o")
-            .arg(&packed)
-            .arg(&path)
-            .output();
-        match run {
-            Err(error) => return profiler_tests::skip::skip(test, &format!("dwz: {error}")),
-            Ok(run) => assert!(
-                run.status.success(),
-                "{}",
-                String::from_utf8_lossy(&run.stderr)
-            ),
-        }
-        let (whole, packed) = (Elf::read(&path), Elf::read(&packed));
-        let len = |elf: &Elf| elf.section(".debug_info").unwrap().len();
-        assert!(len(&packed) < len(&whole));
-        let (mut whole_signatures, mut packed_signatures) = (open(&whole), open(&packed));
-        for call in expected(build.source) {
-            let (address, symbol) = function(&whole, &call.name);
-            let signature = whole_signatures.signature(address, &symbol);
-            assert!(signature.is_some(), "{symbol}");
-            assert_eq!(
-                packed_signatures.signature(address, &symbol),
-                signature,
-                "{symbol}"
-            );
-        }
+    let Some((build, built)) = built(test, wanted).into_iter().next() else {
+        return;
+    };
+    // A second file that uses the same types: what both have goes to a unit of its own.
+    let (more, path) = (built.with_extension("cpp"), built.with_extension("two"));
+    let text = "#include <memory>\n#include <string>\n#include <string_view>\n#include <vector>\n\
+        int more(std::string s, std::string_view v, std::vector<int> i, std::unique_ptr<int> p)\n\
+        { return s.size() + v.size() + i.size() + *p; }\n";
+    std::fs::write(&more, text).unwrap();
+    let mut compiler = Command::new(build.compiler);
+    let compiler = compiler
+        .args(build.flags)
+        .arg("-std=c++20")
+        .arg("-o")
+        .arg(&path);
+    assert!(
+        compiler
+            .arg(source(build.source))
+            .arg(&more)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let packed = path.with_extension("dwz");
+    match Command::new("dwz")
+        .arg("-o")
+        .arg(&packed)
+        .arg(&path)
+        .output()
+    {
+        Err(error) => return profiler_tests::skip::skip(test, &format!("dwz: {error}")),
+        Ok(run) => assert!(
+            run.status.success(),
+            "{}",
+            String::from_utf8_lossy(&run.stderr)
+        ),
     }
+    let (whole, packed) = (Elf::read(&path), Elf::read(&packed));
+    assert_eq!(
+        [partial_units(&whole) > 0, partial_units(&packed) > 0],
+        [false, true]
+    );
+    let (mut whole_signatures, mut packed_signatures) = (open(&whole), open(&packed));
+    for call in expected(build.source) {
+        let (address, symbol) = function(&whole, &call.name);
+        let signature = whole_signatures.signature(address, &symbol);
+        assert!(signature.is_some(), "{symbol}");
+        assert_eq!(
+            packed_signatures.signature(address, &symbol),
+            signature,
+            "{symbol}"
+        );
+    }
+}
+
+/// How many units of DWARF 5 hold only what others share.
+fn partial_units(elf: &Elf) -> usize {
+    let mut units = elf.section(".debug_info").unwrap();
+    let mut partial = 0;
+    while let Some((len, rest)) = units.split_first_chunk() {
+        partial += usize::from(rest[2] == 3);
+        units = &rest[u32::from_le_bytes(*len) as usize..];
+    }
+    partial
 }
 
 /// gdb's `whatis` and `info scope` of functions: types of parameters and the result, and names.
