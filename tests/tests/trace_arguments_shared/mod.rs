@@ -3,5 +3,6 @@
 // One test, of which these are parts.
 #![allow(unreachable_pub)]
 
+pub mod build;
 pub mod elf;
 pub mod traced;

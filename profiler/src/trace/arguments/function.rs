@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use gimli::constants;
 use gimli::read::{AttributeValue, Operation};
 
-use super::describe::{Node, Reader};
 use super::location::{self, Location};
+use super::reader::{Node, Reader};
 use super::types::{Kind, Pointee, Type};
 use super::units::entry_at;
 

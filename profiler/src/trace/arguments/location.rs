@@ -11,7 +11,7 @@ use gimli::constants;
 use gimli::read::{AttributeValue, Expression, Operation};
 use profiler_common::call::*;
 
-use super::describe::{Node, Reader};
+use super::reader::{Node, Reader};
 use super::units::{Slice, address_of};
 
 /// Most steps of an expression that are looked at.

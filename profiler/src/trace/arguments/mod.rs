@@ -6,7 +6,7 @@
 //! and memory of targets: bounded in time and size, no panic.
 //!
 //! ```text
-//! address -> units -> function (describe, strings, location) -> convention -> fetch -> decode
+//! address -> units -> function (reader, describe, strings, location) -> convention -> fetch -> decode
 //! ```
 //! What does not belong here: opening files and finding their debug information (`resolve`), where
 //! probes are placed (the rest of `trace`), the fetching itself (the kernel side).
@@ -17,8 +17,11 @@ mod describe;
 mod exception;
 mod fetch;
 mod function;
+#[cfg(test)]
+mod hostile;
 mod location;
 mod marker;
+mod reader;
 mod strings;
 mod types;
 mod units;
@@ -31,9 +34,9 @@ use profiler_common::call::*;
 
 pub use exception::{exception_class, exception_name};
 
-use describe::Reader;
 use fetch::{Form, Recipe};
 use location::Address;
+use reader::Reader;
 use types::{Kind, Type};
 use units::{Index, Slice};
 
@@ -122,18 +125,22 @@ impl Signature {
 
     fn of(function: &function::Function) -> Signature {
         let placed = convention::place(function);
-        let result = match &function.results[..] {
-            [] => None,
-            [only] => Some((&only.ty, placed.results.first())),
-            // Several at once are shown by their names alone.
-            _ => None,
+        let result = match (&function.results[..], &placed.results[..]) {
+            ([], _) => None,
+            ([only], [passed]) => Some((only.ty.clone(), passed.clone())),
+            (several, places) => convention::together(several, places).or_else(|| {
+                Some((
+                    Type::new("several", 8, Kind::Unknown),
+                    convention::Passed::Unknown,
+                ))
+            }),
         };
-        let several = function.results.len() > 1;
         let planned = result.map(|(ty, passed)| {
-            let passed = passed.unwrap_or(&convention::Passed::Unknown);
-            (ty, fetch::plan(ty, passed, MAX_FETCHES))
+            let plan = fetch::plan(&ty, &passed, MAX_FETCHES);
+            (ty, plan)
         });
-        let planned = planned.filter(|(ty, _)| ty.size > 0);
+        // Nothing is returned, which is not the same as something unknown.
+        let planned = planned.filter(|(ty, _)| ty.size > 0 || ty.kind == Kind::Unknown);
         let for_result = match &planned {
             Some((_, Ok((_, fetches)))) => fetches.len(),
             _ => 0,
@@ -145,22 +152,9 @@ impl Signature {
             signature.add(&parameter.name, parameter.ty.clone(), plan, false);
         }
         if let Some((ty, plan)) = planned {
-            signature.add("result", ty.clone(), plan, true);
-        } else if several {
-            signature.add_results(function, &placed.results);
+            signature.add("result", ty, plan, true);
         }
         signature
-    }
-
-    /// Several results (Go) as the fields of one.
-    fn add_results(&mut self, function: &function::Function, places: &[convention::Passed]) {
-        let Some((ty, passed)) = convention::together(&function.results, places) else {
-            let ty = Type::new("several", 8, Kind::Unknown);
-            return self.add("result", ty, Err(Missing::Place), true);
-        };
-        let room = MAX_FETCHES - self.fetches.len();
-        let plan = fetch::plan(&ty, &passed, room);
-        self.add("result", ty, plan, true);
     }
 
     fn add(&mut self, name: &str, ty: Type, plan: Result<(Form, Vec<Fetch>), Missing>, exit: bool) {
