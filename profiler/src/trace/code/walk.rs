@@ -24,6 +24,8 @@ const MAX_PARTS: usize = 64;
 const MAX_SURVEY: usize = 2_000;
 /// Farthest that such code may lie apart.
 const SURVEY_BYTES: u64 = 64 << 10;
+/// Longest function that is looked at to see whether it returns.
+const MAX_CALLEE: u64 = 512;
 /// Longest table of a switch.
 const MAX_TABLE: u64 = 1 << 16;
 /// Most entries of a table whose length nothing tells.
@@ -137,7 +139,8 @@ impl<'a> Walk<'a> {
             instructions.push(self.located(&instruction));
         }
         instructions.sort_unstable_by_key(|located| located.address);
-        let exceptions = self.source.has_section(".gcc_except_table") && !self.calls.is_empty();
+        let exceptions = (self.source.is_go() || self.source.has_section(".gcc_except_table"))
+            && !self.calls.is_empty();
         let exits: Vec<Exit> = self.exits.into_values().collect();
         let problem = if self.not_code {
             Some(NoExits::NotCode)
@@ -374,7 +377,11 @@ impl<'a> Walk<'a> {
             }
             return self.arrive(target, state, false);
         }
-        if self.part(target).is_none() && !self.adopt(target, state.height()) {
+        // Behind what never returns, compilers may leave a jump to the end.
+        if target == self.parts[0].end() && state.height() != Some(0) {
+            return;
+        }
+        if self.part(target).is_none() && !self.adopt(target, state.height(), conditional) {
             let way = match self.source.plt(target) {
                 Some(_) if !conditional => Way::TailCall(Target::Import),
                 _ => way(target),
@@ -407,7 +414,10 @@ impl<'a> Walk<'a> {
             None => (Target::Computed, None),
         };
         self.calls.insert(at, target);
+        // What makes a stack grow is called before there is a frame.
+        let grows = self.behind_stack_check.is_some() && state.height() == Some(0);
         match &mut self.at_calls {
+            _ if grows => {}
             Some(known) => {
                 known.meet(state, 0);
             }
@@ -426,6 +436,13 @@ impl<'a> Walk<'a> {
             self.arrive(target, State::unknown(target), false);
         }
         if name.is_some_and(names::never_returns) || self.only_padding(next) {
+            return;
+        }
+        // Where other ways come to the place behind the call, it matters whether this one does.
+        if let Target::Direct(target) = target
+            && self.leaders.contains_key(&next)
+            && self.never_returns(target)
+        {
             return;
         }
         state.after_call(at);
@@ -513,13 +530,13 @@ impl<'a> Walk<'a> {
             .cold
             .iter()
             .any(|&(start, len)| target.wrapping_sub(start) < len);
-        cold && exact && self.adopt(target, None)
+        cold && exact && self.adopt(target, None, false)
     }
 
     /// Takes code outside for a part of this function if it can't be anything else: a part that was
     /// moved away, code that comes back here or never leaves at all, or code that is entered with
     /// something on the stack.
-    fn adopt(&mut self, target: u64, height: Option<i64>) -> bool {
+    fn adopt(&mut self, target: u64, height: Option<i64>, conditional: bool) -> bool {
         if self.parts.len() >= MAX_PARTS || self.source.plt(target).is_some() {
             return false;
         }
@@ -533,8 +550,10 @@ impl<'a> Walk<'a> {
                 if self.starts_function(target) || self.starts_function(start) {
                     return false;
                 }
+                // Compilers call nobody under a condition, least of all in the middle.
+                let middle = conditional && extent.is_some_and(|(start, _)| start != target);
                 let survey = self.survey(target, extent);
-                if !survey.comes_back && survey.leaves && height == Some(0) {
+                if !middle && !survey.comes_back && survey.leaves && height == Some(0) {
                     return false;
                 }
                 extent.unwrap_or((survey.start, survey.end - survey.start))
@@ -610,6 +629,17 @@ impl<'a> Walk<'a> {
     fn starts_function(&self, address: u64) -> bool {
         let function = self.source.function_at(address);
         function.is_some_and(|function| function.address == address)
+    }
+
+    /// Whether a function, if it is a short one, can be seen never to return.
+    fn never_returns(&self, target: u64) -> bool {
+        match self.source.extent(target) {
+            Some((start, len)) if start == target && len <= MAX_CALLEE => {
+                let survey = self.survey(target, Some((start, len)));
+                !survey.leaves && !survey.comes_back
+            }
+            _ => false,
+        }
     }
 
     fn call_never_returns(&self, instruction: &Instruction) -> bool {
