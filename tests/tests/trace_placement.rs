@@ -477,7 +477,8 @@ fn the_entry_slides_only_over_what_changes_nothing() {
 
 #[test]
 fn every_exit_is_found_with_the_stack_as_it_was() {
-    let cases: &[(&str, &str, Result<Vec<i64>, NoExits>)] = &[
+    type Case<'a> = (&'a str, &'a str, Result<Vec<i64>, NoExits>);
+    let cases: &[Case<'_>] = &[
         ("plain", "ret", Ok(vec![0])),
         ("repeated", "rep ret", Ok(vec![0])),
         ("cleans_up", "ret $16", Ok(vec![0])),
