@@ -10,6 +10,7 @@
 //!
 //! What does not belong here: how returns are seen otherwise (`place`).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rustc_hash::FxBuildHasher;
@@ -207,10 +208,16 @@ fn sets_stack_pointer(object: &dyn CodeSource) -> bool {
             if !may_set_stack_pointer(four) {
                 continue;
             }
-            let Some(function) = object.function_at(start + at as u64) else {
+            let address = start + at as u64;
+            let Some(function) = (match object.function_at(address) {
+                Some(function) => Some(Cow::Borrowed(function)),
+                None => object
+                    .extent(address)
+                    .map(|extent| Cow::Owned(nameless(object, extent))),
+            }) else {
                 return true;
             };
-            if KNOWN.contains(&linkage_name(function)) {
+            if KNOWN.contains(&linkage_name(&function)) {
                 continue;
             }
             if followed.len() > MAX_VISITS {
@@ -218,7 +225,7 @@ fn sets_stack_pointer(object: &dyn CodeSource) -> bool {
             }
             let changes = followed
                 .entry(function.address)
-                .or_insert_with(|| code::recover(object, function).switches_stack);
+                .or_insert_with(|| code::recover(object, &function).switches_stack);
             if *changes {
                 return true;
             }
@@ -253,6 +260,21 @@ fn may_set_stack_pointer(bytes: &[u8]) -> bool {
         0x87 => register == 4 && !extended_register || direct && operand == 4 && !extended_operand,
         0x94 => !extended_operand,
         _ => false,
+    }
+}
+
+/// A function without a symbol.
+fn nameless(source: &dyn CodeSource, (address, size): (u64, u64)) -> Function {
+    Function {
+        name: Box::default(),
+        linkage_name: None,
+        aliases: Vec::new(),
+        offset: source.offset_of(address).unwrap_or_default(),
+        address,
+        size,
+        source: None,
+        kind: FunctionKind::Function,
+        language: Language::C,
     }
 }
 
@@ -363,18 +385,8 @@ impl<'a> FunctionSafety<'a> {
         if let Some(function) = known.filter(|known| known.address == address && known.size > 0) {
             return Some(function.clone());
         }
-        let (start, size) = self.source.extent(address)?;
-        (start == address).then(|| Function {
-            name: Box::default(),
-            linkage_name: None,
-            aliases: Vec::new(),
-            offset: self.source.offset_of(address).unwrap_or_default(),
-            address,
-            size,
-            source: None,
-            kind: FunctionKind::Function,
-            language: Language::C,
-        })
+        let extent = self.source.extent(address)?;
+        (extent.0 == address).then(|| nameless(self.source, extent))
     }
 
     /// Whether a function may come to itself again through direct calls.

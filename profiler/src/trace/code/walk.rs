@@ -6,13 +6,15 @@
 //!
 //! What does not belong here: what one instruction does (`state`).
 
+mod outside;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use rustc_hash::FxHashMap;
 
 use super::part::Part;
-use super::state::{State, Table, Value};
+use super::state::{State, Value};
 use super::{CodeSource, Exit, Flow, Located, MAX_BYTES, Target, Way, kernel, names};
 use crate::trace::{Function, NoExits};
 
@@ -20,14 +22,6 @@ use crate::trace::{Function, NoExits};
 const STEPS: usize = 60;
 /// Most parts of one function.
 const MAX_PARTS: usize = 64;
-/// Most instructions that are looked at to see whether code outside comes back.
-const MAX_SURVEY: usize = 2_000;
-/// Farthest that such code may lie apart.
-const SURVEY_BYTES: u64 = 64 << 10;
-/// Longest table of a switch.
-const MAX_TABLE: u64 = 1 << 16;
-/// Most entries of a table whose length nothing tells.
-const MAX_OPEN_TABLE: u64 = 1 << 10;
 
 /// The code of a function, half followed.
 pub(super) struct Walk<'a> {
@@ -63,15 +57,6 @@ pub(super) struct Walk<'a> {
     landing_exits: bool,
     /// Tail calls to a computed address.
     computed_tail: bool,
-}
-
-/// What code outside the function does.
-#[derive(Default)]
-struct Survey {
-    start: u64,
-    end: u64,
-    comes_back: bool,
-    leaves: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -137,7 +122,8 @@ impl<'a> Walk<'a> {
             instructions.push(self.located(&instruction));
         }
         instructions.sort_unstable_by_key(|located| located.address);
-        let exceptions = self.source.has_section(".gcc_except_table") && !self.calls.is_empty();
+        let exceptions = (self.source.is_go() || self.source.has_section(".gcc_except_table"))
+            && !self.calls.is_empty();
         let exits: Vec<Exit> = self.exits.into_values().collect();
         let problem = if self.not_code {
             Some(NoExits::NotCode)
@@ -374,7 +360,11 @@ impl<'a> Walk<'a> {
             }
             return self.arrive(target, state, false);
         }
-        if self.part(target).is_none() && !self.adopt(target, state.height()) {
+        // Behind what never returns, compilers may leave a jump to the end.
+        if target == self.parts[0].end() && state.height() != Some(0) {
+            return;
+        }
+        if self.part(target).is_none() && !self.adopt(target, state.height(), conditional) {
             let way = match self.source.plt(target) {
                 Some(_) if !conditional => Way::TailCall(Target::Import),
                 _ => way(target),
@@ -407,7 +397,10 @@ impl<'a> Walk<'a> {
             None => (Target::Computed, None),
         };
         self.calls.insert(at, target);
+        // What makes a stack grow is called before there is a frame.
+        let grows = self.behind_stack_check.is_some() && state.height() == Some(0);
         match &mut self.at_calls {
+            _ if grows => {}
             Some(known) => {
                 known.meet(state, 0);
             }
@@ -426,6 +419,13 @@ impl<'a> Walk<'a> {
             self.arrive(target, State::unknown(target), false);
         }
         if name.is_some_and(names::never_returns) || self.only_padding(next) {
+            return;
+        }
+        // Where other ways come to the place behind the call, it matters whether this one does.
+        if let Target::Direct(target) = target
+            && self.leaders.contains_key(&next)
+            && self.never_returns(target)
+        {
             return;
         }
         state.after_call(at);
@@ -473,156 +473,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the entries of a switch's table lead; nothing if that is no table of this function.
-    fn table(&mut self, table: Table, base: Option<u64>) -> Option<Vec<u64>> {
-        if table.stride != u64::from(table.width) || (table.exact && table.max >= MAX_TABLE) {
-            return None;
-        }
-        let last = if table.exact {
-            table.max
-        } else {
-            table.max.min(MAX_OPEN_TABLE)
-        };
-        let mut targets = BTreeSet::new();
-        for at in 0..=last {
-            let address = table.address.wrapping_add(at * table.stride);
-            let entry = number(self.source, address, usize::from(table.width));
-            let target = match (entry, base) {
-                (Some(entry), Some(base)) => {
-                    Some(base.wrapping_add(i64::from(entry as u32 as i32) as u64))
-                }
-                (entry, None) => entry,
-                (None, _) => None,
-            };
-            match target.filter(|&target| self.leads_into(target, table.exact)) {
-                Some(target) => {
-                    targets.insert(target);
-                }
-                None if table.exact => return None,
-                None => break,
-            }
-        }
-        (!targets.is_empty()).then(|| targets.into_iter().collect())
-    }
-
-    fn leads_into(&mut self, target: u64, exact: bool) -> bool {
-        if let Some(part) = self.part(target) {
-            return part.instruction(target).is_some() && (exact || part.begins_at(target));
-        }
-        let cold = self
-            .cold
-            .iter()
-            .any(|&(start, len)| target.wrapping_sub(start) < len);
-        cold && exact && self.adopt(target, None)
-    }
-
-    /// Takes code outside for a part of this function if it can't be anything else: a part that was
-    /// moved away, code that comes back here or never leaves at all, or code that is entered with
-    /// something on the stack.
-    fn adopt(&mut self, target: u64, height: Option<i64>) -> bool {
-        if self.parts.len() >= MAX_PARTS || self.source.plt(target).is_some() {
-            return false;
-        }
-        let mut cold = self.cold.iter().copied();
-        let cold = cold.find(|&(start, len)| target.wrapping_sub(start) < len);
-        let (start, len) = match cold {
-            Some(part) => part,
-            None => {
-                let extent = self.source.extent(target);
-                let start = extent.map_or(target, |(start, _)| start);
-                if self.starts_function(target) || self.starts_function(start) {
-                    return false;
-                }
-                let survey = self.survey(target, extent);
-                if !survey.comes_back && survey.leaves && height == Some(0) {
-                    return false;
-                }
-                extent.unwrap_or((survey.start, survey.end - survey.start))
-            }
-        };
-        let end = start.saturating_add(len);
-        if len > MAX_BYTES
-            || self
-                .parts
-                .iter()
-                .any(|part| start < part.end() && end > part.start)
-        {
-            return false;
-        }
-        let Some(bytes) = self.source.code(start, len) else {
-            return false;
-        };
-        self.parts.push(Part::decode(start, bytes));
-        true
-    }
-
-    /// Looks at code outside.
-    fn survey(&self, target: u64, extent: Option<(u64, u64)>) -> Survey {
-        let mut survey = Survey {
-            start: target,
-            end: target + 1,
-            ..Survey::default()
-        };
-        let (first, len) =
-            extent.unwrap_or((target.saturating_sub(SURVEY_BYTES), 2 * SURVEY_BYTES));
-        let inside = |at: u64| at.wrapping_sub(first) < len;
-        let mut seen = BTreeSet::new();
-        let mut work = vec![target];
-        while let Some(mut at) = work.pop() {
-            // Code that runs up to its end has called someone who never returns.
-            while seen.len() < MAX_SURVEY && inside(at) && seen.insert(at) {
-                let Some(instruction) = single(self.source, at) else {
-                    break;
-                };
-                survey.start = survey.start.min(at);
-                survey.end = survey.end.max(instruction.next_ip());
-                let flow = instruction.flow_control();
-                if let Some(to) = near_target(&instruction)
-                    && flow != FlowControl::Call
-                {
-                    if self.part(to).is_some() {
-                        survey.comes_back |= to != self.start;
-                        survey.leaves |= to == self.start;
-                    } else if inside(to) && (extent.is_some() || !self.starts_function(to)) {
-                        work.push(to);
-                    } else {
-                        survey.leaves = true;
-                    }
-                }
-                survey.leaves |= matches!(flow, FlowControl::Return | FlowControl::IndirectBranch);
-                at = instruction.next_ip();
-                let falls = match flow {
-                    FlowControl::Next
-                    | FlowControl::ConditionalBranch
-                    | FlowControl::IndirectCall => true,
-                    FlowControl::Call => !self.call_never_returns(&instruction),
-                    _ => false,
-                };
-                if !falls {
-                    break;
-                }
-            }
-        }
-        survey.leaves |= seen.len() >= MAX_SURVEY;
-        survey
-    }
-
-    fn starts_function(&self, address: u64) -> bool {
-        let function = self.source.function_at(address);
-        function.is_some_and(|function| function.address == address)
-    }
-
-    fn call_never_returns(&self, instruction: &Instruction) -> bool {
-        let Some(target) = near_target(instruction) else {
-            return false;
-        };
-        let name = self.source.plt(target).or_else(|| {
-            let function = self.source.function_at(target)?;
-            (function.address == target).then(|| linkage_name(function))
-        });
-        name.is_some_and(names::never_returns)
-    }
-
     /// Whether there is nothing but padding from here to the end of the part.
     fn only_padding(&self, address: u64) -> bool {
         let Some(part) = self.part(address) else {
@@ -639,28 +489,6 @@ impl<'a> Walk<'a> {
             at = instruction.next_ip();
         }
         true
-    }
-
-    /// Parts that were moved away and to which no jump leads: landing places of exceptions.
-    fn cold_orphans(&mut self) -> bool {
-        let only = self.cold.len() == 1;
-        let mut found = false;
-        for (start, len) in self.cold.clone() {
-            if self.part(start).is_some() || len > MAX_BYTES || self.parts.len() >= MAX_PARTS {
-                continue;
-            }
-            let Some(bytes) = self.source.code(start, len) else {
-                continue;
-            };
-            let part = Part::decode(start, bytes);
-            // Functions of one name share what was moved away from them.
-            let mut jumps = part.instructions().iter().filter_map(near_target);
-            if only || jumps.any(|target| self.part(target).is_some()) {
-                self.parts.push(part);
-                found = true;
-            }
-        }
-        found
     }
 
     /// Follows what nothing leads to; says whether there is such code.
@@ -771,13 +599,6 @@ fn is_padding(instruction: &Instruction) -> bool {
         }
         _ => false,
     }
-}
-
-/// One instruction anywhere in the object.
-fn single(source: &dyn CodeSource, address: u64) -> Option<Instruction> {
-    // Near the end of a segment there are fewer bytes than the longest instruction has.
-    let bytes = (1..=15).rev().find_map(|len| source.code(address, len))?;
-    Part::decode(address, bytes).instruction(address)
 }
 
 /// A number in the file.
