@@ -841,7 +841,7 @@ fn lists_are_written() {
             .unwrap()
             .contains("did you mean")
     );
-    let own = run(&["list", "functions", "--", "ls", "libc:opendir"]);
+    let own = run(&["list", "functions", "libc:opendir", "--", "ls"]);
     assert_eq!(own.status.code(), Some(0));
     let none = run(&["list", "functions", "--object", LIBC, "libc:nothing_at_all"]);
     assert_eq!(none.status.code(), Some(1));
