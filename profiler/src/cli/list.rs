@@ -31,7 +31,7 @@ use super::{Common, values};
 #[command(after_help = "\
 Examples:
   profiler list functions -p 1234 'libc:mal*'
-  profiler list functions -- ./app 'app:handle_*' 'libc:/^(open|read)$/'
+  profiler list functions 'app:handle_*' 'libc:/^(open|read)$/' -- ./app
   profiler list functions --object ./app --trace-source 'net/*.c'
   profiler list usdt -p 1234
   profiler list processes")]
@@ -194,7 +194,8 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
 fn markers(args: UsdtArgs, common: &Common) -> Result<u8, Failure> {
     let objects = args.target.objects()?;
     let mut patterns = args.patterns;
-    if patterns.is_empty() {
+    let all = patterns.is_empty();
+    if all {
         patterns.push("*:*".to_owned());
     }
     let with_prefix = |text: &String| match text.contains("usdt:") {
@@ -207,7 +208,7 @@ fn markers(args: UsdtArgs, common: &Common) -> Result<u8, Failure> {
         ..Selection::default()
     };
     let mut rows = Vec::new();
-    let missing = search(&objects, &selection, |object, _, choice| {
+    let mut missing = search(&objects, &selection, |object, _, choice| {
         let chosen = choice.markers.iter();
         let chosen = chosen.filter_map(|&index| object.markers().get(index));
         rows.extend(chosen.map(|marker| Listed {
@@ -218,6 +219,10 @@ fn markers(args: UsdtArgs, common: &Common) -> Result<u8, Failure> {
             state: State::Found,
         }));
     })?;
+    if all {
+        // That there are none is said by their count.
+        missing.clear();
+    }
     show(&rows, &missing, &args.look, common, write_markers)
 }
 

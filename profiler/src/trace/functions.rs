@@ -191,11 +191,14 @@ impl Functions {
                         parts.push(part);
                     }
                 } else {
-                    names.push((Rank::of(symbol), size(symbol)));
+                    names.push((Rank::of(symbol), symbol.size));
                 }
             }
-            let Some(size) = names.iter().map(|&(_, size)| size).max() else {
-                continue;
+            // A name without a size does not make the function longer than another name says.
+            let size = match names.iter().map(|&(_, size)| size).max() {
+                Some(0) => code.rest(address, next),
+                Some(size) => size,
+                None => continue,
             };
             let Some(offset) = elf.offset_of(address) else {
                 continue;

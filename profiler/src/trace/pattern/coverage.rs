@@ -325,10 +325,9 @@ impl fmt::Display for Complaint {
             ),
             Complaint::ChosenAtLoad { names, pattern } => write!(
                 f,
-                "'{pattern}': {} {} one of several implementations, chosen when the object is loaded; \
-                 trace those by their own names, like '*{}*'",
+                "'{pattern}': of {} one of several implementations is chosen when the object is \
+                 loaded; trace those by their own names, like '*{}*'",
                 list(names),
-                if names.len() == 1 { "is" } else { "are" },
                 names
                     .first()
                     .map_or("", |name| name.trim_start_matches('_'))
