@@ -401,8 +401,7 @@ fn close(seen: (u64, u64), expected: (u64, u64)) -> bool {
 
 /// The calls with entries as they are recorded when only long ones are: whole, at their ends.
 fn as_whole((tables, events): Recording) -> Recording {
-    let mut arguments: BTreeMap<(ThreadId, FunctionId, Timestamp), Option<Box<[Value]>>> =
-        BTreeMap::new();
+    let mut arguments = BTreeMap::new();
     let mut whole = Vec::new();
     for mut event in events {
         if let Event::Call(call) = &mut event {
@@ -413,7 +412,8 @@ fn as_whole((tables, events): Recording) -> Recording {
                 }
                 CallEdge::Exit(exit) => {
                     let values = arguments.remove(&(call.thread, call.function, exit.began));
-                    exit.whole = Some(values.flatten().unwrap_or_default());
+                    let values: Option<Box<[Value]>> = values.flatten();
+                    exit.whole = Some(values.unwrap_or_default());
                 }
                 CallEdge::Hit(_) => {}
             }

@@ -68,7 +68,7 @@ impl RawMode {
         for line in frame.lines() {
             output.write_all(line.as_bytes())?;
             // The rest of the line may be of the frame before.
-            output.write_all(b"\x1b[K\r\n")?;
+            output.write_all(b"\x1b[K\n")?;
         }
         output.write_all(b"\x1b[J")?;
         output.flush()

@@ -133,10 +133,8 @@ impl TopTable {
             }
             Event::Call(call) => {
                 self.any_calls = true;
-                if !self.names.contains_key(&call.function) {
-                    self.names
-                        .insert(call.function, names(call.function, tables));
-                }
+                let name = self.names.entry(call.function);
+                name.or_insert_with(|| names(call.function, tables));
                 self.calls.add(event, tables, Part::Counted);
             }
             // Counts come seldom, and are of more than the window.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::build::{self, Base};
 use super::data::*;
+use super::diff_calls::{self, CallDiffRow};
 use super::options::{ReportOptions, Sort};
 use super::{Recording, ReportError, header};
 
@@ -29,6 +30,9 @@ pub struct Diff {
     pub warnings: Vec<String>,
     /// Functions, the greatest difference first.
     pub functions: Vec<DiffRow>,
+    /// Traced functions, if there are any, the greatest change of the mean first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<Vec<CallDiffRow>>,
 }
 
 /// One function in both recordings.
@@ -57,18 +61,24 @@ pub struct DiffRow {
 
 pub(super) fn build(
     recording: &Recording<'_>,
-    other: &Recording<'_>,
+    other_recording: &Recording<'_>,
     options: &ReportOptions,
 ) -> Result<Diff, ReportError> {
     let base = Base::new(recording, options)?;
-    let other_base = other_base(&base, other, options)?;
+    let other_base = other_base(&base, other_recording, options)?;
     let (header, other) = (
         header::build(recording, &base),
-        header::build(other, &other_base),
+        header::build(other_recording, &other_base),
     );
+    let calls = diff_calls::build(recording, other_recording, options)?;
     Ok(Diff {
         schema: SCHEMA,
-        warnings: warnings(&header, &other),
+        warnings: match (calls.is_some(), header.samples + other.samples) {
+            // Nothing but calls: samples are not missed.
+            (true, 0) => Vec::new(),
+            _ => warnings(&header, &other),
+        },
+        calls,
         functions: compare(
             build::function_rows(&base, &base.tree, options.sort),
             build::function_rows(&other_base, &other_base.tree, options.sort),

@@ -11,6 +11,7 @@ pub mod calls_data;
 mod collect;
 pub mod data;
 pub mod diff;
+pub mod diff_calls;
 mod disassemble;
 mod header;
 mod options;

@@ -5,14 +5,17 @@
 use std::io::{self, Write};
 
 use super::diff::{Diff, DiffRow};
+use super::diff_calls::CallDiffRow;
 use super::options::{ReportOptions, Sort};
 use super::short_name;
 use super::text_head::Head;
-use crate::view::quantity::{count, percent};
+use crate::view::quantity::{count, duration, percent};
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::{Paint, Style};
 
 const DEFAULT_LIMIT: usize = 30;
+/// A ratio of durations that stands out.
+const LEAST_CHANGE: f64 = 1.1;
 /// A difference below this rounds to nothing.
 const LEAST_POINTS: f64 = 0.05;
 
@@ -30,8 +33,20 @@ pub(super) fn write(diff: &Diff, options: &ReportOptions, out: &mut dyn Write) -
     for warning in &diff.warnings {
         head.line("Warning", warning)?;
     }
-    writeln!(out)?;
+    let no_samples = diff.header.samples + diff.other.samples == 0;
+    match &diff.calls {
+        Some(rows) if options.calls.is_only() || no_samples => calls(rows, options, out),
+        Some(rows) => {
+            functions(diff, options, out)?;
+            calls(rows, options, out)
+        }
+        None => functions(diff, options, out),
+    }
+}
 
+fn functions(diff: &Diff, options: &ReportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let paint = Paint::new(options.color);
+    writeln!(out)?;
     let delta = |row: &DiffRow| match options.sort {
         Sort::SelfWeight => row.self_delta,
         Sort::Total => row.total_delta,
@@ -78,6 +93,52 @@ pub(super) fn write(diff: &Diff, options: &ReportOptions, out: &mut dyn Write) -
             Cell::styled(if row.status == "both" { "" } else { row.status }, style),
             Cell::new(row.name.clone()),
             Cell::styled(short_name(&row.module.module), Style::Dim),
+        ]);
+    }
+    table.write(out, options.width, paint)
+}
+
+fn calls(rows: &[CallDiffRow], options: &ReportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let paint = Paint::new(options.color);
+    writeln!(out)?;
+    paint.write(out, Style::Bold, "Traced functions: how many times as long")?;
+    let shown = rows.len().min(options.limit.unwrap_or(DEFAULT_LIMIT));
+    if shown < rows.len() {
+        let note = format!("  {shown} of {}", count(rows.len() as u64));
+        paint.write(out, Style::Dim, &note)?;
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        ("mean", Align::Right),
+        ("here", Align::Right),
+        ("other", Align::Right),
+        ("p99", Align::Right),
+        ("calls", Align::Right),
+        ("other", Align::Right),
+        ("", Align::Left),
+        ("function", Align::Left),
+    ]);
+    for row in &rows[..shown] {
+        let ratio = |ratio: Option<f64>| match ratio {
+            Some(ratio) if ratio >= LEAST_CHANGE => {
+                Cell::styled(format!("{ratio:.2}x"), Style::Hot)
+            }
+            Some(ratio) if ratio <= 1.0 / LEAST_CHANGE => {
+                Cell::styled(format!("{ratio:.2}x"), Style::Cool)
+            }
+            Some(ratio) => Cell::new(format!("{ratio:.2}x")),
+            None => Cell::new("-"),
+        };
+        let time = |ns: Option<u64>| Cell::new(ns.map_or_else(|| "-".to_owned(), duration));
+        table.row([
+            ratio(row.mean_ratio),
+            time(row.mean_ns),
+            time(row.other_mean_ns),
+            ratio(row.p99_ratio),
+            Cell::new(count(row.calls)),
+            Cell::new(count(row.other_calls)),
+            Cell::new(if row.status == "both" { "" } else { row.status }),
+            Cell::new(row.name.clone()),
         ]);
     }
     table.write(out, options.width, paint)
