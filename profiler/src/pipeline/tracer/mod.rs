@@ -181,7 +181,8 @@ impl Tracer {
                 .context(|| format!("failed to read {}", program.display()))?;
             targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
         }
-        for pid in tracer.initial_processes(filter, command.is_some()) {
+        let command = command.map(|(pid, _)| pid);
+        for pid in tracer.initial_processes(filter, command) {
             match tracer.finder.objects_of(pid) {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
@@ -202,16 +203,15 @@ impl Tracer {
         Ok(tracer)
     }
 
-    fn initial_processes(&self, filter: &Filter, command: bool) -> Vec<Pid> {
+    /// The processes that run already. That of the command is still one of ours.
+    fn initial_processes(&self, filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
         if !filter.pids.is_empty() || !filter.tids.is_empty() {
             let owners = filter
                 .tids
                 .iter()
                 .filter_map(|&tid| super::scope::owner(tid));
-            return filter.pids.iter().copied().chain(owners).collect();
-        }
-        if command {
-            return Vec::new();
+            let named = filter.pids.iter().copied().chain(owners);
+            return named.filter(|&pid| Some(pid) != command).collect();
         }
         crate::resolve::processes()
     }
@@ -667,7 +667,7 @@ fn gap(
 
 /// Measures what a hit costs here, and keeps that for the next time.
 fn measured_costs() -> Result<CostTable, Failure> {
-    let costs = CostTable::assumed();
+    let costs = probe::calibrate()?;
     if let Err(error) = costs.save(Path::new(COSTS)) {
         log::debug!("what probes cost is measured each time: {COSTS}: {error}");
     }

@@ -83,20 +83,31 @@ impl Tracer {
         for object in read.iter().filter_map(|(_, object)| object.as_ref()) {
             self.safety.add(object);
         }
-        let mut chosen = 0;
-        let mut indexes = Vec::new();
+        // All is chosen before anything is planned: too much may be asked for.
+        let mut choices = Vec::new();
         for (target, object) in &read {
-            let index = match object {
+            match object {
                 Some(object) => {
                     let choice = selection.select(object, target.is_main);
                     coverage.add(object, target.is_main, &choice);
-                    chosen += choice.functions.len() + choice.markers.len();
-                    self.plan_object(target, object, &choice)
+                    choices.push(choice);
                 }
                 None => {
                     coverage.skip(&target.path);
-                    None
+                    choices.push(Choice::default());
                 }
+            }
+        }
+        let chosen = choices
+            .iter()
+            .map(|choice| choice.functions.len() + choice.markers.len())
+            .sum();
+        self.check_choice(&coverage.complaints(), chosen)?;
+        let mut indexes = Vec::new();
+        for ((target, object), choice) in read.iter().zip(&choices) {
+            let index = match object {
+                Some(object) => self.plan_object(target, object, choice),
+                None => None,
             };
             self.by_file.insert(target.device_inode, index);
             indexes.push(index);
@@ -113,7 +124,7 @@ impl Tracer {
                 self.processes.entry(pid).or_default();
             }
         }
-        self.check_choice(&coverage.complaints(), chosen)
+        Ok(())
     }
 
     /// What was asked for and is not there, or is there more often than anybody wants.
@@ -350,7 +361,7 @@ impl Tracer {
                     .map(|values| Arc::clone(values) as Arc<dyn CallValues + Send + Sync>),
                 role: state.role,
                 exception: match state.role {
-                    Role::CxxThrow => Some(cxx_type),
+                    Role::CxxThrow => Some(exception_name),
                     Role::UnwindThrow => Some(unwind_class),
                     _ => None,
                 },
@@ -450,21 +461,9 @@ impl CallValues for Values {
     }
 }
 
-/// The payload of the first item of a record.
-fn payload(items: &[u8]) -> &[u8] {
-    let len = items.get(2..4).and_then(|len| len.try_into().ok());
-    let len = usize::from(len.map_or(0, u16::from_ne_bytes));
-    items.get(8..8 + len).unwrap_or_default()
-}
-
-/// What `__cxa_throw` throws: the record has the name in its type_info.
-fn cxx_type(items: &[u8]) -> String {
-    exception_name(payload(items))
-}
-
 /// What `_Unwind_RaiseException` raises: the record has the class of the exception.
-fn unwind_class(items: &[u8]) -> String {
-    match payload(items).try_into() {
+fn unwind_class(class: &[u8]) -> String {
+    match class.try_into() {
         Ok(class) => exception_class(u64::from_ne_bytes(class)),
         Err(_) => "exception".to_owned(),
     }
