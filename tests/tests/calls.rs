@@ -521,7 +521,7 @@ fn values_are_fetched_and_bad_pointers_are_said() {
 
 /// Status and payload of each item.
 fn items(call: &RawCall) -> Vec<(u16, Vec<u8>)> {
-    let mut rest = &call.items()[..];
+    let mut rest = call.items();
     let mut items = Vec::new();
     while !rest.is_empty() {
         let number = |at: usize| u16::from_ne_bytes([rest[at], rest[at + 1]]);
