@@ -18,6 +18,8 @@ mod doctor;
 mod files;
 mod list;
 mod record;
+mod target;
+mod top;
 mod trace;
 pub mod values;
 
@@ -65,6 +67,8 @@ struct Common {
 enum Command {
     /// Record samples into a capture and other files
     Record(Box<record::RecordArgs>),
+    /// Show what is hot now, or calls of traced functions, in a table that refreshes
+    Top(Box<top::TopArgs>),
     /// Show what is hot in a capture
     Report(Box<analyse::ReportArgs>),
     /// Write a capture in another tool's format
@@ -127,6 +131,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     let common = &cli.common;
     match cli.command {
         Command::Record(args) => return record::record(*args, common),
+        Command::Top(args) => return top::top(*args, common),
         Command::Report(args) => analyse::report(*args, common)?,
         Command::Export(args) => files::export(args)?,
         Command::Formats => files::formats(&mut io::stdout())?,

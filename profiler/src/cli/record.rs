@@ -1,6 +1,5 @@
 //! `record` and `mark`: flags into a [`Request`], and the summary at the end.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,21 +8,14 @@ use clap::Args;
 use crate::capture::{CreateOptions, Limit};
 use crate::error::{Context, Failure};
 use crate::export::{self, ExportOptions};
-use crate::model::raw::Comm;
-use crate::model::{Pid, Tid, Unit};
+use crate::model::Unit;
 use crate::pipeline::{self, Finished, Request, marks};
-use crate::probe::{AttachedSource, EventSpec, ProbeOptions, Rate, SourceSpec};
-use crate::resolve::ResolveOptions;
-use crate::target::Filter;
-use crate::target::command::shown;
-use crate::target::user::User;
+use crate::probe::AttachedSource;
 use crate::view::quantity;
 
 use super::Common;
+use super::target::{NameArgs, SourceArgs, TargetArgs};
 use super::values;
-
-/// Samples per second and processor, unless told. Not a divisor of anything that ticks.
-const DEFAULT_HZ: u64 = 99;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -40,39 +32,6 @@ Examples:
 Samples are taken on every processor. Children of -p processes and of the command are followed.
 The exit status is that of the command.")]
 pub(super) struct RecordArgs {
-    /// Processes, and the children that they start
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
-    pid: Vec<u32>,
-    /// Single threads
-    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
-    tid: Vec<u32>,
-    /// Threads of this name (the first 15 bytes count)
-    #[arg(long, value_name = "NAME")]
-    comm: Vec<String>,
-    /// Processes of this user, by name or number
-    #[arg(long, value_name = "USER")]
-    uid: Vec<String>,
-    /// Processes in this cgroup (v2) and below: a path below /sys/fs/cgroup or a full one
-    #[arg(long, value_name = "PATH")]
-    cgroup: Vec<PathBuf>,
-    /// The whole machine (the default if no target is given)
-    #[arg(short, long)]
-    all: bool,
-    /// Samples per second on each processor
-    #[arg(short = 'F', long, value_name = "HZ", conflicts_with = "period")]
-    frequency: Option<u64>,
-    /// A sample per so many events (nanoseconds for clocks)
-    #[arg(long, value_name = "N")]
-    period: Option<u64>,
-    /// What to sample: cycles, cpu-clock, page-faults, ..., or a tracepoint as category:name
-    #[arg(short, long, value_name = "EVENT")]
-    event: Vec<EventSpec>,
-    /// No kernel stacks
-    #[arg(long)]
-    no_kernel: bool,
-    /// No user stacks
-    #[arg(long)]
-    no_user: bool,
     /// End by itself after so long
     #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
@@ -91,29 +50,14 @@ pub(super) struct RecordArgs {
     /// Start a new capture after so long or so much: 1h, 1G
     #[arg(long, value_name = "LIMIT")]
     rotate: Option<Limit>,
-    /// Memory for all buffers between kernel and profiler
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
-    buffer: u64,
-    /// Folders with separate debug files
-    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug")]
-    debug_dir: Vec<PathBuf>,
-    /// Ask these servers for missing debug files (URLs, separated by spaces; none: $DEBUGINFOD_URLS)
-    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    debuginfod: Option<String>,
-    /// Don't look for inlined functions
-    #[arg(long)]
-    no_inlines: bool,
-    /// Run the command as this user
-    #[arg(long = "as", value_name = "USER", requires = "command")]
-    run_as: Option<String>,
-    /// No samples, traced functions only
-    #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event"])]
-    no_samples: bool,
+    #[command(flatten)]
+    sources: SourceArgs,
+    #[command(flatten)]
+    names: NameArgs,
     #[command(flatten)]
     trace: super::trace::TraceArgs,
-    /// A command to run and record
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 #[derive(Debug, Args)]
@@ -155,42 +99,17 @@ pub(super) fn mark(args: &MarkArgs, common: &Common) -> Result<(), Failure> {
     }
 }
 
-fn request(args: RecordArgs, common: &Common) -> Result<Request, Failure> {
+fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
     let trace = args.trace.request()?;
     let (capture, exports) = outputs(&args)?;
-    let filter = filter(&args)?;
-    let user = match &args.run_as {
-        Some(name) => Some(find_user(name)?),
-        None if args.command.is_empty() => None,
-        None => User::behind_sudo()?,
-    };
-    let target = match args.command.is_empty() {
-        true => describe(&args),
-        false => shown(&args.command),
-    };
     Ok(Request {
-        probe: ProbeOptions {
-            sources: match args.no_samples {
-                true => Vec::new(),
-                false => sources(&args)?,
-            },
-            calls: None,
-            filter,
-            buffer_bytes: usize::try_from(args.buffer).unwrap_or(usize::MAX),
-            kernel_stacks: !args.no_kernel,
-            user_stacks: !args.no_user,
-            kernel_log: common.verbose >= 2,
-        },
-        resolve: ResolveOptions {
-            debug_dirs: args.debug_dir,
-            debuginfod: args.debuginfod,
-            inlines: !args.no_inlines,
-            ..ResolveOptions::default()
-        },
+        probe: args.sources.probe(&args.target, common)?,
+        resolve: args.names.options(),
         trace,
-        target,
-        command: (!args.command.is_empty()).then_some(args.command),
-        user,
+        screen: None,
+        target: args.target.describe(),
+        user: args.target.user()?,
+        command: args.target.take_command(),
         capture,
         create: CreateOptions {
             overwrite: args.force,
@@ -239,124 +158,6 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
         )?);
     }
     Ok((capture, exports))
-}
-
-fn filter(args: &RecordArgs) -> Result<Filter, Failure> {
-    let filter = Filter {
-        pids: args.pid.iter().copied().map(Pid).collect(),
-        tids: args.tid.iter().copied().map(Tid).collect(),
-        comms: args
-            .comm
-            .iter()
-            .map(|name| Comm::from_bytes(name.as_bytes()))
-            .collect(),
-        uids: args
-            .uid
-            .iter()
-            .map(|user| uid(user))
-            .collect::<Result<_, _>>()?,
-        cgroups: args
-            .cgroup
-            .iter()
-            .map(|path| cgroup(path))
-            .collect::<Result<_, _>>()?,
-    };
-    if args.all && !filter.is_empty() {
-        return Err(Failure::usage(
-            "-a is the whole machine: leave out the other targets",
-        ));
-    }
-    if !args.command.is_empty() && (args.all || !filter.pids.is_empty() || !filter.tids.is_empty())
-    {
-        return Err(Failure::usage(
-            "a command is a target by itself: leave out -a, -p and -t",
-        ));
-    }
-    Ok(filter)
-}
-
-fn sources(args: &RecordArgs) -> Result<Vec<SourceSpec>, Failure> {
-    let rate = match (args.frequency, args.period) {
-        (Some(0), _) | (_, Some(0)) => {
-            return Err(Failure::usage(
-                "a rate of 0 records nothing: give -F or --period more",
-            ));
-        }
-        (_, Some(period)) => Rate::Period(period),
-        (frequency, None) => Rate::FrequencyHz(frequency.unwrap_or(DEFAULT_HZ)),
-    };
-    let events = match args.event.is_empty() {
-        true => vec![EventSpec::Default],
-        false => args.event.clone(),
-    };
-    Ok(events
-        .into_iter()
-        .map(|event| SourceSpec { event, rate })
-        .collect())
-}
-
-fn uid(user: &str) -> Result<u32, Failure> {
-    match user.parse() {
-        Ok(uid) => Ok(uid),
-        Err(_) => find_user(user).map(|user| user.uid),
-    }
-}
-
-fn find_user(name: &str) -> Result<User, Failure> {
-    User::find(name).ok_or_else(|| Failure::failed(format!("there is no user '{name}'")))
-}
-
-/// The directory of a cgroup v2, wherever that hierarchy is mounted.
-fn cgroup(path: &Path) -> Result<PathBuf, Failure> {
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let candidates = [
-        path.to_owned(),
-        Path::new("/sys/fs/cgroup").join(relative),
-        Path::new("/sys/fs/cgroup/unified").join(relative),
-    ];
-    // A directory of a v1 hierarchy has no such file.
-    let v2 = |path: &PathBuf| path.join("cgroup.controllers").exists();
-    if let Some(found) = candidates.iter().find(|path| v2(path)) {
-        return Ok(found.clone());
-    }
-    Err(Failure::failed(
-        match candidates
-            .iter()
-            .find(|path| path.join("cgroup.procs").exists())
-        {
-            Some(v1) => format!(
-                "{} is a cgroup of version 1; only v2 cgroups can be filtered by",
-                v1.display()
-            ),
-            None => format!(
-                "there is no cgroup {}; see /proc/PID/cgroup for a process's own",
-                path.display()
-            ),
-        },
-    ))
-}
-
-fn describe(args: &RecordArgs) -> String {
-    let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let mut parts = Vec::new();
-    if !args.pid.is_empty() {
-        parts.push(format!("pid {}", list(&args.pid)));
-    }
-    if !args.tid.is_empty() {
-        parts.push(format!("tid {}", list(&args.tid)));
-    }
-    parts.extend(args.comm.iter().map(|name| format!("comm {name}")));
-    parts.extend(args.uid.iter().map(|user| format!("user {user}")));
-    parts.extend(
-        args.cgroup
-            .iter()
-            .map(|path| format!("cgroup {}", path.display())),
-    );
-    if parts.is_empty() {
-        "system-wide".to_owned()
-    } else {
-        parts.join(", ")
-    }
 }
 
 fn summarize(finished: &Finished) {

@@ -5,6 +5,7 @@
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
 pub mod marks;
+mod output;
 mod outputs;
 mod record;
 mod scope;
@@ -13,6 +14,7 @@ mod targets;
 mod tracer;
 mod writer;
 
+pub use output::ScreenOptions;
 pub use outputs::{Export, export, export_difference, open_export};
 pub use record::{Finished, Request, run};
 pub use tracer::{COSTS, TraceRequest, TraceSummary};

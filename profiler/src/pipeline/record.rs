@@ -23,6 +23,7 @@ use crate::target::user::User;
 use crate::view::progress::{LiveLine, Progress};
 
 use super::marks::Marks;
+use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::scope::Scope;
 use super::signals::{Signals, hangup, in_foreground};
@@ -55,6 +56,8 @@ pub struct Request {
     pub command: Option<Vec<OsString>>,
     /// Who runs it; none: who we are.
     pub user: Option<User>,
+    /// A live table in place of a capture.
+    pub screen: Option<ScreenOptions>,
     /// Where the capture goes; none: only the exports are wanted.
     pub capture: Option<PathBuf>,
     /// How the capture is written.
@@ -182,7 +185,7 @@ struct Recording {
     /// buffer that was drained a moment too early; then its files are opened only when they are
     /// needed, and nothing is left out.
     early_scope: Scope,
-    capture: CaptureThread,
+    output: Output,
     path: PathBuf,
     marks: Option<Marks>,
     command: Option<RunningCommand>,
@@ -238,7 +241,10 @@ impl Recording {
             tracer = Some(prepared);
         }
         let has_ring = request.create.ring.is_some();
-        let mut writer = Writer::create(path, request.create)?;
+        let writer = match request.screen {
+            None => Some(Writer::create(path, request.create)?),
+            Some(_) => None,
+        };
         let scope = Scope::new(&probe.filter);
         let mut probe = Probe::attach(probe)?;
         let sources = probe.sources().to_vec();
@@ -280,8 +286,17 @@ impl Recording {
             }
             None => None,
         };
-        writer.publish()?;
-        let capture = CaptureThread::start(writer).context(|| "failed to start a thread")?;
+        let output = match (writer, request.screen) {
+            (Some(mut writer), _) => {
+                writer.publish()?;
+                let thread = CaptureThread::start(writer);
+                Output::Capture(thread.context(|| "failed to start a thread")?)
+            }
+            (None, screen) => {
+                let screen = Screen::open(screen.unwrap_or_default());
+                Output::Screen(Box::new(screen.context(|| "failed to use the terminal")?))
+            }
+        };
         let started = Instant::now();
         // What came while we got ready counts, unless the beginning is not wanted at all.
         let from = if request.delay.is_zero() { at } else { now() };
@@ -291,7 +306,7 @@ impl Recording {
             order: Order::new(MAX_PENDING),
             early_scope: scope.clone(),
             scope,
-            capture,
+            output,
             path: path.to_owned(),
             marks,
             command,
@@ -401,7 +416,7 @@ impl Recording {
                 break path;
             }
         };
-        self.capture.dump(path);
+        self.output.dump(path);
     }
 
     /// A descriptor of our own for the event loop, which wants to own what it polls.
@@ -460,8 +475,12 @@ impl Recording {
         self.order.release(until, &mut due);
         self.pass(&mut due);
         self.show();
-        if let Some(error) = self.capture.trouble() {
-            return Err(Failure::from(error));
+        let ends = self.output.tick();
+        if let Some(failure) = self.output.trouble() {
+            return Err(failure);
+        }
+        if ends {
+            return Ok(Some(End::Asked));
         }
         if let Some(command) = &mut self.command
             && let Some(status) = command
@@ -527,7 +546,7 @@ impl Recording {
 
     /// Ordered events through the resolver to the capture.
     fn pass(&mut self, due: &mut Vec<RawEvent>) {
-        if self.capture.wants_new_epoch() {
+        if self.output.wants_new_epoch() {
             self.resolver.begin_epoch();
         }
         self.scope.retain(due);
@@ -543,7 +562,7 @@ impl Recording {
                     self.lost += lost.count;
                 }
             }
-            self.lost += self.capture.send(batch);
+            self.lost += self.output.send(batch);
         }
     }
 
@@ -554,7 +573,7 @@ impl Recording {
             calls: self.calls,
             processes: self.resolver.counters().processes,
             lost: self.lost,
-            bytes: self.capture.bytes(),
+            bytes: self.output.bytes(),
         });
     }
 
@@ -584,11 +603,11 @@ impl Recording {
         self.live.clear();
         self.send();
         let counters = self.resolver.counters();
-        let totals = self.capture.finish();
-        let (end, totals) = match (end, totals) {
+        let bytes = self.output.finish();
+        let (end, bytes) = match (end, bytes) {
             (End::Failed(failure), _) => return Err(fail(failure, self.command, signals).await),
-            (_, Err(error)) => return Err(fail(error.into(), self.command, signals).await),
-            (end, Ok(totals)) => (end, totals),
+            (_, Err(error)) => return Err(fail(error, self.command, signals).await),
+            (end, Ok(bytes)) => (end, bytes),
         };
         let status = match (end, &mut self.command) {
             (End::Command(status), _) => shell_status(status),
@@ -602,7 +621,7 @@ impl Recording {
             elapsed,
             sources: self.sources,
             counters,
-            capture: Some((self.path, totals.bytes)),
+            capture: Some((self.path, bytes)),
             kernel_bytes: self.kernel_bytes,
             trace,
         })

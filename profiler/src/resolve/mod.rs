@@ -363,7 +363,7 @@ impl Resolver {
                 comm,
             } => {
                 if exec {
-                    self.end_all_calls(at, event.cpu, pid);
+                    self.exec_calls(at, event.cpu, pid);
                 }
                 self.named(at, (pid, tid), exec, comm);
             }

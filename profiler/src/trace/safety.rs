@@ -167,6 +167,14 @@ fn ends_threads(name: &str) -> bool {
 }
 
 /// Why an object forbids return probes, if it does.
+/// Whether an object uses what switches between stacks (contexts, coroutines), as far as names tell.
+pub fn changes_stacks(object: &dyn CodeSource) -> bool {
+    let defined = || object.functions().iter().map(linkage_name);
+    !C_LIBRARY.contains(&object.name())
+        && (object.imports().iter().any(|name| switches_stack(name))
+            || defined().any(switches_stack))
+}
+
 fn object_verdict(object: &dyn CodeSource) -> Option<&'static str> {
     if object.is_go() {
         return Some("Go moves its stacks");
@@ -182,7 +190,7 @@ fn object_verdict(object: &dyn CodeSource) -> Option<&'static str> {
     {
         return Some("it may throw or catch exceptions");
     }
-    if imports.iter().any(|name| switches_stack(name)) || defined().any(switches_stack) {
+    if changes_stacks(object) {
         return Some("it changes stacks");
     }
     if imports.iter().any(|name| ends_threads(name)) {

@@ -97,6 +97,9 @@ pub(super) struct Tracer {
     /// One link for all processes, filtered in the kernel.
     shared: bool,
     safety: ProcessSafety,
+    /// Files that switch between stacks, and processes that map them and are to be told of.
+    switching: FxHashSet<(u64, u64)>,
+    switchers: Vec<Pid>,
     finder: Finder,
     objects: Vec<TracedObject>,
     /// Files that have been looked at; none: nothing in it is traced.
@@ -155,6 +158,8 @@ impl Tracer {
             costs,
             shared,
             safety: ProcessSafety::of([], false),
+            switching: FxHashSet::default(),
+            switchers: Vec::new(),
             finder: Finder::default(),
             objects: Vec::new(),
             by_file: FxHashMap::default(),
@@ -242,6 +247,7 @@ impl Tracer {
     ) -> Result<(), Failure> {
         self.warn_of_classic(probe)?;
         self.announce(0, resolver);
+        self.tell_switchers(resolver);
         let all: Vec<u32> = (0..self.probes.len() as u32).collect();
         self.tell(probe, &all)?;
         for object in 0..self.objects.len() {
@@ -407,12 +413,16 @@ impl Tracer {
                 Ok(found) => {
                     for object in found {
                         objects.extend(self.object(&object, Some(pending.pid)));
+                        if self.switching.contains(&object.device_inode) {
+                            self.switchers.push(pending.pid);
+                        }
                     }
                 }
                 Err(error) => log::debug!("pid {}: {error}", pending.pid),
             },
         }
         self.announce(before, resolver);
+        self.tell_switchers(resolver);
         let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
         let mut result = self.tell(probe, &new);
         let (mut attached, shared) = (false, self.shared);
@@ -441,6 +451,13 @@ impl Tracer {
         }
         if was_safe && !self.safety.verdict().uretprobe {
             self.replan(probe, resolver);
+        }
+    }
+
+    /// Pairing needs to know whose threads have stacks of their own making.
+    fn tell_switchers(&mut self, resolver: &mut Resolver) {
+        for pid in self.switchers.drain(..) {
+            resolver.switches_stacks(pid);
         }
     }
 

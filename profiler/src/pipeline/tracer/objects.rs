@@ -19,7 +19,7 @@ use crate::trace::arguments::{Signature, Signatures, exception_class, exception_
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Complaint, Coverage};
 use crate::trace::place::{PlaceOptions, Placer, Returns};
-use crate::trace::safety::ProcessSafety;
+use crate::trace::safety::{ProcessSafety, changes_stacks};
 use crate::trace::{CallValues, Exits, Function, FunctionKind, Plan};
 
 /// A file with probes.
@@ -80,8 +80,10 @@ impl Tracer {
             // What will run these files nobody knows.
             self.safety = ProcessSafety::unknown();
         }
-        for object in read.iter().filter_map(|(_, object)| object.as_ref()) {
-            self.safety.add(object);
+        for (target, object) in &read {
+            if let Some(object) = object {
+                self.judge(target, object);
+            }
         }
         // All is chosen before anything is planned: too much may be asked for.
         let mut choices = Vec::new();
@@ -113,6 +115,9 @@ impl Tracer {
             indexes.push(index);
         }
         for (pid, index) in users {
+            if self.switching.contains(&read[index].0.device_inode) {
+                self.switchers.push(pid);
+            }
             if let Some(object) = indexes[index] {
                 let key = if self.shared { Pid(0) } else { pid };
                 self.processes
@@ -172,7 +177,7 @@ impl Tracer {
         }
         let object = self.read(target);
         let index = object.and_then(|object| {
-            self.safety.add(&object);
+            self.judge(target, &object);
             let choice = self.request.selection.select(&object, target.is_main);
             self.plan_object(target, &object, &choice)
         });
@@ -182,6 +187,14 @@ impl Tracer {
         }
         self.by_file.insert(target.device_inode, index);
         index
+    }
+
+    /// What a file says of the processes that map it.
+    fn judge(&mut self, target: &TargetObject, object: &Object) {
+        self.safety.add(object);
+        if changes_stacks(object) {
+            self.switching.insert(target.device_inode);
+        }
     }
 
     fn place_options(&self) -> PlaceOptions<'_> {

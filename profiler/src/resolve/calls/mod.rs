@@ -250,6 +250,16 @@ impl Resolver {
         }
     }
 
+    /// A process runs another program. What was said of its stacks may have been said of that one
+    /// already, before its first instruction.
+    pub(super) fn exec_calls(&mut self, at: Timestamp, cpu: Cpu, pid: Pid) {
+        let switches = self.calls.shadows.is_switching(pid);
+        self.end_all_calls(at, cpu, pid);
+        if switches {
+            self.calls.shadows.switches(pid);
+        }
+    }
+
     /// A process ends, or runs another program.
     pub(super) fn end_all_calls(&mut self, at: Timestamp, cpu: Cpu, pid: Pid) {
         for (tid, mut left) in self.calls.shadows.end_process(pid, at.0) {

@@ -88,7 +88,6 @@ impl Shadows {
     }
 
     /// Whether a process is known to do that.
-    #[cfg(test)]
     pub(super) fn is_switching(&self, pid: Pid) -> bool {
         self.processes
             .get(&pid)

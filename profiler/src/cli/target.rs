@@ -1,0 +1,270 @@
+//! Flags that say what is watched and how, shared by the commands that record: targets, event
+//! sources, names.
+//!
+//! Flags -> [`ProbeOptions`] and [`ResolveOptions`]. What does not belong here: what becomes of what is
+//! recorded (the commands), function tracing (`trace`).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::error::Failure;
+use crate::model::raw::Comm;
+use crate::model::{Pid, Tid};
+use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
+use crate::resolve::ResolveOptions;
+use crate::target::Filter;
+use crate::target::command::shown;
+use crate::target::user::User;
+
+use super::{Common, values};
+
+/// Samples per second and processor, unless told. Not a divisor of anything that ticks.
+const DEFAULT_HZ: u64 = 99;
+
+/// Whom.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Target")]
+pub(super) struct TargetArgs {
+    /// Processes, and the children that they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
+    pid: Vec<u32>,
+    /// Single threads
+    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
+    tid: Vec<u32>,
+    /// Threads of this name (the first 15 bytes count)
+    #[arg(long, value_name = "NAME")]
+    comm: Vec<String>,
+    /// Processes of this user, by name or number
+    #[arg(long, value_name = "USER")]
+    uid: Vec<String>,
+    /// Processes in this cgroup (v2) and below: a path below /sys/fs/cgroup or a full one
+    #[arg(long, value_name = "PATH")]
+    cgroup: Vec<PathBuf>,
+    /// The whole machine (the default if no target is given)
+    #[arg(short, long)]
+    all: bool,
+    /// Run the command as this user
+    #[arg(long = "as", value_name = "USER", requires = "command")]
+    run_as: Option<String>,
+    /// A command to run and record
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What makes samples.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Samples")]
+pub(super) struct SourceArgs {
+    /// Samples per second on each processor
+    #[arg(short = 'F', long, value_name = "HZ", conflicts_with = "period")]
+    frequency: Option<u64>,
+    /// A sample per so many events (nanoseconds for clocks)
+    #[arg(long, value_name = "N")]
+    period: Option<u64>,
+    /// What to sample: cycles, cpu-clock, page-faults, ..., or a tracepoint as category:name
+    #[arg(short, long, value_name = "EVENT")]
+    event: Vec<EventSpec>,
+    /// No kernel stacks
+    #[arg(long)]
+    no_kernel: bool,
+    /// No user stacks
+    #[arg(long)]
+    no_user: bool,
+    /// No samples, traced functions only
+    #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event"])]
+    no_samples: bool,
+    /// Memory for all buffers between kernel and profiler; as much again for traced calls
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
+    buffer: u64,
+}
+
+/// Where names come from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Names")]
+pub(super) struct NameArgs {
+    /// Folders with separate debug files
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/debug")]
+    debug_dir: Vec<PathBuf>,
+    /// Ask these servers for missing debug files (URLs, separated by spaces; none: $DEBUGINFOD_URLS)
+    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    debuginfod: Option<String>,
+    /// Don't look for inlined functions
+    #[arg(long)]
+    no_inlines: bool,
+}
+
+impl TargetArgs {
+    /// The conditions of the flags.
+    fn filter(&self) -> Result<Filter, Failure> {
+        let filter = Filter {
+            pids: self.pid.iter().copied().map(Pid).collect(),
+            tids: self.tid.iter().copied().map(Tid).collect(),
+            comms: self
+                .comm
+                .iter()
+                .map(|name| Comm::from_bytes(name.as_bytes()))
+                .collect(),
+            uids: self
+                .uid
+                .iter()
+                .map(|user| uid(user))
+                .collect::<Result<_, _>>()?,
+            cgroups: self
+                .cgroup
+                .iter()
+                .map(|path| cgroup(path))
+                .collect::<Result<_, _>>()?,
+        };
+        if self.all && !filter.is_empty() {
+            return Err(Failure::usage(
+                "-a is the whole machine: leave out the other targets",
+            ));
+        }
+        if !self.command.is_empty()
+            && (self.all || !filter.pids.is_empty() || !filter.tids.is_empty())
+        {
+            return Err(Failure::usage(
+                "a command is a target by itself: leave out -a, -p and -t",
+            ));
+        }
+        Ok(filter)
+    }
+
+    /// What is recorded, in words.
+    pub(super) fn describe(&self) -> String {
+        if !self.command.is_empty() {
+            return shown(&self.command);
+        }
+        let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let mut parts = Vec::new();
+        if !self.pid.is_empty() {
+            parts.push(format!("pid {}", list(&self.pid)));
+        }
+        if !self.tid.is_empty() {
+            parts.push(format!("tid {}", list(&self.tid)));
+        }
+        parts.extend(self.comm.iter().map(|name| format!("comm {name}")));
+        parts.extend(self.uid.iter().map(|user| format!("user {user}")));
+        parts.extend(
+            self.cgroup
+                .iter()
+                .map(|path| format!("cgroup {}", path.display())),
+        );
+        if parts.is_empty() {
+            "system-wide".to_owned()
+        } else {
+            parts.join(", ")
+        }
+    }
+
+    /// Who runs the command; none: who we are.
+    pub(super) fn user(&self) -> Result<Option<User>, Failure> {
+        match &self.run_as {
+            Some(name) => Ok(Some(find_user(name)?)),
+            None if self.command.is_empty() => Ok(None),
+            None => Ok(User::behind_sudo()?),
+        }
+    }
+
+    /// The command to run, if there is one.
+    pub(super) fn take_command(&mut self) -> Option<Vec<OsString>> {
+        (!self.command.is_empty()).then(|| std::mem::take(&mut self.command))
+    }
+}
+
+impl SourceArgs {
+    /// The probes.
+    pub(super) fn probe(
+        &self,
+        target: &TargetArgs,
+        common: &Common,
+    ) -> Result<ProbeOptions, Failure> {
+        Ok(ProbeOptions {
+            sources: self.specs()?,
+            calls: None,
+            filter: target.filter()?,
+            buffer_bytes: usize::try_from(self.buffer).unwrap_or(usize::MAX),
+            kernel_stacks: !self.no_kernel,
+            user_stacks: !self.no_user,
+            kernel_log: common.verbose >= 2,
+        })
+    }
+
+    fn specs(&self) -> Result<Vec<SourceSpec>, Failure> {
+        if self.no_samples {
+            return Ok(Vec::new());
+        }
+        let rate = match (self.frequency, self.period) {
+            (Some(0), _) | (_, Some(0)) => {
+                return Err(Failure::usage(
+                    "a rate of 0 records nothing: give -F or --period more",
+                ));
+            }
+            (_, Some(period)) => Rate::Period(period),
+            (frequency, None) => Rate::FrequencyHz(frequency.unwrap_or(DEFAULT_HZ)),
+        };
+        let events = match self.event.is_empty() {
+            true => vec![EventSpec::Default],
+            false => self.event.clone(),
+        };
+        Ok(events
+            .into_iter()
+            .map(|event| SourceSpec { event, rate })
+            .collect())
+    }
+}
+
+impl NameArgs {
+    /// The resolver's options.
+    pub(super) fn options(&self) -> ResolveOptions {
+        ResolveOptions {
+            debug_dirs: self.debug_dir.clone(),
+            debuginfod: self.debuginfod.clone(),
+            inlines: !self.no_inlines,
+            ..ResolveOptions::default()
+        }
+    }
+}
+
+fn uid(user: &str) -> Result<u32, Failure> {
+    match user.parse() {
+        Ok(uid) => Ok(uid),
+        Err(_) => find_user(user).map(|user| user.uid),
+    }
+}
+
+fn find_user(name: &str) -> Result<User, Failure> {
+    User::find(name).ok_or_else(|| Failure::failed(format!("there is no user '{name}'")))
+}
+
+/// The directory of a cgroup v2, wherever that hierarchy is mounted.
+fn cgroup(path: &Path) -> Result<PathBuf, Failure> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let candidates = [
+        path.to_owned(),
+        Path::new("/sys/fs/cgroup").join(relative),
+        Path::new("/sys/fs/cgroup/unified").join(relative),
+    ];
+    // A directory of a v1 hierarchy has no such file.
+    let v2 = |path: &PathBuf| path.join("cgroup.controllers").exists();
+    if let Some(found) = candidates.iter().find(|path| v2(path)) {
+        return Ok(found.clone());
+    }
+    Err(Failure::failed(
+        match candidates
+            .iter()
+            .find(|path| path.join("cgroup.procs").exists())
+        {
+            Some(v1) => format!(
+                "{} is a cgroup of version 1; only v2 cgroups can be filtered by",
+                v1.display()
+            ),
+            None => format!(
+                "there is no cgroup {}; see /proc/PID/cgroup for a process's own",
+                path.display()
+            ),
+        },
+    ))
+}

@@ -1,0 +1,81 @@
+//! `top`: a live table of what is hot, or of traced functions.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::capture::CreateOptions;
+use crate::error::Failure;
+use crate::pipeline::{self, Request, ScreenOptions};
+use crate::view::report::CallSort;
+use crate::view::top::TopOptions;
+
+use super::target::{NameArgs, SourceArgs, TargetArgs};
+use super::trace::TraceArgs;
+use super::{Common, values};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  profiler top                               the machine's hottest functions
+  profiler top --trace libc:malloc -p 1234   calls of a function, live
+  profiler top --batch -n 3 -p 1234 > out    three frames as text
+
+Keys: q ends, s sorts by the next column, p pauses.")]
+pub(super) struct TopArgs {
+    /// Time between two frames
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = values::duration)]
+    interval: Duration,
+    /// Length of the time that numbers are of
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = values::duration)]
+    window: Duration,
+    /// End after so many frames
+    #[arg(short = 'n', long, value_name = "N")]
+    frames: Option<u64>,
+    /// Frames as text, one after the other (also without a terminal)
+    #[arg(short, long)]
+    batch: bool,
+    /// Order of traced functions
+    #[arg(long, value_name = "COLUMN", default_value = "total")]
+    sort: CallSort,
+    /// End by itself after so long
+    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    duration: Option<Duration>,
+    #[command(flatten)]
+    sources: SourceArgs,
+    #[command(flatten)]
+    names: NameArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Shows the table until it is asked to end; returns the exit status.
+pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
+    let request = Request {
+        probe: args.sources.probe(&args.target, common)?,
+        resolve: args.names.options(),
+        trace: args.trace.request()?,
+        screen: Some(ScreenOptions {
+            table: TopOptions {
+                window_ns: args.window.as_nanos() as u64,
+                sort: args.sort,
+                color: common.color.resolve(std::io::stdout()),
+            },
+            interval: args.interval,
+            frames: args.frames,
+            batch: args.batch,
+        }),
+        target: args.target.describe(),
+        user: args.target.user()?,
+        command: args.target.take_command(),
+        capture: None,
+        create: CreateOptions::default(),
+        exports: Vec::new(),
+        duration: args.duration,
+        delay: Duration::ZERO,
+        quiet: true,
+    };
+    pipeline::run(request).map(|finished| finished.status)
+}

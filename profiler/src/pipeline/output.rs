@@ -1,0 +1,209 @@
+//! Where a running recording's batches go: into a capture, or onto the screen.
+//!
+//! What does not belong here: how a capture is written (`writer`), what a screen shows (`view`).
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::writer::CaptureThread;
+use crate::error::Failure;
+use crate::model::{Batch, Epoch, Tables, Timestamp};
+use crate::probe::now;
+use crate::view::terminal::RawMode;
+use crate::view::top::{Action, TopOptions, TopTable};
+
+/// Names and stacks that a live table may gather before it begins anew.
+const MAX_LIVE: usize = 2_000_000;
+
+/// How a live table is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct ScreenOptions {
+    /// What it shows.
+    pub table: TopOptions,
+    /// Time between two frames.
+    pub interval: Duration,
+    /// Ends after so many frames.
+    pub frames: Option<u64>,
+    /// Frames one after the other, as text; also if there is no terminal.
+    pub batch: bool,
+}
+
+impl Default for ScreenOptions {
+    fn default() -> ScreenOptions {
+        ScreenOptions {
+            table: TopOptions::default(),
+            interval: Duration::from_secs(1),
+            frames: None,
+            batch: false,
+        }
+    }
+}
+
+/// The consumer of a recording.
+pub(super) enum Output {
+    /// A capture file.
+    Capture(CaptureThread),
+    /// A live table.
+    Screen(Box<Screen>),
+}
+
+impl Output {
+    /// Hands a batch on; returns how many of its events were dropped.
+    pub(super) fn send(&mut self, batch: Batch) -> u64 {
+        match self {
+            Output::Capture(capture) => capture.send(batch),
+            Output::Screen(screen) => {
+                screen.take(batch);
+                0
+            }
+        }
+    }
+
+    /// Whether ids should start anew.
+    pub(super) fn wants_new_epoch(&self) -> bool {
+        match self {
+            Output::Capture(capture) => capture.wants_new_epoch(),
+            Output::Screen(screen) => screen.is_full(),
+        }
+    }
+
+    /// Bytes written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Output::Capture(capture) => capture.bytes(),
+            Output::Screen(_) => 0,
+        }
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn trouble(&mut self) -> Option<Failure> {
+        match self {
+            Output::Capture(capture) => capture.trouble().map(Failure::from),
+            Output::Screen(screen) => screen.trouble.take(),
+        }
+    }
+
+    /// Writes a ring out, if there is one.
+    pub(super) fn dump(&self, path: PathBuf) {
+        if let Output::Capture(capture) = self {
+            capture.dump(path);
+        }
+    }
+
+    /// A moment for what is live: keys and frames. Whether the person wants to end.
+    pub(super) fn tick(&mut self) -> bool {
+        match self {
+            Output::Capture(_) => false,
+            Output::Screen(screen) => screen.tick(),
+        }
+    }
+
+    /// Ends the output; bytes written in all.
+    pub(super) fn finish(self) -> Result<u64, Failure> {
+        match self {
+            Output::Capture(capture) => Ok(capture.finish()?.bytes),
+            Output::Screen(screen) => screen.trouble.map_or(Ok(0), Err),
+        }
+    }
+}
+
+/// A table that is drawn again and again.
+pub(super) struct Screen {
+    options: ScreenOptions,
+    table: TopTable,
+    tables: Tables,
+    epoch: (u32, Epoch),
+    terminal: Option<RawMode>,
+    drawn: Instant,
+    frames: u64,
+    trouble: Option<Failure>,
+}
+
+impl Screen {
+    pub(super) fn open(options: ScreenOptions) -> io::Result<Screen> {
+        let terminal = match options.batch || !io::stdout().is_terminal() {
+            true => None,
+            false => RawMode::enter()?,
+        };
+        Ok(Screen {
+            options,
+            table: TopTable::new(options.table),
+            tables: Tables::default(),
+            epoch: (0, Epoch::default()),
+            terminal,
+            drawn: Instant::now(),
+            frames: 0,
+            trouble: None,
+        })
+    }
+
+    fn take(&mut self, batch: Batch) {
+        if batch.epoch != self.epoch.0 {
+            self.epoch = (batch.epoch, Epoch::default());
+            if self.is_full() {
+                // Numbers begin anew as well: they are of the last seconds only.
+                self.tables = Tables::default();
+                self.table = TopTable::new(self.options.table);
+            }
+        }
+        for definition in batch.definitions {
+            // What is not defined is missing from the table, as are events that use it.
+            let _ = self.epoch.1.define(&mut self.tables, definition);
+        }
+        for event in batch.events {
+            if let Ok(event) = self.epoch.1.event(event) {
+                self.table.event(&event, &self.tables);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let tables = &self.tables;
+        tables.stacks.len() + tables.frames.len() + tables.functions.len() > MAX_LIVE
+    }
+
+    fn tick(&mut self) -> bool {
+        let at = now();
+        let mut due = self.drawn.elapsed() >= self.options.interval;
+        while let Some(terminal) = &self.terminal {
+            match terminal.key(Duration::ZERO) {
+                Ok(Some(key)) => match self.table.key(key, at) {
+                    Action::Quit => return true,
+                    Action::Redraw => due = true,
+                    Action::None => {}
+                },
+                // A terminal that is gone ends this by a hang-up.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        if !due {
+            return false;
+        }
+        self.drawn = Instant::now();
+        self.frames += 1;
+        if let Err(error) = self.draw(at) {
+            let quiet = error.kind() == io::ErrorKind::BrokenPipe;
+            self.trouble = (!quiet).then(|| Failure::because("failed to show the table", &error));
+            return true;
+        }
+        self.options.frames.is_some_and(|most| self.frames >= most)
+    }
+
+    fn draw(&mut self, at: Timestamp) -> io::Result<()> {
+        match &self.terminal {
+            Some(terminal) => {
+                let (width, height) = terminal.size();
+                let frame = self.table.render(at, width, height, &self.tables);
+                terminal.draw(&frame)
+            }
+            None => {
+                let width = crate::view::term::width(io::stdout()).unwrap_or(120);
+                let frame = self.table.render(at, width, 0, &self.tables);
+                let mut output = io::stdout().lock();
+                writeln!(output, "{}\n", frame.trim_end())?;
+                output.flush()
+            }
+        }
+    }
+}
