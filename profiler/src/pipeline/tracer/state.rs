@@ -161,10 +161,13 @@ impl ProbeState {
             Role::Call if self.has_exits() => EDGE_ENTER,
             Role::Call => EDGE_HIT,
         };
-        out.push(site(self.plan.entry.offset, edge, false));
+        let entry = site(self.plan.entry.offset, edge, false);
         if self.role != Role::Call || !self.has_exits() {
+            out.push(entry);
             return;
         }
+        // Where one instruction is entry and exit, the kernel tells of the site that was attached
+        // last first (consumer_add in kernel/events/uprobes.c): exits come before the entry here.
         match &self.plan.exits {
             Exits::None(_) => {}
             Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
@@ -172,6 +175,7 @@ impl ProbeState {
                 out.extend(sites.iter().map(|exit| site(exit.offset, EDGE_EXIT, false)));
             }
         }
+        out.push(entry);
     }
 
     /// What it did since the budget last looked, `elapsed_ns` ago.
