@@ -59,6 +59,10 @@ pub const EDGE_JUMP: u32 = 5;
 /// second.
 pub const EDGE_WHOLE: u32 = 6;
 
+/// The function leaves by a jump to another one: an exit without a result, because what would be in
+/// its register is not there yet. In cookies only; the record says [`EDGE_EXIT`].
+pub const EDGE_TAIL: u32 = 7;
+
 /// Before this record, others of this processor found no room in the ring buffer.
 pub const CALL_AFTER_LOSS: u32 = 1;
 /// The first item is a word: the return address of the call.
@@ -196,6 +200,8 @@ pub struct CallCpu {
     pub lost: u64,
     /// How many of these a later record has told of, by [`CALL_AFTER_LOSS`].
     pub told: u64,
+    /// Bytes sent since the reader was woken.
+    pub unwoken_bytes: u64,
 }
 
 /// In a kernel that hands no cookies over, each site has a program of its own, in which this
@@ -260,7 +266,7 @@ const _: () = assert!(size_of::<ItemHead>() == 8);
 const _: () = assert!(size_of::<Fetch>() == 24);
 const _: () = assert!(size_of::<ProbeControl>() == 8);
 const _: () = assert!(size_of::<CallCounters>() == 32);
-const _: () = assert!(size_of::<CallCpu>() == 16);
+const _: () = assert!(size_of::<CallCpu>() == 24);
 const _: () = assert!(MAX_PROBES <= 1 << 24);
 const _: () = assert!(Cookie::from_bits(COOKIE_PLACE).probe >= MAX_PROBES);
 const _: () = assert!(MAX_PID <= 1 << 24);
@@ -274,7 +280,7 @@ mod tests {
         for cookie in [
             Cookie {
                 probe: MAX_PROBES - 1,
-                edge: EDGE_WHOLE,
+                edge: EDGE_TAIL,
                 generation: 255,
                 behind_return: true,
                 tgid: MAX_PID,

@@ -167,7 +167,11 @@ impl<'a> Placer<'a> {
             FunctionKind::Marker { .. } => function.offset,
             FunctionKind::Function => self.source.offset_of(address).ok_or(Refusal::NoCode)?,
         };
-        Ok(Site { offset, kind })
+        Ok(Site {
+            offset,
+            kind,
+            tail: false,
+        })
     }
 
     /// The place for the entry's probe.
@@ -281,12 +285,13 @@ impl<'a> Placer<'a> {
             else {
                 return Err(NoExits::Forbidden);
             };
-            let mut site = Site { offset, kind };
+            let tail = !matches!(exit.way, Way::Return);
+            let mut site = Site { offset, kind, tail };
             // Compilers leave room for probes before an exit when asked to.
             if let Some(before) = self.nop_before(flow, exit.at.address)
                 && self.entry_ns(before) < self.entry_ns(site)
             {
-                site = before;
+                site = Site { tail, ..before };
             }
             sites.push(site);
         }
@@ -309,6 +314,7 @@ impl<'a> Placer<'a> {
             kind @ (InstructionKind::Nop5 | InstructionKind::Nop) if adjacent => Some(Site {
                 offset: self.source.offset_of(before.address)?,
                 kind,
+                tail: false,
             }),
             _ => None,
         }

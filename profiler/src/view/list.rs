@@ -477,6 +477,7 @@ mod tests {
             entry: Site {
                 offset: 0x1004,
                 kind: InstructionKind::Push,
+                tail: false,
             },
             exits,
             cost_ns: 930,
@@ -547,6 +548,7 @@ chosen at load time from implementations with names of their own
         let site = Site {
             offset: 0x101f,
             kind: InstructionKind::Stepped,
+            tail: false,
         };
         let rows = [
             placed("f", Exits::Instructions(vec![site])),

@@ -4,8 +4,8 @@
 //! levels (`budget`).
 
 use profiler_common::call::{
-    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_THROW, PROBE_CXX, PROBE_FETCHES,
-    PROBE_GO, PROBE_OFF, ProbeControl,
+    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW, PROBE_CXX,
+    PROBE_FETCHES, PROBE_GO, PROBE_OFF, ProbeControl,
 };
 
 use super::budget::{Level, Load};
@@ -172,7 +172,10 @@ impl ProbeState {
             Exits::None(_) => {}
             Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
             Exits::Instructions(sites) => {
-                out.extend(sites.iter().map(|exit| site(exit.offset, EDGE_EXIT, false)));
+                out.extend(sites.iter().map(|exit| {
+                    let edge = if exit.tail { EDGE_TAIL } else { EDGE_EXIT };
+                    site(exit.offset, edge, false)
+                }));
             }
         }
         out.push(entry);
