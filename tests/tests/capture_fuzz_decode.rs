@@ -45,6 +45,29 @@ fn mutated_object_files_are_read_without_panic() {
 }
 
 #[test]
+fn mutated_calls_are_paired_without_panic() {
+    exercise("calls", fuzzing::calls, 1, 2_000);
+}
+
+#[test]
+fn mutated_objects_are_planned_without_panic() {
+    if let Err(error) = fuzzing::seeds("object") {
+        let test = "mutated_objects_are_planned_without_panic";
+        return skip(test, &format!("cc makes no object files: {error}"));
+    }
+    exercise("object", fuzzing::object, 0, 60);
+}
+
+#[test]
+fn mutated_debug_information_gives_signatures_without_panic() {
+    if let Err(error) = fuzzing::seeds("signature") {
+        let test = "mutated_debug_information_gives_signatures_without_panic";
+        return skip(test, &format!("cc makes no object files: {error}"));
+    }
+    exercise("signature", fuzzing::signature, 1, 300);
+}
+
+#[test]
 fn seeds_are_decoded_whole() {
     // If the seeds were refused, the tests above would test nothing.
     let (mut decoder, mut events) = (Decoder::default(), Vec::new());
