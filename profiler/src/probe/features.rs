@@ -75,6 +75,7 @@ pub fn survey() -> Vec<Feature> {
         kernel_symbols(),
         cgroup2(),
         processors(),
+        function_tracing(),
     ]);
     features
 }
@@ -365,6 +366,23 @@ fn processors() -> Feature {
         .map(|cpus| format!("{} online", cpus.len()))
         .map_err(|error| error.to_string());
     feature("processors", "one sampler each", true, state)
+}
+
+fn function_tracing() -> Feature {
+    let state = super::call_support()
+        .map_err(|error| error.to_string())
+        .and_then(|support| match (support.multi, support.cookies) {
+            (true, _) => Ok("thousands of places by one link".to_owned()),
+            (false, true) => Ok(
+                "a perf event for each place, 0.1 s each to detach: boot Linux 6.6 \
+                                 or newer for thousands of them"
+                    .to_owned(),
+            ),
+            (false, false) => {
+                Ok("a program for each place: boot Linux 6.6 or newer for many".to_owned())
+            }
+        });
+    feature("function tracing", "--trace", false, state)
 }
 
 fn sysctl(name: &str) -> Option<String> {

@@ -37,6 +37,9 @@ pub(super) struct TracedObject {
     values: Vec<Option<Arc<Values>>>,
 }
 
+/// Functions of a file that are named if they can't be traced; the rest is counted.
+const NAMED: usize = 5;
+
 /// Functions that tell of exceptions and of jumps out of functions.
 /// Sources: the Itanium C++ ABI (exception handling), glibc's setjmp.h.
 const HOOKS: &[(&str, Role)] = &[
@@ -212,6 +215,7 @@ impl Tracer {
         choice: &Choice,
     ) -> Option<usize> {
         let mut plans: Vec<(Plan, Role)> = Vec::new();
+        let mut refused = Vec::new();
         let functions = choice
             .functions
             .iter()
@@ -221,14 +225,22 @@ impl Tracer {
         for function in functions.chain(markers) {
             match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
-                Err(refusal) => {
-                    log::warn!(
-                        "{} in {} is not traced: {refusal}",
-                        function.name,
-                        target.path
-                    );
-                }
+                Err(refusal) => refused.push((function, refusal)),
             }
+        }
+        for (function, refusal) in refused.iter().take(NAMED) {
+            log::warn!(
+                "{} in {} is not traced: {refusal}",
+                function.name,
+                target.path
+            );
+        }
+        if refused.len() > NAMED {
+            log::warn!(
+                "nor are {} other functions in {}: 'profiler list functions' says why",
+                refused.len() - NAMED,
+                target.path
+            );
         }
         self.plan_hooks(object, &mut plans);
         let room = self.max_probes.saturating_sub(self.probes.len() as u32) as usize;
