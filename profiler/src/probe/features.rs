@@ -369,19 +369,18 @@ fn processors() -> Feature {
 }
 
 fn function_tracing() -> Feature {
-    let state = super::call_support()
-        .map_err(|error| error.to_string())
-        .and_then(|support| match (support.multi, support.cookies) {
-            (true, _) => Ok("thousands of places by one link".to_owned()),
-            (false, true) => Ok(
-                "a perf event for each place, 0.1 s each to detach: boot Linux 6.6 \
-                                 or newer for thousands of them"
-                    .to_owned(),
-            ),
-            (false, false) => {
-                Ok("a program for each place: boot Linux 6.6 or newer for many".to_owned())
-            }
-        });
+    let state = match super::call_support() {
+        Err(error) => Err(error.to_string()),
+        Ok(support) if support.multi => Ok("thousands of places by one link".to_owned()),
+        Ok(support) => Ok(format!(
+            "{} for each place, and 0.1 s each to detach: boot Linux 6.6 or newer for thousands",
+            if support.cookies {
+                "a perf event"
+            } else {
+                "a program"
+            },
+        )),
+    };
     feature("function tracing", "--trace", false, state)
 }
 
