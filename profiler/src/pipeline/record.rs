@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Batch, Cpu, Event, Session, Timestamp};
+use crate::model::{Batch, Cpu, Event, LostReason, Session, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, ProbeOptions, now};
 use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
@@ -558,7 +558,10 @@ impl Recording {
     fn send(&mut self) {
         for batch in self.batches.drain(..) {
             for event in &batch.events {
-                if let Event::Lost(lost) = event {
+                if let Event::Lost(lost) = event
+                    // Calls that had begun before they were traced are no loss.
+                    && lost.reason != LostReason::Unmatched
+                {
                     self.lost += lost.count;
                 }
             }

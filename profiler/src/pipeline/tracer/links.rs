@@ -143,6 +143,29 @@ impl Tracer {
         result
     }
 
+    /// Has the hits of probes count from now on.
+    pub(super) fn arm(&mut self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
+        for &number in probes {
+            self.probes[number as usize].armed = true;
+        }
+        self.tell(probe, probes)
+    }
+
+    /// Takes everything out of the targets. First all hits stop counting: links go one after the other,
+    /// and exits without their entries say nothing.
+    pub(super) fn detach_all(&mut self, probe: &mut Probe) {
+        for state in &mut self.probes {
+            state.armed = false;
+        }
+        let all: Vec<u32> = (0..self.probes.len() as u32).collect();
+        if let Err(error) = self.tell(probe, &all) {
+            log::warn!("{error}");
+        }
+        for link in self.links.drain(..) {
+            probe.detach_calls(link.id);
+        }
+    }
+
     /// Tells the kernel side of probes as they are now.
     pub(super) fn tell(&self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
         let controls: Vec<_> = probes

@@ -255,6 +255,7 @@ impl Tracer {
                 self.attach(probe, object, process)?;
             }
         }
+        self.arm(probe, &all)?;
         let at = now();
         (self.budget_at, self.counts_at) = (at, at);
         self.cpu_ns = self.target_cpu_ns();
@@ -435,6 +436,7 @@ impl Tracer {
                 result = result.and(self.attach(probe, object, target));
             }
         }
+        result = result.and(self.arm(probe, &new));
         if let Err(error) = result {
             // A process that ended meanwhile, most often.
             log::debug!("pid {}: {error}", pending.pid);
@@ -604,6 +606,13 @@ impl Tracer {
         for number in changed {
             self.announce_probe(number, resolver);
         }
+        // What was hit while probes moved was hit at the old level.
+        self.read_counts(probe);
+        for (number, state) in (0..).zip(&mut self.probes) {
+            state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+        }
+        self.budget_at = now();
+        self.cpu_ns = self.target_cpu_ns();
         Ok(())
     }
 
@@ -642,6 +651,8 @@ impl Tracer {
 
     /// The end: last counts, and the gaps that lasted until now.
     pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
+        // Nothing is hit any more when counts are read, so they are those of what is drained then.
+        self.detach_all(probe);
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);

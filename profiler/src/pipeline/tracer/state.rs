@@ -30,6 +30,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// Its hits count. Not before all its sites are attached: an exit without its entry says nothing.
+    pub(super) armed: bool,
     /// Of the links whose hits count.
     pub(super) generation: u8,
     /// What a hit of its entry and of its exits costs.
@@ -70,6 +72,7 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            armed: false,
             generation: 0,
             told: Counted::default(),
             budgeted: Counted::default(),
@@ -118,7 +121,7 @@ impl ProbeState {
     /// What the kernel side is told of it.
     pub(super) fn control(&self) -> ProbeControl {
         let mut flags = 0;
-        if !self.is_on() {
+        if !self.armed || !self.is_on() {
             flags |= PROBE_OFF;
         }
         if self.plan.function.language == Language::Go {
