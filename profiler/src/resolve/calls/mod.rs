@@ -163,7 +163,7 @@ impl Resolver {
                     self_ns,
                     how: ExitKind::Return,
                     result: None,
-                    whole: decode(false).map(Vec::into_boxed_slice),
+                    whole: Some(decode(false).unwrap_or_default().into_boxed_slice()),
                 };
                 self.push_call(&place, hit.probe, depth, CallEdge::Exit(Box::new(exit)));
             }
