@@ -62,6 +62,12 @@ pub const EDGE_WHOLE: u32 = 6;
 /// The function leaves by a jump to another one: an exit without a result, because what would be in
 /// its register is not there yet. In cookies only; the record says [`EDGE_EXIT`].
 pub const EDGE_TAIL: u32 = 7;
+/// Makes no record: the function jumps back to its own beginning if a condition holds, the number of
+/// which (as in the processor's conditional jumps, 0 to 15) is added to this. The hit of its entry
+/// that follows is a turn of a loop and no call.
+pub const EDGE_TURN_IF: u32 = 16;
+/// The same, always.
+pub const EDGE_TURN: u32 = 32;
 
 /// Before this record, others of this processor found no room in the ring buffer.
 pub const CALL_AFTER_LOSS: u32 = 1;
@@ -178,6 +184,9 @@ pub const PROBE_FETCHES: u8 = 4;
 /// What it throws has a C++ type (`__cxa_throw`): the second argument points to it.
 pub const PROBE_CXX: u8 = 8;
 
+/// It jumps back to its own beginning: entries may be turns of a loop ([`EDGE_TURN`]).
+pub const PROBE_TURNS: u8 = 16;
+
 /// What became of the hits of one probe, per processor; the value of the map `CALL_COUNTS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,6 +199,8 @@ pub struct CallCounters {
     pub lost: u64,
     /// Calls left out because of a limit on depth, duration or rate.
     pub left_out: u64,
+    /// Turns of loops that came to the entry again, which are no entries.
+    pub turns: u64,
 }
 
 /// What became of the records of one processor; the only value of the map `CALL_CPU`.
@@ -214,8 +225,8 @@ pub const COOKIE_PLACE: u64 = 0x5a5a_a5a5_5aff_ffa5;
 /// | bits | what |
 /// |---|---|
 /// | 0-23 | probe |
-/// | 24-27 | edge |
-/// | 28 | behind a return |
+/// | 24-30 | edge |
+/// | 31 | behind a return |
 /// | 32-39 | generation |
 /// | 40-63 | process |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,7 +254,7 @@ impl Cookie {
     pub const fn to_bits(self) -> u64 {
         self.probe as u64
             | (self.edge as u64) << 24
-            | (self.behind_return as u64) << 28
+            | (self.behind_return as u64) << 31
             | (self.generation as u64) << 32
             | (self.tgid as u64) << 40
     }
@@ -253,9 +264,9 @@ impl Cookie {
     pub const fn from_bits(bits: u64) -> Cookie {
         Cookie {
             probe: bits as u32 & 0xff_ffff,
-            edge: (bits >> 24) as u32 & 0xf,
+            edge: (bits >> 24) as u32 & 0x7f,
             generation: (bits >> 32) as u8,
-            behind_return: bits >> 28 & 1 != 0,
+            behind_return: bits >> 31 & 1 != 0,
             tgid: (bits >> 40) as u32,
         }
     }
@@ -265,7 +276,7 @@ const _: () = assert!(size_of::<CallHead>() == 32);
 const _: () = assert!(size_of::<ItemHead>() == 8);
 const _: () = assert!(size_of::<Fetch>() == 24);
 const _: () = assert!(size_of::<ProbeControl>() == 8);
-const _: () = assert!(size_of::<CallCounters>() == 32);
+const _: () = assert!(size_of::<CallCounters>() == 40);
 const _: () = assert!(size_of::<CallCpu>() == 24);
 const _: () = assert!(MAX_PROBES <= 1 << 24);
 const _: () = assert!(Cookie::from_bits(COOKIE_PLACE).probe >= MAX_PROBES);
@@ -280,7 +291,7 @@ mod tests {
         for cookie in [
             Cookie {
                 probe: MAX_PROBES - 1,
-                edge: EDGE_TAIL,
+                edge: EDGE_TURN,
                 generation: 255,
                 behind_return: true,
                 tgid: MAX_PID,

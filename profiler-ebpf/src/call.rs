@@ -17,8 +17,8 @@ use aya_ebpf::{
 };
 use profiler_common::call::{
     CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
-    EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK, ItemHead,
-    PROBE_FETCHES, PROBE_GO, PROBE_OFF, ProbeControl,
+    EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK,
+    ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
 };
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
         CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FETCHES, CALL_FILTER, CALL_LIMITS,
         PROBES,
     },
+    turn,
 };
 
 /// Where `stack.hi` is in Go's `runtime.g`, in all its versions.
@@ -109,7 +110,22 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     let Some(counts) = CALL_COUNTS.get_ptr_mut(probe) else {
         return 0;
     };
-    // SAFETY: this processor's own slot, which the lookup returned, changed atomically.
+    let regs = ctx.cast::<pt_regs>();
+    // SAFETY: the context of a program of the kprobe type; the verifier checks the field.
+    let mut sp = unsafe { (*regs).rsp };
+    if control.flags & PROBE_TURNS != 0 {
+        if edge >= EDGE_TURN_IF {
+            // SAFETY: as above.
+            turn::pass(edge, unsafe { (*regs).eflags }, tid, probe, sp);
+            return 0;
+        }
+        if edge != EDGE_EXIT && turn::is_turn(tid, probe, sp) {
+            // SAFETY: this processor's own slot, which the lookup returned, changed atomically.
+            unsafe { add(&raw mut (*counts).turns) };
+            return 0;
+        }
+    }
+    // SAFETY: as above.
     unsafe {
         add(if edge == EDGE_EXIT {
             &raw mut (*counts).exits
@@ -117,9 +133,6 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
             &raw mut (*counts).entries
         });
     }
-    let regs = ctx.cast::<pt_regs>();
-    // SAFETY: the context of a program of the kprobe type; the verifier checks the field.
-    let mut sp = unsafe { (*regs).rsp };
     if cookie.behind_return {
         sp = sp.wrapping_sub(8);
     }

@@ -28,6 +28,8 @@ mod sample;
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod task;
+#[cfg(target_arch = "bpf")]
+mod turn;
 
 #[cfg(target_arch = "bpf")]
 mod entry {

@@ -182,6 +182,21 @@ pub static OPEN_CALLS: LruHashMap<u64, OpenCalls, 1> = LruHashMap::new();
 #[btf_map]
 pub static NO_CALLS: Array<OpenCalls, 1> = Array::new();
 
+/// A jump of a function to its own beginning.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Turn {
+    /// The stack pointer there, so that of the entry.
+    pub sp: u64,
+    /// Index of the probe; above all of them if the turn has come to the entry.
+    pub probe: u64,
+}
+
+/// The last turn of each thread. There is one for the moment between a jump and where it leads, so
+/// few are needed at a time; what was not used for longest makes room.
+#[btf_map]
+pub static TURNS: LruHashMap<u32, Turn, 4096> = LruHashMap::new();
+
 /// How many calls of a probe have been let through in a second.
 #[repr(C)]
 pub struct RateWindow {

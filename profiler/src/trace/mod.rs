@@ -115,6 +115,24 @@ pub struct Site {
     pub tail: bool,
 }
 
+/// A jump of a function to its own beginning. The hit of its entry that follows is no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The jump.
+    pub site: Site,
+    /// When it is taken.
+    pub when: When,
+}
+
+/// When a jump is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Whenever it is reached.
+    Always,
+    /// If the processor's condition of this number holds (0 to 15, as in the jump's code).
+    If(u8),
+}
+
 /// How a function's exits are seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exits {
@@ -122,7 +140,8 @@ pub enum Exits {
     None(NoExits),
     /// By a return probe of the kernel at the entry's site.
     Uretprobe,
-    /// By probes on every instruction that leaves the function.
+    /// By probes on every instruction that leaves the function. None if it never returns: exceptions
+    /// and the ends of threads end its calls.
     Instructions(Vec<Site>),
 }
 
@@ -137,8 +156,6 @@ pub enum NoExits {
     ComputedJump,
     /// Its length is not known.
     UnknownSize,
-    /// It never returns.
-    NeverReturns,
     /// At one of its exits the stack pointer isn't provably back where it was at its entry.
     UnknownStack,
     /// A conditional jump leaves it: a probe there would also see those who stay.
@@ -166,6 +183,9 @@ pub enum Refusal {
     /// An instruction on which the kernel refuses probes.
     #[error("the kernel allows no probe on its instructions")]
     Forbidden,
+    /// It jumps to its own beginning, and no probe can tell these turns from calls.
+    #[error("it jumps to its own beginning in a way that can't be told from calls")]
+    Loop,
 }
 
 /// How one function is to be traced.
@@ -177,6 +197,8 @@ pub struct Plan {
     pub entry: Site,
     /// How its exits are seen.
     pub exits: Exits,
+    /// What leads to its entry again without being a call.
+    pub turns: Vec<Turn>,
     /// What the target pays for each call.
     pub cost_ns: u32,
     /// What is fetched at its entry and exits; empty unless arguments were asked for.

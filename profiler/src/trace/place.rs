@@ -16,13 +16,14 @@
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+    UsedMemory,
 };
 
 use super::code::{self, CodeSource, Flow, Way, kernel};
 use super::cost::CostTable;
 use super::safety::{FunctionSafety, ProcessSafety, Verdict};
 use super::{
-    Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site,
+    Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site, Turn,
 };
 
 /// Most instructions that the entry's probe slides over.
@@ -121,12 +122,13 @@ impl<'a> Placer<'a> {
         let first = self.first(function)?;
         if let FunctionKind::Marker { .. } = function.kind {
             let entry = self.site(function, function.address, first);
-            return Ok(self.finish(function, entry?, Exits::None(NoExits::Marker)));
+            return Ok(self.finish(function, entry?, Exits::None(NoExits::Marker), Vec::new()));
         }
         let flow = code::recover(self.source, function);
         let entry = self.entry(function, first, &flow)?;
+        let turns = self.turns(&flow)?;
         let exits = self.exits(function, &flow);
-        Ok(self.finish(function, entry, exits))
+        Ok(self.finish(function, entry, exits, turns))
     }
 
     /// Whether a return probe on a function can harm a process, and why.
@@ -194,7 +196,7 @@ impl<'a> Placer<'a> {
             return here;
         }
         let mut best = here;
-        for (address, kind) in self.reachable_unchanged(function, flow, base) {
+        for (address, kind) in self.reachable_unchanged(function, flow, base, here.is_err()) {
             if flow.lands_between(start, address) {
                 break;
             }
@@ -209,12 +211,14 @@ impl<'a> Placer<'a> {
         best
     }
 
-    /// Instructions behind `base` that every call comes to, with everything as it was at the entry.
+    /// Instructions behind `base` that every call comes to, with everything as it was at the entry;
+    /// if they `must` be found, but for memory that is not on the stack.
     fn reachable_unchanged(
         &self,
         function: &Function,
         flow: &Flow,
         base: u64,
+        must: bool,
     ) -> Vec<(u64, Option<InstructionKind>)> {
         let go = is_go(self.source, function);
         let mut info = InstructionInfoFactory::new();
@@ -227,7 +231,7 @@ impl<'a> Placer<'a> {
             let Some(instruction) = decode(at, bytes) else {
                 break;
             };
-            if !keeps_everything(&instruction, &mut info, go) {
+            if !keeps_everything(&instruction, &mut info, go, must) {
                 break;
             }
             at = instruction.next_ip();
@@ -248,14 +252,14 @@ impl<'a> Placer<'a> {
         let by_instructions = self.exit_sites(flow);
         match self.options.returns {
             Returns::None => Exits::None(NoExits::NotWanted),
-            Returns::Uretprobe => Exits::Uretprobe,
-            Returns::Instructions => match by_instructions {
+            // At each turn the kernel would take one more return to be pending.
+            Returns::Uretprobe if flow.turns.is_empty() => Exits::Uretprobe,
+            Returns::Uretprobe | Returns::Instructions => match by_instructions {
                 Ok(sites) => Exits::Instructions(sites),
                 Err(why) => Exits::None(why),
             },
             Returns::Auto => {
-                let safe =
-                    flow.problem != Some(NoExits::NeverReturns) && self.verdict(function).uretprobe;
+                let safe = flow.turns.is_empty() && self.verdict(function).uretprobe;
                 match by_instructions {
                     Ok(sites)
                         if !safe || self.dearest(&sites) <= self.options.costs.return_ns() =>
@@ -268,6 +272,19 @@ impl<'a> Placer<'a> {
                 }
             }
         }
+    }
+
+    /// The jumps that lead to the entry again.
+    fn turns(&self, flow: &Flow) -> Result<Vec<Turn>, Refusal> {
+        let turns = flow.turns.iter().map(|back| {
+            let (when, kind) = (back.when?, back.at.kind?);
+            let offset = self.source.offset_of(back.at.address)?;
+            Some(Turn {
+                site: Site { offset, kind },
+                when,
+            })
+        });
+        turns.collect::<Option<_>>().ok_or(Refusal::Loop)
     }
 
     /// Places for probes on every instruction that leaves the function.
@@ -332,7 +349,7 @@ impl<'a> Placer<'a> {
             .unwrap_or(0)
     }
 
-    fn finish(&self, function: &Function, entry: Site, exits: Exits) -> Plan {
+    fn finish(&self, function: &Function, entry: Site, exits: Exits, turns: Vec<Turn>) -> Plan {
         let exit_ns = match &exits {
             Exits::None(_) => 0,
             Exits::Uretprobe => self.options.costs.return_ns(),
@@ -342,6 +359,7 @@ impl<'a> Placer<'a> {
             function: function.clone(),
             entry,
             exits,
+            turns,
             cost_ns: self.entry_ns(entry).saturating_add(exit_ns),
             fetches: Vec::new(),
         }
@@ -364,16 +382,17 @@ fn decode(address: u64, bytes: &[u8]) -> Option<Instruction> {
     Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
-/// Whether behind this instruction arguments, stack and memory are what they were before, and the
-/// next one follows at once.
+/// Whether behind this instruction arguments, stack and memory (unless only the stack `must`) are what
+/// they were before, and the next one follows at once.
 fn keeps_everything(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
     go: bool,
+    must: bool,
 ) -> bool {
     if instruction.flow_control() != FlowControl::Next
         || instruction.is_string_instruction()
-        || instruction.has_lock_prefix()
+        || instruction.has_lock_prefix() && !must
         || instruction.is_privileged()
         || instruction.fpu_stack_increment_info().writes_top()
     {
@@ -389,11 +408,18 @@ fn keeps_everything(
     !info
         .used_memory()
         .iter()
-        .any(|memory| writes(memory.access()))
+        .any(|memory| writes(memory.access()) && !(must && is_elsewhere(memory)))
         && !info
             .used_registers()
             .iter()
             .any(|used| writes(used.access()) && carries_arguments(used.register(), go))
+}
+
+/// Whether memory is not on the stack, as far as can be seen.
+fn is_elsewhere(memory: &UsedMemory) -> bool {
+    let on_stack = |register: Register| matches!(register.full_register(), RSP | RBP);
+    use Register::{RBP, RSP};
+    !on_stack(memory.base()) && !on_stack(memory.index())
 }
 
 /// Registers in which a caller hands something over: arguments of C, C++ and Rust, the number of

@@ -288,6 +288,10 @@ fn note(row: &Listed) -> Cell {
     match &row.state {
         State::Refused(refusal) => Cell::styled(refused(*refusal), Style::Hot),
         State::ChosenAtLoad => Cell::styled(CHOSEN_AT_LOAD, Style::Hot),
+        State::Placed { plan, .. } if !plan.turns.is_empty() => Cell::styled(
+            "each turn of its loop passes the entry, and pays for it",
+            Style::Warm,
+        ),
         _ if row.inlined_at > 0 => {
             let places = quantity::plural(u64::from(row.inlined_at), "place");
             Cell::styled(
@@ -322,6 +326,7 @@ fn cost(ns: u32) -> Cell {
 fn exits(exits: &Exits) -> String {
     match exits {
         Exits::Uretprobe => "return probe".to_owned(),
+        Exits::Instructions(sites) if sites.is_empty() => "none: it never returns".to_owned(),
         Exits::Instructions(sites) => {
             format!(
                 "{} it leaves by",
@@ -350,7 +355,6 @@ fn no_exits(why: NoExits) -> &'static str {
         NoExits::NotWanted => "not wanted",
         NoExits::ComputedJump => "it jumps to computed places",
         NoExits::UnknownSize => "its length is not known",
-        NoExits::NeverReturns => "it never returns",
         NoExits::UnknownStack => "its stack can't be followed",
         NoExits::ConditionalExit => "a conditional jump leaves it",
         NoExits::RunsOn => "it runs on into other code",
@@ -365,6 +369,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::NotExecutable => "not in an executable part of the file",
         Refusal::NotCode => "its bytes are no instructions",
         Refusal::Forbidden => "the kernel allows no probe on its instructions",
+        Refusal::Loop => "its loop can't be told from calls",
     }
 }
 
@@ -414,6 +419,20 @@ fn function_json(row: &Listed) -> Value {
                     "instruction": instruction(plan.entry.kind),
                 }),
             );
+            if !plan.turns.is_empty() {
+                set(
+                    "turns",
+                    json!(
+                        plan.turns
+                            .iter()
+                            .map(|turn| json!({
+                                "offset": turn.site.offset,
+                                "instruction": instruction(turn.site.kind),
+                            }))
+                            .collect::<Vec<_>>()
+                    ),
+                );
+            }
             set("entry_ns", json!(entry_ns));
             set("call_ns", json!(plan.cost_ns));
             set("exits", exits);
@@ -480,6 +499,7 @@ mod tests {
                 tail: false,
             },
             exits,
+            turns: Vec::new(),
             cost_ns: 930,
             fetches: Vec::new(),
         };

@@ -39,22 +39,31 @@ pub(super) struct Load {
     pub(super) entries: u64,
     /// See `entries`.
     pub(super) exits: u64,
+    /// Turns of loops, which hit a jump and the entry.
+    pub(super) turns: u64,
     /// What one costs.
     pub(super) entry_ns: u32,
     /// See `entry_ns`.
     pub(super) exit_ns: u32,
+    /// See `entry_ns`.
+    pub(super) turn_ns: u32,
 }
 
 impl Load {
     /// What it cost the target.
     pub(super) fn cost_ns(&self) -> u64 {
+        self.entries_ns()
+            .saturating_add(self.exits.saturating_mul(u64::from(self.exit_ns)))
+    }
+
+    fn entries_ns(&self) -> u64 {
         let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
-        entries.saturating_add(self.exits.saturating_mul(u64::from(self.exit_ns)))
+        entries.saturating_add(self.turns.saturating_mul(u64::from(self.turn_ns)))
     }
 
     /// What it would have cost at a lower level.
     fn cost_at(&self, level: Level) -> u64 {
-        let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
+        let entries = self.entries_ns();
         match level {
             Level::Full => self.cost_ns(),
             Level::Entries => entries,
@@ -111,8 +120,10 @@ mod tests {
             has_exits: true,
             entries,
             exits: entries,
+            turns: 0,
             entry_ns: 500,
             exit_ns: 300,
+            turn_ns: 1000,
         }
     }
 

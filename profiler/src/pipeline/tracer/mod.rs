@@ -475,6 +475,7 @@ impl Tracer {
                     exits: counters.exits,
                     lost: counters.lost,
                     left_out: counters.left_out,
+                    turns: counters.turns,
                 },
             );
         }
@@ -530,7 +531,7 @@ impl Tracer {
             }
             let counted = self.counts.get(&number).copied().unwrap_or_default();
             if state.on_duty {
-                state.last_duty = counted.entries.saturating_sub(state.budgeted.entries);
+                state.last_duty = state.hits(counted);
             } else {
                 let since = state.since;
                 out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));

@@ -137,15 +137,14 @@ impl Tracer {
 
     /// What was asked for and is not there, or is there more often than anybody wants.
     fn check_choice(&self, complaints: &[Complaint], chosen: usize) -> Result<(), Failure> {
-        if chosen == 0 {
-            return Err(Failure::failed(match complaints.first() {
-                Some(first) => first.to_string(),
-                None => "no function is named that can be traced; see 'profiler list functions'"
-                    .to_owned(),
-            }));
-        }
         for complaint in complaints {
             log::warn!("{complaint}");
+        }
+        if chosen == 0 {
+            log::warn!(
+                "nothing is traced yet; programs and libraries that the target loads from now on are \
+                 looked at ('profiler list functions' shows what there is)"
+            );
         }
         if chosen > MANY && !self.request.yes {
             return Err(Failure::failed(format!(

@@ -4,8 +4,8 @@
 //! levels (`budget`).
 
 use profiler_common::call::{
-    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW, PROBE_CXX,
-    PROBE_FETCHES, PROBE_GO, PROBE_OFF, ProbeControl,
+    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW, EDGE_TURN,
+    EDGE_TURN_IF, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
 };
 
 use super::budget::{Level, Load};
@@ -13,7 +13,7 @@ use crate::model::{ReturnMode, Timestamp};
 use crate::probe::CallSite;
 use crate::resolve::Role;
 use crate::trace::cost::CostTable;
-use crate::trace::{Exits, FunctionKind, Language, Plan};
+use crate::trace::{Exits, FunctionKind, Language, Plan, When};
 
 /// One probe: a traced function or marker, or a place that tells of exceptions and jumps.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct ProbeState {
     pub(super) entry_ns: u32,
     /// See `entry_ns`.
     pub(super) exit_ns: u32,
+    /// What a turn of its loop costs: the jump, and the entry that it leads to.
+    turn_ns: u32,
     /// What the kernel counted, as far as it has been told.
     pub(super) told: Counted,
     /// The same, as far as the budget has seen it.
@@ -53,6 +55,7 @@ pub(super) struct Counted {
     pub(super) exits: u64,
     pub(super) lost: u64,
     pub(super) left_out: u64,
+    pub(super) turns: u64,
 }
 
 impl ProbeState {
@@ -66,6 +69,7 @@ impl ProbeState {
         ProbeState {
             entry_ns: costs.entry_ns(plan.entry.kind),
             exit_ns: exit_ns(&plan.exits, costs),
+            turn_ns: turn_ns(&plan, costs),
             plan,
             role,
             object,
@@ -133,6 +137,9 @@ impl ProbeState {
         if self.role == Role::CxxThrow {
             flags |= PROBE_CXX;
         }
+        if !self.plan.turns.is_empty() {
+            flags |= PROBE_TURNS;
+        }
         ProbeControl {
             generation: self.generation,
             flags,
@@ -165,12 +172,19 @@ impl ProbeState {
             Role::Call => EDGE_HIT,
         };
         let entry = site(self.plan.entry.offset, edge, false);
+        // Where one instruction is the entry and something else as well, the kernel tells of the site
+        // that was attached last first (consumer_add in kernel/events/uprobes.c): the entry is last.
+        out.extend(self.plan.turns.iter().map(|turn| {
+            let edge = match turn.when {
+                When::Always => EDGE_TURN,
+                When::If(condition) => EDGE_TURN_IF + u32::from(condition),
+            };
+            site(turn.site.offset, edge, false)
+        }));
         if self.role != Role::Call || !self.has_exits() {
             out.push(entry);
             return;
         }
-        // Where one instruction is entry and exit, the kernel tells of the site that was attached
-        // last first (consumer_add in kernel/events/uprobes.c): exits come before the entry here.
         match &self.plan.exits {
             Exits::None(_) => {}
             Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
@@ -182,6 +196,14 @@ impl ProbeState {
             }
         }
         out.push(entry);
+    }
+
+    /// Hits of its entry since the budget last looked; turns of a loop count by what they cost.
+    pub(super) fn hits(&self, counted: Counted) -> u64 {
+        let entries = counted.entries.saturating_sub(self.budgeted.entries);
+        let turns = counted.turns.saturating_sub(self.budgeted.turns);
+        let cost = turns.saturating_mul(u64::from(self.turn_ns));
+        entries.saturating_add(cost / u64::from(self.entry_ns.max(1)))
     }
 
     /// What it did since the budget last looked, `elapsed_ns` ago.
@@ -199,10 +221,24 @@ impl ProbeState {
             has_exits: self.plans_exits(),
             entries,
             exits: counted.exits.saturating_sub(self.budgeted.exits),
+            turns: match self.level {
+                Level::Duty => 0,
+                _ => counted.turns.saturating_sub(self.budgeted.turns),
+            },
             entry_ns: self.entry_ns,
             exit_ns: self.exit_ns,
+            turn_ns: self.turn_ns,
         }
     }
+}
+
+/// What one turn costs: of several jumps, the dearest.
+fn turn_ns(plan: &Plan, costs: &CostTable) -> u32 {
+    let jumps = plan.turns.iter().map(|turn| costs.entry_ns(turn.site.kind));
+    let jump = jumps
+        .max()
+        .map(|jump| jump.saturating_add(costs.entry_ns(plan.entry.kind)));
+    jump.unwrap_or(0)
 }
 
 /// What one exit costs: of several instructions, the dearest.

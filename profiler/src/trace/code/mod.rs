@@ -21,7 +21,7 @@ mod state;
 mod walk;
 
 use super::object::Object;
-use super::{Function, InstructionKind, NoExits};
+use super::{Function, InstructionKind, NoExits, When};
 
 pub use names::switches_stack;
 
@@ -143,12 +143,21 @@ pub struct Exit {
     pub way: Way,
 }
 
+/// A jump of a function to its own first instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Back {
+    /// The jump.
+    pub at: Located,
+    /// When it is taken; nothing if that can't be told from the flags of the processor.
+    pub when: Option<When>,
+}
+
 /// How an instruction leaves a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// It returns.
     Return,
-    /// It jumps to a function, maybe itself.
+    /// It jumps to a function.
     TailCall(Target),
     /// It jumps to another place if a condition holds.
     Conditional(u64),
@@ -174,6 +183,8 @@ pub struct Flow {
     pub targets: Vec<u64>,
     /// The instructions that leave it, by address.
     pub exits: Vec<Exit>,
+    /// The jumps to its own beginning, by address, but for those of Go after the stack has grown.
+    pub turns: Vec<Back>,
     /// Whom it calls, with the address of the call; tail calls are among the exits.
     pub calls: Vec<(u64, Target)>,
     /// It asks the kernel for something.

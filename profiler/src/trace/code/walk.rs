@@ -15,8 +15,8 @@ use rustc_hash::FxHashMap;
 
 use super::part::Part;
 use super::state::{State, Value};
-use super::{CodeSource, Exit, Flow, Located, MAX_BYTES, Target, Way, kernel, names};
-use crate::trace::{Function, NoExits};
+use super::{Back, CodeSource, Exit, Flow, Located, MAX_BYTES, Target, Way, kernel, names};
+use crate::trace::{Function, NoExits, When};
 
 /// Steps per instruction before a function counts as one that can't be recovered.
 const STEPS: usize = 60;
@@ -42,6 +42,7 @@ pub(super) struct Walk<'a> {
     at_calls: Option<State>,
     targets: BTreeSet<u64>,
     exits: BTreeMap<u64, Exit>,
+    turns: BTreeMap<u64, Back>,
     calls: BTreeMap<u64, Target>,
     /// Indirect jumps, and whether it is known where they go.
     indirect: BTreeMap<u64, bool>,
@@ -77,6 +78,7 @@ impl<'a> Walk<'a> {
             at_calls: None,
             targets: BTreeSet::new(),
             exits: BTreeMap::new(),
+            turns: BTreeMap::new(),
             calls: BTreeMap::new(),
             indirect: BTreeMap::new(),
             restarts: Vec::new(),
@@ -141,8 +143,6 @@ impl<'a> Walk<'a> {
             Some(NoExits::ConditionalExit)
         } else if exits.iter().any(|exit| exit.height != Some(0)) {
             Some(NoExits::UnknownStack)
-        } else if exits.is_empty() {
-            Some(NoExits::NeverReturns)
         } else if exits.iter().any(|exit| exit.at.kind.is_none()) {
             Some(NoExits::Forbidden)
         } else {
@@ -152,6 +152,7 @@ impl<'a> Walk<'a> {
             instructions,
             targets: self.targets.into_iter().collect(),
             exits,
+            turns: self.turns.into_values().collect(),
             calls: self.calls.into_iter().collect(),
             system_calls: self.system_calls,
             switches_stack: self.switches_stack,
@@ -355,9 +356,11 @@ impl<'a> Walk<'a> {
             if self.restarts.contains(&at) {
                 return;
             }
-            if state.height() == Some(0) {
-                return self.leave(instruction, &state, way(target));
-            }
+            let back = Back {
+                at: self.located(instruction),
+                when: when(instruction),
+            };
+            self.turns.insert(at, back);
             return self.arrive(target, state, false);
         }
         // Behind what never returns, compilers may leave a jump to the end.
@@ -582,6 +585,17 @@ fn near_target(instruction: &Instruction) -> Option<u64> {
         OpKind::NearBranch64 if instruction.op_count() > 0 => Some(instruction.near_branch64()),
         _ => None,
     }
+}
+
+/// When a jump is taken.
+fn when(instruction: &Instruction) -> Option<When> {
+    if instruction.is_jmp_short_or_near() {
+        return Some(When::Always);
+    }
+    let condition = instruction.is_jcc_short_or_near();
+    // The library counts from 1, the processor from 0.
+    let number = condition.then(|| (instruction.condition_code() as u8).checked_sub(1))?;
+    number.map(When::If)
 }
 
 fn linkage_name(function: &Function) -> &str {
