@@ -4,5 +4,5 @@
 
 libfuzzer_sys::fuzz_target!(
     init: profiler_fuzz::begin("object"),
-    |data: &[u8]| profiler_tests::fuzzing::object(data)
+    |data: &[u8]| drop(profiler_tests::fuzzing::object(data))
 );

@@ -147,11 +147,18 @@ impl Pairing {
     fn input(&mut self, mut steps: &[u8]) {
         self.tid += THREADS;
         let mut events = Vec::new();
+        let mut ended = [false; THREADS as usize];
         while let Some((step, rest)) = steps.split_first_chunk::<STEP_BYTES>() {
             let (items, behind) = rest.split_at(usize::from(step[6] % 32).min(rest.len()));
             steps = behind;
             self.now += u64::from(step[4]) * 10;
+            let who = (u32::from(step[2]) % THREADS) as usize;
+            if ended[who] {
+                // Nothing runs on a thread that has ended.
+                continue;
+            }
             if let Some(body) = self.step(step, items) {
+                ended[who] = matches!(body, RawBody::Exit { .. });
                 events.push(RawEvent {
                     at: Timestamp(self.now),
                     cpu: Cpu(2),

@@ -320,8 +320,9 @@ fn elf_files() -> io::Result<Vec<Vec<u8>>> {
 
 /// Shared objects of a text, one for each row of flags that the compiler takes.
 fn built(language: &str, text: &str, flags: &[&[&str]]) -> io::Result<Vec<Vec<u8>>> {
-    let stem = format!("fuzz-{language}-seed-{}", std::process::id());
-    let stem = std::env::temp_dir().join(stem);
+    // Tests make seeds side by side.
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let stem = std::env::temp_dir().join(format!("fuzz-seed-{process}-{thread:?}"));
     let (source, object) = (stem.with_extension(language), stem.with_extension("so"));
     std::fs::write(&source, text)?;
     let mut files = Vec::new();
@@ -329,6 +330,7 @@ fn built(language: &str, text: &str, flags: &[&[&str]]) -> io::Result<Vec<Vec<u8
         let built = Command::new("cc")
             .args(["-O1", "-shared", "-fPIC", "-nostdlib", "-fno-ident"])
             .args(["-Wl,--build-id=sha1", "-Wl,-z,noseparate-code"])
+            .arg("-Wl,-Bsymbolic")
             .args(*flags)
             .arg(&source)
             .arg("-o")

@@ -31,9 +31,10 @@ const TEXT_BYTES: usize = 64;
 
 /// Reads signatures: a number of addresses and these, 4 bytes each; then sections, each a number, a
 /// length of 3 bytes, and its contents; then, as a section of another number, the items of a record.
-pub fn signature(data: &[u8]) {
+/// Gives the number of values that can be had.
+pub fn signature(data: &[u8]) -> usize {
     let Some((count, mut rest)) = data.split_first() else {
-        return;
+        return 0;
     };
     let mut addresses = Vec::new();
     for _ in 0..usize::from(*count).min(MAX_ADDRESSES) {
@@ -59,8 +60,9 @@ pub fn signature(data: &[u8]) {
         sections[at].map(Cow::Borrowed)
     };
     let Some(mut signatures) = Signatures::open(section) else {
-        return;
+        return 0;
     };
+    let mut values = 0;
     for address in addresses {
         for name in ["", "_ZN3lib5ShapeC2Ei"] {
             let Some(mut signature) = signatures.signature(address, name) else {
@@ -68,8 +70,11 @@ pub fn signature(data: &[u8]) {
             };
             signature.limit_text(TEXT_BYTES);
             check(&signature, items);
+            let all = signature.parameters.iter().chain(&signature.result);
+            values += all.filter(|value| value.missing.is_none()).count();
         }
     }
+    values
 }
 
 /// The kernel side can run what it is asked to, and whatever it answers is shown within bounds.
