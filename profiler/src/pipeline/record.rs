@@ -470,7 +470,7 @@ impl Recording {
         let until = now();
         self.extras(until);
         self.drain();
-        self.trace()?;
+        self.trace();
         let mut due = Vec::new();
         self.order.release(until, &mut due);
         self.pass(&mut due);
@@ -497,11 +497,10 @@ impl Recording {
     }
 
     /// Attaches probes to what is new, keeps their budget.
-    fn trace(&mut self) -> Result<(), Failure> {
-        let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) else {
-            return Ok(());
-        };
-        tracer.step(probe, &mut self.resolver, &mut self.raw)
+    fn trace(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
+            tracer.step(probe, &mut self.resolver, &mut self.raw);
+        }
     }
 
     /// What does not come by itself: losses, markers, the wall clock, processors.

@@ -46,7 +46,7 @@ use crate::model::{
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
-pub use proc_fs::{cpu_time_ns, processes};
+pub use proc_fs::{cpu_time_ns, is_made_code, makes_code, processes};
 
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};

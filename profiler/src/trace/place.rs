@@ -280,7 +280,11 @@ impl<'a> Placer<'a> {
             let (when, kind) = (back.when?, back.at.kind?);
             let offset = self.source.offset_of(back.at.address)?;
             Some(Turn {
-                site: Site { offset, kind },
+                site: Site {
+                    offset,
+                    kind,
+                    tail: false,
+                },
                 when,
             })
         });

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::state::ProbeState;
-use super::{MANY, Tracer};
+use super::{KnownFile, MANY, Tracer};
 use crate::error::Failure;
 use crate::model::{BuildId, Pid, TracedKind, Value};
 use crate::probe::now;
@@ -114,7 +114,7 @@ impl Tracer {
                 Some(object) => self.plan_object(target, object, choice),
                 None => None,
             };
-            self.by_file.insert(target.device_inode, index);
+            self.know(target, index);
             indexes.push(index);
         }
         for (pid, index) in users {
@@ -174,8 +174,11 @@ impl Tracer {
 
     /// The index of a file that a process has mapped; none if nothing in it is traced.
     pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
-        if let Some(&known) = self.by_file.get(&target.device_inode) {
-            return known;
+        // A file with probes is kept open, so its number can't be that of another one.
+        if let Some(known) = self.by_file.get(&target.device_inode)
+            && (known.object.is_some() || known.build_id == target.build_id)
+        {
+            return known.object;
         }
         let object = self.read(target);
         let index = object.and_then(|object| {
@@ -187,8 +190,14 @@ impl Tracer {
             let count = self.objects[index].probes.len();
             log::debug!("pid {pid} has mapped {}: {count} probes", target.path);
         }
-        self.by_file.insert(target.device_inode, index);
+        self.know(target, index);
         index
+    }
+
+    fn know(&mut self, target: &TargetObject, object: Option<usize>) {
+        let build_id = target.build_id.clone();
+        let known = KnownFile { object, build_id };
+        self.by_file.insert(target.device_inode, known);
     }
 
     /// What a file says of the processes that map it.
@@ -451,9 +460,7 @@ impl Tracer {
             state.replan(plan, &self.costs);
             numbers.push(number);
         }
-        if let Err(error) = self.move_probes(probe, &numbers) {
-            log::warn!("{error}");
-        }
+        self.move_probes(probe, &numbers);
         for number in numbers {
             self.announce_probe(number, resolver);
         }
