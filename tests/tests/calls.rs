@@ -892,8 +892,8 @@ fn a_tracer_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_ring_that_is_half_full_wakes_the_reader() {
-    if !privileged("a_ring_that_is_half_full_wakes_the_reader") {
+fn a_ring_that_fills_wakes_the_reader() {
+    if !privileged("a_ring_that_fills_wakes_the_reader") {
         return;
     }
     let mut workload = Workload::start();

@@ -33,6 +33,10 @@ use self::{closer::Closer, counts::CountReader, link::Linker};
 use super::{Probe, ProbeError, bpf, hotplug, load};
 use crate::model::Pid;
 
+/// The reader is woken when it has not read so large a part of a ring: early enough that it may come
+/// late, and so that what it reads at a time stays in the processor's caches.
+const WAKE_PART: u64 = 8;
+
 /// How calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallOptions {
@@ -140,7 +144,7 @@ impl CallSettings {
         }
         Ok(CallSettings {
             options,
-            wake_bytes: ring_bytes as u64 / 2,
+            wake_bytes: ring_bytes as u64 / WAKE_PART,
             cookies: support.cookies,
         })
     }
