@@ -226,15 +226,16 @@ impl Pairing {
             };
         let mut bytes = self.now.to_ne_bytes().to_vec();
         bytes.extend(sp.to_ne_bytes());
-        let what = u32::from(probe) % 12 | u32::from(what & 7) << 24 | u32::from(what >> 4) << 28;
+        let (edge, flags) = (u32::from(what & 7), u32::from(what >> 4));
+        let what = (u32::from(probe) % 12) | edge << 24 | flags << 28;
         for field in [pid_of(tid).0, tid, what, goroutine] {
             bytes.extend(field.to_ne_bytes());
         }
-        if what >> 24 & 0xf == EDGE_WHOLE {
+        if edge == EDGE_WHOLE {
             let began = self.now.saturating_sub(u64::from(how) * 10);
             item(&mut bytes, ITEM_OK, &began.to_ne_bytes());
         }
-        if what >> 28 & CALL_HAS_CALLER != 0 {
+        if flags & CALL_HAS_CALLER != 0 {
             let caller = match caller {
                 0 => TRAMPOLINE,
                 caller => 0x40_1000 + u64::from(caller) * 4,
@@ -286,7 +287,7 @@ fn probe(index: usize, role: Role, returns: ReturnMode) -> TracedProbe {
         entry_offset: 0,
         returns,
         cost_ns: 500,
-        values: (index % 2 == 0).then(values),
+        values: index.is_multiple_of(2).then(values),
         role,
         exception: match role {
             Role::CxxThrow => Some(exception_name),

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::super::Bench;
 use super::super::measure::{Usage, Watched, run as run_tool};
-use super::super::table::{Table, per};
+use super::super::table::{Table, ms, per};
 use super::caller;
 use super::tracer::Tracer;
 
@@ -217,25 +217,17 @@ fn print(runs: &[Run], columns: &[Tracer], rounds: usize) {
         "What a traced call adds, ns by first instruction (least of {rounds} rounds)"
     ));
 
-    let mut table = Table::new(&[
-        "tool",
-        "own CPU ns per call (median)",
-        "RssAnon MiB",
-        "BPF maps MiB",
-    ]);
+    let mut table = Table::new(&["tool", "own CPU ms (median)", "RssAnon MiB", "BPF maps MiB"]);
     for &tracer in columns {
         let of: Vec<&Run> = runs
             .iter()
             .filter(|run| run.tracer == Some(tracer.name()))
             .collect();
-        let mut each: Vec<f64> = of
-            .iter()
-            .map(|run| run.tool.cpu_ns as f64 / run.calls as f64)
-            .collect();
+        let mut each: Vec<f64> = of.iter().map(|run| run.tool.cpu_ns as f64).collect();
         let most = |value: fn(&Usage) -> u64| of.iter().map(|run| value(&run.tool)).max();
         table.row(vec![
             tracer.name().to_owned(),
-            format!("{:.0}", super::super::slope::median(&mut each)),
+            ms(super::super::slope::median(&mut each)),
             super::super::table::mib(most(|tool| tool.anon_bytes).unwrap_or(0)),
             super::super::table::mib(most(|tool| tool.map_bytes).unwrap_or(0)),
         ]);

@@ -45,7 +45,7 @@ pub(super) fn run(bench: &Bench, tracers: &[Tracer]) -> io::Result<()> {
     for (tracer, rate, seconds) in [
         (Tracer::Entry, "1000000", paced),
         (Tracer::Auto, "500000", paced),
-        (Tracer::Lines, "1000000", 3),
+        (Tracer::Lines, "1000000", if bench.quick { 1 } else { 3 }),
     ] {
         if tracers.contains(&tracer) {
             let load = format!("paced, {rate} calls/s for {seconds} s");
