@@ -575,7 +575,7 @@ impl Recording {
         if self.output.wants_new_epoch() {
             self.resolver.begin_epoch();
         }
-        while let Some(spare) = self.capture.spare() {
+        while let Some(spare) = self.output.spare() {
             self.resolver.reuse(spare);
         }
         self.scope.retain(due);
