@@ -313,6 +313,8 @@ fn a_recording_begins_and_ends_in_the_middle() -> Outcome {
             "main",
             "-d",
             "2",
+            "--budget",
+            "off",
             "--no-samples",
         ])
         .probed(&["compiled"])

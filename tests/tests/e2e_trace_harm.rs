@@ -7,7 +7,7 @@ use std::path::Path;
 use profiler::model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
-use profiler_tests::tracing::{Build, How, Run, Session, Trace, prepared};
+use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, prepared};
 
 /// Traces `globs` of a program in the way that is chosen by itself, and by instructions.
 fn each_way(
@@ -251,7 +251,25 @@ fn signal_handlers() -> Outcome {
     each_way(&setting, &program, "200", &globs, &globs, |run| {
         run.unharmed()?;
         run.trace.counted(&run.truth, &globs)?;
-        assert_eq!(run.trace.nested()?, 0);
+        // Calls nest on each stack of a thread by itself: on an alternate one a handler is outermost.
+        assert_eq!(run.trace.paired()?, 0);
+        let at = |function, depth| {
+            let of = run.trace.of(function);
+            of.filter(|call| call.depth == depth && matches!(call.edge, Edge::Enter(_)))
+                .count() as u64
+        };
+        let rounds = 200;
+        assert_eq!(at("interrupted", 0), 4 * rounds);
+        assert_eq!(
+            (at("handler_step", 1), at("handler_step", 0)),
+            (rounds, 3 * rounds)
+        );
+        assert_eq!(at("nested_step", 1), rounds);
+        assert_eq!(at("busy", 0), run.truth.calls["busy"]);
+        assert_eq!(
+            at("tick_step", 0) + at("tick_step", 1),
+            run.truth.calls["tick_step"]
+        );
         Ok(())
     })
 }

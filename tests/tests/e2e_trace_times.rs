@@ -80,7 +80,7 @@ fn the_report_agrees() -> Outcome {
         .run()?;
     run.unharmed()?;
     let report = setting
-        .run(&["report", "out.cap", "--calls", "--json"])?
+        .run(&["report", "out.cap", "--calls", "--format", "json"])?
         .success()?
         .json()?;
     let rows = report["calls"]["functions"]
@@ -89,7 +89,7 @@ fn the_report_agrees() -> Outcome {
     for function in ["walk_outer", "walk_middle", "walk_leaf", "recurse"] {
         let row = rows
             .iter()
-            .find(|row| row["function"] == function)
+            .find(|row| row["name"] == function)
             .ok_or_else(|| format!("no row of {function}"))?;
         let value = |key: &str| {
             row[key]
@@ -109,19 +109,20 @@ fn the_report_agrees() -> Outcome {
         }
         durations.sort_unstable();
         assert_eq!(value("calls")?, run.truth.calls[function]);
-        assert_eq!(value("seen")?, run.truth.calls[function]);
+        assert_eq!(value("calls_seen")?, run.truth.calls[function]);
         assert_eq!(value("self_ns")?, own);
         assert_eq!(Some(&value("max_ns")?), durations.last());
         for key in [
             "exceptions",
             "inferred",
             "terminated",
-            "unmatched",
-            "lost",
-            "gaps",
+            "open",
+            "lost_records",
+            "left_out",
         ] {
             assert_eq!(value(key)?, 0, "{function}: {key}");
         }
+        assert_eq!(row["gaps"], serde_json::json!([]), "{function}");
         // Time within a recursion counts once.
         let total = value("total_ns")?;
         if function == "recurse" {

@@ -66,11 +66,12 @@ pub(super) struct TraceArgs {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
     min_duration: Duration,
     /// Leave out calls nested deeper than this among the traced ones
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_depth: u32,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_depth: Option<u32>,
     /// Leave out calls of a function beyond so many per second and processor
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_rate: u32,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    max_rate: Option<u32>,
     /// Trace children from their first instruction on; others that run the same files are slowed too
     #[arg(long, requires = "trace")]
     follow_exact: bool,
@@ -138,8 +139,8 @@ impl TraceArgs {
             arguments: self.args.then_some(usize::from(self.arg_len)),
             budget: self.budget.0,
             min_duration: self.min_duration,
-            max_depth: self.max_depth,
-            max_rate: self.max_rate,
+            max_depth: self.max_depth.unwrap_or(0),
+            max_rate: self.max_rate.unwrap_or(0),
             follow_exact: self.follow_exact,
             yes: self.yes,
         }))

@@ -107,7 +107,13 @@ impl Tracer {
             .iter()
             .map(|choice| choice.functions.len() + choice.markers.len())
             .sum();
-        self.check_choice(&coverage.complaints(), chosen)?;
+        let by_pattern = (0..).zip(&selection.include).map(|(index, pattern)| {
+            let matched = choices
+                .iter()
+                .filter_map(|choice| choice.matched.get(index));
+            (matched.sum::<usize>(), pattern.to_string())
+        });
+        self.check_choice(&coverage.complaints(), chosen, by_pattern.max())?;
         let mut indexes = Vec::new();
         for ((target, object), choice) in read.iter().zip(&choices) {
             let index = match object {
@@ -136,7 +142,12 @@ impl Tracer {
     }
 
     /// What was asked for and is not there, or is there more often than anybody wants.
-    fn check_choice(&self, complaints: &[Complaint], chosen: usize) -> Result<(), Failure> {
+    fn check_choice(
+        &self,
+        complaints: &[Complaint],
+        chosen: usize,
+        widest: Option<(usize, String)>,
+    ) -> Result<(), Failure> {
         for complaint in complaints {
             log::warn!("{complaint}");
         }
@@ -147,9 +158,12 @@ impl Tracer {
             );
         }
         if chosen > MANY && !self.request.yes {
+            let most = widest.map_or(String::new(), |(matched, pattern)| {
+                format!(" ({matched} of them '{pattern}')")
+            });
             return Err(Failure::failed(format!(
-                "{chosen} functions match, and every call of each costs the target time: name fewer, \
-                 or insist with --yes ('profiler list functions' shows them)"
+                "{chosen} functions match{most}, and every call of each costs the target time: name \
+                 fewer, or insist with --yes ('profiler list functions' shows them)"
             )));
         }
         Ok(())
