@@ -35,6 +35,10 @@ use crate::trace::safety::ProcessSafety;
 
 /// How often the budget is looked at.
 const BUDGET_NS: u64 = 200_000_000;
+/// What costs more than so many times the budget is seen to at the next tick.
+const URGENT: f64 = 4.0;
+/// No look at the budget is shorter than this: too little happens.
+const URGENT_NS: u64 = 20_000_000;
 /// How often counts are put into the recording.
 const COUNTS_NS: u64 = 1_000_000_000;
 /// Probes beyond those known at the start, for what is mapped later.
@@ -409,7 +413,7 @@ impl Tracer {
         self.read_counts(probe);
         let at = now();
         self.turn_duty(probe, at, out);
-        if at.since(self.budget_at) >= BUDGET_NS {
+        if at.since(self.budget_at) >= BUDGET_NS || self.is_urgent(at) {
             self.keep_budget(probe, resolver, at, out);
         }
         if at.since(self.counts_at) >= COUNTS_NS {
@@ -578,23 +582,9 @@ impl Tracer {
         at: Timestamp,
         out: &mut Vec<RawEvent>,
     ) {
-        let elapsed = at.since(std::mem::replace(&mut self.budget_at, at));
-        let used = self.used_ns();
-        let crowds = self.crowds();
-        let loads: Vec<_> = (0..)
-            .zip(&self.probes)
-            .map(|(number, state)| {
-                let mut load = state.load(number, self.counted(number), elapsed);
-                load.crowd(crowds[state.object]);
-                load
-            })
-            .filter(|load| load.cost_ns() > 0)
-            .collect();
-        for (number, state) in (0..).zip(&mut self.probes) {
-            if state.level != Level::Duty {
-                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
-            }
-        }
+        let elapsed = at.since(self.budget_at);
+        let loads = self.loads(elapsed);
+        let used = self.begin_look(at);
         let Some(share) = self.request.budget else {
             return;
         };
@@ -634,13 +624,42 @@ impl Tracer {
         for number in changed {
             self.announce_probe(number, resolver);
         }
-        // What was hit while probes moved was hit at the old level.
+        // What was hit until the probes were moved is no fault of their new levels.
         self.read_counts(probe);
+        self.begin_look(now());
+    }
+
+    /// What each probe has done since the budget was looked at.
+    fn loads(&self, elapsed: u64) -> Vec<budget::Load> {
+        let crowds = self.crowds();
+        let loads = (0..).zip(&self.probes).map(|(number, state)| {
+            let mut load = state.load(number, self.counted(number), elapsed);
+            load.crowd(crowds[state.object]);
+            load
+        });
+        loads.filter(|load| load.cost_ns() > 0).collect()
+    }
+
+    /// From now on is what the budget looks at next. Says how much processor time the targets have used
+    /// since the last time.
+    fn begin_look(&mut self, at: Timestamp) -> u64 {
+        self.budget_at = at;
         for (number, state) in (0..).zip(&mut self.probes) {
-            state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+            if state.level != Level::Duty {
+                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+            }
         }
-        self.budget_at = now();
-        self.used_ns();
+        self.used_ns()
+    }
+
+    /// Whether tracing costs so much that the next look at the budget would be too late.
+    fn is_urgent(&self, at: Timestamp) -> bool {
+        let elapsed = at.since(self.budget_at);
+        let Some(share) = self.request.budget.filter(|_| elapsed >= URGENT_NS) else {
+            return false;
+        };
+        let cost: u64 = self.loads(elapsed).iter().map(|load| load.cost_ns()).sum();
+        cost as f64 > elapsed as f64 * share * URGENT
     }
 
     fn step_down(&mut self, number: u32, level: Level, at: Timestamp, out: &mut Vec<RawEvent>) {
