@@ -158,7 +158,12 @@ impl Pairing {
                 continue;
             }
             if let Some(body) = self.step(step, items) {
-                ended[who] = matches!(body, RawBody::Exit { .. });
+                match body {
+                    RawBody::Exit { .. } => ended[who] = true,
+                    // Only the leader is left, whoever it was.
+                    RawBody::Comm { .. } => (ended[who & !1], ended[who | 1]) = (false, true),
+                    _ => {}
+                }
                 events.push(RawEvent {
                     at: Timestamp(self.now),
                     cpu: Cpu(2),
@@ -199,7 +204,7 @@ impl Pairing {
             1 if how & 1 == 0 => {
                 return Some(RawBody::Comm {
                     pid: pid_of(tid),
-                    tid: Tid(tid),
+                    tid: Tid(pid_of(tid).0),
                     exec: true,
                     comm: Comm::from_bytes(b"work"),
                 });

@@ -92,6 +92,7 @@ pub(super) fn run(bench: &Bench, rounds: usize, tracers: &[Tracer]) -> io::Resul
 /// A program that calls, on the last processor or where the kernel puts it; it runs when this
 /// returns.
 pub(super) fn start(program: &Path, arguments: &[&str], pinned: bool) -> io::Result<Child> {
+    let folder = program.parent().unwrap_or(Path::new("/"));
     let last = thread::available_parallelism()?.get() - 1;
     let mut command = match pinned {
         true => Command::new("taskset"),
@@ -102,6 +103,8 @@ pub(super) fn start(program: &Path, arguments: &[&str], pinned: bool) -> io::Res
     }
     let mut child = command
         .args(arguments)
+        // One built with -pg leaves a profile where it runs.
+        .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
