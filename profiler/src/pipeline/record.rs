@@ -225,7 +225,7 @@ impl Recording {
             mut resolve,
             ..
         } = request;
-        let targets = open_targets(&probe)?;
+        let targets = open_targets(&probe.filter)?;
         let command = match &request.command {
             Some(command) => {
                 let stopped = StoppedCommand::create(command, request.user.as_ref())

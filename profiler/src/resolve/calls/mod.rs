@@ -115,6 +115,7 @@ impl Resolver {
             sp: call.sp,
             caller: call.caller,
             uretprobe: traced.returns == crate::model::ReturnMode::Uretprobe,
+            unwatched: probe.unwatched,
         };
         let (values, exception) = (traced.values.clone(), traced.exception);
         let resumes = probe.resumes;
