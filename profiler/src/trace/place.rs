@@ -426,17 +426,16 @@ fn is_elsewhere(memory: &UsedMemory) -> bool {
     !on_stack(memory.base()) && !on_stack(memory.index())
 }
 
-/// Registers in which a caller hands something over: arguments of C, C++ and Rust, the number of
-/// vector arguments, the frame of an enclosing function; or arguments, closure and goroutine of Go.
-/// And the stack pointer.
+/// Registers in which a caller hands over what is read of a call: arguments of C, C++ and Rust; or
+/// arguments, closure and goroutine of Go. And the stack pointer.
 fn carries_arguments(register: Register, go: bool) -> bool {
     use Register::*;
     if register.is_vector_register() {
         return register.number() < if go { 15 } else { 8 };
     }
     match register.full_register() {
-        RSP | RAX | RDI | RSI | RDX | RCX | R8 | R9 | R10 => true,
-        RBX | R11 | R14 => go,
+        RSP | RDI | RSI | RDX | RCX | R8 | R9 => true,
+        RAX | RBX | R10 | R11 | R14 => go,
         other => !other.is_gpr(),
     }
 }
