@@ -1,6 +1,6 @@
 //! Records -> the ring buffer of this processor, without a wake-up per record.
 //!
-//! The reader polls on a timer; it is woken early only when a ring may be half full, and then once,
+//! The reader polls on a timer; it is woken early only when much may lie in a ring, and then once,
 //! because a wake-up costs more than the record itself. Of samples, the ring is asked how full it
 //! is; of calls, that would cost a tenth of the record: what was sent since the last wake-up is
 //! counted instead, which is never less than what lies there. Lengths are bytes.
