@@ -42,6 +42,8 @@ pub(super) struct TracedObject {
 const HOOKS: &[(&str, Role)] = &[
     ("__cxa_throw", Role::CxxThrow),
     ("_Unwind_RaiseException", Role::UnwindThrow),
+    ("__cxa_rethrow", Role::Rethrow),
+    ("_Unwind_ForcedUnwind", Role::Unwind),
     ("__cxa_begin_catch", Role::Land),
     ("_Unwind_Resume", Role::Land),
     ("_Unwind_DeleteException", Role::Land),
