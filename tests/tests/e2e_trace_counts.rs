@@ -60,13 +60,7 @@ fn traced_as(
         .arguments(&["200"])
         .record(ALL)
         .record(more)
-        .probed(&[
-            "kind_nop5",
-            "kind_ret",
-            "recurse",
-            "walk_leaf",
-            "thread_leaf",
-        ])
+        .probed(&["kind_nop5", "kind_ret", "walk_leaf", "thread_leaf"])
         .run()
 }
 
@@ -117,7 +111,8 @@ fn every_kind_protected() -> Outcome {
         ("kind_endbr_nop5", 4),
         ("kind_endbr_jump", 4),
         ("kind_endbr_sub", 0),
-        ("kind_mov_push", 3),
+        // rax says how many vector arguments there are.
+        ("kind_mov_push", 0),
         // Behind a moved stack pointer or a changed argument is no place for a probe.
         ("kind_sub_push", 0),
         ("kind_argument", 0),
@@ -147,9 +142,17 @@ fn every_kind_by_instructions() -> Outcome {
     for (function, (mode, _)) in &run.trace.modes {
         assert_ne!(*mode, ReturnMode::Uretprobe, "{function}");
     }
-    // A jump to a computed place may lead anywhere: entries only. A table of jumps may not.
-    assert_eq!(run.trace.modes["kind_tail_computed"].0, ReturnMode::None);
-    for function in ["pick", "rare", "many_ways", "kind_tail", "kind_tail_branch"] {
+    // A conditional jump that leaves a function is passed by those who stay as well: entries only.
+    assert_eq!(run.trace.modes["kind_tail_branch"].0, ReturnMode::None);
+    // What is computed of constants, or comes from a table of jumps, is known.
+    for function in [
+        "pick",
+        "rare",
+        "many_ways",
+        "kind_tail",
+        "kind_tail_computed",
+        "kind_loop",
+    ] {
         assert_eq!(
             run.trace.modes[function].0,
             ReturnMode::Instructions,

@@ -432,6 +432,8 @@ impl Tracer {
         let before = self.probes.len();
         let was_safe = self.safety.verdict().uretprobe;
         let mut objects: Vec<usize> = Vec::new();
+        // It has ended before anybody could look at what it runs.
+        let mut unseen = false;
         match pending.parent {
             Some(parent) => {
                 if self.processes.contains_key(&pending.pid) {
@@ -453,14 +455,17 @@ impl Tracer {
                         }
                     }
                 }
-                Err(error) => log::debug!("pid {}: {error}", pending.pid),
+                Err(error) => {
+                    log::debug!("pid {}: {error}", pending.pid);
+                    unseen = true;
+                }
             },
         }
         self.announce(before, resolver);
         self.tell_switchers(resolver);
         let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
         let mut result = self.tell(probe, &new);
-        let (mut attached, shared) = (false, self.shared);
+        let (mut attached, shared) = (unseen, self.shared);
         let key = if shared { Pid(0) } else { pending.pid };
         for object in objects {
             let process = self.processes.entry(key).or_default();
@@ -571,6 +576,7 @@ impl Tracer {
         }
         if !turned.is_empty() {
             self.move_probes(probe, &turned);
+            self.changed_now(&turned);
         }
     }
 
@@ -621,6 +627,7 @@ impl Tracer {
             changed.push(number);
         }
         self.move_probes(probe, &changed);
+        self.changed_now(&changed);
         for number in changed {
             self.announce_probe(number, resolver);
         }
@@ -660,6 +667,14 @@ impl Tracer {
         };
         let cost: u64 = self.loads(elapsed).iter().map(|load| load.cost_ns()).sum();
         cost as f64 > elapsed as f64 * share * URGENT
+    }
+
+    /// What was decided holds from now on: until its links had gone, a probe was hit as before.
+    fn changed_now(&mut self, probes: &[u32]) {
+        let at = now();
+        for &number in probes {
+            self.probes[number as usize].since = at;
+        }
     }
 
     fn step_down(&mut self, number: u32, level: Level, at: Timestamp, out: &mut Vec<RawEvent>) {

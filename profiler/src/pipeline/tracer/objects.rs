@@ -45,6 +45,8 @@ const NAMED: usize = 5;
 const HOOKS: &[(&str, Role)] = &[
     ("__cxa_throw", Role::CxxThrow),
     ("_Unwind_RaiseException", Role::UnwindThrow),
+    ("__cxa_rethrow", Role::Rethrow),
+    ("_Unwind_ForcedUnwind", Role::Unwind),
     ("__cxa_begin_catch", Role::Land),
     ("_Unwind_Resume", Role::Land),
     ("_Unwind_DeleteException", Role::Land),

@@ -165,7 +165,7 @@ impl ProbeState {
             semaphore,
         };
         let edge = match self.role {
-            Role::CxxThrow | Role::UnwindThrow => EDGE_THROW,
+            Role::CxxThrow | Role::UnwindThrow | Role::Rethrow | Role::Unwind => EDGE_THROW,
             Role::Land => EDGE_LAND,
             Role::Jump => EDGE_JUMP,
             Role::Call if self.has_exits() => EDGE_ENTER,

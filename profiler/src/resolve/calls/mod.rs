@@ -118,7 +118,7 @@ impl Resolver {
             unwatched: probe.unwatched,
         };
         let (values, exception) = (traced.values.clone(), traced.exception);
-        let resumes = probe.resumes;
+        let (resumes, role) = (probe.resumes, traced.role);
         let decode = |at_exit| Some(values.as_ref()?.decode(call.items(), at_exit));
         let Some(thread) = self.thread_of_call(call.pid, call.tid, at) else {
             self.calls.unknown.add(at);
@@ -168,6 +168,10 @@ impl Resolver {
                     whole: Some(Box::default()),
                 };
                 self.push_call(&place, hit.probe, depth, CallEdge::Exit(Box::new(exit)));
+            }
+            RawEdge::Throw if role == Role::Unwind => {
+                self.calls.shadows.unwind(&hit, &mut left);
+                self.left(&place, &mut left, None);
             }
             RawEdge::Throw => {
                 let (thrower, thrown) = thrower(call);

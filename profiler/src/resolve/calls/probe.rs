@@ -28,6 +28,10 @@ pub enum Role {
     CxxThrow,
     /// It throws an exception of any language, a panic for one.
     UnwindThrow,
+    /// It throws the last exception again; the record says nothing of it.
+    Rethrow,
+    /// It begins to leave all functions of a thread that is to end (`pthread_exit`, cancellation).
+    Unwind,
     /// An exception has landed in the function that calls it.
     Land,
     /// It leaves functions without returning from them (longjmp).

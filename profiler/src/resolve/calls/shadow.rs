@@ -194,6 +194,16 @@ impl Shadows {
         (new, kind)
     }
 
+    /// A thread begins to leave all its functions because it is to end.
+    pub(super) fn unwind(&mut self, hit: &Hit, out: &mut Vec<Left>) {
+        self.sequence += 1;
+        let (sequence, losses, first) = (self.sequence, self.losses, out.len());
+        if let Some(thread) = self.thread(hit) {
+            thread.unwind(hit, sequence, losses, out);
+        }
+        self.count(out.len() - first);
+    }
+
     /// An exception has landed in the function that called this one; it goes on from there if it
     /// `resumes`.
     pub(super) fn land(&mut self, hit: &Hit, resumes: bool, out: &mut Vec<Left>) {

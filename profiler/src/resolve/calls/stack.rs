@@ -77,6 +77,8 @@ pub(super) struct Flight {
     pub(super) probe: u32,
     /// Where it was thrown, or went on from.
     pub(super) sp: u64,
+    /// It is none: the thread is to end, and what it leaves ends with it.
+    pub(super) ends: bool,
     /// Number of the throw, in one row with entries.
     pub(super) sequence: u64,
 }
@@ -281,6 +283,7 @@ impl Stack {
         while self.open.len() > first {
             let watched = self.open.last().filter(|open| !open.unwatched);
             let how = match watched.and_then(|open| around.flight(open)) {
+                Some(flight) if flight.ends => How::Terminated,
                 Some(flight) => How::Exception(flight.kind.clone()),
                 None => How::Inferred,
             };

@@ -194,9 +194,25 @@ impl Thread {
             kind,
             probe: hit.probe,
             sp: hit.sp,
+            ends: false,
             sequence,
         });
         true
+    }
+
+    /// The thread is to end, and leaves its functions as an exception would.
+    pub(super) fn unwind(&mut self, hit: &Hit, sequence: u64, losses: u32, out: &mut Vec<Left>) {
+        self.happens(hit, Same::Kept, losses, out);
+        if self.flights.len() >= MAX_FLIGHTS {
+            self.flights.remove(0);
+        }
+        self.flights.push(Flight {
+            kind: None,
+            probe: hit.probe,
+            sp: hit.sp,
+            ends: true,
+            sequence,
+        });
     }
 
     /// What was thrown last.
@@ -220,6 +236,7 @@ impl Thread {
                 kind: self.thrown.clone(),
                 probe: hit.probe,
                 sp: hit.sp,
+                ends: false,
                 sequence,
             });
         }

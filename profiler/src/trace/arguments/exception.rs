@@ -59,7 +59,8 @@ impl Write for Bounded {
 /// language's name in the upper and lower half of the number.
 pub fn exception_class(class: u64) -> String {
     match &class.to_be_bytes() {
-        b"MOZ\0RUST" => "Rust panic".to_owned(),
+        // Newer versions write the letters in order, whatever the order of bytes is.
+        b"MOZ\0RUST" | b"TSUR\0ZOM" => "Rust panic".to_owned(),
         b"GNUCC++\0" | b"GNUCC++\x01" | b"CLNGC++\0" | b"CLNGC++\x01" => "C++ exception".to_owned(),
         b"GNUCJAVA" => "Java exception".to_owned(),
         b"GNUCOBJC" => "Objective-C exception".to_owned(),
