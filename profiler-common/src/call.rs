@@ -59,6 +59,9 @@ pub const EDGE_JUMP: u32 = 5;
 /// second.
 pub const EDGE_WHOLE: u32 = 6;
 
+/// The function leaves by a jump to another one: an exit without a result, because what would be in
+/// its register is not there yet. In cookies only; the record says [`EDGE_EXIT`].
+pub const EDGE_TAIL: u32 = 7;
 /// Makes no record: the function jumps back to its own beginning if a condition holds, the number of
 /// which (as in the processor's conditional jumps, 0 to 15) is added to this. The hit of its entry
 /// that follows is a turn of a loop and no call.
@@ -208,6 +211,8 @@ pub struct CallCpu {
     pub lost: u64,
     /// How many of these a later record has told of, by [`CALL_AFTER_LOSS`].
     pub told: u64,
+    /// Bytes sent since the reader was woken.
+    pub unwoken_bytes: u64,
 }
 
 /// In a kernel that hands no cookies over, each site has a program of its own, in which this
@@ -272,7 +277,7 @@ const _: () = assert!(size_of::<ItemHead>() == 8);
 const _: () = assert!(size_of::<Fetch>() == 24);
 const _: () = assert!(size_of::<ProbeControl>() == 8);
 const _: () = assert!(size_of::<CallCounters>() == 40);
-const _: () = assert!(size_of::<CallCpu>() == 16);
+const _: () = assert!(size_of::<CallCpu>() == 24);
 const _: () = assert!(MAX_PROBES <= 1 << 24);
 const _: () = assert!(Cookie::from_bits(COOKIE_PLACE).probe >= MAX_PROBES);
 const _: () = assert!(MAX_PID <= 1 << 24);

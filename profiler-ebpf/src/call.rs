@@ -17,8 +17,8 @@ use aya_ebpf::{
 };
 use profiler_common::call::{
     CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
-    EDGE_EXIT, EDGE_HIT, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK, ItemHead,
-    PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+    EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK,
+    ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
 };
 
 use crate::{
@@ -84,7 +84,9 @@ struct WordRecord {
 #[inline(always)]
 pub fn on_hit(ctx: *mut c_void) -> u32 {
     let cookie = Cookie::from_bits(cookie(ctx));
-    let Cookie { probe, edge, .. } = cookie;
+    let Cookie {
+        probe, mut edge, ..
+    } = cookie;
     let Some(control) = PROBES.get_ptr(probe) else {
         return 0;
     };
@@ -94,6 +96,11 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
         unsafe { core::mem::transmute(control.cast::<u64>().read_volatile()) };
     if control.generation != cookie.generation || control.flags & PROBE_OFF != 0 {
         return 0;
+    }
+    let mut flags = u32::from(control.flags);
+    if edge == EDGE_TAIL {
+        edge = EDGE_EXIT;
+        flags &= !u32::from(PROBE_FETCHES);
     }
     let ids = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((ids >> 32) as u32, ids as u32);
@@ -140,7 +147,7 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
         },
         probe,
         edge,
-        flags: control.flags.into(),
+        flags,
         callers: 0,
         began_ns: 0,
         caller: 0,
@@ -215,9 +222,9 @@ fn send(ctx: *mut c_void, hit: &mut Hit) -> Result<(), emit::Full> {
         || hit.edge == EDGE_WHOLE
         || CALL_FETCHES.load() != 0 && hit.flags & u32::from(PROBE_FETCHES) != 0;
     let sent = if wants_items {
-        fetch::send(ctx, hit)
+        fetch::send(ctx, hit, cpu)
     } else {
-        send_head(hit)
+        send_head(hit, cpu)
     };
     // SAFETY: this processor's own slot, which the lookup returned.
     unsafe {
@@ -231,24 +238,25 @@ fn send(ctx: *mut c_void, hit: &mut Hit) -> Result<(), emit::Full> {
     sent
 }
 
-/// Sends a hit without items, but for the caller if that is wanted.
+/// Sends a hit without items, but for the caller if that is wanted. `cpu` is what the lookup of it
+/// returned.
 #[inline(always)]
-pub fn send_head(hit: &mut Hit) -> Result<(), emit::Full> {
+pub fn send_head(hit: &mut Hit, cpu: *mut CallCpu) -> Result<(), emit::Full> {
     if hit.wants_caller() {
         hit.head.what |= CALL_HAS_CALLER << 28;
         let mut record = with_word(hit.head, hit.sp);
         const BYTES: u64 = size_of::<WordRecord>() as u64;
-        // SAFETY: a record on this program's stack.
-        return unsafe { emit::emit_call((&raw mut record).cast(), BYTES) };
+        // SAFETY: a record on this program's stack, and what the lookup returned.
+        return unsafe { emit::emit_call(cpu, (&raw mut record).cast(), BYTES) };
     }
     const BYTES: u64 = size_of::<CallHead>() as u64;
     // SAFETY: as above.
-    unsafe { emit::emit_call((&raw mut hit.head).cast(), BYTES) }
+    unsafe { emit::emit_call(cpu, (&raw mut hit.head).cast(), BYTES) }
 }
 
-/// Sends a whole call with nothing but when it was entered.
+/// Sends a whole call with nothing but when it was entered. `cpu` is as above.
 #[inline(always)]
-pub fn send_whole(hit: &Hit) -> Result<(), emit::Full> {
+pub fn send_whole(hit: &Hit, cpu: *mut CallCpu) -> Result<(), emit::Full> {
     let mut record = WordRecord {
         head: hit.head,
         item: ItemHead {
@@ -259,8 +267,8 @@ pub fn send_whole(hit: &Hit) -> Result<(), emit::Full> {
         word: hit.began_ns,
     };
     const BYTES: u64 = size_of::<WordRecord>() as u64;
-    // SAFETY: a record on this program's stack.
-    unsafe { emit::emit_call((&raw mut record).cast(), BYTES) }
+    // SAFETY: a record on this program's stack, and what the lookup returned.
+    unsafe { emit::emit_call(cpu, (&raw mut record).cast(), BYTES) }
 }
 
 /// A record with the word of user memory at `address`.

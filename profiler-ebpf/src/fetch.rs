@@ -10,9 +10,9 @@ use aya_ebpf::{
     helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str},
 };
 use profiler_common::call::{
-    CALL_HAS_CALLER, CallHead, EDGE_EXIT, EDGE_THROW, EDGE_WHOLE, FETCH_COUNTED, FETCH_MEMORY,
-    FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, ItemHead, MAX_FETCHES,
-    MAX_STRING, PROBE_CXX, PROBE_FETCHES,
+    CALL_HAS_CALLER, CallCpu, CallHead, EDGE_EXIT, EDGE_THROW, EDGE_WHOLE, FETCH_COUNTED,
+    FETCH_MEMORY, FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, ItemHead,
+    MAX_FETCHES, MAX_STRING, PROBE_CXX, PROBE_FETCHES,
 };
 
 use crate::{
@@ -24,17 +24,17 @@ use crate::{
 const HEAD_BYTES: u64 = size_of::<CallHead>() as u64;
 
 /// Sends a hit with its items; without any if all workspaces are taken by threads that this one
-/// has preempted.
+/// has preempted. `cpu` is what the lookup of it returned.
 #[inline(always)]
-pub fn send(ctx: *mut c_void, hit: &mut Hit) -> Result<(), emit::Full> {
+pub fn send(ctx: *mut c_void, hit: &mut Hit, cpu: *mut CallCpu) -> Result<(), emit::Full> {
     let Some(scratch) = claim() else {
         return if hit.edge == EDGE_WHOLE {
-            call::send_whole(hit)
+            call::send_whole(hit, cpu)
         } else {
-            call::send_head(hit)
+            call::send_head(hit, cpu)
         };
     };
-    // SAFETY: claimed above; the context of this program.
+    // SAFETY: claimed above; the context of this program; the caller's lookup.
     unsafe {
         (*scratch).at = HEAD_BYTES;
         put_announced(scratch, hit);
@@ -48,7 +48,7 @@ pub fn send(ctx: *mut c_void, hit: &mut Hit) -> Result<(), emit::Full> {
             .cast::<CallHead>()
             .write_unaligned(hit.head);
         let len = bounded((*scratch).at);
-        let sent = emit::emit_call((&raw mut (*scratch).record).cast(), len);
+        let sent = emit::emit_call(cpu, (&raw mut (*scratch).record).cast(), len);
         release(scratch);
         sent
     }

@@ -3,11 +3,15 @@
 //! The fuzz targets of tests/fuzz and the bounded mutation tests of the normal test run share
 //! these. Besides not to panic, a decoder has to keep its promises: those are asserted here.
 //! [`capture`] is the reader of captures and what is made of them, [`records`] and [`side_band`]
-//! are the decoder of the kernel's bytes, [`elf`] is what is read of a target's files.
+//! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
+//! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing.
 
+mod calls;
 mod decode;
 mod elf;
+mod object;
 mod seeds;
+mod signature;
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -21,9 +25,12 @@ use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
 
 use crate::arbitrary::Random;
 
+pub use calls::calls;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};
+pub use object::object;
 pub use seeds::{capture_file, seeds, write_seeds};
+pub use signature::signature;
 
 /// Reads bytes as a capture. If the first is odd, the rest is a capture file as it is; if even,
 /// it is a row of blocks (kind, epoch, length in two bytes, payload) which get right headers

@@ -26,9 +26,10 @@ use profiler::{
     trace::{InstructionKind, cost::KINDS},
 };
 use profiler_common::call::{
-    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, FETCH_COUNTED, FETCH_MEMORY, FETCH_STRING,
-    FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, PROBE_OFF, ProbeControl,
-    REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI, REGISTER_RSP,
+    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_TAIL, FETCH_COUNTED, FETCH_MEMORY,
+    FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, PROBE_OFF,
+    ProbeControl, REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI,
+    REGISTER_RSP,
 };
 
 /// Whether the test can run; says so if not.
@@ -62,6 +63,10 @@ mod code {
         // Returns its first argument.
         ".globl calls_values; calls_values: push rbp; mov rax, rdi; pop rbp",
         ".globl calls_values_ret; calls_values_ret: ret",
+        ".p2align 4",
+        // Leaves by a jump to calls_values; what is in rax then is not its result.
+        ".globl calls_tail; calls_tail: push rbp; mov eax, 1234; pop rbp",
+        ".globl calls_tail_jmp; calls_tail_jmp: jmp calls_values",
         // Never executed: the kernel allows no probe on it.
         ".globl calls_forbidden; calls_forbidden: lock add dword ptr [rax], 1; ret",
     );
@@ -73,11 +78,13 @@ mod code {
         static calls_nest_ret: u8;
         pub(super) fn calls_values(a: u64, b: *const u8, c: *const u8, d: u64) -> u64;
         static calls_values_ret: u8;
+        fn calls_tail(a: u64, b: *const u8, c: *const u8, d: u64) -> u64;
+        static calls_tail_jmp: u8;
         static calls_forbidden: u8;
     }
 
     /// Names and addresses.
-    pub(super) fn addresses() -> [(&'static str, u64); 7] {
+    pub(super) fn addresses() -> [(&'static str, u64); 9] {
         [
             ("leaf", calls_leaf as *const () as u64),
             ("leaf_ret", &raw const calls_leaf_ret as u64),
@@ -85,6 +92,8 @@ mod code {
             ("nest_ret", &raw const calls_nest_ret as u64),
             ("values", calls_values as *const () as u64),
             ("values_ret", &raw const calls_values_ret as u64),
+            ("tail", calls_tail as *const () as u64),
+            ("tail_jmp", &raw const calls_tail_jmp as u64),
             ("forbidden", &raw const calls_forbidden as u64),
         ]
     }
@@ -104,6 +113,12 @@ mod code {
     pub(super) fn values(a: u64, b: *const u8, c: *const u8, d: u64) {
         // SAFETY: looks at no argument but the first, and only as a number.
         assert_eq!(unsafe { calls_values(a, b, c, d) }, a);
+    }
+
+    pub(super) fn tail(a: u64) {
+        // SAFETY: as above.
+        let result = unsafe { calls_tail(a, std::ptr::null(), std::ptr::null(), 0) };
+        assert_eq!(result, a);
     }
 
     /// Maps `file` as code, for good.
@@ -178,6 +193,7 @@ fn role() {
             "alone" => code::leaf(number(1)),
             "child" => code::in_child(|| code::leaf(10)),
             "nest" => code::nest(number(1)),
+            "tail" => (0..number(1)).for_each(code::tail),
             "values" => {
                 let long = [b'x'; 600];
                 code::values(7, TEXT.as_ptr(), std::ptr::without_provenance(16), 99);
@@ -519,6 +535,72 @@ fn values_are_fetched_and_bad_pointers_are_said() {
     assert_eq!(second_exit[..], [word(8)]);
 }
 
+#[test]
+fn an_exit_by_a_jump_has_no_result() {
+    if !privileged("an_exit_by_a_jump_has_no_result") {
+        return;
+    }
+    let mut workload = Workload::start();
+    let result = Fetch {
+        at_exit: 1,
+        kind: FETCH_WORD,
+        register: REGISTER_RAX,
+        ..Fetch::default()
+    };
+    let argument = Fetch {
+        kind: FETCH_WORD,
+        register: REGISTER_RDI,
+        ..Fetch::default()
+    };
+    let control = ProbeControl {
+        flags: PROBE_FETCHES,
+        ..ON
+    };
+    for min_duration_ns in [0, 1] {
+        let options = CallOptions {
+            fetches: true,
+            min_duration_ns,
+            ..CALLS
+        };
+        let mut probe = attach(options, Filter::default());
+        for number in [1, 2] {
+            let fetches = [argument, result];
+            probe.set_probe(number, control, &fetches).unwrap();
+        }
+        let sites = [
+            workload.site("tail", 1, EDGE_ENTER),
+            workload.site("tail_jmp", 1, EDGE_TAIL),
+            workload.site("values", 2, EDGE_ENTER),
+            workload.site("values_ret", 2, EDGE_EXIT),
+        ];
+        let _link = link(&mut probe, &workload, &sites);
+        workload.run("tail 20");
+        let mut events = Vec::new();
+        probe.drain(&mut events);
+        events.sort_by_key(|event| event.at);
+        let counted = counts(&mut probe);
+        for number in [1, 2] {
+            assert_eq!((counted[&number].entries, counted[&number].exits), (20, 20));
+        }
+        let word = |value: u64| vec![(ITEM_OK, value.to_ne_bytes().to_vec())];
+        let seen: Vec<_> = calls(&events)
+            .map(|call| (call.probe, call.edge, items(call)))
+            .collect();
+        let expected: Vec<_> = (0..20)
+            .flat_map(|n| match min_duration_ns {
+                0 => vec![
+                    (1, RawEdge::Enter, word(n)),
+                    (1, RawEdge::Exit, vec![]),
+                    (2, RawEdge::Enter, word(n)),
+                    (2, RawEdge::Exit, word(n)),
+                ],
+                _ => vec![(1, RawEdge::Whole, vec![]), (2, RawEdge::Whole, word(n))],
+            })
+            .collect();
+        assert_eq!(seen, expected);
+    }
+}
+
 /// Status and payload of each item.
 fn items(call: &RawCall) -> Vec<(u16, Vec<u8>)> {
     let mut rest = call.items();
@@ -599,6 +681,25 @@ fn limits_leave_calls_out_whole() {
             .is_some_and(|detail| detail.began.is_some())
             && call.caller != 0
     }));
+    // Of the calls that lasted long enough, so many.
+    let both = CallOptions {
+        min_duration_ns: 1,
+        max_rate: 5,
+        ..CALLS
+    };
+    let (calls, count) = run(both, "leaf 5000 2", "leaf");
+    assert_eq!((count.entries, count.exits), (10_000, 10_000));
+    assert!(calls.iter().all(|call| call.edge == RawEdge::Whole));
+    assert!((5..200).contains(&calls.len()), "{}", calls.len());
+    assert_eq!(count.left_out, 10_000 - calls.len() as u64);
+    // Those that did not last do not take from what the others may have.
+    let none = CallOptions {
+        min_duration_ns: 1 << 40,
+        max_rate: 5,
+        ..CALLS
+    };
+    let (calls, count) = run(none, "leaf 5000 2", "leaf");
+    assert_eq!((calls.len(), count.left_out), (0, 10_000));
     let never = CallOptions {
         min_duration_ns: 1 << 40,
         ..CALLS
@@ -791,8 +892,8 @@ fn a_tracer_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_ring_that_is_half_full_wakes_the_reader() {
-    if !privileged("a_ring_that_is_half_full_wakes_the_reader") {
+fn a_ring_that_fills_wakes_the_reader() {
+    if !privileged("a_ring_that_fills_wakes_the_reader") {
         return;
     }
     let mut workload = Workload::start();

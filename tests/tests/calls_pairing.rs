@@ -273,7 +273,7 @@ fn calls_have_functions_and_values() {
             "-values1(-5)",
             "-f0",
             ".values0(6)",
-            "-values0(7)"
+            "-values0(-7)()"
         ]
     );
 }

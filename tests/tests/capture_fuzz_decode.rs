@@ -12,7 +12,7 @@ use profiler_tests::skip::skip;
 
 /// Runs a target on its seeds and on so many mutations of each, all but the first bytes of which
 /// are changed.
-fn exercise(name: &str, target: fn(&[u8]), keep: usize, mutations: usize) {
+fn exercise<T>(name: &str, target: fn(&[u8]) -> T, keep: usize, mutations: usize) {
     let random = &mut Random(42);
     for seed in fuzzing::seeds(name).unwrap() {
         target(&seed);
@@ -42,6 +42,35 @@ fn mutated_object_files_are_read_without_panic() {
     }
     exercise("elf", fuzzing::elf, 0, 100);
     fuzzing::remove_elf_file();
+}
+
+#[test]
+fn mutated_calls_are_paired_without_panic() {
+    exercise("calls", fuzzing::calls, 1, 2_000);
+}
+
+#[test]
+fn mutated_objects_are_planned_without_panic() {
+    if let Err(error) = fuzzing::seeds("object") {
+        let test = "mutated_objects_are_planned_without_panic";
+        return skip(test, &format!("cc makes no object files: {error}"));
+    }
+    for seed in fuzzing::seeds("object").unwrap() {
+        assert!(fuzzing::object(&seed) >= 4, "the seed is refused");
+    }
+    exercise("object", fuzzing::object, 0, 60);
+}
+
+#[test]
+fn mutated_debug_information_gives_signatures_without_panic() {
+    if let Err(error) = fuzzing::seeds("signature") {
+        let test = "mutated_debug_information_gives_signatures_without_panic";
+        return skip(test, &format!("cc makes no object files: {error}"));
+    }
+    for seed in fuzzing::seeds("signature").unwrap() {
+        assert!(fuzzing::signature(&seed) >= 8, "the seed is refused");
+    }
+    exercise("signature", fuzzing::signature, 1, 300);
 }
 
 #[test]

@@ -6,6 +6,8 @@
 #ifndef TRACE_KINDS_H
 #define TRACE_KINDS_H
 
+#include <stddef.h>
+
 #define KIND(name, body)                                                                           \
     __asm__(".text\n.p2align 4\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" body    \
             "\n.size " #name ", .-" #name "\n");                                                   \

@@ -11,7 +11,15 @@ use std::process::Command;
 use crate::process::{Failure, Outcome, cargo, failed, output, run as run_command, workspace};
 
 /// The binaries of tests/fuzz.
-const TARGETS: &[&str] = &["capture", "records", "side_band", "elf"];
+const TARGETS: &[&str] = &[
+    "capture",
+    "records",
+    "side_band",
+    "elf",
+    "calls",
+    "object",
+    "signature",
+];
 
 /// Coverage that steers libFuzzer: edges, with counters, and the operands of comparisons.
 const COVERAGE: &[&str] = &[
@@ -29,7 +37,7 @@ const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048"];
 /// What to fuzz, and how long.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// One target: capture, records, side_band or elf; all, one after the other, if not given
+    /// One target; all, one after the other, if not given
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
     /// Seconds for each target

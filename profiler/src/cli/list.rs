@@ -150,7 +150,7 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
     let costs = CostTable::load(Path::new(COSTS)).unwrap_or_else(CostTable::assumed);
     // Files alone say nothing of what else runs where they do.
     let safety = match args.target.object.is_empty() {
-        true => safety_of(&objects),
+        true => safety_of(&objects, &args.target.pid),
         false => ProcessSafety::unknown(),
     };
     let mut rows = Vec::new();
@@ -249,8 +249,9 @@ fn list_processes(args: &ProcessesArgs, common: &Common) -> Result<u8, Failure> 
 }
 
 /// What may be done to processes that map these objects.
-fn safety_of(objects: &[TargetObject]) -> ProcessSafety {
-    let mut safety = ProcessSafety::of([], false);
+fn safety_of(objects: &[TargetObject], pids: &[u32]) -> ProcessSafety {
+    let makes_code = pids.iter().any(|&pid| crate::resolve::makes_code(Pid(pid)));
+    let mut safety = ProcessSafety::of([], makes_code);
     for target in objects {
         if !safety.verdict().uretprobe {
             break;

@@ -108,7 +108,7 @@ pub struct Exit {
     /// What it returned, if that was asked for and it returned.
     pub result: Option<Value>,
     /// Without an [`CallEdge::Enter`] of its own, because only calls of a least duration are recorded:
-    /// its arguments.
+    /// its arguments, as far as they are known.
     pub whole: Option<Box<[Value]>>,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::writer::CaptureThread;
 use crate::error::Failure;
-use crate::model::{Batch, Epoch, Tables, Timestamp};
+use crate::model::{Batch, Epoch, Event, Tables, Timestamp};
 use crate::probe::now;
 use crate::view::terminal::RawMode;
 use crate::view::top::{Action, TopOptions, TopTable};
@@ -57,6 +57,14 @@ impl Output {
                 screen.take(batch);
                 0
             }
+        }
+    }
+
+    /// The list of a batch that was written, to be used again.
+    pub(super) fn spare(&self) -> Option<Vec<Event>> {
+        match self {
+            Output::Capture(capture) => capture.spare(),
+            Output::Screen(_) => None,
         }
     }
 

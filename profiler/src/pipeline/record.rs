@@ -14,9 +14,9 @@ use tokio::io::unix::AsyncFd;
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Batch, Cpu, Event, Session, Timestamp};
+use crate::model::{Batch, Cpu, Event, LostReason, Session, Timestamp};
 use crate::order::Order;
-use crate::probe::{AttachedSource, Probe, ProbeOptions, now};
+use crate::probe::{AttachedSource, Probe, ProbeOptions, now, set_own_nice};
 use crate::resolve::{ResolveCounters, ResolveOptions, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand, shell_status};
 use crate::target::user::User;
@@ -39,6 +39,11 @@ const SLOW_TICK: Duration = Duration::from_secs(1);
 const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 /// Events held back to be ordered; more are passed on unordered rather than kept.
 const MAX_PENDING: usize = 1 << 20;
+/// So many calls at a time are passed on at once: memory that was just written is read faster.
+const MANY_CALLS: u64 = 4096;
+/// Nice value of the thread that empties the kernel's buffers. It takes little time, but what it
+/// leaves there too long is lost, on a busy machine most of all.
+const NICE: i32 = -10;
 /// How long to wait for names when everything else is done.
 const SYMBOL_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -199,6 +204,8 @@ struct Recording {
     slow_tick: Instant,
     clock_tick: Option<Instant>,
     raw: Vec<RawEvent>,
+    /// Empty between two uses, kept for its memory.
+    due: Vec<RawEvent>,
     batches: Vec<Batch>,
     tracer: Option<Tracer>,
     samples: u64,
@@ -218,7 +225,7 @@ impl Recording {
             mut resolve,
             ..
         } = request;
-        let targets = open_targets(&probe)?;
+        let targets = open_targets(&probe.filter)?;
         let command = match &request.command {
             Some(command) => {
                 let stopped = StoppedCommand::create(command, request.user.as_ref())
@@ -320,6 +327,7 @@ impl Recording {
             slow_tick: started,
             clock_tick: None,
             raw: Vec::new(),
+            due: Vec::new(),
             batches: Vec::new(),
             tracer,
             samples: 0,
@@ -335,10 +343,17 @@ impl Recording {
 
     /// Runs until something ends the recording.
     async fn watch(&mut self, signals: &mut Signals) -> End {
-        match self.drive(signals).await {
+        let nice = set_own_nice(NICE)
+            .inspect_err(|error| log::debug!("the priority stays as it is: {error}"));
+        let end = match self.drive(signals).await {
             Ok(end) => end,
             Err(failure) => End::Failed(failure),
+        };
+        // What is still to be done can wait.
+        if let Err(error) = nice.and_then(set_own_nice) {
+            log::debug!("the priority is not set back: {error}");
         }
+        end
     }
 
     async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
@@ -349,9 +364,14 @@ impl Recording {
             tokio::select! {
                 ready = wake.ready(Interest::READABLE) => {
                     // A process may be gone in a moment: look at once.
+                    let until = now();
+                    let before = self.calls;
                     self.drain();
                     if let Ok(mut ready) = ready {
                         ready.clear_ready();
+                    }
+                    if self.calls - before >= MANY_CALLS {
+                        self.release(until);
                     }
                 }
                 _ = tick.tick() => {
@@ -470,10 +490,8 @@ impl Recording {
         let until = now();
         self.extras(until);
         self.drain();
-        self.trace()?;
-        let mut due = Vec::new();
-        self.order.release(until, &mut due);
-        self.pass(&mut due);
+        self.trace();
+        self.release(until);
         self.show();
         let ends = self.output.tick();
         if let Some(failure) = self.output.trouble() {
@@ -496,12 +514,20 @@ impl Recording {
         Ok(gone.then_some(End::TargetGone))
     }
 
+    /// Passes on what is due. `until` was taken before the last drain.
+    fn release(&mut self, until: Timestamp) {
+        let mut due = std::mem::take(&mut self.due);
+        self.order.release(until, &mut due);
+        self.pass(&mut due);
+        due.clear();
+        self.due = due;
+    }
+
     /// Attaches probes to what is new, keeps their budget.
-    fn trace(&mut self) -> Result<(), Failure> {
-        let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) else {
-            return Ok(());
-        };
-        tracer.step(probe, &mut self.resolver, &mut self.raw)
+    fn trace(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
+            tracer.step(probe, &mut self.resolver, &mut self.raw);
+        }
     }
 
     /// What does not come by itself: losses, markers, the wall clock, processors.
@@ -549,6 +575,9 @@ impl Recording {
         if self.output.wants_new_epoch() {
             self.resolver.begin_epoch();
         }
+        while let Some(spare) = self.output.spare() {
+            self.resolver.reuse(spare);
+        }
         self.scope.retain(due);
         self.resolver.resolve(due, &mut self.batches);
         self.resolver.poll_symbols(&mut self.batches);
@@ -558,7 +587,10 @@ impl Recording {
     fn send(&mut self) {
         for batch in self.batches.drain(..) {
             for event in &batch.events {
-                if let Event::Lost(lost) = event {
+                if let Event::Lost(lost) = event
+                    // Calls that had begun before they were traced are no loss.
+                    && lost.reason != LostReason::Unmatched
+                {
                     self.lost += lost.count;
                 }
             }

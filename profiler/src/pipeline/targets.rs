@@ -10,10 +10,10 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::Failure;
 use crate::model::Tid;
-use crate::probe::ProbeOptions;
+use crate::target::Filter;
 
 /// Opens what a filter names; an error if one is not there.
-pub(super) fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure> {
+pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
     let open = |id: u32, what: &str| {
         let raw = i32::try_from(id)
             .ok()
@@ -25,17 +25,20 @@ pub(super) fn open_targets(probe: &ProbeOptions) -> Result<Vec<Target>, Failure>
         }
     };
     let mut targets = Vec::new();
-    for pid in &probe.filter.pids {
+    for pid in &filter.pids {
         let raw = open(pid.0, "process")?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map(Target::Process);
         targets.push(pidfd.map_err(|error| match error {
-            rustix::io::Errno::INVAL => {
+            // Kernels since 6.9 say that there is none.
+            rustix::io::Errno::INVAL | rustix::io::Errno::NOENT
+                if super::scope::owner(Tid(pid.0)).is_some_and(|owner| owner != *pid) =>
+            {
                 Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
             }
             error => Failure::because(format!("failed to watch process {pid}"), &error),
         })?);
     }
-    for tid in &probe.filter.tids {
+    for tid in &filter.tids {
         open(tid.0, "thread")?;
         targets.push(Target::Thread(*tid, thread_start(*tid)));
     }
@@ -81,4 +84,31 @@ fn thread_start(tid: Tid) -> Option<u64> {
     let state = fields.next()?;
     let started = fields.nth(18)?.parse().ok()?;
     (!matches!(state, "Z" | "X")).then_some(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Pid;
+
+    #[test]
+    fn a_thread_is_no_process() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get())
+                .unwrap();
+            ended.recv().ok();
+        });
+        let tid = told.recv().unwrap() as u32;
+        let mut filter = Filter::default();
+        filter.pids.push(Pid(tid));
+        let error = open_targets(&filter).err().unwrap().to_string();
+        drop(end);
+        thread.join().unwrap();
+        assert_eq!(
+            error,
+            format!("{tid} is a thread, not a process; use -t {tid}")
+        );
+    }
 }

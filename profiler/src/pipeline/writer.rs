@@ -17,11 +17,15 @@ use crate::model::{Batch, Event, Lost, LostReason, Timestamp};
 
 /// Batches that may wait for the disk.
 const QUEUE: usize = 64;
+/// Lists that wait to be used again.
+const SPARE: usize = 8;
 const TICK: Duration = Duration::from_millis(100);
 
 /// The sending end.
 pub(super) struct CaptureThread {
     queue: SyncSender<Message>,
+    /// Lists of events that have been written, emptied.
+    spare: Receiver<Vec<Event>>,
     thread: JoinHandle<Result<Totals, CaptureError>>,
     shared: Arc<Shared>,
     /// Definitions of the running epoch that found no room.
@@ -52,14 +56,16 @@ impl CaptureThread {
     /// Starts the thread.
     pub(super) fn start(writer: Writer) -> std::io::Result<CaptureThread> {
         let (queue, messages) = sync_channel(QUEUE);
+        let (used, spare) = sync_channel(SPARE);
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("capture".into())
-            .spawn(move || run(writer, messages, &theirs))?;
+            .spawn(move || run(writer, messages, &used, &theirs))?;
         let (waiting, dropped) = (Batch::default(), Dropped::default());
         Ok(CaptureThread {
             queue,
+            spare,
             thread,
             shared,
             waiting,
@@ -94,6 +100,11 @@ impl CaptureThread {
                 self.dropped.add(&batch.events)
             }
         }
+    }
+
+    /// The list of a batch that was written, for another one.
+    pub(super) fn spare(&self) -> Option<Vec<Event>> {
+        self.spare.try_recv().ok()
     }
 
     /// Whether ids should start anew, because the file or a part of a ring is full.
@@ -175,12 +186,19 @@ impl Dropped {
 fn run(
     mut writer: Writer,
     messages: Receiver<Message>,
+    used: &SyncSender<Vec<Event>>,
     shared: &Shared,
 ) -> Result<Totals, CaptureError> {
     let mut dumps: Vec<JoinHandle<()>> = Vec::new();
     loop {
         let result = match messages.recv_timeout(TICK) {
-            Ok(Message::Batch(batch)) => writer.write(&batch),
+            Ok(Message::Batch(mut batch)) => {
+                let result = writer.write(&batch);
+                batch.events.clear();
+                // If there are enough, or nobody wants one, it goes.
+                let _ = used.try_send(batch.events);
+                result
+            }
             Ok(Message::Dump(path)) => {
                 dumps.retain(|dump| !dump.is_finished());
                 dump(&mut writer, path).map(|started| dumps.extend(started))
@@ -250,6 +268,7 @@ mod tests {
     fn what_a_stuck_disk_drops_is_counted_and_definitions_survive() {
         // A thread that never takes anything stands for a stuck disk.
         let (queue, messages) = sync_channel(1);
+        let (used, spare) = sync_channel(1);
         let shared = Arc::new(Shared::default());
         let folder = std::env::temp_dir().join(format!("profiler-stuck-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -259,11 +278,12 @@ mod tests {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             wait.recv().unwrap();
-            run(writer, messages, &theirs)
+            run(writer, messages, &used, &theirs)
         });
         let (waiting, dropped) = (Batch::default(), Dropped::default());
         let mut capture = CaptureThread {
             queue,
+            spare,
             thread,
             shared,
             waiting,

@@ -75,6 +75,7 @@ pub fn survey() -> Vec<Feature> {
         kernel_symbols(),
         cgroup2(),
         processors(),
+        function_tracing(),
     ]);
     features
 }
@@ -365,6 +366,22 @@ fn processors() -> Feature {
         .map(|cpus| format!("{} online", cpus.len()))
         .map_err(|error| error.to_string());
     feature("processors", "one sampler each", true, state)
+}
+
+fn function_tracing() -> Feature {
+    let state = match super::call_support() {
+        Err(error) => Err(error.to_string()),
+        Ok(support) if support.multi => Ok("thousands of places by one link".to_owned()),
+        Ok(support) => Ok(format!(
+            "{} for each place, and 0.1 s each to detach: boot Linux 6.6 or newer for thousands",
+            if support.cookies {
+                "a perf event"
+            } else {
+                "a program"
+            },
+        )),
+    };
+    feature("function tracing", "--trace", false, state)
 }
 
 fn sysctl(name: &str) -> Option<String> {

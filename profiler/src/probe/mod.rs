@@ -38,6 +38,7 @@ pub use calls::{
 pub use error::ProbeError;
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
+pub use sys::set_own_nice;
 
 use self::{
     calls::{CallSettings, Calls},
@@ -226,7 +227,8 @@ impl Probe {
         &self.attached
     }
 
-    /// Becomes readable when the side-band has records or a ring buffer is more than half full.
+    /// Becomes readable when the side-band has records, a ring buffer of samples is more than half
+    /// full, or an eighth of one of calls was written.
     /// [`Probe::drain`] makes it unreadable again.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

@@ -1,5 +1,5 @@
 //! System calls that no crate in use wraps: perf events, their mapped buffers, a private
-//! tracefs.
+//! tracefs, how threads are scheduled.
 //!
 //! Typed arguments -> `io::Result`. With `bpf` the only file of this module with unsafe code;
 //! nothing here decides anything.
@@ -29,6 +29,52 @@ pub(super) struct CountersValue(pub(super) Counters);
 
 // SAFETY: Counters is repr(C) and made of u64 only: no padding, every bit pattern is valid.
 unsafe impl Pod for CountersValue {}
+
+/// From <linux/sched/types.h>; its first version.
+#[repr(C)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Sets the nice value of the calling thread alone: threads and processes that it starts from then
+/// on have 0 if this is less. A thread that is not scheduled in the ordinary way is left as it is.
+/// Returns the value before.
+pub fn set_own_nice(nice: i32) -> io::Result<i32> {
+    let mut attr = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        policy: 0,
+        flags: 0,
+        nice: 0,
+        priority: 0,
+        runtime: 0,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the kernel fills at most the size that it is told.
+    let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) };
+    if read < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let before = attr.nice;
+    if attr.policy != libc::SCHED_OTHER.cast_unsigned() {
+        return Ok(before);
+    }
+    attr.size = size_of::<SchedAttr>() as u32;
+    attr.flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    attr.nice = nice;
+    // SAFETY: the kernel reads as much as the size says.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
+        0 => Ok(before),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// An attribute block with nothing set but its size.
 pub(super) fn empty_attr() -> perf_event_attr {

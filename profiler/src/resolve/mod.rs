@@ -46,7 +46,7 @@ use crate::model::{
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
-pub use proc_fs::{cpu_time_ns, processes};
+pub use proc_fs::{cpu_time_ns, is_made_code, makes_code, processes};
 
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
@@ -60,6 +60,9 @@ use symbolize::{Answer, Settings, Symbolizer};
 
 /// How often what is no longer used is closed and forgotten.
 const TIDY_NS: u64 = 5_000_000_000;
+/// Lists of events that are kept for their memory, and most events that one has room for.
+const MAX_SPARE: usize = 8;
+const MAX_SPARE_EVENTS: usize = 1 << 17;
 /// What an event takes in a capture, roughly.
 const EVENT_BYTES: u64 = 32;
 /// Last part of the time that [`Resolver::finish`] has: spent on names without lines.
@@ -94,6 +97,8 @@ pub struct Resolver {
     epoch_wanted: bool,
     event_bytes: u64,
     events: Vec<Event>,
+    /// Empty, for later batches.
+    spare: Vec<Vec<Event>>,
     stacks: FxHashMap<(u64, u64), stacks::Found>,
     seed: u64,
     addresses: Vec<u64>,
@@ -154,6 +159,7 @@ impl Resolver {
             epoch_wanted: false,
             event_bytes: 0,
             events: Vec::new(),
+            spare: Vec::new(),
             stacks: FxHashMap::default(),
             seed: seed(),
             addresses: Vec::new(),
@@ -525,13 +531,27 @@ impl Resolver {
 
     fn flush(&mut self, out: &mut Vec<Batch>) {
         let definitions = self.epoch.take();
-        let events = std::mem::take(&mut self.events);
+        let mut events = Vec::new();
+        if !self.events.is_empty() {
+            events = std::mem::replace(&mut self.events, self.spare.pop().unwrap_or_default());
+        }
         if !definitions.is_empty() || !events.is_empty() {
             out.push(Batch {
                 epoch: self.epoch.number,
                 definitions,
                 events,
             });
+        }
+    }
+
+    /// Takes back the memory of a batch's events, for a later one: new memory costs the kernel more
+    /// time than all that is put into it. `events` must be empty.
+    pub fn reuse(&mut self, events: Vec<Event>) {
+        if self.spare.len() < MAX_SPARE
+            && events.is_empty()
+            && events.capacity() <= MAX_SPARE_EVENTS
+        {
+            self.spare.push(events);
         }
     }
 

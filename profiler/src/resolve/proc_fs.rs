@@ -186,6 +186,21 @@ pub(super) fn mappings(pid: Pid) -> Vec<RawMmap> {
     lines.filter_map(|line| parse_mapping(pid, line)).collect()
 }
 
+/// Whether a process has memory with code that is no file's: code that it makes while it runs.
+pub fn makes_code(pid: Pid) -> bool {
+    mappings(pid).iter().any(|map| is_made_code(&map.path))
+}
+
+/// The same of one mapping with code, by its path. Pages of the kernel's own don't count.
+pub fn is_made_code(path: &[u8]) -> bool {
+    const KERNELS: &[&[u8]] = &[b"[vdso]", b"[vsyscall]", b"[uprobes]", b"[vvar]"];
+    let memory = [&b"//anon"[..], b"/memfd:", b"/dev/zero", b"/SYSV"];
+    match path.starts_with(b"/") {
+        true => memory.iter().any(|start| path.starts_with(start)),
+        false => !KERNELS.contains(&path),
+    }
+}
+
 fn parse_mapping(pid: Pid, line: &[u8]) -> Option<RawMmap> {
     let mut fields = line.splitn(6, |&byte| byte == b' ');
     let mut field = || std::str::from_utf8(fields.next()?).ok();

@@ -111,6 +111,8 @@ pub struct Site {
     pub offset: u64,
     /// The instruction there.
     pub kind: InstructionKind,
+    /// The function is left from there by a jump: its result is still to come.
+    pub tail: bool,
 }
 
 /// A jump of a function to its own beginning. The hit of its entry that follows is no call.

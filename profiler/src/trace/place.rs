@@ -169,7 +169,11 @@ impl<'a> Placer<'a> {
             FunctionKind::Marker { .. } => function.offset,
             FunctionKind::Function => self.source.offset_of(address).ok_or(Refusal::NoCode)?,
         };
-        Ok(Site { offset, kind })
+        Ok(Site {
+            offset,
+            kind,
+            tail: false,
+        })
     }
 
     /// The place for the entry's probe.
@@ -208,7 +212,7 @@ impl<'a> Placer<'a> {
     }
 
     /// Instructions behind `base` that every call comes to, with everything as it was at the entry;
-    /// if they `must` be found, but for memory that is not on the stack.
+    /// if they `must` be found, but for memory at a fixed place.
     fn reachable_unchanged(
         &self,
         function: &Function,
@@ -276,7 +280,11 @@ impl<'a> Placer<'a> {
             let (when, kind) = (back.when?, back.at.kind?);
             let offset = self.source.offset_of(back.at.address)?;
             Some(Turn {
-                site: Site { offset, kind },
+                site: Site {
+                    offset,
+                    kind,
+                    tail: false,
+                },
                 when,
             })
         });
@@ -298,12 +306,13 @@ impl<'a> Placer<'a> {
             else {
                 return Err(NoExits::Forbidden);
             };
-            let mut site = Site { offset, kind };
+            let tail = !matches!(exit.way, Way::Return);
+            let mut site = Site { offset, kind, tail };
             // Compilers leave room for probes before an exit when asked to.
             if let Some(before) = self.nop_before(flow, exit.at.address)
                 && self.entry_ns(before) < self.entry_ns(site)
             {
-                site = before;
+                site = Site { tail, ..before };
             }
             sites.push(site);
         }
@@ -326,6 +335,7 @@ impl<'a> Placer<'a> {
             kind @ (InstructionKind::Nop5 | InstructionKind::Nop) if adjacent => Some(Site {
                 offset: self.source.offset_of(before.address)?,
                 kind,
+                tail: false,
             }),
             _ => None,
         }
@@ -376,8 +386,8 @@ fn decode(address: u64, bytes: &[u8]) -> Option<Instruction> {
     Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
-/// Whether behind this instruction arguments, stack and memory (unless only the stack `must`) are what
-/// they were before, and the next one follows at once.
+/// Whether behind this instruction arguments, stack and memory are what they were before (if it `must`
+/// be passed, but for memory at a fixed place), and the next one follows at once.
 fn keeps_everything(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
@@ -409,24 +419,21 @@ fn keeps_everything(
             .any(|used| writes(used.access()) && carries_arguments(used.register(), go))
 }
 
-/// Whether memory is not on the stack, as far as can be seen.
+/// Whether memory is at a fixed place: neither on the stack, nor what an argument points to.
 fn is_elsewhere(memory: &UsedMemory) -> bool {
-    let on_stack = |register: Register| matches!(register.full_register(), RSP | RBP);
-    use Register::{RBP, RSP};
-    !on_stack(memory.base()) && !on_stack(memory.index())
+    matches!(memory.base(), Register::None | Register::RIP) && memory.index() == Register::None
 }
 
-/// Registers in which a caller hands something over: arguments of C, C++ and Rust, the number of
-/// vector arguments, the frame of an enclosing function; or arguments, closure and goroutine of Go.
-/// And the stack pointer.
+/// Registers in which a caller hands over what is read of a call: arguments of C, C++ and Rust; or
+/// arguments, closure and goroutine of Go. And the stack pointer.
 fn carries_arguments(register: Register, go: bool) -> bool {
     use Register::*;
     if register.is_vector_register() {
         return register.number() < if go { 15 } else { 8 };
     }
     match register.full_register() {
-        RSP | RAX | RDI | RSI | RDX | RCX | R8 | R9 | R10 => true,
-        RBX | R11 | R14 => go,
+        RSP | RDI | RSI | RDX | RCX | R8 | R9 => true,
+        RAX | RBX | R10 | R11 | R14 => go,
         other => !other.is_gpr(),
     }
 }

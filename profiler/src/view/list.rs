@@ -496,6 +496,7 @@ mod tests {
             entry: Site {
                 offset: 0x1004,
                 kind: InstructionKind::Push,
+                tail: false,
             },
             exits,
             turns: Vec::new(),
@@ -567,6 +568,7 @@ chosen at load time from implementations with names of their own
         let site = Site {
             offset: 0x101f,
             kind: InstructionKind::Stepped,
+            tail: false,
         };
         let rows = [
             placed("f", Exits::Instructions(vec![site])),

@@ -31,7 +31,8 @@ pub(crate) struct Arguments {
     /// Rounds of the first scenario, in each of which every tool runs in every way.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `cost`, `sustained`, `attach`.
+    /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
+    /// `sustained`, `attach`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Tools to compare.
@@ -80,8 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     };
     let tracing = arguments.name == "tracing";
     let scenarios = match tracing {
-        true => tracing::SCENARIOS,
-        false => SAMPLING,
+        true => &tracing::SCENARIOS[..],
+        false => &SAMPLING,
     };
     if let Some(unknown) = arguments
         .only
@@ -97,8 +98,9 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let rounds = match (arguments.rounds, tracing) {
         (Some(rounds), _) => rounds,
-        (None, _) if arguments.quick => 2,
-        (None, true) => 5,
+        (None, true) if arguments.quick => 1,
+        (None, false) if arguments.quick => 2,
+        (None, true) => 3,
         (None, false) => 10,
     };
     println!("{}", machine());

@@ -363,12 +363,7 @@ impl CallTable {
 
     /// A call with an entry of its own ends; gives back its arguments.
     fn leave(&mut self, thread: ThreadId, ended: &Ended) -> Option<Box<[Value]>> {
-        let mut forgotten = Vec::new();
-        let open = self.open.entry(thread).or_default();
-        let open = open.leave(ended, &mut forgotten);
-        for inner in &forgotten {
-            self.arguments.free(&inner.arguments);
-        }
+        let open = self.open.entry(thread).or_default().leave(ended);
         let (position, recursive, arguments) = match open {
             Some(open) => {
                 if let Some(calls) = self.functions.get_mut(&ended.function) {

@@ -89,22 +89,13 @@ impl OpenCalls {
         }
     }
 
-    /// Leaves a call: its entry, if that is known. The calls in it that have no exits, because
-    /// those are not in the recording, go with it.
-    pub(super) fn leave(&mut self, ended: &Ended, forgotten: &mut Vec<Open>) -> Option<Open> {
-        let at = self.open.iter().rposition(|open| {
-            (open.depth, open.function, open.began) == (ended.depth, ended.function, ended.began)
-        })?;
-        let mut inner = self.open.split_off(at).into_iter();
-        let open = inner.next()?;
-        for other in inner {
-            match other.depth > ended.depth {
-                true => forgotten.push(other),
-                // Of another stack of the thread.
-                false => self.open.push(other),
-            }
-        }
-        Some(open)
+    /// Leaves a call: its entry, if that is known. Calls that began later stay: they are of other
+    /// stacks of the thread (coroutines), or their exits are not in the recording.
+    pub(super) fn leave(&mut self, ended: &Ended) -> Option<Open> {
+        // Not by depth: on a thread with several stacks it may only have become known since.
+        let same = |open: &Open| (open.function, open.began) == (ended.function, ended.began);
+        let at = self.open.iter().rposition(same)?;
+        Some(self.open.remove(at))
     }
 
     /// A whole call has ended: it waits for its callers, unless they are open.

@@ -7,6 +7,8 @@
 //!
 //! What does not belong here: counting (`probe`), attaching (`links`).
 
+use std::collections::BinaryHeap;
+
 /// How much of a function is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
@@ -25,6 +27,11 @@ pub(super) enum Level {
 pub(super) const DUTY_ON_NS: u64 = 100_000_000;
 /// See [`DUTY_ON_NS`].
 pub(super) const DUTY_PERIOD_NS: u64 = 2_000_000_000;
+
+/// What each further process that is attached to adds to a hit: the kernel asks all that wait at a
+/// place whether it concerns them, whichever process came by. Measured on Linux 6.18 (0.7 us with one,
+/// 3.9 with 100, 12 with 400).
+const CROWD_NS: u32 = 33;
 
 /// What one probe did in the time that is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +57,15 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// Takes into account that so many processes are attached to by links of their own.
+    pub(super) fn crowd(&mut self, processes: u32) {
+        let waiting = processes.saturating_sub(1).saturating_mul(CROWD_NS);
+        self.entry_ns = self.entry_ns.saturating_add(waiting);
+        self.exit_ns = self.exit_ns.saturating_add(waiting);
+        // The jump and the entry.
+        self.turn_ns = self.turn_ns.saturating_add(waiting.saturating_mul(2));
+    }
+
     /// What it cost the target.
     pub(super) fn cost_ns(&self) -> u64 {
         self.entries_ns()
@@ -82,31 +98,30 @@ impl Load {
     }
 }
 
-/// The steps down that bring the cost to `allowed_ns`, dearest probes first. All loads and what is
-/// allowed are of the same time; the load of a probe on duty is its average over a whole period.
+/// The steps down that bring the cost to `allowed_ns`: always that of the probe which is the dearest
+/// then, so that none is given up while another costs more. All loads and what is allowed are of the
+/// same time; the load of a probe on duty is its average over a whole period.
 pub(super) fn decide(loads: &[Load], allowed_ns: u64) -> Vec<(u32, Level)> {
     let mut total: u64 = loads.iter().map(Load::cost_ns).sum();
-    let mut order: Vec<&Load> = loads.iter().collect();
-    order.sort_by_key(|load| std::cmp::Reverse(load.cost_ns()));
-    let mut steps = Vec::new();
-    for load in order {
-        let mut level = load.level;
-        let mut cost = load.cost_ns();
-        while total > allowed_ns
-            && let Some(below) = load.below(level)
-        {
-            let cheaper = load.cost_at(below);
-            total -= cost - cheaper.min(cost);
-            (level, cost) = (below, cheaper.min(cost));
-        }
-        if level != load.level {
-            steps.push((load.probe, level));
-        }
-        if total <= allowed_ns {
-            break;
-        }
+    let mut levels: Vec<Level> = loads.iter().map(|load| load.level).collect();
+    let costs = loads.iter().map(Load::cost_ns);
+    let mut dearest: BinaryHeap<(u64, usize)> = costs.zip(0..).collect();
+    while total > allowed_ns
+        && let Some((cost, index)) = dearest.pop()
+    {
+        let Some(below) = loads[index].below(levels[index]) else {
+            continue;
+        };
+        let cheaper = loads[index].cost_at(below).min(cost);
+        total -= cost - cheaper;
+        levels[index] = below;
+        dearest.push((cheaper, index));
     }
+    let steps = loads.iter().zip(levels);
     steps
+        .filter(|(load, level)| load.level != *level)
+        .map(|(load, level)| (load.probe, level))
+        .collect()
 }
 
 #[cfg(test)]
@@ -141,13 +156,21 @@ mod tests {
 
     #[test]
     fn then_it_is_attached_for_a_part_of_the_time_then_not_at_all() {
+        // On duty the second costs 25,000 ns.
         let loads = [load(1, 100), load(2, 1000)];
-        assert_eq!(decide(&loads, 100_000), [(2, Level::Duty)]);
+        assert_eq!(decide(&loads, 105_000), [(2, Level::Duty)]);
+        assert_eq!(decide(&loads, 27_500), [(1, Level::Duty), (2, Level::Duty)]);
+        assert_eq!(decide(&loads, 2_500), [(1, Level::Duty), (2, Level::Off)]);
+        assert_eq!(decide(&loads, 0), [(1, Level::Off), (2, Level::Off)]);
+    }
+
+    #[test]
+    fn nothing_is_given_up_while_another_costs_more() {
+        let loads = [load(1, 900), load(2, 1000)];
         assert_eq!(
-            decide(&loads, 60_000),
-            [(2, Level::Off), (1, Level::Entries)]
+            decide(&loads, 100_000),
+            [(1, Level::Duty), (2, Level::Duty)]
         );
-        assert_eq!(decide(&loads, 0), [(2, Level::Off), (1, Level::Off)]);
     }
 
     #[test]
@@ -158,6 +181,15 @@ mod tests {
             ..load(7, 1000)
         };
         assert_eq!(decide(&[bare], 400_000), [(7, Level::Duty)]);
+    }
+
+    #[test]
+    fn a_hit_costs_more_where_many_processes_are_attached_to() {
+        let mut crowded = load(1, 1000);
+        crowded.crowd(1);
+        assert_eq!(crowded.cost_ns(), 800_000);
+        crowded.crowd(101);
+        assert_eq!(crowded.cost_ns(), 800_000 + 2 * 1000 * 3300);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! What does not belong here: which probes change (`budget`), what is attached to whom (the tracer).
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
@@ -94,12 +95,9 @@ impl Tracer {
         Ok(())
     }
 
-    /// Has the probes be attached as their levels now say, in place of how they were.
-    pub(super) fn move_probes(
-        &mut self,
-        probe: &mut Probe,
-        changed: &[u32],
-    ) -> Result<(), ProbeError> {
+    /// Has the probes be attached as their levels now say, in place of how they were. Where that fails
+    /// they are attached no more: a process has ended, most often.
+    pub(super) fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) {
         let changed: FxHashSet<u32> = changed.iter().copied().collect();
         let objects: FxHashSet<usize> = changed
             .iter()
@@ -116,31 +114,65 @@ impl Tracer {
             let state = &mut self.probes[number as usize];
             state.generation = state.generation.wrapping_add(1);
         }
-        let mut result = Ok(());
         for object in objects {
-            for process in self.targets_of(object) {
+            for process in self.targets_now(object) {
                 let rest: Vec<u32> = old
                     .iter()
                     .filter(|link| link.object == object && link.process == process)
                     .flat_map(|link| link.probes.iter().copied())
                     .filter(|probe| !changed.contains(probe))
                     .collect();
-                if !rest.is_empty() {
-                    result = result.and(self.link(probe, object, process, rest));
-                }
-                for &single in &changed {
-                    if self.probes[single as usize].object == object {
-                        result = result.and(self.link(probe, object, process, vec![single]));
+                let singles = changed.iter().copied();
+                let singles =
+                    singles.filter(|&single| self.probes[single as usize].object == object);
+                let sets: Vec<Vec<u32>> = std::iter::once(rest)
+                    .chain(singles.map(|single| vec![single]))
+                    .collect();
+                for set in sets.into_iter().filter(|set| !set.is_empty()) {
+                    if let Err(error) = self.link(probe, object, process, set) {
+                        self.tell_unlinked(process, &error);
                     }
                 }
             }
         }
         let moved: Vec<u32> = moved.into_iter().collect();
-        self.tell(probe, &moved)?;
-        for link in old {
+        if let Err(error) = self.tell(probe, &moved) {
+            log::warn!("{error}");
+        }
+        probe.release_calls(old.into_iter().map(|link| link.id));
+    }
+
+    /// That a process can't be attached to is news only while it is there.
+    pub(super) fn tell_unlinked(&self, process: Option<Pid>, error: &ProbeError) {
+        let there = |pid: Pid| Path::new(&format!("/proc/{pid}")).exists();
+        match process {
+            Some(pid) if !there(pid) => log::debug!("pid {pid}: {error}"),
+            Some(pid) => log::warn!("process {pid} is not traced as it should be: {error}"),
+            None => log::warn!("{error}"),
+        }
+    }
+
+    /// Has the hits of probes count from now on.
+    pub(super) fn arm(&mut self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
+        for &number in probes {
+            self.probes[number as usize].armed = true;
+        }
+        self.tell(probe, probes)
+    }
+
+    /// Takes everything out of the targets. First all hits stop counting: links go one after the other,
+    /// and exits without their entries say nothing.
+    pub(super) fn detach_all(&mut self, probe: &mut Probe) {
+        for state in &mut self.probes {
+            state.armed = false;
+        }
+        let all: Vec<u32> = (0..self.probes.len() as u32).collect();
+        if let Err(error) = self.tell(probe, &all) {
+            log::warn!("{error}");
+        }
+        for link in self.links.drain(..) {
             probe.detach_calls(link.id);
         }
-        result
     }
 
     /// Tells the kernel side of probes as they are now.
@@ -155,28 +187,13 @@ impl Tracer {
         probe.set_probes(&controls)
     }
 
-    /// To whom an object is attached.
-    fn targets_of(&self, object: usize) -> Vec<Option<Pid>> {
-        if self.shared {
-            return vec![None];
-        }
-        let attached = self.processes.iter();
-        attached
-            .filter(|(_, process)| process.objects.contains(&object))
-            .map(|(&pid, _)| Some(pid))
-            .collect()
-    }
-
-    /// Detaches what is attached to a process that is gone.
-    pub(super) fn detach_process(&mut self, probe: &mut Probe, pid: Pid) {
-        let mut kept = Vec::with_capacity(self.links.len());
-        for link in std::mem::take(&mut self.links) {
-            if link.process == Some(pid) {
-                probe.detach_calls(link.id);
-            } else {
-                kept.push(link);
-            }
-        }
+    /// Detaches what is attached to processes that are gone.
+    pub(super) fn detach_processes(&mut self, probe: &mut Probe, gone: &FxHashSet<Pid>) {
+        let is_gone = |link: &Link| link.process.is_some_and(|pid| gone.contains(&pid));
+        let (ended, kept): (Vec<Link>, Vec<Link>) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition(is_gone);
         self.links = kept;
+        probe.release_calls(ended.into_iter().map(|link| link.id));
     }
 }

@@ -23,7 +23,7 @@ use self::objects::TracedObject;
 use self::state::{Counted, ProbeState};
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawCallCount, RawEvent, RawGap};
-use crate::model::{Cpu, GapReason, Pid, Timestamp};
+use crate::model::{BuildId, Cpu, GapReason, Pid, Timestamp};
 use crate::probe::{self, CallOptions, Probe, now};
 use crate::resolve::objects::{Finder, TargetObject};
 use crate::resolve::{Resolver, Role};
@@ -35,6 +35,10 @@ use crate::trace::safety::ProcessSafety;
 
 /// How often the budget is looked at.
 const BUDGET_NS: u64 = 200_000_000;
+/// What costs more than so many times the budget is seen to at the next tick.
+const URGENT: f64 = 4.0;
+/// No look at the budget is shorter than this: too little happens.
+const URGENT_NS: u64 = 20_000_000;
 /// How often counts are put into the recording.
 const COUNTS_NS: u64 = 1_000_000_000;
 /// Probes beyond those known at the start, for what is mapped later.
@@ -45,6 +49,9 @@ const STEP_NS: u64 = 100_000_000;
 const MANY: usize = 10_000;
 /// From this many sites on, links that take 0.1 s each to remove need to be asked for.
 const MANY_CLASSIC: usize = 300;
+/// Up to so many processes that run already get links of their own, which keep off all others that run
+/// the same files. But each one slows the hits of all the others (see `budget`): more share one link.
+const MAX_OWN_LINKS: usize = 32;
 /// The folder in which measured costs of probes are kept.
 pub const COSTS: &str = "/var/cache/profiler";
 
@@ -103,7 +110,7 @@ pub(super) struct Tracer {
     finder: Finder,
     objects: Vec<TracedObject>,
     /// Files that have been looked at; none: nothing in it is traced.
-    by_file: FxHashMap<(u64, u64), Option<usize>>,
+    by_file: FxHashMap<(u64, u64), KnownFile>,
     probes: Vec<ProbeState>,
     max_probes: u32,
     links: Vec<Link>,
@@ -115,8 +122,10 @@ pub(super) struct Tracer {
     budget_at: Timestamp,
     counts_at: Timestamp,
     counts: FxHashMap<u32, Counted>,
-    /// CPU time of the targets when the budget was last looked at.
-    cpu_ns: u64,
+    /// CPU time of each target when the budget was last looked at.
+    cpu_ns: FxHashMap<Pid, u64>,
+    /// Memory was made executable that is no file's; what that forbids is still to be replanned.
+    code_made: bool,
     stepped_down: FxHashSet<u32>,
     full_told: bool,
     /// No file's path says that it holds what is asked for, so all are looked into.
@@ -127,6 +136,15 @@ pub(super) struct Tracer {
 #[derive(Debug, Default)]
 struct TracedProcess {
     objects: FxHashSet<usize>,
+}
+
+/// A file that has been looked at.
+#[derive(Debug)]
+struct KnownFile {
+    /// Its traced object; none: nothing in it is traced.
+    object: Option<usize>,
+    /// Which file it was: the number of a file is used again once it is deleted and closed.
+    build_id: Option<BuildId>,
 }
 
 /// Something that is to be attached.
@@ -150,7 +168,14 @@ impl Tracer {
         let named = !filter.pids.is_empty() || !filter.tids.is_empty() || command.is_some();
         let narrowed =
             !filter.comms.is_empty() || !filter.uids.is_empty() || !filter.cgroups.is_empty();
-        let shared = request.follow_exact || narrowed || !named;
+        let running = initial_processes(filter, command.map(|(pid, _)| pid));
+        let shared = request.follow_exact || narrowed || !named || running.len() > MAX_OWN_LINKS;
+        if shared && named && !request.follow_exact && !narrowed {
+            log::info!(
+                "{} processes share their probes: others that run the same code are slowed as well",
+                running.len()
+            );
+        }
         let costs = CostTable::load(Path::new(COSTS)).map_or_else(measured_costs, Ok)?;
         let at = now();
         let mut tracer = Tracer {
@@ -173,7 +198,8 @@ impl Tracer {
             budget_at: at,
             counts_at: at,
             counts: FxHashMap::default(),
-            cpu_ns: 0,
+            cpu_ns: FxHashMap::default(),
+            code_made: false,
             stepped_down: FxHashSet::default(),
             full_told: false,
             reads_all: false,
@@ -186,11 +212,13 @@ impl Tracer {
                 .context(|| format!("failed to read {}", program.display()))?;
             targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
         }
-        let command = command.map(|(pid, _)| pid);
-        for pid in tracer.initial_processes(filter, command) {
+        for pid in running {
             match tracer.finder.objects_of(pid) {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+                    if crate::resolve::makes_code(pid) {
+                        tracer.safety.add_anonymous_code();
+                    }
                 }
                 // Of many processes some end meanwhile; of one that was named it is said.
                 Err(error) if filter.pids.contains(&pid) => {
@@ -206,19 +234,6 @@ impl Tracer {
         tracer.max_probes = tracer.probes.len() as u32 + ROOM;
         tracer.max_probes = tracer.max_probes.min(profiler_common::call::MAX_PROBES);
         Ok(tracer)
-    }
-
-    /// The processes that run already. That of the command is still one of ours.
-    fn initial_processes(&self, filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
-        if !filter.pids.is_empty() || !filter.tids.is_empty() {
-            let owners = filter
-                .tids
-                .iter()
-                .filter_map(|&tid| super::scope::owner(tid));
-            let named = filter.pids.iter().copied().chain(owners);
-            return named.filter(|&pid| Some(pid) != command).collect();
-        }
-        crate::resolve::processes()
     }
 
     /// What the kernel side needs to be told before it is loaded.
@@ -255,9 +270,10 @@ impl Tracer {
                 self.attach(probe, object, process)?;
             }
         }
+        self.arm(probe, &all)?;
         let at = now();
         (self.budget_at, self.counts_at) = (at, at);
-        self.cpu_ns = self.target_cpu_ns();
+        self.used_ns();
         Ok(())
     }
 
@@ -320,17 +336,18 @@ impl Tracer {
                 pid, parent_pid, ..
             } if pid != parent_pid => (*pid, Some(*parent_pid)),
             RawBody::Mmap(mmap) => {
-                let path = String::from_utf8_lossy(&mmap.path);
-                if !path.starts_with('/') {
-                    if path.starts_with("//anon") {
-                        self.safety.add_anonymous_code();
-                    }
+                self.code_made |= crate::resolve::is_made_code(&mmap.path);
+                if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
                     return;
                 }
                 (mmap.pid, None)
             }
-            RawBody::Exit { pid, tid } if pid.0 == tid.0 && self.processes.contains_key(pid) => {
-                self.ending.push(*pid);
+            RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
+                // A short-lived child may end before anything was attached to it.
+                let pending = || self.pending.iter().any(|pending| pending.pid == *pid);
+                if self.processes.contains_key(pid) || pending() {
+                    self.ending.push(*pid);
+                }
                 return;
             }
             _ => return,
@@ -352,16 +369,27 @@ impl Tracer {
     /// Lets go of processes that have ended. Their other threads may outlive the main one, whose end
     /// was seen.
     fn forget_ended(&mut self, probe: &mut Probe) {
-        let (kept, ended): (Vec<Pid>, Vec<Pid>) = std::mem::take(&mut self.ending)
-            .into_iter()
-            .partition(|pid| Path::new(&format!("/proc/{pid}")).exists());
-        self.ending = kept;
-        for pid in ended {
-            self.pending.retain(|pending| pending.pid != pid);
-            if self.processes.remove(&pid).is_some() {
-                self.detach_process(probe, pid);
+        let mut ended = FxHashSet::default();
+        self.ending.retain(|&pid| {
+            let lives = Path::new(&format!("/proc/{pid}")).exists();
+            if !lives {
+                ended.insert(pid);
             }
+            lives
+        });
+        if ended.is_empty() {
+            return;
         }
+        self.pending.retain(|pending| !ended.contains(&pending.pid));
+        self.forget(probe, &ended);
+    }
+
+    fn forget(&mut self, probe: &mut Probe, ended: &FxHashSet<Pid>) {
+        for pid in ended {
+            self.processes.remove(pid);
+            self.cpu_ns.remove(pid);
+        }
+        self.detach_processes(probe, ended);
     }
 
     /// One tick: attaches what has come, looks at the budget, tells counts and gaps.
@@ -370,9 +398,12 @@ impl Tracer {
         probe: &mut Probe,
         resolver: &mut Resolver,
         out: &mut Vec<RawEvent>,
-    ) -> Result<(), Failure> {
+    ) {
         let began = now();
         self.forget_ended(probe);
+        if std::mem::take(&mut self.code_made) && self.safety.add_anonymous_code() {
+            self.replan(probe, resolver);
+        }
         while let Some(pending) = self.pending.pop_front() {
             self.follow(&pending, probe, resolver, out);
             if now().since(began) > STEP_NS {
@@ -381,14 +412,13 @@ impl Tracer {
         }
         self.read_counts(probe);
         let at = now();
-        self.turn_duty(probe, at, out)?;
-        if at.since(self.budget_at) >= BUDGET_NS {
-            self.keep_budget(probe, resolver, at, out)?;
+        self.turn_duty(probe, at, out);
+        if at.since(self.budget_at) >= BUDGET_NS || self.is_urgent(at) {
+            self.keep_budget(probe, resolver, at, out);
         }
         if at.since(self.counts_at) >= COUNTS_NS {
             self.tell_counts(at, out);
         }
-        Ok(())
     }
 
     /// Attaches to a new process, or to files that a process has mapped.
@@ -406,6 +436,11 @@ impl Tracer {
         let mut unseen = false;
         match pending.parent {
             Some(parent) => {
+                if self.processes.contains_key(&pending.pid) {
+                    // The id was that of another process before.
+                    self.ending.retain(|&pid| pid != pending.pid);
+                    self.forget(probe, &FxHashSet::from_iter([pending.pid]));
+                }
                 let parent = self.processes.get(&parent);
                 objects.extend(parent.iter().flat_map(|process| process.objects.iter()));
                 self.processes.entry(pending.pid).or_default();
@@ -440,9 +475,9 @@ impl Tracer {
                 result = result.and(self.attach(probe, object, target));
             }
         }
+        result = result.and(self.arm(probe, &new));
         if let Err(error) = result {
-            // A process that ended meanwhile, most often.
-            log::debug!("pid {}: {error}", pending.pid);
+            self.tell_unlinked((!shared).then_some(pending.pid), &error);
         }
         if attached {
             let at = now();
@@ -513,12 +548,7 @@ impl Tracer {
     }
 
     /// Detaches probes on duty whose time is over, attaches those whose time has come.
-    fn turn_duty(
-        &mut self,
-        probe: &mut Probe,
-        at: Timestamp,
-        out: &mut Vec<RawEvent>,
-    ) -> Result<(), Failure> {
+    fn turn_duty(&mut self, probe: &mut Probe, at: Timestamp, out: &mut Vec<RawEvent>) {
         let mut turned = Vec::new();
         for (number, state) in (0..).zip(&mut self.probes) {
             if state.level != Level::Duty {
@@ -545,10 +575,9 @@ impl Tracer {
             turned.push(number);
         }
         if !turned.is_empty() {
-            self.move_probes(probe, &turned)?;
+            self.move_probes(probe, &turned);
             self.changed_now(&turned);
         }
-        Ok(())
     }
 
     /// Compares what tracing costs with what it may cost.
@@ -558,28 +587,18 @@ impl Tracer {
         resolver: &mut Resolver,
         at: Timestamp,
         out: &mut Vec<RawEvent>,
-    ) -> Result<(), Failure> {
-        let elapsed = at.since(std::mem::replace(&mut self.budget_at, at));
-        let cpu_ns = self.target_cpu_ns();
-        let used = cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns));
-        let loads: Vec<_> = (0..)
-            .zip(&self.probes)
-            .map(|(number, state)| state.load(number, self.counted(number), elapsed))
-            .filter(|load| load.cost_ns() > 0)
-            .collect();
-        for (number, state) in (0..).zip(&mut self.probes) {
-            if state.level != Level::Duty {
-                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
-            }
-        }
+    ) {
+        let elapsed = at.since(self.budget_at);
+        let loads = self.loads(elapsed);
+        let used = self.begin_look(at);
         let Some(share) = self.request.budget else {
-            return Ok(());
+            return;
         };
         // A target that is mostly idle may still be slowed by a part of one processor.
         let time_ns = used.max(elapsed);
         let steps = budget::decide(&loads, (time_ns as f64 * share) as u64);
         if steps.is_empty() {
-            return Ok(());
+            return;
         }
         let cost: u64 = loads.iter().map(|load| load.cost_ns()).sum();
         let percent = cost as f64 * 100.0 / time_ns as f64;
@@ -607,12 +626,47 @@ impl Tracer {
             );
             changed.push(number);
         }
-        self.move_probes(probe, &changed)?;
+        self.move_probes(probe, &changed);
         self.changed_now(&changed);
         for number in changed {
             self.announce_probe(number, resolver);
         }
-        Ok(())
+        // What was hit until the probes were moved is no fault of their new levels.
+        self.read_counts(probe);
+        self.begin_look(now());
+    }
+
+    /// What each probe has done since the budget was looked at.
+    fn loads(&self, elapsed: u64) -> Vec<budget::Load> {
+        let crowds = self.crowds();
+        let loads = (0..).zip(&self.probes).map(|(number, state)| {
+            let mut load = state.load(number, self.counted(number), elapsed);
+            load.crowd(crowds[state.object]);
+            load
+        });
+        loads.filter(|load| load.cost_ns() > 0).collect()
+    }
+
+    /// From now on is what the budget looks at next. Says how much processor time the targets have used
+    /// since the last time.
+    fn begin_look(&mut self, at: Timestamp) -> u64 {
+        self.budget_at = at;
+        for (number, state) in (0..).zip(&mut self.probes) {
+            if state.level != Level::Duty {
+                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+            }
+        }
+        self.used_ns()
+    }
+
+    /// Whether tracing costs so much that the next look at the budget would be too late.
+    fn is_urgent(&self, at: Timestamp) -> bool {
+        let elapsed = at.since(self.budget_at);
+        let Some(share) = self.request.budget.filter(|_| elapsed >= URGENT_NS) else {
+            return false;
+        };
+        let cost: u64 = self.loads(elapsed).iter().map(|load| load.cost_ns()).sum();
+        cost as f64 > elapsed as f64 * share * URGENT
     }
 
     /// What was decided holds from now on: until its links had gone, a probe was hit as before.
@@ -648,16 +702,36 @@ impl Tracer {
         out.push(gap(at, state.since, Some(number), None, reason));
     }
 
-    /// CPU time that the targets have used so far; 0 if the whole machine is traced.
-    fn target_cpu_ns(&self) -> u64 {
-        self.processes
-            .keys()
-            .map(|&pid| crate::resolve::cpu_time_ns(pid).unwrap_or(0))
-            .sum()
+    /// CPU time that the targets have used since the last call; 0 if the whole machine is traced. Of
+    /// one that is new nothing counts yet: it may have run long before.
+    fn used_ns(&mut self) -> u64 {
+        let mut used = 0u64;
+        for &pid in self.processes.keys() {
+            let Some(cpu_ns) = crate::resolve::cpu_time_ns(pid) else {
+                continue;
+            };
+            if let Some(before) = self.cpu_ns.insert(pid, cpu_ns) {
+                used = used.saturating_add(cpu_ns.saturating_sub(before));
+            }
+        }
+        used
+    }
+
+    /// How many processes each object is attached to by links of their own.
+    fn crowds(&self) -> Vec<u32> {
+        let mut crowds = vec![0; self.objects.len()];
+        for process in self.processes.values() {
+            for &object in &process.objects {
+                crowds[object] += 1;
+            }
+        }
+        crowds
     }
 
     /// The end: last counts, and the gaps that lasted until now.
     pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
+        // Nothing is hit any more when counts are read, so they are those of what is drained then.
+        self.detach_all(probe);
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);
@@ -677,6 +751,19 @@ impl Tracer {
         }
         summary
     }
+}
+
+/// The processes that run already. That of the command is still one of ours.
+fn initial_processes(filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
+    if !filter.pids.is_empty() || !filter.tids.is_empty() {
+        let owners = filter
+            .tids
+            .iter()
+            .filter_map(|&tid| super::scope::owner(tid));
+        let named = filter.pids.iter().copied().chain(owners);
+        return named.filter(|&pid| Some(pid) != command).collect();
+    }
+    crate::resolve::processes()
 }
 
 fn gap(

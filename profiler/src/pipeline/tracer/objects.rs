@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::state::ProbeState;
-use super::{MANY, Tracer};
+use super::{KnownFile, MANY, Tracer};
 use crate::error::Failure;
 use crate::model::{BuildId, Pid, TracedKind, Value};
 use crate::probe::now;
@@ -36,6 +36,9 @@ pub(super) struct TracedObject {
     /// Signatures of those that have one, by probe.
     values: Vec<Option<Arc<Values>>>,
 }
+
+/// Functions of a file that are named if they can't be traced; the rest is counted.
+const NAMED: usize = 5;
 
 /// Functions that tell of exceptions and of jumps out of functions.
 /// Sources: the Itanium C++ ABI (exception handling), glibc's setjmp.h.
@@ -119,7 +122,7 @@ impl Tracer {
                 Some(object) => self.plan_object(target, object, choice),
                 None => None,
             };
-            self.by_file.insert(target.device_inode, index);
+            self.know(target, index);
             indexes.push(index);
         }
         for (pid, index) in users {
@@ -187,8 +190,11 @@ impl Tracer {
 
     /// The index of a file that a process has mapped; none if nothing in it is traced.
     pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
-        if let Some(&known) = self.by_file.get(&target.device_inode) {
-            return known;
+        // A file with probes is kept open, so its number can't be that of another one.
+        if let Some(known) = self.by_file.get(&target.device_inode)
+            && (known.object.is_some() || known.build_id == target.build_id)
+        {
+            return known.object;
         }
         let object = self.read(target);
         let index = object.and_then(|object| {
@@ -200,8 +206,14 @@ impl Tracer {
             let count = self.objects[index].probes.len();
             log::debug!("pid {pid} has mapped {}: {count} probes", target.path);
         }
-        self.by_file.insert(target.device_inode, index);
+        self.know(target, index);
         index
+    }
+
+    fn know(&mut self, target: &TargetObject, object: Option<usize>) {
+        let build_id = target.build_id.clone();
+        let known = KnownFile { object, build_id };
+        self.by_file.insert(target.device_inode, known);
     }
 
     /// What a file says of the processes that map it.
@@ -227,6 +239,7 @@ impl Tracer {
         choice: &Choice,
     ) -> Option<usize> {
         let mut plans: Vec<(Plan, Role)> = Vec::new();
+        let mut refused = Vec::new();
         let functions = choice
             .functions
             .iter()
@@ -236,14 +249,22 @@ impl Tracer {
         for function in functions.chain(markers) {
             match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
-                Err(refusal) => {
-                    log::warn!(
-                        "{} in {} is not traced: {refusal}",
-                        function.name,
-                        target.path
-                    );
-                }
+                Err(refusal) => refused.push((function, refusal)),
             }
+        }
+        for (function, refusal) in refused.iter().take(NAMED) {
+            log::warn!(
+                "{} in {} is not traced: {refusal}",
+                function.name,
+                target.path
+            );
+        }
+        if refused.len() > NAMED {
+            log::warn!(
+                "nor are {} other functions in {}: 'profiler list functions' says why",
+                refused.len() - NAMED,
+                target.path
+            );
         }
         self.plan_hooks(object, &mut plans);
         let room = self.max_probes.saturating_sub(self.probes.len() as u32) as usize;
@@ -455,9 +476,7 @@ impl Tracer {
             state.replan(plan, &self.costs);
             numbers.push(number);
         }
-        if let Err(error) = self.move_probes(probe, &numbers) {
-            log::warn!("{error}");
-        }
+        self.move_probes(probe, &numbers);
         for number in numbers {
             self.announce_probe(number, resolver);
         }

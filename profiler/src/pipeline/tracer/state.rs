@@ -4,8 +4,8 @@
 //! levels (`budget`).
 
 use profiler_common::call::{
-    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_THROW, EDGE_TURN, EDGE_TURN_IF,
-    PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW, EDGE_TURN,
+    EDGE_TURN_IF, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
 };
 
 use super::budget::{Level, Load};
@@ -30,6 +30,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// Its hits count. Not before all its sites are attached: an exit without its entry says nothing.
+    pub(super) armed: bool,
     /// Of the links whose hits count.
     pub(super) generation: u8,
     /// What a hit of its entry and of its exits costs.
@@ -74,6 +76,7 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            armed: false,
             generation: 0,
             told: Counted::default(),
             budgeted: Counted::default(),
@@ -122,7 +125,7 @@ impl ProbeState {
     /// What the kernel side is told of it.
     pub(super) fn control(&self) -> ProbeControl {
         let mut flags = 0;
-        if !self.is_on() {
+        if !self.armed || !self.is_on() {
             flags |= PROBE_OFF;
         }
         if self.plan.function.language == Language::Go {
@@ -186,7 +189,10 @@ impl ProbeState {
             Exits::None(_) => {}
             Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
             Exits::Instructions(sites) => {
-                out.extend(sites.iter().map(|exit| site(exit.offset, EDGE_EXIT, false)));
+                out.extend(sites.iter().map(|exit| {
+                    let edge = if exit.tail { EDGE_TAIL } else { EDGE_EXIT };
+                    site(exit.offset, edge, false)
+                }));
             }
         }
         out.push(entry);

@@ -13,6 +13,7 @@
 //! calls mean together (`resolve`).
 
 mod calibrate;
+mod closer;
 mod counts;
 mod link;
 mod program;
@@ -28,9 +29,13 @@ use profiler_common::call::{CallCounters, Fetch, MAX_FETCHES, MAX_PROBES, ProbeC
 pub use calibrate::calibrate;
 pub use support::{CallSupport, call_support};
 
-use self::{counts::CountReader, link::Linker};
+use self::{closer::Closer, counts::CountReader, link::Linker};
 use super::{Probe, ProbeError, bpf, hotplug, load};
 use crate::model::Pid;
+
+/// The reader is woken when it has not read so large a part of a ring: early enough that it may come
+/// late, and so that what it reads at a time stays in the processor's caches.
+const WAKE_PART: u64 = 8;
 
 /// How calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +109,15 @@ pub(super) struct Calls {
     links: HashMap<u64, LinkFds>,
     next_link: u64,
     counts: CountReader,
+    closer: Closer,
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.closer
+            .close(self.links.drain().map(|(_, fds)| fds).collect());
+        self.closer.wait();
+    }
 }
 
 /// What the object is told of call tracing before it is loaded.
@@ -130,7 +144,7 @@ impl CallSettings {
         }
         Ok(CallSettings {
             options,
-            wake_bytes: ring_bytes as u64 / 2,
+            wake_bytes: ring_bytes as u64 / WAKE_PART,
             cookies: support.cookies,
         })
     }
@@ -148,6 +162,7 @@ impl Calls {
             links: HashMap::new(),
             next_link: 0,
             counts: CountReader::new(hotplug::possible_cpus()?.len()),
+            closer: Closer::default(),
         })
     }
 }
@@ -182,6 +197,16 @@ impl Probe {
     pub fn detach_calls(&mut self, link: CallLink) {
         if let Some(calls) = &mut self.calls {
             drop(calls.links.remove(&link.0));
+        }
+    }
+
+    /// Detaches places, but does not wait for it: for those whose hits count no longer, because the
+    /// process has ended or the probe is set to another generation.
+    pub fn release_calls(&mut self, links: impl IntoIterator<Item = CallLink>) {
+        if let Some(calls) = &mut self.calls {
+            let links = links.into_iter();
+            let fds = links.filter_map(|link| calls.links.remove(&link.0));
+            calls.closer.close(fds.collect());
         }
     }
 

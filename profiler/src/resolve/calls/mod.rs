@@ -115,6 +115,7 @@ impl Resolver {
             sp: call.sp,
             caller: call.caller,
             uretprobe: traced.returns == crate::model::ReturnMode::Uretprobe,
+            unwatched: probe.unwatched,
         };
         let (values, exception) = (traced.values.clone(), traced.exception);
         let (resumes, role) = (probe.resumes, traced.role);
@@ -158,12 +159,13 @@ impl Resolver {
                 let began = began.unwrap_or(at).min(at);
                 let (depth, self_ns) = self.calls.shadows.pass(&hit, Some(began.0), &mut left);
                 self.left(&place, &mut left, None);
+                // Values are fetched when the record is made, which is at the exit.
                 let exit = Exit {
                     began,
                     self_ns,
                     how: ExitKind::Return,
-                    result: None,
-                    whole: Some(decode(false).unwrap_or_default().into_boxed_slice()),
+                    result: decode(true).and_then(|values| values.into_iter().next()),
+                    whole: Some(Box::default()),
                 };
                 self.push_call(&place, hit.probe, depth, CallEdge::Exit(Box::new(exit)));
             }

@@ -82,6 +82,8 @@ pub(super) struct Probe {
     function: Option<(u32, FunctionId)>,
     /// An exception goes on from here after cleaning up; it is not caught.
     pub(super) resumes: bool,
+    /// Its exits were watched, and are no more.
+    pub(super) unwatched: bool,
 }
 
 /// All registered probes, by index.
@@ -127,11 +129,20 @@ impl Resolver {
             jit: None,
         };
         let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");
+        let before = self.calls.probes.get(probe);
+        let unwatched = traced.returns == ReturnMode::None
+            && before.is_some_and(|before| {
+                before.unwatched || before.traced.returns != ReturnMode::None
+            });
+        if unwatched {
+            self.calls.shadows.unwatch(probe);
+        }
         let registered = Probe {
             traced,
             module,
             function: None,
             resumes,
+            unwatched,
         };
         self.calls.probes.set(probe, registered);
     }

@@ -41,6 +41,8 @@ pub(super) struct Hit {
     pub(super) caller: u64,
     /// Exits of the function are seen by the kernel's return probe.
     pub(super) uretprobe: bool,
+    /// Its exits were given up since: the record is from before.
+    pub(super) unwatched: bool,
 }
 
 /// All shadow stacks.
@@ -263,6 +265,13 @@ impl Shadows {
         }
         ended.retain(|(_, left)| !left.is_empty());
         ended
+    }
+
+    /// Exits of a function are not watched any more.
+    pub(super) fn unwatch(&mut self, probe: u32) {
+        for thread in self.threads.values_mut() {
+            thread.unwatch(probe);
+        }
     }
 
     /// Forgets threads whose end was not seen.

@@ -35,6 +35,8 @@ pub(super) struct Open {
     uretprobe: bool,
     /// Too many returns were pending: its exit will not be seen.
     unreported: bool,
+    /// Exits of its function are not watched any more: whatever leaves it, it may be long over.
+    unwatched: bool,
 }
 
 impl Open {
@@ -105,7 +107,11 @@ impl Around<'_> {
 
     /// Whether it is known why the exit of this call was not seen.
     pub(super) fn explains(&self, open: &Open) -> bool {
-        self.jumped || open.unreported || open.losses != self.losses || self.flight(open).is_some()
+        self.jumped
+            || open.unreported
+            || open.unwatched
+            || open.losses != self.losses
+            || self.flight(open).is_some()
     }
 }
 
@@ -197,8 +203,16 @@ impl Stack {
             losses,
             uretprobe: hit.uretprobe,
             unreported,
+            unwatched: hit.unwatched,
         });
         Some(depth)
+    }
+
+    /// Exits of a function are not watched any more.
+    pub(super) fn unwatch(&mut self, probe: u32) {
+        for open in self.open.iter_mut().filter(|open| open.probe == probe) {
+            open.unwatched = true;
+        }
     }
 
     /// Index of the call that an exit ends: the innermost of this function at this place.
@@ -267,7 +281,8 @@ impl Stack {
             }
         }
         while self.open.len() > first {
-            let how = match self.open.last().and_then(|open| around.flight(open)) {
+            let watched = self.open.last().filter(|open| !open.unwatched);
+            let how = match watched.and_then(|open| around.flight(open)) {
                 Some(flight) if flight.ends => How::Terminated,
                 Some(flight) => How::Exception(flight.kind.clone()),
                 None => How::Inferred,

@@ -33,6 +33,7 @@ impl Case {
             sp,
             caller: std::mem::take(&mut self.caller),
             uretprobe: name.is_ascii_uppercase(),
+            unwatched: false,
         }
     }
 
@@ -147,6 +148,7 @@ fn self_time_is_that_without_calls_inside() {
         sp,
         caller: 0,
         uretprobe: false,
+        unwatched: false,
     };
     let mut left = Vec::new();
     shadows.enter(&hit(100, 'f', 900), &mut left);
@@ -284,6 +286,24 @@ fn exceptions_leave_what_lies_below_their_landing() {
     c.enter('g', 0x8f00);
     c.exit('f', 0x9000);
     c.check("+f0 +g1 ?g1 -f0");
+}
+
+#[test]
+fn a_call_whose_exits_are_given_up_is_not_taken_to_have_thrown() {
+    let mut c = case();
+    c.enter('f', 0x9000);
+    c.enter('g', 0x8f00);
+    let probe = c.hit('g', 0).probe;
+    c.shadows.unwatch(probe);
+    // It returned unseen, and f has thrown long after.
+    c.throw("int", 0x8d00);
+    c.land(0x9080, false);
+    c.check("+f0 +g1 ?g1 !f0 int");
+    // Its exit may still be on the way.
+    c.enter('g', 0x8f00);
+    c.shadows.unwatch(probe);
+    c.exit('g', 0x8f00);
+    c.check("+g0 -g0");
 }
 
 #[test]

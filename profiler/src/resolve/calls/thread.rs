@@ -97,6 +97,13 @@ impl Thread {
         Some(depth)
     }
 
+    /// Exits of a function are not watched any more.
+    pub(super) fn unwatch(&mut self, probe: u32) {
+        for stack in &mut self.stacks {
+            stack.unwatch(probe);
+        }
+    }
+
     /// A function was passed; how many calls enclose it.
     pub(super) fn pass(&mut self, hit: &Hit, losses: u32, out: &mut Vec<Left>) -> u32 {
         self.happens(hit, Same::Kept, losses, out);

@@ -2,11 +2,12 @@
 //!
 //! Scenarios: `cost`, what one traced call adds to a program, by the first instruction of the function
 //! and by tool; `sustained`, how many calls a second reach a capture, and how many are lost; `attach`,
-//! how long it takes until probes are there, and until they are gone. Times are nanoseconds of
-//! CLOCK_MONOTONIC.
+//! how long it takes until probes are there, and until they are gone; `kinds`, which share of the
+//! functions of common libraries is of which kind. Times are nanoseconds of CLOCK_MONOTONIC.
 
 mod attach;
 mod cost;
+mod kinds;
 mod sustained;
 mod tracer;
 
@@ -17,7 +18,7 @@ use super::Bench;
 use tracer::Tracer;
 
 /// Names of the scenarios.
-pub(crate) const SCENARIOS: [&str; 3] = ["cost", "sustained", "attach"];
+pub(crate) const SCENARIOS: [&str; 4] = ["kinds", "cost", "sustained", "attach"];
 
 /// Runs the scenarios that `wanted` says.
 pub(crate) fn run(
@@ -35,6 +36,9 @@ pub(crate) fn run(
             None => tracers.push(tracer),
             Some(why) => eprintln!("without {}: {why}", tracer.name()),
         }
+    }
+    if wanted("kinds") && tools.iter().any(|name| name == "profiler") {
+        kinds::run(bench)?;
     }
     if wanted("cost") {
         cost::run(bench, rounds, &tracers)?;
