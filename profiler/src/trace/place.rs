@@ -212,7 +212,7 @@ impl<'a> Placer<'a> {
     }
 
     /// Instructions behind `base` that every call comes to, with everything as it was at the entry;
-    /// if they `must` be found, but for memory that is not on the stack.
+    /// if they `must` be found, but for memory at a fixed place.
     fn reachable_unchanged(
         &self,
         function: &Function,
@@ -386,8 +386,8 @@ fn decode(address: u64, bytes: &[u8]) -> Option<Instruction> {
     Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
-/// Whether behind this instruction arguments, stack and memory (unless only the stack `must`) are what
-/// they were before, and the next one follows at once.
+/// Whether behind this instruction arguments, stack and memory are what they were before (if it `must`
+/// be passed, but for memory at a fixed place), and the next one follows at once.
 fn keeps_everything(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
@@ -419,11 +419,9 @@ fn keeps_everything(
             .any(|used| writes(used.access()) && carries_arguments(used.register(), go))
 }
 
-/// Whether memory is not on the stack, as far as can be seen.
+/// Whether memory is at a fixed place: neither on the stack, nor what an argument points to.
 fn is_elsewhere(memory: &UsedMemory) -> bool {
-    let on_stack = |register: Register| matches!(register.full_register(), RSP | RBP);
-    use Register::{RBP, RSP};
-    !on_stack(memory.base()) && !on_stack(memory.index())
+    matches!(memory.base(), Register::None | Register::RIP) && memory.index() == Register::None
 }
 
 /// Registers in which a caller hands over what is read of a call: arguments of C, C++ and Rust; or

@@ -62,6 +62,8 @@ impl Load {
         let waiting = processes.saturating_sub(1).saturating_mul(CROWD_NS);
         self.entry_ns = self.entry_ns.saturating_add(waiting);
         self.exit_ns = self.exit_ns.saturating_add(waiting);
+        // The jump and the entry.
+        self.turn_ns = self.turn_ns.saturating_add(waiting.saturating_mul(2));
     }
 
     /// What it cost the target.

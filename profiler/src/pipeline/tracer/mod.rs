@@ -39,6 +39,8 @@ const BUDGET_NS: u64 = 200_000_000;
 const URGENT: f64 = 4.0;
 /// No look at the budget is shorter than this: too little happens.
 const URGENT_NS: u64 = 20_000_000;
+/// Part of its time that a target is thought to have left at the least, however much tracing takes.
+const MIN_LEFT: f64 = 0.05;
 /// How often counts are put into the recording.
 const COUNTS_NS: u64 = 1_000_000_000;
 /// Probes beyond those known at the start, for what is mapped later.
@@ -596,11 +598,17 @@ impl Tracer {
         };
         // A target that is mostly idle may still be slowed by a part of one processor.
         let time_ns = used.max(elapsed);
-        let steps = budget::decide(&loads, (time_ns as f64 * share) as u64);
+        let cost: u64 = loads.iter().map(|load| load.cost_ns()).sum();
+        // What has cost half of the target's time will be called twice as often once it is relieved.
+        let left = (1.0 - cost as f64 / time_ns as f64).clamp(MIN_LEFT, 1.0);
+        let mut allowed = time_ns as f64 * share;
+        if cost as f64 > allowed {
+            allowed *= left;
+        }
+        let steps = budget::decide(&loads, allowed as u64);
         if steps.is_empty() {
             return;
         }
-        let cost: u64 = loads.iter().map(|load| load.cost_ns()).sum();
         let percent = cost as f64 * 100.0 / time_ns as f64;
         let mut changed = Vec::new();
         for (number, level) in steps {
