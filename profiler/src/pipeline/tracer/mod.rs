@@ -22,7 +22,7 @@ use self::links::Link;
 use self::objects::TracedObject;
 use self::state::{Counted, ProbeState};
 use crate::error::{Context, Failure};
-use crate::model::raw::{RawBody, RawCallCount, RawEvent, RawGap};
+use crate::model::raw::{FileIdentity, RawBody, RawCallCount, RawEvent, RawGap};
 use crate::model::{BuildId, Cpu, GapReason, Pid, Timestamp};
 use crate::probe::{self, CallOptions, Probe, now};
 use crate::resolve::objects::{Finder, TargetObject};
@@ -47,6 +47,10 @@ const COUNTS_NS: u64 = 1_000_000_000;
 const ROOM: u32 = 4096;
 /// Time that one step may spend on attaching to new processes and files.
 const STEP_NS: u64 = 100_000_000;
+/// Most files of one process that are remembered until it is looked at.
+const MAX_PATHS: usize = 256;
+/// Most mapped files that are remembered.
+const MAX_SEEN: usize = 1 << 16;
 /// From this many functions on, a person is asked first.
 const MANY: usize = 10_000;
 /// From this many sites on, links that take 0.1 s each to remove need to be asked for.
@@ -118,6 +122,8 @@ pub(super) struct Tracer {
     links: Vec<Link>,
     processes: FxHashMap<Pid, TracedProcess>,
     pending: VecDeque<Pending>,
+    /// Mapped files, and whether anything of them is traced.
+    seen: FxHashMap<SeenFile, bool>,
     /// Processes whose main thread has ended.
     ending: Vec<Pid>,
     refused: FxHashSet<u32>,
@@ -157,7 +163,12 @@ struct Pending {
     since: Timestamp,
     /// A fork: the files of its parent.
     parent: Option<Pid>,
+    /// Files that it has mapped, as it sees them.
+    paths: Vec<Box<str>>,
 }
+
+/// A mapped file as the kernel tells of it.
+type SeenFile = (FileIdentity, Box<[u8]>);
 
 impl Tracer {
     /// Chooses functions in what runs, or in what the command will run, and plans their probes.
@@ -195,6 +206,7 @@ impl Tracer {
             links: Vec::new(),
             processes: FxHashMap::default(),
             pending: VecDeque::new(),
+            seen: FxHashMap::default(),
             ending: Vec::new(),
             refused: FxHashSet::default(),
             budget_at: at,
@@ -342,7 +354,29 @@ impl Tracer {
                 if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
                     return;
                 }
-                (mmap.pid, None)
+                let file = (mmap.file.clone(), mmap.path.clone());
+                match self.seen.get(&file) {
+                    // Nothing in it is traced, or it is attached for all already.
+                    Some(traced) if !traced || self.shared => return,
+                    _ => {}
+                }
+                let path = String::from_utf8_lossy(&mmap.path).into();
+                let mut pending = self.pending.iter_mut();
+                if let Some(pending) =
+                    pending.find(|pending| pending.pid == mmap.pid && pending.parent.is_none())
+                {
+                    if pending.paths.len() < MAX_PATHS {
+                        pending.paths.push(path);
+                    }
+                    return;
+                }
+                self.pending.push_back(Pending {
+                    pid: mmap.pid,
+                    since: event.at,
+                    parent: None,
+                    paths: vec![path],
+                });
+                return;
             }
             RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
                 // A short-lived child may end before anything was attached to it.
@@ -364,6 +398,7 @@ impl Tracer {
                 pid,
                 since: event.at,
                 parent,
+                paths: Vec::new(),
             });
         }
     }
@@ -451,7 +486,9 @@ impl Tracer {
             None => match self.finder.objects_of(pending.pid) {
                 Ok(found) => {
                     for object in found {
-                        objects.extend(self.object(&object, Some(pending.pid)));
+                        let index = self.object(&object, Some(pending.pid));
+                        self.note_seen(&object, index.is_some());
+                        objects.extend(index);
                         if self.switching.contains(&object.device_inode) {
                             self.switchers.push(pending.pid);
                         }
@@ -459,7 +496,13 @@ impl Tracer {
                 }
                 Err(error) => {
                     log::debug!("pid {}: {error}", pending.pid);
-                    unseen = true;
+                    let selection = &self.request.selection;
+                    let mut paths = pending.paths.iter();
+                    unseen = paths.any(|path| selection.may_cover(path, true));
+                    if self.shared && unseen {
+                        // Others will run these files.
+                        objects.extend(self.objects_by_path(&pending.paths));
+                    }
                 }
             },
         }
@@ -494,6 +537,27 @@ impl Tracer {
         if was_safe && !self.safety.verdict().uretprobe {
             self.replan(probe, resolver);
         }
+    }
+
+    /// What is traced of files that a process had mapped which is gone, by their paths on this machine.
+    fn objects_by_path(&mut self, paths: &[Box<str>]) -> Vec<usize> {
+        let mut objects = Vec::new();
+        for path in paths {
+            match self.finder.object_at(Path::new(&**path), None) {
+                Ok(object) => objects.extend(self.object(&object, None)),
+                Err(error) => log::debug!("{error}"),
+            }
+        }
+        objects
+    }
+
+    /// Remembers whether anything of a mapped file is traced, so that it need not be looked at again.
+    fn note_seen(&mut self, object: &TargetObject, traced: bool) {
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.clear();
+        }
+        let path = object.path.as_bytes().into();
+        self.seen.insert((object.identity.clone(), path), traced);
     }
 
     /// Pairing needs to know whose threads have stacks of their own making.
