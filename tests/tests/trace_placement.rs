@@ -102,7 +102,8 @@ fn is_return(text: &str) -> bool {
 /// followed by the next one.
 fn changes_nothing(text: &str) -> bool {
     let (mnemonic, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    if mnemonic == "endbr64" || mnemonic.starts_with("nop") {
+    if mnemonic == "endbr64" || mnemonic.starts_with("nop") || mnemonic == "lock" {
+        // What is locked changes memory for all to see; the kernel allows no probe on it.
         return true;
     }
     if mnemonic.starts_with("cmp")
@@ -113,7 +114,7 @@ fn changes_nothing(text: &str) -> bool {
         return true;
     }
     let stays = [
-        "mov", "lea", "xor", "add", "sub", "and", "or", "pxor", "shr", "set", "bts",
+        "mov", "lea", "xor", "add", "sub", "and", "or", "pxor", "shr", "sar", "set", "bts", "bswap",
     ];
     if !stays.iter().any(|known| mnemonic.starts_with(known)) {
         return false;

@@ -417,7 +417,7 @@ impl Tracer {
         if ended.is_empty() {
             return;
         }
-        self.pending.retain(|pending| !ended.contains(&pending.pid));
+        // What was to be attached to them is still looked at: it is a gap.
         self.forget(probe, &ended);
     }
 
@@ -536,6 +536,10 @@ impl Tracer {
         }
         if was_safe && !self.safety.verdict().uretprobe {
             self.replan(probe, resolver);
+        }
+        // Its end may have been seen before.
+        if !shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
+            self.ending.push(pending.pid);
         }
     }
 
