@@ -150,6 +150,18 @@ impl Tracer {
         chosen: usize,
         widest: Option<(usize, String)>,
     ) -> Result<(), Failure> {
+        // An object that is there won't come to have more functions.
+        let final_one = |complaint: &&Complaint| match complaint {
+            Complaint::UnknownObject { .. } => false,
+            Complaint::NoFunction { objects, .. } => !objects.is_empty(),
+            _ => true,
+        };
+        if chosen == 0
+            && complaints.iter().all(|complaint| final_one(&complaint))
+            && let Some(first) = complaints.first()
+        {
+            return Err(Failure::failed(first.to_string()));
+        }
         for complaint in complaints {
             log::warn!("{complaint}");
         }
