@@ -719,6 +719,9 @@ fn limits_leave_calls_out_whole() {
     assert_eq!(of(&calls, RawEdge::Enter), of(&calls, RawEdge::Exit));
 }
 
+/// Threads that call a function while its probe moves.
+const MOVERS: u64 = 2;
+
 #[test]
 fn a_probe_that_moves_between_links_counts_each_call_once() {
     if !privileged("a_probe_that_moves_between_links_counts_each_call_once") {
@@ -745,8 +748,15 @@ fn a_probe_that_moves_between_links_counts_each_call_once() {
     let called: u64 = workload.answer().parse().unwrap();
     probe.drain(&mut events);
     let count = counts(&mut probe)[&2];
-    assert_eq!((count.entries, count.exits), (called, 0));
-    assert_eq!(calls(&events).count() as u64 + count.lost, called);
+    // A hit that is under way at the very moment of a turn may have been seen by neither link; by
+    // both, never.
+    assert!(
+        (called - 10 * MOVERS..=called).contains(&count.entries),
+        "{} of {called}",
+        count.entries
+    );
+    assert_eq!(count.exits, 0);
+    assert_eq!(calls(&events).count() as u64 + count.lost, count.entries);
 }
 
 #[test]
@@ -946,9 +956,15 @@ fn a_full_ring_counts_what_it_loses() {
     let sent = calls(&out).count() as u64;
     assert_eq!(sent + count.lost, 20_000);
     // Each processor's next record tells of the loss, once.
-    workload.run("leaf 100 2");
     let mut after = Vec::new();
-    probe.drain(&mut after);
+    // It takes a thread on a processor that has lost some.
+    for _ in 0..100 {
+        workload.run("leaf 100 2");
+        probe.drain(&mut after);
+        if calls(&after).any(|call| call.after_loss) {
+            break;
+        }
+    }
     let told = calls(&after).filter(|call| call.after_loss).count();
     assert!((1..=2).contains(&told), "{told}");
     assert_eq!(calls(&out).filter(|call| call.after_loss).count(), 0);

@@ -244,7 +244,11 @@ impl TopTable {
     fn head(&self, rows: &Rows) -> String {
         let mut text = match self.any_calls {
             true => {
-                let calls: u64 = rows.calls.iter().map(|(_, calls)| ended(calls)).sum();
+                let calls: u64 = rows
+                    .calls
+                    .iter()
+                    .map(|(_, calls)| ended(calls))
+                    .fold(0, u64::saturating_add);
                 let functions = rows.calls.len() as u64;
                 format!(
                     "{} calls/s of {}",

@@ -3,7 +3,7 @@
 //! A link holds many sites of one file for one target and can only be removed as a whole. So a probe
 //! that changes is moved: new links are attached beside the old ones under a new generation, which the
 //! kernel side ignores until it is told that the generation has turned; then the old links go. Nothing
-//! is lost and nothing counted twice in between.
+//! is counted twice in between; a hit under way on another processor at that moment can be missed.
 //!
 //! What does not belong here: which probes change (`budget`), what is attached to whom (the tracer).
 

@@ -775,7 +775,10 @@ impl Tracer {
             Level::Duty => GapReason::DutyCycle,
             Level::Off => GapReason::Detached,
         };
-        out.push(gap(at, state.since, Some(number), None, reason));
+        // It may have begun since this tick did.
+        if at > state.since {
+            out.push(gap(at, state.since, Some(number), None, reason));
+        }
     }
 
     /// CPU time that the targets have used since the last call; 0 if the whole machine is traced. Of

@@ -32,7 +32,8 @@ pub(super) fn build(
     };
     let functions = builder.functions()?;
     let losses = &collected.losses;
-    let sum = |of: fn(&CallRow) -> u64| functions.iter().map(of).sum();
+    // Counts are read from a file, and may be anything.
+    let sum = |of: fn(&CallRow) -> u64| functions.iter().map(of).fold(0, u64::saturating_add);
     let summary = CallSummary {
         functions: functions.len() as u64,
         calls: sum(|row| row.calls),
@@ -305,7 +306,10 @@ impl Builder<'_> {
                 (Reverse((time(nodes, index), node.calls)), name(node))
             });
         }
-        let whole: u64 = children[ROOT].iter().map(|&index| time(nodes, index)).sum();
+        let whole: u64 = children[ROOT]
+            .iter()
+            .map(|&index| time(nodes, index))
+            .fold(0, u64::saturating_add);
         let is_small = |index: usize| {
             let percent = self.options.min_percent;
             let of_calls = share_of(calls_below[index], calls_below[ROOT]);
@@ -336,7 +340,10 @@ impl Builder<'_> {
                 self_ns: node.self_ns,
                 folded: node.folded,
                 omitted: omitted.len() as u64,
-                omitted_ns: omitted.iter().map(|&child| time(nodes, child)).sum(),
+                omitted_ns: omitted
+                    .iter()
+                    .map(|&child| time(nodes, child))
+                    .fold(0, u64::saturating_add),
             });
             let shown = shown.iter().rev();
             pending.extend(shown.map(|&child| (child, Some(id), depth + 1)));
@@ -466,7 +473,7 @@ fn time(nodes: &[Context], index: usize) -> u64 {
         Some(_) => nodes[index].total_ns,
         None => {
             let below = nodes.iter().filter(|node| node.parent == Some(index));
-            below.map(|node| node.total_ns).sum()
+            below.map(|node| node.total_ns).fold(0, u64::saturating_add)
         }
     }
 }

@@ -195,7 +195,7 @@ impl<'a> Writer<'a> {
 
     /// What the marks mean.
     fn notes(&mut self, rows: &[CallRow], common: &str) -> io::Result<()> {
-        let sum = |of: fn(&CallRow) -> u64| rows.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&CallRow) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
         let mut notes: Vec<(&str, String)> = Vec::new();
         let estimated = sum(|row| u64::from(row.calls_estimated.is_some()));
         if estimated > 0 {
