@@ -688,7 +688,7 @@ fn rust_and_go_are_recognised() {
     let source = folder.path("main.go");
     std::fs::write(&source, "package main\n\ntype T struct{ n int }\n\n//go:noinline\nfunc (t *T) Add(n int) int { return t.n + n }\n\nfunc main() { println((&T{1}).Add(2)) }\n").unwrap();
     let out = folder.path("go");
-    let go = std::env::var("GO").unwrap_or_else(|_| "go".into());
+    let go = std::env::var("PROFILER_GO").unwrap_or_else(|_| "go".into());
     let run = Command::new(&go)
         .args(["build", "-o", &out, &source])
         .env("GOFLAGS", "-mod=mod")
@@ -696,7 +696,7 @@ fn rust_and_go_are_recognised() {
     match run {
         Ok(run) if run.status.success() => {}
         _ => {
-            skip(test, "no Go; name one by GO=/path/to/go");
+            skip(test, "no Go; name one by PROFILER_GO=/path/to/go");
             return;
         }
     }
