@@ -214,8 +214,10 @@ fn samples_beside_calls() -> Outcome {
         }
         let (whole, all) = share(&recording);
         assert!(whole > 50, "{whole} of {all} with --returns {returns}");
+        // Some hundred samples: four times their standard deviation.
+        let noise = 4.0 * (0.25 / all as f64).sqrt().min(0.025);
         assert!(
-            whole as f64 / all as f64 > untraced - 0.03,
+            whole as f64 / all as f64 > untraced - noise,
             "{whole} of {all} chains are whole with --returns {returns}, {untraced} without tracing"
         );
     }
