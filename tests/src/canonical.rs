@@ -266,6 +266,7 @@ fn trace(b: &mut Builder, frames: [FrameId; 4], main: ThreadId, worker: ThreadId
             },
             returns,
             cost_ns,
+            line: 0,
             parameters: parameters.collect(),
             result: result.map(|kind| b.string(kind)),
         };
@@ -468,6 +469,7 @@ impl Builder {
             began: Timestamp(began),
             self_ns,
             how,
+            line: 0,
             result,
             whole: None,
         };

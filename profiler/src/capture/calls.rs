@@ -234,6 +234,7 @@ impl Contexts {
                     began: Timestamp(began),
                     self_ns: context.exit(function, depth, duration, known),
                     how: ExitKind::Return,
+                    line: 0,
                     result: None,
                     whole: None,
                 };

@@ -316,6 +316,7 @@ fn traced(fields: &mut Fields<'_>) -> Result<Traced, Bad> {
         entry_offset,
         returns,
         cost_ns,
+        line: 0,
         parameters: parameters.into(),
         result: fields.optional()?,
     })

@@ -48,6 +48,7 @@ mod tests {
                 entry_offset: 0,
                 returns: ReturnMode::None,
                 cost_ns: 0,
+                line: 0,
                 parameters: [Parameter { name, kind: None }].into(),
                 result: None,
             },

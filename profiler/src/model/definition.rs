@@ -269,6 +269,8 @@ pub struct Traced {
     pub returns: ReturnMode,
     /// What one call costs the target, as predicted when the probes were placed.
     pub cost_ns: u32,
+    /// Line of source of its first instruction; 0: not known.
+    pub line: u32,
     /// Its parameters, in the order of the values of [`super::CallEdge::Enter`].
     pub parameters: Box<[Parameter]>,
     /// Type of its result.

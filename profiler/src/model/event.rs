@@ -105,6 +105,8 @@ pub struct Exit {
     pub self_ns: u64,
     /// How it was left.
     pub how: ExitKind,
+    /// Line of source that it was left from; 0: not known.
+    pub line: u32,
     /// What it returned, if that was asked for and it returned.
     pub result: Option<Value>,
     /// Without an [`CallEdge::Enter`] of its own, because only calls of a least duration are recorded:

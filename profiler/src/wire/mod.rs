@@ -3,4 +3,5 @@
 //! Input: values of a format's own terms; output: its bytes. What does not belong here: sockets,
 //! files, and the event model (the mapping onto it is in [`export`](crate::export)).
 
+pub mod bytefrog;
 pub mod go_trace;

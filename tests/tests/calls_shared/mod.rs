@@ -112,6 +112,7 @@ impl Builder {
                 TracedKind::Function => 600,
                 TracedKind::Marker => 350,
             },
+            line: 0,
             parameters,
             result: Some(result),
         };
@@ -193,6 +194,7 @@ impl Builder {
             began: Timestamp(began),
             self_ns,
             how,
+            line: 0,
             result: None,
             whole: None,
         };
@@ -222,6 +224,7 @@ impl Builder {
             began: Timestamp(at),
             self_ns: total_ns,
             how: known.how.unwrap_or(ExitKind::Return),
+            line: 0,
             result: known.result,
             whole: None,
         };

@@ -164,6 +164,7 @@ impl Resolver {
                     began,
                     self_ns,
                     how: ExitKind::Return,
+                    line: 0,
                     result: decode(true).and_then(|values| values.into_iter().next()),
                     whole: Some(Box::default()),
                 };
@@ -322,6 +323,7 @@ impl Resolver {
                 began: Timestamp(call.began),
                 self_ns: call.self_ns,
                 how,
+                line: 0,
                 result: if more == 0 { result.take() } else { None },
                 whole: None,
             };

@@ -1,0 +1,1 @@
+//! Messages of a Bytefrog agent -> batches of definitions and calls.

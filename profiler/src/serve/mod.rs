@@ -1,0 +1,7 @@
+//! Live peers: a recording that goes on -> sockets, and what comes back from there.
+//!
+//! What does not belong here: byte layouts (`wire`), files of other tools (`export`, `import`), what
+//! is recorded (`pipeline`).
+
+pub mod bytefrog;
+pub mod hq;
