@@ -9,7 +9,7 @@ use crate::capture::{CreateOptions, Limit};
 use crate::error::{Context, Failure};
 use crate::export::{self, ExportOptions};
 use crate::model::Unit;
-use crate::pipeline::{self, Finished, Request, marks};
+use crate::pipeline::{self, Finished, Request, Watch, marks};
 use crate::probe::AttachedSource;
 use crate::view::quantity;
 
@@ -103,13 +103,16 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
     let trace = args.trace.request()?;
     let (capture, exports) = outputs(&args)?;
     Ok(Request {
-        probe: args.sources.probe(&args.target, common)?,
-        resolve: args.names.options(),
-        trace,
+        watch: Watch {
+            probe: args.sources.probe(&args.target, common)?,
+            resolve: args.names.options(),
+            trace,
+            target: args.target.describe(),
+            user: args.target.user()?,
+            command: args.target.take_command(),
+            delay: args.delay,
+        },
         screen: None,
-        target: args.target.describe(),
-        user: args.target.user()?,
-        command: args.target.take_command(),
         capture,
         create: CreateOptions {
             overwrite: args.force,
@@ -119,7 +122,6 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
         },
         exports,
         duration: args.duration,
-        delay: args.delay,
         quiet: common.quiet,
     })
 }

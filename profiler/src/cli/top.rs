@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::capture::CreateOptions;
 use crate::error::Failure;
-use crate::pipeline::{self, Request, ScreenOptions};
+use crate::pipeline::{self, Request, ScreenOptions, Watch};
 use crate::view::report::CallSort;
 use crate::view::top::TopOptions;
 
@@ -54,9 +54,15 @@ pub(super) struct TopArgs {
 /// Shows the table until it is asked to end; returns the exit status.
 pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
     let request = Request {
-        probe: args.sources.probe(&args.target, common)?,
-        resolve: args.names.options(),
-        trace: args.trace.request()?,
+        watch: Watch {
+            probe: args.sources.probe(&args.target, common)?,
+            resolve: args.names.options(),
+            trace: args.trace.request()?,
+            target: args.target.describe(),
+            user: args.target.user()?,
+            command: args.target.take_command(),
+            delay: Duration::ZERO,
+        },
         screen: Some(ScreenOptions {
             table: TopOptions {
                 window_ns: args.window.as_nanos() as u64,
@@ -67,14 +73,10 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
             frames: args.frames,
             batch: args.batch,
         }),
-        target: args.target.describe(),
-        user: args.target.user()?,
-        command: args.target.take_command(),
         capture: None,
         create: CreateOptions::default(),
         exports: Vec::new(),
         duration: args.duration,
-        delay: Duration::ZERO,
         quiet: true,
     };
     pipeline::run(request).map(|finished| finished.status)

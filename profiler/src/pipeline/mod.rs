@@ -5,10 +5,13 @@
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
 pub mod marks;
+mod outlive;
 mod output;
 mod outputs;
+mod prepare;
 mod record;
 mod scope;
+mod session;
 mod signals;
 mod targets;
 mod tracer;
@@ -16,5 +19,6 @@ mod writer;
 
 pub use output::ScreenOptions;
 pub use outputs::{Export, export, export_difference, open_export};
+pub use prepare::Watch;
 pub use record::{Finished, Request, run};
 pub use tracer::{COSTS, TraceRequest, TraceSummary};

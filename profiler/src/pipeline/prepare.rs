@@ -1,0 +1,83 @@
+//! What a session watches, made ready before anything is attached: targets are there, the command is
+//! created but does not run, functions are chosen.
+//!
+//! [`Watch`] -> [`Prepared`], which leaves nothing behind when it is dropped. All that is wrong with
+//! what was asked for shows here. What does not belong here: anything in the kernel (`session`).
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::{Context, Failure};
+use crate::probe::ProbeOptions;
+use crate::resolve::ResolveOptions;
+use crate::target::command::StoppedCommand;
+use crate::target::user::User;
+
+use super::targets::{Target, open_targets};
+use super::tracer::{TraceRequest, Tracer};
+
+/// Whom to watch, and what of them.
+pub struct Watch {
+    /// The probes.
+    pub probe: ProbeOptions,
+    /// The resolver; its session and sources are filled in when the probes are attached.
+    pub resolve: ResolveOptions,
+    /// Functions to trace.
+    pub trace: Option<TraceRequest>,
+    /// What is watched, in words.
+    pub target: String,
+    /// A command to run.
+    pub command: Option<Vec<OsString>>,
+    /// Who runs it; none: who we are.
+    pub user: Option<User>,
+    /// Samples and calls before this time are left out.
+    pub delay: Duration,
+}
+
+/// See the module.
+pub(super) struct Prepared {
+    pub(super) watch: Watch,
+    /// The processes and threads that were named.
+    pub(super) targets: Vec<Target>,
+    pub(super) command: Option<StoppedCommand>,
+    pub(super) tracer: Option<Tracer>,
+}
+
+impl Prepared {
+    /// Makes all ready. The filter of the probes names the command's process from now on.
+    pub(super) fn new(mut watch: Watch) -> Result<Prepared, Failure> {
+        let targets = open_targets(&watch.probe.filter)?;
+        let command = match &watch.command {
+            Some(command) => {
+                let stopped = StoppedCommand::create(command, watch.user.as_ref())
+                    .context(|| format!("failed to start {}", command[0].display()))?;
+                watch.probe.filter.pids.push(stopped.pid());
+                Some(stopped)
+            }
+            None => None,
+        };
+        let mut prepared = Prepared {
+            watch,
+            targets,
+            command,
+            tracer: None,
+        };
+        prepared.choose()?;
+        Ok(prepared)
+    }
+
+    /// Chooses what is traced in what runs now.
+    fn choose(&mut self) -> Result<(), Failure> {
+        let Some(trace) = &self.watch.trace else {
+            return Ok(());
+        };
+        let words = self.watch.command.iter().flatten();
+        let program = words.map(Path::new).next();
+        let running = self.command.as_ref().map(StoppedCommand::pid).zip(program);
+        let tracer = Tracer::prepare(trace.clone(), &self.watch.probe.filter, running)?;
+        self.watch.probe.calls = Some(tracer.call_options(self.watch.probe.buffer_bytes));
+        self.tracer = Some(tracer);
+        Ok(())
+    }
+}

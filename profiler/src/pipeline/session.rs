@@ -1,0 +1,497 @@
+//! A session of the kernel's probes: what drains them, orders and resolves what they saw, follows the
+//! targets and the command, and notes losses, markers and the time.
+//!
+//! [`Prepared`] -> batches, which whoever drives the session takes with [`Session::batches`] after
+//! each release; where they go is not known here. Clock: CLOCK_MONOTONIC, but for how often things
+//! are done.
+//!
+//! What does not belong here: consumers of batches, and when a session ends (`record`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::error::{Context, Failure};
+use crate::model::raw::{RawBody, RawEvent};
+use crate::model::{self, Batch, Cpu, Event, LostReason, Timestamp};
+use crate::order::Order;
+use crate::probe::{AttachedSource, Probe, now, set_own_nice};
+use crate::resolve::{ResolveCounters, Resolver, SourceOptions};
+use crate::target::command::{RunningCommand, StoppedCommand};
+
+use super::marks::Marks;
+use super::prepare::Prepared;
+use super::scope::Scope;
+use super::targets::Target;
+use super::tracer::{TraceSummary, Tracer};
+
+/// How often what is due is passed on.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often losses are asked for, processors looked at and the wall clock read.
+const SLOW_TICK: Duration = Duration::from_secs(1);
+/// How often the wall clock is put into the recording.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
+/// Events held back to be ordered; more are passed on unordered rather than kept.
+const MAX_PENDING: usize = 1 << 20;
+/// So many calls at a time are passed on at once: memory that was just written is read faster.
+const MANY_CALLS: u64 = 4096;
+/// Nice value of the thread that empties the kernel's buffers. It takes little time, but what it
+/// leaves there too long is lost, on a busy machine most of all.
+const NICE: i32 = -10;
+
+/// See the module.
+pub(super) struct Session {
+    probe: Option<Probe>,
+    wake: AsyncFd<OwnedFd>,
+    tick: Interval,
+    resolver: Resolver,
+    order: Order,
+    scope: Scope,
+    /// The same for what has not been ordered yet. It may miss a child whose fork comes out of a
+    /// buffer that was drained a moment too early; then its files are opened only when they are
+    /// needed, and nothing is left out.
+    early_scope: Scope,
+    tracer: Option<Tracer>,
+    marks: Option<Marks>,
+    stopped: Option<StoppedCommand>,
+    command: Option<RunningCommand>,
+    /// What the command is called.
+    program: String,
+    /// The processes and threads that were named.
+    targets: Vec<Target>,
+    delay: Duration,
+    started: Instant,
+    /// Samples and calls before this are not wanted.
+    from: Timestamp,
+    slow_tick: Instant,
+    clock_tick: Option<Instant>,
+    raw: Vec<RawEvent>,
+    /// Empty between two uses, kept for its memory.
+    due: Vec<RawEvent>,
+    batches: Vec<Batch>,
+    samples: u64,
+    calls: u64,
+    lost: u64,
+    sources: Vec<AttachedSource>,
+    kernel_bytes: u64,
+}
+
+/// What a session is to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// The kernel's buffers.
+    Buffers,
+    /// Everything: some time has passed.
+    Tick,
+}
+
+/// What was watched is gone.
+#[derive(Debug)]
+pub(super) enum Gone {
+    /// The command has ended.
+    Command(ExitStatus),
+    /// All processes and threads that were named have.
+    Targets,
+}
+
+impl Session {
+    /// Attaches everything. The command, if there is one, still waits for [`Session::begin`].
+    pub(super) fn attach(prepared: Prepared) -> Result<Session, Failure> {
+        let Prepared {
+            watch,
+            targets,
+            command,
+            mut tracer,
+        } = prepared;
+        let scope = Scope::new(&watch.probe.filter);
+        let mut probe = Probe::attach(watch.probe)?;
+        let sources = probe.sources().to_vec();
+        let kernel_bytes = probe.memory_bytes();
+        let at = now();
+        let mut resolve = watch.resolve;
+        resolve.session = model::Session {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            target: watch.target,
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+            started: Timestamp(at.0 + watch.delay.as_nanos() as u64),
+            ..machine()
+        };
+        resolve.sources = sources.iter().map(source).collect();
+        let mut resolver = Resolver::new(resolve)?;
+        match scope.pids() {
+            Some(pids) => resolver.snapshot_of(&pids, at),
+            None => resolver.snapshot(at),
+        }
+        if let Some(tracer) = &mut tracer {
+            tracer.attach_all(&mut probe, &mut resolver)?;
+        }
+        let marks = Marks::listen()
+            .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
+            .ok();
+        let program = watch.command.iter().flatten().next();
+        let started = Instant::now();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Session {
+            wake: wake_fd(&probe)?,
+            tick,
+            probe: Some(probe),
+            resolver,
+            order: Order::new(MAX_PENDING),
+            early_scope: scope.clone(),
+            scope,
+            tracer,
+            marks,
+            stopped: command,
+            command: None,
+            program: program.map_or(String::new(), |word| word.display().to_string()),
+            targets,
+            delay: watch.delay,
+            started,
+            from: at,
+            slow_tick: started,
+            clock_tick: None,
+            raw: Vec::new(),
+            due: Vec::new(),
+            batches: Vec::new(),
+            samples: 0,
+            calls: 0,
+            lost: 0,
+            sources,
+            kernel_bytes,
+        })
+    }
+
+    /// Lets the command run; time counts from now on.
+    pub(super) fn begin(&mut self) -> Result<(), Failure> {
+        if let Some(stopped) = self.stopped.take() {
+            let running = stopped.run();
+            self.command = Some(running.map_err(|error| exec_failure(&self.program, &error))?);
+        }
+        self.started = Instant::now();
+        // What came while we got ready counts, unless the beginning is not wanted at all.
+        if !self.delay.is_zero() {
+            self.from = Timestamp(now().0 + self.delay.as_nanos() as u64);
+        }
+        Ok(())
+    }
+
+    /// Waits for something to see to. May be dropped while it waits.
+    pub(super) async fn due(&mut self) -> Due {
+        tokio::select! {
+            ready = self.wake.ready(Interest::READABLE) => {
+                if let Ok(mut ready) = ready {
+                    ready.clear_ready();
+                }
+                Due::Buffers
+            }
+            _ = self.tick.tick() => Due::Tick,
+        }
+    }
+
+    /// Sees to what is due. What happened until the time that is returned is to be released, if any.
+    pub(super) fn take_in(&mut self, due: Due) -> Option<Timestamp> {
+        let until = now();
+        match due {
+            Due::Buffers => {
+                // A process may be gone in a moment: look at once.
+                let before = self.calls;
+                self.drain();
+                (self.calls - before >= MANY_CALLS).then_some(until)
+            }
+            Due::Tick => {
+                self.extras(until);
+                self.drain();
+                self.trace();
+                Some(until)
+            }
+        }
+    }
+
+    /// Ids start anew with the next batch.
+    pub(super) fn begin_epoch(&mut self) {
+        self.resolver.begin_epoch();
+    }
+
+    /// Takes the list of a batch that is done with, for another one.
+    pub(super) fn reuse(&mut self, spare: Vec<Event>) {
+        self.resolver.reuse(spare);
+    }
+
+    /// Makes batches of what happened until a time that [`Session::take_in`] gave.
+    pub(super) fn release(&mut self, until: Timestamp) {
+        let mut due = std::mem::take(&mut self.due);
+        self.order.release(until, &mut due);
+        self.resolve(due);
+    }
+
+    /// Makes batches of all that was taken in.
+    pub(super) fn release_all(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        self.order.finish(&mut due);
+        self.resolve(due);
+    }
+
+    fn resolve(&mut self, mut due: Vec<RawEvent>) {
+        self.scope.retain(&mut due);
+        self.resolver.resolve(&mut due, &mut self.batches);
+        self.resolver.poll_symbols(&mut self.batches);
+        due.clear();
+        self.due = due;
+    }
+
+    /// The batches that were made since the last call.
+    pub(super) fn batches(&mut self) -> Vec<Batch> {
+        let batches = std::mem::take(&mut self.batches);
+        for event in batches.iter().flat_map(|batch| &batch.events) {
+            if let Event::Lost(lost) = event
+                // Calls that had begun before they were traced are no loss.
+                && lost.reason != LostReason::Unmatched
+            {
+                self.lost += lost.count;
+            }
+        }
+        batches
+    }
+
+    /// What has ended of what is watched, if that is all of it.
+    pub(super) fn gone(&mut self) -> Result<Option<Gone>, Failure> {
+        if let Some(command) = &mut self.command
+            && let Some(status) = command
+                .try_wait()
+                .context(|| "failed to wait for the command")?
+        {
+            return Ok(Some(Gone::Command(status)));
+        }
+        let gone = !self.targets.is_empty() && self.targets.iter().all(Target::has_ended);
+        Ok(gone.then_some(Gone::Targets))
+    }
+
+    /// The command, once it runs.
+    pub(super) fn command(&mut self) -> Option<&mut RunningCommand> {
+        self.command.as_mut()
+    }
+
+    /// Passes a signal on to the command.
+    pub(super) fn signal(&mut self, signal: Signal) -> Result<(), Failure> {
+        match &mut self.command {
+            Some(command) => command
+                .signal(signal)
+                .context(|| "failed to pass a signal to the command"),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes everything out of the kernel, and in what was left there: it is to be released.
+    pub(super) fn detach(&mut self) -> Option<TraceSummary> {
+        let at = now();
+        self.read_clock();
+        let mut trace = None;
+        if let Some(probe) = &mut self.probe {
+            probe.losses(at, &mut self.raw);
+            if let Some(tracer) = &mut self.tracer {
+                trace = Some(tracer.finish(probe, &mut self.raw));
+            }
+        }
+        self.drain();
+        // Nothing is left behind in the kernel while consumers are waited for.
+        self.probe = None;
+        trace
+    }
+
+    /// Waits for names; they come as batches. `left` is told how many are still looked for.
+    pub(super) fn await_names(&mut self, deadline: Duration, left: &mut impl FnMut(usize)) {
+        self.resolver.finish(deadline, left, &mut self.batches);
+    }
+
+    /// What is left of a session that was detached: the command, if it runs on.
+    pub(super) fn into_command(self) -> Option<RunningCommand> {
+        self.command
+    }
+
+    /// How long it has gone on since it began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Samples taken in.
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Calls taken in: entries and exits.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Events that batches said were lost.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The sources, as really used.
+    pub(super) fn sources(&self) -> &[AttachedSource] {
+        &self.sources
+    }
+
+    /// Kernel memory of maps and buffers.
+    pub(super) fn kernel_bytes(&self) -> u64 {
+        self.kernel_bytes
+    }
+
+    /// What the resolver says.
+    pub(super) fn counters(&self) -> ResolveCounters {
+        self.resolver.counters()
+    }
+
+    /// Takes what is in the kernel's buffers and opens files that may soon be gone.
+    fn drain(&mut self) {
+        let Some(probe) = &mut self.probe else { return };
+        probe.drain(&mut self.raw);
+        let (from, mut samples, mut calls) = (self.from, 0, 0);
+        self.raw.retain(|event| match event.body {
+            RawBody::Sample(_) | RawBody::Call(_) if event.at < from => false,
+            RawBody::Sample(_) => {
+                samples += 1;
+                true
+            }
+            RawBody::Call(_) => {
+                calls += 1;
+                true
+            }
+            _ => true,
+        });
+        self.samples += samples;
+        self.calls += calls;
+        // Of these there are few. Forks come before what the child does, whatever buffer they came in.
+        let hits = |event: &&RawEvent| matches!(event.body, RawBody::Sample(_) | RawBody::Call(_));
+        let mut changes: Vec<&RawEvent> = self.raw.iter().filter(|event| !hits(event)).collect();
+        changes.sort_by_key(|event| event.at);
+        for event in changes {
+            if self.early_scope.admits(event) {
+                self.resolver.notice(event);
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.notice(event);
+                }
+            }
+        }
+        self.order.push(&mut self.raw);
+    }
+
+    /// Attaches probes to what is new, keeps their budget.
+    fn trace(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
+            tracer.step(probe, &mut self.resolver, &mut self.raw);
+        }
+    }
+
+    /// What does not come by itself: losses, markers, the wall clock, processors.
+    fn extras(&mut self, at: Timestamp) {
+        while let Some(text) = self.marks.as_ref().and_then(Marks::next) {
+            self.raw.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::Mark(text),
+            });
+        }
+        let now = Instant::now();
+        if self
+            .clock_tick
+            .is_none_or(|last| now - last >= CLOCK_INTERVAL)
+        {
+            self.clock_tick = Some(now);
+            self.read_clock();
+        }
+        if now - self.slow_tick < SLOW_TICK {
+            return;
+        }
+        self.slow_tick = now;
+        if let Some(probe) = &mut self.probe {
+            probe.losses(at, &mut self.raw);
+            if let Err(error) = probe.update_cpus() {
+                log::warn!("a processor that came online is not recorded: {error}");
+            }
+        }
+    }
+
+    fn read_clock(&mut self) {
+        let wall = clock_gettime(ClockId::Realtime);
+        let realtime_ns = wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64;
+        let body = RawBody::Clock { realtime_ns };
+        self.raw.push(RawEvent {
+            at: now(),
+            cpu: Cpu(0),
+            body,
+        });
+    }
+}
+
+/// While it lives, this thread goes before others.
+pub(super) struct Hurry(io::Result<i32>);
+
+impl Hurry {
+    pub(super) fn begin() -> Hurry {
+        let before = set_own_nice(NICE);
+        Hurry(before.inspect_err(|error| log::debug!("the priority stays as it is: {error}")))
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        if let Ok(before) = self.0
+            && let Err(error) = set_own_nice(before)
+        {
+            log::debug!("the priority is not set back: {error}");
+        }
+    }
+}
+
+/// A descriptor of our own for the event loop, which wants to own what it polls.
+#[allow(unsafe_code)]
+fn wake_fd(probe: &Probe) -> Result<AsyncFd<OwnedFd>, Failure> {
+    let what = || "failed to poll the kernel's buffers";
+    let fd = probe.wake_fd().try_clone_to_owned().context(what)?;
+    // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.context(what)
+}
+
+/// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
+fn exec_failure(program: &str, error: &io::Error) -> Failure {
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    };
+    Failure {
+        status,
+        ..Failure::because(format!("failed to run {program}"), error)
+    }
+}
+
+fn source(attached: &AttachedSource) -> SourceOptions {
+    SourceOptions {
+        name: attached.name.clone(),
+        unit: attached.unit,
+        frequency_hz: attached.frequency_hz,
+        period: attached.period,
+    }
+}
+
+fn machine() -> model::Session {
+    let uname = rustix::system::uname();
+    model::Session {
+        host: uname.nodename().to_string_lossy().into_owned(),
+        kernel: uname.release().to_string_lossy().into_owned(),
+        arch: uname.machine().to_string_lossy().into_owned(),
+        cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
+        ..model::Session::default()
+    }
+}
