@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::capture::{self, Reader, TimeRange};
 use crate::error::{Context, Failure};
 use crate::export::{self, Count, ExportOptions, Format};
-use crate::model::{Sink, Tables};
+use crate::model::{Event, Sink, Tables};
+
+/// Formats that show samples and nothing else.
+const OF_SAMPLES: [&str; 2] = ["folded", "svg"];
 
 /// A file to be written in a format.
 pub struct Export {
@@ -196,14 +199,18 @@ pub fn export(
     let tables = reader.load_tables()?;
     let mut files = Vec::new();
     let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
+    let mut of_samples = Vec::new();
     for Export {
         format,
         options,
         output,
         file,
-        ..
+        path,
     } in exports
     {
+        if OF_SAMPLES.contains(&format.name) {
+            of_samples.push(path.map_or("the output".to_owned(), |p| p.display().to_string()));
+        }
         sinks.push(export::open(
             format,
             options,
@@ -211,7 +218,8 @@ pub fn export(
         ));
         files.extend(file);
     }
-    let mut borrowed: Vec<&mut dyn Sink> = Vec::new();
+    let mut samples = Samples::default();
+    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples];
     for sink in &mut sinks {
         borrowed.push(sink.as_mut());
     }
@@ -219,5 +227,74 @@ pub fn export(
     for damage in reader.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
+    if let Some(complaint) = samples.complaint(&of_samples) {
+        log::warn!("{complaint}");
+    }
     keep(files)
+}
+
+/// What a recording has.
+#[derive(Clone, Copy, Default)]
+struct Samples {
+    seen: bool,
+    calls: bool,
+}
+
+impl Samples {
+    /// That outputs which show samples have nothing to show.
+    fn complaint(self, of_samples: &[String]) -> Option<String> {
+        if self.seen || of_samples.is_empty() {
+            return None;
+        }
+        let are = if of_samples.len() > 1 { "are" } else { "is" };
+        let instead = match self.calls {
+            true => "; 'profiler report --calls' shows the traced calls",
+            false => "",
+        };
+        let outputs = of_samples.join(", ");
+        Some(format!(
+            "there are no samples, so {outputs} {are} empty{instead}"
+        ))
+    }
+}
+
+impl Sink for Samples {
+    fn event(&mut self, event: &Event, _: &Tables) -> io::Result<()> {
+        self.seen |= matches!(event, Event::Sample(_));
+        self.calls |= matches!(event, Event::Call(_));
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_that_show_nothing_are_named() {
+        for name in OF_SAMPLES {
+            assert!(export::by_name(name).is_ok(), "{name}");
+        }
+        let [none, calls] = [false, true].map(|calls| Samples { seen: false, calls });
+        let seen = Samples {
+            seen: true,
+            calls: true,
+        };
+        let [a, b] = ["a.svg", "b.folded"].map(str::to_owned);
+        assert_eq!(seen.complaint(std::slice::from_ref(&a)), None);
+        assert_eq!(calls.complaint(&[]), None);
+        assert_eq!(
+            none.complaint(std::slice::from_ref(&a)).unwrap(),
+            "there are no samples, so a.svg is empty"
+        );
+        assert_eq!(
+            calls.complaint(&[a, b]).unwrap(),
+            "there are no samples, so a.svg, b.folded are empty; 'profiler report --calls' shows the \
+             traced calls"
+        );
+    }
 }
