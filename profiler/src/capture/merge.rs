@@ -15,7 +15,7 @@ use crate::model::*;
 use super::announce::Announcer;
 use super::error::{CaptureError, Damage};
 use super::reader::{Reader, TimeRange};
-use super::replay::Replay;
+use super::replay::Events;
 use super::writer::{CreateOptions, Totals, Writer};
 
 /// Two captures of one host are of one boot if wall and monotonic time differ by the same, but
@@ -129,24 +129,6 @@ fn align(readers: &mut [Reader]) -> Result<(), CaptureError> {
     Ok(())
 }
 
-/// One input under way.
-struct Input {
-    reader: Reader,
-    replay: Replay,
-    events: std::vec::IntoIter<Event>,
-}
-
-impl Input {
-    fn next(&mut self, tables: &Tables) -> Result<Option<Event>, CaptureError> {
-        if let Some(event) = self.events.next() {
-            return Ok(Some(event));
-        }
-        let more = self.replay.next(&mut self.reader, tables)?;
-        self.events = more.unwrap_or_default().to_vec().into_iter();
-        Ok(self.events.next())
-    }
-}
-
 fn copy(
     readers: Vec<Reader>,
     tables: &Tables,
@@ -159,13 +141,8 @@ fn copy(
     // The next event of each input, and whose it is; the earlier input first within an instant.
     let mut heads: Vec<Option<Event>> = Vec::new();
     let mut queue = BinaryHeap::new();
-    for (index, mut reader) in readers.into_iter().enumerate() {
-        let replay = reader.start_replay(TimeRange::ALL)?;
-        let mut input = Input {
-            reader,
-            replay,
-            events: Vec::new().into_iter(),
-        };
+    for (index, reader) in readers.into_iter().enumerate() {
+        let mut input = Events::new(reader, TimeRange::ALL)?;
         let head = input.next(tables)?;
         queue.extend(head.as_ref().map(|event| Reverse((event.at(), index))));
         heads.push(head);
@@ -187,8 +164,8 @@ fn copy(
     writer.write(&announcer.take())?;
     let totals = writer.finish()?;
     let damage = inputs.iter().flat_map(|input| {
-        let path = input.reader.path();
-        let damage = input.reader.damage().iter();
+        let path = input.reader().path();
+        let damage = input.reader().damage().iter();
         damage.map(|damage| (path.to_owned(), damage.clone()))
     });
     Ok(Merged {

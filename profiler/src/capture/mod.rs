@@ -11,6 +11,7 @@
 //! What does not belong here: what events mean (model), and how they are shown (view, export).
 
 mod announce;
+mod batches;
 mod block;
 mod calls;
 mod decode;
@@ -32,6 +33,7 @@ mod value;
 mod walk;
 mod writer;
 
+pub use batches::Batches;
 pub use error::{CaptureError, Damage};
 pub use limit::Limit;
 pub use merge::{Merged, merge, rewrite};

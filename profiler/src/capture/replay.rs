@@ -47,6 +47,39 @@ pub(super) struct Replay {
     pub(super) stats: ReplayStats,
 }
 
+/// The events of a capture, one at a time.
+#[derive(Debug)]
+pub(super) struct Events {
+    reader: Reader,
+    replay: Replay,
+    portion: std::vec::IntoIter<Event>,
+}
+
+impl Events {
+    pub(super) fn new(mut reader: Reader, range: TimeRange) -> Result<Events, CaptureError> {
+        let replay = reader.start_replay(range)?;
+        Ok(Events {
+            reader,
+            replay,
+            portion: Vec::new().into_iter(),
+        })
+    }
+
+    /// The next event; none at the end.
+    pub(super) fn next(&mut self, tables: &Tables) -> Result<Option<Event>, CaptureError> {
+        if let Some(event) = self.portion.next() {
+            return Ok(Some(event));
+        }
+        let more = self.replay.next(&mut self.reader, tables)?;
+        self.portion = more.unwrap_or_default().to_vec().into_iter();
+        Ok(self.portion.next())
+    }
+
+    pub(super) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+}
+
 impl Replay {
     pub(super) fn new(range: TimeRange) -> Self {
         Replay {
