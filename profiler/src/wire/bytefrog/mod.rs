@@ -12,11 +12,13 @@ use std::borrow::Cow;
 
 mod agent;
 mod configuration;
+mod filter;
 mod hq;
 pub mod text;
 
 pub use agent::{AgentMessage, Channel};
-pub use configuration::Configuration;
+pub use configuration::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, ConfigurationError};
+pub use filter::Filter;
 pub use hq::HqMessage;
 
 /// The version of the protocol that is spoken here.
