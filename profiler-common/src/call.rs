@@ -12,6 +12,9 @@
 /// Most traced functions of one session; ids of probes are below this.
 pub const MAX_PROBES: u32 = 1 << 17;
 
+/// Most exit sites of one function that are told apart; those beyond have no number.
+pub const MAX_SITES: u8 = 63;
+
 /// Most values that are fetched at one entry or exit.
 pub const MAX_FETCHES: usize = 8;
 
@@ -32,8 +35,8 @@ pub struct CallHead {
     pub tgid: u32,
     /// Thread id (the kernel's pid), in the initial namespace.
     pub tid: u32,
-    /// Probe in the lower 24 bits (an index given at attach time), edge (`EDGE_*`) in the next 4,
-    /// flags (`CALL_*`) in the upper 4.
+    /// Probe (an index given at attach time) and site in the lower 24 bits, as in the cookie
+    /// ([`Cookie::place`]); edge (`EDGE_*`) in the next 4, flags (`CALL_*`) in the upper 4.
     pub what: u32,
     /// Which of the process's stacks: 0 for the thread's own, else a goroutine (bits 4 to 35 of its
     /// address, never 0).
@@ -224,7 +227,8 @@ pub const COOKIE_PLACE: u64 = 0x5a5a_a5a5_5aff_ffa5;
 ///
 /// | bits | what |
 /// |---|---|
-/// | 0-23 | probe |
+/// | 0-17 | probe |
+/// | 18-23 | site |
 /// | 24-30 | edge |
 /// | 31 | behind a return |
 /// | 32-39 | generation |
@@ -233,6 +237,8 @@ pub const COOKIE_PLACE: u64 = 0x5a5a_a5a5_5aff_ffa5;
 pub struct Cookie {
     /// Index of the probe, below [`MAX_PROBES`].
     pub probe: u32,
+    /// Which of the function's exit sites it is, 1 to [`MAX_SITES`]; 0: no exit, or not known.
+    pub site: u8,
     /// An `EDGE_*`.
     pub edge: u32,
     /// Hits count only while the probe is set to the same one.
@@ -249,10 +255,14 @@ pub struct Cookie {
 /// The kernel gives no process ids above this (`PID_MAX_LIMIT`).
 pub const MAX_PID: u32 = 1 << 22;
 
+/// Bits of a cookie, and of [`CallHead::what`], that say the probe.
+const PROBE_BITS: u32 = 18;
+
 impl Cookie {
     /// As a number.
     pub const fn to_bits(self) -> u64 {
         self.probe as u64
+            | (self.site as u64) << PROBE_BITS
             | (self.edge as u64) << 24
             | (self.behind_return as u64) << 31
             | (self.generation as u64) << 32
@@ -263,12 +273,19 @@ impl Cookie {
     #[inline(always)]
     pub const fn from_bits(bits: u64) -> Cookie {
         Cookie {
-            probe: bits as u32 & 0xff_ffff,
+            probe: bits as u32 & ((1 << PROBE_BITS) - 1),
+            site: (bits >> PROBE_BITS) as u8 & MAX_SITES,
             edge: (bits >> 24) as u32 & 0x7f,
             generation: (bits >> 32) as u8,
             behind_return: bits >> 31 & 1 != 0,
             tgid: (bits >> 40) as u32,
         }
+    }
+
+    /// The bits that say probe and site, as a record carries them.
+    #[inline(always)]
+    pub const fn place(bits: u64) -> u32 {
+        bits as u32 & 0xff_ffff
     }
 }
 
@@ -278,7 +295,8 @@ const _: () = assert!(size_of::<Fetch>() == 24);
 const _: () = assert!(size_of::<ProbeControl>() == 8);
 const _: () = assert!(size_of::<CallCounters>() == 40);
 const _: () = assert!(size_of::<CallCpu>() == 24);
-const _: () = assert!(MAX_PROBES <= 1 << 24);
+const _: () = assert!(MAX_PROBES <= 1 << PROBE_BITS);
+const _: () = assert!(MAX_SITES as u32 == (1 << (24 - PROBE_BITS)) - 1);
 const _: () = assert!(Cookie::from_bits(COOKIE_PLACE).probe >= MAX_PROBES);
 const _: () = assert!(MAX_PID <= 1 << 24);
 
@@ -291,6 +309,7 @@ mod tests {
         for cookie in [
             Cookie {
                 probe: MAX_PROBES - 1,
+                site: MAX_SITES,
                 edge: EDGE_TURN,
                 generation: 255,
                 behind_return: true,
@@ -298,6 +317,7 @@ mod tests {
             },
             Cookie {
                 probe: 0,
+                site: 1,
                 edge: EDGE_ENTER,
                 generation: 0,
                 behind_return: false,
@@ -305,6 +325,9 @@ mod tests {
             },
         ] {
             assert_eq!(Cookie::from_bits(cookie.to_bits()), cookie);
+            // A record says the same of its place, whatever else it says.
+            let place = Cookie::from_bits(Cookie::place(cookie.to_bits()).into());
+            assert_eq!((place.probe, place.site), (cookie.probe, cookie.site));
         }
     }
 }

@@ -83,7 +83,8 @@ struct WordRecord {
 /// A probe was hit.
 #[inline(always)]
 pub fn on_hit(ctx: *mut c_void) -> u32 {
-    let cookie = Cookie::from_bits(cookie(ctx));
+    let bits = cookie(ctx);
+    let cookie = Cookie::from_bits(bits);
     let Cookie {
         probe, mut edge, ..
     } = cookie;
@@ -142,7 +143,7 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
             sp,
             tgid,
             tid,
-            what: probe | edge << 24,
+            what: Cookie::place(bits) | edge << 24,
             stack: 0,
         },
         probe,

@@ -51,6 +51,7 @@ pub const ALL: &[&str] = &[
     "jit.c",
     "map_file.c",
     "migrate.c",
+    "pause.c",
     "plugin.c",
     "short_lived.c",
     "threads.c",

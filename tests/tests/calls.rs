@@ -27,8 +27,8 @@ use profiler::{
 };
 use profiler_common::call::{
     CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_TAIL, FETCH_COUNTED, FETCH_MEMORY,
-    FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, PROBE_FETCHES, PROBE_OFF,
-    ProbeControl, REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI,
+    FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, MAX_SITES, PROBE_FETCHES,
+    PROBE_OFF, ProbeControl, REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI,
     REGISTER_RSP,
 };
 
@@ -283,6 +283,7 @@ impl Workload {
         CallSite {
             offset: self.labels[label].1,
             probe,
+            site: 0,
             edge,
             generation: 1,
             return_probe: false,
@@ -430,6 +431,7 @@ fn nesting_is_seen_by_where_return_addresses_lie() {
         let sites = [
             workload.site("nest", 0, EDGE_ENTER),
             CallSite {
+                site: MAX_SITES,
                 return_probe: at_return,
                 ..workload.site(exit, 0, EDGE_EXIT)
             },
@@ -443,6 +445,9 @@ fn nesting_is_seen_by_where_return_addresses_lie() {
         let edges: Vec<RawEdge> = calls.iter().map(|call| call.edge).collect();
         assert_eq!(edges[..10], [RawEdge::Enter; 10]);
         assert_eq!(edges[10..], [RawEdge::Exit; 10]);
+        // The number of the exit's site comes along.
+        assert!(calls[..10].iter().all(|call| call.site == 0));
+        assert!(calls[10..].iter().all(|call| call.site == MAX_SITES));
         let places: Vec<u64> = calls.iter().map(|call| call.sp).collect();
         assert!(places[..10].is_sorted_by(|outer, inner| outer > inner));
         let left: Vec<u64> = places[10..].iter().rev().copied().collect();
@@ -854,6 +859,7 @@ fn tracer() {
     let site = |edge, return_probe| CallSite {
         offset: offset.parse().unwrap(),
         probe: 0,
+        site: 0,
         edge,
         generation: 1,
         return_probe,
@@ -1029,6 +1035,7 @@ fn timing_of_hits() {
     let site = |label: &str, edge, return_probe| CallSite {
         offset: places[label],
         probe: 0,
+        site: 0,
         edge,
         generation: 1,
         return_probe,
@@ -1124,6 +1131,7 @@ fn timing_of_links() {
                 .map(|index| CallSite {
                     offset: index as u64 * 16,
                     probe: index as u32,
+                    site: 0,
                     edge: EDGE_HIT,
                     generation: 1,
                     return_probe: false,

@@ -49,6 +49,7 @@ impl Simulation {
             pid: Pid(NOBODY),
             tid: Tid(NOBODY + self.cpu),
             probe,
+            site: 0,
             edge,
             after_loss: false,
             stack: 0,

@@ -168,6 +168,7 @@ fn site(offset: u64, probe: u32, edge: u32) -> CallSite {
     CallSite {
         offset,
         probe,
+        site: 0,
         edge,
         generation: 1,
         return_probe: false,

@@ -127,6 +127,7 @@ impl Case {
             pid: Pid(PID),
             tid: Tid(PID),
             probe,
+            site: 0,
             edge,
             after_loss: false,
             stack: 0,

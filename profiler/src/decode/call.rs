@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use profiler_common::call::{
-    CALL_AFTER_LOSS, CALL_HAS_CALLER, CallHead, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP,
+    CALL_AFTER_LOSS, CALL_HAS_CALLER, CallHead, Cookie, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP,
     EDGE_LAND, EDGE_THROW, EDGE_WHOLE, ITEM_OK, ItemHead,
 };
 
@@ -63,10 +63,12 @@ fn head(reader: &mut Reader<'_>) -> Option<(Timestamp, u32, RawCall)> {
     let tid = Tid(fields.u32()?);
     let what = fields.u32()?;
     let stack = fields.u32()?;
+    let place = Cookie::from_bits(Cookie::place(what.into()).into());
     let call = RawCall {
         pid,
         tid,
-        probe: what & 0xff_ffff,
+        probe: place.probe,
+        site: place.site,
         edge: RawEdge::Hit,
         after_loss: what >> 28 & CALL_AFTER_LOSS != 0,
         stack,
@@ -129,7 +131,7 @@ mod tests {
         let mut bytes = Vec::new();
         bytes.extend(1000_u64.to_ne_bytes());
         bytes.extend(0x7fff_0000_1000_u64.to_ne_bytes());
-        for value in [10, 11, 77 | edge << 24 | flags << 28, 5_u32] {
+        for value in [10, 11, 77 | 9 << 18 | edge << 24 | flags << 28, 5_u32] {
             bytes.extend(value.to_ne_bytes());
         }
         assert_eq!(bytes.len(), size_of::<CallHead>());
@@ -162,6 +164,7 @@ mod tests {
             pid: Pid(10),
             tid: Tid(11),
             probe: 77,
+            site: 9,
             edge: RawEdge::Exit,
             after_loss: true,
             stack: 5,

@@ -134,6 +134,8 @@ pub struct RawCall {
     pub tid: Tid,
     /// Index of the probe.
     pub probe: u32,
+    /// Which of the function's exit sites it was, 1 to 63; 0: none, or not known.
+    pub site: u8,
     /// What it was.
     pub edge: RawEdge,
     /// Records of this processor were lost before this one.

@@ -250,6 +250,7 @@ mod tests {
             pid: Pid(1),
             tid: Tid(1),
             probe: 0,
+            site: 0,
             edge,
             after_loss: false,
             stack: 0,

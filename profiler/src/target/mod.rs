@@ -3,6 +3,7 @@
 //! What does not belong here: how the kernel filters (`probe`), flags (`cli`).
 
 pub mod command;
+pub mod pause;
 pub mod user;
 
 use std::path::PathBuf;

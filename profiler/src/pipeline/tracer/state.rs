@@ -159,6 +159,7 @@ impl ProbeState {
         let site = |offset, edge, return_probe| CallSite {
             offset,
             probe,
+            site: 0,
             edge,
             generation: self.generation,
             return_probe,

@@ -82,6 +82,7 @@ fn site(offset: u64, edge: u32) -> CallSite {
     CallSite {
         offset,
         probe: 0,
+        site: 0,
         edge,
         generation: 1,
         return_probe: false,

@@ -187,6 +187,7 @@ impl Attachment<'_> {
     fn cookie(&self, site: &CallSite) -> u64 {
         let cookie = Cookie {
             probe: site.probe,
+            site: site.site,
             edge: site.edge,
             generation: site.generation,
             behind_return: site.return_probe,

@@ -83,6 +83,9 @@ pub struct CallSite {
     pub offset: u64,
     /// Whose place it is.
     pub probe: u32,
+    /// Which of the function's exit sites it is, 1 to [`profiler_common::call::MAX_SITES`]; 0: none,
+    /// or one that is not told apart.
+    pub site: u8,
     /// What a hit means: an `EDGE_*` of [`profiler_common::call`].
     pub edge: u32,
     /// Hits count only while the probe is set to the same generation.
