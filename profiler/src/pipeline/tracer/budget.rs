@@ -98,11 +98,16 @@ impl Load {
     }
 }
 
+/// What all of them cost the target.
+pub(super) fn cost_ns(loads: &[Load]) -> u64 {
+    loads.iter().map(Load::cost_ns).fold(0, u64::saturating_add)
+}
+
 /// The steps down that bring the cost to `allowed_ns`: always that of the probe which is the dearest
 /// then, so that none is given up while another costs more. All loads and what is allowed are of the
 /// same time; the load of a probe on duty is its average over a whole period.
 pub(super) fn decide(loads: &[Load], allowed_ns: u64) -> Vec<(u32, Level)> {
-    let mut total: u64 = loads.iter().map(Load::cost_ns).sum();
+    let mut total = cost_ns(loads);
     let mut levels: Vec<Level> = loads.iter().map(|load| load.level).collect();
     let costs = loads.iter().map(Load::cost_ns);
     let mut dearest: BinaryHeap<(u64, usize)> = costs.zip(0..).collect();
@@ -113,7 +118,7 @@ pub(super) fn decide(loads: &[Load], allowed_ns: u64) -> Vec<(u32, Level)> {
             continue;
         };
         let cheaper = loads[index].cost_at(below).min(cost);
-        total -= cost - cheaper;
+        total = total.saturating_sub(cost - cheaper);
         levels[index] = below;
         dearest.push((cheaper, index));
     }

@@ -88,16 +88,8 @@ impl Tracer {
             if self.switching.contains(&read[index].0.device_inode) {
                 self.switchers.push(pid);
             }
-            if let Some(object) = indexes[index] {
-                let key = if self.shared { Pid(0) } else { pid };
-                self.processes
-                    .entry(key)
-                    .or_default()
-                    .objects
-                    .insert(object);
-            } else if !self.shared {
-                self.processes.entry(pid).or_default();
-            }
+            let objects = self.processes.entry(self.process(pid)).or_default();
+            objects.extend(indexes[index]);
         }
         Ok(())
     }

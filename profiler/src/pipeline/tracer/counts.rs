@@ -5,7 +5,6 @@
 //! What does not belong here: what the budget makes of them (`keep`).
 
 use super::Tracer;
-use super::state::Counted;
 use crate::model::raw::{RawBody, RawCallCount, RawEvent};
 use crate::model::{Cpu, Timestamp};
 use crate::probe::Probe;
@@ -20,27 +19,16 @@ impl Tracer {
         let mut changed = Vec::new();
         probe.call_counts(&mut changed);
         for (number, counters) in changed {
-            self.counts.insert(
-                number,
-                Counted {
-                    entries: counters.entries,
-                    exits: counters.exits,
-                    lost: counters.lost,
-                    left_out: counters.left_out,
-                    turns: counters.turns,
-                },
-            );
+            if let Some(state) = self.probes.get_mut(number as usize) {
+                state.counted = counters;
+            }
         }
-    }
-
-    pub(super) fn counted(&self, number: u32) -> Counted {
-        self.counts.get(&number).copied().unwrap_or_default()
     }
 
     /// Puts what was counted since the last time into the recording.
     pub(super) fn tell_counts(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
         for (number, state) in (0..).zip(&mut self.probes) {
-            let counted = self.counts.get(&number).copied().unwrap_or_default();
+            let counted = state.counted;
             if counted == state.told || state.role != Role::Call {
                 continue;
             }

@@ -77,7 +77,7 @@ impl Tracer {
             RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
                 // A short-lived child may end before anything was attached to it.
                 let pending = || self.pending.iter().any(|pending| pending.pid == *pid);
-                if self.processes.contains_key(pid) || pending() {
+                if self.processes.contains_key(&Some(*pid)) || pending() {
                     self.ending.push(*pid);
                 }
                 return;
@@ -119,7 +119,7 @@ impl Tracer {
 
     fn forget(&mut self, probe: &mut Probe, ended: &FxHashSet<Pid>) {
         for pid in ended {
-            self.processes.remove(pid);
+            self.processes.remove(&Some(*pid));
             self.cpu_ns.remove(pid);
         }
         self.detach_processes(probe, ended);
@@ -140,14 +140,13 @@ impl Tracer {
         let mut unseen = false;
         match pending.parent {
             Some(parent) => {
-                if self.processes.contains_key(&pending.pid) {
+                if self.processes.contains_key(&Some(pending.pid)) {
                     // The id was that of another process before.
                     self.ending.retain(|&pid| pid != pending.pid);
                     self.forget(probe, &FxHashSet::from_iter([pending.pid]));
                 }
-                let parent = self.processes.get(&parent);
-                objects.extend(parent.iter().flat_map(|process| process.objects.iter()));
-                self.processes.entry(pending.pid).or_default();
+                objects.extend(self.processes.get(&Some(parent)).into_iter().flatten());
+                self.processes.entry(Some(pending.pid)).or_default();
             }
             // It may be gone by now: then there is nothing to attach to.
             None => match self.finder.objects_of(pending.pid) {
@@ -177,19 +176,17 @@ impl Tracer {
         self.tell_switchers(resolver);
         let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
         let mut result = self.tell(probe, &new);
-        let (mut attached, shared) = (unseen, self.shared);
-        let key = if shared { Pid(0) } else { pending.pid };
+        let mut attached = unseen;
+        let process = self.process(pending.pid);
         for object in objects {
-            let process = self.processes.entry(key).or_default();
-            if process.objects.insert(object) {
+            if self.processes.entry(process).or_default().insert(object) {
                 attached = true;
-                let target = (!shared).then_some(pending.pid);
-                result = result.and(self.attach(probe, object, target));
+                result = result.and(self.attach(probe, object, process));
             }
         }
         result = result.and(self.arm(probe, &new));
         if let Err(error) = result {
-            self.tell_unlinked((!shared).then_some(pending.pid), &error);
+            self.tell_unlinked(process, &error);
         }
         if attached {
             let at = now();
@@ -205,7 +202,7 @@ impl Tracer {
             self.replan(probe, resolver);
         }
         // Its end may have been seen before.
-        if !shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
+        if !self.shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
             self.ending.push(pending.pid);
         }
     }

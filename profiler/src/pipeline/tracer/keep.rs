@@ -13,7 +13,7 @@ use crate::probe::{Probe, now};
 use crate::resolve::Resolver;
 
 /// How often the budget is looked at.
-pub(super) const BUDGET_NS: u64 = 200_000_000;
+const BUDGET_NS: u64 = 200_000_000;
 /// What costs more than so many times the budget is seen to at the next tick.
 const URGENT: f64 = 4.0;
 /// No look at the budget is shorter than this: too little happens.
@@ -37,14 +37,13 @@ impl Tracer {
             if at.since(state.since) < span {
                 continue;
             }
-            let counted = self.counts.get(&number).copied().unwrap_or_default();
             if state.on_duty {
-                state.last_duty = state.hits(counted);
+                state.last_duty = state.hits();
             } else {
                 let since = state.since;
                 out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
             }
-            state.budgeted = counted;
+            state.budgeted = state.counted;
             state.on_duty = !state.on_duty;
             state.since = at;
             turned.push(number);
@@ -55,7 +54,7 @@ impl Tracer {
         }
     }
 
-    /// Compares what tracing costs with what it may cost.
+    /// Compares what tracing costs with what it may cost, when it is time for that, or urgent.
     pub(super) fn keep_budget(
         &mut self,
         probe: &mut Probe,
@@ -64,14 +63,16 @@ impl Tracer {
         out: &mut Vec<RawEvent>,
     ) {
         let elapsed = at.since(self.budget_at);
-        let loads = self.loads(elapsed);
-        let used = self.begin_look(at);
-        let Some(share) = self.request.budget else {
+        let Some(share) = self.request.budget.filter(|_| elapsed >= URGENT_NS) else {
             return;
         };
+        let loads = self.loads(elapsed);
+        let cost = budget::cost_ns(&loads);
+        if elapsed < BUDGET_NS && cost as f64 <= elapsed as f64 * share * URGENT {
+            return;
+        }
         // A target that is mostly idle may still be slowed by a part of one processor.
-        let time_ns = used.max(elapsed);
-        let cost: u64 = loads.iter().map(|load| load.cost_ns()).sum();
+        let time_ns = self.begin_look(at).max(elapsed);
         // What has cost half of the target's time will be called twice as often once it is relieved.
         let left = (1.0 - cost as f64 / time_ns as f64).clamp(MIN_LEFT, 1.0);
         let mut allowed = time_ns as f64 * share;
@@ -121,7 +122,7 @@ impl Tracer {
     fn loads(&self, elapsed: u64) -> Vec<budget::Load> {
         let crowds = self.crowds();
         let loads = (0..).zip(&self.probes).map(|(number, state)| {
-            let mut load = state.load(number, self.counted(number), elapsed);
+            let mut load = state.load(number, elapsed);
             load.crowd(crowds[state.object]);
             load
         });
@@ -132,22 +133,12 @@ impl Tracer {
     /// since the last time.
     fn begin_look(&mut self, at: Timestamp) -> u64 {
         self.budget_at = at;
-        for (number, state) in (0..).zip(&mut self.probes) {
+        for state in &mut self.probes {
             if state.level != Level::Duty {
-                state.budgeted = self.counts.get(&number).copied().unwrap_or_default();
+                state.budgeted = state.counted;
             }
         }
         self.used_ns()
-    }
-
-    /// Whether tracing costs so much that the next look at the budget would be too late.
-    pub(super) fn is_urgent(&self, at: Timestamp) -> bool {
-        let elapsed = at.since(self.budget_at);
-        let Some(share) = self.request.budget.filter(|_| elapsed >= URGENT_NS) else {
-            return false;
-        };
-        let cost: u64 = self.loads(elapsed).iter().map(|load| load.cost_ns()).sum();
-        cost as f64 > elapsed as f64 * share * URGENT
     }
 
     /// What was decided holds from now on: until its links had gone, a probe was hit as before.
@@ -161,12 +152,11 @@ impl Tracer {
     fn step_down(&mut self, number: u32, level: Level, at: Timestamp, out: &mut Vec<RawEvent>) {
         self.stepped_down.insert(number);
         self.close_gap(number, at, out);
-        let counted = self.counted(number);
         let state = &mut self.probes[number as usize];
         state.level = level;
         state.since = at;
         state.on_duty = level != Level::Duty;
-        state.budgeted = counted;
+        state.budgeted = state.counted;
         state.last_duty = 0;
     }
 
@@ -190,7 +180,7 @@ impl Tracer {
     /// one that is new nothing counts yet: it may have run long before.
     pub(super) fn used_ns(&mut self) -> u64 {
         let mut used = 0u64;
-        for &pid in self.processes.keys() {
+        for pid in self.processes.keys().copied().flatten() {
             let Some(cpu_ns) = crate::resolve::cpu_time_ns(pid) else {
                 continue;
             };
@@ -204,10 +194,8 @@ impl Tracer {
     /// How many processes each object is attached to by links of their own.
     fn crowds(&self) -> Vec<u32> {
         let mut crowds = vec![0; self.objects.len()];
-        for process in self.processes.values() {
-            for &object in &process.objects {
-                crowds[object] += 1;
-            }
+        for &object in self.processes.values().flatten() {
+            crowds[object] += 1;
         }
         crowds
     }

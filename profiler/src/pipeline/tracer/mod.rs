@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::follow::{Pending, SeenFile};
 use self::links::Link;
 use self::objects::{KnownFile, TracedObject};
-use self::state::{Counted, ProbeState};
+use self::state::ProbeState;
 use crate::error::{Context, Failure};
 use crate::model::raw::RawEvent;
 use crate::model::{Pid, Timestamp};
@@ -111,7 +111,8 @@ pub(super) struct Tracer {
     probes: Vec<ProbeState>,
     max_probes: u32,
     links: Vec<Link>,
-    processes: FxHashMap<Pid, TracedProcess>,
+    /// What each process has of what is traced, objects by index; none: all processes together.
+    processes: FxHashMap<Option<Pid>, FxHashSet<usize>>,
     pending: VecDeque<Pending>,
     /// Mapped files, and whether anything of them is traced.
     seen: FxHashMap<SeenFile, bool>,
@@ -120,7 +121,6 @@ pub(super) struct Tracer {
     refused: FxHashSet<u32>,
     budget_at: Timestamp,
     counts_at: Timestamp,
-    counts: FxHashMap<u32, Counted>,
     /// CPU time of each target when the budget was last looked at.
     cpu_ns: FxHashMap<Pid, u64>,
     /// Memory was made executable that is no file's; what that forbids is still to be replanned.
@@ -129,12 +129,6 @@ pub(super) struct Tracer {
     full_told: bool,
     /// No file's path says that it holds what is asked for, so all are looked into.
     reads_all: bool,
-}
-
-/// A process that probes are attached to.
-#[derive(Debug, Default)]
-struct TracedProcess {
-    objects: FxHashSet<usize>,
 }
 
 impl Tracer {
@@ -178,7 +172,6 @@ impl Tracer {
             refused: FxHashSet::default(),
             budget_at: at,
             counts_at: at,
-            counts: FxHashMap::default(),
             cpu_ns: FxHashMap::default(),
             code_made: false,
             stepped_down: FxHashSet::default(),
@@ -197,7 +190,8 @@ impl Tracer {
             match tracer.finder.objects_of(pid) {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
-                    if crate::resolve::makes_code(pid) {
+                    // What is shared is planned for the worst.
+                    if !shared && crate::resolve::makes_code(pid) {
                         tracer.safety.add_anonymous_code();
                     }
                 }
@@ -258,15 +252,16 @@ impl Tracer {
         Ok(())
     }
 
+    /// Who is attached to where an object is concerned.
     fn targets_now(&self, object: usize) -> Vec<Option<Pid>> {
-        if self.shared {
-            return vec![None];
-        }
         let processes = self.processes.iter();
-        processes
-            .filter(|(_, process)| process.objects.contains(&object))
-            .map(|(&pid, _)| Some(pid))
-            .collect()
+        let having = processes.filter(|(_, objects)| objects.contains(&object));
+        having.map(|(&process, _)| process).collect()
+    }
+
+    /// As whom a process is attached to.
+    fn process(&self, pid: Pid) -> Option<Pid> {
+        (!self.shared).then_some(pid)
     }
 
     /// Links of old kernels take so long to remove that many of them are a hazard.
@@ -287,13 +282,8 @@ impl Tracer {
         for (number, state) in (0..).zip(&self.probes) {
             state.sites(number, &mut sites);
         }
-        let targets = if self.shared {
-            1
-        } else {
-            self.processes.len().max(1)
-        };
-        let count = sites.len() * targets;
-        let seconds = count as u64 * support.detach_ns_per_site / 1_000_000_000;
+        let count = sites.len() * self.processes.len().max(1);
+        let seconds = probe.estimated_detach_ns(count) / 1_000_000_000;
         if count > MANY_CLASSIC && !self.request.yes {
             return Err(Failure::failed(format!(
                 "{count} probes would take this kernel about {seconds} s to remove: name fewer \
@@ -330,9 +320,7 @@ impl Tracer {
         self.read_counts(probe);
         let at = now();
         self.turn_duty(probe, at, out);
-        if at.since(self.budget_at) >= keep::BUDGET_NS || self.is_urgent(at) {
-            self.keep_budget(probe, resolver, at, out);
-        }
+        self.keep_budget(probe, resolver, at, out);
         if at.since(self.counts_at) >= counts::COUNTS_NS {
             self.tell_counts(at, out);
         }

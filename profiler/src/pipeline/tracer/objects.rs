@@ -212,9 +212,7 @@ impl Tracer {
                     FunctionKind::Function => TracedKind::Function,
                     FunctionKind::Marker { .. } => TracedKind::Marker,
                 },
-                entry_offset: (state.plan.entry.offset
-                    - function.offset.min(state.plan.entry.offset))
-                    as u32,
+                entry_offset: state.plan.entry.offset.saturating_sub(function.offset) as u32,
                 returns: state.returns(),
                 cost_ns: state.call_ns(),
                 values: values
