@@ -238,7 +238,7 @@ impl Tracer {
         self.warn_of_classic(probe)?;
         self.announce(0, resolver);
         self.tell_switchers(resolver);
-        let all: Vec<u32> = (0..self.probes.len() as u32).collect();
+        let all = self.all();
         self.tell(probe, &all)?;
         for object in 0..self.objects.len() {
             for process in self.targets_now(object) {
@@ -283,7 +283,7 @@ impl Tracer {
             state.sites(number, &mut sites);
         }
         let count = sites.len() * self.processes.len().max(1);
-        let seconds = probe.estimated_detach_ns(count) / 1_000_000_000;
+        let seconds = support.detach_ns(count) / 1_000_000_000;
         if count > MANY_CLASSIC && !self.request.yes {
             return Err(Failure::failed(format!(
                 "{count} probes would take this kernel about {seconds} s to remove: name fewer \
