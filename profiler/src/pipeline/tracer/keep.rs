@@ -7,6 +7,7 @@
 
 use super::Tracer;
 use super::budget::{self, DUTY_ON_NS, DUTY_PERIOD_NS, Level};
+use super::state::ProbeState;
 use crate::model::raw::{RawBody, RawEvent, RawGap};
 use crate::model::{Cpu, GapReason, Pid, Timestamp};
 use crate::probe::{Probe, now};
@@ -29,12 +30,7 @@ impl Tracer {
             if state.level != Level::Duty {
                 continue;
             }
-            let span = if state.on_duty {
-                DUTY_ON_NS
-            } else {
-                DUTY_PERIOD_NS - DUTY_ON_NS
-            };
-            if at.since(state.since) < span {
+            if at.since(state.since) < state.wait_ns {
                 continue;
             }
             if state.on_duty {
@@ -46,6 +42,10 @@ impl Tracer {
             state.budgeted = state.counted;
             state.on_duty = !state.on_duty;
             state.since = at;
+            state.wait_ns = match state.on_duty {
+                true => DUTY_ON_NS,
+                false => DUTY_PERIOD_NS - DUTY_ON_NS,
+            };
             turned.push(number);
         }
         if !turned.is_empty() {
@@ -152,10 +152,13 @@ impl Tracer {
     fn step_down(&mut self, number: u32, level: Level, at: Timestamp, out: &mut Vec<RawEvent>) {
         self.stepped_down.insert(number);
         self.close_gap(number, at, out);
+        let on_duty = |state: &&ProbeState| state.level == Level::Duty;
+        let others = self.probes.iter().filter(on_duty).count();
         let state = &mut self.probes[number as usize];
         state.level = level;
         state.since = at;
         state.on_duty = level != Level::Duty;
+        state.wait_ns = budget::first_wait_ns(others as u64);
         state.budgeted = state.counted;
         state.last_duty = 0;
     }

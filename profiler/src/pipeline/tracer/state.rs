@@ -31,6 +31,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// On duty: how long it stays attached, or not.
+    pub(super) wait_ns: u64,
     /// Its hits count. Not before all its sites are attached: an exit without its entry says nothing.
     pub(super) armed: bool,
     /// Of the links whose hits count.
@@ -69,6 +71,7 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            wait_ns: 0,
             armed: false,
             generation: 0,
             counted: CallCounters::default(),
