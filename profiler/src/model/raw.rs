@@ -203,7 +203,8 @@ pub struct RawCallCount {
     pub left_out: u64,
 }
 
-/// A time in which calls are missing; it ends at the event's time.
+/// A time in which calls are missing; it ends at the event's time. One that is only beginning
+/// ([`GapReason::Suspended`]) has no length yet, and is told again when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawGap {
     /// Since when.

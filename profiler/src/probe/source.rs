@@ -78,11 +78,6 @@ impl Counter {
     pub(super) fn is_clock(&self) -> bool {
         self.unit == Unit::Nanoseconds
     }
-
-    /// Whether it needs a hardware PMU.
-    pub fn is_hardware(&self) -> bool {
-        self.type_ == perf_type_id::PERF_TYPE_HARDWARE as u32
-    }
 }
 
 /// Time on a processor.

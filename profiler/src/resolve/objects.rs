@@ -239,22 +239,6 @@ impl Finder {
     }
 }
 
-/// The objects with code that a living process maps: the executable first, then by address.
-pub fn objects_of(pid: Pid) -> Result<Vec<TargetObject>, ObjectsError> {
-    Finder::default().objects_of(pid)
-}
-
-/// A file named by its path: of this machine, or below the root of a process.
-pub fn object_at(path: &Path, pid: Option<Pid>) -> Result<TargetObject, ObjectsError> {
-    Finder::default().object_at(path, pid)
-}
-
-/// The objects that a command loads before its first instruction: the executable first. Of a script,
-/// those of what runs it.
-pub fn objects_of_command(program: &Path) -> Result<Vec<TargetObject>, ObjectsError> {
-    Finder::default().objects_of_command(program)
-}
-
 /// A process that could be a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetProcess {
@@ -309,7 +293,8 @@ mod tests {
     #[test]
     fn own_objects_are_found() {
         let pid = Pid(std::process::id());
-        let objects = objects_of(pid).unwrap();
+        let mut finder = Finder::default();
+        let objects = finder.objects_of(pid).unwrap();
         let exe = std::env::current_exe().unwrap();
         assert_eq!(&*objects[0].path, exe.to_str().unwrap());
         assert!(objects[0].is_main && objects[1..].iter().all(|object| !object.is_main));
@@ -321,25 +306,30 @@ mod tests {
                 .iter()
                 .any(|range| (range.0..range.1).contains(&code))
         );
-        let below = object_at(Path::new(&*libc.path), Some(pid)).unwrap();
+        let below = finder.object_at(Path::new(&*libc.path), Some(pid)).unwrap();
         assert_eq!(below.device_inode, libc.device_inode);
         assert!(processes().iter().any(|process| process.pid == pid));
     }
 
     #[test]
     fn what_can_not_be_found_is_named() {
-        let gone = objects_of(Pid(i32::MAX as u32)).unwrap_err();
+        let mut finder = Finder::default();
+        let gone = finder.objects_of(Pid(i32::MAX as u32)).unwrap_err();
         assert!(gone.to_string().contains("no process"));
-        let text = object_at(Path::new("/no/such"), None).unwrap_err();
+        let text = finder.object_at(Path::new("/no/such"), None).unwrap_err();
         assert!(text.to_string().contains("/no/such"), "{text}");
-        let folder = object_at(Path::new("/tmp"), None).unwrap_err();
+        let folder = finder.object_at(Path::new("/tmp"), None).unwrap_err();
         assert!(
             folder.to_string().contains("not a regular file"),
             "{folder}"
         );
-        let passwd = object_at(Path::new("/etc/passwd"), None).unwrap_err();
+        let passwd = finder
+            .object_at(Path::new("/etc/passwd"), None)
+            .unwrap_err();
         assert!(passwd.to_string().contains("not an ELF file"), "{passwd}");
-        let program = objects_of_command(Path::new("no-such-program")).unwrap_err();
+        let program = finder
+            .objects_of_command(Path::new("no-such-program"))
+            .unwrap_err();
         assert!(program.to_string().contains("PATH"), "{program}");
     }
 }

@@ -31,8 +31,6 @@ const MAX_TABLE_BYTES: u64 = 256 << 20;
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 /// Most bytes of the section of markers.
 const MAX_MARKERS_BYTES: u64 = 64 << 20;
-/// An executable at fixed addresses.
-const ET_EXEC: u16 = 2;
 
 /// Why a file can't be read as an object.
 #[derive(Debug, thiserror::Error)]
@@ -234,14 +232,6 @@ impl Object {
         self.main.elf.address_of(offset)
     }
 
-    /// Whether an address is in a segment that is loaded as code.
-    pub fn is_executable(&self, address: u64) -> bool {
-        let mut segments = self.main.elf.segments.iter();
-        segments.any(|segment| {
-            segment.executable && address.wrapping_sub(segment.address) < segment.len
-        })
-    }
-
     /// Address and length of the segments that are loaded as code.
     pub fn code_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let segments = self.main.elf.segments.iter();
@@ -263,11 +253,6 @@ impl Object {
     /// Whether it was made by Go's compiler, at least in part.
     pub fn is_go(&self) -> bool {
         self.go
-    }
-
-    /// Whether it can be loaded at any address: a library or a position-independent executable.
-    pub fn is_position_independent(&self) -> bool {
-        self.main.elf.kind != ET_EXEC
     }
 
     /// Whether it has no symbol table beyond what the dynamic linker needs, its debug file included.

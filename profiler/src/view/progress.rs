@@ -68,11 +68,6 @@ impl LiveLine {
         }
     }
 
-    /// Whether there is anything to feed it for.
-    pub fn is_enabled(&self) -> bool {
-        self.enabled
-    }
-
     /// Shows progress, unless the last redraw was a moment ago.
     pub fn update(&mut self, progress: &Progress) {
         let width = || term::width(io::stderr()).unwrap_or(80);

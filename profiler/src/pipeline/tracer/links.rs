@@ -160,19 +160,27 @@ impl Tracer {
         self.tell(probe, probes)
     }
 
-    /// Takes everything out of the targets. First all hits stop counting: links go one after the other,
-    /// and exits without their entries say nothing.
-    pub(super) fn detach_all(&mut self, probe: &mut Probe) {
+    /// No hit counts from now on, of any probe.
+    pub(super) fn disarm(&mut self, probe: &mut Probe) {
         for state in &mut self.probes {
             state.armed = false;
         }
-        let all: Vec<u32> = (0..self.probes.len() as u32).collect();
-        if let Err(error) = self.tell(probe, &all) {
+        if let Err(error) = self.tell(probe, &self.all()) {
             log::warn!("{error}");
         }
-        for link in self.links.drain(..) {
-            probe.detach_calls(link.id);
-        }
+    }
+
+    /// Takes everything out of the targets. First all hits stop counting: links don't go at one
+    /// moment, and exits without their entries say nothing.
+    pub(super) fn detach_all(&mut self, probe: &mut Probe) {
+        self.disarm(probe);
+        self.links.clear();
+        probe.detach_all_calls();
+    }
+
+    /// All probes.
+    pub(super) fn all(&self) -> Vec<u32> {
+        (0..self.probes.len() as u32).collect()
     }
 
     /// Tells the kernel side of probes as they are now.

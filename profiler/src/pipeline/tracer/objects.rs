@@ -8,26 +8,27 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Tracer;
+use super::hooks::{is_hook_library, unwind_class};
 use super::state::ProbeState;
-use super::{KnownFile, MANY, Tracer};
-use crate::error::Failure;
-use crate::model::{BuildId, Pid, TracedKind, Value};
+use super::values::Values;
+use crate::model::{BuildId, Pid, TracedKind};
 use crate::probe::now;
 use crate::resolve::objects::TargetObject;
 use crate::resolve::{Resolver, Role, TracedProbe};
-use crate::trace::arguments::{Signature, Signatures, exception_class, exception_name};
+use crate::trace::arguments::exception_name;
 use crate::trace::object::Object;
-use crate::trace::pattern::{Choice, Complaint, Coverage};
+use crate::trace::pattern::Choice;
 use crate::trace::place::{PlaceOptions, Placer, Returns};
-use crate::trace::safety::{ProcessSafety, changes_stacks};
-use crate::trace::{CallValues, Exits, Function, FunctionKind, Plan};
+use crate::trace::safety::changes_stacks;
+use crate::trace::{CallValues, FunctionKind, Plan};
 
 /// A file with probes.
 #[derive(Debug)]
 pub(super) struct TracedObject {
     /// The file itself, kept open: what is at its path may change.
     pub(super) file: Arc<File>,
-    debug: Option<Arc<File>>,
+    pub(super) debug: Option<Arc<File>>,
     /// Its path as the first process that mapped it sees it.
     pub(super) path: Box<str>,
     build_id: Option<BuildId>,
@@ -37,153 +38,20 @@ pub(super) struct TracedObject {
     values: Vec<Option<Arc<Values>>>,
 }
 
+/// A file that has been looked at.
+#[derive(Debug)]
+pub(super) struct KnownFile {
+    /// Its traced object; none: nothing in it is traced.
+    pub(super) object: Option<usize>,
+    /// Which file it was: the number of a file is used again once it is deleted and closed.
+    pub(super) build_id: Option<BuildId>,
+}
+
 /// Functions of a file that are named if they can't be traced; the rest is counted.
 const NAMED: usize = 5;
 
-/// Functions that tell of exceptions and of jumps out of functions.
-/// Sources: the Itanium C++ ABI (exception handling), glibc's setjmp.h.
-const HOOKS: &[(&str, Role)] = &[
-    ("__cxa_throw", Role::CxxThrow),
-    ("_Unwind_RaiseException", Role::UnwindThrow),
-    ("__cxa_rethrow", Role::Rethrow),
-    ("_Unwind_ForcedUnwind", Role::Unwind),
-    ("__cxa_begin_catch", Role::Land),
-    ("_Unwind_Resume", Role::Land),
-    ("_Unwind_DeleteException", Role::Land),
-    ("__rust_panic_cleanup", Role::Land),
-    ("longjmp", Role::Jump),
-    ("_longjmp", Role::Jump),
-    ("siglongjmp", Role::Jump),
-    ("__longjmp_chk", Role::Jump),
-];
-
 impl Tracer {
-    /// Chooses functions in the files of the targets and plans them. What runs decides together how
-    /// exits may be seen, so all files are read first.
-    pub(super) fn choose(
-        &mut self,
-        targets: Vec<(Option<Pid>, TargetObject)>,
-    ) -> Result<(), Failure> {
-        let selection = self.request.selection.clone();
-        let mut coverage = Coverage::new(&selection);
-        // A pattern may name a library as the dynamic linker knows it; that is inside the files.
-        self.reads_all = !targets
-            .iter()
-            .any(|(_, target)| selection.may_cover(&target.path, target.is_main));
-        let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
-        let mut index_of = rustc_hash::FxHashMap::default();
-        let mut users: Vec<(Pid, usize)> = Vec::new();
-        for (pid, target) in targets {
-            let index = *index_of.entry(target.device_inode).or_insert_with(|| {
-                let object = self.read(&target);
-                read.push((target, object));
-                read.len() - 1
-            });
-            users.extend(pid.map(|pid| (pid, index)));
-        }
-        if self.shared {
-            // What will run these files nobody knows.
-            self.safety = ProcessSafety::unknown();
-        }
-        for (target, object) in &read {
-            if let Some(object) = object {
-                self.judge(target, object);
-            }
-        }
-        // All is chosen before anything is planned: too much may be asked for.
-        let mut choices = Vec::new();
-        for (target, object) in &read {
-            match object {
-                Some(object) => {
-                    let choice = selection.select(object, target.is_main);
-                    coverage.add(object, target.is_main, &choice);
-                    choices.push(choice);
-                }
-                None => {
-                    coverage.skip(&target.path);
-                    choices.push(Choice::default());
-                }
-            }
-        }
-        let chosen = choices
-            .iter()
-            .map(|choice| choice.functions.len() + choice.markers.len())
-            .sum();
-        let by_pattern = (0..).zip(&selection.include).map(|(index, pattern)| {
-            let matched = choices
-                .iter()
-                .filter_map(|choice| choice.matched.get(index));
-            (matched.sum::<usize>(), pattern.to_string())
-        });
-        self.check_choice(&coverage.complaints(), chosen, by_pattern.max())?;
-        let mut indexes = Vec::new();
-        for ((target, object), choice) in read.iter().zip(&choices) {
-            let index = match object {
-                Some(object) => self.plan_object(target, object, choice),
-                None => None,
-            };
-            self.know(target, index);
-            indexes.push(index);
-        }
-        for (pid, index) in users {
-            if self.switching.contains(&read[index].0.device_inode) {
-                self.switchers.push(pid);
-            }
-            if let Some(object) = indexes[index] {
-                let key = if self.shared { Pid(0) } else { pid };
-                self.processes
-                    .entry(key)
-                    .or_default()
-                    .objects
-                    .insert(object);
-            } else if !self.shared {
-                self.processes.entry(pid).or_default();
-            }
-        }
-        Ok(())
-    }
-
-    /// What was asked for and is not there, or is there more often than anybody wants.
-    fn check_choice(
-        &self,
-        complaints: &[Complaint],
-        chosen: usize,
-        widest: Option<(usize, String)>,
-    ) -> Result<(), Failure> {
-        // An object that is there won't come to have more functions.
-        let final_one = |complaint: &&Complaint| match complaint {
-            Complaint::UnknownObject { .. } => false,
-            Complaint::NoFunction { objects, .. } => !objects.is_empty(),
-            _ => true,
-        };
-        if chosen == 0
-            && complaints.iter().all(|complaint| final_one(&complaint))
-            && let Some(first) = complaints.first()
-        {
-            return Err(Failure::failed(first.to_string()));
-        }
-        for complaint in complaints {
-            log::warn!("{complaint}");
-        }
-        if chosen == 0 {
-            log::warn!(
-                "nothing is traced yet; programs and libraries that the target loads from now on are \
-                 looked at ('profiler list functions' shows what there is)"
-            );
-        }
-        if chosen > MANY && !self.request.yes {
-            let most = widest.map_or(String::new(), |(matched, pattern)| {
-                format!(" ({matched} of them '{pattern}')")
-            });
-            return Err(Failure::failed(format!(
-                "{chosen} functions match{most}, and every call of each costs the target time: name \
-                 fewer, or insist with --yes ('profiler list functions' shows them)"
-            )));
-        }
-        Ok(())
-    }
-
-    fn read(&self, target: &TargetObject) -> Option<Object> {
+    pub(super) fn read(&self, target: &TargetObject) -> Option<Object> {
         let selection = &self.request.selection;
         let wanted = self.reads_all || selection.may_cover(&target.path, target.is_main);
         let judged = self.request.returns == Returns::Auto && !self.shared;
@@ -222,21 +90,21 @@ impl Tracer {
         index
     }
 
-    fn know(&mut self, target: &TargetObject, object: Option<usize>) {
+    pub(super) fn know(&mut self, target: &TargetObject, object: Option<usize>) {
         let build_id = target.build_id.clone();
         let known = KnownFile { object, build_id };
         self.by_file.insert(target.device_inode, known);
     }
 
     /// What a file says of the processes that map it.
-    fn judge(&mut self, target: &TargetObject, object: &Object) {
+    pub(super) fn judge(&mut self, target: &TargetObject, object: &Object) {
         self.safety.add(object);
         if changes_stacks(object) {
             self.switching.insert(target.device_inode);
         }
     }
 
-    fn place_options(&self) -> PlaceOptions<'_> {
+    pub(super) fn place_options(&self) -> PlaceOptions<'_> {
         PlaceOptions {
             at: self.request.at,
             returns: self.request.returns,
@@ -244,7 +112,7 @@ impl Tracer {
         }
     }
 
-    fn plan_object(
+    pub(super) fn plan_object(
         &mut self,
         target: &TargetObject,
         object: &Object,
@@ -313,75 +181,6 @@ impl Tracer {
         Some(index)
     }
 
-    /// Where exceptions are thrown and land; needed only if exits are watched.
-    fn plan_hooks(&self, object: &Object, plans: &mut Vec<(Plan, Role)>) {
-        if self.request.returns == Returns::None {
-            return;
-        }
-        let entries = PlaceOptions {
-            returns: Returns::None,
-            ..self.place_options()
-        };
-        let mut placer = Placer::new(object, entries, &self.safety);
-        let mut seen = Vec::new();
-        for &(name, role) in HOOKS {
-            let named = |function: &&Function| {
-                let linkage = function.linkage_name.as_deref();
-                linkage.unwrap_or(&function.name) == name
-                    || function.aliases.iter().any(|alias| **alias == *name)
-            };
-            let Some(function) = object.functions().iter().find(named) else {
-                continue;
-            };
-            if seen.contains(&function.offset) {
-                continue;
-            }
-            seen.push(function.offset);
-            if let Ok(plan) = placer.plan(function) {
-                plans.push((plan, role));
-            }
-        }
-    }
-
-    pub(super) fn has_throws(&self) -> bool {
-        let throws = |state: &ProbeState| matches!(state.role, Role::CxxThrow | Role::UnwindThrow);
-        self.probes.iter().any(throws) || self.request.returns != Returns::None
-    }
-
-    /// Finds out what the values of functions are, if they are wanted.
-    fn sign(&self, object: &Object, plans: &mut [(Plan, Role)]) -> Vec<Option<Arc<Values>>> {
-        let Some(longest) = self.request.arguments else {
-            return vec![None; plans.len()];
-        };
-        let mut signatures = Signatures::open(|name| object.section(name));
-        let mut found = Vec::with_capacity(plans.len());
-        for (plan, role) in plans {
-            if *role != Role::Call {
-                found.push(None);
-                continue;
-            }
-            let function = &plan.function;
-            let signature = match &function.kind {
-                FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
-                FunctionKind::Function => {
-                    let linkage = function.linkage_name.as_deref().unwrap_or(&function.name);
-                    let known = signatures
-                        .as_mut()
-                        .and_then(|signatures| signatures.signature(function.address, linkage));
-                    known.unwrap_or_else(Signature::registers)
-                }
-            };
-            let mut signature = signature;
-            signature.limit_text(longest);
-            plan.fetches = signature.fetches.clone();
-            if matches!(plan.exits, Exits::None(_)) {
-                plan.fetches.retain(|fetch| fetch.at_exit == 0);
-            }
-            found.push(Some(Arc::new(Values { signature, longest })));
-        }
-        found
-    }
-
     /// Tells the resolver of all probes from `first` on.
     pub(super) fn announce(&self, first: usize, resolver: &mut Resolver) {
         for number in first..self.probes.len() {
@@ -413,9 +212,7 @@ impl Tracer {
                     FunctionKind::Function => TracedKind::Function,
                     FunctionKind::Marker { .. } => TracedKind::Marker,
                 },
-                entry_offset: (state.plan.entry.offset
-                    - function.offset.min(state.plan.entry.offset))
-                    as u32,
+                entry_offset: state.plan.entry.offset.saturating_sub(function.offset) as u32,
                 returns: state.returns(),
                 cost_ns: state.call_ns(),
                 values: values
@@ -429,116 +226,4 @@ impl Tracer {
             },
         );
     }
-
-    /// A file was mapped that makes return probes unsafe: functions that have them get probes on
-    /// their return instructions instead, or lose their exits.
-    pub(super) fn replan(&mut self, probe: &mut crate::probe::Probe, resolver: &mut Resolver) {
-        let mut changed = Vec::new();
-        for index in 0..self.objects.len() {
-            let traced = &self.objects[index];
-            let risky = traced
-                .probes
-                .clone()
-                .any(|number| matches!(self.probes[number as usize].plan.exits, Exits::Uretprobe));
-            if !risky {
-                continue;
-            }
-            let object = match Object::read(&traced.file, traced.debug.as_deref(), &traced.path) {
-                Ok(object) => Some(object),
-                Err(error) => {
-                    log::warn!(
-                        "{}: {error}; only entries are traced from now on",
-                        traced.path
-                    );
-                    None
-                }
-            };
-            let mut placer = object
-                .as_ref()
-                .map(|object| Placer::new(object, self.place_options(), &self.safety));
-            for number in traced.probes.clone() {
-                let state = &self.probes[number as usize];
-                if !matches!(state.plan.exits, Exits::Uretprobe) {
-                    continue;
-                }
-                let exits = placer
-                    .as_mut()
-                    .and_then(|placer| placer.plan(&state.plan.function).ok())
-                    .map_or(Exits::None(crate::trace::NoExits::NotWanted), |plan| {
-                        plan.exits
-                    });
-                if exits != state.plan.exits {
-                    changed.push((number, exits));
-                }
-            }
-        }
-        if changed.is_empty() {
-            return;
-        }
-        log::warn!(
-            "a target has mapped code that return probes could break: {} functions are watched by \
-             their return instructions from now on",
-            changed.len()
-        );
-        let mut numbers = Vec::new();
-        for (number, exits) in changed {
-            let state = &mut self.probes[number as usize];
-            let mut plan = state.plan.clone();
-            plan.exits = exits;
-            state.replan(plan, &self.costs);
-            numbers.push(number);
-        }
-        self.move_probes(probe, &numbers);
-        for number in numbers {
-            self.announce_probe(number, resolver);
-        }
-    }
-}
-
-/// The values of a function, as the resolver reads them.
-#[derive(Debug)]
-struct Values {
-    signature: Signature,
-    longest: usize,
-}
-
-impl CallValues for Values {
-    fn parameters(&self) -> Vec<(String, Option<String>)> {
-        let parameters = self.signature.parameters.iter();
-        parameters
-            .map(|parameter| (parameter.name.to_string(), Some(parameter.kind.to_string())))
-            .collect()
-    }
-
-    fn result(&self) -> Option<String> {
-        let result = self.signature.result.as_ref()?;
-        Some(result.kind.to_string())
-    }
-
-    fn decode(&self, items: &[u8], at_exit: bool) -> Vec<Value> {
-        self.signature.decode(items, at_exit, self.longest)
-    }
-}
-
-/// What `_Unwind_RaiseException` raises: the record has the class of the exception.
-fn unwind_class(class: &[u8]) -> String {
-    match class.try_into() {
-        Ok(class) => exception_class(u64::from_ne_bytes(class)),
-        Err(_) => "exception".to_owned(),
-    }
-}
-
-/// Whether a library has the functions that tell of exceptions and jumps.
-fn is_hook_library(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    [
-        "libstdc++",
-        "libgcc_s",
-        "libc++abi",
-        "libunwind",
-        "libc.so",
-        "libc-",
-    ]
-    .iter()
-    .any(|stem| name.starts_with(stem))
 }

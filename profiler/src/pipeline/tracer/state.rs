@@ -4,8 +4,9 @@
 //! levels (`budget`).
 
 use profiler_common::call::{
-    EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW, EDGE_TURN,
-    EDGE_TURN_IF, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW,
+    EDGE_TURN, EDGE_TURN_IF, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS,
+    ProbeControl,
 };
 
 use super::budget::{Level, Load};
@@ -30,6 +31,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// On duty: how long it stays attached, or not.
+    pub(super) wait_ns: u64,
     /// Its hits count. Not before all its sites are attached: an exit without its entry says nothing.
     pub(super) armed: bool,
     /// Of the links whose hits count.
@@ -40,22 +43,14 @@ pub(super) struct ProbeState {
     pub(super) exit_ns: u32,
     /// What a turn of its loop costs: the jump, and the entry that it leads to.
     turn_ns: u32,
-    /// What the kernel counted, as far as it has been told.
-    pub(super) told: Counted,
+    /// What the kernel counted.
+    pub(super) counted: CallCounters,
+    /// The same, as far as it has been told.
+    pub(super) told: CallCounters,
     /// The same, as far as the budget has seen it.
-    pub(super) budgeted: Counted,
+    pub(super) budgeted: CallCounters,
     /// Hits while it was on duty the last time.
     pub(super) last_duty: u64,
-}
-
-/// Counts of the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
-    pub(super) entries: u64,
-    pub(super) exits: u64,
-    pub(super) lost: u64,
-    pub(super) left_out: u64,
-    pub(super) turns: u64,
 }
 
 impl ProbeState {
@@ -76,10 +71,12 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            wait_ns: 0,
             armed: false,
             generation: 0,
-            told: Counted::default(),
-            budgeted: Counted::default(),
+            counted: CallCounters::default(),
+            told: CallCounters::default(),
+            budgeted: CallCounters::default(),
             last_duty: 0,
         }
     }
@@ -200,7 +197,8 @@ impl ProbeState {
     }
 
     /// Hits of its entry since the budget last looked; turns of a loop count by what they cost.
-    pub(super) fn hits(&self, counted: Counted) -> u64 {
+    pub(super) fn hits(&self) -> u64 {
+        let counted = &self.counted;
         let entries = counted.entries.saturating_sub(self.budgeted.entries);
         let turns = counted.turns.saturating_sub(self.budgeted.turns);
         let cost = turns.saturating_mul(u64::from(self.turn_ns));
@@ -208,7 +206,8 @@ impl ProbeState {
     }
 
     /// What it did since the budget last looked, `elapsed_ns` ago.
-    pub(super) fn load(&self, probe: u32, counted: Counted, elapsed_ns: u64) -> Load {
+    pub(super) fn load(&self, probe: u32, elapsed_ns: u64) -> Load {
+        let counted = &self.counted;
         let entries = match self.level {
             Level::Duty => {
                 let share = u128::from(self.last_duty) * u128::from(elapsed_ns);

@@ -115,11 +115,18 @@ pub(super) struct Calls {
     closer: Closer,
 }
 
+impl Calls {
+    /// Closes all links, and waits for those that are being closed.
+    fn detach_all(&mut self) {
+        let links = self.links.drain().map(|(_, fds)| fds);
+        self.closer.close(links.collect());
+        self.closer.wait();
+    }
+}
+
 impl Drop for Calls {
     fn drop(&mut self) {
-        self.closer
-            .close(self.links.drain().map(|(_, fds)| fds).collect());
-        self.closer.wait();
+        self.detach_all();
     }
 }
 
@@ -213,10 +220,11 @@ impl Probe {
         }
     }
 
-    /// How long detaching so many places will take, in nanoseconds.
-    pub fn estimated_detach_ns(&self, sites: usize) -> u64 {
-        let support = self.call_support();
-        support.map_or(0, |support| support.detach_ns(sites))
+    /// Detaches all places, together: no hit is recorded once this has returned.
+    pub fn detach_all_calls(&mut self) {
+        if let Some(calls) = &mut self.calls {
+            calls.detach_all();
+        }
     }
 
     /// Sets what a probe does at its hits, and which values it fetches.

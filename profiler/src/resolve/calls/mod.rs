@@ -27,8 +27,8 @@ pub use probe::{ExceptionName, Role, TracedProbe};
 use super::Resolver;
 use crate::model::raw::{Comm, RawCall, RawCallCount, RawEdge, RawGap};
 use crate::model::{
-    Call, CallCount, CallEdge, Cpu, Event, Exit, ExitKind, FrameId, Gap, Lost, LostReason, Pid,
-    ProcessId, ThreadId, Throw, Tid, Timestamp, Value,
+    Call, CallCount, CallEdge, Cpu, Event, Exit, ExitKind, FrameId, Gap, GapReason, Lost,
+    LostReason, Pid, ProcessId, ThreadId, Throw, Tid, Timestamp, Value,
 };
 use probe::Probes;
 use shadow::{Hit, Shadows};
@@ -220,6 +220,13 @@ impl Resolver {
 
     /// A time in which calls are missing.
     pub(super) fn gap(&mut self, at: Timestamp, gap: RawGap) {
+        if gap.reason == GapReason::Suspended {
+            self.suspend_calls(at);
+            if gap.from >= at {
+                // It begins.
+                return;
+            }
+        }
         let function = gap.probe.and_then(|probe| self.traced_function(probe));
         let process = gap.pid.and_then(|pid| self.process_of(pid, at));
         // Should either not be known, a gap of all would say too much.
@@ -292,6 +299,14 @@ impl Resolver {
                     reason,
                 }));
             }
+        }
+    }
+
+    /// Nothing is seen from now on, or nothing was until now: what is open may end in between and be
+    /// entered again at the same place, so no exit to come is known to be its own.
+    fn suspend_calls(&mut self, at: Timestamp) {
+        for (tid, mut left) in self.calls.shadows.suspend(at.0) {
+            self.left_by(at, Cpu(0), tid, &mut left);
         }
     }
 

@@ -233,7 +233,7 @@ impl Shadows {
             return;
         }
         let first = out.len();
-        entry.remove().end(at, out);
+        entry.remove().end(at, How::Terminated, out);
         self.count(out.len() - first);
         if let Some(process) = self.processes.get_mut(&pid) {
             process.threads.remove(&tid);
@@ -250,20 +250,42 @@ impl Shadows {
         for tid in process.threads {
             let mut left = Vec::new();
             if let Some(mut thread) = self.threads.remove(&tid) {
-                thread.end(at, &mut left);
+                thread.end(at, How::Terminated, &mut left);
             }
             self.count(left.len());
             ended.push((tid, left));
         }
         for (tid, mut stack) in process.goroutines.into_values() {
             let mut left = Vec::new();
-            while let Some(call) = stack.pop(at, How::Terminated) {
-                left.push(call);
-            }
+            stack.end(at, &How::Terminated, &mut left);
             self.count(left.len());
             ended.push((tid, left));
         }
         ended.retain(|(_, left)| !left.is_empty());
+        ended
+    }
+
+    /// Hits are missing from now on, or were until now: ends all open calls, of which nobody knows
+    /// when they are left. What is known of stacks and of exceptions under way is forgotten with them;
+    /// which processes switch stacks is not.
+    pub(super) fn suspend(&mut self, at: u64) -> Vec<(Tid, Vec<Left>)> {
+        let mut ended = Vec::new();
+        for (tid, mut thread) in self.threads.drain() {
+            let mut left = Vec::new();
+            thread.end(at, How::Inferred, &mut left);
+            ended.push((tid, left));
+        }
+        for process in self.processes.values_mut() {
+            process.threads.clear();
+            for (tid, mut stack) in process.goroutines.drain().map(|(_, seen)| seen) {
+                let mut left = Vec::new();
+                stack.end(at, &How::Inferred, &mut left);
+                ended.push((tid, left));
+            }
+        }
+        self.open = 0;
+        ended.retain(|(_, left)| !left.is_empty());
+        ended.sort_by_key(|(tid, _)| *tid);
         ended
     }
 

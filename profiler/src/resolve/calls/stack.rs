@@ -311,6 +311,13 @@ impl Stack {
         })
     }
 
+    /// Ends all calls, innermost first.
+    pub(super) fn end(&mut self, at: u64, how: &How, out: &mut Vec<Left>) {
+        while let Some(left) = self.pop(at, how.clone()) {
+            out.push(left);
+        }
+    }
+
     /// A call that is told when it is over. The time it spent itself: less that of the calls in it
     /// which were told before.
     pub(super) fn whole(&mut self, began: u64, at: u64) -> u64 {

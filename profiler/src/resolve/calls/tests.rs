@@ -678,3 +678,43 @@ fn memory_is_bounded_whatever_happens() {
     c.shadows.end_process(Pid(1), c.now);
     assert_eq!(c.shadows.open(), 0);
 }
+
+#[test]
+fn a_suspension_ends_what_is_open_and_pairs_nothing_across_it() {
+    let mut c = case();
+    c.enter('f', 0x9000);
+    c.enter('g', 0x8f00);
+    c.thread = 1;
+    c.enter('h', 0x19000);
+    c.throw("int", 0x18f00);
+    c.thread = 0;
+    c.goroutine = 7;
+    c.enter('m', 0x100);
+    c.goroutine = 0;
+    c.check("+f0 +g1 +h0 +m0");
+    for (_, left) in c.shadows.suspend(c.now) {
+        c.left(left);
+    }
+    c.check("?g1 ?f0 ?m0 ?h0");
+    assert_eq!(c.shadows.open(), 0);
+    // f goes on, or is another f at the same place: nobody knows.
+    c.enter('g', 0x8f00);
+    c.exit('g', 0x8f00);
+    c.exit('f', 0x9000);
+    c.check("+g0 -g0 unmatched");
+    // That exits come whose calls were inferred to be over does not make it a switcher of stacks.
+    c.enter('f', 0x9000);
+    c.enter('g', 0x8f00);
+    c.exit('f', 0x9000);
+    c.check("+f0 +g1 ?g1 -f0");
+    // What was thrown before has landed meanwhile.
+    c.thread = 1;
+    c.enter('h', 0x19000);
+    c.enter('k', 0x18f00);
+    c.exit('h', 0x19000);
+    c.check("+h0 +k1 ?k1 -h0");
+    c.thread = 0;
+    c.goroutine = 7;
+    c.exit('m', 0x100);
+    c.check("unmatched");
+}

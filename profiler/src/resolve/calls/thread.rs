@@ -270,12 +270,10 @@ impl Thread {
         self.jumped = true;
     }
 
-    /// The thread ends, and with it all its calls.
-    pub(super) fn end(&mut self, at: u64, out: &mut Vec<Left>) {
+    /// The thread ends, or is not seen for a while, and with it all its calls.
+    pub(super) fn end(&mut self, at: u64, how: How, out: &mut Vec<Left>) {
         for stack in &mut self.stacks {
-            while let Some(left) = stack.pop(at, How::Terminated) {
-                out.push(left);
-            }
+            stack.end(at, &how, out);
         }
     }
 
@@ -433,9 +431,7 @@ impl Thread {
         let victim = victim.map_or(0, |(index, _)| index);
         let mut gone = std::mem::replace(&mut self.stacks[victim], stack);
         let first_out = out.len();
-        while let Some(left) = gone.pop(at, How::Inferred) {
-            out.push(left);
-        }
+        gone.end(at, &How::Inferred, out);
         self.settle(&out[first_out..]);
         victim
     }

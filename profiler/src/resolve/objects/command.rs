@@ -343,14 +343,14 @@ mod tests {
             std::fs::write(&script, line).unwrap();
             let found = script_interpreter(&script).unwrap();
             assert_eq!(found, Some(expected.into()), "{line}");
-            let objects = super::super::objects_of_command(&script).unwrap();
+            let objects = Finder::default().objects_of_command(&script).unwrap();
             let shell = std::fs::canonicalize("/bin/sh").unwrap();
             assert_eq!(&*objects[0].path, shell.to_str().unwrap());
         }
         std::fs::write(&script, "echo\n").unwrap();
         assert!(script_interpreter(&script).is_err());
         std::fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        let endless = super::super::objects_of_command(&script).unwrap_err();
+        let endless = Finder::default().objects_of_command(&script).unwrap_err();
         assert!(matches!(endless, ObjectsError::NotProgram(_)), "{endless}");
         std::fs::remove_dir_all(&folder).unwrap();
     }

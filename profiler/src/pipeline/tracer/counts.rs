@@ -1,0 +1,51 @@
+//! What the kernel counted of each probe -> raw events.
+//!
+//! Counts are sums over all processors since the probe was attached; events say what was added.
+//!
+//! What does not belong here: what the budget makes of them (`keep`).
+
+use super::Tracer;
+use crate::model::raw::{RawBody, RawCallCount, RawEvent};
+use crate::model::{Cpu, Timestamp};
+use crate::probe::Probe;
+use crate::resolve::Role;
+
+/// How often counts are put into the recording.
+pub(super) const COUNTS_NS: u64 = 1_000_000_000;
+
+impl Tracer {
+    /// Reads the kernel's counts.
+    pub(super) fn read_counts(&mut self, probe: &mut Probe) {
+        let mut changed = Vec::new();
+        probe.call_counts(&mut changed);
+        for (number, counters) in changed {
+            if let Some(state) = self.probes.get_mut(number as usize) {
+                state.counted = counters;
+            }
+        }
+    }
+
+    /// Puts what was counted since the last time into the recording.
+    pub(super) fn tell_counts(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        for (number, state) in (0..).zip(&mut self.probes) {
+            let counted = state.counted;
+            if counted == state.told || state.role != Role::Call {
+                continue;
+            }
+            let told = std::mem::replace(&mut state.told, counted);
+            out.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::CallCount(RawCallCount {
+                    probe: number,
+                    from: self.counts_at,
+                    entries: counted.entries.saturating_sub(told.entries),
+                    exits: counted.exits.saturating_sub(told.exits),
+                    lost: counted.lost.saturating_sub(told.lost),
+                    left_out: counted.left_out.saturating_sub(told.left_out),
+                }),
+            });
+        }
+        self.counts_at = at;
+    }
+}

@@ -1,0 +1,237 @@
+//! What begins while tracing: new processes and newly mapped files -> probes attached to them.
+//!
+//! Raw events, as drained -> what is to be attached, and since when calls are missing; at the next step
+//! it is attached, and that time told as a gap. Timestamps are nanoseconds of CLOCK_MONOTONIC.
+//!
+//! What does not belong here: what runs already (`choose`), attaching itself (`links`).
+
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+
+use super::Tracer;
+use super::keep::gap;
+use crate::model::raw::{FileIdentity, RawBody, RawEvent};
+use crate::model::{GapReason, Pid, Timestamp};
+use crate::probe::{Probe, now};
+use crate::resolve::Resolver;
+use crate::resolve::objects::TargetObject;
+
+/// Most files of one process that are remembered until it is looked at.
+const MAX_PATHS: usize = 256;
+/// Most mapped files that are remembered.
+const MAX_SEEN: usize = 1 << 16;
+
+/// Something that is to be attached.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pid: Pid,
+    /// Since when calls are missed.
+    since: Timestamp,
+    /// A fork: the files of its parent.
+    parent: Option<Pid>,
+    /// Files that it has mapped, as it sees them.
+    paths: Vec<Box<str>>,
+}
+
+/// A mapped file as the kernel tells of it.
+pub(super) type SeenFile = (FileIdentity, Box<[u8]>);
+
+impl Tracer {
+    /// Looks at what was drained: new processes and files are to be attached, ended ones let go.
+    /// `admitted` tells which events concern the recording.
+    pub(in crate::pipeline) fn notice(&mut self, event: &RawEvent) {
+        let (pid, parent) = match &event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } if pid != parent_pid => (*pid, Some(*parent_pid)),
+            RawBody::Mmap(mmap) => {
+                self.code_made |= crate::resolve::is_made_code(&mmap.path);
+                if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
+                    return;
+                }
+                let file = (mmap.file.clone(), mmap.path.clone());
+                match self.seen.get(&file) {
+                    // Nothing in it is traced, or it is attached for all already.
+                    Some(traced) if !traced || self.shared => return,
+                    _ => {}
+                }
+                let path = String::from_utf8_lossy(&mmap.path).into();
+                let mut pending = self.pending.iter_mut();
+                if let Some(pending) =
+                    pending.find(|pending| pending.pid == mmap.pid && pending.parent.is_none())
+                {
+                    if pending.paths.len() < MAX_PATHS {
+                        pending.paths.push(path);
+                    }
+                    return;
+                }
+                self.pending.push_back(Pending {
+                    pid: mmap.pid,
+                    since: event.at,
+                    parent: None,
+                    paths: vec![path],
+                });
+                return;
+            }
+            RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
+                // A short-lived child may end before anything was attached to it.
+                let pending = || self.pending.iter().any(|pending| pending.pid == *pid);
+                if self.processes.contains_key(&Some(*pid)) || pending() {
+                    self.ending.push(*pid);
+                }
+                return;
+            }
+            _ => return,
+        };
+        if self.shared && parent.is_some() {
+            // The links are there already.
+            return;
+        }
+        let known = |pending: &Pending| pending.pid == pid && pending.parent == parent;
+        if !self.pending.iter().any(known) {
+            self.pending.push_back(Pending {
+                pid,
+                since: event.at,
+                parent,
+                paths: Vec::new(),
+            });
+        }
+    }
+
+    /// Lets go of processes that have ended. Their other threads may outlive the main one, whose end
+    /// was seen.
+    pub(super) fn forget_ended(&mut self, probe: &mut Probe) {
+        let mut ended = FxHashSet::default();
+        self.ending.retain(|&pid| {
+            let lives = Path::new(&format!("/proc/{pid}")).exists();
+            if !lives {
+                ended.insert(pid);
+            }
+            lives
+        });
+        if ended.is_empty() {
+            return;
+        }
+        // What was to be attached to them is still looked at: it is a gap.
+        self.forget(probe, &ended);
+    }
+
+    fn forget(&mut self, probe: &mut Probe, ended: &FxHashSet<Pid>) {
+        for pid in ended {
+            self.processes.remove(&Some(*pid));
+            self.cpu_ns.remove(pid);
+        }
+        self.detach_processes(probe, ended);
+    }
+
+    /// Attaches to a new process, or to files that a process has mapped.
+    pub(super) fn follow(
+        &mut self,
+        pending: &Pending,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        out: &mut Vec<RawEvent>,
+    ) {
+        let before = self.probes.len();
+        let was_safe = self.safety.verdict().uretprobe;
+        let mut objects: Vec<usize> = Vec::new();
+        // It has ended before anybody could look at what it runs.
+        let mut unseen = false;
+        match pending.parent {
+            Some(parent) => {
+                if self.processes.contains_key(&Some(pending.pid)) {
+                    // The id was that of another process before.
+                    self.ending.retain(|&pid| pid != pending.pid);
+                    self.forget(probe, &FxHashSet::from_iter([pending.pid]));
+                }
+                objects.extend(self.processes.get(&Some(parent)).into_iter().flatten());
+                self.processes.entry(Some(pending.pid)).or_default();
+            }
+            // It may be gone by now: then there is nothing to attach to.
+            None => match self.finder.objects_of(pending.pid) {
+                Ok(found) => {
+                    for object in found {
+                        let index = self.object(&object, Some(pending.pid));
+                        self.note_seen(&object, index.is_some());
+                        objects.extend(index);
+                        if self.switching.contains(&object.device_inode) {
+                            self.switchers.push(pending.pid);
+                        }
+                    }
+                }
+                Err(error) => {
+                    log::debug!("pid {}: {error}", pending.pid);
+                    let selection = &self.request.selection;
+                    let mut paths = pending.paths.iter();
+                    unseen = paths.any(|path| selection.may_cover(path, true));
+                    if self.shared && unseen {
+                        // Others will run these files.
+                        objects.extend(self.objects_by_path(&pending.paths));
+                    }
+                }
+            },
+        }
+        self.announce(before, resolver);
+        self.tell_switchers(resolver);
+        let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
+        let mut result = self.tell(probe, &new);
+        let mut attached = unseen;
+        let process = self.process(pending.pid);
+        for object in objects {
+            if self.processes.entry(process).or_default().insert(object) {
+                attached = true;
+                result = result.and(self.attach(probe, object, process));
+            }
+        }
+        result = result.and(self.arm(probe, &new));
+        if let Err(error) = result {
+            self.tell_unlinked(process, &error);
+        }
+        if attached {
+            let at = now();
+            out.push(gap(
+                at,
+                pending.since,
+                None,
+                Some(pending.pid),
+                GapReason::NotYetAttached,
+            ));
+        }
+        if was_safe && !self.safety.verdict().uretprobe {
+            self.replan(probe, resolver);
+        }
+        // Its end may have been seen before.
+        if !self.shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
+            self.ending.push(pending.pid);
+        }
+    }
+
+    /// What is traced of files that a process had mapped which is gone, by their paths on this machine.
+    fn objects_by_path(&mut self, paths: &[Box<str>]) -> Vec<usize> {
+        let mut objects = Vec::new();
+        for path in paths {
+            match self.finder.object_at(Path::new(&**path), None) {
+                Ok(object) => objects.extend(self.object(&object, None)),
+                Err(error) => log::debug!("{error}"),
+            }
+        }
+        objects
+    }
+
+    /// Remembers whether anything of a mapped file is traced, so that it need not be looked at again.
+    fn note_seen(&mut self, object: &TargetObject, traced: bool) {
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.clear();
+        }
+        let path = object.path.as_bytes().into();
+        self.seen.insert((object.identity.clone(), path), traced);
+    }
+
+    /// Pairing needs to know whose threads have stacks of their own making.
+    pub(super) fn tell_switchers(&mut self, resolver: &mut Resolver) {
+        for pid in self.switchers.drain(..) {
+            resolver.switches_stacks(pid);
+        }
+    }
+}
