@@ -188,7 +188,7 @@ mod tests {
     fn decoded(bytes: &[u8]) -> AgentMessage<'static> {
         let (message, len) = AgentMessage::decode(bytes).unwrap().unwrap();
         assert_eq!(len, bytes.len());
-        message
+        message.into_owned()
     }
 
     #[test]
