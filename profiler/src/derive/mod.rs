@@ -10,6 +10,7 @@ pub mod calls;
 mod frames;
 mod latency;
 mod losses;
+mod path;
 mod tree;
 
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
@@ -18,4 +19,5 @@ pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use latency::{Bucket, Latency};
 pub use losses::{Losses, is_of_calls};
+pub use path::ClassPath;
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
