@@ -223,8 +223,9 @@ impl Agent {
 
     /// Waits until half of the queue is free: who sends only then loses nothing, if one batch is
     /// less than half of it. Cancel-safe.
-    pub async fn has_room(&self) {
-        self.shared.queue.room().await;
+    pub fn has_room(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.queue.room().await }
     }
 
     /// An emptied list of events, to be used again.
