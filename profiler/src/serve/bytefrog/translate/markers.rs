@@ -129,6 +129,7 @@ fn gap_reason(reason: GapReason) -> &'static str {
         GapReason::NoReturns => "over budget, exits are not watched any more",
         GapReason::DutyCycle => "over budget, watched a part of the time",
         GapReason::Detached => "over budget, not watched any more",
+        GapReason::Suspended => "recording was suspended",
     }
 }
 
