@@ -18,6 +18,7 @@ mod doctor;
 mod files;
 mod list;
 mod record;
+mod stream;
 mod target;
 mod top;
 mod trace;
@@ -69,6 +70,8 @@ enum Command {
     Record(Box<record::RecordArgs>),
     /// Show what is hot now, or calls of traced functions, in a table that refreshes
     Top(Box<top::TopArgs>),
+    /// Send what happens, or a capture, to another program while it goes on
+    Stream(stream::StreamArgs),
     /// Show what is hot in a capture
     Report(Box<analyse::ReportArgs>),
     /// Write a capture in another tool's format
@@ -132,6 +135,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Record(args) => return record::record(*args, common),
         Command::Top(args) => return top::top(*args, common),
+        Command::Stream(args) => return stream::stream(args, common),
         Command::Report(args) => analyse::report(*args, common)?,
         Command::Export(args) => files::export(args)?,
         Command::Formats => files::formats(&mut io::stdout())?,

@@ -9,7 +9,7 @@ use crate::capture::{CreateOptions, Limit};
 use crate::error::{Context, Failure};
 use crate::export::{self, ExportOptions};
 use crate::model::Unit;
-use crate::pipeline::{self, Finished, Request, Watch, marks};
+use crate::pipeline::{self, Finished, Request, TraceSummary, Watch, marks};
 use crate::probe::AttachedSource;
 use crate::view::quantity;
 
@@ -181,28 +181,7 @@ fn summarize(finished: &Finished) {
         quantity::count(finished.lost),
     );
     if let Some(trace) = &finished.trace {
-        say!(
-            "{} to {}{}{}",
-            quantity::plural(trace.calls, "call"),
-            quantity::plural(trace.functions as u64, "traced function"),
-            match trace.lost {
-                0 => String::new(),
-                lost => format!(", {} records lost: see --buffer", quantity::count(lost)),
-            },
-            match trace.left_out {
-                0 => String::new(),
-                left => format!(", {} left out by limits", quantity::count(left)),
-            },
-        );
-        if trace.stepped_down > 0 {
-            say!(
-                "note: {} watched less than asked for, to stay within --budget",
-                match trace.stepped_down {
-                    1 => "1 function was".to_owned(),
-                    n => format!("{} functions were", quantity::count(n as u64)),
-                }
-            );
-        }
+        summarize_trace(trace);
     }
     if finished.counters.kernel_hidden {
         say!(
@@ -212,6 +191,32 @@ fn summarize(finished: &Finished) {
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
         say!("wrote {path} ({bytes}); see it with: profiler report {path}");
+    }
+}
+
+/// What became of the tracing.
+pub(super) fn summarize_trace(trace: &TraceSummary) {
+    say!(
+        "{} to {}{}{}",
+        quantity::plural(trace.calls, "call"),
+        quantity::plural(trace.functions as u64, "traced function"),
+        match trace.lost {
+            0 => String::new(),
+            lost => format!(", {} records lost: see --buffer", quantity::count(lost)),
+        },
+        match trace.left_out {
+            0 => String::new(),
+            left => format!(", {} left out by limits", quantity::count(left)),
+        },
+    );
+    if trace.stepped_down > 0 {
+        say!(
+            "note: {} watched less than asked for, to stay within --budget",
+            match trace.stepped_down {
+                1 => "1 function was".to_owned(),
+                n => format!("{} functions were", quantity::count(n as u64)),
+            }
+        );
     }
 }
 

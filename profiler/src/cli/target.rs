@@ -22,6 +22,8 @@ use super::{Common, values};
 
 /// Samples per second and processor, unless told. Not a divisor of anything that ticks.
 const DEFAULT_HZ: u64 = 99;
+/// Memory for buffers between kernel and profiler, unless told; as much again for traced calls.
+const DEFAULT_BUFFER_BYTES: usize = 16 << 20;
 
 /// Whom.
 #[derive(Debug, Args)]
@@ -197,11 +199,7 @@ impl SourceArgs {
             return Ok(Vec::new());
         }
         let rate = match (self.frequency, self.period) {
-            (Some(0), _) | (_, Some(0)) => {
-                return Err(Failure::usage(
-                    "a rate of 0 records nothing: give -F or --period more",
-                ));
-            }
+            (Some(0), _) | (_, Some(0)) => return Err(nothing_sampled()),
             (_, Some(period)) => Rate::Period(period),
             (frequency, None) => Rate::FrequencyHz(frequency.unwrap_or(DEFAULT_HZ)),
         };
@@ -214,6 +212,40 @@ impl SourceArgs {
             .map(|event| SourceSpec { event, rate })
             .collect())
     }
+}
+
+/// Probes that sample the default event, for commands that have no flags of sources.
+pub(super) fn sampled(
+    target: &TargetArgs,
+    frequency_hz: Option<u64>,
+    common: &Common,
+) -> Result<ProbeOptions, Failure> {
+    if frequency_hz == Some(0) {
+        return Err(nothing_sampled());
+    }
+    let rate = Rate::FrequencyHz(frequency_hz.unwrap_or(DEFAULT_HZ));
+    let event = EventSpec::Default;
+    Ok(ProbeOptions {
+        sources: vec![SourceSpec { event, rate }],
+        ..unsampled(target, common)?
+    })
+}
+
+/// Probes without sources of samples.
+pub(super) fn unsampled(target: &TargetArgs, common: &Common) -> Result<ProbeOptions, Failure> {
+    Ok(ProbeOptions {
+        sources: Vec::new(),
+        calls: None,
+        filter: target.filter()?,
+        buffer_bytes: DEFAULT_BUFFER_BYTES,
+        kernel_stacks: false,
+        user_stacks: true,
+        kernel_log: common.verbose >= 2,
+    })
+}
+
+fn nothing_sampled() -> Failure {
+    Failure::usage("a rate of 0 records nothing: give -F or --period more")
 }
 
 impl NameArgs {

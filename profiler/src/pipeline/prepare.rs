@@ -67,8 +67,19 @@ impl Prepared {
         Ok(prepared)
     }
 
+    /// Fails if none of the processes and threads that were named is there any more.
+    pub(super) fn are_there(&self) -> Result<(), Failure> {
+        match !self.targets.is_empty() && self.targets.iter().all(Target::has_ended) {
+            true => Err(Failure::failed(format!(
+                "{} has ended, so there is nothing to watch",
+                self.watch.target
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Chooses what is traced in what runs now.
-    fn choose(&mut self) -> Result<(), Failure> {
+    pub(super) fn choose(&mut self) -> Result<(), Failure> {
         let Some(trace) = &self.watch.trace else {
             return Ok(());
         };

@@ -30,7 +30,7 @@ use super::marks::Marks;
 use super::prepare::Prepared;
 use super::scope::Scope;
 use super::targets::Target;
-use super::tracer::{TraceSummary, Tracer};
+use super::tracer::{News, TraceSummary, Tracer};
 
 /// How often what is due is passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -70,6 +70,7 @@ pub(super) struct Session {
     started: Instant,
     /// Samples and calls before this are not wanted.
     from: Timestamp,
+    suspended: bool,
     slow_tick: Instant,
     clock_tick: Option<Instant>,
     raw: Vec<RawEvent>,
@@ -158,6 +159,7 @@ impl Session {
             delay: watch.delay,
             started,
             from: at,
+            suspended: false,
             slow_tick: started,
             clock_tick: None,
             raw: Vec::new(),
@@ -263,6 +265,30 @@ impl Session {
         batches
     }
 
+    /// From now on nothing is recorded but what processes and threads become, until
+    /// [`Session::resume`]. What happened before is to be released, all of it.
+    pub(super) fn suspend(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
+            tracer.suspend(probe, &mut self.raw);
+        }
+        self.drain();
+        self.suspended = true;
+    }
+
+    /// Records again.
+    pub(super) fn resume(&mut self) {
+        self.drain();
+        self.suspended = false;
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
+            tracer.resume(probe, &mut self.raw);
+        }
+    }
+
+    /// What became of traced files since the last call.
+    pub(super) fn news(&mut self) -> Vec<News> {
+        self.tracer.as_mut().map_or_else(Vec::new, Tracer::news)
+    }
+
     /// What has ended of what is watched, if that is all of it.
     pub(super) fn gone(&mut self) -> Result<Option<Gone>, Failure> {
         if let Some(command) = &mut self.command
@@ -323,6 +349,11 @@ impl Session {
         self.started.elapsed()
     }
 
+    /// Since when samples and calls count.
+    pub(super) fn from(&self) -> Timestamp {
+        self.from
+    }
+
     /// Samples taken in.
     pub(super) fn samples(&self) -> u64 {
         self.samples
@@ -358,7 +389,9 @@ impl Session {
         let Some(probe) = &mut self.probe else { return };
         probe.drain(&mut self.raw);
         let (from, mut samples, mut calls) = (self.from, 0, 0);
+        let suspended = self.suspended;
         self.raw.retain(|event| match event.body {
+            RawBody::Sample(_) | RawBody::Call(_) if suspended => false,
             RawBody::Sample(_) | RawBody::Call(_) if event.at < from => false,
             RawBody::Sample(_) => {
                 samples += 1;

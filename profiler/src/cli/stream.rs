@@ -1,0 +1,220 @@
+//! `stream`: flags into a [`StreamRequest`], and the summary at the end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::error::Failure;
+use crate::pipeline::{self, LiveSource, StreamRequest, StreamSource, Streamed, Watch};
+use crate::serve::bytefrog::AgentOptions;
+use crate::serve::bytefrog::translate::NameStyle;
+use crate::view::quantity;
+
+use super::target::{NameArgs, TargetArgs, sampled, unsampled};
+use super::trace::TraceArgs;
+use super::{Common, values};
+
+#[derive(Debug, Args)]
+pub(super) struct StreamArgs {
+    #[command(subcommand)]
+    protocol: Protocol,
+}
+
+#[derive(Debug, Subcommand)]
+enum Protocol {
+    /// Send entries and exits of functions to an HQ of Bytefrog or Code Pulse
+    Bytefrog(Box<BytefrogArgs>),
+}
+
+/// How methods are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum NamesArg {
+    /// As people read them: 'std::vec::Vec<T>::push [libfoo.so]'
+    Readable,
+    /// As Code Pulse takes them apart: 'libfoo_so/std/vec/Vec_T_.push;9;()V'
+    Grammar,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  profiler stream bytefrog localhost --trace 'app:*' -- ./app
+  profiler stream bytefrog hq.example:8765 --trace 'libfoo.so:*' -p 1234
+  profiler stream bytefrog localhost --from-samples -F 499 -p 1234    without slowing it
+  profiler stream bytefrog localhost --names grammar --replay profile.cap
+
+HQ says when the run starts; until then a command does not run, and an attached target is left alone.
+HQ can suspend the run, pause what was started here, and stop the run: then the command ends too
+(SIGTERM, after 5 s SIGKILL). Ctrl-C ends the run normally, a second one leaves at once.
+The exit status is that of the command if it ends by itself, 0 if HQ stops the run, 1 if HQ can't be
+reached or is lost; a command that runs by then goes on without being traced.")]
+struct BytefrogArgs {
+    /// Where HQ listens (the port is 8765 unless told)
+    #[arg(value_name = "HOST[:PORT]")]
+    hq: String,
+    /// Infer calls from samples of stacks: for a target that must not be slowed
+    #[arg(long, conflicts_with = "trace")]
+    from_samples: bool,
+    /// Samples per second on each processor, with --from-samples
+    #[arg(
+        short = 'F',
+        long,
+        value_name = "HZ",
+        requires = "from_samples",
+        conflicts_with = "replay"
+    )]
+    frequency: Option<u64>,
+    /// How methods are named
+    #[arg(
+        long = "names",
+        value_name = "STYLE",
+        value_enum,
+        default_value = "readable"
+    )]
+    names: NamesArg,
+    /// Memory for events that HQ has not taken yet; what finds no room is left out, and HQ is told
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::size)]
+    buffer: u64,
+    /// How long to try to reach HQ; 0: for ever
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
+    connect_timeout: Duration,
+    /// When HQ stops the run, let the command go on without being traced
+    #[arg(long, requires = "command")]
+    stop_detaches: bool,
+    /// Let HQ pause the target although it was not started here
+    #[arg(long)]
+    allow_control: bool,
+    /// End by itself so long after the start
+    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    duration: Option<Duration>,
+    /// Send a capture in place of what happens now
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "all", "command", "trace", "allow_control"]
+    )]
+    replay: Option<PathBuf>,
+    /// How much faster than it happened: 1, 2.5, or max for as fast as HQ takes it
+    #[arg(long, value_name = "N", default_value = "max", requires = "replay", value_parser = speed)]
+    speed: Speed,
+    #[command(flatten)]
+    resolve: NameArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// How fast a capture is replayed; none: as fast as it is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Speed(Option<f64>);
+
+fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed(None));
+    }
+    match text.parse::<f64>() {
+        Ok(speed) if speed > 0.0 && speed <= 1e6 => Ok(Speed(Some(speed))),
+        _ => Err("give a number above 0, or 'max'".to_owned()),
+    }
+}
+
+/// Streams; returns the exit status.
+pub(super) fn stream(args: StreamArgs, common: &Common) -> Result<u8, Failure> {
+    let Protocol::Bytefrog(args) = args.protocol;
+    let hq = args.hq.clone();
+    let streamed = pipeline::stream(request(*args, common)?)?;
+    if !common.quiet {
+        summarize(&streamed, &hq);
+    }
+    Ok(streamed.status)
+}
+
+fn request(mut args: BytefrogArgs, common: &Common) -> Result<StreamRequest, Failure> {
+    let source = match args.replay.take() {
+        Some(capture) => StreamSource::Replay {
+            capture,
+            speed: args.speed.0,
+        },
+        None => StreamSource::Live(Box::new(live(&mut args, common)?)),
+    };
+    Ok(StreamRequest {
+        agent: AgentOptions {
+            address: args.hq,
+            connect_timeout: (!args.connect_timeout.is_zero()).then_some(args.connect_timeout),
+            queue_bytes: usize::try_from(args.buffer).unwrap_or(usize::MAX),
+            names: match args.names {
+                NamesArg::Readable => NameStyle::Readable,
+                NamesArg::Grammar => NameStyle::Grammar,
+            },
+            samples: args.from_samples,
+        },
+        source,
+        duration: args.duration,
+        quiet: common.quiet,
+    })
+}
+
+fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure> {
+    let trace = args.trace.request()?;
+    if trace.is_none() && !args.from_samples {
+        return Err(Failure::usage(
+            "nothing would be sent: name functions by --trace, or have calls inferred by --from-samples",
+        ));
+    }
+    let probe = match args.from_samples {
+        true => sampled(&args.target, args.frequency, common)?,
+        false => unsampled(&args.target, common)?,
+    };
+    Ok(LiveSource {
+        watch: Watch {
+            probe,
+            resolve: args.resolve.options(),
+            trace,
+            target: args.target.describe(),
+            user: args.target.user()?,
+            command: args.target.take_command(),
+            delay: Duration::ZERO,
+        },
+        stop_detaches: args.stop_detaches,
+        allow_control: args.allow_control,
+    })
+}
+
+fn summarize(streamed: &Streamed, hq: &str) {
+    let Some(sent) = &streamed.sent else {
+        say!("HQ at {hq} did not start the run; nothing was sent");
+        return;
+    };
+    say!(
+        "sent {} ({}) to {hq} in {:.1} s: {} entered, {} left",
+        quantity::plural(sent.messages, "message"),
+        quantity::bytes(sent.bytes),
+        streamed.elapsed.as_secs_f64(),
+        quantity::plural(sent.entries, "method"),
+        quantity::count(sent.exits),
+    );
+    if streamed.lost > 0 {
+        say!(
+            "{} lost before they could be sent",
+            quantity::plural(streamed.lost, "event")
+        );
+    }
+    if sent.dropped_events > 0 {
+        say!(
+            "{} left out in {}, because HQ was too slow: see --buffer",
+            quantity::plural(sent.dropped_events, "event"),
+            quantity::plural(sent.data_breaks, "data break"),
+        );
+    }
+    if sent.notes_left_out > 0 {
+        say!(
+            "note: HQ was not told of {}, because it did not read",
+            quantity::plural(sent.notes_left_out, "class"),
+        );
+    }
+    if let Some(trace) = &streamed.trace {
+        super::record::summarize_trace(trace);
+    }
+}

@@ -1,0 +1,185 @@
+//! A stream to an HQ of Bytefrog: a session or a capture into an agent, whose orders are carried out.
+//!
+//! A [`StreamRequest`] -> a run at HQ, and what came of it. Everything is made ready before anything
+//! is connected: what is wrong with what was asked for shows at once, and nothing has been started
+//! then. What does not belong here: sockets and messages (`serve::bytefrog`).
+
+mod live;
+mod replay;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{Context, Failure};
+use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, Order, StreamSummary};
+use crate::wire::bytefrog::Filter;
+
+use super::prepare::Watch;
+use super::signals::{Signals, hangup};
+use super::tracer::TraceSummary;
+
+/// How long HQ may take to accept what is left at the end.
+const FINISH_DEADLINE: Duration = Duration::from_secs(60);
+/// How often it is looked whether the targets are still there while HQ is waited for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Exit status when a person did not want to wait for the end.
+const INTERRUPTED: u8 = 130;
+
+/// What to stream, and where to.
+pub struct StreamRequest {
+    /// The agent.
+    pub agent: AgentOptions,
+    /// Where events come from.
+    pub source: StreamSource,
+    /// When to end by itself, counted from the start.
+    pub duration: Option<Duration>,
+    /// No live line.
+    pub quiet: bool,
+}
+
+/// Where events come from.
+pub enum StreamSource {
+    /// What happens now.
+    Live(Box<LiveSource>),
+    /// A capture.
+    Replay {
+        /// The file.
+        capture: PathBuf,
+        /// How much faster than it happened; none: as fast as HQ takes it.
+        speed: Option<f64>,
+    },
+}
+
+/// What happens now.
+pub struct LiveSource {
+    /// Whom to watch, and what of them.
+    pub watch: Watch,
+    /// Whether a command goes on when HQ stops the run.
+    pub stop_detaches: bool,
+    /// Whether HQ may pause what we did not start.
+    pub allow_control: bool,
+}
+
+/// What came of a stream.
+#[derive(Debug)]
+pub struct Streamed {
+    /// The command's exit status, or 0.
+    pub status: u8,
+    /// What HQ got; none if it never started the run.
+    pub sent: Option<StreamSummary>,
+    /// Events lost before they reached the agent, for whatever reason.
+    pub lost: u64,
+    /// How long it went on.
+    pub elapsed: Duration,
+    /// What became of the tracing, if there was any.
+    pub trace: Option<TraceSummary>,
+}
+
+impl Streamed {
+    /// HQ never started the run.
+    fn nothing() -> Streamed {
+        Streamed {
+            status: 0,
+            sent: None,
+            lost: 0,
+            elapsed: Duration::ZERO,
+            trace: None,
+        }
+    }
+}
+
+/// Streams until HQ, a signal, or the end of what is streamed ends it.
+pub fn stream(request: StreamRequest) -> Result<Streamed, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(|| "failed to start the event loop")?;
+    runtime.block_on(async {
+        let signals = Signals::listen().context(|| "failed to listen for signals")?;
+        let (agent, duration, quiet) = (request.agent, request.duration, request.quiet);
+        match request.source {
+            StreamSource::Live(source) => {
+                live::stream(agent, *source, duration, quiet, signals).await
+            }
+            StreamSource::Replay { capture, speed } => {
+                replay::stream(agent, &capture, speed, duration, signals).await
+            }
+        }
+    })
+}
+
+/// Starts the agent's threads.
+fn start_agent(options: AgentOptions) -> Result<Agent, Failure> {
+    Agent::start(options).map_err(|error| match error {
+        AgentError::Address(_) => Failure::usage(error.to_string()),
+        error => error.into(),
+    })
+}
+
+/// How HQ wants a run to begin.
+struct Start {
+    /// None: everything.
+    filter: Option<Filter>,
+    suspended: bool,
+}
+
+/// Waits for HQ to start the run; none if it is not to be. `there` fails when there is nothing left
+/// to stream.
+async fn wait_for_start(
+    agent: &mut Agent,
+    signals: &mut Signals,
+    there: impl Fn() -> Result<(), Failure>,
+) -> Result<Option<Start>, Failure> {
+    let mut start = Start {
+        filter: None,
+        suspended: false,
+    };
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        let order = tokio::select! {
+            order = agent.order() => order,
+            _ = look.tick() => {
+                there()?;
+                continue;
+            }
+            _ = signals.interrupt.recv() => return Ok(None),
+            _ = signals.terminate.recv() => return Ok(None),
+            _ = hangup(&mut signals.hangup) => return Ok(None),
+        };
+        match order {
+            Order::Configure(configuration) => {
+                let (filter, warnings) = Filter::new(&configuration);
+                for warning in warnings {
+                    log::warn!("{warning}");
+                }
+                start.filter = (!filter.is_trivial()).then_some(filter);
+            }
+            Order::Suspend => start.suspended = true,
+            Order::Unsuspend => start.suspended = false,
+            Order::Start => return Ok(Some(start)),
+            Order::Stop => {
+                log::warn!("HQ stopped the run before it began");
+                return Ok(None);
+            }
+            Order::Lost(error) => return Err(error.into()),
+            // Nothing runs that could be paused.
+            Order::Pause | Order::Unpause => {}
+        }
+    }
+}
+
+/// Waits for HQ to take what is left, unless a person does not want to.
+async fn unless_interrupted<T>(
+    finishing: impl Future<Output = T>,
+    signals: &mut Signals,
+) -> Result<T, Failure> {
+    tokio::select! {
+        finished = finishing => return Ok(finished),
+        _ = signals.interrupt.recv() => {}
+        _ = signals.terminate.recv() => {}
+    }
+    Err(Failure {
+        status: INTERRUPTED,
+        message: "interrupted: HQ did not get everything".to_owned(),
+    })
+}

@@ -1,0 +1,366 @@
+//! What happens now into an agent: a session whose beginning, pauses and end are HQ's.
+//!
+//! A [`LiveSource`] and HQ's orders -> a run. Whatever ends it, targets that stand still go on first,
+//! then the probes go, and only then anything else is done. What does not belong here: the walk
+//! (`session`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::derive::ClassPath;
+use crate::error::Failure;
+use crate::model::Timestamp;
+use crate::probe::now;
+use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
+use crate::target::command::shell_status;
+use crate::target::pause::{Pause, PauseTargets};
+use crate::view::progress::{LiveLine, Progress};
+use crate::wire::bytefrog::{Filter, Mode};
+
+use super::super::outlive::{fail, outlive, terminate};
+use super::super::prepare::Prepared;
+use super::super::session::{Due, Gone, Hurry, Session};
+use super::super::signals::{Signals, hangup, in_foreground};
+use super::super::tracer::{News, PathFilter};
+use super::{
+    FINISH_DEADLINE, LiveSource, Streamed, start_agent, unless_interrupted, wait_for_start,
+};
+
+/// How long to wait for names when everything else is done.
+const NAMES_DEADLINE: Duration = Duration::from_secs(10);
+/// What was chosen longer ago than this is chosen again: the targets may have changed.
+const STALE: Duration = Duration::from_secs(1);
+/// How a command goes on when there is no HQ any more.
+const UNTRACED: &str = "without being traced";
+
+/// See the module.
+pub(super) async fn stream(
+    options: AgentOptions,
+    source: LiveSource,
+    duration: Option<Duration>,
+    quiet: bool,
+    mut signals: Signals,
+) -> Result<Streamed, Failure> {
+    let mut prepared = Prepared::new(source.watch)?;
+    let pausable = pausable(&prepared, source.allow_control);
+    let chosen = Instant::now();
+    let mut agent = start_agent(options)?;
+    let waited = wait_for_start(&mut agent, &mut signals, || prepared.are_there()).await;
+    let attached = match waited {
+        Ok(None) => return Ok(Streamed::nothing()),
+        Ok(Some(start)) => {
+            let again = choose_again(&mut prepared, start.filter, chosen);
+            again
+                .and_then(|()| Session::attach(prepared))
+                .map(|session| (session, start.suspended))
+        }
+        Err(failure) => Err(failure),
+    };
+    let (session, suspended) = match attached {
+        Ok(attached) => attached,
+        Err(failure) => {
+            agent.abort(&failure.message).await;
+            return Err(failure);
+        }
+    };
+    let mut live = Live {
+        agent,
+        mode: Mode::Tracing,
+        pause: None,
+        pausable,
+        live: LiveLine::new(quiet),
+        ends_at: duration.map(|duration| Instant::now() + duration),
+        dropped: 0,
+        stop_detaches: source.stop_detaches,
+        session,
+    };
+    let end = live.run(suspended, &mut signals).await;
+    live.finish(end, &mut signals).await
+}
+
+/// What HQ may pause, or why it may not.
+fn pausable(prepared: &Prepared, allow_control: bool) -> Result<PauseTargets, &'static str> {
+    let filter = &prepared.watch.probe.filter;
+    if let Some(command) = &prepared.command {
+        return Ok(PauseTargets::Processes(vec![command.pid()]));
+    }
+    if !allow_control {
+        return Err("the target was not started here: add --allow-control");
+    }
+    let by_others = !filter.tids.is_empty() || !filter.comms.is_empty() || !filter.uids.is_empty();
+    match (&filter.pids[..], &filter.cgroups[..], by_others) {
+        ([_, ..], [], false) => Ok(PauseTargets::Processes(filter.pids.clone())),
+        ([], [cgroup], false) => Ok(PauseTargets::Cgroup(cgroup.clone())),
+        _ => Err("only processes (-p), one cgroup, or a command can stand still"),
+    }
+}
+
+/// Chooses what is traced once more, if HQ leaves something out or what was chosen is old.
+fn choose_again(
+    prepared: &mut Prepared,
+    filter: Option<Filter>,
+    chosen: Instant,
+) -> Result<(), Failure> {
+    let Some(trace) = &mut prepared.watch.trace else {
+        return Ok(());
+    };
+    if filter.is_none() && chosen.elapsed() < STALE {
+        return Ok(());
+    }
+    trace.filter = filter.map(|filter| PathFilter(Arc::new(move |path| filter.admits(path))));
+    prepared.choose()
+}
+
+/// An object file as a class, as paths of its functions begin.
+fn file_name(path: &str) -> String {
+    ClassPath::new(path, "").object().to_owned()
+}
+
+/// Why a run ended.
+enum End {
+    /// HQ wants it to.
+    Stopped,
+    /// A person does.
+    Asked,
+    Duration,
+    Gone(Gone),
+    Lost(AgentError),
+    Failed(Failure),
+}
+
+struct Live {
+    agent: Agent,
+    /// What HQ is told.
+    mode: Mode,
+    pause: Option<Pause>,
+    /// What may be paused, or why nothing may.
+    pausable: Result<PauseTargets, &'static str>,
+    live: LiveLine,
+    ends_at: Option<Instant>,
+    /// Events that the agent dropped.
+    dropped: u64,
+    stop_detaches: bool,
+    session: Session,
+}
+
+impl Live {
+    /// From the start to what ends it.
+    async fn run(&mut self, suspended: bool, signals: &mut Signals) -> End {
+        // What is still to be done after this can wait.
+        let _hurry = Hurry::begin();
+        if let Err(failure) = self.begin(suspended) {
+            return End::Failed(failure);
+        }
+        match self.drive(signals).await {
+            Ok(end) => end,
+            Err(failure) => End::Failed(failure),
+        }
+    }
+
+    fn begin(&mut self, suspended: bool) -> Result<(), Failure> {
+        self.agent.begin(self.session.from());
+        if suspended {
+            self.suspend();
+        }
+        self.session.begin()?;
+        self.agent.report(self.mode);
+        Ok(())
+    }
+
+    async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
+        loop {
+            tokio::select! {
+                due = self.session.due() => {
+                    if let Some(until) = self.session.take_in(due) {
+                        self.release(Some(until));
+                    }
+                    if due == Due::Tick && let Some(end) = self.look()? {
+                        return Ok(end);
+                    }
+                }
+                order = self.agent.order() => {
+                    if let Some(end) = self.obey(order) {
+                        return Ok(end);
+                    }
+                }
+                _ = signals.interrupt.recv() => {
+                    // Ctrl-C on a terminal reaches the command as well.
+                    if !in_foreground() {
+                        self.session.signal(Signal::INT)?;
+                    }
+                    return Ok(End::Asked);
+                }
+                _ = signals.terminate.recv() => {
+                    self.session.signal(Signal::TERM)?;
+                    return Ok(End::Asked);
+                }
+                _ = hangup(&mut signals.hangup) => return Ok(End::Asked),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> Option<End> {
+        match order {
+            Order::Stop => return Some(End::Stopped),
+            Order::Lost(error) => return Some(End::Lost(error)),
+            Order::Pause => self.pause(),
+            Order::Unpause => self.unpause(),
+            Order::Suspend => self.suspend(),
+            Order::Unsuspend => {
+                self.agent.resume(now());
+                self.session.resume();
+                self.mode = Mode::Tracing;
+            }
+            Order::Configure(_) | Order::Start => return None,
+        }
+        // What was refused shows in the mode too.
+        self.agent.report(self.mode);
+        None
+    }
+
+    fn pause(&mut self) {
+        let refused = match &self.pausable {
+            Ok(targets) => match Pause::begin(targets.clone()) {
+                Ok(pause) => {
+                    self.pause = Some(pause);
+                    self.mode = Mode::Paused;
+                    return;
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(why) => (*why).to_owned(),
+        };
+        log::warn!("HQ wants the target to pause, and it goes on: {refused}");
+    }
+
+    fn unpause(&mut self) {
+        if let Some(pause) = self.pause.take()
+            && let Err(error) = pause.end()
+        {
+            log::error!("{error}");
+        }
+        self.mode = Mode::Tracing;
+    }
+
+    fn suspend(&mut self) {
+        self.session.suspend();
+        // What happened before is still told.
+        self.release(None);
+        self.agent.suspend(now());
+        self.mode = Mode::Suspended;
+    }
+
+    /// Shows how it goes, tells HQ of files, looks at what may end the run.
+    fn look(&mut self) -> Result<Option<End>, Failure> {
+        self.show();
+        self.tell_news();
+        if let Some(gone) = self.session.gone()? {
+            return Ok(Some(End::Gone(gone)));
+        }
+        let over = self.ends_at.is_some_and(|at| at <= Instant::now());
+        Ok(over.then_some(End::Duration))
+    }
+
+    fn tell_news(&mut self) {
+        for news in self.session.news() {
+            self.agent.class(match news {
+                News::Traced { object, .. } => ClassNote::Transformed(file_name(&object)),
+                News::Filtered { object } => ClassNote::Ignored(file_name(&object)),
+                News::Failed {
+                    object, function, ..
+                } => ClassNote::Failed(ClassPath::new(&object, &function).full()),
+            });
+        }
+    }
+
+    /// Passes on what happened until a time, or everything.
+    fn release(&mut self, until: Option<Timestamp>) {
+        if self.agent.wants_new_epoch() {
+            self.session.begin_epoch();
+        }
+        while let Some(spare) = self.agent.spare() {
+            self.session.reuse(spare);
+        }
+        match until {
+            Some(until) => self.session.release(until),
+            None => self.session.release_all(),
+        }
+        self.send();
+    }
+
+    fn send(&mut self) {
+        for batch in self.session.batches() {
+            self.dropped += self.agent.send(batch);
+        }
+    }
+
+    fn show(&mut self) {
+        self.live.update(&Progress {
+            elapsed: self.session.elapsed(),
+            samples: self.session.samples(),
+            calls: self.session.calls(),
+            processes: self.session.counters().processes,
+            lost: self.session.lost() + self.dropped,
+            bytes: 0,
+        });
+    }
+
+    /// Lets go of the targets, passes on what is left, sees to the command.
+    async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Streamed, Failure> {
+        let elapsed = self.session.elapsed();
+        self.live.clear();
+        if self.pause.is_some() {
+            self.unpause();
+        }
+        let trace = self.session.detach();
+        let end = match end {
+            End::Lost(error) => {
+                drop(self.agent);
+                let command = self.session.into_command();
+                return Err(fail(error.into(), command, UNTRACED, signals).await);
+            }
+            end => end,
+        };
+        self.release(None);
+        self.tell_news();
+        let live = &mut self.live;
+        let mut left = |left: usize| live.waiting(left);
+        self.session.await_names(NAMES_DEADLINE, &mut left);
+        self.live.clear();
+        self.send();
+        let lost = self.session.lost();
+        let mut command = self.session.into_command();
+        let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
+        let ending = async {
+            if let (true, Some(command)) = (ends_command, &mut command)
+                && let Err(failure) = terminate(command).await
+            {
+                log::error!("{failure}");
+            }
+        };
+        let finishing = self.agent.finish(now(), FINISH_DEADLINE);
+        let both = async { tokio::join!(finishing, ending).0 };
+        let sent = unless_interrupted(both, signals).await?;
+        let (end, sent) = match (end, sent) {
+            (End::Failed(failure), _) => {
+                return Err(fail(failure, command, UNTRACED, signals).await);
+            }
+            (_, Err(error)) => return Err(fail(error.into(), command, UNTRACED, signals).await),
+            (end, Ok(sent)) => (end, sent),
+        };
+        let status = match (end, &mut command) {
+            (End::Gone(Gone::Command(status)), _) => shell_status(status),
+            (_, Some(command)) if !ends_command => outlive(command, signals).await?,
+            _ => 0,
+        };
+        Ok(Streamed {
+            status,
+            sent: Some(sent),
+            lost,
+            elapsed,
+            trace,
+        })
+    }
+}

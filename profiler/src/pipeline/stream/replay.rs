@@ -1,0 +1,195 @@
+//! A capture into an agent: as fast as HQ takes it, or in the time in which it happened.
+//!
+//! Batches of a capture -> the agent. A pause stands still; what a suspension covers is left out, and
+//! lasts as long as it took when it was recorded. What does not belong here: reading captures.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::capture::{Batches, Reader};
+use crate::error::Failure;
+use crate::model::{Tables, Timestamp};
+use crate::serve::bytefrog::{Agent, AgentOptions, Order};
+use crate::wire::bytefrog::Mode;
+
+use super::super::signals::{Signals, hangup};
+use super::{FINISH_DEADLINE, Streamed, start_agent, unless_interrupted, wait_for_start};
+
+/// Most events of a batch.
+const BATCH: usize = 1024;
+/// How often it is looked what is due.
+const TICK: Duration = Duration::from_millis(10);
+
+/// See the module.
+pub(super) async fn stream(
+    agent: AgentOptions,
+    capture: &Path,
+    speed: Option<f64>,
+    duration: Option<Duration>,
+    mut signals: Signals,
+) -> Result<Streamed, Failure> {
+    let mut reader = Reader::open(capture)?;
+    let tables = reader.load_tables()?;
+    let batches = Batches::new(reader, &tables)?;
+    let from = begin_of(&tables, &batches);
+    let mut agent = start_agent(agent)?;
+    let Some(start) = wait_for_start(&mut agent, &mut signals, || Ok(())).await? else {
+        return Ok(Streamed::nothing());
+    };
+    agent.begin(from);
+    let began = Instant::now();
+    let mut replay = Replay {
+        agent,
+        batches,
+        mode: Mode::Tracing,
+        at: from,
+        seen: began,
+        speed,
+        ends_at: duration.map(|duration| began + duration),
+    };
+    if start.suspended {
+        replay.suspend();
+    }
+    replay.agent.report(replay.mode);
+    replay.drive(&mut signals).await?;
+    for damage in replay.batches.damage() {
+        log::warn!("{}: {damage}", capture.display());
+    }
+    let elapsed = began.elapsed();
+    let finishing = replay.agent.finish(replay.at, FINISH_DEADLINE);
+    let sent = unless_interrupted(finishing, &mut signals).await??;
+    Ok(Streamed {
+        sent: Some(sent),
+        elapsed,
+        ..Streamed::nothing()
+    })
+}
+
+/// When a recording began: no event is older.
+fn begin_of(tables: &Tables, batches: &Batches<'_>) -> Timestamp {
+    let started = tables.session.started;
+    let first = batches.next_at().unwrap_or(started);
+    match started {
+        Timestamp(0) => first,
+        started => started.min(first),
+    }
+}
+
+struct Replay<'t> {
+    agent: Agent,
+    batches: Batches<'t>,
+    mode: Mode,
+    /// How far it has come, in the time of the recording.
+    at: Timestamp,
+    /// When that was, by our clock.
+    seen: Instant,
+    speed: Option<f64>,
+    ends_at: Option<Instant>,
+}
+
+impl Replay<'_> {
+    /// Until the end of the capture, or until it is asked to end.
+    async fn drive(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.batches.next_at().is_some() {
+            let due = self.due();
+            let room = self.agent.has_room();
+            tokio::select! {
+                // Orders go before events.
+                biased;
+                order = self.agent.order() => {
+                    if self.obey(order)? {
+                        return Ok(());
+                    }
+                }
+                _ = signals.interrupt.recv() => return Ok(()),
+                _ = signals.terminate.recv() => return Ok(()),
+                _ = hangup(&mut signals.hangup) => return Ok(()),
+                () = room, if due.is_some() => self.send(due)?,
+                _ = tick.tick(), if due.is_none() => self.go_by(),
+            }
+            if self.mode == Mode::Suspended {
+                self.batches.skip(self.at)?;
+            }
+            if self.ends_at.is_some_and(|at| at <= Instant::now()) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is to end.
+    fn obey(&mut self, order: Order) -> Result<bool, Failure> {
+        match order {
+            Order::Stop => return Ok(true),
+            Order::Lost(error) => return Err(error.into()),
+            Order::Pause => {
+                self.go_by();
+                self.mode = Mode::Paused;
+            }
+            Order::Unpause => {
+                self.go_by();
+                self.mode = Mode::Tracing;
+            }
+            Order::Suspend => self.suspend(),
+            Order::Unsuspend => {
+                self.go_by();
+                self.batches.skip(self.at)?;
+                self.agent.resume(self.at);
+                self.mode = Mode::Tracing;
+            }
+            Order::Configure(_) | Order::Start => return Ok(false),
+        }
+        self.agent.report(self.mode);
+        Ok(false)
+    }
+
+    fn suspend(&mut self) {
+        self.go_by();
+        self.agent.suspend(self.at);
+        self.mode = Mode::Suspended;
+    }
+
+    /// Lets the time of the recording go by as ours has.
+    fn go_by(&mut self) {
+        let now = Instant::now();
+        let passed = (now - self.seen).as_nanos() as f64;
+        self.seen = now;
+        self.at = match (self.mode, self.speed) {
+            (Mode::Paused, _) | (Mode::Tracing, None) => self.at,
+            (_, speed) => Timestamp(
+                self.at
+                    .0
+                    .saturating_add((passed * speed.unwrap_or(1.0)) as u64),
+            ),
+        };
+    }
+
+    /// Until when events are due, if any is.
+    fn due(&self) -> Option<Timestamp> {
+        let until = match (self.mode, self.speed) {
+            (Mode::Tracing, None) => Timestamp(u64::MAX),
+            (Mode::Tracing, Some(_)) => self.at,
+            _ => return None,
+        };
+        self.batches
+            .next_at()
+            .filter(|&at| at <= until)
+            .and(Some(until))
+    }
+
+    /// Passes on a batch.
+    fn send(&mut self, until: Option<Timestamp>) -> Result<(), Failure> {
+        let Some(until) = until else { return Ok(()) };
+        if self.agent.wants_new_epoch() {
+            self.batches.begin_epoch();
+        }
+        let batch = self.batches.take(until, BATCH)?;
+        if let Some(last) = batch.events.last() {
+            self.at = self.at.max(last.at());
+        }
+        self.agent.send(batch);
+        Ok(())
+    }
+}
