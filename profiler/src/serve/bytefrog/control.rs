@@ -1,0 +1,128 @@
+//! The control connection: what HQ says -> orders; heartbeats.
+//!
+//! HQ writes a byte at a time; what has come is kept until it is a whole message. What does not
+//! belong here: what makes sense when (`life`), writing (`outbox`).
+
+use std::io;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::Order;
+use super::error::AgentError;
+use super::life::{Life, Phase};
+use super::shared::{Progress, Shared};
+use crate::wire::bytefrog::HqMessage;
+
+const NAME: &str = "the control connection";
+
+/// Reads orders until HQ closes the connection, which is an error before the run has ended.
+pub(super) async fn read(
+    socket: &TcpStream,
+    shared: &Shared,
+    orders: &mpsc::Sender<Order>,
+) -> Result<(), AgentError> {
+    let mut life = Life::new();
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        socket
+            .readable()
+            .await
+            .map_err(|error| AgentError::broken(NAME, &error))?;
+        match socket.try_read(&mut chunk) {
+            Ok(0) if may_close(shared) => return Ok(()),
+            Ok(0) => return Err(AgentError::closed(NAME)),
+            Ok(len) => bytes.extend_from_slice(&chunk[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            // HQ may be gone before all was closed.
+            Err(_) if may_close(shared) => return Ok(()),
+            Err(error) => return Err(AgentError::broken(NAME, &error)),
+        }
+        let mut at = 0;
+        while let Some((message, len)) =
+            HqMessage::decode(&bytes[at..]).map_err(|error| AgentError::Protocol {
+                connection: NAME.to_owned(),
+                reason: error.to_string(),
+            })?
+        {
+            at += len;
+            take(message, &mut life, shared, orders).await?;
+        }
+        bytes.drain(..at);
+    }
+}
+
+async fn take(
+    message: HqMessage,
+    life: &mut Life,
+    shared: &Shared,
+    orders: &mpsc::Sender<Order>,
+) -> Result<(), AgentError> {
+    log::debug!("HQ: {}", kind(&message));
+    let found = life.take(message);
+    // Before anybody acts on it.
+    for order in &found {
+        if let Order::Configure(configuration) = order {
+            shared.configure(configuration);
+        }
+    }
+    let (started, stopped) = (life.started(), life.phase() == Phase::Stopped);
+    shared.said.send_if_modified(|said| {
+        let news = (said.started, said.stopped) != (started, stopped);
+        (said.started, said.stopped) = (started, stopped);
+        news
+    });
+    for order in found {
+        if let Order::Lost(error) = order {
+            return Err(error);
+        }
+        // Nobody listens any more when the run is being ended.
+        let _ = orders.send(order).await;
+    }
+    Ok(())
+}
+
+fn kind(message: &HqMessage) -> String {
+    match message {
+        HqMessage::Configuration(bytes) => format!("Configuration ({} bytes)", bytes.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Whether HQ may close the connection now.
+fn may_close(shared: &Shared) -> bool {
+    match *shared.progress.borrow() {
+        Progress::Running | Progress::Translated => false,
+        Progress::Leaving => shared.said.borrow().stopped,
+        Progress::Closing => true,
+    }
+}
+
+/// Heartbeats: at once after the first configuration, then each interval. For ever.
+pub(super) async fn heartbeats(shared: &Shared) {
+    let mut said = shared.said.subscribe();
+    let mut interval = None;
+    loop {
+        let wanted = said
+            .borrow_and_update()
+            .configured
+            .as_ref()
+            .map(|(_, settings)| settings.heartbeat);
+        if wanted != interval {
+            interval = wanted;
+            shared.heartbeat();
+        }
+        let changed = said.changed();
+        match interval {
+            Some(interval) => {
+                if tokio::time::timeout(interval, changed).await.is_err() {
+                    shared.heartbeat();
+                }
+            }
+            None => {
+                let _ = changed.await;
+            }
+        }
+    }
+}
