@@ -208,9 +208,9 @@ impl State {
 
     /// The last data break that has been written and is not settled: its number, and where it ends.
     fn written_break(&self) -> Option<(u64, u64)> {
-        let written = self.breaks.iter().filter(|&&end| end <= self.written);
-        let count = written.clone().count() as u64;
-        Some((self.breaks_settled + count, *written.last()?))
+        let end = *self.breaks.iter().rfind(|&&end| end <= self.written)?;
+        let count = self.breaks.iter().filter(|&&other| other <= end).count() as u64;
+        Some((self.breaks_settled + count, end))
     }
 }
 
