@@ -218,3 +218,97 @@ fn summarize(streamed: &Streamed, hq: &str) {
         super::record::summarize_trace(trace);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        stream: StreamArgs,
+        #[command(flatten)]
+        common: Common,
+    }
+
+    fn parse(words: &str) -> Result<Result<StreamRequest, Failure>, clap::Error> {
+        let words = ["stream", "bytefrog"].into_iter().chain(words.split(' '));
+        let line = Line::try_parse_from(words)?;
+        let Protocol::Bytefrog(args) = line.stream.protocol;
+        Ok(request(*args, &line.common))
+    }
+
+    fn parsed(words: &str) -> StreamRequest {
+        parse(words).unwrap().unwrap()
+    }
+
+    #[test]
+    fn flags_of_the_agent() {
+        let request = parsed("hq --from-samples");
+        assert_eq!(request.agent.address, "hq");
+        assert_eq!(request.agent.queue_bytes, 64 << 20);
+        assert_eq!(request.agent.connect_timeout, Some(Duration::from_secs(30)));
+        assert_eq!(request.agent.names, NameStyle::Readable);
+        assert!(request.agent.samples);
+        let request =
+            parsed("hq:1 --trace a:b --connect-timeout 0 --buffer 1M --names grammar -d 5 -- ./a");
+        assert_eq!(request.agent.queue_bytes, 1 << 20);
+        assert_eq!(request.agent.connect_timeout, None);
+        assert_eq!(request.agent.names, NameStyle::Grammar);
+        assert_eq!(request.duration, Some(Duration::from_secs(5)));
+        assert!(!request.agent.samples);
+    }
+
+    #[test]
+    fn calls_are_traced_or_inferred() {
+        let sources = |words: &str| match parsed(words).source {
+            StreamSource::Live(live) => (
+                live.watch.probe.sources.len(),
+                live.watch.trace.is_some(),
+                live.watch.command.is_some(),
+            ),
+            StreamSource::Replay { .. } => panic!("{words} is no replay"),
+        };
+        assert_eq!(sources("hq --trace a:b -- ./a"), (0, true, true));
+        assert_eq!(sources("hq --from-samples -F 49 -- ./a"), (1, false, true));
+        let nothing = parse("hq -- ./a").unwrap().err().unwrap();
+        assert_eq!(nothing.status, crate::error::USAGE);
+        let never = parse("hq --from-samples -F 0").unwrap().err().unwrap();
+        assert_eq!(never.status, crate::error::USAGE);
+    }
+
+    #[test]
+    fn captures() {
+        for (words, expected) in [
+            ("hq --replay a.cap", None),
+            ("hq --replay a.cap --speed max", None),
+            ("hq --replay a.cap --speed 2.5 --from-samples", Some(2.5)),
+        ] {
+            match parsed(words).source {
+                StreamSource::Replay { speed, .. } => assert_eq!(speed, expected, "{words}"),
+                StreamSource::Live(_) => panic!("{words} is a replay"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for words in [
+            "",
+            "hq --replay a.cap -p 1",
+            "hq --replay a.cap --trace a:b",
+            "hq --replay a.cap -- ./a",
+            "hq --replay a.cap --speed 0",
+            "hq --replay a.cap --speed nan",
+            "hq --from-samples --trace a:b",
+            "hq --trace a:b -F 99",
+            "hq --trace a:b --stop-detaches -p 1",
+            "hq --trace a:b --speed 1",
+            "hq --trace a:b --buffer 0",
+        ] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+    }
+}
