@@ -99,30 +99,25 @@ fn may_close(shared: &Shared) -> bool {
     }
 }
 
-/// Heartbeats: at once after the first configuration, then each interval. For ever.
+/// Heartbeats: each interval after the first configuration (which brings one itself). For ever.
 pub(super) async fn heartbeats(shared: &Shared) {
     let mut said = shared.said.subscribe();
-    let mut interval = None;
     loop {
-        let wanted = said
+        let interval = said
             .borrow_and_update()
             .configured
             .as_ref()
             .map(|(_, settings)| settings.heartbeat);
-        if wanted != interval {
-            interval = wanted;
+        let Some(interval) = interval else {
+            // The sender lives as long as `shared`.
+            let _ = said.changed().await;
+            continue;
+        };
+        if tokio::time::timeout(interval, said.changed())
+            .await
+            .is_err()
+        {
             shared.heartbeat();
-        }
-        let changed = said.changed();
-        match interval {
-            Some(interval) => {
-                if tokio::time::timeout(interval, changed).await.is_err() {
-                    shared.heartbeat();
-                }
-            }
-            None => {
-                let _ = changed.await;
-            }
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +102,8 @@ async fn live(
 
     let mut said = shared.said.subscribe();
     tokio::select! {
+        // A command may be there already that came of the configuration.
+        biased;
         came = timeout(CONFIGURATION, said.wait_for(|said| said.configured.is_some())) => {
             came.map(drop).map_err(|_| AgentError::Silent {
                 awaited: "configuration",
@@ -112,8 +115,8 @@ async fn live(
     let mut data = None;
     loop {
         match commands.recv().await {
-            Some(Command::Begin) if data.is_none() => data = Some(open(shared, hq).await?),
-            Some(Command::Begin) => {}
+            // Beside this, so that an end in between is noticed.
+            Some(Command::Begin) => data = Some(tokio::spawn(open(Arc::clone(shared), hq))),
             Some(Command::Finish(deadline)) => {
                 return finish(shared, &socket, data, reading, deadline).await;
             }
@@ -163,45 +166,52 @@ fn spawn(
     })
 }
 
-/// Opens all data connections: HQ ends the run when those that are open have ended.
-async fn open(
-    shared: &Arc<Shared>,
-    hq: std::net::SocketAddr,
-) -> Result<Vec<JoinHandle<()>>, AgentError> {
+/// Opens all data connections before any of them sends: HQ ends the run when those that are open
+/// have ended. An error ends the run.
+async fn open(shared: Arc<Shared>, hq: SocketAddr) -> Vec<JoinHandle<()>> {
     let Some((_, settings)) = shared.configured() else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let mut streams = Vec::with_capacity(settings.senders);
     for number in 1..=settings.senders {
-        streams.push(connection::open_data(hq, settings.run, number).await?);
+        match connection::open_data(hq, settings.run, number).await {
+            Ok(stream) => streams.push(stream),
+            Err(error) => {
+                shared.fail(error);
+                return Vec::new();
+            }
+        }
     }
     let numbered = streams.into_iter().zip(1..);
     let sending = numbered.map(|(stream, number)| {
-        let ours = Arc::clone(shared);
+        let ours = Arc::clone(&shared);
         spawn(
-            shared,
+            &shared,
             async move { data::send(stream, number, &ours).await },
         )
     });
-    Ok(sending.collect())
+    sending.collect()
 }
 
 /// Sends what is left, says good-bye, closes data connections, then control.
 async fn finish(
     shared: &Shared,
     socket: &TcpStream,
-    data: Option<Vec<JoinHandle<()>>>,
+    data: Option<JoinHandle<Vec<JoinHandle<()>>>>,
     reading: JoinHandle<()>,
     deadline: Instant,
 ) -> Result<(), AgentError> {
     let began = Instant::now();
-    if data.is_some() {
+    let mut connections = Vec::new();
+    if let Some(data) = data {
         let mut progress = shared.progress.subscribe();
         let drain = async {
+            let opened = data.await.unwrap_or_default();
             let _ = progress.wait_for(|&at| at >= Progress::Translated).await;
             shared.pool.drained().await;
+            opened
         };
-        timeout_at(deadline, drain)
+        connections = timeout_at(deadline, drain)
             .await
             .map_err(|_| AgentError::TooSlow {
                 seconds: began.elapsed().as_secs(),
@@ -216,7 +226,7 @@ async fn finish(
         log::warn!("HQ did not answer that the run has ended; its connections are closed");
     }
     shared.pool.end();
-    for connection in data.into_iter().flatten() {
+    for connection in connections {
         // What went wrong in it has been said by its task.
         let _ = connection.await;
     }

@@ -113,6 +113,8 @@ impl Shared {
         let configured = (configuration.clone(), settings);
         self.said
             .send_modify(|said| said.configured = Some(configured));
+        // Before anything that an order behind it brings.
+        self.report(self.mode());
     }
 
     /// What HQ wants, if it has said so.
@@ -127,10 +129,14 @@ impl Shared {
             return;
         }
         *known = mode;
-        // Nothing may be said before HQ's configuration came; the first heartbeat is after it.
+        // Nothing may be said before HQ's configuration came; that brings the first heartbeat.
         if self.said.borrow().configured.is_some() {
             self.outbox.push(&self.heartbeat_of(mode));
         }
+    }
+
+    fn mode(&self) -> Mode {
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells HQ that the agent lives, unless it does not even read what it was told before.
