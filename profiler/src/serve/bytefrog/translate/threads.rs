@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::stack::CallStack;
+use super::stack::{CallStack, OpenCall};
 use super::stream::Stream;
 use crate::model::*;
 
@@ -57,10 +57,12 @@ pub(super) struct Threads {
 pub(super) enum Found {
     /// It has one, and a name.
     Known(u16),
-    /// It has one now, or a new name, and is to be named.
-    ToName(u16),
-    /// The same, and so is each other thread.
-    ToNameAll(u16),
+    /// It has another name and is to be named again.
+    Renamed(u16),
+    /// It has one now and is to be named.
+    New(u16),
+    /// The same, and so is each other thread: there are several processes now.
+    NewProcess(u16),
     /// It would have this one, of a thread that ended and whose calls have to be closed first.
     ToClose(u16),
     /// All numbers are in use by threads that live.
@@ -141,7 +143,7 @@ impl Threads {
             }
             self.remember(id, number);
             return match renamed {
-                true => Found::ToName(number),
+                true => Found::Renamed(number),
                 false => Found::Known(number),
             };
         }
@@ -174,9 +176,9 @@ impl Threads {
         let first = *self.first_process.get_or_insert(key);
         if first != key && !self.several {
             self.several = true;
-            return Found::ToNameAll(number);
+            return Found::NewProcess(number);
         }
-        Found::ToName(number)
+        Found::New(number)
     }
 
     fn remember(&mut self, id: ThreadId, number: u16) {
@@ -216,6 +218,16 @@ impl Threads {
         if let Some(known) = old.id.and_then(|id| self.known.get_mut(id.index())) {
             *known = UNKNOWN;
         }
+    }
+
+    /// Another thread of the same process on which this call is open, and its index there.
+    pub(super) fn find_call(&self, besides: u16, call: OpenCall) -> Option<(u16, usize)> {
+        let (pid, started, ..) = self.slots.get(usize::from(besides))?.identity;
+        (0..=u16::MAX)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.stack.len() > 0)
+            .filter(|(_, slot)| (slot.identity.0, slot.identity.1) == (pid, started))
+            .find_map(|(number, slot)| Some((number, slot.stack.find_moved(call)?)))
     }
 
     /// Notes that a thread ended: its number may be given again.
