@@ -538,3 +538,102 @@ fn samples_wait_for_names() {
     assert!(run.chains.keys().eq(names), "{:?}", run.chains);
     assert!(run.open.is_empty());
 }
+
+#[test]
+fn processes_change_and_containers_start() {
+    let mut made = Made::new();
+    let function = made.function("f");
+    let id = "0123456789abcdef".repeat(4);
+    let cgroup = made.tables.intern_string(&format!("/docker/{id}")).0;
+    let program = made.tables.intern_string("/bin/other").0;
+    let renamed = made.tables.intern_string("renamed").0;
+    let mut process = made.tables.process(made.process).cloned();
+    if let Some(process) = &mut process {
+        process.cgroup = Some(cgroup);
+        made.tables.intern_process(process.clone());
+    }
+    let thread = made.thread(1);
+    let change = |at, change| {
+        Event::Process(ProcessEvent {
+            at: Timestamp(at),
+            thread,
+            change,
+        })
+    };
+    let mut whole = exit(9, thread, function, 8);
+    if let Event::Call(call) = &mut whole
+        && let CallEdge::Exit(exit) = &mut call.edge
+    {
+        exit.whole = Some([].into());
+        exit.how = ExitKind::Exception(None);
+    }
+    let events = vec![
+        change(1, ProcessChange::Started),
+        enter(2, thread, function),
+        change(3, ProcessChange::Renamed(renamed)),
+        enter(4, thread, function),
+        // Ends what is open; the exits that tell the same come later.
+        change(5, ProcessChange::Executed(program)),
+        exit(6, thread, function, 4),
+        exit(6, thread, function, 2),
+        change(7, ProcessChange::Executed(program)),
+        whole,
+    ];
+    let (run, counts) = translate(&(made.tables, events), TranslateOptions::default(), START);
+    let container = format!("{id}: made [1]");
+    let started: Vec<&str> = run.marked("container started").collect();
+    assert_eq!(started, [&*container]);
+    let executed: Vec<&str> = run.marked("program executed").collect();
+    assert_eq!(executed, ["made [1] runs /bin/other"; 2]);
+    assert_eq!(run.threads[&0], ["thread", "renamed"]);
+    assert_eq!((counts.entries, counts.exits, counts.bubbles), (3, 2, 1));
+    assert_eq!((counts.exits_inferred, counts.exits_left_out), (2, 2));
+    let unknown = ("f [unknown]".to_owned(), "unknown exception".to_owned());
+    assert_eq!(run.bubbles, [(unknown, 1)].into());
+}
+
+/// What a message of a known method on a known thread costs, encoding included.
+#[test]
+#[ignore = "a measurement: cargo test --release ... -- --ignored --nocapture"]
+fn what_a_message_costs() {
+    const CALLS: u64 = 200_000;
+    let mut made = Made::new();
+    let functions: Vec<FunctionId> = (0..1000)
+        .map(|number| made.function(&format!("ns::function_{number}(int)")))
+        .collect();
+    let threads: Vec<ThreadId> = (0..8).map(|tid| made.thread(tid)).collect();
+    let mut random = arbitrary::Random(1);
+    let mut stacks: Vec<Vec<(FunctionId, u64)>> = vec![Vec::new(); threads.len()];
+    let mut events = Vec::new();
+    for at in 0..CALLS {
+        let on = random.below(threads.len());
+        let deeper = stacks[on].len() < 30 && random.below(2) == 0;
+        let ends = if deeper { None } else { stacks[on].pop() };
+        events.push(match ends {
+            Some((function, began)) => exit(at * 100, threads[on], function, began),
+            None => {
+                let function = functions[random.below(functions.len())];
+                stacks[on].push((function, at * 100));
+                enter(at * 100, threads[on], function)
+            }
+        });
+    }
+    let mut translator = Translator::new(TranslateOptions::default(), Timestamp(0));
+    let mut out = Vec::with_capacity(1 << 20);
+    let (known, timed) = events.split_at(CALLS as usize / 10);
+    for event in known {
+        translator.event(event, &made.tables, &mut out);
+    }
+    let before = translator.counts().messages;
+    let start = std::time::Instant::now();
+    for event in timed {
+        translator.event(event, &made.tables, &mut out);
+        if out.len() > 60_000 {
+            out.clear();
+        }
+    }
+    let ns = start.elapsed().as_nanos() as f64;
+    let messages = translator.counts().messages - before;
+    assert!(messages >= timed.len() as u64);
+    println!("{messages} messages, {:.1} ns each", ns / messages as f64);
+}
