@@ -637,3 +637,110 @@ fn what_a_message_costs() {
     assert!(messages >= timed.len() as u64);
     println!("{messages} messages, {:.1} ns each", ns / messages as f64);
 }
+
+/// What a checker says of messages, if it refuses them.
+fn refusal(act: impl FnOnce(&mut Checker) + std::panic::UnwindSafe) -> String {
+    let refused = std::panic::catch_unwind(|| {
+        let mut checker = Checker::new();
+        act(&mut checker);
+        checker.finish();
+    });
+    match refused {
+        Ok(()) => String::new(),
+        Err(message) => match message.downcast::<String>() {
+            Ok(message) => *message,
+            Err(_) => "no text".to_owned(),
+        },
+    }
+}
+
+#[test]
+fn the_checker_refuses_what_a_collector_does() {
+    use AgentMessage::*;
+    use profiler::wire::bytefrog::AgentMessage;
+    let name = || MapThreadName {
+        thread: 0,
+        at_ms: 0,
+        name: "main [1]".into(),
+    };
+    let method = || MapMethodSignature {
+        method: 1,
+        signature: "f".into(),
+    };
+    let entry = |sequence| MethodEntry {
+        at_ms: 0,
+        sequence,
+        method: 1,
+        thread: 0,
+    };
+    let exit = |sequence, method| MethodExit {
+        at_ms: 0,
+        sequence,
+        method,
+        line: 1,
+        thread: 0,
+    };
+    let marker = |sequence| Marker {
+        at_ms: 0,
+        sequence,
+        key: "key".into(),
+        value: "value".into(),
+    };
+    let all = |messages: Vec<AgentMessage<'static>>| {
+        refusal(|checker| {
+            messages
+                .into_iter()
+                .for_each(|message| checker.data(message))
+        })
+    };
+    // In any order, named late.
+    assert_eq!(all(vec![exit(1, 1), entry(0), method(), name()]), "");
+    for (messages, expected) in [
+        (vec![name(), method(), entry(1)], "0 never came, but 1 did"),
+        (vec![entry(0), entry(0)], "sequence id 0 came twice"),
+        (vec![entry(2), entry(2)], "sequence id 2 came twice"),
+        (vec![entry(0), exit(1, 2)], "left on thread 0 at 1"),
+        (vec![name(), entry(0)], "method 1 has no name"),
+        (vec![method(), entry(0)], "thread 0 has no name"),
+        (vec![method(), method()], "method 1 is named twice"),
+    ] {
+        let message = all(messages);
+        assert!(message.contains(expected), "{message}, not {expected}");
+    }
+    let broken = |checker: &mut Checker| {
+        [name(), method(), entry(0)]
+            .into_iter()
+            .for_each(|message| checker.data(message));
+        checker.data_break(2);
+    };
+    let message = refusal(|checker| {
+        broken(checker);
+        [marker(1), entry(2), exit(3, 1)]
+            .into_iter()
+            .for_each(|message| checker.data(message));
+    });
+    assert_eq!(message, "");
+    let message = refusal(|checker| {
+        broken(checker);
+        [marker(1), marker(2), exit(3, 1)]
+            .into_iter()
+            .for_each(|message| checker.data(message));
+    });
+    assert!(message.contains("left on thread 0 at 3"), "{message}");
+    let message = refusal(|checker| {
+        broken(checker);
+        checker.data(exit(1, 1));
+    });
+    assert!(
+        message.contains("no marker before the data break"),
+        "{message}"
+    );
+    for sequence in [0, 1, 2] {
+        let message = refusal(|checker| {
+            checker.data(marker(0));
+            checker.data(marker(1));
+            checker.data_break(sequence);
+        });
+        assert!(message.contains("kills a collector"), "{message}");
+    }
+}
