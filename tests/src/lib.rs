@@ -9,6 +9,7 @@
 //! (`tests/workloads`).
 
 pub mod arbitrary;
+pub mod bytefrog;
 pub mod canonical;
 pub mod fuzzing;
 pub mod kernel_objects;

@@ -7,6 +7,7 @@
 mod aggregate;
 mod arguments;
 pub mod calls;
+mod differ;
 mod frames;
 mod latency;
 mod losses;
@@ -16,6 +17,7 @@ mod tree;
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
 pub use arguments::{arguments_text, parameter};
 pub use calls::{CallLimits, CallTable, FunctionCalls};
+pub use differ::{CallChange, CallDiffer};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use latency::{Bucket, Latency};
 pub use losses::{Losses, is_of_calls};

@@ -25,14 +25,24 @@ pub struct ClassPath {
 impl ClassPath {
     /// Takes a name apart.
     pub fn new(object_path: &str, demangled: &str) -> ClassPath {
-        let object = object_name(object_path).to_owned();
         let mut parts = Parts::default();
         if demangled.len() > MAX_NAME_BYTES || !split(demangled, &mut parts, 0) {
-            parts = Parts {
-                function: demangled.to_owned(),
-                ..Parts::default()
-            };
+            return ClassPath::whole(object_path, demangled);
         }
+        ClassPath::of(object_path, parts)
+    }
+
+    /// A function, or another thing, whose name is not to be taken apart.
+    pub fn whole(object_path: &str, name: &str) -> ClassPath {
+        let parts = Parts {
+            function: name.to_owned(),
+            ..Parts::default()
+        };
+        ClassPath::of(object_path, parts)
+    }
+
+    fn of(object_path: &str, parts: Parts) -> ClassPath {
+        let object = object_name(object_path).to_owned();
         let mut class = object.clone();
         for part in &parts.classes {
             class.push('/');

@@ -89,7 +89,7 @@ impl Missing {
         if !self.lost.is_empty() {
             let parts: Vec<String> = std::mem::take(&mut self.lost)
                 .into_iter()
-                .map(|(reason, count)| format!("{count} {}", lost_reason(reason)))
+                .map(|(reason, count)| format!("{}: {count}", lost_reason(reason)))
                 .collect();
             stream.marker(now, key::LOST, &parts.join(", "), out);
         }
@@ -104,22 +104,22 @@ impl Missing {
         }
         let more = std::mem::take(&mut self.more_gaps);
         if more > 0 {
-            stream.marker(now, key::GAP, &format!("{more} more gaps"), out);
+            stream.marker(now, key::GAP, &format!("further gaps: {more}"), out);
         }
     }
 }
 
 fn lost_reason(reason: LostReason) -> &'static str {
     match reason {
-        LostReason::RingFull => "samples found no room in the kernel's buffer",
-        LostReason::Nested => "samples interrupted another sample",
-        LostReason::Skipped => "ticks were skipped by the kernel (estimate)",
-        LostReason::SideBand => "process events found no room in the kernel's buffer",
-        LostReason::Late => "events came too late to be put in order",
-        LostReason::SlowOutput => "events were dropped because the receiver was too slow",
-        LostReason::BadRecord => "records could not be decoded",
-        LostReason::CallRingFull => "calls found no room in the kernel's buffer",
-        LostReason::Unmatched => "exits had no entry",
+        LostReason::RingFull => "samples without room in the kernel's buffer",
+        LostReason::Nested => "samples that interrupted another one",
+        LostReason::Skipped => "ticks skipped by the kernel (estimate)",
+        LostReason::SideBand => "process events without room in the kernel's buffer",
+        LostReason::Late => "events too late to be put in order",
+        LostReason::SlowOutput => "events dropped because the receiver was too slow",
+        LostReason::BadRecord => "records that could not be decoded",
+        LostReason::CallRingFull => "calls without room in the kernel's buffer",
+        LostReason::Unmatched => "exits without an entry",
     }
 }
 

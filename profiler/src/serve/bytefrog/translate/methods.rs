@@ -53,6 +53,8 @@ pub(super) struct Methods {
     wanted: Option<Wanted>,
     /// By index of the function; 0: not known yet.
     functions: Vec<u32>,
+    /// Of frames without a name.
+    frames: FxHashMap<FrameId, u32>,
     /// By name.
     kinds: FxHashMap<StringId, u32>,
     methods: Numbers,
@@ -65,6 +67,7 @@ impl Methods {
             style,
             wanted,
             functions: Vec::new(),
+            frames: FxHashMap::default(),
             kinds: FxHashMap::default(),
             methods: Numbers::default(),
             exceptions: Numbers::default(),
@@ -74,6 +77,7 @@ impl Methods {
     /// Forgets what ids meant; what they stood for keeps its numbers.
     pub(super) fn new_tables(&mut self) {
         self.functions.clear();
+        self.frames.clear();
         self.kinds.clear();
     }
 
@@ -142,6 +146,38 @@ impl Methods {
     pub(super) fn known_function(&self, id: FunctionId) -> Option<u32> {
         let number = self.functions.get(id.index()).copied();
         number.filter(|&number| number != 0 && number != UNWANTED)
+    }
+
+    /// The number of a place without a name.
+    pub(super) fn place(
+        &mut self,
+        id: FrameId,
+        tables: &Tables,
+        stream: &mut Stream,
+        out: &mut Vec<u8>,
+    ) -> Option<u32> {
+        if let Some(&number) = self.frames.get(&id) {
+            return (number != UNWANTED).then_some(number);
+        }
+        let path = names::place_path(id, tables);
+        let unwanted = self
+            .wanted
+            .as_ref()
+            .is_some_and(|wanted| !wanted(&path.full()));
+        let number = match unwanted {
+            true => UNWANTED,
+            false => {
+                let signature = self.style.place(&path);
+                let key = names::place_identity(&signature, id, tables);
+                let (number, new) = self.methods.of(&key)?;
+                if new {
+                    stream.method_signature(number, &signature, out);
+                }
+                number
+            }
+        };
+        self.frames.insert(id, number);
+        (number != UNWANTED).then_some(number)
     }
 
     /// The number of a type of exceptions.

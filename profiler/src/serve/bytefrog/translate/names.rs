@@ -50,6 +50,14 @@ impl NameStyle {
             }
         }
     }
+
+    /// The signature of a place without a name.
+    pub(super) fn place(self, path: &ClassPath) -> String {
+        match self {
+            NameStyle::Grammar => grammar(path),
+            NameStyle::Readable => cut(readable(path.function(), path), MAX_TEXT_BYTES),
+        }
+    }
 }
 
 /// Where a function is, and its name.
@@ -59,12 +67,31 @@ pub(super) fn class_path(function: &Function, tables: &Tables) -> ClassPath {
     ClassPath::new(object, tables.string(function.name))
 }
 
+/// The same of a place without a name: `libfoo.so+0x1234`.
+pub(super) fn place_path(frame: FrameId, tables: &Tables) -> ClassPath {
+    let module = tables
+        .frames
+        .get(frame)
+        .and_then(|frame| frame.module)
+        .and_then(|id| tables.modules.get(id));
+    let object = module.map_or("", |module| tables.string(module.path));
+    ClassPath::whole(object, &tables.frame_location(frame))
+}
+
 /// What makes a function this function, beyond its signature.
 pub(super) fn identity(signature: &str, function: &Function, tables: &Tables) -> String {
     let text = |id: Option<StringId>| id.map_or("", |id| tables.string(id));
     let mut key = format!("{signature}\0{}\0", text(function.linkage_name));
     let _ = write!(key, "{:x?}\0", function.start);
     push_module(&mut key, function.module, tables);
+    cut(key, 2 * MAX_TEXT_BYTES)
+}
+
+/// What makes a place this place, beyond its signature.
+pub(super) fn place_identity(signature: &str, frame: FrameId, tables: &Tables) -> String {
+    let mut key = format!("{signature}\0\0");
+    let module = tables.frames.get(frame).and_then(|frame| frame.module);
+    push_module(&mut key, module, tables);
     cut(key, 2 * MAX_TEXT_BYTES)
 }
 
@@ -78,7 +105,9 @@ fn push_module(key: &mut String, module: Option<ModuleId>, tables: &Tables) {
 }
 
 fn readable(name: &str, path: &ClassPath) -> String {
-    format!("{name} [{}]", path.object())
+    // What is no file has brackets of its own.
+    let object = path.object().trim_matches(['[', ']']);
+    format!("{name} [{object}]")
 }
 
 /// `ident("/"ident)* "." ident ";9;" descriptor`, whatever the path is.

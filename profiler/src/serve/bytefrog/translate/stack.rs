@@ -113,6 +113,14 @@ impl CallStack {
         }
     }
 
+    /// The same of an exit that another thread tells: nothing that was left out can be meant.
+    pub(super) fn find_moved(&self, call: OpenCall) -> Option<usize> {
+        match self.search(call) {
+            Closes::From(index) => Some(index),
+            _ => None,
+        }
+    }
+
     /// Calls lie in the order of their times, unless the recording breaks that rule; then one may
     /// not be found.
     fn search(&self, call: OpenCall) -> Closes {

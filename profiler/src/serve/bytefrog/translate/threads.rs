@@ -8,9 +8,15 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::stack::CallStack;
+use super::stack::{CallStack, OpenCall};
 use super::stream::Stream;
 use crate::model::*;
+
+/// Most threads of a process that are searched for a call.
+const MAX_SEARCHED: usize = 4096;
+
+/// Longest name of a thread, in bytes: more than the kernel keeps.
+const MAX_NAME_BYTES: usize = 256;
 
 /// No number is known of this thread.
 const UNKNOWN: u32 = u32::MAX;
@@ -43,6 +49,8 @@ pub(super) struct Threads {
     known: Vec<u32>,
     slots: Vec<Slot>,
     by_identity: FxHashMap<Identity, u16>,
+    /// Numbers of threads that live, by process.
+    of_process: FxHashMap<(Pid, Timestamp), Vec<u16>>,
     /// Numbers of threads that ended, oldest first.
     ended: VecDeque<u16>,
     first_process: Option<(Pid, Timestamp)>,
@@ -57,10 +65,12 @@ pub(super) struct Threads {
 pub(super) enum Found {
     /// It has one, and a name.
     Known(u16),
-    /// It has one now, or a new name, and is to be named.
-    ToName(u16),
-    /// The same, and so is each other thread.
-    ToNameAll(u16),
+    /// It has another name and is to be named again.
+    Renamed(u16),
+    /// It has one now and is to be named.
+    New(u16),
+    /// The same, and so is each other thread: there are several processes now.
+    NewProcess(u16),
     /// It would have this one, of a thread that ended and whose calls have to be closed first.
     ToClose(u16),
     /// All numbers are in use by threads that live.
@@ -125,7 +135,7 @@ impl Threads {
             return Found::Undefined;
         };
         let identity = (process.pid, process.started, thread.tid, thread.started);
-        let name = tables.string(thread.name);
+        let name = cut(tables.string(thread.name));
         if let Some(&number) = self.by_identity.get(&identity)
             && let Some(slot) = self.slots.get_mut(usize::from(number))
         {
@@ -141,7 +151,7 @@ impl Threads {
             }
             self.remember(id, number);
             return match renamed {
-                true => Found::ToName(number),
+                true => Found::Renamed(number),
                 false => Found::Known(number),
             };
         }
@@ -171,12 +181,13 @@ impl Threads {
         self.by_identity.insert(identity, number);
         self.remember(id, number);
         let key = (process.pid, process.started);
+        self.of_process.entry(key).or_default().push(number);
         let first = *self.first_process.get_or_insert(key);
         if first != key && !self.several {
             self.several = true;
-            return Found::ToNameAll(number);
+            return Found::NewProcess(number);
         }
-        Found::ToName(number)
+        Found::New(number)
     }
 
     fn remember(&mut self, id: ThreadId, number: u16) {
@@ -218,6 +229,16 @@ impl Threads {
         }
     }
 
+    /// Another thread of the same process on which this call is open, and its index there.
+    pub(super) fn find_call(&self, besides: u16, call: OpenCall) -> Option<(u16, usize)> {
+        let (pid, started, ..) = self.slots.get(usize::from(besides))?.identity;
+        let threads = self.of_process.get(&(pid, started))?;
+        threads.iter().take(MAX_SEARCHED).find_map(|&number| {
+            let slot = self.slots.get(usize::from(number))?;
+            Some((number, slot.stack.find_moved(call)?))
+        })
+    }
+
     /// Notes that a thread ended: its number may be given again.
     pub(super) fn end(&mut self, number: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(number))
@@ -225,11 +246,22 @@ impl Threads {
         {
             slot.ended = true;
             self.ended.push_back(number);
+            let (pid, started, ..) = slot.identity;
+            let process = (pid, started);
+            if let Some(threads) = self.of_process.get_mut(&process) {
+                if let Some(at) = threads.iter().position(|&other| other == number) {
+                    threads.swap_remove(at);
+                }
+                if threads.is_empty() {
+                    self.of_process.remove(&process);
+                }
+            }
         }
     }
 
     /// Notes another name; whether it is another one.
     pub(super) fn rename(&mut self, number: u16, name: &str) -> bool {
+        let name = cut(name);
         match self.slots.get_mut(usize::from(number)) {
             Some(slot) if *slot.comm != *name => {
                 slot.comm = name.into();
@@ -263,4 +295,8 @@ impl Threads {
             }
         }
     }
+}
+
+fn cut(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
 }
