@@ -88,12 +88,12 @@ struct BytefrogArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "all", "command", "trace", "allow_control"]
+        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "all", "command", "trace", "allow_control", "stop_detaches"]
     )]
     replay: Option<PathBuf>,
-    /// How much faster than it happened: 1, 2.5, or max for as fast as HQ takes it
-    #[arg(long, value_name = "N", default_value = "max", requires = "replay", value_parser = speed)]
-    speed: Speed,
+    /// How much faster than it happened: 1, 2.5, or max for as fast as HQ takes it (the default)
+    #[arg(long, value_name = "N", value_parser = speed)]
+    speed: Option<Speed>,
     #[command(flatten)]
     resolve: NameArgs,
     #[command(flatten)]
@@ -131,8 +131,13 @@ fn request(mut args: BytefrogArgs, common: &Common) -> Result<StreamRequest, Fai
     let source = match args.replay.take() {
         Some(capture) => StreamSource::Replay {
             capture,
-            speed: args.speed.0,
+            speed: args.speed.and_then(|speed| speed.0),
         },
+        None if args.speed.is_some() => {
+            return Err(Failure::usage(
+                "--speed is for --replay: what happens now has its own",
+            ));
+        }
         None => StreamSource::Live(Box::new(live(&mut args, common)?)),
     };
     Ok(StreamRequest {
@@ -271,6 +276,8 @@ mod tests {
         assert_eq!(sources("hq --from-samples -F 49 -- ./a"), (1, false, true));
         let nothing = parse("hq -- ./a").unwrap().err().unwrap();
         assert_eq!(nothing.status, crate::error::USAGE);
+        let late = parse("hq --trace a:b --speed 1").unwrap().err().unwrap();
+        assert_eq!(late.status, crate::error::USAGE);
         let never = parse("hq --from-samples -F 0").unwrap().err().unwrap();
         assert_eq!(never.status, crate::error::USAGE);
     }
@@ -300,7 +307,6 @@ mod tests {
             "hq --from-samples --trace a:b",
             "hq --trace a:b -F 99",
             "hq --trace a:b --stop-detaches -p 1",
-            "hq --trace a:b --speed 1",
             "hq --trace a:b --buffer 0",
         ] {
             assert!(parse(words).is_err(), "{words}");
