@@ -4,8 +4,10 @@
 //! these. Besides not to panic, a decoder has to keep its promises: those are asserted here.
 //! [`capture`] is the reader of captures and what is made of them, [`records`] and [`side_band`]
 //! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
-//! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing.
+//! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing,
+//! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say.
 
+mod bytefrog;
 mod calls;
 mod decode;
 mod elf;
@@ -25,6 +27,7 @@ use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
 
 use crate::arbitrary::Random;
 
+pub use bytefrog::{bytefrog_agent, bytefrog_hq};
 pub use calls::calls;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};

@@ -1,4 +1,4 @@
-//! The fuzz targets of the record decoder and of ELF files on their seeds and on mutations of
+//! The fuzz targets of the record decoder, of ELF files and of protocols on their seeds and on mutations of
 //! these: a bounded, repeatable part of what tests/fuzz does without end.
 
 // What fails here fails the test, in its functions too.
@@ -71,6 +71,22 @@ fn mutated_debug_information_gives_signatures_without_panic() {
         assert!(fuzzing::signature(&seed) >= 8, "the seed is refused");
     }
     exercise("signature", fuzzing::signature, 1, 300);
+}
+
+#[test]
+fn mutated_messages_of_bytefrog_are_decoded_without_panic() {
+    for (name, target) in [
+        (
+            "bytefrog_agent",
+            fuzzing::bytefrog_agent as fn(&[u8]) -> usize,
+        ),
+        ("bytefrog_hq", fuzzing::bytefrog_hq),
+    ] {
+        for seed in fuzzing::seeds(name).unwrap() {
+            assert!(target(&seed) > 0, "a seed of {name} is refused");
+        }
+        exercise(name, target, 0, 1_000);
+    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ const TARGETS: &[&str] = &[
     "calls",
     "object",
     "signature",
+    "bytefrog_agent",
+    "bytefrog_hq",
 ];
 
 /// Coverage that steers libFuzzer: edges, with counters, and the operands of comparisons.

@@ -5,3 +5,4 @@
 
 pub mod bytefrog;
 pub mod go_trace;
+pub mod tcf;

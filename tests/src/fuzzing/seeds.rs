@@ -22,6 +22,7 @@ use profiler_common::call::{
     ITEM_OK,
 };
 
+use super::bytefrog::seeds as bytefrog;
 use super::decode::encoded;
 use super::signature::SECTIONS;
 use super::unframed;
@@ -101,6 +102,8 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "calls" => Ok(calls()),
         "object" => objects(),
         "signature" => signatures(),
+        "bytefrog_agent" => Ok(bytefrog::agent()),
+        "bytefrog_hq" => Ok(bytefrog::hq()),
         _ => Err(io::Error::other(format!("no fuzz target '{target}'"))),
     }
 }

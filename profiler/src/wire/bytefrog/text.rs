@@ -26,7 +26,9 @@ pub fn put(text: &str, out: &mut Vec<u8>) {
 /// All of a text, without its length. Most texts are what they are in UTF-8.
 pub fn encode(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
-    if !bytes.iter().any(|&byte| byte == 0 || byte >= FOUR_BYTES) {
+    // All bytes in any case: without a way out of the loop it takes many at a time.
+    let other = |other, &byte: &u8| other | (byte == 0) | (byte >= FOUR_BYTES);
+    if !bytes.iter().fold(false, other) {
         return Cow::Borrowed(bytes);
     }
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 2);
@@ -78,8 +80,9 @@ pub struct BadText {
 /// Java's reader refuses is an error.
 #[inline]
 pub fn read(bytes: &[u8]) -> Result<Cow<'_, str>, BadText> {
+    let four = |four, &byte: &u8| four | (byte >= FOUR_BYTES);
     match std::str::from_utf8(bytes) {
-        Ok(text) if !bytes.iter().any(|&byte| byte >= FOUR_BYTES) => Ok(Cow::Borrowed(text)),
+        Ok(text) if !bytes.iter().fold(false, four) => Ok(Cow::Borrowed(text)),
         _ => read_units(bytes).map(Cow::Owned),
     }
 }

@@ -1,0 +1,14 @@
+//! TCF's channel protocol: messages -> bytes and back, for both ends of a channel.
+//!
+//! A message is a row of fields, each ended by a zero; escapes end messages and the stream. A
+//! [`Decoder`] makes [`Frame`]s of what comes, however it comes; a [`Message`] says what a frame means.
+//! Fields of arguments are JSON, which nobody here looks at.
+//!
+//! Source: the specification "TCF Communication Channel" of the Target Communication Framework. What
+//! does not belong here: sockets, services, JSON.
+
+mod frame;
+mod message;
+
+pub use frame::{Decoder, END_OF_STREAM, Frame, FrameError, Incoming};
+pub use message::{Message, MessageError};
