@@ -298,7 +298,7 @@ impl Object {
         self.section_within(name, MAX_SECTION_BYTES).map(Cow::Owned)
     }
 
-    fn section_within(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
+    pub(super) fn section_within(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
         let parts = self.debug.iter().chain(std::iter::once(&self.main));
         let mut found = parts.filter_map(|part| part.contents(name, limit));
         found.next()
