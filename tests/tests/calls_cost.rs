@@ -81,6 +81,8 @@ fn resolver() -> Resolver {
             start: 0x1000 + u64::from(probe) * 0x100,
             size: 0x80,
             source: None,
+            line: 0,
+            exit_lines: Box::default(),
             kind: TracedKind::Function,
             entry_offset: 0,
             returns: ReturnMode::Instructions,

@@ -16,6 +16,7 @@ use crate::probe::now;
 use crate::resolve::objects::TargetObject;
 use crate::resolve::{Resolver, Role, TracedProbe};
 use crate::trace::arguments::{Signature, Signatures, exception_class, exception_name};
+use crate::trace::lines;
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Complaint, Coverage};
 use crate::trace::place::{PlaceOptions, Placer, Returns};
@@ -294,6 +295,8 @@ impl Tracer {
         if plans.is_empty() {
             return None;
         }
+        let called = plans.iter_mut().filter(|(_, role)| *role == Role::Call);
+        lines::of_plans(object, called.map(|(plan, _)| plan));
         let values = self.sign(object, &mut plans);
         let index = self.objects.len();
         let first = self.probes.len() as u32;
@@ -409,6 +412,8 @@ impl Tracer {
                 start: function.offset,
                 size: function.size,
                 source: function.source.clone(),
+                line: state.plan.line,
+                exit_lines: state.exit_lines(),
                 kind: match function.kind {
                     FunctionKind::Function => TracedKind::Function,
                     FunctionKind::Marker { .. } => TracedKind::Marker,
@@ -456,6 +461,7 @@ impl Tracer {
             let mut placer = object
                 .as_ref()
                 .map(|object| Placer::new(object, self.place_options(), &self.safety));
+            let first = changed.len();
             for number in traced.probes.clone() {
                 let state = &self.probes[number as usize];
                 if !matches!(state.plan.exits, Exits::Uretprobe) {
@@ -470,6 +476,10 @@ impl Tracer {
                 if exits != state.plan.exits {
                     changed.push((number, exits));
                 }
+            }
+            if let Some(object) = &object {
+                let exits = changed[first..].iter_mut();
+                lines::of_exits(object, exits.map(|(_, exits)| exits));
             }
         }
         if changed.is_empty() {
