@@ -323,7 +323,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
                 entry_offset: random.any32(),
                 returns: random.pick(&RETURNS),
                 cost_ns: random.any32(),
-                line: 0,
+                line: random.any32(),
                 parameters: (0..random.below(4))
                     .map(|_| Parameter {
                         name: one(random, counts.strings),
@@ -454,7 +454,8 @@ fn nested_call(random: &mut Random, counts: &Counts, now: u64, open: &mut Vec<Ca
                 random.any()
             },
             how: ExitKind::Return,
-            line: 0,
+            // Most functions have an exit or two.
+            line: random.pick(&[0, 10, 10, 12]),
             result: None,
             whole: None,
         };
@@ -488,7 +489,7 @@ fn call_edge(random: &mut Random, counts: &Counts, now: u64) -> CallEdge {
                     ExitKind::Terminated,
                     ExitKind::Inferred,
                 ]),
-                line: 0,
+                line: if random.chance(2) { 0 } else { random.any32() },
                 result: random.maybe(|random| value(random, 0)),
                 whole: random.maybe(values),
             }))

@@ -266,7 +266,7 @@ fn trace(b: &mut Builder, frames: [FrameId; 4], main: ThreadId, worker: ThreadId
             },
             returns,
             cost_ns,
-            line: 0,
+            line: 10 * function.get(),
             parameters: parameters.collect(),
             result: result.map(|kind| b.string(kind)),
         };
@@ -465,11 +465,16 @@ impl Builder {
         how: ExitKind,
         result: Option<Value>,
     ) {
+        // A line of its own for each return.
+        let line = match how {
+            ExitKind::Return => 10 * function.get() + 3,
+            _ => 0,
+        };
         let exit = Exit {
             began: Timestamp(began),
             self_ns,
             how,
-            line: 0,
+            line,
             result,
             whole: None,
         };

@@ -49,7 +49,7 @@ impl Simulation {
             pid: Pid(NOBODY),
             tid: Tid(NOBODY + self.cpu),
             probe,
-            site: 0,
+            site: u8::from(edge == RawEdge::Exit),
             edge,
             after_loss: false,
             stack: 0,
@@ -81,6 +81,9 @@ fn resolver() -> Resolver {
             start: 0x1000 + u64::from(probe) * 0x100,
             size: 0x80,
             source: None,
+            line: 100 + probe,
+            // One way out, as most functions have.
+            exit_lines: [109 + probe].into(),
             kind: TracedKind::Function,
             entry_offset: 0,
             returns: ReturnMode::Instructions,

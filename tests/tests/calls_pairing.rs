@@ -50,6 +50,8 @@ fn probe(name: &str, returns: ReturnMode, role: Role) -> TracedProbe {
         start: 0x1000 + name.len() as u64 * 0x100,
         size: 0,
         source: Some("work.c".into()),
+        line: 12,
+        exit_lines: [20, 0, 30].into(),
         kind: TracedKind::Function,
         entry_offset: 4,
         returns,
@@ -143,6 +145,16 @@ impl Case {
 
     fn exit(&mut self, probe: u32, sp: u64) {
         self.hit(probe, RawEdge::Exit, sp);
+    }
+
+    /// An exit at one of the function's sites.
+    fn exit_at(&mut self, probe: u32, sp: u64, number: u8) {
+        self.exit(probe, sp);
+        if let Some(RawBody::Call(RawCall { site, .. })) =
+            self.raw.last_mut().map(|event| &mut event.body)
+        {
+            *site = number;
+        }
     }
 
     fn map(&mut self, start: u64, path: &str) {
@@ -277,6 +289,31 @@ fn calls_have_functions_and_values() {
             "-values0(-7)()"
         ]
     );
+}
+
+#[test]
+fn returns_have_the_line_of_their_site_and_nothing_else_has() {
+    let mut c = case();
+    for site in [1, 2, 3, 4, 0, 63] {
+        c.enter(0, 0x9000);
+        c.exit_at(0, 0x9000, site);
+    }
+    // The inner call is left with the outer one, unseen.
+    c.enter(0, 0x9000);
+    c.enter(0, 0x8f00);
+    c.exit_at(0, 0x9000, 3);
+    let (tables, events) = c.read();
+    let mut lines = Vec::new();
+    for event in &events {
+        let Event::Call(call) = event else { continue };
+        assert_eq!(tables.traced(call.function).unwrap().line, 12);
+        if let CallEdge::Exit(exit) = &call.edge {
+            lines.push((exit.how == ExitKind::Return, exit.line));
+        }
+    }
+    let expected = [20, 0, 30, 0, 0, 0].map(|line| (true, line));
+    assert_eq!(lines[..6], expected);
+    assert_eq!(lines[6..], [(false, 0), (true, 30)]);
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) struct Contexts {
     threads: Vec<ThreadContext>,
     /// How many of `threads` are in use.
     used: usize,
+    /// Line of the last return of each function; 0 if it is not there.
+    lines: FxHashMap<u32, u32>,
 }
 
 impl Default for Contexts {
@@ -57,6 +59,7 @@ impl Default for Contexts {
             places: FxHashMap::default(),
             threads: Vec::new(),
             used: 0,
+            lines: FxHashMap::default(),
         }
     }
 }
@@ -68,6 +71,23 @@ impl Contexts {
         self.slots.fill((0, u32::MAX));
         self.places.clear();
         self.used = 0;
+        self.lines.clear();
+    }
+
+    /// The line that an exit is expected to have.
+    #[inline]
+    fn line(&self, function: u32, how: ExitKind) -> u32 {
+        if how != ExitKind::Return || self.lines.is_empty() {
+            return 0;
+        }
+        self.lines.get(&function).copied().unwrap_or(0)
+    }
+
+    /// An exit had another line than was expected.
+    fn learn(&mut self, function: u32, exit: &Exit) {
+        if exit.how == ExitKind::Return {
+            self.lines.insert(function, exit.line);
+        }
     }
 
     /// Makes `thread` the one of its processor's slot; its place.
@@ -167,9 +187,15 @@ impl Contexts {
                     put(out, exit.self_ns);
                 }
                 let plain = exit.how == ExitKind::Return;
-                if !plain || exit.result.is_some() || exit.whole.is_some() {
+                let expected = self.line(function, exit.how);
+                let line =
+                    (exit.line != expected).then(|| i64::from(exit.line) - i64::from(expected));
+                if !plain || exit.result.is_some() || exit.whole.is_some() || line.is_some() {
                     flags |= call::MORE;
-                    put_more(out, exit);
+                    put_more(out, exit, line);
+                }
+                if line.is_some() {
+                    self.learn(function, exit);
                 }
             }
         }
@@ -241,8 +267,17 @@ impl Contexts {
                 if flags & call::SELF != 0 {
                     exit.self_ns = fields.get()?;
                 }
-                if flags & call::MORE != 0 && !more(fields, &mut exit)? {
-                    return Ok(None);
+                let mut other_line = None;
+                if flags & call::MORE != 0 {
+                    match more(fields, &mut exit)? {
+                        Some(line) => other_line = line,
+                        None => return Ok(None),
+                    }
+                }
+                exit.line = self.line(function, exit.how);
+                if let Some(difference) = other_line {
+                    exit.line = moved(exit.line, difference)?;
+                    self.learn(function, &exit);
                 }
                 edge = CallEdge::Exit(Box::new(exit));
             }
@@ -366,7 +401,7 @@ impl ThreadContext {
 }
 
 /// How an exit came to be, unless it is a plain return: one byte, then what its bits say.
-fn put_more(out: &mut Vec<u8>, exit: &Exit) {
+fn put_more(out: &mut Vec<u8>, exit: &Exit, line: Option<i64>) {
     let (how, kind) = match exit.how {
         ExitKind::Return => (call::RETURN, None),
         ExitKind::Exception(kind) => (call::EXCEPTION, kind),
@@ -379,7 +414,8 @@ fn put_more(out: &mut Vec<u8>, exit: &Exit) {
         0
     };
     let whole = if exit.whole.is_some() { call::WHOLE } else { 0 };
-    out.push(how | result | whole);
+    let other_line = if line.is_some() { call::LINE } else { 0 };
+    out.push(how | result | whole | other_line);
     if how == call::EXCEPTION {
         put(out, u64::from(kind.map_or(0, StringId::get)));
     }
@@ -389,17 +425,20 @@ fn put_more(out: &mut Vec<u8>, exit: &Exit) {
     if let Some(values) = &exit.whole {
         value::put_values(out, values);
     }
+    if let Some(line) = line {
+        put_signed(out, line);
+    }
 }
 
-/// Reads what [`put_more`] wrote; false if it is of a later version.
-fn more(fields: &mut Fields<'_>, exit: &mut Exit) -> Result<bool, Bad> {
+/// Reads what [`put_more`] wrote, the line apart; none if it is of a later version.
+fn more(fields: &mut Fields<'_>, exit: &mut Exit) -> Result<Option<Option<i64>>, Bad> {
     let byte = fields.byte()?;
     exit.how = match byte & call::HOW {
         call::RETURN => ExitKind::Return,
         call::EXCEPTION => ExitKind::Exception(fields.optional()?),
         call::TERMINATED => ExitKind::Terminated,
         call::INFERRED => ExitKind::Inferred,
-        _ => return Ok(false),
+        _ => return Ok(None),
     };
     if byte & call::RESULT != 0 {
         exit.result = Some(value::value(fields)?);
@@ -407,13 +446,16 @@ fn more(fields: &mut Fields<'_>, exit: &mut Exit) -> Result<bool, Bad> {
     if byte & call::WHOLE != 0 {
         exit.whole = Some(value::values(fields)?);
     }
-    Ok(true)
+    Ok(Some(match byte & call::LINE {
+        0 => None,
+        _ => Some(fields.signed()?),
+    }))
 }
 
-/// `before` and a difference -> an id.
+/// `before` and a difference -> an id, or a line.
 pub(super) fn moved(before: u32, difference: i64) -> Result<u32, Bad> {
     let moved = i64::from(before).checked_add(difference);
     moved
         .and_then(|id| u32::try_from(id).ok())
-        .ok_or(Bad("an id is out of range"))
+        .ok_or(Bad("an id or a line is out of range"))
 }

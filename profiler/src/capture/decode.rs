@@ -311,14 +311,20 @@ fn traced(fields: &mut Fields<'_>) -> Result<Traced, Bad> {
             kind: fields.optional()?,
         });
     }
+    let result = fields.optional()?;
     Ok(Traced {
         kind,
         entry_offset,
         returns,
         cost_ns,
-        line: 0,
+        // Earlier writers end here.
+        line: if fields.0.is_empty() {
+            0
+        } else {
+            fields.get32()?
+        },
         parameters: parameters.into(),
-        result: fields.optional()?,
+        result,
     })
 }
 

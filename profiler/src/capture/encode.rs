@@ -225,6 +225,7 @@ impl DefinitionEncoder {
             self.optional(parameter.kind);
         }
         self.optional(traced.result);
+        self.put(traced.line);
     }
 
     /// An id as its difference to the previous one of its kind: usually 1.

@@ -94,6 +94,9 @@ pub(super) mod call {
     pub(crate) const RESULT: u8 = 8;
     /// Arguments follow.
     pub(crate) const WHOLE: u8 = 16;
+    /// A line follows, behind all else. Else it is that of the function's last return in the block (0
+    /// before the first), if this is a return; 0 if it is none.
+    pub(crate) const LINE: u8 = 32;
 }
 
 /// Contexts for "as the processor's previous sample": processor number modulo this.

@@ -234,7 +234,7 @@ impl EpochTables {
             entry_offset: probe.entry_offset,
             returns: probe.returns,
             cost_ns: probe.cost_ns,
-            line: 0,
+            line: probe.line,
             parameters: parameters.collect(),
             result: values
                 .and_then(|values| values.result())

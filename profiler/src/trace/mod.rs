@@ -14,6 +14,7 @@ mod demangle;
 pub(crate) mod dynamic;
 pub(crate) mod elf;
 mod functions;
+pub mod lines;
 mod markers;
 pub mod object;
 pub mod pattern;
@@ -113,6 +114,8 @@ pub struct Site {
     pub kind: InstructionKind,
     /// The function is left from there by a jump: its result is still to come.
     pub tail: bool,
+    /// Of an exit, its line of source ([`lines`]); 0: not known.
+    pub line: u32,
 }
 
 /// A jump of a function to its own beginning. The hit of its entry that follows is no call.
@@ -193,6 +196,8 @@ pub enum Refusal {
 pub struct Plan {
     /// Which function.
     pub function: Function,
+    /// Line of source of its first instruction ([`lines`]); 0: not known.
+    pub line: u32,
     /// Where its entry is seen.
     pub entry: Site,
     /// How its exits are seen.

@@ -232,6 +232,14 @@ impl Object {
         self.main.elf.address_of(offset)
     }
 
+    /// Whether an ELF address is loaded as code.
+    pub(super) fn is_executable(&self, address: u64) -> bool {
+        let mut segments = self.main.elf.segments.iter();
+        segments.any(|segment| {
+            segment.executable && address.wrapping_sub(segment.address) < segment.len
+        })
+    }
+
     /// Address and length of the segments that are loaded as code.
     pub fn code_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let segments = self.main.elf.segments.iter();
@@ -283,7 +291,7 @@ impl Object {
         self.section_within(name, MAX_SECTION_BYTES).map(Cow::Owned)
     }
 
-    fn section_within(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
+    pub(super) fn section_within(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
         let parts = self.debug.iter().chain(std::iter::once(&self.main));
         let mut found = parts.filter_map(|part| part.contents(name, limit));
         found.next()

@@ -173,6 +173,7 @@ impl<'a> Placer<'a> {
             offset,
             kind,
             tail: false,
+            line: 0,
         })
     }
 
@@ -284,6 +285,7 @@ impl<'a> Placer<'a> {
                     offset,
                     kind,
                     tail: false,
+                    line: 0,
                 },
                 when,
             })
@@ -307,7 +309,12 @@ impl<'a> Placer<'a> {
                 return Err(NoExits::Forbidden);
             };
             let tail = !matches!(exit.way, Way::Return);
-            let mut site = Site { offset, kind, tail };
+            let mut site = Site {
+                offset,
+                kind,
+                tail,
+                line: 0,
+            };
             // Compilers leave room for probes before an exit when asked to.
             if let Some(before) = self.nop_before(flow, exit.at.address)
                 && self.entry_ns(before) < self.entry_ns(site)
@@ -336,6 +343,7 @@ impl<'a> Placer<'a> {
                 offset: self.source.offset_of(before.address)?,
                 kind,
                 tail: false,
+                line: 0,
             }),
             _ => None,
         }
@@ -361,6 +369,7 @@ impl<'a> Placer<'a> {
         };
         Plan {
             function: function.clone(),
+            line: 0,
             entry,
             exits,
             turns,

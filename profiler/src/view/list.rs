@@ -497,7 +497,9 @@ mod tests {
                 offset: 0x1004,
                 kind: InstructionKind::Push,
                 tail: false,
+                line: 0,
             },
+            line: 0,
             exits,
             turns: Vec::new(),
             cost_ns: 930,
@@ -569,6 +571,7 @@ chosen at load time from implementations with names of their own
             offset: 0x101f,
             kind: InstructionKind::Stepped,
             tail: false,
+            line: 0,
         };
         let rows = [
             placed("f", Exits::Instructions(vec![site])),

@@ -288,6 +288,8 @@ fn probe(index: usize, role: Role, returns: ReturnMode) -> TracedProbe {
         start: 0x1000 * (index as u64 + 1),
         size: 0x100,
         source: None,
+        line: 1,
+        exit_lines: [1, 0, 3].into(),
         kind: TracedKind::Function,
         entry_offset: 0,
         returns,
@@ -339,6 +341,7 @@ fn check(batches: &[Batch], mut wholes: usize) {
                 assert!(exit.began <= at, "left before it was entered");
                 assert!(exit.self_ns <= at.since(exit.began), "longer than itself");
                 assert!(exit.result.is_none() || exit.how == ExitKind::Return);
+                assert!(exit.line == 0 || exit.how == ExitKind::Return);
                 match open.get_mut(&(function, exit.began)) {
                     Some(calls) if *calls > 0 => *calls -= 1,
                     _ if one_epoch => {

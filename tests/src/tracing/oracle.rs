@@ -198,6 +198,7 @@ mod tests {
                 began_ns,
                 self_ns,
                 how: How::Return,
+                line: 0,
                 result: None,
                 whole: None,
             },

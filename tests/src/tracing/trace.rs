@@ -62,6 +62,8 @@ pub enum Edge {
         self_ns: u64,
         /// How it ended.
         how: How,
+        /// The line that it was left from; 0: not known.
+        line: u32,
         /// What it returned.
         result: Option<Value>,
         /// Without a beginning of its own: its arguments.
@@ -202,6 +204,7 @@ fn edge(tables: &Tables, edge: &CallEdge) -> Edge {
                 ExitKind::Terminated => How::Terminated,
                 ExitKind::Inferred => How::Inferred,
             },
+            line: exit.line,
             result: exit.result.clone(),
             whole: exit.whole.clone(),
         },

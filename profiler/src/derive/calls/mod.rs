@@ -355,6 +355,7 @@ impl CallTable {
                 total_ns: ended.total_ns,
                 self_ns: exit.self_ns,
                 how: exit.how,
+                line: exit.line,
                 arguments: exit.whole.clone().filter(|w| !w.is_empty()).or(arguments),
                 result: exit.result.clone(),
             });

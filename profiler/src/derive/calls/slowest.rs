@@ -23,6 +23,8 @@ pub struct SlowCall {
     pub self_ns: u64,
     /// How it ended.
     pub how: ExitKind,
+    /// Line of source that it was left from; 0: not known.
+    pub line: u32,
     /// Its arguments, if they were asked for and kept.
     pub arguments: Option<Box<[Value]>>,
     /// Its result, if that was asked for.
@@ -167,6 +169,7 @@ mod tests {
             total_ns,
             self_ns: total_ns,
             how: ExitKind::Return,
+            line: 0,
             arguments: None,
             result: None,
         }

@@ -18,6 +18,7 @@ use crate::probe::now;
 use crate::resolve::objects::TargetObject;
 use crate::resolve::{Resolver, Role, TracedProbe};
 use crate::trace::arguments::exception_name;
+use crate::trace::lines;
 use crate::trace::object::Object;
 use crate::trace::pattern::Choice;
 use crate::trace::place::{PlaceOptions, Placer, Returns};
@@ -172,6 +173,8 @@ impl Tracer {
         if plans.is_empty() {
             return None;
         }
+        let called = plans.iter_mut().filter(|(_, role)| *role == Role::Call);
+        lines::of_plans(object, called.map(|(plan, _)| plan));
         let functions = plans.iter().filter(|(_, role)| *role == Role::Call);
         let functions = functions.count();
         if functions > 0 {
@@ -226,6 +229,8 @@ impl Tracer {
                 start: function.offset,
                 size: function.size,
                 source: function.source.clone(),
+                line: state.plan.line,
+                exit_lines: state.exit_lines(),
                 kind: match function.kind {
                     FunctionKind::Function => TracedKind::Function,
                     FunctionKind::Marker { .. } => TracedKind::Marker,

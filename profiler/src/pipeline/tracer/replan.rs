@@ -5,6 +5,7 @@
 use super::Tracer;
 use crate::probe::Probe;
 use crate::resolve::Resolver;
+use crate::trace::lines;
 use crate::trace::object::Object;
 use crate::trace::place::Placer;
 use crate::trace::{Exits, NoExits};
@@ -36,6 +37,7 @@ impl Tracer {
             let mut placer = object
                 .as_ref()
                 .map(|object| Placer::new(object, self.place_options(), &self.safety));
+            let first = changed.len();
             for number in traced.probes.clone() {
                 let state = &self.probes[number as usize];
                 if !matches!(state.plan.exits, Exits::Uretprobe) {
@@ -48,6 +50,10 @@ impl Tracer {
                 if exits != state.plan.exits {
                     changed.push((number, exits));
                 }
+            }
+            if let Some(object) = &object {
+                let exits = changed[first..].iter_mut();
+                lines::of_exits(object, exits.map(|(_, exits)| exits));
             }
         }
         if changed.is_empty() {

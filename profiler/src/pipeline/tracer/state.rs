@@ -5,7 +5,7 @@
 
 use profiler_common::call::{
     CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW,
-    EDGE_TURN, EDGE_TURN_IF, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS,
+    EDGE_TURN, EDGE_TURN_IF, MAX_SITES, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS,
     ProbeControl,
 };
 
@@ -114,6 +114,17 @@ impl ProbeState {
         }
     }
 
+    /// Lines of its exits, by the number of the site less 1; empty if none is known.
+    pub(super) fn exit_lines(&self) -> Box<[u32]> {
+        match &self.plan.exits {
+            Exits::Instructions(sites) if sites.iter().any(|site| site.line != 0) => {
+                let told_apart = sites.iter().take(MAX_SITES.into());
+                told_apart.map(|site| site.line).collect()
+            }
+            _ => Box::default(),
+        }
+    }
+
     /// What a call costs at the present level.
     pub(super) fn call_ns(&self) -> u32 {
         self.entry_ns + if self.has_exits() { self.exit_ns } else { 0 }
@@ -187,9 +198,13 @@ impl ProbeState {
             Exits::None(_) => {}
             Exits::Uretprobe => out.push(site(self.plan.entry.offset, EDGE_EXIT, true)),
             Exits::Instructions(sites) => {
-                out.extend(sites.iter().map(|exit| {
+                out.extend(sites.iter().zip(1_usize..).map(|(exit, number)| {
                     let edge = if exit.tail { EDGE_TAIL } else { EDGE_EXIT };
-                    site(exit.offset, edge, false)
+                    let number = u8::try_from(number).ok();
+                    CallSite {
+                        site: number.filter(|&number| number <= MAX_SITES).unwrap_or(0),
+                        ..site(exit.offset, edge, false)
+                    }
                 }));
             }
         }

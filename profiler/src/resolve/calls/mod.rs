@@ -119,6 +119,7 @@ impl Resolver {
         };
         let (values, exception) = (traced.values.clone(), traced.exception);
         let (resumes, role) = (probe.resumes, traced.role);
+        let line = traced.exit_line(call.site);
         let decode = |at_exit| Some(values.as_ref()?.decode(call.items(), at_exit));
         let Some(thread) = self.thread_of_call(call.pid, call.tid, at) else {
             self.calls.unknown.add(at);
@@ -142,7 +143,7 @@ impl Resolver {
                 let matched = self.calls.shadows.exit(&hit, &mut left);
                 if matched {
                     let result = decode(true).and_then(|values| values.into_iter().next());
-                    self.left(&place, &mut left, result);
+                    self.left(&place, &mut left, Some(Returned { line, result }));
                 } else {
                     self.left(&place, &mut left, None);
                     self.calls.unmatched.add(at);
@@ -164,7 +165,7 @@ impl Resolver {
                     began,
                     self_ns,
                     how: ExitKind::Return,
-                    line: 0,
+                    line,
                     result: decode(true).and_then(|values| values.into_iter().next()),
                     whole: Some(Box::default()),
                 };
@@ -320,26 +321,29 @@ impl Resolver {
         }
     }
 
-    /// Tells of calls that were left; the result is that of the last one.
+    /// Tells of calls that were left, at most one of them by returning.
     #[inline]
-    fn left(&mut self, place: &Place, left: &mut Vec<Left>, mut result: Option<Value>) {
-        let mut more = left.len();
+    fn left(&mut self, place: &Place, left: &mut Vec<Left>, mut returned: Option<Returned>) {
         for call in left.drain(..) {
-            more -= 1;
+            let mut how_returned = None;
             let how = match call.how {
-                How::Return => ExitKind::Return,
+                How::Return => {
+                    how_returned = returned.take();
+                    ExitKind::Return
+                }
                 How::Exception(kind) => {
                     ExitKind::Exception(kind.map(|kind| self.epoch.string(&kind)))
                 }
                 How::Terminated => ExitKind::Terminated,
                 How::Inferred => ExitKind::Inferred,
             };
+            let Returned { line, result } = how_returned.unwrap_or_default();
             let exit = Exit {
                 began: Timestamp(call.began),
                 self_ns: call.self_ns,
                 how,
-                line: 0,
-                result: if more == 0 { result.take() } else { None },
+                line,
+                result,
                 whole: None,
             };
             let edge = CallEdge::Exit(Box::new(exit));
@@ -383,6 +387,13 @@ impl Resolver {
         let range = mappings.find(inside)?;
         Some(self.user_frame(pid, range, inside, false))
     }
+}
+
+/// What is known of a return.
+#[derive(Default)]
+struct Returned {
+    line: u32,
+    result: Option<Value>,
 }
 
 /// Where and when a call is told.

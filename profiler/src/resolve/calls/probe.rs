@@ -57,6 +57,10 @@ pub struct TracedProbe {
     pub size: u64,
     /// Source file, where debug information says it.
     pub source: Option<Box<str>>,
+    /// Line of source of its first instruction; 0: not known.
+    pub line: u32,
+    /// Line of source of each exit site, by its number less 1; 0, or not there: not known.
+    pub exit_lines: Box<[u32]>,
     /// A function or a marker.
     pub kind: TracedKind,
     /// Distance of the entry's probe from the first instruction.
@@ -84,6 +88,16 @@ pub(super) struct Probe {
     pub(super) resumes: bool,
     /// Its exits were watched, and are no more.
     pub(super) unwatched: bool,
+}
+
+impl TracedProbe {
+    /// Line of source of the exit site with this number (1 and up); 0: not known.
+    #[inline]
+    pub(super) fn exit_line(&self, site: u8) -> u32 {
+        let index = usize::from(site).checked_sub(1);
+        let line = index.and_then(|index| self.exit_lines.get(index));
+        line.copied().unwrap_or(0)
+    }
 }
 
 /// All registered probes, by index.

@@ -372,6 +372,7 @@ impl Builder<'_> {
                 ExitKind::Terminated => "terminated",
                 ExitKind::Inferred => "inferred",
             },
+            line: Some(call.line).filter(|&line| line != 0),
             exception: match call.how {
                 ExitKind::Exception(Some(kind)) => Some(self.text(kind)),
                 _ => None,

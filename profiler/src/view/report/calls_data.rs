@@ -209,6 +209,8 @@ pub struct SlowRow {
     pub thread: String,
     /// `return`, `exception` or `terminated`.
     pub end: &'static str,
+    /// Line of source that it returned from; null if it is not known.
+    pub line: Option<u32>,
     /// Type of the exception.
     pub exception: Option<String>,
     /// Arguments; null if they were not asked for.
