@@ -126,6 +126,7 @@ impl TraceArgs {
         }
         Ok(Some(TraceRequest {
             selection,
+            filter: None,
             at: match self.probe_at {
                 ProbeAtArg::Entry => place::ProbeAt::Entry,
                 ProbeAtArg::Cheapest => place::ProbeAt::Cheapest,

@@ -17,4 +17,4 @@ mod writer;
 pub use output::ScreenOptions;
 pub use outputs::{Export, export, export_difference, open_export};
 pub use record::{Finished, Request, run};
-pub use tracer::{COSTS, TraceRequest, TraceSummary};
+pub use tracer::{COSTS, News, PathFilter, TraceRequest, TraceSummary};

@@ -97,6 +97,35 @@ pub(super) fn update_map<V: Value>(
     Ok(())
 }
 
+/// Empties a hash map with keys of 8 bytes and at most `entries` of them. What is added meanwhile may
+/// stay.
+pub(super) fn clear_map(map: BorrowedFd<'_>, entries: u32) -> io::Result<()> {
+    let element = |key: *const u64, value: *mut u64| Element {
+        map_fd: map.as_raw_fd().cast_unsigned(),
+        padding: 0,
+        key: key as u64,
+        // Of BPF_MAP_GET_NEXT_KEY: where the next key is put.
+        value: value as u64,
+        flags: 0,
+    };
+    // The first key is taken each time: a key that is gone has no next one.
+    for _ in 0..entries {
+        let mut key = 0_u64;
+        let first = element(std::ptr::null(), std::ptr::from_mut(&mut key));
+        match bpf(bpf_cmd::BPF_MAP_GET_NEXT_KEY, &first) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
+            Err(error) => return Err(error),
+        }
+        let gone = element(std::ptr::from_ref(&key), std::ptr::null_mut());
+        match bpf(bpf_cmd::BPF_MAP_DELETE_ELEM, &gone) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Reads the elements `first..first + count` of an array with `per_key` values for each (for each
 /// possible processor, if it is per processor) into `out`, in order.
 pub(super) fn read_array<V: Value>(

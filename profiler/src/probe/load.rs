@@ -40,7 +40,7 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
 pub(super) const WATCHED_TASKS: u32 = 16_384;
 
 /// Most threads and goroutines whose open calls are followed for limits; 2 KiB each.
-const LIMITED_STACKS: u32 = 8192;
+pub(super) const LIMITED_STACKS: u32 = 8192;
 
 /// What the kernel side is told before it is loaded.
 pub(super) struct Settings<'a> {

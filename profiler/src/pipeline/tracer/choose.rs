@@ -54,8 +54,9 @@ impl Tracer {
         for (target, object) in &read {
             match object {
                 Some(object) => {
-                    let choice = selection.select(object, target.is_main);
+                    let mut choice = selection.select(object, target.is_main);
                     coverage.add(object, target.is_main, &choice);
+                    self.sift(target, object, &mut choice);
                     choices.push(choice);
                 }
                 None => {

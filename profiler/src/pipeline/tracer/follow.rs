@@ -184,7 +184,9 @@ impl Tracer {
                 result = result.and(self.attach(probe, object, process));
             }
         }
-        result = result.and(self.arm(probe, &new));
+        if self.suspension.is_none() {
+            result = result.and(self.arm(probe, &new));
+        }
         if let Err(error) = result {
             self.tell_unlinked(process, &error);
         }

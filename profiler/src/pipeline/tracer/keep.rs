@@ -131,7 +131,7 @@ impl Tracer {
 
     /// From now on is what the budget looks at next. Says how much processor time the targets have used
     /// since the last time.
-    fn begin_look(&mut self, at: Timestamp) -> u64 {
+    pub(super) fn begin_look(&mut self, at: Timestamp) -> u64 {
         self.budget_at = at;
         for state in &mut self.probes {
             if state.level != Level::Duty {

@@ -71,6 +71,10 @@ impl Tracer {
         process: Option<Pid>,
         probes: Vec<u32>,
     ) -> Result<(), ProbeError> {
+        if self.suspension.is_some_and(|now| now.is_detached) {
+            // Attached when tracing goes on.
+            return Ok(());
+        }
         let sites = sites_of(&self.probes, &probes);
         if sites.is_empty() {
             return Ok(());
@@ -84,6 +88,7 @@ impl Tracer {
             if self.refused.insert(site.probe) {
                 let name = &self.probes[site.probe as usize].plan.function.name;
                 log::warn!("{name} in {path} is not traced: {error}");
+                self.news.failed(path, name, error);
             }
         }
         self.links.push(Link {
@@ -176,6 +181,11 @@ impl Tracer {
         self.disarm(probe);
         self.links.clear();
         probe.detach_all_calls();
+    }
+
+    /// Takes everything out of the targets, but does not wait for it: nothing of it counts any more.
+    pub(super) fn release_all(&mut self, probe: &mut Probe) {
+        probe.release_calls(self.links.drain(..).map(|link| link.id));
     }
 
     /// All probes.

@@ -9,25 +9,31 @@
 mod budget;
 mod choose;
 mod counts;
+mod filter;
 mod follow;
 mod hooks;
 mod keep;
 mod links;
+mod news;
 mod objects;
 mod replan;
+mod request;
 mod state;
+mod suspend;
 mod values;
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::follow::{Pending, SeenFile};
 use self::links::Link;
+use self::news::Bulletin;
+
 use self::objects::{KnownFile, TracedObject};
 use self::state::ProbeState;
+use self::suspend::Suspension;
 use crate::error::{Context, Failure};
 use crate::model::raw::RawEvent;
 use crate::model::{Pid, Timestamp};
@@ -36,9 +42,12 @@ use crate::resolve::objects::{Finder, TargetObject};
 use crate::resolve::{Resolver, Role};
 use crate::target::Filter;
 use crate::trace::cost::CostTable;
-use crate::trace::pattern::Selection;
-use crate::trace::place::{ProbeAt, Returns};
+use crate::trace::place::Returns;
 use crate::trace::safety::ProcessSafety;
+
+pub use self::filter::PathFilter;
+pub use self::news::News;
+pub use self::request::{TraceRequest, TraceSummary};
 
 /// Probes beyond those known at the start, for what is mapped later.
 const ROOM: u32 = 4096;
@@ -51,47 +60,6 @@ const MANY_CLASSIC: usize = 300;
 const MAX_OWN_LINKS: usize = 32;
 /// The folder in which measured costs of probes are kept.
 pub const COSTS: &str = "/var/cache/profiler";
-
-/// What to trace, and how.
-#[derive(Clone, Debug)]
-pub struct TraceRequest {
-    /// Which functions.
-    pub selection: Selection,
-    /// Where entries are seen.
-    pub at: ProbeAt,
-    /// How exits are seen.
-    pub returns: Returns,
-    /// Longest string kept of an argument; none: arguments are not wanted.
-    pub arguments: Option<usize>,
-    /// Share of the target's time that tracing may take; none: no limit.
-    pub budget: Option<f64>,
-    /// Shorter calls are left out.
-    pub min_duration: Duration,
-    /// Calls nested deeper are left out; 0: no limit.
-    pub max_depth: u32,
-    /// More calls of a function per second and processor are left out; 0: no limit.
-    pub max_rate: u32,
-    /// Children are traced from their first instruction, for which all others that run the same files
-    /// pay.
-    pub follow_exact: bool,
-    /// Don't ask.
-    pub yes: bool,
-}
-
-/// What became of the tracing.
-#[derive(Clone, Debug, Default)]
-pub struct TraceSummary {
-    /// Functions and markers that were traced.
-    pub functions: usize,
-    /// Calls by the kernel's count.
-    pub calls: u64,
-    /// Records lost for want of room.
-    pub lost: u64,
-    /// Calls left out because of a limit.
-    pub left_out: u64,
-    /// Functions that stepped down to stay within the budget.
-    pub stepped_down: usize,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -127,6 +95,8 @@ pub(super) struct Tracer {
     code_made: bool,
     stepped_down: FxHashSet<u32>,
     full_told: bool,
+    suspension: Option<Suspension>,
+    news: Bulletin,
     /// No file's path says that it holds what is asked for, so all are looked into.
     reads_all: bool,
 }
@@ -176,6 +146,8 @@ impl Tracer {
             code_made: false,
             stepped_down: FxHashSet::default(),
             full_told: false,
+            suspension: None,
+            news: Bulletin::default(),
             reads_all: false,
         };
         let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
@@ -319,11 +291,26 @@ impl Tracer {
         }
         self.read_counts(probe);
         let at = now();
-        self.turn_duty(probe, at, out);
-        self.keep_budget(probe, resolver, at, out);
+        match self.suspension {
+            Some(suspension) => self.keep_suspended(probe, suspension),
+            None => {
+                self.turn_duty(probe, at, out);
+                self.keep_budget(probe, resolver, at, out);
+            }
+        }
         if at.since(self.counts_at) >= counts::COUNTS_NS {
             self.tell_counts(at, out);
         }
+    }
+
+    /// What became of object files and functions since this was called last: those that were chosen
+    /// at first, and those that were mapped later.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "for sessions that carry out orders")
+    )]
+    pub(super) fn news(&mut self) -> Vec<News> {
+        self.news.take()
     }
 
     /// The end: last counts, and the gaps that lasted until now.
@@ -333,6 +320,7 @@ impl Tracer {
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);
+        self.close_suspension(at, out);
         for number in 0..self.probes.len() as u32 {
             self.close_gap(number, at, out);
         }

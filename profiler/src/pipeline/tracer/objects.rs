@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::Tracer;
 use super::hooks::{is_hook_library, unwind_class};
+use super::news::News;
 use super::state::ProbeState;
 use super::values::Values;
 use crate::model::{BuildId, Pid, TracedKind};
@@ -51,7 +52,7 @@ pub(super) struct KnownFile {
 const NAMED: usize = 5;
 
 impl Tracer {
-    pub(super) fn read(&self, target: &TargetObject) -> Option<Object> {
+    pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
         let selection = &self.request.selection;
         let wanted = self.reads_all || selection.may_cover(&target.path, target.is_main);
         let judged = self.request.returns == Returns::Auto && !self.shared;
@@ -63,6 +64,7 @@ impl Tracer {
             Ok(object) => Some(object),
             Err(error) => {
                 log::warn!("{}: {error}; nothing in it is traced", target.path);
+                self.news.failed(&target.path, "*", error);
                 None
             }
         }
@@ -79,7 +81,8 @@ impl Tracer {
         let object = self.read(target);
         let index = object.and_then(|object| {
             self.judge(target, &object);
-            let choice = self.request.selection.select(&object, target.is_main);
+            let mut choice = self.request.selection.select(&object, target.is_main);
+            self.sift(target, &object, &mut choice);
             self.plan_object(target, &object, &choice)
         });
         if let (Some(index), Some(pid)) = (index, pid) {
@@ -132,6 +135,9 @@ impl Tracer {
                 Err(refusal) => refused.push((function, refusal)),
             }
         }
+        for (function, refusal) in &refused {
+            self.news.failed(&target.path, &function.name, refusal);
+        }
         for (function, refusal) in refused.iter().take(NAMED) {
             log::warn!(
                 "{} in {} is not traced: {refusal}",
@@ -157,10 +163,22 @@ impl Tracer {
                     target.path
                 );
             }
-            plans.truncate(room);
+            let dropped = plans.drain(room..);
+            for (plan, _) in dropped.filter(|(_, role)| *role == Role::Call) {
+                let why = "no more probes fit into this recording";
+                self.news.failed(&target.path, &plan.function.name, why);
+            }
         }
         if plans.is_empty() {
             return None;
+        }
+        let functions = plans.iter().filter(|(_, role)| *role == Role::Call);
+        let functions = functions.count();
+        if functions > 0 {
+            self.news.add(News::Traced {
+                object: target.path.to_string(),
+                functions,
+            });
         }
         let values = self.sign(object, &mut plans);
         let index = self.objects.len();

@@ -278,6 +278,18 @@ impl Probe {
         Ok(())
     }
 
+    /// Forgets the calls that are open on the kernel side, which limits need to know: after a time in
+    /// which no probe recorded, their exits can't be told from those of others.
+    pub fn forget_open_calls(&self) -> Result<(), ProbeError> {
+        let limited = |calls: &Calls| calls.options.has_limits();
+        if !self.calls.as_ref().is_some_and(limited) {
+            return Ok(());
+        }
+        let map = load::map_fd(&self.ebpf, "OPEN_CALLS")?;
+        bpf::clear_map(map, load::LIMITED_STACKS)
+            .map_err(|error| ProbeError::from_io("forget open calls", error))
+    }
+
     /// Adds to `out` the counts of the probes whose counts have changed since the last call: sums
     /// over all processors since attaching.
     pub fn call_counts(&mut self, out: &mut Vec<(u32, CallCounters)>) {

@@ -1,0 +1,51 @@
+//! Functions that were chosen by patterns -> those that a filter of their paths admits as well.
+//!
+//! Paths are those of [`ClassPath`]: `libfoo.so/ns/Class/function`.
+//!
+//! What does not belong here: patterns (`trace::pattern`), how a filter decides.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Tracer;
+use super::news::News;
+use crate::derive::ClassPath;
+use crate::resolve::objects::TargetObject;
+use crate::trace::object::Object;
+use crate::trace::pattern::Choice;
+
+/// Says of the path of a function whether it is to be traced.
+#[derive(Clone)]
+pub struct PathFilter(pub Arc<dyn Fn(&str) -> bool + Send + Sync>);
+
+impl fmt::Debug for PathFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PathFilter(..)")
+    }
+}
+
+impl Tracer {
+    /// Takes out of a choice what the filter does not admit.
+    pub(super) fn sift(&mut self, target: &TargetObject, object: &Object, choice: &mut Choice) {
+        let Some(PathFilter(admits)) = &self.request.filter else {
+            return;
+        };
+        let before = count(choice);
+        let is_admitted = |name: &str| admits(&ClassPath::new(&target.path, name).full());
+        let (functions, markers) = (object.functions(), object.markers());
+        let named = |index: &usize| functions.get(*index).map(|function| &*function.name);
+        let is_wanted = |index: &usize| named(index).is_some_and(is_admitted);
+        choice.functions.retain(is_wanted);
+        let named = |index: &usize| markers.get(*index).map(|marker| &*marker.name);
+        let is_wanted = |index: &usize| named(index).is_some_and(is_admitted);
+        choice.markers.retain(is_wanted);
+        if before > 0 && count(choice) == 0 {
+            let object = target.path.to_string();
+            self.news.add(News::Filtered { object });
+        }
+    }
+}
+
+fn count(choice: &Choice) -> usize {
+    choice.functions.len() + choice.markers.len()
+}

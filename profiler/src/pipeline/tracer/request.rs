@@ -1,0 +1,52 @@
+//! What is asked of tracing, and what is said of it at the end.
+//!
+//! What does not belong here: how it is asked on a command line (`cli`).
+
+use std::time::Duration;
+
+use super::PathFilter;
+use crate::trace::pattern::Selection;
+use crate::trace::place::{ProbeAt, Returns};
+
+/// What to trace, and how.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// Which functions.
+    pub selection: Selection,
+    /// Which of these are traced all the same; none: all.
+    pub filter: Option<PathFilter>,
+    /// Where entries are seen.
+    pub at: ProbeAt,
+    /// How exits are seen.
+    pub returns: Returns,
+    /// Longest string kept of an argument; none: arguments are not wanted.
+    pub arguments: Option<usize>,
+    /// Share of the target's time that tracing may take; none: no limit.
+    pub budget: Option<f64>,
+    /// Shorter calls are left out.
+    pub min_duration: Duration,
+    /// Calls nested deeper are left out; 0: no limit.
+    pub max_depth: u32,
+    /// More calls of a function per second and processor are left out; 0: no limit.
+    pub max_rate: u32,
+    /// Children are traced from their first instruction, for which all others that run the same files
+    /// pay.
+    pub follow_exact: bool,
+    /// Don't ask.
+    pub yes: bool,
+}
+
+/// What became of the tracing.
+#[derive(Clone, Debug, Default)]
+pub struct TraceSummary {
+    /// Functions and markers that were traced.
+    pub functions: usize,
+    /// Calls by the kernel's count.
+    pub calls: u64,
+    /// Records lost for want of room.
+    pub lost: u64,
+    /// Calls left out because of a limit.
+    pub left_out: u64,
+    /// Functions that stepped down to stay within the budget.
+    pub stepped_down: usize,
+}

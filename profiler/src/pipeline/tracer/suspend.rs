@@ -1,0 +1,129 @@
+//! Suspends tracing for a while, at once and without a trace in the targets, and takes it up again.
+//!
+//! Orders of whoever asked for the recording -> probes whose hits count for nothing, and a gap. While
+//! that lasts, new processes and files are still followed, so that nothing is missed when it ends.
+//!
+//! The gap is told twice: when it begins, without a length, and when it ends. At both, calls that are
+//! open end as inferred (`resolve`), since what becomes of them can't be told from what becomes of
+//! others. Before an order to suspend is told nothing counts any more, and nothing counts again before
+//! its end is told: so no call of the one side is paired with one of the other.
+//!
+//! What does not belong here: when to (the session), samples.
+
+#[cfg(test)]
+mod tests;
+
+use super::Tracer;
+use super::budget::{self, Level};
+use super::keep::gap;
+use crate::model::raw::RawEvent;
+use crate::model::{GapReason, Timestamp};
+use crate::probe::{Probe, now};
+
+/// What lasts longer gives the targets their own code back: a hit that counts for nothing still costs
+/// its trap.
+const DETACH_NS: u64 = 5_000_000_000;
+
+/// A time in which nothing is traced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspension {
+    since: Timestamp,
+    /// Nothing is attached.
+    pub(super) is_detached: bool,
+}
+
+impl Tracer {
+    /// From now on nothing is recorded or counted, until [`Tracer::resume`]. Steps go on meanwhile.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "for sessions that carry out orders")
+    )]
+    pub(in crate::pipeline) fn suspend(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) {
+        if self.suspension.is_some() {
+            return;
+        }
+        self.disarm(probe);
+        if let Err(error) = probe.forget_open_calls() {
+            log::warn!("{error}");
+        }
+        let at = now();
+        self.suspension = Some(Suspension {
+            since: at,
+            is_detached: false,
+        });
+        out.push(gap(at, at, None, None, GapReason::Suspended));
+    }
+
+    /// Records again, in all that has come up meanwhile too.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "for sessions that carry out orders")
+    )]
+    pub(in crate::pipeline) fn resume(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) {
+        let Some(suspension) = self.suspension.take() else {
+            return;
+        };
+        if suspension.is_detached {
+            for object in 0..self.objects.len() {
+                for process in self.targets_now(object) {
+                    if let Err(error) = self.attach(probe, object, process) {
+                        self.tell_unlinked(process, &error);
+                    }
+                }
+            }
+        }
+        self.read_counts(probe);
+        let at = now();
+        self.begin_look(at);
+        self.begin_duty(at);
+        out.push(gap(at, suspension.since, None, None, GapReason::Suspended));
+        if let Err(error) = self.arm(probe, &self.all()) {
+            log::warn!("tracing does not go on: {error}");
+        }
+    }
+
+    /// Where tracing is suspended: detaches all when that has lasted. Only links that go and come in
+    /// one system call: those of old kernels would take longer than most suspensions.
+    pub(super) fn keep_suspended(&mut self, probe: &mut Probe, suspension: Suspension) {
+        let is_multi = probe.call_support().is_some_and(|support| support.multi);
+        if !is_multi || suspension.is_detached || now().since(suspension.since) < DETACH_NS {
+            return;
+        }
+        // Links are closed while nobody waits: should tracing go on before all have gone, what is
+        // attached then is of another generation.
+        for state in &mut self.probes {
+            state.generation = state.generation.wrapping_add(1);
+        }
+        if let Err(error) = self.tell(probe, &self.all()) {
+            log::warn!("{error}");
+        }
+        self.release_all(probe);
+        self.suspension = Some(Suspension {
+            is_detached: true,
+            ..suspension
+        });
+    }
+
+    /// The gap that lasts until now, if tracing is suspended.
+    pub(super) fn close_suspension(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        if let Some(suspension) = self.suspension.take() {
+            out.push(gap(at, suspension.since, None, None, GapReason::Suspended));
+        }
+    }
+
+    /// Probes on duty begin their periods anew, spread over them as at first: all of them would have
+    /// to be turned now.
+    fn begin_duty(&mut self, at: Timestamp) {
+        let on_duty = self.probes.iter_mut();
+        let on_duty = on_duty.filter(|state| state.level == Level::Duty);
+        for (index, state) in (0..).zip(on_duty) {
+            if state.on_duty {
+                state.since = at;
+                state.budgeted = state.counted;
+            } else {
+                // Its gap goes on.
+                state.wait_ns = at.since(state.since) + budget::first_wait_ns(index);
+            }
+        }
+    }
+}
