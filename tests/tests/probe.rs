@@ -1,7 +1,7 @@
 //! The kernel side against the real kernel: what is sampled, filtered, followed and counted.
 //!
 //! Oracles are exact where the kernel is (stack contents, filters, hits of a tracepoint), else CPU
-//! time as the kernel accounts it. PROFILER_EMULATED says that the machine is. Workloads are this very binary, started again with a role. Times
+//! time as the kernel accounts it. Workloads are this very binary, started again with a role. Times
 //! are nanoseconds of CLOCK_MONOTONIC. Needs root; says what it skips without.
 
 // Failing is what tests do.
@@ -25,22 +25,9 @@ use profiler::{
     probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
     target::Filter,
 };
+use profiler_tests::skip::{emulated, privileged};
 
 const PERIOD_NS: u64 = 1_000_000_000 / 4999;
-
-/// Whether the test can run; says so if not.
-fn privileged(name: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        profiler_tests::skip::skip(name, "loading kernel-side programs needs root");
-    }
-    root
-}
-
-/// Whether the machine is emulated: slower and less even than a real one.
-fn emulated() -> bool {
-    std::env::var_os("PROFILER_EMULATED").is_some()
-}
 
 fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
     let event = match event {
