@@ -2,7 +2,7 @@
 //!
 //! Output: `SKIPPED test: reason` on standard error, which libtest's capture does not swallow, and
 //! a line `test<TAB>reason` in the file that `PROFILER_SKIP_LOG` names, for the summary of
-//! `cargo xtask test`.
+//! `cargo xtask test`. `PROFILER_EMULATED` says that the machine is.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -21,4 +21,18 @@ pub fn skip(test: &str, reason: &str) {
     if let Err(error) = written {
         panic!("failed to log a skip in {}: {error}", path.display());
     }
+}
+
+/// Whether `test` may load kernel-side programs; says so if not.
+pub fn privileged(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip(test, "loading kernel-side programs needs root");
+    }
+    root
+}
+
+/// Whether the machine is emulated: slower and less even than a real one.
+pub fn emulated() -> bool {
+    std::env::var_os("PROFILER_EMULATED").is_some()
 }

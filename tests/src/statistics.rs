@@ -26,6 +26,29 @@ pub fn share(what: &str, hits: usize, samples: usize, share: f64) -> Result<(), 
     }
 }
 
+/// Checks that a share, `hits` of `samples`, is no less than another one, within the standard deviations
+/// of both. Of each, one hit and one miss more are counted: that none was missed does not mean that none
+/// ever is.
+pub fn no_less(
+    what: &str,
+    (hits, samples): (usize, usize),
+    (other_hits, other_samples): (usize, usize),
+) -> Result<(), String> {
+    let share = |hits, samples| (hits as f64 + 1.0) / (samples as f64 + 2.0);
+    let (ours, theirs) = (share(hits, samples), share(other_hits, other_samples));
+    let variance = |share: f64, samples| share * (1.0 - share) / (samples as f64 + 2.0);
+    let allowed = SIGMAS * (variance(ours, samples) + variance(theirs, other_samples)).sqrt();
+    if ours >= theirs - allowed {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what}: {hits} of {samples}, but {other_hits} of {other_samples} otherwise; it may be \
+             {:.2} % less",
+            100.0 * allowed
+        ))
+    }
+}
+
 /// Checks that the weights of `samples` samples add up to the CPU time that was really used, within
 /// four standard deviations of a Poisson count, and never more than `at_most` (0 to 1) of it.
 ///
@@ -79,6 +102,17 @@ mod tests {
         assert!(share("half", 560, 1000, 0.5).is_ok());
         assert!(share("half", 570, 1000, 0.5).is_err());
         assert!(share("half", 430, 1000, 0.5).is_err());
+    }
+
+    #[test]
+    fn of_two_shares_both_may_be_off() {
+        assert!(no_less("same", (950, 1000), (950, 1000)).is_ok());
+        assert!(no_less("more", (1000, 1000), (900, 1000)).is_ok());
+        // Four standard deviations of both are 4.6 %.
+        assert!(no_less("a little less", (915, 1000), (950, 1000)).is_ok());
+        assert!(no_less("less", (900, 1000), (950, 1000)).is_err());
+        assert!(no_less("none", (1000, 1000), (1000, 1000)).is_ok());
+        assert!(no_less("a few", (980, 1000), (1000, 1000)).is_err());
     }
 
     #[test]

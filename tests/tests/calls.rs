@@ -31,20 +31,7 @@ use profiler_common::call::{
     PROBE_OFF, ProbeControl, REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI,
     REGISTER_RSP,
 };
-
-/// Whether the test can run; says so if not.
-fn privileged(name: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        profiler_tests::skip::skip(name, "loading kernel-side programs needs root");
-    }
-    root
-}
-
-/// Whether the machine is emulated: slower and less even than a real one.
-fn emulated() -> bool {
-    std::env::var_os("PROFILER_EMULATED").is_some()
-}
+use profiler_tests::skip::{emulated, privileged};
 
 /// Functions with known instructions.
 #[allow(unsafe_code)]

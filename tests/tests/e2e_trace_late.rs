@@ -7,7 +7,9 @@ use std::time::Duration;
 use profiler::model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::setting::LIMIT;
-use profiler_tests::tracing::{Build, Code, Edge, Session, Trace, Truth, met, prepared, program};
+use profiler_tests::tracing::{
+    Build, CallReport, Code, Edge, Session, Trace, Truth, met, prepared, program,
+};
 
 /// A plugin is loaded, called at once, called again when it has probes, unloaded; and all that again.
 #[test]
@@ -101,17 +103,8 @@ fn plugins() -> Outcome {
                 );
             }
         }
-        let report = setting
-            .run(&["report", "out.cap", "--calls", "--format", "json"])?
-            .success()?
-            .json()?;
-        let rows = report["calls"]["functions"]
-            .as_array()
-            .ok_or("no table of calls")?;
-        let row = rows
-            .iter()
-            .find(|row| row["name"] == "plugin_step")
-            .ok_or("no plugin_step")?;
+        let report = CallReport::of(&setting)?;
+        let row = report.row("plugin_step")?;
         assert!(
             row["gaps"].as_array().is_some_and(|gaps| !gaps.is_empty())
                 || row["calls"] == 2 * CALLS * ROUNDS,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use profiler_tests::Outcome;
 use profiler_tests::recording::Recording;
-use profiler_tests::tracing::{Build, Edge, Session, prepared};
+use profiler_tests::statistics;
+use profiler_tests::tracing::{Build, CallReport, Edge, Session, prepared};
 
 /// Each call of walk_* began between the clock that its caller read before it and the first that it
 /// read itself, and ended between its last and its caller's next.
@@ -79,18 +80,9 @@ fn the_report_agrees() -> Outcome {
         .probed(&["walk_leaf", "recurse"])
         .run()?;
     run.unharmed()?;
-    let report = setting
-        .run(&["report", "out.cap", "--calls", "--format", "json"])?
-        .success()?
-        .json()?;
-    let rows = report["calls"]["functions"]
-        .as_array()
-        .ok_or("no table of calls")?;
+    let report = CallReport::of(&setting)?;
     for function in ["walk_outer", "walk_middle", "walk_leaf", "recurse"] {
-        let row = rows
-            .iter()
-            .find(|row| row["name"] == function)
-            .ok_or_else(|| format!("no row of {function}"))?;
+        let row = report.row(function)?;
         let value = |key: &str| {
             row[key]
                 .as_u64()
@@ -191,7 +183,7 @@ fn samples_beside_calls() -> Outcome {
     let (_, plain) = setting.record(&["-F", "4999", "--", &path, "1"])?;
     let (whole, all) = share(&plain);
     assert!(whole > 50, "{whole} of {all} without tracing");
-    let untraced = whole as f64 / all as f64;
+    let untraced = (whole, all);
     for returns in ["uretprobe", "auto", "ret-insn"] {
         let run = Session::of(&setting, &program)
             .arguments(&["1"])
@@ -214,12 +206,8 @@ fn samples_beside_calls() -> Outcome {
         }
         let (whole, all) = share(&recording);
         assert!(whole > 50, "{whole} of {all} with --returns {returns}");
-        // Some hundred samples: four times their standard deviation.
-        let noise = 4.0 * (0.25 / all as f64).sqrt().min(0.025);
-        assert!(
-            whole as f64 / all as f64 > untraced - noise,
-            "{whole} of {all} chains are whole with --returns {returns}, {untraced} without tracing"
-        );
+        let what = format!("whole chains with --returns {returns}");
+        statistics::no_less(&what, (whole, all), untraced)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The kernel side against the real kernel: what is sampled, filtered, followed and counted.
 //!
 //! Oracles are exact where the kernel is (stack contents, filters, hits of a tracepoint), else CPU
-//! time as the kernel accounts it. PROFILER_EMULATED says that the machine is. Workloads are this very binary, started again with a role. Times
+//! time as the kernel accounts it. Workloads are this very binary, started again with a role. Times
 //! are nanoseconds of CLOCK_MONOTONIC. Needs root; says what it skips without.
 
 // Failing is what tests do.
@@ -22,25 +22,12 @@ use profiler::{
         LostReason, Pid, StackEnd, Tid, Timestamp,
         raw::{Comm, RawBody, RawEvent, RawSample},
     },
-    probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
+    probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now},
     target::Filter,
 };
+use profiler_tests::skip::{emulated, privileged};
 
 const PERIOD_NS: u64 = 1_000_000_000 / 4999;
-
-/// Whether the test can run; says so if not.
-fn privileged(name: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        profiler_tests::skip::skip(name, "loading kernel-side programs needs root");
-    }
-    root
-}
-
-/// Whether the machine is emulated: slower and less even than a real one.
-fn emulated() -> bool {
-    std::env::var_os("PROFILER_EMULATED").is_some()
-}
 
 fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
     let event = match event {
@@ -525,7 +512,7 @@ fn another_busy_program_leaves_no_hole() {
     let (elapsed, after, last) = (start.elapsed(), runs(&other), probe.counters());
     let rate = (after - before) as f64 / elapsed.as_secs_f64();
     let busy = workload.cpu_ns();
-    probe.losses(Timestamp(1), &mut events);
+    probe.losses(now(), &mut events);
     other.drain(&mut Vec::new());
 
     let mut skipped = 0;
@@ -565,7 +552,11 @@ fn another_busy_program_leaves_no_hole() {
             _ => None,
         })
         .sum();
-    assert!(reported >= skipped, "{reported} reported of {skipped}");
+    // What the account of idle time, in steps of 10 ms, does not contradict.
+    assert!(
+        reported >= skipped - skipped / 10,
+        "{reported} reported of {skipped}"
+    );
 
     // No hole: between two samples of the workload on one processor there is no gap that the ticks
     // counted as missing would not fill.

@@ -11,6 +11,7 @@ mod calls;
 mod error;
 pub mod features;
 mod hotplug;
+mod idle;
 mod load;
 mod losses;
 mod memory;
@@ -42,7 +43,7 @@ pub use sys::set_own_nice;
 
 use self::{
     calls::{CallSettings, Calls},
-    losses::LossMeter,
+    losses::{Account, LossMeter},
     ring::Ring,
     sampler::Plan,
     sideband::SideBand,
@@ -206,7 +207,7 @@ impl Probe {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)
                 .map_err(|error| ProbeError::from_io("make an epoll descriptor", error.into()))?,
             sizes,
-            losses: LossMeter::new(now()),
+            losses: LossMeter::new(now(), &idle::read()),
             calls,
             left: Vec::new(),
             buffer: BytesMut::new(),
@@ -280,7 +281,14 @@ impl Probe {
             Some(_) => losses::read_call_losses(&self.ebpf),
             None => Vec::new(),
         };
-        let unfollowed = self.losses.update(&counters, &lost_calls, now, out);
+        let periods_ns: Vec<u64> = self.sources.iter().map(Plan::kernel_period).collect();
+        let account = Account {
+            counters: &counters,
+            periods_ns: &periods_ns,
+            idle_ns: &idle::read(),
+            lost_calls: &lost_calls,
+        };
+        let unfollowed = self.losses.update(&account, now, out);
         if unfollowed > 0 {
             log::warn!(
                 "{unfollowed} new processes or threads are not recorded, nor their children: {} are \

@@ -9,6 +9,7 @@
 mod code;
 mod oracle;
 mod program;
+mod report;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 pub use code::Code;
 pub use program::{Build, prepared, program};
+pub use report::CallReport;
 pub use trace::{Call, Counts, Edge, Gap, How, Throw, Trace};
 
 use crate::process::{Ended, Running};

@@ -14,6 +14,7 @@ use super::*;
 use crate::model::raw::RawBody;
 use crate::model::{CallEdge, Event, ExitKind, LostReason, Pid};
 use crate::order::Order;
+use crate::pipeline::scope::Scope;
 use crate::pipeline::tracer::{News, PathFilter, TraceRequest};
 use crate::probe::ProbeOptions;
 use crate::resolve::{ResolveOptions, Resolver};
@@ -53,6 +54,7 @@ struct Live {
     tracer: Tracer,
     probe: Probe,
     resolver: Resolver,
+    scope: Scope,
     order: Order,
     raw: Vec<RawEvent>,
     events: Vec<Event>,
@@ -119,12 +121,13 @@ impl Live {
             pids: vec![pid],
             ..Filter::default()
         };
+        let scope = Scope::new(&filter);
         let mut tracer = Tracer::prepare(request, &filter, None).unwrap();
         let mut probe = Probe::attach(ProbeOptions {
             sources: Vec::new(),
             calls: Some(tracer.call_options(1 << 20)),
             filter,
-            buffer_bytes: 1 << 20,
+            buffer_bytes: 16 << 20,
             kernel_stacks: false,
             user_stacks: false,
             kernel_log: false,
@@ -141,6 +144,7 @@ impl Live {
             tracer,
             probe,
             resolver,
+            scope,
             order: Order::new(1 << 20),
             raw: Vec::new(),
             events: Vec::new(),
@@ -163,7 +167,9 @@ impl Live {
     fn tick(&mut self) {
         let until = now();
         self.probe.drain(&mut self.raw);
-        let is_hit = |event: &&RawEvent| matches!(event.body, RawBody::Call(_));
+        let is_hit = |event: &RawEvent| matches!(event.body, RawBody::Call(_));
+        self.raw
+            .retain(|event| is_hit(event) || self.scope.admits(event));
         for event in self.raw.iter().filter(|event| !is_hit(event)) {
             self.resolver.notice(event);
             self.tracer.notice(event);
@@ -198,6 +204,7 @@ impl Live {
         self.tracer.finish(&mut self.probe, &mut self.raw);
         let counted = self.tracer.probes[0].counted;
         self.probe.drain(&mut self.raw);
+        self.raw.retain(|event| self.scope.admits(event));
         self.order.push(&mut self.raw);
         let mut due = Vec::new();
         self.order.finish(&mut due);
@@ -225,8 +232,11 @@ impl Live {
                 },
                 Event::Gap(gap) if gap.reason == GapReason::Suspended => ('|', gap.to),
                 Event::Lost(lost) => {
-                    assert_eq!(lost.reason, LostReason::Unmatched);
-                    unmatched += lost.count;
+                    // Of other processes on a busy machine.
+                    if lost.reason != LostReason::SideBand {
+                        assert_eq!(lost.reason, LostReason::Unmatched);
+                        unmatched += lost.count;
+                    }
                     continue;
                 }
                 _ => continue,
