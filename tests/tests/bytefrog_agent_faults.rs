@@ -160,7 +160,11 @@ fn what_hq_does_not_take_in_time_is_an_error() {
         let agent = started(&hq, QUEUE).await;
         hq.stall(true);
         let mut calls = Calls::default();
-        while agent.send(calls.batch(200)) == 0 {}
+        // Until systems take no more either.
+        let stuck = Duration::from_secs(1);
+        while tokio::time::timeout(stuck, agent.has_room()).await.is_ok() {
+            agent.send(calls.batch(2000));
+        }
         let began = Instant::now();
         let deadline = Duration::from_millis(500);
         let result = agent.finish(Timestamp(calls.at), deadline).await;
