@@ -121,11 +121,12 @@ const RETURNS: [ReturnMode; 3] = [
     ReturnMode::Uretprobe,
     ReturnMode::Instructions,
 ];
-const GAPS: [GapReason; 4] = [
+const GAPS: [GapReason; 5] = [
     GapReason::NotYetAttached,
     GapReason::NoReturns,
     GapReason::DutyCycle,
     GapReason::Detached,
+    GapReason::Suspended,
 ];
 
 /// How many of each kind an epoch has announced.

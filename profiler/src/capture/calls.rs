@@ -321,6 +321,7 @@ impl Contexts {
             2 => GapReason::NoReturns,
             3 => GapReason::DutyCycle,
             4 => GapReason::Detached,
+            5 => GapReason::Suspended,
             _ => return Ok(None),
         };
         Ok(Some(Event::Gap(Gap {

@@ -217,6 +217,8 @@ pub enum GapReason {
     DutyCycle = 3,
     /// Over budget: not watched any more.
     Detached = 4,
+    /// Tracing was suspended by whoever asked for it.
+    Suspended = 5,
 }
 
 /// Why a stack has no more frames.

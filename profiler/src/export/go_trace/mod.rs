@@ -360,6 +360,7 @@ fn gap_text(gap: &Gap, tables: &Tables) -> String {
         GapReason::NoReturns => "returns not traced, over budget",
         GapReason::DutyCycle => "not traced, over budget, for a while",
         GapReason::Detached => "not traced any more, over budget",
+        GapReason::Suspended => "tracing suspended",
     };
     let us = gap.to.since(gap.from) / 1_000;
     format!("{what}{process} within the last {us} us: {reason}")

@@ -74,11 +74,12 @@ pub(super) fn build(
     }))
 }
 
-const REASONS: [(GapReason, &str); 4] = [
+const REASONS: [(GapReason, &str); 5] = [
     (GapReason::NotYetAttached, "not_yet_attached"),
     (GapReason::NoReturns, "no_returns"),
     (GapReason::DutyCycle, "duty_cycle"),
     (GapReason::Detached, "detached"),
+    (GapReason::Suspended, "suspended"),
 ];
 
 struct Builder<'a> {
