@@ -1,6 +1,8 @@
-//! What an HQ sends to an agent.
+//! What an HQ sends to an agent: messages -> bytes and back.
+//!
+//! What does not belong here: what is in a configuration ([`Configuration`](super::Configuration)).
 
-use super::{DecodeError, Fields, MAX_CONFIGURATION_BYTES, text};
+use super::{DecodeError, Fields, MAX_CONFIGURATION_BYTES, Stop, text};
 
 /// A message from HQ to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,29 +60,25 @@ impl HqMessage {
         }
     }
 
-    /// The first message of `bytes` and its length; nothing if it has not come whole.
+    /// The first message of `bytes` and its length; nothing if it has not come whole. A configuration
+    /// that is too long is refused before it has come.
     pub fn decode(bytes: &[u8]) -> Result<Option<(HqMessage, usize)>, DecodeError> {
         let mut fields = Fields(bytes);
-        let message = HqMessage::take(&mut fields)?;
-        Ok(message.map(|message| (message, bytes.len() - fields.0.len())))
+        match HqMessage::take(&mut fields) {
+            Ok(message) => Ok(Some((message, bytes.len() - fields.0.len()))),
+            Err(Stop::Incomplete) => Ok(None),
+            Err(Stop::Bad(error)) => Err(error),
+        }
     }
 
-    fn take(fields: &mut Fields<'_>) -> Result<Option<HqMessage>, DecodeError> {
-        let Some(id) = fields.u8() else {
-            return Ok(None);
-        };
-        Ok(Some(match id {
+    fn take(fields: &mut Fields<'_>) -> Result<HqMessage, Stop> {
+        Ok(match fields.u8()? {
             CONFIGURATION => {
-                let Some(len) = fields.u32() else {
-                    return Ok(None);
-                };
+                let len = fields.u32()?;
                 if len as usize > MAX_CONFIGURATION_BYTES {
-                    return Err(DecodeError::TooLong(len));
+                    return Err(DecodeError::TooLong(len).into());
                 }
-                match fields.bytes(len as usize) {
-                    Some(bytes) => HqMessage::Configuration(bytes.to_vec()),
-                    None => return Ok(None),
-                }
+                HqMessage::Configuration(fields.bytes(len as usize)?.to_vec())
             }
             START => HqMessage::Start,
             STOP => HqMessage::Stop,
@@ -89,11 +87,8 @@ impl HqMessage {
             SUSPEND => HqMessage::Suspend,
             UNSUSPEND => HqMessage::Unsuspend,
             DATA_HELLO_REPLY => HqMessage::DataHelloReply,
-            ERROR => match fields.text() {
-                Some(text) => HqMessage::Error(text?),
-                None => return Ok(None),
-            },
-            id => return Err(DecodeError::UnknownId(id)),
-        }))
+            ERROR => HqMessage::Error(fields.text()?.into_owned()),
+            id => return Err(DecodeError::UnknownId(id).into()),
+        })
     }
 }

@@ -8,13 +8,17 @@
 //! (docs/formats/bytefrog.md). What does not belong here: sockets, the order of messages in a run,
 //! what they mean for a native program.
 
+use std::borrow::Cow;
+
 mod agent;
 mod configuration;
+mod filter;
 mod hq;
 pub mod text;
 
 pub use agent::{AgentMessage, Channel};
-pub use configuration::Configuration;
+pub use configuration::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, ConfigurationError};
+pub use filter::Filter;
 pub use hq::HqMessage;
 
 /// The version of the protocol that is spoken here.
@@ -76,37 +80,57 @@ pub enum DecodeError {
     TooLong(u32),
 }
 
-/// Takes fields off the front of what has come. Nothing if a field has not come whole.
+/// Why a message could not be taken.
+enum Stop {
+    /// It has not come whole.
+    Incomplete,
+    /// It is none.
+    Bad(DecodeError),
+}
+
+impl<E: Into<DecodeError>> From<E> for Stop {
+    fn from(error: E) -> Stop {
+        Stop::Bad(error.into())
+    }
+}
+
+/// Takes fields off the front of what has come.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(len)?;
+    #[inline]
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Stop> {
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(Stop::Incomplete)?;
         self.0 = rest;
-        Some(bytes)
+        Ok(bytes)
     }
 
-    fn array<const LEN: usize>(&mut self) -> Option<[u8; LEN]> {
-        let (bytes, rest) = self.0.split_first_chunk()?;
+    #[inline]
+    fn array<const LEN: usize>(&mut self) -> Result<[u8; LEN], Stop> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Stop::Incomplete)?;
         self.0 = rest;
-        Some(*bytes)
+        Ok(*bytes)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    #[inline]
+    fn u8(&mut self) -> Result<u8, Stop> {
         self.array().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    #[inline]
+    fn u16(&mut self) -> Result<u16, Stop> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    #[inline]
+    fn u32(&mut self) -> Result<u32, Stop> {
         self.array().map(u32::from_be_bytes)
     }
 
     /// A text with its length before it.
-    fn text(&mut self) -> Option<Result<String, text::BadText>> {
+    #[inline]
+    fn text(&mut self) -> Result<Cow<'a, str>, Stop> {
         let len = self.u16()?;
-        self.bytes(usize::from(len)).map(text::read)
+        Ok(text::read(self.bytes(usize::from(len))?)?)
     }
 }

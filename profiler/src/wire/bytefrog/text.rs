@@ -1,51 +1,67 @@
 //! Java's modified UTF-8, as `DataOutputStream.writeUTF` writes it: a length of 16 bits, then bytes.
 //!
-//! U+0000 takes two bytes, what lies outside the basic plane two surrogates of three bytes each.
-//! Longer texts are cut between characters.
+//! Input: text; output: its bytes, and back. It is UTF-8 but for U+0000, which takes two bytes, and
+//! for what lies outside the basic plane: two surrogates of three bytes each. Texts that are too long
+//! are cut between characters.
+//!
+//! Source: the documentation of `java.io.DataInput`. What does not belong here: fields around texts.
 
-/// Most bytes of one text.
+use std::borrow::Cow;
+
+/// Most bytes of one text with a length of 16 bits.
 pub const MAX_TEXT_BYTES: usize = u16::MAX as usize;
 
+/// The least first byte of a character that takes four bytes in UTF-8, and two surrogates here.
+const FOUR_BYTES: u8 = 0xf0;
+
 /// Appends `text` with its length before it, cut to what fits.
+#[inline]
 pub fn put(text: &str, out: &mut Vec<u8>) {
-    let at = out.len();
-    out.extend_from_slice(&[0, 0]);
+    let bytes = encode(text);
+    let bytes = &bytes[..fitting(&bytes)];
+    out.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// All of a text, without its length. Most texts are what they are in UTF-8.
+pub fn encode(text: &str) -> Cow<'_, [u8]> {
+    let bytes = text.as_bytes();
+    if !bytes.iter().any(|&byte| byte == 0 || byte >= FOUR_BYTES) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 2);
     for character in text.chars() {
-        let before = out.len();
-        put_character(character, out);
-        if out.len() - at - 2 > MAX_TEXT_BYTES {
-            out.truncate(before);
-            break;
-        }
-    }
-    let len = (out.len() - at - 2) as u16;
-    out[at..at + 2].copy_from_slice(&len.to_be_bytes());
-}
-
-fn put_character(character: char, out: &mut Vec<u8>) {
-    match character {
-        '\0' => out.extend_from_slice(&[0xc0, 0x80]),
-        '\u{1}'..='\u{7f}' => out.push(character as u8),
-        _ => {
-            let mut units = [0; 2];
-            for &unit in character.encode_utf16(&mut units).iter() {
-                put_unit(unit, out);
+        match character {
+            '\0' => out.extend_from_slice(&[0xc0, 0x80]),
+            '\u{10000}'.. => {
+                for &mut unit in character.encode_utf16(&mut [0; 2]) {
+                    let continued = |bits: u16| 0x80 | (bits & 0x3f) as u8;
+                    out.extend_from_slice(&[
+                        0xe0 | (unit >> 12) as u8,
+                        continued(unit >> 6),
+                        continued(unit),
+                    ]);
+                }
             }
+            _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
+    Cow::Owned(out)
 }
 
-/// Appends a UTF-16 unit above U+007F.
-fn put_unit(unit: u16, out: &mut Vec<u8>) {
-    let continued = |bits: u16| 0x80 | (bits & 0x3f) as u8;
-    if unit < 0x800 {
-        out.extend_from_slice(&[0xc0 | (unit >> 6) as u8, continued(unit)]);
-    } else {
-        out.extend_from_slice(&[
-            0xe0 | (unit >> 12) as u8,
-            continued(unit >> 6),
-            continued(unit),
-        ]);
+/// How many bytes of an encoded text fit: whole characters only.
+fn fitting(bytes: &[u8]) -> usize {
+    if bytes.len() <= MAX_TEXT_BYTES {
+        return bytes.len();
+    }
+    let mut end = MAX_TEXT_BYTES;
+    while end > 0 && bytes[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    // Between two surrogates there is no end either: the second is never the first of a text.
+    match bytes[end..] {
+        [0xed, 0xb0..=0xff, ..] => end - 3,
+        _ => end,
     }
 }
 
@@ -58,12 +74,17 @@ pub struct BadText {
 }
 
 /// Reads a text without its length. A surrogate that stands alone, which Java allows, becomes U+FFFD;
-/// anything that Java's reader would refuse is an error.
-pub fn read(bytes: &[u8]) -> Result<String, BadText> {
-    if bytes.is_ascii() {
-        // A plain zero is read as it is, as Java does.
-        return Ok(bytes.iter().map(|&byte| char::from(byte)).collect());
+/// a plain zero and characters in more bytes than they need are read, as Java does; anything that
+/// Java's reader refuses is an error.
+#[inline]
+pub fn read(bytes: &[u8]) -> Result<Cow<'_, str>, BadText> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !bytes.iter().any(|&byte| byte >= FOUR_BYTES) => Ok(Cow::Borrowed(text)),
+        _ => read_units(bytes).map(Cow::Owned),
     }
+}
+
+fn read_units(bytes: &[u8]) -> Result<String, BadText> {
     let mut units = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -96,8 +117,9 @@ mod tests {
     use super::*;
 
     fn encoded(text: &str) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = vec![7];
         put(text, &mut out);
+        assert_eq!(out.remove(0), 7, "what is there stays");
         out
     }
 
@@ -107,17 +129,29 @@ mod tests {
         assert_eq!(encoded("a\0é€"), b"\0\x08a\xc0\x80\xc3\xa9\xe2\x82\xac");
         // U+1F600: two surrogates, never four bytes.
         assert_eq!(encoded("\u{1f600}"), b"\0\x06\xed\xa0\xbd\xed\xb8\x80");
+        // The bytes that OpenJDK 17 writes for the ends of all ranges.
+        let text = "a\0\u{7f}\u{80}é\u{7ff}\u{800}€\u{ffff}\u{1f600}\u{10000}\u{10ffff}";
+        let java = b"a\xc0\x80\x7f\xc2\x80\xc3\xa9\xdf\xbf\xe0\xa0\x80\xe2\x82\xac\xef\xbf\xbf\
+            \xed\xa0\xbd\xed\xb8\x80\xed\xa0\x80\xed\xb0\x80\xed\xaf\xbf\xed\xbf\xbf";
+        assert_eq!(encoded(text)[2..], java[..]);
+        assert_eq!(read(java).as_deref(), Ok(text));
     }
 
     #[test]
     fn is_cut_between_characters() {
         let exact = "a".repeat(MAX_TEXT_BYTES);
         assert_eq!(encoded(&exact).len(), 2 + MAX_TEXT_BYTES);
-        for (last, kept) in [("é", 65534), ("\u{1f600}", 65534), ("b", 65535)] {
-            let text = format!("{}{last}{last}", "a".repeat(MAX_TEXT_BYTES - 1));
-            let bytes = encoded(&text);
-            assert_eq!(bytes.len(), 2 + kept, "{last}");
-            assert_eq!(bytes[..2], (kept as u16).to_be_bytes());
+        for last in ["b", "é", "€", "\u{1f600}", "\0", "\u{d7ff}", "\u{ed80}"] {
+            let width = encoded(last).len() - 2;
+            for room in 0..=7 {
+                let text = "a".repeat(MAX_TEXT_BYTES - room) + &last.repeat(9);
+                let bytes = encoded(&text);
+                let kept = MAX_TEXT_BYTES - room % width;
+                assert_eq!(bytes.len(), 2 + kept, "{last:?} {room}");
+                assert_eq!(bytes[..2], (kept as u16).to_be_bytes());
+                let read = read(&bytes[2..]).unwrap();
+                assert!(text.starts_with(&*read), "{last:?} {room}");
+            }
         }
     }
 
@@ -131,7 +165,17 @@ mod tests {
         ] {
             assert_eq!(read(&encoded(text)[2..]).as_deref(), Ok(text));
         }
-        assert_eq!(read(b"\xed\xa0\xbdx").as_deref(), Ok("\u{fffd}x"));
+        let alone = read(b"\xed\xa0\xbdx\xed\xb0\x80\xed\xaf\xbf\xed\xbf\xbf");
+        assert_eq!(alone.as_deref(), Ok("\u{fffd}x\u{fffd}\u{10ffff}"));
+    }
+
+    #[test]
+    fn what_java_reads_and_does_not_write_is_read() {
+        assert_eq!(read(b"a\0b").as_deref(), Ok("a\0b"));
+        assert_eq!(
+            read(b"\xc1\x81\xe0\x81\x81\xe0\x80\x80").as_deref(),
+            Ok("AA\0")
+        );
     }
 
     #[test]
@@ -143,6 +187,7 @@ mod tests {
             (b"\xe2\x82", 0),
             (b"\xe2\x82a", 0),
             (b"\xc3\xc3", 0),
+            (b"\xff", 0),
         ] {
             assert_eq!(read(bytes), Err(BadText { at }), "{bytes:x?}");
         }
