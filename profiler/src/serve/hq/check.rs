@@ -119,12 +119,14 @@ const MAX_OPEN: usize = 4 << 20;
 pub struct Checker {
     threads: Vec<Stack>,
     open: usize,
+    seen: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Stack {
     methods: Vec<u32>,
     unchecked: u64,
+    seen: bool,
 }
 
 impl Checker {
@@ -142,6 +144,11 @@ impl Checker {
         }
     }
 
+    /// Threads that have called something.
+    pub fn threads(&self) -> u32 {
+        self.seen
+    }
+
     /// All calls are forgotten.
     pub fn break_data(&mut self) {
         for stack in &mut self.threads {
@@ -157,6 +164,7 @@ impl Checker {
             self.threads.resize(index + 1, Stack::default());
         }
         let stack = &mut self.threads[index];
+        self.seen += u32::from(!std::mem::replace(&mut stack.seen, true));
         if self.open >= MAX_OPEN || stack.unchecked > 0 {
             stack.unchecked += 1;
             return;
@@ -252,6 +260,11 @@ mod tests {
             innermost: 2,
         };
         assert_eq!(check(&unbalanced), [fault]);
+        let mut checker = Checker::default();
+        for thread in [5, 5, 9] {
+            checker.check(&enter(1, thread));
+        }
+        assert_eq!(checker.threads(), 2);
     }
 
     #[test]

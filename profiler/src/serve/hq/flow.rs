@@ -25,6 +25,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Entries and exits.
     pub calls: u64,
+    /// Threads that have called something.
+    pub threads: u32,
     /// Breaks that the data went past.
     pub breaks: u64,
     /// Ids that never came.
@@ -178,7 +180,10 @@ impl Flow {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        Counts {
+            threads: self.checker.threads(),
+            ..self.counts
+        }
     }
 
     pub(super) fn receiver(&mut self) -> &mut dyn Receiver {
