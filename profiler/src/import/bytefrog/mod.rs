@@ -406,7 +406,7 @@ impl Importer {
         self.counts.exits += 1;
         let (method, _) = self.names.use_method(method);
         match self.stacks.find(thread, method) {
-            Left::LeftOut => {}
+            Left::Beyond => {}
             Left::Unknown => {
                 self.counts.unmatched += 1;
                 self.events.push(Event::Lost(Lost {

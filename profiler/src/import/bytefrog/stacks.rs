@@ -27,7 +27,7 @@ pub(super) enum Left {
     /// A call with so many above it that were left unseen.
     Frame { above: usize },
     /// One beyond the bound.
-    LeftOut,
+    Beyond,
     /// None that is known.
     Unknown,
 }
@@ -68,7 +68,7 @@ impl Stacks {
         };
         if stack.left_out > 0 {
             stack.left_out -= 1;
-            return Left::LeftOut;
+            return Left::Beyond;
         }
         let inner = stack.frames.iter().rev().take(MAX_SEARCH);
         match inner.enumerate().find(|(_, frame)| frame.method == method) {
@@ -144,7 +144,7 @@ mod tests {
         }
         assert_eq!(stacks.push(0, frame(2, 0)), None);
         assert_eq!(stacks.push(1, frame(2, 0)), None);
-        assert_eq!(stacks.find(0, 2), Left::LeftOut);
+        assert_eq!(stacks.find(0, 2), Left::Beyond);
         assert_eq!(stacks.find(0, 1), Left::Frame { above: 0 });
         stacks.clear();
         assert_eq!(stacks.push(1, frame(2, 0)), Some(0));

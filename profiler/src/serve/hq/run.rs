@@ -46,9 +46,18 @@ pub(super) struct Run {
 
 struct Shared {
     flow: Flow,
-    /// The ids that connections hold which are too far ahead.
-    stuck: Vec<(u64, u32)>,
+    /// Connections that are too far ahead.
+    stuck: Vec<Stuck>,
     moved: (u32, Instant),
+}
+
+/// A connection that waits for others.
+struct Stuck {
+    number: u64,
+    /// The id that it holds.
+    sequence: u32,
+    /// What was the next id when there was no room for that.
+    next: u32,
 }
 
 struct Control {
@@ -295,26 +304,35 @@ impl Run {
             let Some(shared) = guard.as_mut() else {
                 return guard;
             };
-            shared.stuck.retain(|&(other, _)| other != number);
-            match shared.flow.offer(sequence, message) {
-                Taken::Yes => return guard,
-                Taken::NotYet(_, again) => message = again,
-            }
-            shared.stuck.push((number, sequence));
+            shared.stuck.retain(|stuck| stuck.number != number);
+            let taken = shared.flow.offer(sequence, message);
             let next = shared.flow.next();
             if next != shared.moved.0 {
                 shared.moved = (next, Instant::now());
+                self.progress.notify_all();
             }
+            match taken {
+                Taken::Yes => return guard,
+                Taken::NotYet(_, again) => message = again,
+            }
+            shared.stuck.push(Stuck {
+                number,
+                sequence,
+                next,
+            });
             // Nobody is left who could bring what is missing, or nobody does.
-            let all = shared.stuck.len() >= self.active.load(Ordering::Acquire);
+            let all = shared.stuck.len() >= self.active.load(Ordering::Acquire)
+                && shared.stuck.iter().all(|stuck| stuck.next == next);
             if all || shared.moved.1.elapsed() > self.options.stall {
-                let stuck = shared.stuck.clone();
-                shared.flow.skip(stuck.iter().map(|&(_, id)| id));
+                let held: Vec<u32> = shared.stuck.iter().map(|stuck| stuck.sequence).collect();
+                let skipped = shared.flow.skip(held.into_iter());
                 if shared.flow.failed().is_some() {
                     return guard;
                 }
                 self.progress.notify_all();
-                continue;
+                if skipped {
+                    continue;
+                }
             }
             let wait = self.progress.wait_timeout(guard, Duration::from_millis(50));
             guard = wait.unwrap_or_else(PoisonError::into_inner).0;
