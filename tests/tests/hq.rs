@@ -361,6 +361,25 @@ fn what_was_under_way_is_kept_when_an_agent_dies() {
 }
 
 #[test]
+fn a_data_connection_that_is_reset_is_no_normal_end() {
+    let (hq, told) = hq(HqOptions::default());
+    let (mut control, run) = agent(hq.address());
+    let mut one = data(hq.address(), run);
+    one.send(&[enter(0, 1, 0)]);
+    let deadline = Instant::now() + LIMIT;
+    while hq.status()[0].counts.messages == 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::net::sockopt::set_socket_linger(&one.stream, Some(Duration::ZERO)).unwrap();
+    control.send(&[heartbeat(Mode::ShuttingDown)]);
+    drop(one);
+    let failure = ended(&hq).failure.unwrap();
+    assert!(failure.contains("broke"), "{failure}");
+    assert_eq!(told.lines()[1..], ["0 +1 on 0"]);
+}
+
+#[test]
 fn heartbeats_that_stop_are_noticed() {
     let mut options = HqOptions::default();
     options.configuration.heartbeat_interval_ms = 100;

@@ -38,6 +38,8 @@ enum Came {
     Bytes,
     Nothing,
     End,
+    /// It was reset: what the peer sent last may be lost.
+    Broken(io::Error),
 }
 
 impl Inbox {
@@ -74,7 +76,7 @@ impl Inbox {
                 io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut
                 | io::ErrorKind::Interrupted => Came::Nothing,
-                _ => Came::End,
+                _ => Came::Broken(error),
             },
         }
     }
@@ -188,7 +190,8 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
             match inbox.read(stream) {
                 Came::Bytes => open = take_control(&run, &mut inbox),
                 Came::Nothing => {}
-                Came::End => {
+                // An agent that has said that it ends need not read what it is sent then.
+                Came::End | Came::Broken(_) => {
                     run.control_closed();
                     open = false;
                 }
@@ -217,7 +220,7 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
     // The agent closes first: what it still sends must not turn into a reset of what it was sent.
     if open && !failed {
         let until = Instant::now() + LINGER;
-        while Instant::now() < until && !matches!(inbox.read(stream), Came::End) {
+        while Instant::now() < until && matches!(inbox.read(stream), Came::Bytes | Came::Nothing) {
             inbox.consume(inbox.bytes().len());
         }
     }
@@ -265,6 +268,10 @@ fn data(run: &Arc<Run>, stream: &mut TcpStream) {
         match inbox.read(stream) {
             Came::Nothing => continue,
             Came::End => break,
+            Came::Broken(error) => {
+                run.fail(format!("a data connection broke: {error}"));
+                break;
+            }
             Came::Bytes => {}
         }
         match run.data(number, inbox.bytes()) {
