@@ -18,11 +18,11 @@ use super::{Common, values};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler hq                                any number of runs, into bytefrog.cap, bytefrog-2.cap, ...
-  profiler hq --runs 1 -o trace.cap          one run, then end; exit status 1 if it failed
-  profiler hq --wait                         each run starts by the order 'start'
+  profiler hq                          runs until Ctrl-C, into bytefrog.cap, bytefrog-2.cap, ...
+  profiler hq --runs 1 -o trace.cap    one run, then end; exit status 1 if it failed
+  profiler hq --wait                   each run starts by the order 'start'
+  profiler hq --listen :9000 -d 10     each run is stopped after 10 seconds
   profiler hq --exclude 'java/.*' --exclude 'sun/.*'
-  echo stop | profiler hq --listen 127.0.0.1:9000 -d 10
 
 Orders, one a line: start, stop, pause, unpause, suspend, unsuspend (of all runs, or of one:
 stop 2), status, quit, help. Ctrl-C stops all runs and ends when they have ended.
