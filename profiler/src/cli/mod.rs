@@ -16,6 +16,7 @@ macro_rules! say {
 mod analyse;
 mod doctor;
 mod files;
+mod hq;
 mod list;
 mod record;
 mod stream;
@@ -84,6 +85,8 @@ enum Command {
     Merge(files::MergeArgs),
     /// Add names to a capture that was recorded elsewhere
     Symbolize(files::SymbolizeArgs),
+    /// Receive what Bytefrog agents trace: calls of any program, live, into captures
+    Hq(Box<hq::HqArgs>),
     /// List functions and markers that can be traced, and processes
     List(list::ListArgs),
     /// Put a marker into the recordings that run
@@ -142,6 +145,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Info(args) => analyse::info(&args)?,
         Command::Merge(args) => files::merge(&args, common)?,
         Command::Symbolize(args) => files::symbolize(args, common)?,
+        Command::Hq(args) => return hq::hq(*args, common),
         Command::List(args) => return list::list(args, common),
         Command::Mark(args) => record::mark(&args, common)?,
         Command::Doctor => return doctor::doctor(common, &mut io::stdout()),

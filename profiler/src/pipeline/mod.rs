@@ -4,6 +4,7 @@
 //! One task drives the walk: it drains the kernel's buffers when they say so and each 100 ms, and
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
+pub mod hq;
 pub mod marks;
 mod outlive;
 mod output;

@@ -3,5 +3,6 @@
 //! What does not belong here: byte layouts (`wire`), files of other tools (`export`, `import`), what
 //! is recorded (`pipeline`).
 
+pub mod admission;
 pub mod bytefrog;
 pub mod hq;

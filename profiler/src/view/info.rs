@@ -46,16 +46,19 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         "no: the recording was killed, is still running, or the file is cut off"
     };
     writeln!(out, "complete    {ended}")?;
-    writeln!(
-        out,
-        "recorded    {} on {} (Linux {}, {}, {} CPUs) by version {}",
-        printable(&session.target),
-        printable(&session.host),
-        printable(&session.kernel),
-        printable(&session.arch),
-        session.cpus,
-        printable(&session.version)
-    )?;
+    write!(out, "recorded    {}", printable(&session.target))?;
+    // The machine of an agent that was received is not known.
+    if !session.host.is_empty() {
+        write!(
+            out,
+            " on {} (Linux {}, {}, {} CPUs)",
+            printable(&session.host),
+            printable(&session.kernel),
+            printable(&session.arch),
+            session.cpus,
+        )?;
+    }
+    writeln!(out, " by version {}", printable(&session.version))?;
     if !session.command.is_empty() {
         writeln!(out, "command     {}", printable(&session.command.join(" ")))?;
     }

@@ -1,0 +1,168 @@
+//! `hq`: receives what Bytefrog agents trace.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::error::Failure;
+use crate::pipeline::hq::{HqRequest, run};
+use crate::serve::admission::Admission;
+use crate::serve::hq::HqOptions;
+use crate::target::user::User;
+use crate::wire::bytefrog::{Configuration, DEFAULT_PORT};
+
+use super::{Common, values};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  profiler hq                          runs until Ctrl-C, into bytefrog.cap, bytefrog-2.cap, ...
+  profiler hq --runs 1 -o trace.cap    one run, then end; exit status 1 if it failed
+  profiler hq --wait                   each run starts by the order 'start'
+  profiler hq --listen :9000 -d 10     each run is stopped after 10 seconds
+  profiler hq --exclude 'java/.*' --exclude 'sun/.*'
+
+Orders, one a line: start, stop, pause, unpause, suspend, unsuspend (of all runs, or of one:
+stop 2), status, quit, help. Ctrl-C stops all runs and ends when they have ended.
+
+Agents: profiler stream bytefrog 127.0.0.1, or the Java agent of Bytefrog and Code Pulse 1. Only
+processes of root and of you are admitted, unless you admit others.")]
+pub(super) struct HqArgs {
+    /// Where to listen: ADDRESS, ADDRESS:PORT or :PORT
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8765")]
+    listen: String,
+    /// The capture of the first run; those of others get a number
+    #[arg(short, long, value_name = "FILE", default_value = "bytefrog.cap")]
+    output: PathBuf,
+    /// Programs run without being traced, until the order unsuspend
+    #[arg(long)]
+    suspend: bool,
+    /// Programs wait for the order start
+    #[arg(long)]
+    wait: bool,
+    /// Stop each run by itself after so long
+    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    duration: Option<Duration>,
+    /// End after so many runs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: Option<u64>,
+    /// Data connections of each agent
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=64))]
+    senders: i32,
+    /// Bytes of all send buffers of an agent
+    #[arg(long, value_name = "BYTES", default_value = "25600", value_parser = values::size)]
+    budget: u64,
+    /// Milliseconds between two signs of life of an agent
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(i32).range(10..=3_600_000))]
+    heartbeat: i32,
+    /// Trace these classes in any case: a Java regular expression of class/path
+    #[arg(long, value_name = "REGEX")]
+    include: Vec<String>,
+    /// Do not trace these classes
+    #[arg(long, value_name = "REGEX")]
+    exclude: Vec<String>,
+    /// End a run with its first fault, as the original collector does
+    #[arg(long)]
+    strict: bool,
+    /// Admit processes of this user too (a name or a number)
+    #[arg(long, value_name = "USER")]
+    allow_user: Vec<String>,
+    /// Listen at an address that other machines can reach, and admit anyone from there
+    #[arg(long)]
+    allow_remote: bool,
+    /// Replace files that exist
+    #[arg(long)]
+    force: bool,
+}
+
+/// Receives until it is told to end; returns the exit status.
+pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
+    let mut users = Vec::new();
+    for name in &args.allow_user {
+        let user = User::find(name);
+        let unknown = || Failure::usage(format!("there is no user '{name}' here"));
+        users.push(user.ok_or_else(unknown)?.uid);
+    }
+    // Started by sudo, it was started by the user behind it.
+    users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
+    let budget = i32::try_from(args.budget);
+    let budget = budget.map_err(|_| Failure::usage("--budget: at most 2G less one byte"))?;
+    let listen = address(&args.listen)?;
+    let admission = Admission::new(users).allow_remote(args.allow_remote);
+    if admission.may_listen(listen).is_err() {
+        return Err(Failure::usage(format!(
+            "{listen} can be reached by other machines, which nothing keeps from sending here; \
+             --allow-remote if that is wanted"
+        )));
+    }
+    run(HqRequest {
+        listen,
+        options: HqOptions {
+            configuration: Configuration {
+                buffer_memory_budget: budget,
+                heartbeat_interval_ms: args.heartbeat,
+                data_senders: args.senders,
+                inclusions: args.include,
+                exclusions: args.exclude,
+                ..Configuration::default()
+            },
+            admission,
+            suspended: args.suspend,
+            start: !args.wait,
+            stop_after: args.duration,
+            strict: args.strict,
+            runs: args.runs,
+            ..HqOptions::default()
+        },
+        output: args.output,
+        overwrite: args.force,
+        quiet: common.quiet,
+    })
+}
+
+/// `127.0.0.1:8765`, `localhost`, `[::1]`, `:9000`.
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let whole = match text {
+        text if text.parse::<std::net::IpAddr>().is_ok() => text
+            .parse()
+            .ok()
+            .map(|ip| SocketAddr::new(ip, DEFAULT_PORT)),
+        text => {
+            let text = match text.strip_prefix(':') {
+                Some(port) => format!("127.0.0.1:{port}"),
+                None => text.to_owned(),
+            };
+            let found = text.to_socket_addrs().ok();
+            let found = found.or_else(|| (text.as_str(), DEFAULT_PORT).to_socket_addrs().ok());
+            found.and_then(|mut all| all.next())
+        }
+    };
+    whole.ok_or_else(|| {
+        Failure::usage(format!(
+            "--listen: '{text}' is no address; write 127.0.0.1:8765, localhost or :8765"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_people_write_them() {
+        for (text, expected) in [
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("127.0.0.1", "127.0.0.1:8765"),
+            ("::1", "[::1]:8765"),
+            ("[::1]:9", "[::1]:9"),
+            (":9", "127.0.0.1:9"),
+        ] {
+            let expected: SocketAddr = expected.parse().unwrap();
+            assert_eq!(address(text), Ok(expected), "{text}");
+        }
+        assert!(address("no address").is_err());
+        assert!(address(":x").is_err());
+    }
+}

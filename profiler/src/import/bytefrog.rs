@@ -1,1 +1,0 @@
-//! Messages of a Bytefrog agent -> batches of definitions and calls.

@@ -1,0 +1,310 @@
+use super::*;
+
+const ORIGIN: u64 = 1_000_000_000;
+
+fn importer() -> Importer {
+    let session = Session {
+        started: Timestamp(ORIGIN),
+        ..Session::default()
+    };
+    Importer::new(session, "demo", 0, Some(5_000))
+}
+
+fn enter(at_ms: u32, method: u32, thread: u16) -> AgentMessage<'static> {
+    AgentMessage::MethodEntry {
+        at_ms,
+        sequence: 0,
+        method,
+        thread,
+    }
+}
+
+fn exit(at_ms: u32, method: u32, thread: u16) -> AgentMessage<'static> {
+    AgentMessage::MethodExit {
+        at_ms,
+        sequence: 0,
+        method,
+        line: UNKNOWN_LINE,
+        thread,
+    }
+}
+
+fn name(method: u32, signature: &str) -> AgentMessage<'_> {
+    AgentMessage::MapMethodSignature {
+        method,
+        signature: signature.into(),
+    }
+}
+
+/// Batches as readers see them: `+f@0` entered at depth 0, `-f@0 total/self how` left, in ms.
+fn told(batches: impl IntoIterator<Item = Batch>) -> Vec<String> {
+    let mut tables = Tables::default();
+    let mut epoch = (0, Epoch::default());
+    let mut lines = Vec::new();
+    let mut last = Timestamp(0);
+    for batch in batches {
+        if batch.epoch != epoch.0 {
+            epoch = (batch.epoch, Epoch::default());
+        }
+        for definition in batch.definitions {
+            epoch.1.define(&mut tables, definition).unwrap();
+        }
+        for event in batch.events {
+            let event = epoch.1.event(event).unwrap();
+            assert!(event.at() >= last, "{event:?}");
+            last = event.at();
+            let ms = |ns: u64| ns / 1_000_000;
+            let at = ms(event.at().since(Timestamp(ORIGIN)));
+            let function = |id| {
+                let function: &Function = tables.functions.get(id).unwrap();
+                tables.string(function.name)
+            };
+            lines.push(match event {
+                Event::Call(call) => {
+                    let thread = tables.thread(call.thread).unwrap();
+                    let place = format!("{}@{}", function(call.function), call.depth);
+                    match call.edge {
+                        CallEdge::Enter(None) => format!("{at} {} +{place}", thread.tid),
+                        CallEdge::Exit(exit) => {
+                            let total = ms(call.at.since(exit.began));
+                            let how = match exit.how {
+                                ExitKind::Exception(Some(kind)) => tables.string(kind).to_owned(),
+                                how => format!("{how:?}"),
+                            };
+                            let own = ms(exit.self_ns);
+                            format!("{at} {} -{place} {total}/{own} {how}", thread.tid)
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                Event::Throw(throw) => format!("{at} throw {}", tables.string(throw.kind)),
+                Event::Mark(mark) => format!("{at} mark {}", tables.string(mark.text)),
+                Event::Process(event) => match event.change {
+                    ProcessChange::Renamed(name) => format!("{at} name {}", tables.string(name)),
+                    other => panic!("{other:?}"),
+                },
+                Event::Gap(gap) => {
+                    format!(
+                        "{at} gap of {} {:?}",
+                        ms(gap.to.since(gap.from)),
+                        gap.reason
+                    )
+                }
+                Event::Lost(lost) => format!("{at} lost {} {:?}", lost.count, lost.reason),
+                Event::Clock(clock) => {
+                    assert_eq!((clock.monotonic.0, clock.realtime_ns), (ORIGIN, 5_000));
+                    "clock".to_owned()
+                }
+                other => panic!("{other:?}"),
+            });
+        }
+    }
+    lines
+}
+
+fn imported(messages: &[AgentMessage<'_>]) -> Vec<String> {
+    let mut importer = importer();
+    for message in messages {
+        importer.message(message);
+    }
+    told(importer.finish())
+}
+
+#[test]
+fn calls_have_their_depth_and_times() {
+    let lines = imported(&[
+        name(1, "demo/Demo.main;9;()V"),
+        name(2, "g [a.out]"),
+        enter(1, 1, 0),
+        enter(2, 2, 0),
+        enter(2, 2, 7),
+        exit(5, 2, 0),
+        AgentMessage::Exception {
+            at_ms: 6,
+            sequence: 0,
+            method: 1,
+            exception: 1,
+            line: 3,
+            thread: 0,
+        },
+        AgentMessage::ExceptionBubble {
+            at_ms: 8,
+            sequence: 0,
+            method: 1,
+            exception: 1,
+            thread: 0,
+        },
+        AgentMessage::MapException {
+            exception: 1,
+            name: "E".into(),
+        },
+        AgentMessage::Marker {
+            at_ms: 9,
+            sequence: 0,
+            key: "k".into(),
+            value: "v".into(),
+        },
+    ]);
+    assert_eq!(
+        lines,
+        [
+            "clock",
+            "1 1 +demo.Demo.main()@0",
+            "2 1 +g@1",
+            "2 8 +g@0",
+            "5 1 -g@1 3/3 Return",
+            "6 throw E",
+            "8 1 -demo.Demo.main()@0 7/4 E",
+            "9 mark k: v",
+            "9 8 -g@0 7/7 Inferred",
+        ]
+    );
+}
+
+#[test]
+fn exits_that_do_not_match() {
+    let lines = imported(&[
+        name(1, "f"),
+        name(2, "g"),
+        enter(0, 1, 0),
+        enter(1, 2, 0),
+        exit(3, 1, 0),
+        exit(4, 2, 0),
+    ]);
+    assert_eq!(
+        lines[3..],
+        [
+            "3 1 -g@1 2/2 Inferred",
+            "3 1 -f@0 3/1 Return",
+            "4 lost 1 Unmatched",
+        ]
+    );
+}
+
+#[test]
+fn a_break_closes_what_is_open_and_is_a_gap() {
+    let mut importer = importer();
+    importer.message(&name(1, "f"));
+    importer.message(&enter(1, 1, 0));
+    importer.break_data();
+    importer.message(&enter(9, 1, 0));
+    importer.lost(3);
+    let lines = told(importer.finish());
+    assert_eq!(
+        lines[1..],
+        [
+            "1 1 +f@0",
+            "1 1 -f@0 0/0 Inferred",
+            "9 gap of 8 Suspended",
+            "9 1 +f@0",
+            "9 1 -f@0 0/0 Inferred",
+            "9 lost 3 BadRecord",
+            "9 gap of 0 Suspended",
+        ]
+    );
+}
+
+#[test]
+fn a_late_name_is_waited_for_once() {
+    let mut importer = importer();
+    importer.message(&enter(0, 5, 0));
+    assert!(importer.take(false).is_none());
+    importer.message(&name(5, "late"));
+    let first = importer.take(false).unwrap();
+    importer.message(&exit(1, 5, 0));
+    importer.message(&enter(2, 6, 0));
+    // Nobody waits any longer: it is called by its number, also when it ends.
+    let second = importer.take(true).unwrap();
+    importer.message(&name(6, "too late"));
+    importer.message(&enter(3, 6, 0));
+    importer.message(&exit(4, 6, 0));
+    importer.message(&exit(5, 6, 0));
+    assert_eq!(importer.counts().unnamed, 1);
+    let lines = told([first, second].into_iter().chain(importer.finish()));
+    assert_eq!(
+        lines[1..],
+        [
+            "0 1 +late@0",
+            "1 1 -late@0 1/1 Return",
+            "2 1 +method 6@0",
+            "3 1 +too late@1",
+            "4 1 -too late@1 1/1 Return",
+            "5 1 -method 6@0 3/2 Return",
+        ]
+    );
+}
+
+#[test]
+fn epochs_announce_anew_what_they_use() {
+    let mut importer = importer();
+    importer.message(&name(1, "f [m] a.c:3"));
+    importer.message(&AgentMessage::MapThreadName {
+        thread: 0,
+        at_ms: 0,
+        name: "main".into(),
+    });
+    importer.message(&enter(1, 1, 0));
+    let first = importer.take(false).unwrap();
+    importer.begin_epoch();
+    importer.message(&exit(2, 1, 0));
+    importer.message(&AgentMessage::MapThreadName {
+        thread: 0,
+        at_ms: 0,
+        name: "worker".into(),
+    });
+    let second = importer.finish().unwrap();
+    assert_eq!((first.epoch, second.epoch), (0, 1));
+    assert!(matches!(second.definitions[0], Definition::Session(_)));
+    let lines = told([first, second]);
+    assert_eq!(
+        lines[1..],
+        ["1 1 +f@0", "2 1 -f@0 1/1 Return", "2 name worker"]
+    );
+}
+
+#[test]
+fn time_neither_goes_back_nor_wraps() {
+    let lines = imported(&[
+        name(1, "f"),
+        enter(u32::MAX - 1, 1, 0),
+        enter(10, 1, 0),
+        enter(9, 1, 0),
+        enter(u32::MAX / 2, 1, 0),
+    ]);
+    // The first is taken for a time before the start.
+    assert_eq!(lines[1], "0 1 +f@0");
+    assert_eq!(lines[2..4], ["10 1 +f@1", "10 1 +f@2"]);
+    assert!(lines[4].starts_with("2147483647 "), "{}", lines[4]);
+
+    let mut time = Time::begin(Timestamp(0));
+    let half = 1 << 31;
+    let at: Vec<u64> = [half - 1, u32::MAX - 5, 4]
+        .map(|ms| time.event(ms).0 / 1_000_000)
+        .into();
+    assert_eq!(at, [(1 << 31) - 1, (1 << 32) - 6, (1 << 32) + 4]);
+}
+
+#[test]
+fn names_are_bounded() {
+    let mut importer = importer();
+    for method in 1..=(1 << 20) + 10 {
+        importer.message(&name(method, "f"));
+    }
+    assert_eq!(importer.counts().names_left_out, 10);
+    importer.message(&enter(0, u32::MAX, 0));
+    importer.message(&exit(0, u32::MAX, 0));
+    let lines = told(importer.finish());
+    assert_eq!(lines[1], "0 1 +(methods beyond the limit)@0");
+    let mut importer = self::importer();
+    let long = "x".repeat(65_535);
+    for method in 1..=4_000 {
+        importer.message(&name(method, &long));
+    }
+    let kept = 4_000 - importer.counts().names_left_out;
+    assert_eq!(kept, (128 << 20) / 65_535);
+}
+
+#[test]
+fn an_empty_run_is_a_session() {
+    assert_eq!(imported(&[]), ["clock"]);
+}

@@ -1,0 +1,222 @@
+//! Keeps a run: its messages through the importer into the queue of a capture's thread.
+//!
+//! The queue is short and waits when it is full, so that a slow disk holds the agent up: it has
+//! buffers of its own, and says what it drops.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::capture::{CaptureError, Totals, Writer};
+use crate::import::bytefrog::Importer;
+use crate::model::{Batch, Event, Session};
+use crate::probe::now;
+use crate::serve::hq::{Receiver, RunReport};
+use crate::view::quantity;
+use crate::wire::bytefrog::AgentMessage;
+
+/// Batches that may wait for the disk.
+const QUEUE: usize = 4;
+/// The capture's thread looks that often whether what it holds should be written.
+const TICK: Duration = Duration::from_millis(100);
+/// A batch that is not full is handed on after so long.
+const FLUSH: Duration = Duration::from_millis(200);
+/// A name that is missing is waited for so long.
+const NAME: Duration = Duration::from_secs(2);
+/// A full batch that waits for a name looks for it again after so many messages.
+const AGAIN: u32 = 1024;
+
+pub(super) struct Keeper {
+    importer: Option<Importer>,
+    run: u8,
+    peer: SocketAddr,
+    path: PathBuf,
+    queue: Option<SyncSender<Batch>>,
+    spare: Queue<Vec<Event>>,
+    wants_new_epoch: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Totals, CaptureError>>>,
+    handed: Instant,
+    skip: u32,
+}
+
+impl Keeper {
+    pub(super) fn start(
+        writer: Writer,
+        path: PathBuf,
+        run: u8,
+        peer: SocketAddr,
+    ) -> std::io::Result<Keeper> {
+        let (queue, batches) = sync_channel(QUEUE);
+        let (used, spare) = sync_channel(QUEUE);
+        let wants_new_epoch = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&wants_new_epoch);
+        let thread = std::thread::Builder::new()
+            .name("capture".into())
+            .spawn(move || write(writer, &batches, &used, &theirs))?;
+        Ok(Keeper {
+            importer: None,
+            run,
+            peer,
+            path,
+            queue: Some(queue),
+            spare,
+            wants_new_epoch,
+            thread: Some(thread),
+            handed: Instant::now(),
+            skip: 0,
+        })
+    }
+
+    fn importer(&mut self) -> &mut Importer {
+        let (run, peer) = (self.run, self.peer);
+        self.importer.get_or_insert_with(|| {
+            let session = Session {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                target: format!("run {run} of the Bytefrog agent at {peer}"),
+                command: std::env::args_os()
+                    .map(|word| word.to_string_lossy().into_owned())
+                    .collect(),
+                started: now(),
+                ..Session::default()
+            };
+            let realtime = SystemTime::now().duration_since(UNIX_EPOCH);
+            let realtime_ns = realtime.map_or(0, |time| time.as_nanos() as u64);
+            let name = format!("bytefrog run {run}");
+            Importer::new(session, &name, run, Some(realtime_ns))
+        })
+    }
+
+    fn hand_on(&mut self, waited: bool) {
+        let Some(importer) = &mut self.importer else {
+            return;
+        };
+        let Some(batch) = importer.take(waited) else {
+            self.skip = AGAIN;
+            return;
+        };
+        self.handed = Instant::now();
+        if let Some(queue) = &self.queue {
+            // If the thread is gone, its result says why.
+            let _ = queue.send(batch);
+        }
+        if let Ok(spare) = self.spare.try_recv() {
+            importer.recycle(spare);
+        }
+        if importer.wants_new_epoch() || self.wants_new_epoch.swap(false, Ordering::Relaxed) {
+            importer.begin_epoch();
+        }
+    }
+}
+
+impl Receiver for Keeper {
+    fn begin(&mut self) {
+        self.importer();
+    }
+
+    #[inline]
+    fn message(&mut self, message: &AgentMessage<'_>) {
+        let importer = self.importer();
+        importer.message(message);
+        if importer.is_full() {
+            match self.skip.checked_sub(1) {
+                Some(skip) => self.skip = skip,
+                None => self.hand_on(self.handed.elapsed() > NAME),
+            }
+        }
+    }
+
+    fn data_break(&mut self) {
+        if let Some(importer) = &mut self.importer {
+            importer.break_data();
+        }
+    }
+
+    fn missing(&mut self, count: u64) {
+        self.importer().lost(count);
+    }
+
+    fn tick(&mut self) {
+        let since = self.handed.elapsed();
+        if since > FLUSH {
+            self.hand_on(since > NAME);
+        }
+    }
+
+    fn end(&mut self, report: &RunReport) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let importer = self.importer();
+        if let Some(reason) = &report.failure {
+            importer.remark(&format!("run failed: {reason}"));
+        }
+        for (fault, _) in report.faults.iter() {
+            importer.remark(&format!("agent's fault: {fault}"));
+        }
+        let last = importer.finish();
+        let counts = importer.counts();
+        for (count, what) in [
+            (counts.inferred, "call had no exit"),
+            (counts.left_out, "call was left out: too many were open"),
+            (counts.unnamed, "method never got a name"),
+            (
+                counts.names_left_out,
+                "name was left out: there are too many",
+            ),
+        ] {
+            if count > 0 {
+                remarks.push(format!("{what}: {}", quantity::count(count)));
+            }
+        }
+        if let (Some(queue), Some(batch)) = (&self.queue, last) {
+            let _ = queue.send(batch);
+        }
+        self.queue = None;
+        let written = self.thread.take().map(JoinHandle::join);
+        remarks.push(match written {
+            Some(Ok(Ok(totals))) => {
+                let bytes = quantity::bytes(totals.bytes);
+                let mut text = format!("wrote {} ({bytes})", self.path.display());
+                if totals.dropped > 0 {
+                    let dropped = quantity::plural(totals.dropped, "event");
+                    text += &format!("; {dropped} could not be written");
+                }
+                text
+            }
+            Some(Ok(Err(error))) => format!("the capture is not whole: {error}"),
+            Some(Err(_)) | None => "the thread that writes the capture panicked".to_owned(),
+        });
+        remarks
+    }
+}
+
+fn write(
+    mut writer: Writer,
+    batches: &Queue<Batch>,
+    used: &SyncSender<Vec<Event>>,
+    wants_new_epoch: &AtomicBool,
+) -> Result<Totals, CaptureError> {
+    let mut epoch = None;
+    loop {
+        let result = match batches.recv_timeout(TICK) {
+            Ok(mut batch) => {
+                let result = writer.write(&batch);
+                // A wish is for the epoch that it was made in.
+                if epoch.replace(batch.epoch) == Some(batch.epoch) && writer.wants_new_epoch() {
+                    wants_new_epoch.store(true, Ordering::Relaxed);
+                }
+                batch.events.clear();
+                // If there are enough, or nobody wants one, it goes.
+                let _ = used.try_send(batch.events);
+                result
+            }
+            Err(RecvTimeoutError::Timeout) => writer.tick(Instant::now()),
+            Err(RecvTimeoutError::Disconnected) => return writer.finish(),
+        };
+        if let Err(error) = result {
+            log::warn!("{error}");
+        }
+    }
+}
