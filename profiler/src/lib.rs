@@ -26,5 +26,5 @@ pub mod wire;
 /// Shared with the end-to-end tests, so that every skip is said in the same way.
 #[cfg(test)]
 #[path = "../../tests/src/skip.rs"]
-#[allow(unreachable_pub)]
+#[allow(unreachable_pub, dead_code)]
 mod skip;

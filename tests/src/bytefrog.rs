@@ -83,7 +83,7 @@ impl Checker {
             match AgentMessage::decode(bytes) {
                 Ok(Some((message, len))) => {
                     bytes = &bytes[len..];
-                    self.data(message);
+                    self.data(message.into_owned());
                 }
                 Ok(None) => panic!("{} bytes of an unfinished message", bytes.len()),
                 Err(error) => panic!("{error}"),

@@ -1,3 +1,5 @@
+//! Messages of agents, and what becomes of them.
+
 use super::*;
 
 const ORIGIN: u64 = 1_000_000_000;

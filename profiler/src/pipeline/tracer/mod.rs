@@ -305,10 +305,6 @@ impl Tracer {
 
     /// What became of object files and functions since this was called last: those that were chosen
     /// at first, and those that were mapped later.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "for sessions that carry out orders")
-    )]
     pub(super) fn news(&mut self) -> Vec<News> {
         self.news.take()
     }

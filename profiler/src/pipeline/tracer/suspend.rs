@@ -34,10 +34,6 @@ pub(super) struct Suspension {
 
 impl Tracer {
     /// From now on nothing is recorded or counted, until [`Tracer::resume`]. Steps go on meanwhile.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "for sessions that carry out orders")
-    )]
     pub(in crate::pipeline) fn suspend(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) {
         if self.suspension.is_some() {
             return;
@@ -55,10 +51,6 @@ impl Tracer {
     }
 
     /// Records again, in all that has come up meanwhile too.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "for sessions that carry out orders")
-    )]
     pub(in crate::pipeline) fn resume(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) {
         let Some(suspension) = self.suspension.take() else {
             return;
