@@ -70,9 +70,9 @@ const START: Timestamp = Timestamp(5_000_000_000);
 fn the_canonical_session() {
     let session = canonical::session();
     let (run, counts) = translate(&session, TranslateOptions::default(), START);
-    let handle = "handle_request(http::Request const&) [web] src/web.cc";
-    let parse = "parse_header [web] src/parse.cc";
-    let walk = "walk; \"tree\" <T> [web] src/tree.cc";
+    let handle = "handle_request(http::Request const&) [web] src/web.cc:30";
+    let parse = "parse_header [web] src/parse.cc:40";
+    let walk = "walk; \"tree\" <T> [web] src/tree.cc:60";
     let marker = "web:request [web]";
     let expected: BTreeMap<String, u64> = [(handle, 9), (parse, 16), (walk, 4), (marker, 8)]
         .map(|(name, count)| (name.to_owned(), count))
@@ -143,10 +143,23 @@ fn what_is_not_wanted_is_left_out() {
         ..TranslateOptions::default()
     };
     let (run, counts) = translate(&session, options, START);
-    let parse = "parse_header [web] src/parse.cc";
+    let parse = "parse_header [web] src/parse.cc:40";
     assert_eq!(run.chains.get(parse), Some(&16));
     assert_eq!(run.total(), 37 - 9);
     assert_eq!(counts.calls_unwanted, 17);
+}
+
+/// Counts by name alone.
+fn without_lines(counts: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, count) in counts {
+        let plain = match name.rsplit_once(':') {
+            Some((plain, line)) if line.parse::<u32>().is_ok() => plain.to_owned(),
+            _ => name,
+        };
+        *sums.entry(plain).or_default() += count;
+    }
+    sums
 }
 
 /// An arbitrary recording whose ids are translated as an agent does it, with tables that begin anew.
@@ -224,7 +237,9 @@ proptest! {
         let told = counts.exits + counts.bubbles - counts.exits_inferred + counts.exits_left_out;
         prop_assert_eq!(told, ends);
         if breaks == 0 && !anew {
-            prop_assert_eq!(run.entries, calls(&tables, &events));
+            // A line may become known after the method was mapped.
+            let expected = without_lines(calls(&tables, &events));
+            prop_assert_eq!(without_lines(run.entries), expected);
         }
     }
 

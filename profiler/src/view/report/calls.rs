@@ -191,7 +191,7 @@ impl Builder<'_> {
             calls: counted.entries.max(seen),
             calls_seen: seen,
             calls_counted: calls.counted.map(|counted| counted.entries),
-            calls_estimated: (hidden > 0).then(|| counted.entries.max(seen) + hidden),
+            calls_estimated: (hidden > 0).then(|| counted.entries.max(seen).saturating_add(hidden)),
             lost_records: counted.lost,
             left_out: counted.left_out,
             total_ns: calls.total_ns,
