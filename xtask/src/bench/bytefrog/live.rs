@@ -38,9 +38,9 @@ pub(super) fn run(bench: &Bench, seconds: u64) -> io::Result<()> {
     let mut runs = Vec::new();
     for rate in RATES {
         for streams in [true, false] {
-            let run = one(bench, rate, seconds, streams)?;
-            eprintln!("{}: {rate} calls/s for {seconds} s", run.tool);
-            runs.push(run);
+            let tool = if streams { "stream bytefrog" } else { "record" };
+            eprintln!("{tool}: {rate} calls/s for {seconds} s");
+            runs.push(one(bench, rate, seconds, streams)?);
         }
     }
     bench.keep("bytefrog-live.json", &runs)?;
@@ -85,7 +85,10 @@ fn one(bench: &Bench, rate: u64, seconds: u64, streams: bool) -> io::Result<Run>
         calls: program["calls"].as_u64().unwrap_or(0),
         took_ns: program["took_ns"].as_u64().unwrap_or(0),
         received,
-        lost: said(&log, " events lost") + said(&log, " records lost"),
+        // Either may be said of the same ones.
+        lost: said(&log, " events lost before")
+            .max(said(&log, " event lost before"))
+            .max(said(&log, " records lost")),
         dropped,
         usage,
     })

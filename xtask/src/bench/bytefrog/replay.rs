@@ -66,14 +66,7 @@ pub(super) fn run(bench: &Bench, rounds: usize, seconds: u64) -> io::Result<()> 
         for one in [counted, received] {
             let mut of = Vec::new();
             for round in 0..rounds {
-                let Wish {
-                    budget_bytes,
-                    senders,
-                } = wish;
-                eprintln!(
-                    "round {} of {rounds}: {budget_bytes} bytes, {senders} connections",
-                    round + 1
-                );
+                eprintln!("round {} of {rounds}: {wish:?}", round + 1);
                 let run: Run = one(bench, &capture, wish)?;
                 if run.messages < 2 * calls {
                     return Err(io::Error::other(format!(
