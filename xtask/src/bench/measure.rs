@@ -1,8 +1,9 @@
 //! Running a tool and measuring it: CPU time, anonymous memory, BPF maps.
 //!
 //! CPU time is what the kernel charges to the process and the children that it waited for
-//! (`wait4`). Anonymous memory is the highest `RssAnon` seen at steps of 20 ms; BPF maps are the sum of
-//! `memlock` of the maps that the process holds. All in nanoseconds and bytes.
+//! (`wait4`). Anonymous memory is the highest `RssAnon` seen at steps of 20 ms, the peak is the kernel's
+//! own `VmHWM` at the last of them; BPF maps are the sum of `memlock` of the maps that the process holds.
+//! All in nanoseconds and bytes.
 
 #![allow(unsafe_code)]
 
@@ -25,6 +26,8 @@ pub(crate) struct Usage {
     pub(crate) wall_ns: u64,
     /// Highest anonymous memory.
     pub(crate) anon_bytes: u64,
+    /// Highest memory, mapped files included.
+    pub(crate) peak_bytes: u64,
     /// Highest memory of BPF maps.
     pub(crate) map_bytes: u64,
 }
@@ -40,6 +43,7 @@ pub(crate) struct Watched {
 struct Watcher {
     stop: Arc<AtomicBool>,
     anon_bytes: Arc<AtomicU64>,
+    peak_bytes: Arc<AtomicU64>,
     map_bytes: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
@@ -90,11 +94,12 @@ impl Watched {
             return Err(io::Error::last_os_error());
         }
         let wall = self.started.elapsed();
-        let (anon_bytes, map_bytes) = self.watcher.stop();
+        let (anon_bytes, peak_bytes, map_bytes) = self.watcher.stop();
         let usage = Usage {
             cpu_ns: time_ns(rusage.ru_utime) + time_ns(rusage.ru_stime),
             wall_ns: wall.as_nanos() as u64,
             anon_bytes,
+            peak_bytes,
             map_bytes,
         };
         Ok((ExitStatus::from_raw(status), usage))
@@ -123,13 +128,17 @@ impl Watcher {
     fn start(pid: u32) -> Watcher {
         let stop = Arc::new(AtomicBool::new(false));
         let anon_bytes = Arc::new(AtomicU64::new(0));
+        let peak_bytes = Arc::new(AtomicU64::new(0));
         let map_bytes = Arc::new(AtomicU64::new(0));
         let thread = thread::spawn({
             let (stop, anon, maps) = (stop.clone(), anon_bytes.clone(), map_bytes.clone());
+            let peak = peak_bytes.clone();
             move || {
                 let mut round = 0_u32;
                 while !stop.load(Ordering::Relaxed) {
-                    anon.fetch_max(rss_anon(pid).unwrap_or(0), Ordering::Relaxed);
+                    let (anon_now, peak_now) = memory(pid);
+                    anon.fetch_max(anon_now, Ordering::Relaxed);
+                    peak.fetch_max(peak_now, Ordering::Relaxed);
                     // Maps change rarely, and reading them is dearer.
                     if round.is_multiple_of(10) {
                         maps.fetch_max(map_memory(pid).unwrap_or(0), Ordering::Relaxed);
@@ -142,29 +151,33 @@ impl Watcher {
         Watcher {
             stop,
             anon_bytes,
+            peak_bytes,
             map_bytes,
             thread,
         }
     }
 
-    fn stop(self) -> (u64, u64) {
+    fn stop(self) -> (u64, u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         // It can't panic, and without it the figures so far still stand.
         let _ = self.thread.join();
         (
             self.anon_bytes.load(Ordering::Relaxed),
+            self.peak_bytes.load(Ordering::Relaxed),
             self.map_bytes.load(Ordering::Relaxed),
         )
     }
 }
 
-fn rss_anon(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+/// Anonymous memory and the highest memory so far; 0 of a process that is gone.
+fn memory(pid: u32) -> (u64, u64) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    };
+    (bytes("RssAnon:").unwrap_or(0), bytes("VmHWM:").unwrap_or(0))
 }
 
 fn map_memory(pid: u32) -> Option<u64> {

@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: what sampling and tracing cost, beside other tools in the same run.
+//! `cargo xtask bench`: what sampling, tracing and streaming cost, beside other tools in the same run.
 //!
 //! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
 //! standard error. What a table means, and what is within noise, is in docs/performance.md.
 
+mod bytefrog;
 mod host;
 mod latency;
 mod measure;
@@ -23,7 +24,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "tracing"])]
+    #[arg(value_parser = ["sampling", "tracing", "bytefrog"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -32,9 +33,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
-    /// `sustained`, `attach`.
+    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Seconds of each load (bytefrog).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
     /// Tools to compare.
     #[arg(long, value_delimiter = ',', default_values = ["profiler", "perf", "bpftrace", "uftrace"])]
     tools: Vec<String>,
@@ -80,9 +84,10 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         quick: arguments.quick,
     };
     let tracing = arguments.name == "tracing";
-    let scenarios = match tracing {
-        true => &tracing::SCENARIOS[..],
-        false => &SAMPLING,
+    let scenarios = match arguments.name.as_str() {
+        "tracing" => &tracing::SCENARIOS[..],
+        "bytefrog" => &bytefrog::SCENARIOS,
+        _ => &SAMPLING,
     };
     if let Some(unknown) = arguments
         .only
@@ -104,6 +109,19 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         (None, false) => 10,
     };
     println!("{}", machine());
+    if arguments.name == "bytefrog" {
+        let seconds = match (arguments.seconds, arguments.quick) {
+            (Some(seconds), _) => seconds,
+            (None, true) => 1,
+            (None, false) => 5,
+        };
+        let rounds = match (arguments.rounds, arguments.quick) {
+            (Some(rounds), _) => rounds.max(1),
+            (None, true) => 1,
+            (None, false) => 5,
+        };
+        return bytefrog::run(&bench, rounds, seconds, wanted);
+    }
     if tracing {
         return tracing::run(&bench, rounds, wanted, &arguments.tools);
     }

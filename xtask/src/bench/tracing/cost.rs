@@ -91,7 +91,11 @@ pub(super) fn run(bench: &Bench, rounds: usize, tracers: &[Tracer]) -> io::Resul
 
 /// A program that calls, on the last processor or where the kernel puts it; it runs when this
 /// returns.
-pub(super) fn start(program: &Path, arguments: &[&str], pinned: bool) -> io::Result<Child> {
+pub(in super::super) fn start(
+    program: &Path,
+    arguments: &[&str],
+    pinned: bool,
+) -> io::Result<Child> {
     let folder = program.parent().unwrap_or(Path::new("/"));
     let last = thread::available_parallelism()?.get() - 1;
     let mut command = match pinned {
@@ -123,7 +127,7 @@ pub(super) fn start(program: &Path, arguments: &[&str], pinned: bool) -> io::Res
 }
 
 /// What a program says at its end.
-pub(super) fn end(child: Child) -> io::Result<serde_json::Value> {
+pub(in super::super) fn end(child: Child) -> io::Result<serde_json::Value> {
     let output = child.wait_with_output()?;
     if !output.status.success() {
         return Err(io::Error::other(format!(

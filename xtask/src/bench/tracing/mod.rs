@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use super::Bench;
 use tracer::Tracer;
 
+pub(super) use cost::{end, start};
+
 /// Names of the scenarios.
 pub(crate) const SCENARIOS: [&str; 4] = ["kinds", "cost", "sustained", "attach"];
 
@@ -53,6 +55,6 @@ pub(crate) fn run(
 }
 
 /// The program that calls, built with these further flags.
-fn caller(bench: &Bench, name: &str, flags: &[&str]) -> io::Result<PathBuf> {
+pub(super) fn caller(bench: &Bench, name: &str, flags: &[&str]) -> io::Result<PathBuf> {
     bench.workload("trace_caller.c", name, flags)
 }
