@@ -216,10 +216,11 @@ quit, help";
 impl Session {
     /// Looks at what has happened; whether all is over.
     fn step(&mut self) -> bool {
+        // In this order: the end of a run that is not among them is among the events.
+        let active = self.hq.status();
         while let Some(event) = self.hq.next_event(Duration::ZERO) {
             self.tell(event);
         }
-        let active = self.hq.status();
         if self.shown.elapsed() >= LIVE {
             self.shown = Instant::now();
             let line = self.live(&active);
