@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::check::Fault;
-use super::flow::{Flow, Taken};
+use super::flow::{Counts, Flow, Taken};
 use super::life::{Life, Order, OrderError};
 use super::options::HqOptions;
 use super::receive::{Classes, Receiver, RunReport, RunStatus};
@@ -35,6 +35,8 @@ pub(super) struct Run {
     writer: Mutex<TcpStream>,
     control: Mutex<Control>,
     flow: Mutex<Option<Shared>>,
+    /// Counts and faults when the flow was last looked at.
+    looked: Mutex<(Counts, u64)>,
     /// Someone who waits for others may go on.
     progress: Condvar,
     /// Data connections that are open, by their numbers, for closing them.
@@ -122,6 +124,7 @@ impl Run {
                 stuck: Vec::new(),
                 moved: (0, now),
             })),
+            looked: Mutex::default(),
             options,
             progress: Condvar::new(),
             streams: Mutex::new(Vec::new()),
@@ -451,16 +454,23 @@ impl Run {
             report.counts = shared.flow.counts();
             report.faults = shared.flow.faults().clone();
             let mut receiver = shared.flow.into_receiver();
-            report.remarks = receiver.end(&report);
+            if let Err(reason) = receiver.end(&mut report) {
+                report.failure.get_or_insert(reason);
+            }
         }
         report
     }
 
+    /// Does not wait for a receiver that takes its time: a person can still end it all.
     pub(super) fn status(&self) -> RunStatus {
-        let (counts, faults) = match lock(&self.flow).as_ref() {
-            Some(shared) => (shared.flow.counts(), shared.flow.faults().total()),
-            None => Default::default(),
-        };
+        let mut looked = lock(&self.looked);
+        if let Ok(guard) = self.flow.try_lock()
+            && let Some(shared) = guard.as_ref()
+        {
+            *looked = (shared.flow.counts(), shared.flow.faults().total());
+        }
+        let (counts, faults) = *looked;
+        drop(looked);
         let control = lock(&self.control);
         RunStatus {
             run: self.id,
