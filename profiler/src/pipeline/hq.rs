@@ -257,6 +257,7 @@ impl Session {
     }
 
     fn obey(&mut self, line: &str) {
+        self.console.typed(line);
         let mut words = line.split_whitespace();
         let Some(word) = words.next() else {
             return self.console.refresh();
@@ -276,7 +277,7 @@ impl Session {
                 return self.console.say(&text);
             }
         };
-        let run = match words.next().map(str::parse::<u8>) {
+        let run = match words.next().map(str::parse::<u32>) {
             None => None,
             Some(Ok(run)) => Some(run),
             Some(Err(_)) => {
@@ -285,7 +286,11 @@ impl Session {
                 ));
             }
         };
-        let outcomes = self.hq.order(run, order);
+        let outcomes = match run.map(u8::try_from) {
+            None => self.hq.order(None, order),
+            Some(Ok(run)) => self.hq.order(Some(run), order),
+            Some(Err(_)) => Vec::new(),
+        };
         if outcomes.is_empty() {
             let text = match run {
                 Some(run) => format!("there is no run {run}; status lists runs"),
