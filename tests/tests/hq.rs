@@ -248,7 +248,7 @@ fn a_suspension_with_its_marker() {
 /// What a run ends with if its data connection brings this, and what it was told; strict or not.
 fn faulty(
     strict: bool,
-    script: impl Fn(&mut Connection, &mut Connection),
+    script: impl Fn(&mut Connection, &mut Connection, &Told),
 ) -> (Option<String>, Vec<Fault>, Vec<String>) {
     let options = HqOptions {
         strict,
@@ -257,7 +257,7 @@ fn faulty(
     let (hq, told) = hq(options);
     let (mut control, run) = agent(hq.address());
     let mut one = data(hq.address(), run);
-    script(&mut control, &mut one);
+    script(&mut control, &mut one, &told);
     // A strict run may be over before this is written.
     let mut bytes = Vec::new();
     heartbeat(Mode::ShuttingDown).encode(&mut bytes);
@@ -276,35 +276,35 @@ fn faulty(
 
 #[test]
 fn faults_end_a_strict_run_and_are_counted_otherwise() {
-    type Script = fn(&mut Connection, &mut Connection);
+    type Script = fn(&mut Connection, &mut Connection, &Told);
     let scripts: [(Script, &str); 6] = [
         (
-            |_, one| one.send(&[enter(0, 1, 0), enter(2, 1, 0)]),
+            |_, one, _| one.send(&[enter(0, 1, 0), enter(2, 1, 0)]),
             "did not come",
         ),
         (
-            |_, one| one.send(&[enter(0, 1, 0), enter(0, 1, 0)]),
+            |_, one, _| one.send(&[enter(0, 1, 0), enter(0, 1, 0)]),
             "came twice",
         ),
         (
-            |_, one| one.send(&[enter(0, 1, 0), exit(1, 2, 0)]),
+            |_, one, _| one.send(&[enter(0, 1, 0), exit(1, 2, 0)]),
             "left method 2 while in 1",
         ),
         (
-            |_, one| one.send(&[enter(0, 1, 0), AgentMessage::DataBreak { sequence: 5 }]),
+            |_, one, _| one.send(&[enter(0, 1, 0), AgentMessage::DataBreak { sequence: 5 }]),
             "data break on a data connection",
         ),
         (
-            |_, one| {
+            |_, one, _| {
                 one.send(&[enter(0, 1, 0)]);
                 one.bytes(b"\x0b\0\0\0\x01\0\x04\xf0\x9f\x98\x80");
             },
             "no modified UTF-8",
         ),
         (
-            |control, one| {
+            |control, one, told| {
                 one.send(&[enter(0, 1, 0)]);
-                std::thread::sleep(Duration::from_millis(100));
+                told.wait("0 +1 on 0");
                 control.send(&[AgentMessage::DataBreak { sequence: 1 }]);
             },
             "a data break at 1 when 1 is the next one",
@@ -334,9 +334,9 @@ fn unknown_messages_and_errors_end_a_run() {
         (b"\x63\0\x04oops", "oops"),
     ] {
         for on_control in [true, false] {
-            let (failure, _, lines) = faulty(false, |control, one| {
+            let (failure, _, lines) = faulty(false, |control, one, told| {
                 one.send(&[enter(0, 1, 0)]);
-                std::thread::sleep(Duration::from_millis(100));
+                told.wait("0 +1 on 0");
                 if on_control { control } else { one }.bytes(bytes);
             });
             let failure = failure.unwrap();
@@ -462,7 +462,7 @@ fn a_connection_that_is_far_ahead_waits_for_the_other() {
 #[test]
 fn ids_wrap_around_only_where_they_should() {
     // From 0 straight to the end of the numbers is 1 back: it came already.
-    let (failure, faults, _) = faulty(false, |_, one| {
+    let (failure, faults, _) = faulty(false, |_, one, _| {
         one.send(&[enter(0, 1, 0), enter(u32::MAX, 1, 0)])
     });
     assert_eq!((failure, faults), (None, vec![Fault::Duplicate(u32::MAX)]));

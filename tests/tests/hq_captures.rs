@@ -73,6 +73,8 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     assert!(receiver.line().contains("wait for the order"));
     receiver.order("start");
     assert!(receiver.line().contains("an agent has to connect first"));
+    receiver.order("stop 300");
+    assert!(receiver.line().contains("there is no run 300"));
     receiver.order("walk");
     assert!(receiver.line().contains("'walk' is no order"));
 

@@ -295,6 +295,7 @@ pub(super) fn return_mode_code(mode: ReturnMode) -> u64 {
         ReturnMode::None => 0,
         ReturnMode::Uretprobe => 1,
         ReturnMode::Instructions => 2,
+        ReturnMode::Agent => 3,
     }
 }
 
@@ -302,6 +303,7 @@ pub(super) fn return_mode(code: u64) -> ReturnMode {
     match code {
         1 => ReturnMode::Uretprobe,
         2 => ReturnMode::Instructions,
+        3 => ReturnMode::Agent,
         _ => ReturnMode::None,
     }
 }

@@ -295,6 +295,8 @@ pub enum ReturnMode {
     Uretprobe,
     /// By a probe on each instruction that leaves the function.
     Instructions,
+    /// By another program's agent, in its own way.
+    Agent,
 }
 
 /// A parameter of a traced function.

@@ -216,10 +216,11 @@ quit, help";
 impl Session {
     /// Looks at what has happened; whether all is over.
     fn step(&mut self) -> bool {
+        // In this order: the end of a run that is not among them is among the events.
+        let active = self.hq.status();
         while let Some(event) = self.hq.next_event(Duration::ZERO) {
             self.tell(event);
         }
-        let active = self.hq.status();
         if self.shown.elapsed() >= LIVE {
             self.shown = Instant::now();
             let line = self.live(&active);
@@ -256,6 +257,7 @@ impl Session {
     }
 
     fn obey(&mut self, line: &str) {
+        self.console.typed(line);
         let mut words = line.split_whitespace();
         let Some(word) = words.next() else {
             return self.console.refresh();
@@ -275,7 +277,7 @@ impl Session {
                 return self.console.say(&text);
             }
         };
-        let run = match words.next().map(str::parse::<u8>) {
+        let run = match words.next().map(str::parse::<u32>) {
             None => None,
             Some(Ok(run)) => Some(run),
             Some(Err(_)) => {
@@ -284,7 +286,11 @@ impl Session {
                 ));
             }
         };
-        let outcomes = self.hq.order(run, order);
+        let outcomes = match run.map(u8::try_from) {
+            None => self.hq.order(None, order),
+            Some(Ok(run)) => self.hq.order(Some(run), order),
+            Some(Err(_)) => Vec::new(),
+        };
         if outcomes.is_empty() {
             let text = match run {
                 Some(run) => format!("there is no run {run}; status lists runs"),

@@ -24,6 +24,15 @@ impl Told {
         self.0.lock().unwrap().clone()
     }
 
+    /// Waits until this has been told.
+    pub fn wait(&self, line: &str) {
+        let deadline = Instant::now() + LIMIT;
+        while !self.lines().iter().any(|told| told == line) {
+            assert!(Instant::now() < deadline, "{line} was not told");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn push(&self, line: String) {
         self.0.lock().unwrap().push(line);
     }

@@ -13,6 +13,7 @@
 mod names;
 mod signature;
 mod stacks;
+mod time;
 
 use std::sync::Arc;
 
@@ -22,12 +23,15 @@ use crate::model::*;
 use crate::wire::bytefrog::{AgentMessage, UNKNOWN_LINE};
 use names::{Known, Names};
 use stacks::{Frame, Left, Stacks};
+use time::Time;
 
 /// A batch is handed on when it has so many events, or definitions of so many bytes.
 const BATCH_EVENTS: usize = 16 << 10;
 const BATCH_BYTES: usize = 1 << 20;
 /// Most events that wait for the name of a method that was used before it was told.
 const MAX_WAITING_EVENTS: usize = 256 << 10;
+/// Longest name of a thread; there are up to 65,536 of them, whose names are kept.
+const MAX_THREAD_NAME: usize = 512;
 /// A new epoch is wanted when this one has defined so much.
 const EPOCH_BYTES: usize = 64 << 20;
 
@@ -91,42 +95,6 @@ struct Thread16 {
     id: ThreadId,
     epoch: u32,
     name: Arc<str>,
-}
-
-/// The agent's milliseconds as nanoseconds here.
-#[derive(Clone, Copy, Debug, Default)]
-struct Time {
-    origin_ns: u64,
-    /// Milliseconds of the last event, which are 32 bits wide and may have wrapped.
-    last_ms: u32,
-    offset_ms: i64,
-    /// The latest time so far.
-    at: Timestamp,
-}
-
-impl Time {
-    fn begin(origin: Timestamp) -> Time {
-        Time {
-            origin_ns: origin.0,
-            at: origin,
-            ..Time::default()
-        }
-    }
-
-    fn event(&mut self, at_ms: u32) -> Timestamp {
-        let step = at_ms.wrapping_sub(self.last_ms).cast_signed();
-        self.last_ms = at_ms;
-        self.offset_ms = self.offset_ms.saturating_add(i64::from(step));
-        let offset_ns = self
-            .offset_ms
-            .max(0)
-            .cast_unsigned()
-            .saturating_mul(1_000_000);
-        self.at = self
-            .at
-            .max(Timestamp(self.origin_ns.saturating_add(offset_ns)));
-        self.at
-    }
 }
 
 impl Importer {
@@ -262,6 +230,11 @@ impl Importer {
         }));
     }
 
+    /// Whether there is nothing for a batch.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.definitions.is_empty()
+    }
+
     /// Whether there is enough for a batch.
     pub fn is_full(&self) -> bool {
         self.events.len() >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES
@@ -274,7 +247,7 @@ impl Importer {
         if !now && bounded && self.names.is_waiting() {
             return None;
         }
-        if self.events.is_empty() && self.definitions.is_empty() {
+        if self.is_empty() {
             return None;
         }
         for known in self.names.settle() {
@@ -296,7 +269,7 @@ impl Importer {
 
     /// Starts ids anew. Only right after a batch was taken, with nothing waiting.
     pub fn begin_epoch(&mut self) {
-        if !self.begun || !self.events.is_empty() || !self.definitions.is_empty() {
+        if !self.begun || !self.is_empty() {
             return;
         }
         self.epoch += 1;
@@ -511,6 +484,7 @@ impl Importer {
     }
 
     fn rename(&mut self, number: u16, name: &str) {
+        let name = &name[..name.floor_char_boundary(MAX_THREAD_NAME)];
         let known = self.threads.get(usize::from(number)).cloned().flatten();
         if known.as_ref().is_some_and(|thread| *thread.name == *name) {
             return;
@@ -558,8 +532,18 @@ impl Importer {
                     start: None,
                     size: None,
                 };
-                self.grow(size_of::<Definition>());
+                self.grow(size_of::<Definition>() * 2);
                 self.definitions.push(Definition::Function(id, function));
+                let traced = Traced {
+                    kind: TracedKind::Function,
+                    entry_offset: 0,
+                    returns: ReturnMode::Agent,
+                    cost_ns: 0,
+                    line: signature.line,
+                    parameters: Box::default(),
+                    result: None,
+                };
+                self.definitions.push(Definition::Traced(id, traced));
             }
             Known::Exception(id, name, _) => {
                 self.grow(name.len() + size_of::<Definition>());

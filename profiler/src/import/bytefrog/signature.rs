@@ -14,6 +14,8 @@ pub(super) struct Signature {
     pub(super) module: Option<String>,
     /// Source file.
     pub(super) file: Option<String>,
+    /// Line of it; 0: not known.
+    pub(super) line: u32,
 }
 
 impl Signature {
@@ -30,6 +32,7 @@ impl Signature {
             linkage_name: None,
             module: None,
             file: None,
+            line: 0,
         }
     }
 
@@ -54,6 +57,7 @@ fn java(text: &str) -> Option<Signature> {
         linkage_name: Some(text.to_owned()),
         module: None,
         file: None,
+        line: 0,
     })
 }
 
@@ -100,15 +104,14 @@ fn readable(text: &str) -> Option<Signature> {
     // A name may have brackets too (`operator new[]`), an object file does not have blanks there.
     let (name, rest) = text.rsplit_once(" [")?;
     let (module, rest) = rest.split_once(']')?;
-    let file = match rest {
-        "" => None,
+    let (file, line) = match rest {
+        "" => (None, 0),
         rest => {
             let place = rest.strip_prefix(' ')?;
-            let file = match place.rsplit_once(':') {
-                Some((file, line)) if line.parse::<u32>().is_ok() => file,
-                _ => place,
-            };
-            Some(file.to_owned())
+            let numbered = place.rsplit_once(':');
+            let numbered = numbered.and_then(|(file, line)| Some((file, line.parse().ok()?)));
+            let (file, line) = numbered.unwrap_or((place, 0));
+            (Some(file.to_owned()), line)
         }
     };
     if name.is_empty() || module.is_empty() {
@@ -119,6 +122,7 @@ fn readable(text: &str) -> Option<Signature> {
         linkage_name: None,
         module: Some(module.to_owned()),
         file: file.filter(|file| !file.is_empty()),
+        line,
     })
 }
 
@@ -154,6 +158,15 @@ mod tests {
 
     #[test]
     fn functions_of_our_own_agent() {
+        for (text, line) in [
+            ("f [m] a.c:10", 10),
+            ("f [m] a.c", 0),
+            ("f [m]", 0),
+            ("f [m] a:b", 0),
+            ("f [m] a.c:99999999999", 0),
+        ] {
+            assert_eq!(Signature::parse(text).line, line, "{text}");
+        }
         check(
             "std::vec::Vec<T>::push [libfoo.so] src/lib.rs:10",
             "std::vec::Vec<T>::push",

@@ -277,13 +277,6 @@ fn time_neither_goes_back_nor_wraps() {
     assert_eq!(lines[1], "0 1 +f@0");
     assert_eq!(lines[2..4], ["10 1 +f@1", "10 1 +f@2"]);
     assert!(lines[4].starts_with("2147483647 "), "{}", lines[4]);
-
-    let mut time = Time::begin(Timestamp(0));
-    let half = 1 << 31;
-    let at: Vec<u64> = [half - 1, u32::MAX - 5, 4]
-        .map(|ms| time.event(ms).0 / 1_000_000)
-        .into();
-    assert_eq!(at, [(1 << 31) - 1, (1 << 32) - 6, (1 << 32) + 4]);
 }
 
 #[test]
@@ -309,4 +302,42 @@ fn names_are_bounded() {
 #[test]
 fn an_empty_run_is_a_session() {
     assert_eq!(imported(&[]), ["clock"]);
+}
+
+#[test]
+fn the_line_of_a_function_is_kept() {
+    let mut importer = importer();
+    importer.message(&name(1, "f [m] src/lib.rs:10"));
+    importer.message(&enter(0, 1, 0));
+    let mut tables = Tables::default();
+    let mut epoch = Epoch::default();
+    for definition in importer.finish().unwrap().definitions {
+        epoch.define(&mut tables, definition).unwrap();
+    }
+    let traced: Vec<_> = tables.all_traced().collect();
+    let [(function, traced)] = traced[..] else {
+        panic!("{traced:?}");
+    };
+    assert_eq!((traced.line, traced.returns), (10, ReturnMode::Agent));
+    let file = tables.functions.get(function).unwrap().file.unwrap();
+    assert_eq!(tables.string(file), "src/lib.rs");
+}
+
+#[test]
+fn names_of_threads_are_bounded() {
+    let mut importer = importer();
+    importer.message(&AgentMessage::MapThreadName {
+        thread: u16::MAX,
+        at_ms: 0,
+        name: "\u{20ac}".repeat(20_000).into(),
+    });
+    let batch = importer.finish().unwrap();
+    let longest = batch
+        .definitions
+        .iter()
+        .filter_map(|definition| match definition {
+            Definition::String(_, text) => Some(text.len()),
+            _ => None,
+        });
+    assert_eq!(longest.max(), Some(MAX_THREAD_NAME / 3 * 3));
 }

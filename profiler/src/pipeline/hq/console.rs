@@ -51,7 +51,14 @@ impl Console {
         }
     }
 
-    /// Draws live line and prompt where the cursor is: a line was typed.
+    /// A line was typed: it stays, without the live line above it.
+    pub(super) fn typed(&mut self, line: &str) {
+        if std::mem::take(&mut self.drawn) {
+            write(&format!("\x1b[2A\r\x1b[J> {}\n", printable(line)));
+        }
+    }
+
+    /// Draws live line and prompt where the cursor is.
     pub(super) fn refresh(&mut self) {
         if self.live {
             write(&format!("\r\x1b[K{}\n> ", self.line()));

@@ -140,14 +140,18 @@ impl Receiver for Keeper {
     }
 
     fn tick(&mut self) {
+        if self.importer.as_ref().is_none_or(Importer::is_empty) {
+            // Names are waited for from the first message on that needs them.
+            self.handed = Instant::now();
+            return;
+        }
         let since = self.handed.elapsed();
         if since > FLUSH {
             self.hand_on(since > NAME);
         }
     }
 
-    fn end(&mut self, report: &RunReport) -> Vec<String> {
-        let mut remarks = Vec::new();
+    fn end(&mut self, report: &mut RunReport) -> Result<(), String> {
         let importer = self.importer();
         if let Some(reason) = &report.failure {
             importer.remark(&format!("run failed: {reason}"));
@@ -167,6 +171,7 @@ impl Receiver for Keeper {
             ),
         ] {
             if count > 0 {
+                let remarks = &mut report.remarks;
                 remarks.push(format!("{what}: {}", quantity::count(count)));
             }
         }
@@ -175,20 +180,22 @@ impl Receiver for Keeper {
         }
         self.queue = None;
         let written = self.thread.take().map(JoinHandle::join);
-        remarks.push(match written {
-            Some(Ok(Ok(totals))) => {
-                let bytes = quantity::bytes(totals.bytes);
-                let mut text = format!("wrote {} ({bytes})", self.path.display());
-                if totals.dropped > 0 {
-                    let dropped = quantity::plural(totals.dropped, "event");
-                    text += &format!("; {dropped} could not be written");
-                }
-                text
+        let totals = match written {
+            Some(Ok(Ok(totals))) => totals,
+            Some(Ok(Err(error))) => return Err(format!("the capture is not whole: {error}")),
+            Some(Err(_)) | None => {
+                return Err("the thread that writes the capture panicked".to_owned());
             }
-            Some(Ok(Err(error))) => format!("the capture is not whole: {error}"),
-            Some(Err(_)) | None => "the thread that writes the capture panicked".to_owned(),
-        });
-        remarks
+        };
+        let (path, bytes) = (self.path.display(), quantity::bytes(totals.bytes));
+        report.remarks.push(format!("wrote {path} ({bytes})"));
+        match totals.dropped {
+            0 => Ok(()),
+            dropped => Err(format!(
+                "{} could not be written to {path}",
+                quantity::plural(dropped, "event")
+            )),
+        }
     }
 }
 
@@ -218,5 +225,39 @@ fn write(
         if let Err(error) = result {
             log::warn!("{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::CreateOptions;
+
+    #[test]
+    fn a_name_is_waited_for_from_its_first_use_on() {
+        let path = std::env::temp_dir().join(format!("profiler-keep-{}.cap", std::process::id()));
+        let writer = Writer::create(&path, CreateOptions::default()).unwrap();
+        let peer = "127.0.0.1:1".parse().unwrap();
+        let mut keeper = Keeper::start(writer, path.clone(), 0, peer).unwrap();
+        keeper.begin();
+        // Nothing has come for long.
+        keeper.handed = Instant::now().checked_sub(NAME * 2).unwrap();
+        keeper.tick();
+        keeper.message(&AgentMessage::MethodEntry {
+            at_ms: 0,
+            sequence: 0,
+            method: 7,
+            thread: 0,
+        });
+        keeper.tick();
+        assert!(!keeper.importer().is_empty());
+        keeper.message(&AgentMessage::MapMethodSignature {
+            method: 7,
+            signature: "late".into(),
+        });
+        keeper.importer().finish();
+        assert_eq!(keeper.importer().counts().unnamed, 0);
+        drop(keeper);
+        let _ = std::fs::remove_file(path);
     }
 }

@@ -214,9 +214,10 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
         }
     }
     let report = run.end();
-    shared.remove(run.id);
     let failed = report.failure.is_some();
+    // Before it is gone: who sees no run any more has been told of the end of all.
     shared.tell(HqEvent::Ended(Box::new(report)));
+    shared.remove(run.id);
     // The agent closes first: what it still sends must not turn into a reset of what it was sent.
     if open && !failed {
         let until = Instant::now() + LINGER;
@@ -253,15 +254,14 @@ fn take_control(run: &Run, inbox: &mut Inbox) -> bool {
 
 /// Brings the data of one connection to its run.
 fn data(run: &Arc<Run>, stream: &mut TcpStream) {
-    match run.open(stream) {
-        Ok(true) => {}
-        Ok(false) => return,
+    let number = match run.open(stream) {
+        Ok(Some(number)) => number,
+        Ok(None) => return,
         Err(error) => {
             log::debug!("run {}: {error}", run.id);
             return;
         }
-    }
-    let number = u64::from(stream.peer_addr().map_or(0, |peer| peer.port()));
+    };
     send(stream, &HqMessage::DataHelloReply);
     let mut inbox = Inbox::new(READ_BYTES);
     while !run.over.load(Ordering::Acquire) {
@@ -284,5 +284,5 @@ fn data(run: &Arc<Run>, stream: &mut TcpStream) {
             }
         }
     }
-    run.close();
+    run.close(number);
 }

@@ -27,10 +27,11 @@ pub trait Receiver: Send {
     /// A moment for what should not wait for more messages; some ten times a second.
     fn tick(&mut self) {}
 
-    /// The run is over. What is to be told of it, in words.
-    fn end(&mut self, report: &RunReport) -> Vec<String> {
+    /// The run is over. What is to be told of it goes to its remarks, in words; an error is why what
+    /// was received is not kept whole.
+    fn end(&mut self, report: &mut RunReport) -> Result<(), String> {
         let _ = report;
-        Vec::new()
+        Ok(())
     }
 }
 

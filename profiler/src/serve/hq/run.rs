@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::check::Fault;
-use super::flow::{Flow, Taken};
+use super::flow::{Counts, Flow, Taken};
 use super::life::{Life, Order, OrderError};
 use super::options::HqOptions;
 use super::receive::{Classes, Receiver, RunReport, RunStatus};
@@ -35,10 +35,12 @@ pub(super) struct Run {
     writer: Mutex<TcpStream>,
     control: Mutex<Control>,
     flow: Mutex<Option<Shared>>,
+    /// Counts and faults when the flow was last looked at.
+    looked: Mutex<(Counts, u64)>,
     /// Someone who waits for others may go on.
     progress: Condvar,
-    /// Data connections, for closing them.
-    streams: Mutex<Vec<TcpStream>>,
+    /// Data connections that are open, by their numbers, for closing them.
+    streams: Mutex<Vec<(usize, TcpStream)>>,
     pub(super) active: AtomicUsize,
     opened: AtomicUsize,
     pub(super) over: AtomicBool,
@@ -53,7 +55,7 @@ struct Shared {
 
 /// A connection that waits for others.
 struct Stuck {
-    number: u64,
+    number: usize,
     /// The id that it holds.
     sequence: u32,
     /// What was the next id when there was no room for that.
@@ -122,6 +124,7 @@ impl Run {
                 stuck: Vec::new(),
                 moved: (0, now),
             })),
+            looked: Mutex::default(),
             options,
             progress: Condvar::new(),
             streams: Mutex::new(Vec::new()),
@@ -218,31 +221,34 @@ impl Run {
         }
     }
 
-    /// A data connection has begun; false if the run is over.
-    pub(super) fn open(&self, stream: &TcpStream) -> std::io::Result<bool> {
+    /// A data connection has begun; its number, unless the run is over.
+    pub(super) fn open(&self, stream: &TcpStream) -> std::io::Result<Option<usize>> {
         if self.over.load(Ordering::Acquire) {
-            return Ok(false);
+            return Ok(None);
         }
-        lock(&self.streams).push(stream.try_clone()?);
+        let stream = stream.try_clone()?;
         self.active.fetch_add(1, Ordering::AcqRel);
-        if self.opened.fetch_add(1, Ordering::AcqRel) == 0
+        let number = self.opened.fetch_add(1, Ordering::AcqRel);
+        lock(&self.streams).push((number, stream));
+        if number == 0
             && let Some(shared) = lock(&self.flow).as_mut()
         {
             shared.flow.receiver().begin();
             shared.moved.1 = Instant::now();
         }
-        Ok(true)
+        Ok(Some(number))
     }
 
     /// A data connection is at its end.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, number: usize) {
+        lock(&self.streams).retain(|(open, _)| *open != number);
         self.active.fetch_sub(1, Ordering::AcqRel);
         self.progress.notify_all();
     }
 
     /// Takes the messages at the start of `bytes`, of data connection `number`; how many bytes they
     /// are. An error is of bytes that can't be understood.
-    pub(super) fn data(&self, number: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    pub(super) fn data(&self, number: usize, bytes: &[u8]) -> Result<usize, Fault> {
         let mut guard = lock(&self.flow);
         let mut used = 0;
         while let Some(shared) = guard.as_mut() {
@@ -296,7 +302,7 @@ impl Run {
     fn wait<'a>(
         &'a self,
         mut guard: MutexGuard<'a, Option<Shared>>,
-        number: u64,
+        number: usize,
         sequence: u32,
         mut message: AgentMessage<'static>,
     ) -> MutexGuard<'a, Option<Shared>> {
@@ -344,8 +350,9 @@ impl Run {
 
     /// What to do next; called some ten times a second by the leading thread.
     pub(super) fn step(&self) -> Next {
-        let active = self.active.load(Ordering::Acquire);
+        // In this order: one that opens in between is not taken for the end of all.
         let opened = self.opened.load(Ordering::Acquire);
+        let active = self.active.load(Ordering::Acquire);
         if let Some(failure) = self.tick_flow() {
             self.send(&[HqMessage::Error(failure.clone())]);
             lock(&self.control).failure.get_or_insert(failure);
@@ -422,7 +429,7 @@ impl Run {
     /// Ends the run: closes its data connections and its receiver.
     pub(super) fn end(&self) -> RunReport {
         self.over.store(true, Ordering::Release);
-        for stream in lock(&self.streams).drain(..) {
+        for (_, stream) in lock(&self.streams).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.progress.notify_all();
@@ -447,16 +454,23 @@ impl Run {
             report.counts = shared.flow.counts();
             report.faults = shared.flow.faults().clone();
             let mut receiver = shared.flow.into_receiver();
-            report.remarks = receiver.end(&report);
+            if let Err(reason) = receiver.end(&mut report) {
+                report.failure.get_or_insert(reason);
+            }
         }
         report
     }
 
+    /// Does not wait for a receiver that takes its time: a person can still end it all.
     pub(super) fn status(&self) -> RunStatus {
-        let (counts, faults) = match lock(&self.flow).as_ref() {
-            Some(shared) => (shared.flow.counts(), shared.flow.faults().total()),
-            None => Default::default(),
-        };
+        let mut looked = lock(&self.looked);
+        if let Ok(guard) = self.flow.try_lock()
+            && let Some(shared) = guard.as_ref()
+        {
+            *looked = (shared.flow.counts(), shared.flow.faults().total());
+        }
+        let (counts, faults) = *looked;
+        drop(looked);
         let control = lock(&self.control);
         RunStatus {
             run: self.id,
@@ -478,7 +492,7 @@ impl Run {
         self.fail(reason.to_owned());
         self.send(&[HqMessage::Error(reason.to_owned())]);
         let _ = lock(&self.writer).shutdown(Shutdown::Both);
-        for stream in lock(&self.streams).iter() {
+        for (_, stream) in lock(&self.streams).iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

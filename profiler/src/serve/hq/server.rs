@@ -19,7 +19,8 @@ use crate::serve::admission::Refusal;
 const MAX_CONNECTIONS: usize = 512;
 /// Runs at a time.
 const MAX_RUNS: usize = 32;
-/// Events that wait to be asked for; older ones are forgotten.
+/// Peers turned away and signs of life that wait to be told of; more are forgotten. What begins and
+/// ends a run is not: whoever counts runs waits for it.
 const MAX_EVENTS: usize = 1024;
 /// How often the listener looks whether it is to end.
 const POLL: Duration = Duration::from_millis(50);
@@ -169,8 +170,9 @@ impl Drop for Hq {
 impl Shared {
     pub(super) fn tell(&self, event: HqEvent) {
         let mut events = lock(&self.events);
-        if events.len() >= MAX_EVENTS {
-            events.pop_front();
+        let counts = matches!(event, HqEvent::Began { .. } | HqEvent::Ended(_));
+        if events.len() >= MAX_EVENTS && !counts {
+            return;
         }
         events.push_back(event);
         self.happened.notify_all();

@@ -187,6 +187,7 @@ impl Builder<'_> {
                 ReturnMode::None => "none",
                 ReturnMode::Uretprobe => "uretprobe",
                 ReturnMode::Instructions => "instructions",
+                ReturnMode::Agent => "agent",
             }),
             calls: counted.entries.max(seen),
             calls_seen: seen,
