@@ -3,7 +3,8 @@
 //! Definitions are folded as everywhere; events become messages by [`Translator`]. Where events are
 //! missing, because recording was off or the queue was full, the recipe of a data break is kept:
 //! with N the next sequence id, HQ is told on control that data breaks before N + 1; when it knows
-//! that, a marker with N says why; then events go on. Breaks that follow each other are one.
+//! that, a marker with N says why; then events go on. Breaks that follow each other are one. No break is
+//! announced across the number at which ids turn negative.
 //!
 //! Source: "Data break" in docs/formats/bytefrog.md. What does not belong here: sockets.
 
@@ -28,6 +29,15 @@ const MAX_TABLES: usize = 1_000_000;
 const MAX_HELD: usize = 1 << 16;
 /// What one event becomes mostly, at most.
 const EVENT_BYTES: usize = 64;
+
+/// Collectors compare sequence ids as signed numbers: from here on they are negative.
+const SIGN: u32 = 1 << 31;
+/// Messages that may be on their way to HQ's collector, with room: 64 MiB of buffers, and sockets.
+const UNDERWAY: u32 = 1 << 24;
+/// What a collector may need to put into order what its system has. Once in 2^32 messages.
+const ORDERING_TIME: Duration = Duration::from_secs(1);
+/// How often it is looked whether data has arrived.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The state of the thread.
 pub(super) struct Feed {
@@ -283,6 +293,9 @@ impl Feed {
 
     /// Tells HQ that something is missing from here on. Once, until it goes on.
     fn break_data(&mut self) -> Result<(), Over> {
+        if self.broken.is_none() {
+            self.pass_the_wrap()?;
+        }
         if self.broken.is_none()
             && let Some(translator) = &mut self.translator
         {
@@ -296,6 +309,30 @@ impl Feed {
             self.data_breaks += 1;
             self.hand_over()?;
         }
+        Ok(())
+    }
+
+    /// A data break that is announced as a negative number while the collector is at a positive one is
+    /// too late for it, which ends the run: such a break is moved behind the wrap, and waits until the
+    /// collector is there too.
+    fn pass_the_wrap(&mut self) -> Result<(), Over> {
+        let Some(translator) = &mut self.translator else {
+            return Ok(());
+        };
+        if !(SIGN - 1..SIGN + UNDERWAY).contains(&translator.next_sequence()) {
+            return Ok(());
+        }
+        let at = self.last.map_or(Timestamp(0), |(at, _)| at);
+        while translator.next_sequence() <= SIGN {
+            take(&self.shared, &mut self.buffer)?;
+            let text = "sequence ids are negative from here on";
+            translator.marker(at, "sequence", text, &mut self.buffer);
+        }
+        self.hand_over()?;
+        while !self.shared.has_arrived().ok_or(Over)? {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        std::thread::sleep(ORDERING_TIME);
         Ok(())
     }
 
@@ -344,7 +381,7 @@ impl Feed {
         *summary = StreamSummary {
             messages: counts.messages,
             entries: counts.entries,
-            exits: counts.exits,
+            exits: counts.exits + counts.bubbles,
             bytes: self.bytes,
             data_breaks: self.data_breaks,
             dropped_events: self.undefined,
