@@ -225,6 +225,9 @@ mod tests {
         let began = Instant::now();
         let error = connect(&address, Some(patience)).await;
         assert!(began.elapsed() >= patience);
-        assert!(matches!(error, Err(AgentError::Unreachable { seconds: 1, .. })));
+        assert!(matches!(
+            error,
+            Err(AgentError::Unreachable { seconds: 1, .. })
+        ));
     }
 }

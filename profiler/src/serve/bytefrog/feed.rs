@@ -426,3 +426,62 @@ impl Drop for Guard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::bytefrog::{AgentMessage, Configuration};
+
+    /// A data break when `next` is the next sequence id: what was announced, and how long it took.
+    fn broken_at(next: u32) -> (u32, Vec<AgentMessage<'static>>, Duration) {
+        let shared = Arc::new(Shared::new(1 << 20));
+        shared.configure(&Configuration::default());
+        let mut feed = Feed::new(Arc::clone(&shared), NameStyle::Readable, false);
+        feed.begin(Timestamp(0));
+        feed.translator.as_mut().unwrap().skip_to(next);
+        let began = Instant::now();
+        let sending = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let mut sent = Vec::new();
+                let runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = { runtime }.enable_all().build().unwrap();
+                runtime.block_on(async {
+                    while let Some(buffer) = shared.pool.next().await {
+                        sent.extend_from_slice(&buffer);
+                        shared.pool.give_back(buffer);
+                    }
+                });
+                sent
+            }
+        });
+        assert!(feed.break_data().is_ok());
+        let took = began.elapsed();
+        let announced = feed.translator.as_ref().unwrap().next_sequence() + 1;
+        shared.pool.end();
+        let bytes = sending.join().unwrap();
+        let (mut messages, mut at) = (Vec::new(), 0);
+        while let Some((message, len)) = AgentMessage::decode(&bytes[at..]).unwrap() {
+            messages.push(message.into_owned());
+            at += len;
+        }
+        (announced, messages, took)
+    }
+
+    #[test]
+    fn breaks_do_not_cross_the_number_where_ids_turn_negative() {
+        for next in [0, 1 << 20, SIGN - 2, SIGN + UNDERWAY, u32::MAX - 1] {
+            let (announced, sent, took) = broken_at(next);
+            assert_eq!(announced, next + 1);
+            assert!(sent.is_empty() && took < ORDERING_TIME, "{next}");
+        }
+        for (next, fill) in [(SIGN - 1, 2), (SIGN, 1), (SIGN + 1, 0), (SIGN + 100, 0)] {
+            let (announced, sent, took) = broken_at(next);
+            assert_eq!(announced, next + fill + 1);
+            // What was sent is behind the wrap before the break is told.
+            let sequences: Vec<_> = sent.iter().filter_map(AgentMessage::sequence).collect();
+            assert_eq!(sequences, (next..next + fill).collect::<Vec<_>>());
+            assert!(announced > SIGN + 1 && took >= ORDERING_TIME, "{next}");
+        }
+    }
+}

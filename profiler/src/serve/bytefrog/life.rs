@@ -77,7 +77,10 @@ impl Life {
     fn configured(&mut self) -> Orders {
         self.phase = Phase::Waiting { suspended: false };
         let early = std::mem::take(&mut self.early);
-        early.into_iter().flat_map(|early| self.take(early)).collect()
+        early
+            .into_iter()
+            .flat_map(|early| self.take(early))
+            .collect()
     }
 
     /// Where it is.

@@ -186,7 +186,9 @@ async fn open(shared: Arc<Shared>, hq: SocketAddr) -> Vec<JoinHandle<()>> {
         }
     }
     // One that can't be looked at is not waited for.
-    let seen = streams.iter().filter_map(|stream| stream.as_fd().try_clone_to_owned().ok());
+    let seen = streams
+        .iter()
+        .filter_map(|stream| stream.as_fd().try_clone_to_owned().ok());
     shared.watch_data(seen.collect());
     let numbered = streams.into_iter().zip(1..);
     let sending = numbered.map(|(stream, number)| {
