@@ -85,9 +85,12 @@ impl Shared {
         self.error.send_if_modified(|known| {
             let is_first = known.is_none();
             known.get_or_insert(error);
+            if is_first {
+                // Before anybody learns of it: what is sent from then on is dropped, and counted.
+                self.close();
+            }
             is_first
         });
-        self.close();
     }
 
     /// Ends all waiting.
