@@ -8,7 +8,7 @@ mod bytefrog_agent_shared;
 use std::time::{Duration, Instant};
 
 use bytefrog_agent_shared::*;
-use profiler::model::Timestamp;
+use profiler::model::{Call, CallEdge, Event, ExitKind, Timestamp};
 use profiler::serve::bytefrog::{ClassNote, Order};
 use profiler::wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
 
@@ -85,6 +85,82 @@ fn the_least_and_the_largest_budget_will_do() {
 }
 
 #[test]
+fn what_hq_says_at_the_end_does_not_reset_data() {
+    let mut script = script(3);
+    script.chatters = true;
+    let hq = Hq::start(script);
+    run(async {
+        let agent = started(&hq, QUEUE).await;
+        let mut calls = Calls::default();
+        assert_eq!(agent.send(calls.batch(1000)), 0);
+        agent.finish(Timestamp(calls.at), PATIENCE).await.unwrap();
+    });
+    hq.wait("end", Heard::is_over);
+    assert_eq!(hq.check().entries, 1000);
+    assert_eq!(hq.heard().resets, 0);
+}
+
+#[test]
+fn a_start_that_overtakes_the_configuration() {
+    for late in [true, false] {
+        let mut script = script(if late { 2 } else { 1 });
+        script.configures = false;
+        let wanted = match late {
+            true => script.configuration.clone(),
+            // It never comes.
+            false => Configuration::default(),
+        };
+        script.configuration = wanted.clone();
+        let hq = Hq::start(script);
+        run(async {
+            let mut agent = agent(hq.address, QUEUE);
+            eventually("hello", || hq.is_greeted());
+            let began = Instant::now();
+            hq.order(&HqMessage::Suspend);
+            hq.order(&HqMessage::Start);
+            if late {
+                hq.order(&HqMessage::Configuration(wanted.encode()));
+            }
+            assert_eq!(order(&mut agent).await, Order::Configure(wanted));
+            assert!(late || began.elapsed() >= Duration::from_millis(900));
+            assert_eq!(order(&mut agent).await, Order::Suspend);
+            assert_eq!(order(&mut agent).await, Order::Start);
+            agent.finish(Timestamp(0), PATIENCE).await.unwrap();
+        });
+        hq.wait("end", Heard::is_over);
+        hq.check();
+        assert_eq!(hq.heard().modes(), "IX");
+    }
+}
+
+#[test]
+fn methods_that_exceptions_left_are_counted_as_left() {
+    let hq = Hq::start(script(1));
+    let summary = run(async {
+        let agent = started(&hq, QUEUE).await;
+        let mut calls = Calls::default();
+        let mut batch = calls.batch(10);
+        for event in &mut batch.events {
+            if let Event::Call(Call {
+                edge: CallEdge::Exit(exit),
+                ..
+            }) = event
+            {
+                exit.how = ExitKind::Exception(None);
+            }
+        }
+        agent.send(batch);
+        agent.finish(Timestamp(calls.at), PATIENCE).await.unwrap()
+    });
+    assert_eq!((summary.entries, summary.exits), (10, 10));
+    hq.wait("end", Heard::is_over);
+    let heard = hq.heard();
+    let bubble =
+        |message: &&AgentMessage<'_>| matches!(message, AgentMessage::ExceptionBubble { .. });
+    assert_eq!(heard.data.iter().flatten().filter(bubble).count(), 10);
+}
+
+#[test]
 fn an_hq_that_reads_and_writes_a_byte_at_a_time() {
     let mut script = script(2);
     script.trickles = true;
@@ -115,7 +191,9 @@ fn heartbeats_come_at_once_and_each_interval() {
         hq.wait_mode('P');
         agent.finish(Timestamp(0), PATIENCE).await.unwrap();
     });
-    hq.wait_mode('X');
+    hq.wait("end", Heard::is_over);
+    // It was not started.
+    assert_eq!(hq.heard().modes(), "IP");
 }
 
 #[test]
@@ -284,7 +362,8 @@ fn stopped_before_the_start() {
         hq.check();
         // HQ waits for data connections once it has started a run.
         assert_eq!(hq.heard().data.len(), if starts { 3 } else { 0 });
-        assert_eq!(hq.heard().modes(), "IX");
+        // Nor does it ever end one that it has not started and that says it ends.
+        assert_eq!(hq.heard().modes(), if starts { "IX" } else { "I" });
     }
 }
 

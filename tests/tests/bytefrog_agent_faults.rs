@@ -384,6 +384,29 @@ fn ended_while_hq_says_nothing() {
     });
 }
 
+/// An HQ waits for ever for the data of a run that ends before it was started.
+#[test]
+fn a_run_that_was_not_started_is_only_closed() {
+    for dropped in [true, false] {
+        let hq = Hq::start(slow(2));
+        run(async {
+            let mut agent = agent(hq.address, QUEUE);
+            assert!(matches!(order(&mut agent).await, Order::Configure(_)));
+            if dropped {
+                drop(agent);
+            } else {
+                let summary = agent.finish(Timestamp(0), PATIENCE).await.unwrap();
+                assert_eq!(summary.messages, 0);
+            }
+            eventually("end", || hq.heard().is_over());
+        });
+        let heard = hq.heard();
+        assert_eq!(heard.modes(), "I");
+        assert_eq!(heard.error(), None);
+        assert_eq!((heard.data.len(), heard.resets), (0, 0));
+    }
+}
+
 #[test]
 fn a_run_that_is_given_up() {
     for dropped in [true, false] {

@@ -4,12 +4,15 @@
 
 mod hq_shared;
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use hq_shared::*;
 use profiler::serve::admission::Admission;
 use profiler::serve::hq::{Fault, Hq, HqOptions, MergeLimits, Order, OrderError};
-use profiler::wire::bytefrog::{AgentMessage, HqMessage, Mode};
+use profiler::wire::bytefrog::{
+    AgentMessage, BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, HqMessage, Mode,
+};
 
 fn all_take(hq: &Hq, order: Order) {
     for (run, outcome) in hq.order(None, order) {
@@ -45,6 +48,35 @@ fn a_run_from_hello_to_its_normal_end() {
     drop(control);
     let failure = ended(&hq).failure.unwrap();
     assert_eq!(failure, "the agent went away without ending the run");
+}
+
+/// The original agent takes what its first read brings for the whole configuration, and knows it by
+/// one name only.
+#[test]
+fn the_configuration_comes_whole_and_by_the_name_that_is_wanted() {
+    for configuration_class in [BYTEFROG_CLASS, CODE_PULSE_CLASS] {
+        let options = HqOptions {
+            start: false,
+            configuration_class,
+            ..HqOptions::default()
+        };
+        let exclusions = (0..100).map(|n| format!("package{n}/.*"));
+        let configuration = Configuration {
+            exclusions: exclusions.collect(),
+            ..options.configuration.clone()
+        };
+        let (hq, _) = hq(HqOptions {
+            configuration: configuration.clone(),
+            ..options
+        });
+        let mut control = Connection::open(hq.address());
+        control.send(&[AgentMessage::Hello { version: 1 }]);
+        let mut bytes = [0; 1 << 16];
+        let read = control.stream.read(&mut bytes).unwrap();
+        let expected = configuration.encode_as(configuration_class);
+        assert_eq!(read, 5 + expected.len());
+        assert_eq!(bytes[5..read], expected);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::pipeline::hq::{HqRequest, run};
 use crate::serve::admission::Admission;
 use crate::serve::hq::HqOptions;
 use crate::target::user::User;
-use crate::wire::bytefrog::{Configuration, DEFAULT_PORT};
+use crate::wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, DEFAULT_PORT};
 
 use super::{Common, values};
 
@@ -27,8 +27,8 @@ Examples:
 Orders, one a line: start, stop, pause, unpause, suspend, unsuspend (of all runs, or of one:
 stop 2), status, quit, help. Ctrl-C stops all runs and ends when they have ended.
 
-Agents: profiler stream bytefrog 127.0.0.1, or the Java agent of Bytefrog and Code Pulse 1. Only
-processes of root and of you are admitted, unless you admit others.")]
+Agents: profiler stream bytefrog 127.0.0.1, or the Java agent of Bytefrog, or with --code-pulse that
+of Code Pulse 1. Only processes of root and of you are admitted, unless you admit others.")]
 pub(super) struct HqArgs {
     /// Where to listen: ADDRESS, ADDRESS:PORT or :PORT
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8765")]
@@ -63,6 +63,9 @@ pub(super) struct HqArgs {
     /// Do not trace these classes
     #[arg(long, value_name = "REGEX")]
     exclude: Vec<String>,
+    /// Receive from agents of Code Pulse, which know the configuration by another name
+    #[arg(long)]
+    code_pulse: bool,
     /// End a run with its first fault, as the original collector does
     #[arg(long)]
     strict: bool,
@@ -107,6 +110,10 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
                 inclusions: args.include,
                 exclusions: args.exclude,
                 ..Configuration::default()
+            },
+            configuration_class: match args.code_pulse {
+                true => CODE_PULSE_CLASS,
+                false => BYTEFROG_CLASS,
             },
             admission,
             suspended: args.suspend,

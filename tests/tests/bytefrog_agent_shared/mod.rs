@@ -26,6 +26,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) configuration: Configuration,
+    /// Sends the configuration when it is greeted.
+    pub(crate) configures: bool,
+    /// Says on data connections, when it was told that all was sent, what nobody asked for.
+    pub(crate) chatters: bool,
     /// Answers the heartbeat X by a stop.
     pub(crate) answers: bool,
     /// Reads a byte at a time.
@@ -40,6 +44,8 @@ impl Default for Script {
     fn default() -> Script {
         Script {
             configuration: Configuration::default(),
+            configures: true,
+            chatters: false,
             answers: true,
             trickles: false,
             refuses: false,
@@ -56,6 +62,8 @@ pub(crate) struct Heard {
     pub(crate) data: Vec<Vec<AgentMessage<'static>>>,
     /// Connections in the order in which they ended: 0 is control, data from 1.
     pub(crate) ended: Vec<usize>,
+    /// Connections that were reset.
+    pub(crate) resets: usize,
     /// The highest sequence id so far.
     highest: Option<u32>,
     pub(crate) wrong: Vec<String>,
@@ -111,6 +119,11 @@ impl Hq {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.raw(&bytes);
+    }
+
+    /// Whether an agent has said that it is there.
+    pub(crate) fn is_greeted(&self) -> bool {
+        !self.state.streams.lock().unwrap().is_empty()
     }
 
     pub(crate) fn raw(&self, bytes: &[u8]) {
@@ -230,8 +243,10 @@ impl State {
             while self.stalled.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            let len = (&stream).read(&mut chunk).unwrap_or(0);
+            let read = (&stream).read(&mut chunk);
             let mut heard = self.heard.lock().unwrap();
+            heard.resets += usize::from(read.is_err());
+            let len = read.unwrap_or(0);
             if len == 0 {
                 heard.ended.extend(number);
                 if !bytes.is_empty() {
@@ -261,7 +276,9 @@ impl State {
                         let mut bytes = Vec::new();
                         let configuration = self.script.configuration.encode();
                         HqMessage::Configuration(configuration).encode(&mut bytes);
-                        write(&stream, &bytes);
+                        if self.script.configures {
+                            write(&stream, &bytes);
+                        }
                     }
                     (AgentMessage::DataHello { run: asked }, None) => {
                         run = Some(*asked);
@@ -285,10 +302,21 @@ impl State {
                             let text = format!("break {sequence} comes after {highest:?}");
                             heard.wrong.push(text);
                         }
-                        if let AgentMessage::Heartbeat { mode, .. } = message
-                            && mode as u8 == b'X'
-                            && self.script.answers
-                        {
+                        let is_last = matches!(
+                            message,
+                            AgentMessage::Heartbeat { mode, .. } if mode as u8 == b'X'
+                        );
+                        if is_last && self.script.chatters {
+                            let streams = self.streams.lock().unwrap();
+                            for (_, mut data) in streams
+                                .iter()
+                                .map(|(kind, data)| (*kind, data))
+                                .filter(|(kind, _)| !kind)
+                            {
+                                data.write_all(&[31; 4000]).unwrap();
+                            }
+                        }
+                        if is_last && self.script.answers {
                             // It may have gone already if it was stopped before.
                             let _ = (&stream).write_all(&[3]);
                         }

@@ -146,6 +146,12 @@ impl Pool {
         }
     }
 
+    /// Whether all that were filled have been handed to the kernel; nothing when it is over.
+    pub(super) fn is_drained(&self) -> Option<bool> {
+        let state = self.state();
+        (!state.closed).then(|| state.is_drained())
+    }
+
     /// No more will be filled: connections end when all has been sent.
     pub(super) fn end(&self) {
         self.state().ended = true;

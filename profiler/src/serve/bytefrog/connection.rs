@@ -62,9 +62,10 @@ pub(super) async fn connect(
     patience: Option<Duration>,
 ) -> Result<TcpStream, AgentError> {
     let began = Instant::now();
+    let end = patience.and_then(|patience| began.checked_add(patience));
     let mut said = String::new();
     loop {
-        let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let patience_now = left.map_or(TRY, |left| left.clamp(RETRY, TRY));
         let tried = Instant::now();
         let error = match timeout(patience_now, TcpStream::connect((host.as_str(), *port))).await {
@@ -74,7 +75,7 @@ pub(super) async fn connect(
             Err(_) => io::Error::from(io::ErrorKind::TimedOut),
         };
         let reason = error.to_string();
-        if patience.is_some_and(|patience| began.elapsed() + RETRY > patience) {
+        if end.is_some_and(|end| Instant::now() >= end) {
             return Err(AgentError::Unreachable {
                 address: format!("{host}:{port}"),
                 seconds: began.elapsed().as_secs(),
@@ -85,7 +86,9 @@ pub(super) async fn connect(
             log::warn!("no HQ at {host}:{port} yet ({reason}); trying again each second");
             said = reason;
         }
-        tokio::time::sleep_until(tried + RETRY).await;
+        // The last try is at the very end: who waits for so long is told of no less.
+        let next = tried + RETRY;
+        tokio::time::sleep_until(end.map_or(next, |end| next.min(end))).await;
     }
 }
 
@@ -210,5 +213,21 @@ mod tests {
             panic!("{error:?}");
         };
         assert!(reason.contains("refused"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn connecting_is_tried_for_as_long_as_told() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let address = ("127.0.0.1".to_owned(), port);
+        let patience = Duration::from_millis(1200);
+        let began = Instant::now();
+        let error = connect(&address, Some(patience)).await;
+        assert!(began.elapsed() >= patience);
+        assert!(matches!(
+            error,
+            Err(AgentError::Unreachable { seconds: 1, .. })
+        ));
     }
 }

@@ -4,17 +4,20 @@
 //! belong here: what makes sense when (`life`), writing (`outbox`).
 
 use std::io;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::Order;
 use super::error::AgentError;
-use super::life::{Life, Phase};
+use super::life::{Life, Orders, Phase};
 use super::shared::{Progress, Shared};
 use crate::wire::bytefrog::HqMessage;
 
 const NAME: &str = "the control connection";
+/// What a configuration may come after the start of the run.
+const CONFIGURATION: Duration = Duration::from_secs(1);
 
 /// Reads orders until HQ closes the connection, which is an error before the run has ended.
 pub(super) async fn read(
@@ -26,10 +29,20 @@ pub(super) async fn read(
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
-        socket
-            .readable()
-            .await
-            .map_err(|error| AgentError::broken(NAME, &error))?;
+        let readable = socket.readable();
+        let readable = if life.lacks_configuration() {
+            match tokio::time::timeout(CONFIGURATION, readable).await {
+                Ok(readable) => readable,
+                Err(_) => {
+                    let found = life.take_defaults();
+                    pass_on(found, &life, shared, orders).await?;
+                    continue;
+                }
+            }
+        } else {
+            readable.await
+        };
+        readable.map_err(|error| AgentError::broken(NAME, &error))?;
         match socket.try_read(&mut chunk) {
             Ok(0) if may_close(shared) => return Ok(()),
             Ok(0) => return Err(AgentError::closed(NAME)),
@@ -61,6 +74,16 @@ async fn take(
 ) -> Result<(), AgentError> {
     log::debug!("HQ: {}", kind(&message));
     let found = life.take(message);
+    pass_on(found, life, shared, orders).await
+}
+
+/// Lets everybody know what an order of HQ came to.
+async fn pass_on(
+    found: Orders,
+    life: &Life,
+    shared: &Shared,
+    orders: &mpsc::Sender<Order>,
+) -> Result<(), AgentError> {
     // Before anybody acts on it.
     for order in &found {
         if let Order::Configure(configuration) = order {

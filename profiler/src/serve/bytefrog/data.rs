@@ -35,7 +35,13 @@ pub(super) async fn send(
             .map_err(|error| AgentError::broken("the control connection", &error))?;
         let buffer = tokio::select! {
             biased;
-            error = listen(&mut read, &mut heard, number) => return excuse(error, shared),
+            error = listen(&mut read, &mut heard, number) => match error {
+                // All has been sent, so that it is of no use, and does no harm.
+                AgentError::Protocol { .. } if is_leaving(shared) => break,
+                // HQ may close a connection when it was told that all has been sent.
+                AgentError::Connection { .. } if is_leaving(shared) => return Ok(()),
+                error => return Err(error),
+            },
             buffer = shared.pool.next() => buffer,
         };
         let Some(buffer) = buffer else {
@@ -49,22 +55,20 @@ pub(super) async fn send(
         }
         shared.pool.give_back(buffer);
     }
-    if *shared.progress.borrow() < Progress::Leaving {
+    if !is_leaving(shared) {
         // Ended by an error elsewhere, which has been said.
         return Ok(());
     }
     write.shutdown().await.map_err(|error| broken(&error))?;
-    // A connection that is closed while something comes would be reset, and data with it.
-    let _ = tokio::time::timeout(LINGER, listen(&mut read, &mut heard, number)).await;
+    // A connection that is closed with something unread is reset, and data with it. What HQ still says
+    // changes nothing: it has been sent all.
+    let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut read, &mut tokio::io::sink())).await;
     Ok(())
 }
 
-/// HQ may close a connection when it was told that all has been sent.
-fn excuse(error: AgentError, shared: &Shared) -> Result<(), AgentError> {
-    match error {
-        AgentError::Connection { .. } if *shared.progress.borrow() >= Progress::Leaving => Ok(()),
-        error => Err(error),
-    }
+/// Whether HQ was told that all has been sent.
+fn is_leaving(shared: &Shared) -> bool {
+    *shared.progress.borrow() >= Progress::Leaving
 }
 
 /// What ends a connection from HQ's side. Cancel-safe.

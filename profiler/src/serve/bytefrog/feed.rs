@@ -3,7 +3,8 @@
 //! Definitions are folded as everywhere; events become messages by [`Translator`]. Where events are
 //! missing, because recording was off or the queue was full, the recipe of a data break is kept:
 //! with N the next sequence id, HQ is told on control that data breaks before N + 1; when it knows
-//! that, a marker with N says why; then events go on. Breaks that follow each other are one.
+//! that, a marker with N says why; then events go on. Breaks that follow each other are one. No break is
+//! announced across the number at which ids turn negative.
 //!
 //! Source: "Data break" in docs/formats/bytefrog.md. What does not belong here: sockets.
 
@@ -28,6 +29,15 @@ const MAX_TABLES: usize = 1_000_000;
 const MAX_HELD: usize = 1 << 16;
 /// What one event becomes mostly, at most.
 const EVENT_BYTES: usize = 64;
+
+/// Collectors compare sequence ids as signed numbers: from here on they are negative.
+const SIGN: u32 = 1 << 31;
+/// Messages that may be on their way to HQ's collector, with room: 64 MiB of buffers, and sockets.
+const UNDERWAY: u32 = 1 << 24;
+/// What a collector may need to put into order what its system has. Once in 2^32 messages.
+const ORDERING_TIME: Duration = Duration::from_secs(1);
+/// How often it is looked whether data has arrived.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The state of the thread.
 pub(super) struct Feed {
@@ -283,6 +293,9 @@ impl Feed {
 
     /// Tells HQ that something is missing from here on. Once, until it goes on.
     fn break_data(&mut self) -> Result<(), Over> {
+        if self.broken.is_none() {
+            self.pass_the_wrap()?;
+        }
         if self.broken.is_none()
             && let Some(translator) = &mut self.translator
         {
@@ -296,6 +309,30 @@ impl Feed {
             self.data_breaks += 1;
             self.hand_over()?;
         }
+        Ok(())
+    }
+
+    /// A data break that is announced as a negative number while the collector is at a positive one is
+    /// too late for it, which ends the run: such a break is moved behind the wrap, and waits until the
+    /// collector is there too.
+    fn pass_the_wrap(&mut self) -> Result<(), Over> {
+        let Some(translator) = &mut self.translator else {
+            return Ok(());
+        };
+        if !(SIGN - 1..SIGN + UNDERWAY).contains(&translator.next_sequence()) {
+            return Ok(());
+        }
+        let at = self.last.map_or(Timestamp(0), |(at, _)| at);
+        while translator.next_sequence() <= SIGN {
+            take(&self.shared, &mut self.buffer)?;
+            let text = "sequence ids are negative from here on";
+            translator.marker(at, "sequence", text, &mut self.buffer);
+        }
+        self.hand_over()?;
+        while !self.shared.has_arrived().ok_or(Over)? {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        std::thread::sleep(ORDERING_TIME);
         Ok(())
     }
 
@@ -344,7 +381,7 @@ impl Feed {
         *summary = StreamSummary {
             messages: counts.messages,
             entries: counts.entries,
-            exits: counts.exits,
+            exits: counts.exits + counts.bubbles,
             bytes: self.bytes,
             data_breaks: self.data_breaks,
             dropped_events: self.undefined,
@@ -386,6 +423,65 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.shared.fail(AgentError::Panicked(self.thread));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::bytefrog::{AgentMessage, Configuration};
+
+    /// A data break when `next` is the next sequence id: what was announced, and how long it took.
+    fn broken_at(next: u32) -> (u32, Vec<AgentMessage<'static>>, Duration) {
+        let shared = Arc::new(Shared::new(1 << 20));
+        shared.configure(&Configuration::default());
+        let mut feed = Feed::new(Arc::clone(&shared), NameStyle::Readable, false);
+        feed.begin(Timestamp(0));
+        feed.translator.as_mut().unwrap().skip_to(next);
+        let began = Instant::now();
+        let sending = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let mut sent = Vec::new();
+                let runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = { runtime }.enable_all().build().unwrap();
+                runtime.block_on(async {
+                    while let Some(buffer) = shared.pool.next().await {
+                        sent.extend_from_slice(&buffer);
+                        shared.pool.give_back(buffer);
+                    }
+                });
+                sent
+            }
+        });
+        assert!(feed.break_data().is_ok());
+        let took = began.elapsed();
+        let announced = feed.translator.as_ref().unwrap().next_sequence() + 1;
+        shared.pool.end();
+        let bytes = sending.join().unwrap();
+        let (mut messages, mut at) = (Vec::new(), 0);
+        while let Some((message, len)) = AgentMessage::decode(&bytes[at..]).unwrap() {
+            messages.push(message.into_owned());
+            at += len;
+        }
+        (announced, messages, took)
+    }
+
+    #[test]
+    fn breaks_do_not_cross_the_number_where_ids_turn_negative() {
+        for next in [0, 1 << 20, SIGN - 2, SIGN + UNDERWAY, u32::MAX - 1] {
+            let (announced, sent, took) = broken_at(next);
+            assert_eq!(announced, next + 1);
+            assert!(sent.is_empty() && took < ORDERING_TIME, "{next}");
+        }
+        for (next, fill) in [(SIGN - 1, 2), (SIGN, 1), (SIGN + 1, 0), (SIGN + 100, 0)] {
+            let (announced, sent, took) = broken_at(next);
+            assert_eq!(announced, next + fill + 1);
+            // What was sent is behind the wrap before the break is told.
+            let sequences: Vec<_> = sent.iter().filter_map(AgentMessage::sequence).collect();
+            assert_eq!(sequences, (next..next + fill).collect::<Vec<_>>());
+            assert!(announced > SIGN + 1 && took >= ORDERING_TIME, "{next}");
         }
     }
 }

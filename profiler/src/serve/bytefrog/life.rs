@@ -2,8 +2,9 @@
 //!
 //! What comes out is always a sensible sequence: `Configure`s, perhaps `Suspend`s and `Unsuspend`s,
 //! `Start`, pairs of `Pause` and `Unpause` and of `Suspend` and `Unsuspend` that do not overlap,
-//! `Stop`. A suspension that began before the start is passed on before it. What makes no sense is
-//! said and dropped.
+//! `Stop`. A suspension that began before the start is passed on before it. Orders that overtook the
+//! configuration (HQs have one thread that sends it and others that order) are kept for it. What
+//! makes no sense is said and dropped.
 //!
 //! Source: "Life cycle" in docs/formats/bytefrog.md. What does not belong here: sockets, carrying
 //! orders out.
@@ -34,11 +35,16 @@ pub(super) enum Phase {
     Dead,
 }
 
+/// Orders that are kept for a configuration.
+const MAX_EARLY: usize = 16;
+
 /// The state of a run.
 #[derive(Debug)]
 pub(super) struct Life {
     phase: Phase,
     started: bool,
+    /// What came before the configuration.
+    early: Vec<HqMessage>,
 }
 
 /// What an order of HQ comes to.
@@ -50,7 +56,31 @@ impl Life {
         Life {
             phase: Phase::Greeting,
             started: false,
+            early: Vec::new(),
         }
+    }
+
+    /// Whether HQ has started a run that it has not configured.
+    pub(super) fn lacks_configuration(&self) -> bool {
+        self.phase == Phase::Greeting && self.early.contains(&HqMessage::Start)
+    }
+
+    /// Takes defaults for the configuration that does not come.
+    pub(super) fn take_defaults(&mut self) -> Orders {
+        log::warn!("HQ started the run and sent no configuration; defaults are used");
+        let mut orders = vec![Order::Configure(Configuration::default())];
+        orders.extend(self.configured());
+        orders
+    }
+
+    /// A configuration is there: what came before it counts now.
+    fn configured(&mut self) -> Orders {
+        self.phase = Phase::Waiting { suspended: false };
+        let early = std::mem::take(&mut self.early);
+        early
+            .into_iter()
+            .flat_map(|early| self.take(early))
+            .collect()
     }
 
     /// Where it is.
@@ -72,8 +102,22 @@ impl Life {
                 (Dead, vec![Order::Lost(error)])
             }
             (Greeting, HqMessage::Configuration(bytes)) => {
-                let suspended = false;
-                (Waiting { suspended }, vec![configure(&bytes)])
+                let mut orders = vec![configure(&bytes)];
+                orders.extend(self.configured());
+                (self.phase, orders)
+            }
+            (
+                Greeting,
+                message @ (HqMessage::Start
+                | HqMessage::Pause
+                | HqMessage::Unpause
+                | HqMessage::Suspend
+                | HqMessage::Unsuspend),
+            ) => {
+                if self.early.len() < MAX_EARLY {
+                    self.early.push(message);
+                }
+                (Greeting, vec![])
             }
             (phase @ Waiting { .. }, HqMessage::Configuration(bytes)) => {
                 (phase, vec![configure(&bytes)])
@@ -207,16 +251,56 @@ mod tests {
         }
     }
 
-    #[test]
-    fn nothing_but_a_stop_precedes_the_configuration() {
-        for message in [Start, Pause, Unpause, Suspend, Unsuspend] {
-            let mut life = Life::new();
-            assert!(life.take(message).is_empty());
+    /// What `messages` before a configuration come to: nothing until `take` is called.
+    #[track_caller]
+    fn check_early(
+        messages: &[HqMessage],
+        take: impl Fn(&mut Life) -> Orders,
+        expected: &str,
+        phase: Phase,
+    ) {
+        let mut life = Life::new();
+        for message in messages {
+            assert!(life.take(message.clone()).is_empty());
             assert_eq!(life.phase(), Phase::Greeting);
             assert!(!life.started());
         }
+        assert_eq!(life.lacks_configuration(), messages.contains(&Start));
+        let orders: Vec<String> = take(&mut life).iter().map(text).collect();
+        assert_eq!(orders.join(" "), expected);
+        assert_eq!(life.phase(), phase);
+        assert_eq!(life.started(), messages.contains(&Start));
+        assert!(!life.lacks_configuration());
+    }
+
+    #[test]
+    fn orders_that_overtake_the_configuration_are_kept_for_it() {
+        let configured = |life: &mut Life| life.take(configuration());
+        check_early(&[Start], configured, "Configure Start", Phase::Tracing);
+        let orders = "Configure Suspend Start";
+        check_early(&[Suspend, Start], configured, orders, Phase::Suspended);
+        let orders = "Configure Suspend";
+        check_early(&[Suspend], configured, orders, WAITING_SUSPENDED);
+        check_early(&[Pause, Unpause], configured, "Configure", WAITING);
         let mut life = Life::new();
         assert!(matches!(&life.take(Stop)[..], [Order::Stop]));
+    }
+
+    #[test]
+    fn a_configuration_that_does_not_come_is_done_without() {
+        let defaults = Life::take_defaults;
+        check_early(&[Start], defaults, "Configure Start", Phase::Tracing);
+        let orders = "Configure Suspend Start";
+        check_early(&[Suspend, Start], defaults, orders, Phase::Suspended);
+    }
+
+    #[test]
+    fn what_overtakes_a_configuration_is_bounded() {
+        let mut life = Life::new();
+        for _ in 0..1000 {
+            life.take(Suspend);
+        }
+        assert_eq!(life.early.len(), MAX_EARLY);
     }
 
     #[test]

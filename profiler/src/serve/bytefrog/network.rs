@@ -9,6 +9,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,6 +121,8 @@ async fn live(
             Some(Command::Finish(deadline)) => {
                 return finish(shared, &socket, data, reading, deadline).await;
             }
+            // HQ has no run yet that could have gone wrong.
+            None if !shared.said.borrow().started => return Ok(()),
             None => {
                 let text = "the recording ended without an end of the run".to_owned();
                 return Err(AgentError::GivenUp(text));
@@ -182,6 +185,11 @@ async fn open(shared: Arc<Shared>, hq: SocketAddr) -> Vec<JoinHandle<()>> {
             }
         }
     }
+    // One that can't be looked at is not waited for.
+    let seen = streams
+        .iter()
+        .filter_map(|stream| stream.as_fd().try_clone_to_owned().ok());
+    shared.watch_data(seen.collect());
     let numbered = streams.into_iter().zip(1..);
     let sending = numbered.map(|(stream, number)| {
         let ours = Arc::clone(&shared);
@@ -201,6 +209,10 @@ async fn finish(
     reading: JoinHandle<()>,
     deadline: Instant,
 ) -> Result<(), AgentError> {
+    if !shared.said.borrow().started {
+        // A run that was not started can't be ended: the original would wait for its data for ever.
+        return Ok(());
+    }
     let began = Instant::now();
     let mut connections = Vec::new();
     if let Some(data) = data {
@@ -226,6 +238,7 @@ async fn finish(
         log::warn!("HQ did not answer that the run has ended; its connections are closed");
     }
     shared.pool.end();
+    shared.watch_data(Vec::new());
     for connection in connections {
         // What went wrong in it has been said by its task.
         let _ = connection.await;

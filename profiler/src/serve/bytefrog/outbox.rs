@@ -21,8 +21,9 @@ use crate::wire::bytefrog::AgentMessage;
 
 /// Most bytes that may wait. What only informs is left out when HQ does not read.
 const MAX_WAITING_BYTES: usize = 1 << 20;
-/// What a reader may need to read what its system has.
-const READING_TIME: Duration = Duration::from_millis(50);
+/// What a reader may need to read what its system has. Control and data are read by threads of their
+/// own there, and the run is over for a collector whose data is ahead.
+const READING_TIME: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What waits to be written to the control connection.

@@ -2,8 +2,9 @@
 //!
 //! What does not belong here: what each thread does.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
@@ -12,6 +13,7 @@ use super::buffers::Pool;
 use super::error::AgentError;
 use super::outbox::Outbox;
 use super::queue::Queue;
+use super::sent::unacknowledged_bytes;
 use super::settings::Settings;
 use crate::wire::bytefrog::{AgentMessage, Configuration, Mode};
 
@@ -31,6 +33,8 @@ pub(super) struct Shared {
     pub(super) tables_full: AtomicBool,
     /// What has been translated.
     pub(super) translated: Mutex<StreamSummary>,
+    /// The data connections, to look at.
+    data: Mutex<Vec<OwnedFd>>,
     error: watch::Sender<Option<AgentError>>,
     mode: Mutex<Mode>,
 }
@@ -70,6 +74,7 @@ impl Shared {
             progress: watch::Sender::default(),
             tables_full: AtomicBool::default(),
             translated: Mutex::default(),
+            data: Mutex::default(),
             error: watch::Sender::default(),
             mode: Mutex::new(Mode::Initializing),
         }
@@ -80,9 +85,12 @@ impl Shared {
         self.error.send_if_modified(|known| {
             let is_first = known.is_none();
             known.get_or_insert(error);
+            if is_first {
+                // Before anybody learns of it: what is sent from then on is dropped, and counted.
+                self.close();
+            }
             is_first
         });
-        self.close();
     }
 
     /// Ends all waiting.
@@ -90,6 +98,25 @@ impl Shared {
         self.queue.close();
         self.pool.close();
         self.outbox.close();
+        self.watch_data(Vec::new());
+    }
+
+    /// Sets the data connections whose way to HQ can be asked for. They are not closed before they
+    /// are forgotten.
+    pub(super) fn watch_data(&self, connections: Vec<OwnedFd>) {
+        *self.data() = connections;
+    }
+
+    fn data(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether HQ's system has all data that was handed over; nothing when it is over.
+    pub(super) fn has_arrived(&self) -> Option<bool> {
+        let drained = self.pool.is_drained()?;
+        // What can't be asked is broken, which its task says.
+        let arrived = |fd: &OwnedFd| !matches!(unacknowledged_bytes(fd), Ok(1..));
+        Some(drained && self.data().iter().all(arrived))
     }
 
     /// What went wrong, when it does. Cancel-safe.

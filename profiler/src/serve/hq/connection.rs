@@ -180,7 +180,9 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
     let run = shared.begin(peer, writer)?;
     let mut configuration = shared.options.configuration.clone();
     configuration.run = run.id;
-    run.send(&[HqMessage::Configuration(configuration.encode())]);
+    // In one piece: the original agent takes what its first read brings for all of it.
+    let configuration = configuration.encode_as(shared.options.configuration_class);
+    run.send(&[HqMessage::Configuration(configuration)]);
     let accepted = Instant::now();
     let mut inbox = Inbox::new(READ_BYTES);
     let mut open = true;

@@ -105,6 +105,10 @@ impl Flow {
         let next = self.merger.next();
         if let Some(last) = self.last_break {
             if sequence == last {
+                if self.strict {
+                    // One that changes nothing; the original ends by it.
+                    self.fault(Fault::BackwardBreak { sequence, last });
+                }
                 return;
             }
             if is_before(sequence, last) {
@@ -346,7 +350,6 @@ mod tests {
         let (mut flow, told) = flow(true);
         flow.take(enter(0), 15);
         flow.data_break(2);
-        flow.data_break(2);
         flow.take(marker(1), 20);
         flow.take(enter(2), 15);
         assert_eq!(lines(&told), ["+0", "break", "mark 1", "+2"]);
@@ -358,6 +361,27 @@ mod tests {
             next: 3,
         };
         assert_eq!(flow.failed(), Some(&late));
+    }
+
+    #[test]
+    fn a_break_that_is_told_twice_is_one() {
+        for strict in [true, false] {
+            let (mut flow, told) = flow(strict);
+            flow.take(enter(0), 15);
+            flow.data_break(2);
+            flow.data_break(2);
+            flow.take(marker(1), 20);
+            flow.take(enter(2), 15);
+            if !strict {
+                assert_eq!(lines(&told), ["+0", "break", "mark 1", "+2"]);
+            }
+            // The original wants each behind the one before.
+            let again = Fault::BackwardBreak {
+                sequence: 2,
+                last: 2,
+            };
+            assert_eq!(flow.failed(), strict.then_some(&again));
+        }
     }
 
     #[test]

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use super::merge::MergeLimits;
 use crate::serve::admission::Admission;
-use crate::wire::bytefrog::Configuration;
+use crate::wire::bytefrog::{BYTEFROG_CLASS, Configuration};
 
 /// How an HQ receives.
 #[derive(Clone, Debug)]
 pub struct HqOptions {
     /// What agents are sent; the number of the run is filled in.
     pub configuration: Configuration,
+    /// The Java class by whose name agents know it: [`BYTEFROG_CLASS`] or that of Code Pulse.
+    pub configuration_class: &'static str,
     /// Who may connect.
     pub admission: Admission,
     /// Runs begin suspended.
@@ -35,6 +37,7 @@ impl Default for HqOptions {
     fn default() -> HqOptions {
         HqOptions {
             configuration: Configuration::default(),
+            configuration_class: BYTEFROG_CLASS,
             admission: Admission::new([]),
             suspended: false,
             start: true,

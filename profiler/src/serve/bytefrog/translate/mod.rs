@@ -225,6 +225,17 @@ impl Translator {
         self.stream.marker(at, key, value, out);
     }
 
+    /// The sequence id that the next message will have.
+    pub fn next_sequence(&self) -> u32 {
+        self.stream.next()
+    }
+
+    /// As if so much had been sent.
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, sequence: u32) {
+        self.stream.skip_to(sequence);
+    }
+
     /// Forgets all open calls, because events are missing from here on. Returns the sequence id to
     /// announce in a data break: one more than the next message's, which has to be a marker (made
     /// with [`Translator::marker`], or by itself before the next event). Again without a message in

@@ -50,6 +50,12 @@ impl Stream {
         self.next
     }
 
+    /// As if so much had been sent.
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, sequence: u32) {
+        self.next = sequence;
+    }
+
     #[inline]
     fn sequence(&mut self) -> u32 {
         self.messages += 1;
