@@ -337,8 +337,9 @@ fn connections_that_break() -> Outcome {
         let mut hq = Deaf::accept(&listener)?;
         counting.wait_for(20, &mut running)?;
         if pauses {
-            hq.order(HqMessage::Pause)?;
+            // A pause has a process of its own to end it.
             let command = child_of(running.pid())?;
+            hq.order(HqMessage::Pause)?;
             running.wait_until("a pause", LIMIT, |_| is_stopped(command))?;
             counting.stands_still();
         }
