@@ -270,7 +270,7 @@ fn hq_dies() {
 
 #[test]
 fn hq_closes_its_half_of_control() {
-    let closed = "lost the control connection: HQ closed it";
+    let closed = "lost the control connection to HQ: HQ closed it";
     in_each_mode(
         |hq| hq.each(true, |stream| stream.shutdown(Shutdown::Write).unwrap()),
         |error| error.to_string() == closed,

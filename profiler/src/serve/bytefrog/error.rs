@@ -54,7 +54,7 @@ pub enum AgentError {
         text: String,
     },
     /// A connection broke. What was on its way is lost, so that the run can't go on.
-    #[error("lost {connection}: {reason}")]
+    #[error("lost {connection} to HQ: {reason}")]
     Connection {
         /// Which one.
         connection: String,
