@@ -271,7 +271,7 @@ impl Feed {
             && let Some((at, when)) = self.last
         {
             // A replay has its own time.
-            let now = Timestamp(at.0 + when.elapsed().as_nanos() as u64);
+            let now = Timestamp(at.0.saturating_add(when.elapsed().as_nanos() as u64));
             take(&self.shared, &mut self.buffer)?;
             translator.poll(now, &self.tables, &mut self.buffer);
             if self.buffer.len() >= self.enough {
