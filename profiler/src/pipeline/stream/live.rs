@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use crate::derive::ClassPath;
 use crate::error::Failure;
 use crate::model::Timestamp;
+use crate::probe::features::check_privileges;
 use crate::probe::now;
 use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
 use crate::target::command::shell_status;
@@ -43,6 +44,7 @@ pub(super) async fn stream(
     quiet: bool,
     mut signals: Signals,
 ) -> Result<Streamed, Failure> {
+    check_privileges()?;
     let mut prepared = Prepared::new(source.watch)?;
     let pausable = pausable(&prepared, source.allow_control);
     let chosen = Instant::now();
