@@ -153,6 +153,8 @@ mod tests {
         let mut pace = Pace(now);
         let at_once = (0..1000).take_while(|_| pace.next(now) == now).count();
         assert_eq!(at_once as u128, BURST.as_millis() / PACE.as_millis());
+        // The first one that had to wait.
+        now += PACE;
         for _ in 0..10 {
             let next = pace.next(now);
             assert_eq!(next - now, PACE);
