@@ -308,9 +308,14 @@ fn a_capture() -> Outcome {
         hq.wait_for_mode(Mode::Initializing)?;
         hq.send(HqMessage::Start)?;
         let run = hq.end()?;
-        running.end(LIMIT)?.success()?;
+        let ended = running.end(LIMIT)?.success()?;
+        // Of a capture without what was asked for it is said.
+        let is_empty = arguments.contains(&"--from-samples");
+        let says = ended.stderr.contains("holds no samples");
+        assert_eq!(says, is_empty, "{}", ended.stderr);
         Ok(run)
     };
+    assert_eq!(hq_end(&["--from-samples"])?.breaks, 0);
     // The event queue is smaller than the capture: all of it gets through all the same.
     for arguments in [&["--buffer", "256K"][..], &["--speed", "2"]] {
         let run = hq_end(arguments)?;

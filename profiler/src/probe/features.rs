@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use super::{hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+use super::{ProbeError, hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
 
 /// Something that recording needs or can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +40,29 @@ const CAP_SYSLOG: u32 = 34;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// How to get the privileges that recording needs.
-pub(super) fn privilege_remedy() -> String {
-    let missing: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
+/// Privileges that recording needs and that are not there.
+fn missing_privileges() -> Vec<&'static str> {
+    [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
         .into_iter()
         .filter(|(capability, _)| !has(*capability))
         .map(|(_, name)| name)
-        .collect();
+        .collect()
+}
+
+/// Fails where privileges are missing, as attaching would: for those who attach much later.
+pub fn check_privileges() -> Result<(), ProbeError> {
+    match missing_privileges()[..] {
+        [] => Ok(()),
+        _ => Err(ProbeError::Permission {
+            action: "load the kernel-side programs".to_owned(),
+            remedy: privilege_remedy(),
+        }),
+    }
+}
+
+/// How to get the privileges that recording needs.
+pub(super) fn privilege_remedy() -> String {
+    let missing = missing_privileges();
     if missing.is_empty() {
         return "the privileges are there, so a container's seccomp profile, a security module or \
                 kernel lockdown forbids it; run outside of it"

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::derive::ClassPath;
 use crate::error::Failure;
 use crate::model::Timestamp;
+use crate::probe::features::check_privileges;
 use crate::probe::now;
 use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
 use crate::target::command::shell_status;
-use crate::target::pause::{Pause, PauseTargets};
+use crate::target::pause::{Pause, PauseError, PauseTargets};
 use crate::view::progress::{LiveLine, Progress};
 use crate::wire::bytefrog::{Filter, Mode};
 
@@ -43,6 +45,7 @@ pub(super) async fn stream(
     quiet: bool,
     mut signals: Signals,
 ) -> Result<Streamed, Failure> {
+    check_privileges()?;
     let mut prepared = Prepared::new(source.watch)?;
     let pausable = pausable(&prepared, source.allow_control);
     let chosen = Instant::now();
@@ -69,6 +72,7 @@ pub(super) async fn stream(
         agent,
         mode: Mode::Tracing,
         pause: None,
+        pausing: None,
         pausable,
         live: LiveLine::new(quiet),
         ends_at: duration.map(|duration| Instant::now() + duration),
@@ -130,11 +134,27 @@ enum End {
     Failed(Failure),
 }
 
+/// Stops targets, beside the walk.
+type Pausing = JoinHandle<Result<Pause, PauseError>>;
+
+/// Waits until targets that are being stopped stand still, or go on. Cancel-safe.
+async fn stopping(pausing: &mut Option<Pausing>) -> Result<Pause, String> {
+    match pausing {
+        Some(pausing) => match pausing.await {
+            Ok(paused) => paused.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        },
+        None => std::future::pending().await,
+    }
+}
+
 struct Live {
     agent: Agent,
     /// What HQ is told.
     mode: Mode,
     pause: Option<Pause>,
+    /// Targets are being stopped, which may take seconds: meanwhile the kernel's buffers are emptied.
+    pausing: Option<Pausing>,
     /// What may be paused, or why nothing may.
     pausable: Result<PauseTargets, &'static str>,
     live: LiveLine,
@@ -180,7 +200,9 @@ impl Live {
                         return Ok(end);
                     }
                 }
-                order = self.agent.order() => {
+                stopped = stopping(&mut self.pausing) => self.paused(stopped),
+                // Each when the one before is carried out.
+                order = self.agent.order(), if self.pausing.is_none() => {
                     if let Some(end) = self.obey(order) {
                         return Ok(end);
                     }
@@ -205,7 +227,10 @@ impl Live {
         match order {
             Order::Stop => return Some(End::Stopped),
             Order::Lost(error) => return Some(End::Lost(error)),
-            Order::Pause => self.pause(),
+            Order::Pause => {
+                self.pause();
+                return None;
+            }
             Order::Unpause => self.unpause(),
             Order::Suspend => self.suspend(),
             Order::Unsuspend => {
@@ -215,24 +240,37 @@ impl Live {
             }
             Order::Configure(_) | Order::Start => return None,
         }
-        // What was refused shows in the mode too.
         self.agent.report(self.mode);
         None
     }
 
     fn pause(&mut self) {
-        let refused = match &self.pausable {
-            Ok(targets) => match Pause::begin(targets.clone()) {
-                Ok(pause) => {
-                    self.pause = Some(pause);
-                    self.mode = Mode::Paused;
-                    return;
-                }
-                Err(error) => error.to_string(),
-            },
-            Err(why) => (*why).to_owned(),
-        };
-        log::warn!("HQ wants the target to pause, and it goes on: {refused}");
+        match &self.pausable {
+            Ok(targets) => {
+                let targets = targets.clone();
+                self.pausing = Some(spawn_blocking(|| Pause::begin(targets)));
+            }
+            Err(why) => {
+                let why = (*why).to_owned();
+                self.paused(Err(why));
+            }
+        }
+    }
+
+    /// The targets stand still, or go on for this reason.
+    fn paused(&mut self, stopped: Result<Pause, String>) {
+        self.pausing = None;
+        match stopped {
+            Ok(pause) => {
+                self.pause = Some(pause);
+                self.mode = Mode::Paused;
+            }
+            Err(why) => {
+                log::warn!("HQ wants the target to pause, and it goes on: {why}");
+            }
+        }
+        // What was refused shows in the mode too.
+        self.agent.report(self.mode);
     }
 
     fn unpause(&mut self) {
@@ -311,6 +349,11 @@ impl Live {
     async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Streamed, Failure> {
         let elapsed = self.session.elapsed();
         self.live.clear();
+        if self.pausing.is_some()
+            && let Ok(pause) = stopping(&mut self.pausing).await
+        {
+            self.pause = Some(pause);
+        }
         if self.pause.is_some() {
             self.unpause();
         }

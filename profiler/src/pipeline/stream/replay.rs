@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{Batches, Reader};
 use crate::error::Failure;
-use crate::model::{Tables, Timestamp};
+use crate::model::{Event, Tables, Timestamp};
 use crate::serve::bytefrog::{Agent, AgentOptions, Order};
 use crate::wire::bytefrog::Mode;
 
@@ -32,6 +32,7 @@ pub(super) async fn stream(
     let tables = reader.load_tables()?;
     let batches = Batches::new(reader, &tables)?;
     let from = begin_of(&tables, &batches);
+    let samples = agent.samples;
     let mut agent = start_agent(agent)?;
     let Some(start) = wait_for_start(&mut agent, &mut signals, || Ok(())).await? else {
         return Ok(Streamed::nothing());
@@ -42,6 +43,8 @@ pub(super) async fn stream(
         agent,
         batches,
         mode: Mode::Tracing,
+        samples,
+        found: false,
         at: from,
         seen: began,
         speed,
@@ -55,6 +58,9 @@ pub(super) async fn stream(
     for damage in replay.batches.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
+    if !replay.found && replay.batches.next_at().is_none() {
+        log::warn!("{} {}", capture.display(), nothing_in_it(samples));
+    }
     let elapsed = began.elapsed();
     let finishing = replay.agent.finish(replay.at, FINISH_DEADLINE);
     let sent = unless_interrupted(finishing, &mut signals).await??;
@@ -63,6 +69,16 @@ pub(super) async fn stream(
         elapsed,
         ..Streamed::nothing()
     })
+}
+
+/// Why a capture came to no calls.
+fn nothing_in_it(samples: bool) -> &'static str {
+    match samples {
+        true => "holds no samples that calls could be inferred from; leave --from-samples out",
+        false => {
+            "holds no traced calls; have them inferred by --from-samples, or record with --trace"
+        }
+    }
 }
 
 /// When a recording began: no event is older.
@@ -79,6 +95,10 @@ struct Replay<'t> {
     agent: Agent,
     batches: Batches<'t>,
     mode: Mode,
+    /// Calls are inferred from samples.
+    samples: bool,
+    /// There was something that calls come of.
+    found: bool,
     /// How far it has come, in the time of the recording.
     at: Timestamp,
     /// When that was, by our clock.
@@ -96,21 +116,21 @@ impl Replay<'_> {
             let due = self.due();
             let room = self.agent.has_room();
             tokio::select! {
-                // Orders go before events.
+                // Signals go before orders, and these before events.
                 biased;
+                _ = signals.interrupt.recv() => return Ok(()),
+                _ = signals.terminate.recv() => return Ok(()),
+                _ = hangup(&mut signals.hangup) => return Ok(()),
                 order = self.agent.order() => {
                     if self.obey(order)? {
                         return Ok(());
                     }
                 }
-                _ = signals.interrupt.recv() => return Ok(()),
-                _ = signals.terminate.recv() => return Ok(()),
-                _ = hangup(&mut signals.hangup) => return Ok(()),
                 () = room, if due.is_some() => self.send(due)?,
                 _ = tick.tick(), if due.is_none() => self.go_by(),
             }
             if self.mode == Mode::Suspended {
-                self.batches.skip(self.at)?;
+                self.found |= self.batches.skip(self.at)? > 0;
             }
             if self.ends_at.is_some_and(|at| at <= Instant::now()) {
                 return Ok(());
@@ -135,7 +155,7 @@ impl Replay<'_> {
             Order::Suspend => self.suspend(),
             Order::Unsuspend => {
                 self.go_by();
-                self.batches.skip(self.at)?;
+                self.found |= self.batches.skip(self.at)? > 0;
                 self.agent.resume(self.at);
                 self.mode = Mode::Tracing;
             }
@@ -189,6 +209,11 @@ impl Replay<'_> {
         if let Some(last) = batch.events.last() {
             self.at = self.at.max(last.at());
         }
+        self.found |= batch.events.iter().any(|event| match event {
+            Event::Sample(_) => self.samples,
+            Event::Call(_) => !self.samples,
+            _ => false,
+        });
         self.agent.send(batch);
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use super::Order;
 use super::error::AgentError;
@@ -16,8 +17,13 @@ use super::shared::{Progress, Shared};
 use crate::wire::bytefrog::HqMessage;
 
 const NAME: &str = "the control connection";
-/// What a configuration may come after the start of the run.
+/// How long after the start of the run a configuration may come.
 const CONFIGURATION: Duration = Duration::from_secs(1);
+/// Time of one message, in the long run. An order costs both sides much, and one without meaning a
+/// line of the log.
+const PACE: Duration = Duration::from_millis(100);
+/// How far messages may be ahead of their pace.
+const BURST: Duration = Duration::from_secs(2);
 
 /// Reads orders until HQ closes the connection, which is an error before the run has ended.
 pub(super) async fn read(
@@ -26,6 +32,7 @@ pub(super) async fn read(
     orders: &mpsc::Sender<Order>,
 ) -> Result<(), AgentError> {
     let mut life = Life::new();
+    let mut pace = Pace(Instant::now());
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
@@ -60,9 +67,22 @@ pub(super) async fn read(
             })?
         {
             at += len;
+            sleep_until(pace.next(Instant::now())).await;
             take(message, &mut life, shared, orders).await?;
         }
         bytes.drain(..at);
+    }
+}
+
+/// When so much will have been said as is by now: what is faster for long has to wait.
+struct Pace(Instant);
+
+impl Pace {
+    /// When the next message may be taken; most often at once.
+    fn next(&mut self, now: Instant) -> Instant {
+        self.0 = self.0.max(now) + PACE;
+        // Before the start of the clock nobody has to wait either.
+        self.0.checked_sub(BURST).map_or(now, |at| at.max(now))
     }
 }
 
@@ -142,5 +162,27 @@ pub(super) async fn heartbeats(shared: &Shared) {
         {
             shared.heartbeat();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_orders_too_much_for_long_waits() {
+        let mut now = Instant::now() + BURST;
+        let mut pace = Pace(now);
+        let at_once = (0..1000).take_while(|_| pace.next(now) == now).count();
+        assert_eq!(at_once as u128, BURST.as_millis() / PACE.as_millis());
+        // The first one that had to wait.
+        now += PACE;
+        for _ in 0..10 {
+            let next = pace.next(now);
+            assert_eq!(next - now, PACE);
+            now = next;
+        }
+        now += BURST;
+        assert!((0..10).all(|_| pace.next(now) == now));
     }
 }

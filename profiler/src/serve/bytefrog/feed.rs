@@ -189,19 +189,15 @@ impl Feed {
         if self.translator.is_some() {
             return;
         }
-        let configuration = self.shared.configured();
-        let mut wanted: Option<Wanted> = None;
-        if self.samples
-            && let Some((configuration, _)) = configuration
-        {
-            let (filter, warnings) = Filter::new(&configuration);
-            for warning in warnings {
-                log::warn!("configuration of HQ: {warning}");
-            }
-            if !filter.is_trivial() {
-                wanted = Some(Box::new(move |path| filter.admits(path)));
-            }
-        }
+        // Functions that are traced live were filtered before they were probed; what was recorded, or
+        // comes from samples, is filtered here.
+        let filter = self.shared.configured().map(|(configuration, _)| {
+            // Its warnings were said when it came.
+            let (filter, _) = Filter::new(&configuration);
+            filter
+        });
+        let filter = filter.filter(|filter| !filter.is_trivial());
+        let wanted = filter.map(|filter| Box::new(move |path: &str| filter.admits(path)) as Wanted);
         let options = TranslateOptions {
             names: self.names,
             samples: self.samples,
@@ -281,7 +277,7 @@ impl Feed {
             && let Some((at, when)) = self.last
         {
             // A replay has its own time.
-            let now = Timestamp(at.0 + when.elapsed().as_nanos() as u64);
+            let now = Timestamp(at.0.saturating_add(when.elapsed().as_nanos() as u64));
             take(&self.shared, &mut self.buffer)?;
             translator.poll(now, &self.tables, &mut self.buffer);
             if self.buffer.len() >= self.enough {
