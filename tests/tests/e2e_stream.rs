@@ -83,40 +83,33 @@ fn every_call_of_a_command() -> Outcome {
     Ok(())
 }
 
-/// HQ's filter keeps functions from being probed.
+/// HQ's filter keeps functions from being probed, and recorded ones from being sent.
 #[test]
 fn filters_of_hq() -> Outcome {
     let test = "e2e_stream::filters_of_hq";
     let Some((setting, program)) = prepared(test, "trace_throw.cpp", Build::Optimised)? else {
         return Ok(());
     };
-    let mut hq = Hq::listen(Configuration {
-        exclusions: vec!["trace_throw/far_.*".to_owned()],
-        inclusions: vec!["trace_throw/far_inner".to_owned()],
-        ..Configuration::default()
-    })?;
-    let program = program.to_string_lossy().into_owned();
-    let running = stream(
-        &setting,
-        &hq,
-        &[
-            "--trace",
-            "trace_throw:*_*",
-            "--budget",
-            "off",
-            "--",
-            &program,
-            "50",
-        ],
-    )?;
-    hq.wait_for_mode(Mode::Initializing)?;
-    hq.send(HqMessage::Start)?;
-    let run = hq.end()?;
-    running.end(LIMIT)?.success()?;
-    assert_eq!(run.entries("far_inner"), 50);
-    assert_eq!(run.entries("near_catch"), 50);
-    for name in ["far_outer", "far_throw", "far_catch"] {
-        assert_eq!(run.entries(name), 0, "{name}");
+    let program = program.to_string_lossy();
+    let traced = ["--trace", "trace_throw:*_*", "--budget", "off"];
+    let live = [&traced[..], &["--", &program, "50"]].concat();
+    setting.record(&live)?.0.success()?;
+    for arguments in [&live[..], &["--replay", "out.cap"]] {
+        let mut hq = Hq::listen(Configuration {
+            exclusions: vec!["trace_throw/far_.*".to_owned()],
+            inclusions: vec!["trace_throw/far_inner".to_owned()],
+            ..Configuration::default()
+        })?;
+        let running = stream(&setting, &hq, arguments)?;
+        hq.wait_for_mode(Mode::Initializing)?;
+        hq.send(HqMessage::Start)?;
+        let run = hq.end()?;
+        running.end(LIMIT)?.success()?;
+        assert_eq!(run.entries("far_inner"), 50);
+        assert_eq!(run.entries("near_catch"), 50);
+        for name in ["far_outer", "far_throw", "far_catch"] {
+            assert_eq!(run.entries(name), 0, "{name}");
+        }
     }
     Ok(())
 }
