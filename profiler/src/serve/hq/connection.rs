@@ -126,7 +126,11 @@ pub(super) fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) {
             Some(run) => data(&run, &mut stream),
             None => {
                 std::thread::sleep(UNKNOWN_RUN);
-                refuse(&mut stream, format!("there is no run {run}"));
+                // Its control connection may have been accepted by another thread meanwhile.
+                match shared.find(run) {
+                    Some(run) => data(&run, &mut stream),
+                    None => refuse(&mut stream, format!("there is no run {run}")),
+                }
             }
         },
         _ => refuse(&mut stream, "a connection begins with a hello".to_owned()),
