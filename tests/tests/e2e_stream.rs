@@ -270,7 +270,7 @@ fn what_does_not_begin_runs_nothing() -> Outcome {
     let running = stream(&setting, &hq, &trace)?;
     hq.wait_for_mode(Mode::Initializing)?;
     running.signal(Signal::INT)?;
-    running.end(LIMIT)?.success()?;
+    running.end(LIMIT)?.expect_status(125)?;
     assert!(!setting.path("ran").exists());
     Ok(())
 }

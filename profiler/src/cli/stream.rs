@@ -48,7 +48,8 @@ HQ says when the run starts; until then a command does not run, and an attached 
 HQ can suspend the run, pause what was started here, and stop the run: then the command ends too
 (SIGTERM, after 5 s SIGKILL). Ctrl-C ends the run normally, a second one leaves at once.
 The exit status is that of the command if it ends by itself, 0 if HQ stops the run, 1 if HQ can't be
-reached or is lost; a command that runs by then goes on without being traced.")]
+reached or is lost, 125 if HQ never lets the command run; a command that runs when HQ is lost goes on
+without being traced.")]
 struct BytefrogArgs {
     /// Where HQ listens (the port is 8765 unless told)
     #[arg(value_name = "HOST[:PORT]")]

@@ -22,6 +22,8 @@ use super::tracer::TraceSummary;
 const FINISH_DEADLINE: Duration = Duration::from_secs(60);
 /// How often it is looked whether the targets are still there while HQ is waited for.
 const LOOK: Duration = Duration::from_secs(1);
+/// Exit status when a command was to be run, and never was.
+const NEVER_RAN: u8 = 125;
 /// Exit status when a person did not want to wait for the end.
 const INTERRUPTED: u8 = 130;
 
@@ -63,7 +65,7 @@ pub struct LiveSource {
 /// What came of a stream.
 #[derive(Debug)]
 pub struct Streamed {
-    /// The command's exit status, or 0.
+    /// The command's exit status, 125 if it never ran; without a command 0.
     pub status: u8,
     /// What HQ got; none if it never started the run.
     pub sent: Option<StreamSummary>,

@@ -27,7 +27,8 @@ use super::super::session::{Due, Gone, Hurry, Session};
 use super::super::signals::{Signals, hangup, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
-    FINISH_DEADLINE, LiveSource, Streamed, start_agent, unless_interrupted, wait_for_start,
+    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, start_agent, unless_interrupted,
+    wait_for_start,
 };
 
 /// How long to wait for names when everything else is done.
@@ -52,7 +53,13 @@ pub(super) async fn stream(
     let mut agent = start_agent(options)?;
     let waited = wait_for_start(&mut agent, &mut signals, || prepared.are_there()).await;
     let attached = match waited {
-        Ok(None) => return Ok(Streamed::nothing()),
+        Ok(None) => {
+            let never_ran = prepared.command.is_some();
+            return Ok(Streamed {
+                status: if never_ran { NEVER_RAN } else { 0 },
+                ..Streamed::nothing()
+            });
+        }
         Ok(Some(start)) => {
             let again = choose_again(&mut prepared, start.filter, chosen);
             again
