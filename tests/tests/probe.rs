@@ -478,9 +478,10 @@ fn children_are_followed_from_their_first_sample() {
             .expect("a sample of a stranger") += 1;
     }
     family.remove(&workload.pid());
-    // 5 ms at 4999 Hz are 25 samples; the first ones would be missing if following were late. The
-    // clocks of an emulated machine are too coarse for more than that most are seen at all.
-    let (least, may_miss) = if emulated() { (1, 8) } else { (15, 0) };
+    // 5 ms at 4999 Hz are 25 samples; the first ones would be missing of most if following were late.
+    // A hypervisor that runs something else for some milliseconds costs one or two theirs. The clocks
+    // of an emulated machine are too coarse for more than that most are seen at all.
+    let (least, may_miss) = if emulated() { (1, 8) } else { (15, 2) };
     let missed = family.values().filter(|count| **count < least).count();
     assert!(
         missed <= may_miss,

@@ -137,6 +137,9 @@ impl Life {
             (Paused, HqMessage::Unpause) => (Tracing, vec![Order::Unpause]),
             (Tracing, HqMessage::Suspend) => (Suspended, vec![Order::Suspend]),
             (Suspended, HqMessage::Unsuspend) => (Tracing, vec![Order::Unsuspend]),
+            // HQ means what it says last: it may have seen by the mode that a pause was refused.
+            (Paused, HqMessage::Suspend) => (Suspended, vec![Order::Unpause, Order::Suspend]),
+            (Suspended, HqMessage::Pause) => (Paused, vec![Order::Unsuspend, Order::Pause]),
             // A target that stands still could not be ended.
             (Paused, HqMessage::Stop) => (Stopped, vec![Order::Unpause, Order::Stop]),
             (Greeting | Waiting { .. } | Tracing | Suspended, HqMessage::Stop) => {
@@ -374,8 +377,16 @@ mod tests {
             Phase::Paused,
         );
         // What no HQ sends: a change without the one that undoes the other.
-        check(&[Start, Pause, Suspend], "Start Pause", Phase::Paused);
-        check(&[Start, Suspend, Pause], "Start Suspend", Phase::Suspended);
+        check(
+            &[Start, Pause, Suspend],
+            "Start Pause Unpause Suspend",
+            Phase::Suspended,
+        );
+        check(
+            &[Start, Suspend, Pause],
+            "Start Suspend Unsuspend Pause",
+            Phase::Paused,
+        );
         check(&[Start, Pause, Unsuspend], "Start Pause", Phase::Paused);
         check(
             &[Start, Suspend, Unpause],
