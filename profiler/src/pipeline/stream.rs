@@ -170,18 +170,28 @@ async fn wait_for_start(
     }
 }
 
-/// Waits for HQ to take what is left, unless a person does not want to.
+/// Waits for HQ to take what is left, unless a person who has `asked` for the end already, or asks
+/// meanwhile, does not want to. Ctrl-C on a terminal reaches a command too, which may end first: that
+/// is asked once.
 async fn unless_interrupted<T>(
     finishing: impl Future<Output = T>,
+    mut asked: bool,
     signals: &mut Signals,
 ) -> Result<T, Failure> {
-    tokio::select! {
-        finished = finishing => return Ok(finished),
-        _ = signals.interrupt.recv() => {}
-        _ = signals.terminate.recv() => {}
+    tokio::pin!(finishing);
+    loop {
+        tokio::select! {
+            finished = &mut finishing => return Ok(finished),
+            _ = signals.interrupt.recv() => {}
+            _ = signals.terminate.recv() => {}
+        }
+        if asked {
+            return Err(Failure {
+                status: INTERRUPTED,
+                message: "interrupted: HQ may not have got everything".to_owned(),
+            });
+        }
+        asked = true;
+        log::info!("HQ takes what is left; a second signal leaves at once");
     }
-    Err(Failure {
-        status: INTERRUPTED,
-        message: "interrupted: HQ did not get everything".to_owned(),
-    })
 }

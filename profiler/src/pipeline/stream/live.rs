@@ -392,7 +392,8 @@ impl Live {
         };
         let finishing = self.agent.finish(now(), FINISH_DEADLINE);
         let both = async { tokio::join!(finishing, ending).0 };
-        let sent = unless_interrupted(both, signals).await?;
+        let asked = matches!(end, End::Asked);
+        let sent = unless_interrupted(both, asked, signals).await?;
         let (end, sent) = match (end, sent) {
             (End::Failed(failure), _) => {
                 return Err(fail(failure, command, UNTRACED, signals).await);

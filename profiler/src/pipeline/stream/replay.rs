@@ -54,7 +54,7 @@ pub(super) async fn stream(
         replay.suspend();
     }
     replay.agent.report(replay.mode);
-    replay.drive(&mut signals).await?;
+    let asked = replay.drive(&mut signals).await?;
     for damage in replay.batches.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
@@ -63,7 +63,7 @@ pub(super) async fn stream(
     }
     let elapsed = began.elapsed();
     let finishing = replay.agent.finish(replay.at, FINISH_DEADLINE);
-    let sent = unless_interrupted(finishing, &mut signals).await??;
+    let sent = unless_interrupted(finishing, asked, &mut signals).await??;
     Ok(Streamed {
         sent: Some(sent),
         elapsed,
@@ -108,8 +108,8 @@ struct Replay<'t> {
 }
 
 impl Replay<'_> {
-    /// Until the end of the capture, or until it is asked to end.
-    async fn drive(&mut self, signals: &mut Signals) -> Result<(), Failure> {
+    /// Until the end of the capture, or until it is to end; whether a person asked for that.
+    async fn drive(&mut self, signals: &mut Signals) -> Result<bool, Failure> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.batches.next_at().is_some() {
@@ -118,12 +118,12 @@ impl Replay<'_> {
             tokio::select! {
                 // Signals go before orders, and these before events.
                 biased;
-                _ = signals.interrupt.recv() => return Ok(()),
-                _ = signals.terminate.recv() => return Ok(()),
-                _ = hangup(&mut signals.hangup) => return Ok(()),
+                _ = signals.interrupt.recv() => return Ok(true),
+                _ = signals.terminate.recv() => return Ok(true),
+                _ = hangup(&mut signals.hangup) => return Ok(true),
                 order = self.agent.order() => {
                     if self.obey(order)? {
-                        return Ok(());
+                        return Ok(false);
                     }
                 }
                 () = room, if due.is_some() => self.send(due)?,
@@ -133,10 +133,10 @@ impl Replay<'_> {
                 self.found |= self.batches.skip(self.at)? > 0;
             }
             if self.ends_at.is_some_and(|at| at <= Instant::now()) {
-                return Ok(());
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether it is to end.

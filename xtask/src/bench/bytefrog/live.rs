@@ -65,8 +65,7 @@ fn one(bench: &Bench, rate: u64, seconds: u64, streams: bool) -> io::Result<Run>
     let log = bench.folder.join("log");
     let watched = Watched::start(&mut command, &log)?;
     let program = end(child);
-    // It ends with its target, or is told to.
-    let _ = watched.interrupt();
+    // It ends with its target.
     let (status, usage) = watched.end()?;
     let log = fs::read_to_string(log)?;
     let program = match (program, status.success()) {
