@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use super::Wanted;
 use super::names::{self, NameStyle};
 use super::stream::Stream;
+use crate::derive::ClassPath;
 use crate::model::*;
 
 /// Most bytes of names that are remembered.
@@ -116,23 +117,12 @@ impl Methods {
     ) -> Option<u32> {
         let function = tables.functions.get(id)?;
         let path = names::class_path(function, tables);
-        let unwanted = self
-            .wanted
-            .as_ref()
-            .is_some_and(|wanted| !wanted(&path.full()));
-        let number = match unwanted {
-            true => UNWANTED,
-            false => {
-                let line = tables.traced(id).map_or(0, |traced| traced.line);
-                let signature = self.style.function(&path, function, line, tables);
-                let key = names::identity(&signature, function, tables);
-                let (number, new) = self.methods.of(&key)?;
-                if new {
-                    stream.method_signature(number, &signature, out);
-                }
-                number
-            }
-        };
+        let number = self.new_method(&path, stream, out, |style| {
+            let line = tables.traced(id).map_or(0, |traced| traced.line);
+            let signature = style.function(&path, function, line, tables);
+            let key = names::identity(&signature, function, tables);
+            (signature, key)
+        })?;
         // Ids are dense: the list is not longer than the table.
         let len = id.index() + 1;
         if self.functions.len() < len {
@@ -160,24 +150,35 @@ impl Methods {
             return (number != UNWANTED).then_some(number);
         }
         let path = names::place_path(id, tables);
-        let unwanted = self
-            .wanted
-            .as_ref()
-            .is_some_and(|wanted| !wanted(&path.full()));
-        let number = match unwanted {
-            true => UNWANTED,
-            false => {
-                let signature = self.style.place(&path);
-                let key = names::place_identity(&signature, id, tables);
-                let (number, new) = self.methods.of(&key)?;
-                if new {
-                    stream.method_signature(number, &signature, out);
-                }
-                number
-            }
-        };
+        let number = self.new_method(&path, stream, out, |style| {
+            let signature = style.place(&path);
+            let key = names::place_identity(&signature, id, tables);
+            (signature, key)
+        })?;
         self.frames.insert(id, number);
         (number != UNWANTED).then_some(number)
+    }
+
+    /// The number of a method, told if it is new, or [`UNWANTED`]. `name` gives its signature, and what
+    /// it is remembered by.
+    fn new_method(
+        &mut self,
+        path: &ClassPath,
+        stream: &mut Stream,
+        out: &mut Vec<u8>,
+        name: impl FnOnce(NameStyle) -> (String, String),
+    ) -> Option<u32> {
+        if let Some(wanted) = &self.wanted
+            && !wanted(&path.full())
+        {
+            return Some(UNWANTED);
+        }
+        let (signature, key) = name(self.style);
+        let (number, new) = self.methods.of(&key)?;
+        if new {
+            stream.method_signature(number, &signature, out);
+        }
+        Some(number)
     }
 
     /// The number of a type of exceptions.
