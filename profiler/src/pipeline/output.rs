@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::session::Consumer;
 use super::writer::CaptureThread;
 use crate::error::Failure;
 use crate::model::{Batch, Epoch, Event, Tables, Timestamp};
@@ -48,9 +49,8 @@ pub(super) enum Output {
     Screen(Box<Screen>),
 }
 
-impl Output {
-    /// Hands a batch on; returns how many of its events were dropped.
-    pub(super) fn send(&mut self, batch: Batch) -> u64 {
+impl Consumer for Output {
+    fn send(&mut self, batch: Batch) -> u64 {
         match self {
             Output::Capture(capture) => capture.send(batch),
             Output::Screen(screen) => {
@@ -60,22 +60,22 @@ impl Output {
         }
     }
 
-    /// The list of a batch that was written, to be used again.
-    pub(super) fn spare(&self) -> Option<Vec<Event>> {
+    fn spare(&self) -> Option<Vec<Event>> {
         match self {
             Output::Capture(capture) => capture.spare(),
             Output::Screen(_) => None,
         }
     }
 
-    /// Whether ids should start anew.
-    pub(super) fn wants_new_epoch(&self) -> bool {
+    fn wants_new_epoch(&self) -> bool {
         match self {
             Output::Capture(capture) => capture.wants_new_epoch(),
             Output::Screen(screen) => screen.is_full(),
         }
     }
+}
 
+impl Output {
     /// Bytes written so far.
     pub(super) fn bytes(&self) -> u64 {
         match self {

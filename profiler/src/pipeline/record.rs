@@ -11,7 +11,6 @@ use rustix::process::Signal;
 
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
-use crate::model::Timestamp;
 use crate::probe::{AttachedSource, now};
 use crate::resolve::ResolveCounters;
 use crate::target::command::shell_status;
@@ -157,8 +156,6 @@ struct Recording {
     path: PathBuf,
     live: LiveLine,
     ends_at: Option<Instant>,
-    /// Events that the output dropped.
-    dropped: u64,
     interrupts: u32,
     has_ring: bool,
     dumps: u32,
@@ -194,7 +191,6 @@ impl Recording {
             ends_at: request
                 .duration
                 .map(|duration| Instant::now() + delay + duration),
-            dropped: 0,
             interrupts: 0,
             has_ring,
             dumps: 0,
@@ -216,7 +212,7 @@ impl Recording {
             tokio::select! {
                 due = self.session.due() => {
                     if let Some(until) = self.session.take_in(due) {
-                        self.release(Some(until));
+                        self.session.pass(Some(until), &mut self.output);
                     }
                     if due == Due::Tick && let Some(end) = self.look()? {
                         return Ok(end);
@@ -293,29 +289,8 @@ impl Recording {
         Ok(gone.map(|_| End::TargetGone))
     }
 
-    /// Passes on what happened until a time, or everything.
-    fn release(&mut self, until: Option<Timestamp>) {
-        if self.output.wants_new_epoch() {
-            self.session.begin_epoch();
-        }
-        while let Some(spare) = self.output.spare() {
-            self.session.reuse(spare);
-        }
-        match until {
-            Some(until) => self.session.release(until),
-            None => self.session.release_all(),
-        }
-        self.send();
-    }
-
-    fn send(&mut self) {
-        for batch in self.session.batches() {
-            self.dropped += self.output.send(batch);
-        }
-    }
-
     fn lost(&self) -> u64 {
-        self.session.lost() + self.dropped
+        self.session.lost() + self.session.dropped()
     }
 
     fn show(&mut self) {
@@ -333,13 +308,13 @@ impl Recording {
     async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Finished, Failure> {
         let elapsed = self.session.elapsed();
         let trace = self.session.detach();
-        self.release(None);
+        self.session.pass(None, &mut self.output);
         let live = &mut self.live;
         live.clear();
         let mut left = |left: usize| live.waiting(left);
-        self.session.await_names(SYMBOL_DEADLINE, &mut left);
+        self.session
+            .await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
         self.live.clear();
-        self.send();
         let (samples, lost) = (self.session.samples(), self.lost());
         let (sources, kernel_bytes) =
             (self.session.sources().to_vec(), self.session.kernel_bytes());

@@ -1,11 +1,10 @@
 //! A session of the kernel's probes: what drains them, orders and resolves what they saw, follows the
 //! targets and the command, and notes losses, markers and the time.
 //!
-//! [`Prepared`] -> batches, which whoever drives the session takes with [`Session::batches`] after
-//! each release; where they go is not known here. Clock: CLOCK_MONOTONIC, but for how often things
-//! are done.
+//! [`Prepared`] -> batches, which a [`Consumer`] takes whenever whoever drives the session passes them
+//! on; where they go is not known here. Clock: CLOCK_MONOTONIC, but for how often things are done.
 //!
-//! What does not belong here: consumers of batches, and when a session ends (`record`).
+//! What does not belong here: consumers of batches, and when a session ends (`record`, `stream`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,6 +79,7 @@ pub(super) struct Session {
     samples: u64,
     calls: u64,
     lost: u64,
+    dropped: u64,
     sources: Vec<AttachedSource>,
     kernel_bytes: u64,
 }
@@ -91,6 +91,16 @@ pub(super) enum Due {
     Buffers,
     /// Everything: some time has passed.
     Tick,
+}
+
+/// Takes the batches of a session.
+pub(super) trait Consumer {
+    /// Whether ids should start anew with the next batch.
+    fn wants_new_epoch(&self) -> bool;
+    /// The list of a batch that is done with, to be used again.
+    fn spare(&self) -> Option<Vec<Event>>;
+    /// Takes a batch; returns how many of its events were dropped.
+    fn send(&mut self, batch: Batch) -> u64;
 }
 
 /// What was watched is gone.
@@ -168,6 +178,7 @@ impl Session {
             samples: 0,
             calls: 0,
             lost: 0,
+            dropped: 0,
             sources,
             kernel_bytes,
         })
@@ -219,28 +230,22 @@ impl Session {
         }
     }
 
-    /// Ids start anew with the next batch.
-    pub(super) fn begin_epoch(&mut self) {
-        self.resolver.begin_epoch();
-    }
-
-    /// Takes the list of a batch that is done with, for another one.
-    pub(super) fn reuse(&mut self, spare: Vec<Event>) {
-        self.resolver.reuse(spare);
-    }
-
-    /// Makes batches of what happened until a time that [`Session::take_in`] gave.
-    pub(super) fn release(&mut self, until: Timestamp) {
+    /// Makes batches of what happened until a time that [`Session::take_in`] gave, or of all that was
+    /// taken in, and hands them over.
+    pub(super) fn pass(&mut self, until: Option<Timestamp>, consumer: &mut impl Consumer) {
+        if consumer.wants_new_epoch() {
+            self.resolver.begin_epoch();
+        }
+        while let Some(spare) = consumer.spare() {
+            self.resolver.reuse(spare);
+        }
         let mut due = std::mem::take(&mut self.due);
-        self.order.release(until, &mut due);
+        match until {
+            Some(until) => self.order.release(until, &mut due),
+            None => self.order.finish(&mut due),
+        }
         self.resolve(due);
-    }
-
-    /// Makes batches of all that was taken in.
-    pub(super) fn release_all(&mut self) {
-        let mut due = std::mem::take(&mut self.due);
-        self.order.finish(&mut due);
-        self.resolve(due);
+        self.hand_over(consumer);
     }
 
     fn resolve(&mut self, mut due: Vec<RawEvent>) {
@@ -251,18 +256,19 @@ impl Session {
         self.due = due;
     }
 
-    /// The batches that were made since the last call.
-    pub(super) fn batches(&mut self) -> Vec<Batch> {
-        let batches = std::mem::take(&mut self.batches);
-        for event in batches.iter().flat_map(|batch| &batch.events) {
-            if let Event::Lost(lost) = event
-                // Calls that had begun before they were traced are no loss.
-                && lost.reason != LostReason::Unmatched
-            {
-                self.lost += lost.count;
+    /// Hands over the batches that were made since the last time.
+    fn hand_over(&mut self, consumer: &mut impl Consumer) {
+        for batch in self.batches.drain(..) {
+            for event in &batch.events {
+                if let Event::Lost(lost) = event
+                    // Calls that had begun before they were traced are no loss.
+                    && lost.reason != LostReason::Unmatched
+                {
+                    self.lost += lost.count;
+                }
             }
+            self.dropped += consumer.send(batch);
         }
-        batches
     }
 
     /// From now on nothing is recorded but what processes and threads become, until
@@ -334,9 +340,15 @@ impl Session {
         trace
     }
 
-    /// Waits for names; they come as batches. `left` is told how many are still looked for.
-    pub(super) fn await_names(&mut self, deadline: Duration, left: &mut impl FnMut(usize)) {
+    /// Waits for names and hands them over. `left` is told how many are still looked for.
+    pub(super) fn await_names(
+        &mut self,
+        deadline: Duration,
+        left: &mut impl FnMut(usize),
+        consumer: &mut impl Consumer,
+    ) {
         self.resolver.finish(deadline, left, &mut self.batches);
+        self.hand_over(consumer);
     }
 
     /// What is left of a session that was detached: the command, if it runs on.
@@ -367,6 +379,11 @@ impl Session {
     /// Events that batches said were lost.
     pub(super) fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Events that the consumer dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// The sources, as really used.

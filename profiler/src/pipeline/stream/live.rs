@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::derive::ClassPath;
 use crate::error::Failure;
-use crate::model::Timestamp;
+use crate::model::{Batch, Event};
 use crate::probe::features::check_privileges;
 use crate::probe::now;
 use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
@@ -23,7 +23,7 @@ use crate::wire::bytefrog::{Filter, Mode};
 
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;
-use super::super::session::{Due, Gone, Hurry, Session};
+use super::super::session::{Consumer, Due, Gone, Hurry, Session};
 use super::super::signals::{Signals, hangup, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
@@ -83,7 +83,6 @@ pub(super) async fn stream(
         pausable,
         live: LiveLine::new(quiet),
         ends_at: duration.map(|duration| Instant::now() + duration),
-        dropped: 0,
         stop_detaches: source.stop_detaches,
         session,
     };
@@ -155,6 +154,20 @@ async fn stopping(pausing: &mut Option<Pausing>) -> Result<Pause, String> {
     }
 }
 
+impl Consumer for Agent {
+    fn wants_new_epoch(&self) -> bool {
+        Agent::wants_new_epoch(self)
+    }
+
+    fn spare(&self) -> Option<Vec<Event>> {
+        Agent::spare(self)
+    }
+
+    fn send(&mut self, batch: Batch) -> u64 {
+        Agent::send(self, batch)
+    }
+}
+
 struct Live {
     agent: Agent,
     /// What HQ is told.
@@ -166,8 +179,6 @@ struct Live {
     pausable: Result<PauseTargets, &'static str>,
     live: LiveLine,
     ends_at: Option<Instant>,
-    /// Events that the agent dropped.
-    dropped: u64,
     stop_detaches: bool,
     session: Session,
 }
@@ -201,7 +212,7 @@ impl Live {
             tokio::select! {
                 due = self.session.due() => {
                     if let Some(until) = self.session.take_in(due) {
-                        self.release(Some(until));
+                        self.session.pass(Some(until), &mut self.agent);
                     }
                     if due == Due::Tick && let Some(end) = self.look()? {
                         return Ok(end);
@@ -292,7 +303,7 @@ impl Live {
     fn suspend(&mut self) {
         self.session.suspend();
         // What happened before is still told.
-        self.release(None);
+        self.session.pass(None, &mut self.agent);
         self.agent.suspend(now());
         self.mode = Mode::Suspended;
     }
@@ -320,34 +331,13 @@ impl Live {
         }
     }
 
-    /// Passes on what happened until a time, or everything.
-    fn release(&mut self, until: Option<Timestamp>) {
-        if self.agent.wants_new_epoch() {
-            self.session.begin_epoch();
-        }
-        while let Some(spare) = self.agent.spare() {
-            self.session.reuse(spare);
-        }
-        match until {
-            Some(until) => self.session.release(until),
-            None => self.session.release_all(),
-        }
-        self.send();
-    }
-
-    fn send(&mut self) {
-        for batch in self.session.batches() {
-            self.dropped += self.agent.send(batch);
-        }
-    }
-
     fn show(&mut self) {
         self.live.update(&Progress {
             elapsed: self.session.elapsed(),
             samples: self.session.samples(),
             calls: self.session.calls(),
             processes: self.session.counters().processes,
-            lost: self.session.lost() + self.dropped,
+            lost: self.session.lost() + self.session.dropped(),
             bytes: 0,
         });
     }
@@ -373,13 +363,13 @@ impl Live {
             }
             end => end,
         };
-        self.release(None);
+        self.session.pass(None, &mut self.agent);
         self.tell_news();
         let live = &mut self.live;
         let mut left = |left: usize| live.waiting(left);
-        self.session.await_names(NAMES_DEADLINE, &mut left);
+        self.session
+            .await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
-        self.send();
         let lost = self.session.lost();
         let mut command = self.session.into_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
