@@ -7,6 +7,7 @@
 //! What does not belong here: I/O, serialization, anything of aya, blazesym or tokio.
 
 mod definition;
+mod demand;
 mod event;
 mod id;
 pub mod raw;
@@ -15,6 +16,7 @@ mod tables;
 mod value;
 
 pub use definition::*;
+pub use demand::{Demand, Sampling};
 pub use event::*;
 pub use id::*;
 pub use sink::Sink;

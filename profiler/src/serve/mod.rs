@@ -6,3 +6,5 @@
 pub mod admission;
 pub mod bytefrog;
 pub mod hq;
+pub mod machine;
+pub mod tcf;

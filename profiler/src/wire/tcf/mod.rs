@@ -7,8 +7,10 @@
 //! Source: the specification "TCF Communication Channel" of the Target Communication Framework. What
 //! does not belong here: sockets, services, JSON.
 
+mod error;
 mod frame;
 mod message;
 
+pub use error::{Code, ErrorReport};
 pub use frame::{Decoder, END_OF_STREAM, Frame, FrameError, Incoming};
 pub use message::{Message, MessageError};

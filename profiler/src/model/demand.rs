@@ -1,0 +1,33 @@
+//! What live consumers want of a session, all of them together.
+//!
+//! A server forms one [`Demand`] of what its clients ask for, whoever runs the session carries it out;
+//! each new one replaces the one before. Frequencies are samples per second and processor. What does
+//! not belong here: which client wants what (`serve`), how the kernel is told (`probe`).
+
+use std::collections::BTreeSet;
+
+use super::id::{Pid, Tid};
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Somebody follows what becomes of processes. Without, nothing need be attached at all.
+    pub attached: bool,
+    /// What to sample; none: nothing.
+    pub sampling: Option<Sampling>,
+}
+
+/// What to sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// The highest frequency that anybody wants.
+    pub frequency_hz: u64,
+    /// Whether anybody wants kernel stacks.
+    pub kernel_stacks: bool,
+    /// Processes of which all threads are sampled.
+    pub processes: BTreeSet<Pid>,
+    /// Threads that are sampled by themselves.
+    pub threads: BTreeSet<Tid>,
+    /// Those of `processes` whose children are sampled too, from their first instruction on.
+    pub followed: BTreeSet<Pid>,
+}

@@ -1,0 +1,30 @@
+//! A TCF agent: what a session sees -> replies and events for clients, their wishes -> the session.
+//!
+//! ```text
+//! main thread --- batches ---> queue --- thread "tcf": Agent (World, Profiles, channels) --- sockets
+//!     ^            (bounded)                                                |
+//!     +------------------------ orders (Demand, Question) ------------------+
+//! ```
+//! `Server` is the handle of the main thread: it never blocks there. One thread owns all state and
+//! all channels; nothing in it waits. An [`Agent`] is that state without sockets: bytes and batches in,
+//! bytes and orders out.
+//!
+//! Times are CLOCK_MONOTONIC. What does not belong here: the channel's bytes (`wire::tcf`), carrying
+//! out orders (`pipeline`).
+
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "parts that are wired when all are there"
+)]
+
+mod agent;
+mod arguments;
+mod options;
+mod profile;
+mod reply;
+mod services;
+mod world;
+
+pub use agent::{Agent, ChannelId};
+pub use options::{Limits, Order, Peer, Place, Question, Replay, TcfOptions, TlsOptions};
