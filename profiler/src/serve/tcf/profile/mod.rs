@@ -186,6 +186,7 @@ impl Profiles {
             Slot((self.configurations.len() - 1) as u32)
         });
         self.configurations[slot.0 as usize] = Some(configuration);
+        // The last one that it had may have gone for that.
         self.budget.enter(channel);
         self.budget.take(channel, Configuration::bytes(id));
         let ids = self.channels.entry(channel).or_default();
