@@ -13,10 +13,8 @@ use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
 use super::hush::Hush;
 use super::options::{Order, Peer, Replay, TcfOptions};
-use super::profile::Profiles;
 use super::reply::{Answer, Outcome, Reply};
 use super::services::{self, Request, SERVICES, State, TcfEvent, locator::Locator};
-use super::world::World;
 use crate::model::{Batch, Cpu, Definition, Demand, Event, Lost, LostReason, Timestamp};
 use crate::serve::machine::Machine;
 use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
@@ -93,12 +91,7 @@ impl Agent {
             commands: 0,
             laggards: 0,
             hush: Hush::default(),
-            state: State {
-                world: World::new(options.replay),
-                profiles: Profiles::new(options.limits.clone(), options.replay),
-                machine,
-                options,
-            },
+            state: State::new(options, machine),
         }
     }
 
@@ -200,7 +193,8 @@ impl Agent {
     /// Takes a batch; gives back the list of events, to be used again.
     pub fn batch(&mut self, mut batch: Batch, now: Instant) -> Vec<Event> {
         let at_once = self.state.options.replay == Some(Replay::AtOnce);
-        if !at_once && !(batch.definitions.is_empty() && batch.events.is_empty()) {
+        let is_empty = batch.definitions.is_empty() && batch.events.is_empty();
+        if !at_once && !is_empty {
             self.view(View::Ready);
         }
         self.define(batch.epoch, batch.definitions);
@@ -535,6 +529,7 @@ impl Agent {
     /// A channel asks for nothing any more.
     fn forget(&mut self, id: ChannelId) {
         self.state.profiles.close(id, &mut self.state.world);
+        services::closed(id, &mut self.state);
         self.demand_is_due = true;
     }
 
