@@ -1,8 +1,8 @@
 //! All samples of a recording that is there at once, so that each new configuration sees all of them.
 //!
-//! Samples -> counts by process, thread and stacks, with ids of the world's tables, which do not start
-//! anew for such a recording; if they do, what was before is counted as dropped. Bounded: samples with
-//! stacks that find no room are counted so too, by process. What does not belong here: addresses, whose
+//! Samples -> counts by process, thread and stacks, with ids of the world's tables. Those begin anew
+//! only if the definitions of such a recording take very much memory; what was before is counted as
+//! dropped then. Bounded: samples with stacks that find no room are counted so too, by process. What does not belong here: addresses, whose
 //! samples are wanted.
 
 use rustc_hash::FxHashMap;
@@ -32,7 +32,7 @@ struct Past {
 pub(super) struct History {
     processes: FxHashMap<ContextKey, Past>,
     left: usize,
-    epoch: u64,
+    turns: u64,
 }
 
 impl History {
@@ -42,13 +42,13 @@ impl History {
             processes: FxHashMap::default(),
             // Tables of this kind are 7/16 to 7/8 full.
             left: max_bytes / (2 * std::mem::size_of::<(Moment, u64)>()),
-            epoch: 0,
+            turns: 0,
         }
     }
 
-    /// Ids of this epoch follow: those of another one mean nothing any more.
-    pub(super) fn follow(&mut self, epoch: u64) {
-        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+    /// Tables have begun anew so often: if that is new, ids from before mean nothing any more.
+    pub(super) fn follow(&mut self, turns: u64) {
+        if std::mem::replace(&mut self.turns, turns) == turns {
             return;
         }
         for past in self.processes.values_mut() {

@@ -2,12 +2,12 @@
 //!
 //! What does not belong here: samples on their way (`mod`).
 
+use super::Profiles;
 use super::configuration::{Bound, Phase, Slot};
 use super::history::Moment;
 use super::scope;
 use super::settings::Scope;
 use super::surroundings::Surroundings;
-use super::{Profiles, Route};
 use crate::serve::tcf::options::Replay;
 use crate::serve::tcf::world::ContextKey;
 
@@ -109,17 +109,17 @@ impl Profiles {
         let Some(bound) = self.configuration(slot).and_then(|own| own.bound()) else {
             return;
         };
-        let processes = std::iter::once(bound.process).chain(bound.members.iter().copied());
-        for process in processes.collect::<Vec<_>>() {
-            self.unroute_from(slot, process);
+        let keys = std::iter::once(bound.context).chain(bound.members.iter().copied());
+        for key in keys.collect::<Vec<_>>() {
+            self.unroute_from(slot, key);
         }
         self.wide.retain(|&other| other != slot);
         self.wanted.take();
     }
 
-    fn unroute_from(&mut self, slot: Slot, process: ContextKey) {
-        if let Some(routes) = self.routes.get_mut(&process) {
-            routes.retain(|route| route.slot != slot);
+    fn unroute_from(&mut self, slot: Slot, key: ContextKey) {
+        if let Some(slots) = self.routes.get_mut(&key) {
+            slots.retain(|&other| other != slot);
         }
     }
 
@@ -142,12 +142,8 @@ impl Profiles {
         if !self.routes.contains_key(&process) {
             self.look_at(process, world);
         }
-        let route = Route {
-            slot,
-            thread: is_thread.then_some(key),
-        };
-        self.routes.entry(process).or_default().push(route);
-        self.recall(slot, process, route.thread, world);
+        self.routes.entry(key).or_default().push(slot);
+        self.recall(slot, process, is_thread.then_some(key), world);
         if !is_wide {
             return;
         }
@@ -183,8 +179,7 @@ impl Profiles {
         if process == bound.process || !bound.members.insert(process) {
             return;
         }
-        let route = Route { slot, thread: None };
-        self.routes.entry(process).or_default().push(route);
+        self.routes.entry(process).or_default().push(slot);
         self.wanted.take();
         self.recall(slot, process, None, world);
     }

@@ -78,14 +78,6 @@ pub(super) enum Read {
     Nothing,
 }
 
-/// Where a sample of a process goes.
-#[derive(Clone, Copy, Debug)]
-struct Route {
-    slot: Slot,
-    /// Only samples of this thread.
-    thread: Option<ContextKey>,
-}
-
 /// See the module.
 pub(super) struct Profiles {
     limits: Limits,
@@ -97,8 +89,9 @@ pub(super) struct Profiles {
     waiting: FxHashMap<String, Vec<Slot>>,
     /// Configurations of several processes.
     wide: Vec<Slot>,
-    /// By process; there is one, though maybe an empty one, for each process that was looked at.
-    routes: FxHashMap<ContextKey, Vec<Route>>,
+    /// Who gets samples of a process or thread. There is one, though maybe an empty one, for each process
+    /// that was looked at.
+    routes: FxHashMap<ContextKey, Vec<Slot>>,
     stacks: Stacks,
     budget: Budget,
     /// How many buffers have addresses of a process, so that what is there must stay known.
@@ -269,7 +262,7 @@ impl Profiles {
             self.look_at(process, world);
         }
         if let Some(history) = &mut self.history {
-            history.follow(world.epoch());
+            history.follow(world.turns());
         }
         let moment = Moment {
             thread,
@@ -277,16 +270,16 @@ impl Profiles {
             user: sample.user,
             pace: Pace::of(sample, world.tables()),
         };
-        // Taken out while it is gone through; nothing below changes it.
-        let routes = self.routes.get_mut(&process).map(std::mem::take);
-        if let Some(routes) = routes {
-            let mut last = None;
-            for route in &routes {
-                if route.thread.is_none_or(|only| only == thread) {
-                    self.deliver(route.slot, moment, 1, &mut last, world);
-                }
+        let mut last = None;
+        for key in [process, thread] {
+            // Taken out while it is gone through; nothing below changes it.
+            let Some(slots) = self.routes.get_mut(&key).map(std::mem::take) else {
+                continue;
+            };
+            for &slot in &slots {
+                self.deliver(slot, moment, 1, &mut last, world);
             }
-            self.routes.insert(process, routes);
+            self.routes.insert(key, slots);
         }
         if let Some(history) = &mut self.history {
             history.add(process, moment);

@@ -17,7 +17,7 @@ use crate::serve::tcf::world::ContextKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ListId(u32);
 
-/// What determines a list within an epoch.
+/// What determines a list, while ids mean the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     /// In whose memory the frames are to be.
@@ -40,7 +40,8 @@ pub(super) struct Stacks {
     remembered: FxHashMap<Shape, Option<ListId>>,
     remembered_bytes: usize,
     max_remembered_bytes: usize,
-    epoch: u64,
+    /// How often tables had begun anew when they were looked at.
+    turns: u64,
     frames: Vec<FrameId>,
     addresses: Vec<u64>,
 }
@@ -62,7 +63,7 @@ impl Stacks {
             remembered: FxHashMap::default(),
             remembered_bytes: 0,
             max_remembered_bytes,
-            epoch: 0,
+            turns: 0,
             frames: Vec::new(),
             addresses: Vec::new(),
         }
@@ -71,8 +72,8 @@ impl Stacks {
     /// The list of a shape; none if that has no frames. It stays until the next call, or for as long as
     /// somebody [uses](Stacks::acquire) it.
     pub(super) fn list(&mut self, shape: Shape, world: &mut impl Surroundings) -> Option<ListId> {
-        if self.epoch != world.epoch() {
-            self.epoch = world.epoch();
+        if self.turns != world.turns() {
+            self.turns = world.turns();
             self.forget();
         }
         if let Some(&known) = self.remembered.get(&shape) {

@@ -9,8 +9,8 @@ use crate::serve::tcf::world::{Context, ContextKey, World};
 pub(in crate::serve::tcf) trait Surroundings {
     /// What ids of events mean.
     fn tables(&self) -> &Tables;
-    /// Changes when ids of [`Surroundings::tables`] start anew.
-    fn epoch(&self) -> u64;
+    /// Counts up when [`Surroundings::tables`] have begun anew: ids from before mean nothing any more.
+    fn turns(&self) -> u64;
     /// The context that clients call so; the living one, if there are several.
     fn find(&self, id: &str) -> Option<ContextKey>;
     /// A context.
@@ -34,8 +34,8 @@ impl Surroundings for World {
         World::tables(self)
     }
 
-    fn epoch(&self) -> u64 {
-        World::epoch(self)
+    fn turns(&self) -> u64 {
+        World::turns(self)
     }
 
     fn find(&self, id: &str) -> Option<ContextKey> {

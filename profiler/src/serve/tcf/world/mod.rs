@@ -109,9 +109,8 @@ impl World {
         &self.tables
     }
 
-    /// Changes when ids of [`World::tables`] start anew, so that what was kept of them means nothing
-    /// any more.
-    pub(super) fn epoch(&self) -> u64 {
+    /// Counts up when [`World::tables`] have begun anew: ids kept from before mean nothing any more.
+    pub(super) fn turns(&self) -> u64 {
         0
     }
 

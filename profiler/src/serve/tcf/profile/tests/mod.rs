@@ -24,7 +24,7 @@ const TWO: ChannelId = ChannelId(2);
 #[derive(Default)]
 struct Made {
     tables: Tables,
-    epoch: u64,
+    turns: u64,
     contexts: BTreeMap<ContextKey, Context>,
     threads: FxHashMap<ThreadId, (ContextKey, ContextKey)>,
     cgroups: FxHashMap<ContextKey, String>,
@@ -141,8 +141,8 @@ impl Surroundings for Made {
         &self.tables
     }
 
-    fn epoch(&self) -> u64 {
-        self.epoch
+    fn turns(&self) -> u64 {
+        self.turns
     }
 
     fn find(&self, id: &str) -> Option<ContextKey> {

@@ -197,7 +197,7 @@ fn a_recording_that_is_there_at_once_fills_each_configuration() {
     profiles.sample(&sample, &mut world);
     assert_eq!(profiles.take(ONE, "P100", &mut world).samples, 1);
     // Ids that mean nothing any more are no samples.
-    world.epoch += 1;
+    world.turns += 1;
     profiles.sample(&sample, &mut world);
     profiles.set(TWO, "P100", all(8), &mut world);
     let out = profiles.take(TWO, "P100", &mut world);
@@ -205,7 +205,7 @@ fn a_recording_that_is_there_at_once_fills_each_configuration() {
 }
 
 #[test]
-fn stacks_of_another_epoch_are_placed_anew() {
+fn stacks_of_other_tables_are_placed_anew() {
     let (mut world, mut profiles) = (Made::default(), profiles());
     let made = world.process(100, None);
     profiles.set(ONE, "P100", all(8), &mut world);
@@ -216,7 +216,7 @@ fn stacks_of_another_epoch_are_placed_anew() {
     assert_eq!(world.asked, 1);
     // The same id, another stack; then the first one under another id.
     world.tables = Tables::default();
-    world.epoch += 1;
+    world.turns += 1;
     let (other, first) = (world.stack(&[2]), world.stack(&[1]));
     assert_eq!(other, stack);
     for user in [other, first] {
@@ -312,7 +312,7 @@ enum Step {
         max: u64,
         kernel: bool,
     },
-    Epoch,
+    Turn,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -322,7 +322,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Read),
         1 => (1..6u64, 1..40u64, any::<bool>())
             .prop_map(|(frames, max, kernel)| Step::Configure { frames, max, kernel }),
-        1 => Just(Step::Epoch),
+        1 => Just(Step::Turn),
     ];
     prop::collection::vec(step, 0..300)
 }
@@ -369,9 +369,9 @@ proptest! {
                         json!({"FrameCnt": frames, "MaxSamples": max, "KernelStacks": kernel});
                     profiles.set(ONE, "P100", parameters, &mut world);
                 }
-                Step::Epoch => {
+                Step::Turn => {
                     world.tables = Tables::default();
-                    world.epoch += 1;
+                    world.turns += 1;
                 }
             }
         }
