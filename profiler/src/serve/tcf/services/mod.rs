@@ -192,3 +192,6 @@ fn shown(text: &str) -> String {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests;
