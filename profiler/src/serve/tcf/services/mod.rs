@@ -113,7 +113,7 @@ impl State {
     /// With nothing in it yet.
     pub(super) fn new(options: TcfOptions, machine: Box<dyn Machine>) -> State {
         State {
-            world: World::new(options.replay),
+            world: World::new(options.replay, options.limits.afterlife),
             profiles: Profiles::new(options.limits.clone(), options.replay),
             machine,
             stops: Stops::default(),
@@ -199,3 +199,6 @@ fn shown(text: &str) -> String {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
 //! Symbols: functions at addresses, in processes and in the kernel.
 //!
 //! An address of a process -> the id of the function there; an id -> its properties. An id says
-//! all: `@SP100.401136` is the function at 0x401136 of `P100`; no table of ids is kept. Where
-//! functions are inlined it is the one that they are inlined into. There are no types, variables or
-//! scopes. Source: the service's specification "TCF Symbols", and what its clients do with the
+//! all: `@SP100.401136` is the function at 0x401136 of `P100`; no table of ids is kept. A function has
+//! as many ids as addresses: where it begins need not be looked up that way. Where functions are
+//! inlined it is the one that they are inlined into. There are no types, variables or scopes. Source: the service's specification "TCF Symbols", and what its clients do with the
 //! answers. What does not belong here: lines (`line_numbers`), how names are found (`world`).
 
 use serde::Serialize;
@@ -92,19 +92,10 @@ fn find_by_address(
     state: &mut State,
 ) -> Result<Option<Reply>, ErrorReport> {
     let process = state.known(id)?.1.process;
-    let Some(found) = look_up(process, address, last_try, state)? else {
-        return Ok(None);
-    };
-    // All addresses of a function should give one id. It has to lead back there, though.
-    let start = match state.world.symbol(process, found.start) {
-        Lookup::Found(first) if (first.start, &first.name) == (found.start, &found.name) => {
-            found.start
-        }
-        _ => address,
-    };
+    let found = look_up(process, address, last_try, state)?;
     let (_, context) = state.known(id)?;
-    let id = format(&state.process_of(context).id, start);
-    Ok(Some(Reply::ok().json(&id)))
+    let owner = &state.process_of(context).id;
+    Ok(found.map(|_| Reply::ok().json(&format(owner, address))))
 }
 
 fn get_context(id: &str, last_try: bool, state: &mut State) -> Result<Option<Reply>, ErrorReport> {
@@ -177,7 +168,8 @@ fn addresses(name: &str, mappings: &[Mapped], tables: &Tables) -> Vec<u64> {
             let (start, path) = (function.start?, tables.string(module.path));
             let mapped = mappings.iter().find(|mapped| {
                 let from = start.checked_sub(mapped.offset);
-                mapped.path == path && from.is_some_and(|from| from < mapped.end - mapped.start)
+                mapped.path == path
+                    && from.is_some_and(|from| from < mapped.end.saturating_sub(mapped.start))
             })?;
             (module.kind == ModuleKind::File)
                 .then(|| mapped.start.wrapping_add(start - mapped.offset))
