@@ -125,6 +125,8 @@ impl World {
         if self.replay.is_none() && !first && before.started != session.started {
             self.contexts.begin_session();
             self.census = Some(None);
+            // Its epochs are numbered from the beginning: this may be the number that was there before.
+            self.present.epoch = Epoch::default();
         }
     }
 

@@ -305,6 +305,27 @@ fn a_new_session_knows_who_has_ended_meanwhile() {
 }
 
 #[test]
+fn a_new_session_may_begin_with_the_epoch_that_was_there() {
+    let mut scene = Scene::live();
+    scene.session(1);
+    let before = scene.process(100, 10, "a");
+    scene.thread(before, 100, 10, "a");
+    scene.flush();
+    scene.tables = Tables::default();
+    scene.session(2);
+    scene.flush();
+    // What only the session before has defined means nothing.
+    assert_eq!(scene.sample(5, ThreadId::from_index(0)), None);
+    let other = scene.process(300, 10, "c");
+    let main = scene.thread(other, 300, 10, "c");
+    let Some(Event::Sample(sample)) = scene.sample(7, main) else {
+        panic!("it is defined");
+    };
+    let (process, _) = scene.world.contexts_of(sample.thread).unwrap();
+    assert_eq!(scene.id(process), "P300");
+}
+
+#[test]
 fn epochs_that_announce_anew_change_nothing() {
     let mut scene = Scene::live();
     scene.session(1);
