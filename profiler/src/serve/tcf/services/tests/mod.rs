@@ -7,6 +7,7 @@ mod any_arguments;
 mod controlling;
 mod naming;
 mod observing;
+mod profiling;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
