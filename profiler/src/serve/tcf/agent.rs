@@ -154,6 +154,11 @@ impl Agent {
         bytes.len() - rest.len()
     }
 
+    /// Nothing will come of a client any more, without a word of it. It gets what it has asked for.
+    pub fn end_of_input(&mut self, id: ChannelId) {
+        self.end(id, None);
+    }
+
     /// What is to be sent to a client; none once the channel was closed.
     pub fn output(&mut self, id: ChannelId) -> Option<&mut Output> {
         Some(&mut self.channels.get_mut(&id)?.output)

@@ -109,6 +109,11 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
 impl Hub {
     /// Does something to the agent, and sees to what comes of it.
     fn change<T>(&self, change: impl FnOnce(&mut Agent) -> T) -> T {
+        self.change_for(None, change)
+    }
+
+    /// The same for the task of a channel, which needs no waking.
+    fn change_for<T>(&self, own: Option<ChannelId>, change: impl FnOnce(&mut Agent) -> T) -> T {
         let mut agent = self.agent.borrow_mut();
         let result = change(&mut agent);
         for order in agent.orders() {
@@ -119,6 +124,9 @@ impl Hub {
         let full = agent.wants_new_epoch();
         self.shared.wants_new_epoch.store(full, Ordering::Relaxed);
         for (&channel, waker) in &*self.wakers.borrow() {
+            if Some(channel) == own {
+                continue;
+            }
             let output = agent.output(channel);
             if output.is_some_and(|it| it.is_last() || !it.bytes().is_empty()) {
                 waker.notify_one();
@@ -326,13 +334,13 @@ impl<'a> OpenChannel<'a> {
         // What has come and was not taken yet.
         let mut come = 0..0;
         let mut is_flushed = true;
-        let mut moved = Instant::now();
+        // Since when something has waited without being sent.
+        let mut waiting: Option<Instant> = None;
         loop {
             if !come.is_empty() {
                 let bytes = &input[come.clone()];
-                come.start += self
-                    .hub
-                    .change(|agent| agent.receive(self.id, bytes, now()));
+                let receive = |agent: &mut Agent| agent.receive(self.id, bytes, now());
+                come.start += self.hub.change_for(Some(self.id), receive);
             }
             let Some(next) = self.next() else {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -341,9 +349,10 @@ impl<'a> OpenChannel<'a> {
             if next.is_last && !waits {
                 return Ok(());
             }
-            if !waits {
-                moved = Instant::now();
-            }
+            let since = match waits {
+                true => *waiting.get_or_insert_with(Instant::now),
+                false => Instant::now(),
+            };
             let write = async {
                 match next.piece.is_empty() {
                     true => writer.flush().await.map(|()| 0),
@@ -357,19 +366,21 @@ impl<'a> OpenChannel<'a> {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                     is_flushed = next.piece.is_empty();
-                    moved = Instant::now();
+                    waiting = None;
                     self.advance(count);
                 }
                 read = reader.read(&mut input), if come.is_empty() && next.takes_more => {
                     come = 0..read?;
                     if come.is_empty() {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
+                        let end = |agent: &mut Agent| agent.end_of_input(self.id);
+                        self.hub.change_for(Some(self.id), end);
                     }
                 }
                 () = yield_now(), if !come.is_empty() && next.takes_more => {}
                 () = self.waker.notified() => {}
-                () = sleep_until(moved + self.hub.stall), if waits => {
-                    self.hub.change(|agent| agent.give_up(self.id, now()));
+                () = sleep_until(since + self.hub.stall), if waits => {
+                    let give_up = |agent: &mut Agent| agent.give_up(self.id, now());
+                    self.hub.change_for(Some(self.id), give_up);
                 }
             }
         }
