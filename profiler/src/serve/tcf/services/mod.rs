@@ -12,6 +12,7 @@ mod line_numbers;
 pub(super) mod locator;
 mod memory_map;
 mod processes;
+mod profiler;
 mod run_control;
 mod symbols;
 mod sys_monitor;
@@ -85,6 +86,7 @@ pub(super) fn call(service: &str, request: Request<'_>, state: &mut State) -> An
         "LineNumbers" => line_numbers::call(request, state),
         "MemoryMap" => memory_map::call(request, state),
         "Processes" => processes::call(request, state),
+        "Profiler" => profiler::call(request, state),
         "RunControl" => run_control::call(request, state),
         "Symbols" => symbols::call(request, state),
         "SysMonitor" => sys_monitor::call(request, state),
@@ -111,7 +113,7 @@ impl State {
     /// With nothing in it yet.
     pub(super) fn new(options: TcfOptions, machine: Box<dyn Machine>) -> State {
         State {
-            world: World::new(options.replay),
+            world: World::new(options.replay, options.limits.afterlife),
             profiles: Profiles::new(options.limits.clone(), options.replay),
             machine,
             stops: Stops::default(),
