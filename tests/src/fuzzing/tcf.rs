@@ -32,7 +32,10 @@ pub fn tcf_frames(data: &[u8]) -> usize {
         assert!(frame.fields().map(<[u8]>::len).sum::<usize>() <= MAX_FRAME_BYTES);
         let mut again = Vec::new();
         frame.encode(&mut again);
-        assert_eq!(frames(&again, again.len()).0, [incoming.clone()]);
+        assert_eq!(
+            frames(&again, again.len()).0,
+            std::slice::from_ref(incoming)
+        );
         if let Ok(message) = Message::decode(frame) {
             again.clear();
             message.encode(&mut again);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -66,6 +66,8 @@ struct Hub {
     stall: Duration,
     tls: Option<TlsAcceptor>,
     refused: RefCell<(u64, Hush)>,
+    /// Nobody gets a channel any more.
+    closing: watch::Sender<bool>,
 }
 
 /// Serves until that is to end.
@@ -86,6 +88,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
         wakers: RefCell::default(),
         tls,
         refused: RefCell::default(),
+        closing: watch::Sender::default(),
     });
     let tasks = LocalSet::new();
     let work = async {
@@ -98,6 +101,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
         let Some(deadline) = deadline else {
             return;
         };
+        hub.closing.send_replace(true);
         hub.change(Agent::finish);
         let all_closed = connections.acquire_many(most as u32);
         let _ = tokio::time::timeout_at(deadline, all_closed).await;
@@ -257,13 +261,17 @@ async fn connect(hub: &Hub, stream: TcpStream, address: SocketAddr, _permit: Own
         return log::debug!("{address} has gone: {error}");
     }
     let peer = Peer { address, uid };
-    match &hub.tls {
-        None => converse(hub, stream, peer).await,
-        Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+    let Some(tls) = &hub.tls else {
+        return converse(hub, stream, peer).await;
+    };
+    let mut closing = hub.closing.subscribe();
+    tokio::select! {
+        agreed = timeout(HANDSHAKE, tls.accept(stream)) => match agreed {
             Ok(Ok(stream)) => converse(hub, stream, peer).await,
             Ok(Err(error)) => hub.refuse(|| format!("no TLS with {address}: {error}")),
             Err(_) => hub.refuse(|| format!("{address} does not agree on keys for TLS")),
         },
+        _ = closing.wait_for(|closing| *closing) => {}
     }
 }
 
@@ -280,6 +288,9 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// A channel, from Hello to the end.
 async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
     let (mut reader, mut writer) = tokio::io::split(stream);
+    if *hub.closing.borrow() {
+        return;
+    }
     let opened = hub.change(|agent| agent.open(peer, now()));
     let address = peer.address;
     let broken = match opened {
