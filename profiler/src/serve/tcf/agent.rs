@@ -154,6 +154,11 @@ impl Agent {
         bytes.len() - rest.len()
     }
 
+    /// Nothing will come of a client any more, without a word of it. It gets what it has asked for.
+    pub fn end_of_input(&mut self, id: ChannelId) {
+        self.end(id, None);
+    }
+
     /// What is to be sent to a client; none once the channel was closed.
     pub fn output(&mut self, id: ChannelId) -> Option<&mut Output> {
         Some(&mut self.channels.get_mut(&id)?.output)
@@ -573,4 +578,27 @@ fn split(list: &[u8], max_bytes: usize) -> Option<Vec<Vec<u8>>> {
 /// The report of something that is no message.
 fn protocol(error: &dyn std::fmt::Display) -> ErrorReport {
     ErrorReport::new(Code::Protocol, format!("protocol error: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_told_in_pieces() {
+        let id = |at: u64| serde_json::json!({"ID": format!("P{at}"), "Address": u64::MAX - at});
+        let all: Vec<_> = (0..10_000).map(id).collect();
+        let list = serde_json::to_vec(&all).unwrap();
+        let lists = split(&list, 1000).unwrap();
+        assert!(lists.iter().all(|list| list.len() <= 1001));
+        assert!(lists.len() < 2 * list.len() / 1000);
+        let told: Vec<serde_json::Value> = lists
+            .iter()
+            .flat_map(|list| serde_json::from_slice::<Vec<_>>(list).unwrap())
+            .collect();
+        assert_eq!(told, all);
+        // What is too long by itself is alone; nothing is nothing.
+        assert_eq!(split(b"[\"abc\",1,2]", 4).unwrap().len(), 2);
+        assert_eq!(split(b"{}", 1), None);
+    }
 }
