@@ -3,6 +3,9 @@
 //! One file each. A service sees the [`State`] and the channel that asks; it knows no sockets. What
 //! does not belong here: tokens, framing (`agent`).
 
+mod diagnostics;
+pub(super) mod locator;
+
 use super::agent::ChannelId;
 use super::arguments::Arguments;
 use super::options::{Peer, TcfOptions};
@@ -12,7 +15,17 @@ use super::world::World;
 use crate::serve::machine::Machine;
 
 /// The services that are offered, as Hello names them.
-pub(super) const SERVICES: &[&str] = &["Locator"];
+pub(super) const SERVICES: &[&str] = &[
+    "Locator",
+    "Profiler",
+    "RunControl",
+    "Processes",
+    "SysMonitor",
+    "MemoryMap",
+    "Symbols",
+    "LineNumbers",
+    "Diagnostics",
+];
 
 /// What all services share.
 pub(super) struct State {
@@ -38,6 +51,24 @@ pub(super) struct Request<'a> {
 
 /// Carries out a command.
 pub(super) fn call(service: &str, request: Request<'_>, state: &mut State) -> Answer {
-    let _ = (service, request, state);
-    Ok(Outcome::Unknown)
+    let _ = state;
+    match service {
+        "Diagnostics" => diagnostics::call(request),
+        _ => Ok(Outcome::Unknown),
+    }
+}
+
+/// Something that happened, told to all clients.
+pub(super) struct TcfEvent {
+    /// To which service.
+    pub(super) service: &'static str,
+    /// What.
+    pub(super) event: &'static str,
+    /// More of it, each in JSON.
+    pub(super) arguments: Vec<Vec<u8>>,
+}
+
+/// What has happened since the last call.
+pub(super) fn events(_state: &mut State) -> Vec<TcfEvent> {
+    Vec::new()
 }
