@@ -116,17 +116,11 @@ impl Ready {
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let _hurry = Hurry::begin();
-        let mut live = Live {
-            options: self.options,
-            attached: Some(self.session),
-            lives: None,
-            announced: false,
-            detach_at: Some(Instant::now() + LINGER),
-            names_until: None,
-            sampled: Some(None),
-            line: LiveLine::new(self.quiet),
+        let mut live = Live::new(self, LINGER);
+        let served = tokio::select! {
+            served = live.drive(server) => served,
+            () = ended(signals) => Ok(()),
         };
-        let served = live.drive(server, signals).await;
         live.line.clear();
         live.detach(server);
         served
@@ -135,6 +129,7 @@ impl Ready {
 
 struct Live {
     options: Adjustable,
+    linger: Duration,
     attached: Option<Session>,
     /// What is known of processes while nothing is attached.
     lives: Option<Lives>,
@@ -150,11 +145,22 @@ struct Live {
 }
 
 impl Live {
-    async fn drive(
-        &mut self,
-        server: &mut impl Front,
-        signals: &mut Signals,
-    ) -> Result<(), Failure> {
+    fn new(ready: Ready, linger: Duration) -> Live {
+        Live {
+            options: ready.options,
+            linger,
+            attached: Some(ready.session),
+            lives: None,
+            announced: false,
+            detach_at: Some(Instant::now() + linger),
+            names_until: None,
+            sampled: Some(None),
+            line: LiveLine::new(ready.quiet),
+        }
+    }
+
+    /// Goes on until the server has failed. May be dropped while it waits.
+    async fn drive(&mut self, server: &mut impl Front) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 due = due(&mut self.attached) => self.take_in(due, server),
@@ -163,9 +169,11 @@ impl Live {
                     Order::Ask(question) => self.ask(&question, server),
                     Order::Failed(why) => return Err(Failure::failed(why)),
                 },
-                () = wait(self.detach_at) => self.detach(server),
+                () = wait(self.detach_at) => {
+                    log::info!("nobody is connected: nothing is attached any more");
+                    self.detach(server);
+                }
                 () = sleep(NAMES_TICK), if self.names_until.is_some() => self.find_names(server),
-                () = ended(signals) => return Ok(()),
             }
         }
     }
@@ -200,7 +208,7 @@ impl Live {
                 return;
             }
         } else if self.attached.is_some() {
-            self.detach_at = Some(Instant::now() + LINGER);
+            self.detach_at = Some(Instant::now() + self.linger);
         }
         if let Some(session) = &mut self.attached
             && self.sampled.as_ref() != Some(&demand.sampling)
@@ -246,7 +254,6 @@ impl Live {
         self.lives = Some(session.into_lives());
         self.line.clear();
         server.detached();
-        log::info!("nobody is connected: nothing is attached");
     }
 
     fn ask(&mut self, question: &Question, server: &mut impl Front) {
@@ -304,3 +311,6 @@ async fn wait(until: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;
