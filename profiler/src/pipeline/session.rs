@@ -303,13 +303,24 @@ impl Session {
         }
     }
 
-    /// Samples this from now on, or nothing; at which frequency really, if anything is. The probe must
-    /// be adjustable.
-    pub(super) fn adjust(&mut self, sampling: Option<&Sampling>) -> Result<Option<u64>, Failure> {
-        match &mut self.probe {
-            Some(probe) => Ok(probe.adjust(sampling)?),
-            None => Ok(None),
+    /// Samples this from now on, or nothing; at which frequency really, if anything is. What happened
+    /// before is handed over first. The probe must be adjustable.
+    pub(super) fn adjust(
+        &mut self,
+        sampling: Option<&Sampling>,
+        consumer: &mut impl Consumer,
+    ) -> Result<Option<u64>, Failure> {
+        self.drain();
+        self.pass(None, consumer);
+        let Some(probe) = &mut self.probe else {
+            return Ok(None);
+        };
+        let adjusted = probe.adjust(sampling)?;
+        if let Some(hz) = adjusted {
+            // The one source that such a probe has.
+            self.resolver.set_frequency(0, hz);
         }
+        Ok(adjusted)
     }
 
     /// Asks the resolver, and hands over what it says at once.

@@ -222,6 +222,21 @@ impl Resolver {
         }
     }
 
+    /// Samples of a source come so often from now on.
+    pub fn set_frequency(&mut self, source: usize, frequency_hz: u64) {
+        let Some(options) = self.sources.get_mut(source) else {
+            return;
+        };
+        if options.unit == Unit::Nanoseconds && options.period.is_some() {
+            options.period = Some(1_000_000_000 / frequency_hz.max(1));
+        }
+        options.frequency_hz = Some(frequency_hz);
+        let id = self.epoch.source_of(options);
+        if let Some(known) = self.source_ids.get_mut(source) {
+            *known = id;
+        }
+    }
+
     /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
@@ -548,13 +563,7 @@ impl Resolver {
         self.names.end_epoch();
         self.source_ids.clear();
         for source in &self.sources {
-            let definition = Source {
-                name: self.epoch.string(&source.name),
-                unit: source.unit,
-                frequency_hz: source.frequency_hz,
-                period: source.period,
-            };
-            self.source_ids.push(self.epoch.source(definition));
+            self.source_ids.push(self.epoch.source_of(source));
         }
         self.announce_living();
     }

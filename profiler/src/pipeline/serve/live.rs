@@ -213,7 +213,7 @@ impl Live {
         if let Some(session) = &mut self.attached
             && self.sampled.as_ref() != Some(&demand.sampling)
         {
-            match session.adjust(demand.sampling.as_ref()) {
+            match session.adjust(demand.sampling.as_ref(), server) {
                 Ok(hz) => {
                     log::info!("{}", sampling_text(demand.sampling.as_ref(), hz));
                     self.sampled = Some(demand.sampling);

@@ -277,6 +277,15 @@ fn what_is_asked_for_is_sampled_and_named() {
                 .collect()
         };
         assert!(pids.iter().all(|&pid| pid == wanted.0.id()), "{pids:?}");
+        let source = client.seen().samples().last().unwrap().source;
+        let hz = client
+            .seen()
+            .tables
+            .sources
+            .get(source)
+            .unwrap()
+            .frequency_hz;
+        assert_eq!(hz, Some(200));
         drop(other);
         // Off again: what was on its way comes, and then nothing more.
         client.demand(true, None);
@@ -331,18 +340,19 @@ fn nobody_looks_for_a_while_and_processes_stay_the_same() {
         let epoch = client.seen().epoch.as_ref().unwrap().0;
         client.demand(true, None);
         client.until("a tree again", |seen| seen.ready == 3).await;
-        let seen = client.seen();
-        assert_eq!(seen.epoch.as_ref().unwrap().0, epoch + 1);
-        assert_eq!(seen.lives(std::process::id()).len(), 1);
-        assert_eq!(seen.lives(stayed).len(), 1);
-        let exits = |tid| {
-            let changes = seen.changes(Tid(tid)).into_iter();
-            changes.filter(|(change, _)| change == "exited").count()
-        };
-        assert_eq!((exits(gone), exits(stayed)), (1, 0));
-        assert_eq!(seen.trouble, [""; 0]);
+        {
+            let seen = client.seen();
+            assert_eq!(seen.epoch.as_ref().unwrap().0, epoch + 1);
+            assert_eq!(seen.lives(std::process::id()).len(), 1);
+            assert_eq!(seen.lives(stayed).len(), 1);
+            let exits = |tid| {
+                let changes = seen.changes(Tid(tid)).into_iter();
+                changes.filter(|(change, _)| change == "exited").count()
+            };
+            assert_eq!((exits(gone), exits(stayed)), (1, 0));
+            assert_eq!(seen.trouble, [""; 0]);
+        }
         // Who comes again in time finds all as it was.
-        drop(seen);
         client.demand(false, None);
         client.demand(true, None);
         sleep(linger * 3).await;
