@@ -41,6 +41,7 @@ fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
         kernel_stacks: true,
         user_stacks: true,
         kernel_log: false,
+        adjustable: false,
         calls: None,
     }
 }

@@ -20,6 +20,10 @@
 //! - No more ticks can have been skipped than were due while the processor had something to run, by
 //!   the kernel's account of idle and stolen time, and did not arrive.
 //!
+//! When the period of an adjustable source changes, or it is stopped, what was lost so far is settled, and
+//! both estimates begin anew. The account of idle time has steps of 10 ms, which may fall on the wrong
+//! side of a change: from then on, two of them are taken for idle.
+//!
 //! Gaps of more than 16 periods never count. Idle processors tick as well and are counted as idle; what
 //! is missing next to an idle tick is no loss either. Counters of hardware and of frequency mode have
 //! no known next tick; nothing is estimated for them.
@@ -120,6 +124,17 @@ pub(super) struct Account<'a> {
     pub(super) lost_calls: &'a [u64],
 }
 
+impl Account<'_> {
+    /// Counters of a processor by source.
+    fn of_cpu(&self, cpu: usize) -> Vec<Counters> {
+        let of_cpu = |source: &Vec<Counters>| source.get(cpu).copied().unwrap_or_default();
+        self.counters.iter().map(of_cpu).collect()
+    }
+}
+
+/// What the account of idle time may be off by around a change of the period.
+const IDLE_STEPS_NS: u64 = 20_000_000;
+
 /// Remembers what has been reported.
 pub(super) struct LossMeter {
     last: Timestamp,
@@ -146,10 +161,32 @@ impl LossMeter {
         }
     }
 
+    /// Begins anew at a change of the periods. What was lost before must have been told by
+    /// [`Self::update`] with the same account.
+    pub(super) fn rebase(&mut self, account: &Account<'_>, now: Timestamp) {
+        let cpus = self.reported.len().max(account.idle_ns.len());
+        self.reported.resize(cpus, Reported::default());
+        self.baselines = account
+            .idle_ns
+            .iter()
+            .enumerate()
+            .map(|(cpu, idle_ns)| {
+                Some(Baseline {
+                    at: now,
+                    idle_ns: idle_ns.map(|ns| ns.saturating_sub(IDLE_STEPS_NS))?,
+                    counters: account.of_cpu(cpu),
+                })
+            })
+            .collect();
+        for (cpu, reported) in self.reported.iter_mut().enumerate() {
+            // What one estimate alone took for skipped is settled as well.
+            reported.skipped = account.of_cpu(cpu).iter().map(|seen| seen.skipped).sum();
+        }
+    }
+
     /// Ticks of a processor that were skipped since the start, over all sources.
     fn skipped(&mut self, cpu: usize, account: &Account<'_>, now: Timestamp) -> u64 {
-        let of_cpu = |source: &Vec<Counters>| source.get(cpu).copied().unwrap_or_default();
-        let seen: Vec<Counters> = account.counters.iter().map(of_cpu).collect();
+        let seen = account.of_cpu(cpu);
         let idle_ns = account.idle_ns.get(cpu).copied().flatten();
         if self.baselines.len() <= cpu {
             self.baselines.resize_with(cpu + 1, || None);
