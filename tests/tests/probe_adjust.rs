@@ -96,10 +96,17 @@ fn forget(probe: &mut Probe) {
 
 /// Drains until each of these has used that much CPU time, however busy the machine.
 fn record_cpu_time(probe: &mut Probe, workloads: &[&Workload], time: Duration) -> Vec<RawEvent> {
-    let start: Vec<u64> = workloads.iter().map(|workload| workload.cpu_ns()).collect();
+    record_while(probe, time, || {
+        workloads.iter().map(|workload| workload.cpu_ns()).collect()
+    })
+}
+
+/// Drains until each of these CPU times has grown by so much.
+fn record_while(probe: &mut Probe, time: Duration, cpu_ns: impl Fn() -> Vec<u64>) -> Vec<RawEvent> {
+    let start = cpu_ns();
     let is_done = || {
-        let mut used = workloads.iter().zip(&start);
-        used.all(|(workload, start)| u128::from(workload.cpu_ns() - start) >= time.as_nanos())
+        let mut used = cpu_ns().into_iter().zip(&start);
+        used.all(|(now, start)| u128::from(now - start) >= time.as_nanos())
     };
     let mut out = Vec::new();
     let end = Instant::now() + LIMIT;
@@ -108,6 +115,12 @@ fn record_cpu_time(probe: &mut Probe, workloads: &[&Workload], time: Duration) -
         out.extend(record(probe, Duration::from_millis(20)));
     }
     out
+}
+
+/// CPU time of a thread so far.
+fn thread_cpu_ns(pid: u32, tid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
 }
 
 fn sum(probe: &Probe, of: fn(&Counters) -> u64) -> u64 {
@@ -332,9 +345,12 @@ fn tasks_are_sampled_while_they_are_named() {
     let mut check = |named: Sampling, expected: &dyn Fn(u32, u32) -> bool| {
         probe.adjust(Some(&named)).unwrap();
         forget(&mut probe);
-        let events = record_cpu_time(&mut probe, &[&one, &two], Duration::from_millis(100));
+        let events = record_while(&mut probe, Duration::from_millis(100), || {
+            let of_thread = |tid| thread_cpu_ns(two.pid(), tid);
+            vec![one.cpu_ns(), of_thread(first), of_thread(second)]
+        });
         let counts = by_thread(&events);
-        assert!(!counts.is_empty());
+        assert!(!counts.is_empty(), "nothing is sampled as {named:?}");
         assert!(
             counts.keys().all(|(pid, tid)| expected(*pid, *tid)),
             "{counts:?}"
