@@ -258,7 +258,11 @@ fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
         .arg(image)
         .arg("-initrd")
         .arg(initrd)
-        .args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"])
+        // On a busy host the timer that the kernel tries out comes too late for it.
+        .args([
+            "-append",
+            "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init",
+        ])
         .stdin(Stdio::null())
         .stdout(file)
         .spawn()
