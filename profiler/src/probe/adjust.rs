@@ -54,8 +54,7 @@ pub(super) fn check(options: &ProbeOptions) -> Result<(), ProbeError> {
 }
 
 impl Probe {
-    /// Changes what an adjustable probe samples; None, or no process and no thread: nothing, which
-    /// costs nothing. Returns the frequency that is used, in samples per second and processor: the
+    /// Changes what an adjustable probe samples; None, or nobody named: nothing, which costs nothing. Returns the frequency that is used, in samples per second and processor: the
     /// kernel's limit if more was asked for; none if nothing is sampled.
     ///
     /// A process that is named is sampled with all its threads, a thread by itself, and nobody else:
@@ -75,7 +74,10 @@ impl Probe {
                 "this probe was not attached as an adjustable one".to_owned(),
             ));
         }
-        let to = to.filter(|to| !to.processes.is_empty() || !to.threads.is_empty());
+        // Of the followed alone there may be descendants.
+        let to = to.filter(|to| {
+            !to.processes.is_empty() || !to.threads.is_empty() || !to.followed.is_empty()
+        });
         if let Some(to) = to
             && to.frequency_hz == 0
         {
