@@ -54,26 +54,30 @@ pub(super) fn check(options: &ProbeOptions) -> Result<(), ProbeError> {
 }
 
 impl Probe {
-    /// Changes what an adjustable probe samples; None, or no process and no thread: nothing, which
-    /// costs nothing. Returns the frequency that is used, in samples per second and processor: the
+    /// Changes what an adjustable probe samples; None, or nobody named: nothing, which costs nothing. Returns the frequency that is used, in samples per second and processor: the
     /// kernel's limit if more was asked for; none if nothing is sampled.
     ///
     /// A process that is named is sampled with all its threads, a thread by itself, and nobody else:
-    /// not what they start. But of a process that is `followed` all descendants that are born from now
-    /// on are sampled from their first instruction, unnamed, until it is not followed any more; that it
-    /// ends does not matter, as long as it is named there. Named or not, they are followed as it is.
-    /// Descendants that live already have to be named. What is named and has ended is passed over; the
-    /// same call again takes up those whose id was given out since.
+    /// not what they start. But all descendants of a `followed` process that are born from now on are
+    /// sampled from their first instruction, named or not, until that process is not followed any
+    /// more; it may have ended, as long as it is still among the followed. Descendants that live
+    /// already have to be named, and followed themselves.
     ///
-    /// Samples taken before are still drained after. With an error nothing is sampled, but for one
-    /// that says that there are too many tasks: then all is as it was.
+    /// What is named and has ended is passed over. If its id is given to another task, that one is
+    /// sampled from the next call on that names it.
+    ///
+    /// Samples taken before are still drained after. A frequency of 0, or more tasks than there is
+    /// room for, is refused, and all is as it was; after any other error nothing is sampled.
     pub fn adjust(&mut self, to: Option<&Sampling>) -> Result<Option<u64>, ProbeError> {
         if self.adjustment.is_none() {
             return Err(ProbeError::Request(
                 "this probe was not attached as an adjustable one".to_owned(),
             ));
         }
-        let to = to.filter(|to| !to.processes.is_empty() || !to.threads.is_empty());
+        // Of the followed alone there may be descendants.
+        let to = to.filter(|to| {
+            !to.processes.is_empty() || !to.threads.is_empty() || !to.followed.is_empty()
+        });
         if let Some(to) = to
             && to.frequency_hz == 0
         {
