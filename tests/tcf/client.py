@@ -5,6 +5,7 @@
     client.py HOST PORT profile P1234 --seconds 5 --frames 64
     client.py HOST PORT watch --seconds 5
     client.py HOST PORT call RunControl getContext '"P1234"'
+    client.py HOST PORT calls '[["RunControl", "suspend", "P1"], 0.5, ["RunControl", "resume", "P1", 0, 1]]'
     client.py HOST PORT raw 'C|1|Locator|sync' wait:0.5
 
 JSON on standard output; status 1 and one line on standard error if the agent does what no agent may
@@ -115,15 +116,32 @@ async def watch(channel: Channel, arguments: argparse.Namespace) -> list[dict[st
     return []
 
 
-async def call(channel: Channel, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One command with arguments in JSON; a refusal is a result."""
-    values = [argument.encode() for argument in arguments.argument]
+async def one_call(channel: Channel, service: str, command: str, *values: Any) -> dict[str, Any]:
+    """A command; a refusal is a result."""
     try:
-        return {"result": await channel.call(arguments.service, arguments.command, *values)}
+        return {"result": await channel.call(service, command, *values)}
     except Refused as refused:
         return {"error": refused.report, "result": refused.fields}
     except Unknown:
         return {"unknown": True}
+
+
+async def call(channel: Channel, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One command with arguments in JSON."""
+    values = [argument.encode() for argument in arguments.argument]
+    return await one_call(channel, arguments.service, arguments.command, *values)
+
+
+async def calls(channel: Channel, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Commands one after the other over one channel; a number is a time to wait, in seconds."""
+    results = []
+    for step in json.loads(arguments.steps):
+        if isinstance(step, list):
+            results.append(await one_call(channel, *step))
+        else:
+            await asyncio.sleep(step)
+    events = [[event.service, event.name, event.arguments] for event in channel.events]
+    return {"results": results, "events": events}
 
 
 async def raw(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -206,6 +224,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     one.add_argument("service")
     one.add_argument("command")
     one.add_argument("argument", nargs="*")
+    one = commands.add_parser("calls")
+    one.add_argument("steps", help="JSON: an array of arrays and numbers")
     one = commands.add_parser("raw")
     one.add_argument("step", nargs="+")
     one.add_argument(
@@ -220,8 +240,14 @@ async def main(arguments: argparse.Namespace) -> Any:
         return await raw(arguments)
     channel = await connect(arguments.host, arguments.port, tls_of(arguments))
     try:
-        do = {"walk": walk, "profile": profiled, "watch": watch, "call": call}[arguments.do]
-        result = await do(channel, arguments)
+        do: Any = {
+            "walk": walk,
+            "profile": profiled,
+            "watch": watch,
+            "call": call,
+            "calls": calls,
+        }
+        result = await do[arguments.do](channel, arguments)
     except BaseException:
         failure = channel.failure
         channel.abort()

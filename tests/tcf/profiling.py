@@ -98,6 +98,7 @@ class Profile:
             "samples": reads.samples,
             "dropped": reads.sum_of("Dropped"),
             "lost": reads.sum_of("Lost"),
+            "no_stack": reads.sum_of("NoStack"),
             "frequency": [read["Frequency"] for read in reads.reads if "Frequency" in read][-1:],
             "reads": reads.reads,
             "bytes": reads.bytes,

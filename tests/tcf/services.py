@@ -244,12 +244,9 @@ async def line(channel: Channel, process: str, address: int) -> tuple[str, int] 
         _need(area["SAddr"] < area["EAddr"], "a piece of code", area)
     for area in areas:
         if area["SAddr"] <= address < area["EAddr"]:
-            folder = area.get("Dir") or ""
-            path = area["File"]
-            return (
-                path if path.startswith("/") or not folder else f"{folder}/{path}",
-                area["SLine"],
-            )
+            folder, path = area.get("Dir") or ".", area["File"]
+            whole = path if path.startswith("/") or folder == "." else f"{folder}/{path}"
+            return whole, area["SLine"]
     raise ProtocolError(f"lines of {address} that are elsewhere: {areas}")
 
 

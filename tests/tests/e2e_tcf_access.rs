@@ -11,7 +11,7 @@ use std::time::Duration;
 use e2e_tcf_shared::profile::Profile;
 use e2e_tcf_shared::{Agent, Failure, NOBODY, Talking, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::process::{Ended, run};
+use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use serde_json::Value;
@@ -112,13 +112,45 @@ fn control_over_processes() -> Outcome {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(state(roots.pid()), 'S');
 
-    assert_eq!(code(&call(&["RunControl", "suspend", &id])?), 0);
-    wait_for(target.pid(), &['T'])?;
-    let thread = format!("\"{}.{}\"", target.id(), target.pid());
-    let said = call(&["RunControl", "getState", &thread])?;
-    assert_eq!(said["result"][0], true, "{said}");
-    assert_eq!(code(&call(&["RunControl", "resume", &id, "0", "1"])?), 0);
-    wait_for(target.pid(), &['S'])?;
+    // What a channel has stopped goes on when it closes.
+    let name = target.id();
+    let thread = format!("{name}.{}", target.pid());
+    let steps = serde_json::json!([
+        ["RunControl", "suspend", name],
+        1.5,
+        ["RunControl", "getState", thread],
+        ["RunControl", "resume", name, 0, 1],
+        1.5,
+        ["RunControl", "getState", thread],
+        ["RunControl", "suspend", name],
+        1.5,
+    ]);
+    let mut client = agent.command("client.py", &["calls", &steps.to_string()]);
+    client.current_dir("/").uid(NOBODY).gid(NOBODY);
+    let client = Running::start(&mut client, setting.folder(), "steps")?;
+    for wanted in ['T', 'S', 'T', 'S'] {
+        wait_for(target.pid(), &[wanted])?;
+    }
+    let said = client.end(LIMIT)?.success()?.json()?;
+    let codes: Vec<i64> = said["results"]
+        .as_array()
+        .ok_or("no results")?
+        .iter()
+        .map(code)
+        .collect();
+    assert_eq!(codes, [0; 5], "{said}");
+    assert_eq!(said["results"][1]["result"][0], true, "{said}");
+    assert_eq!(said["results"][3]["result"][0], false, "{said}");
+    let events = said["events"].as_array().ok_or("no events")?;
+    let of_thread: Vec<&str> = events
+        .iter()
+        .filter(|event| event[2][0] == thread.as_str())
+        .filter_map(|event| event[1].as_str())
+        .collect();
+    assert!(
+        of_thread.starts_with(&["contextSuspended", "contextResumed"]),
+        "{said}"
+    );
     assert_eq!(code(&call(&["RunControl", "terminate", &id])?), 0);
     wait_for(target.pid(), &['Z', 'X'])?;
 

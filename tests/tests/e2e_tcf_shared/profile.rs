@@ -26,6 +26,8 @@ pub(crate) struct Profile {
     pub(crate) dropped: u64,
     /// Samples of the machine that were lost.
     pub(crate) lost: u64,
+    /// Samples without any frame.
+    pub(crate) no_stack: u64,
     /// What the agent says the frequency was.
     pub(crate) frequency_hz: u64,
     /// CPU time of the context meanwhile.
@@ -52,6 +54,7 @@ impl Profile {
             samples: number(&said["samples"])?,
             dropped: number(&said["dropped"])?,
             lost: number(&said["lost"])?,
+            no_stack: number(&said["no_stack"])?,
             frequency_hz: said["frequency"][0].as_u64().unwrap_or(0),
             cpu_ns: said["cpu_ns"].as_u64(),
             ..Profile::default()
@@ -122,7 +125,8 @@ impl Profile {
         let expected = cpu_ns as f64 / 1e9 * frequency_hz as f64;
         // Beginning and end are asked for a moment before and after the agent's own.
         let slack = 4.0 * expected.sqrt() + 0.03 * frequency_hz as f64 + 2.0;
-        let (samples, lost) = (self.samples as f64, (self.lost + self.dropped) as f64);
+        let samples = (self.samples + self.no_stack) as f64;
+        let lost = (self.lost + self.dropped) as f64;
         eprintln!(
             "{what}: {samples} samples at {frequency_hz} Hz of {:.3} s CPU, expected \
              {expected:.0} +- {slack:.0}, {lost} lost",
