@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use e2e_tcf_shared::capture::{self, Wish};
 use e2e_tcf_shared::profile::Profile;
-use e2e_tcf_shared::{Agent, Failure, Talking, with_clients};
+use e2e_tcf_shared::{Agent, Failure, Talking, own, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::process::Running;
+use profiler_tests::process::{Running, run};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::share;
 use serde_json::Value;
@@ -407,4 +407,41 @@ fn what_has_ended() -> Outcome {
     }
     agent.end()?;
     Ok(())
+}
+
+/// The examples of docs/formats/tcf.md do what they say.
+#[test]
+fn the_examples_of_the_documentation() -> Outcome {
+    let Some(setting) = with_clients("e2e_tcf::the_examples_of_the_documentation", true)? else {
+        return Ok(());
+    };
+    let (workload, _) = shares(&setting)?;
+    let agent = Agent::start(&setting, &[])?;
+    let text = fs::read_to_string(own("../docs/formats/tcf.md"))?;
+    let examples: Vec<&str> = text
+        .split("```python\n")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once("```")?.0))
+        .collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        fs::write(setting.path("example.py"), example)?;
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        command
+            .arg("-B")
+            .arg(setting.path("example.py"))
+            .args([agent.port.to_string(), workload.pid().to_string()])
+            .current_dir(own(".."));
+        let ended = run(&mut command, setting.folder(), "example", LIMIT)?.success()?;
+        for leaf in ["leaf_a", "leaf_b", "leaf_c"] {
+            assert!(
+                ended.stdout.contains(leaf),
+                "{leaf} is not in {}",
+                ended.stdout
+            );
+        }
+        assert_eq!(ended.stderr, "");
+    }
+    agent.end()?;
+    workload.end()
 }
