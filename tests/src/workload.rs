@@ -54,6 +54,9 @@ pub const ALL: &[&str] = &[
     "pause.c",
     "plugin.c",
     "short_lived.c",
+    "tcf_crowd.c",
+    "tcf_family.c",
+    "tcf_shares.c",
     "threads.c",
 ];
 

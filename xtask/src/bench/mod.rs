@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what sampling, tracing and streaming cost, beside other tools in the same run.
+//! `cargo xtask bench`: what sampling, tracing, streaming and serving cost, beside other tools in the same run.
 //!
 //! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
 //! standard error. What a table means, and what is within noise, is in docs/performance.md.
@@ -10,6 +10,7 @@ mod measure;
 mod sampling;
 mod slope;
 mod table;
+mod tcf;
 mod tool;
 mod tracing;
 
@@ -24,7 +25,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "tracing", "bytefrog"])]
+    #[arg(value_parser = ["sampling", "tracing", "bytefrog", "tcf"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -33,10 +34,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
-    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`.
+    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`; of tcf `cost`, `answers`,
+    /// `tree`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Seconds of each load (bytefrog).
+    /// Seconds of each load (bytefrog, tcf).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// Tools to compare.
@@ -87,6 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     let scenarios = match arguments.name.as_str() {
         "tracing" => &tracing::SCENARIOS[..],
         "bytefrog" => &bytefrog::SCENARIOS,
+        "tcf" => &tcf::SCENARIOS,
         _ => &SAMPLING,
     };
     if let Some(unknown) = arguments
@@ -109,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         (None, false) => 10,
     };
     println!("{}", machine());
-    if arguments.name == "bytefrog" {
+    if let "bytefrog" | "tcf" = arguments.name.as_str() {
         let seconds = match (arguments.seconds, arguments.quick) {
             (Some(seconds), _) => seconds,
             (None, true) => 1,
@@ -120,7 +123,10 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             (None, true) => 1,
             (None, false) => 5,
         };
-        return bytefrog::run(&bench, rounds, seconds, wanted);
+        return match arguments.name.as_str() {
+            "tcf" => tcf::run(&bench, rounds, seconds, wanted),
+            _ => bytefrog::run(&bench, rounds, seconds, wanted),
+        };
     }
     if tracing {
         return tracing::run(&bench, rounds, wanted, &arguments.tools);
