@@ -26,6 +26,11 @@ pub(super) trait Note: Sized {
     fn join(&self, _next: &Self) -> Joined {
         Joined::Both
     }
+
+    /// Whether definitions that come behind may not be taken before it.
+    fn divides(&self) -> bool {
+        false
+    }
 }
 
 /// What is left of two notes that follow each other.
@@ -319,6 +324,7 @@ impl<N: Note> State<N> {
         }
         let used = matches!(last.work, Work::Events(_));
         let joins = match (&mut last.work, &entry.work) {
+            (Work::Note(note), Work::Define) if note.divides() => false,
             // Taken before the work of the last one, which does no harm within an epoch.
             (_, Work::Define) if same_epoch || !used => true,
             (work @ Work::Define, _) => {
@@ -447,6 +453,7 @@ mod tests {
     enum Word {
         Off(u64),
         On(u64),
+        Wall,
     }
 
     impl Note for Word {
@@ -456,6 +463,10 @@ mod tests {
                 (Word::Off(_), Word::Off(_)) => Joined::First,
                 _ => Joined::Both,
             }
+        }
+
+        fn divides(&self) -> bool {
+            *self == Word::Wall
         }
     }
 
@@ -591,6 +602,19 @@ mod tests {
                 "0[a] 1 events",
                 "0[] Note(On(70))"
             ]
+        );
+    }
+
+    #[test]
+    fn definitions_stay_on_their_side_of_some_notes() {
+        let queue = queue(10);
+        queue.push(Word::On(1));
+        queue.send(batch(0, &["a"], 0));
+        queue.push(Word::Wall);
+        queue.send(batch(1, &["b"], 0));
+        assert_eq!(
+            drain(&queue),
+            ["0[a] Note(On(1))", "0[] Note(Wall)", "1[b] Define"]
         );
     }
 

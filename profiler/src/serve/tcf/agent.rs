@@ -13,10 +13,8 @@ use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
 use super::hush::Hush;
 use super::options::{Order, Peer, Replay, TcfOptions};
-use super::profile::Profiles;
 use super::reply::{Answer, Outcome, Reply};
 use super::services::{self, Request, SERVICES, State, TcfEvent, locator::Locator};
-use super::world::World;
 use crate::model::{Batch, Cpu, Definition, Demand, Event, Lost, LostReason, Timestamp};
 use crate::serve::machine::Machine;
 use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
@@ -93,12 +91,7 @@ impl Agent {
             commands: 0,
             laggards: 0,
             hush: Hush::default(),
-            state: State {
-                world: World::new(options.replay),
-                profiles: Profiles::new(options.limits.clone(), options.replay),
-                machine,
-                options,
-            },
+            state: State::new(options, machine),
         }
     }
 
@@ -161,6 +154,11 @@ impl Agent {
         bytes.len() - rest.len()
     }
 
+    /// Nothing will come of a client any more, without a word of it. It gets what it has asked for.
+    pub fn end_of_input(&mut self, id: ChannelId) {
+        self.end(id, None);
+    }
+
     /// What is to be sent to a client; none once the channel was closed.
     pub fn output(&mut self, id: ChannelId) -> Option<&mut Output> {
         Some(&mut self.channels.get_mut(&id)?.output)
@@ -200,7 +198,8 @@ impl Agent {
     /// Takes a batch; gives back the list of events, to be used again.
     pub fn batch(&mut self, mut batch: Batch, now: Instant) -> Vec<Event> {
         let at_once = self.state.options.replay == Some(Replay::AtOnce);
-        if !at_once && !(batch.definitions.is_empty() && batch.events.is_empty()) {
+        let is_empty = batch.definitions.is_empty() && batch.events.is_empty();
+        if !at_once && !is_empty {
             self.view(View::Ready);
         }
         self.define(batch.epoch, batch.definitions);
@@ -535,6 +534,7 @@ impl Agent {
     /// A channel asks for nothing any more.
     fn forget(&mut self, id: ChannelId) {
         self.state.profiles.close(id, &mut self.state.world);
+        services::closed(id, &mut self.state);
         self.demand_is_due = true;
     }
 
@@ -578,4 +578,27 @@ fn split(list: &[u8], max_bytes: usize) -> Option<Vec<Vec<u8>>> {
 /// The report of something that is no message.
 fn protocol(error: &dyn std::fmt::Display) -> ErrorReport {
     ErrorReport::new(Code::Protocol, format!("protocol error: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_told_in_pieces() {
+        let id = |at: u64| serde_json::json!({"ID": format!("P{at}"), "Address": u64::MAX - at});
+        let all: Vec<_> = (0..10_000).map(id).collect();
+        let list = serde_json::to_vec(&all).unwrap();
+        let lists = split(&list, 1000).unwrap();
+        assert!(lists.iter().all(|list| list.len() <= 1001));
+        assert!(lists.len() < 2 * list.len() / 1000);
+        let told: Vec<serde_json::Value> = lists
+            .iter()
+            .flat_map(|list| serde_json::from_slice::<Vec<_>>(list).unwrap())
+            .collect();
+        assert_eq!(told, all);
+        // What is too long by itself is alone; nothing is nothing.
+        assert_eq!(split(b"[\"abc\",1,2]", 4).unwrap().len(), 2);
+        assert_eq!(split(b"{}", 1), None);
+    }
 }

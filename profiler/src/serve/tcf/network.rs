@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -66,6 +66,8 @@ struct Hub {
     stall: Duration,
     tls: Option<TlsAcceptor>,
     refused: RefCell<(u64, Hush)>,
+    /// Nobody gets a channel any more.
+    closing: watch::Sender<bool>,
 }
 
 /// Serves until that is to end.
@@ -86,6 +88,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
         wakers: RefCell::default(),
         tls,
         refused: RefCell::default(),
+        closing: watch::Sender::default(),
     });
     let tasks = LocalSet::new();
     let work = async {
@@ -98,6 +101,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
         let Some(deadline) = deadline else {
             return;
         };
+        hub.closing.send_replace(true);
         hub.change(Agent::finish);
         let all_closed = connections.acquire_many(most as u32);
         let _ = tokio::time::timeout_at(deadline, all_closed).await;
@@ -109,6 +113,11 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
 impl Hub {
     /// Does something to the agent, and sees to what comes of it.
     fn change<T>(&self, change: impl FnOnce(&mut Agent) -> T) -> T {
+        self.change_for(None, change)
+    }
+
+    /// The same for the task of a channel, which needs no waking.
+    fn change_for<T>(&self, own: Option<ChannelId>, change: impl FnOnce(&mut Agent) -> T) -> T {
         let mut agent = self.agent.borrow_mut();
         let result = change(&mut agent);
         for order in agent.orders() {
@@ -119,6 +128,9 @@ impl Hub {
         let full = agent.wants_new_epoch();
         self.shared.wants_new_epoch.store(full, Ordering::Relaxed);
         for (&channel, waker) in &*self.wakers.borrow() {
+            if Some(channel) == own {
+                continue;
+            }
             let output = agent.output(channel);
             if output.is_some_and(|it| it.is_last() || !it.bytes().is_empty()) {
                 waker.notify_one();
@@ -249,13 +261,17 @@ async fn connect(hub: &Hub, stream: TcpStream, address: SocketAddr, _permit: Own
         return log::debug!("{address} has gone: {error}");
     }
     let peer = Peer { address, uid };
-    match &hub.tls {
-        None => converse(hub, stream, peer).await,
-        Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+    let Some(tls) = &hub.tls else {
+        return converse(hub, stream, peer).await;
+    };
+    let mut closing = hub.closing.subscribe();
+    tokio::select! {
+        agreed = timeout(HANDSHAKE, tls.accept(stream)) => match agreed {
             Ok(Ok(stream)) => converse(hub, stream, peer).await,
             Ok(Err(error)) => hub.refuse(|| format!("no TLS with {address}: {error}")),
             Err(_) => hub.refuse(|| format!("{address} does not agree on keys for TLS")),
         },
+        _ = closing.wait_for(|closing| *closing) => {}
     }
 }
 
@@ -272,6 +288,9 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// A channel, from Hello to the end.
 async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
     let (mut reader, mut writer) = tokio::io::split(stream);
+    if *hub.closing.borrow() {
+        return;
+    }
     let opened = hub.change(|agent| agent.open(peer, now()));
     let address = peer.address;
     let broken = match opened {
@@ -326,13 +345,13 @@ impl<'a> OpenChannel<'a> {
         // What has come and was not taken yet.
         let mut come = 0..0;
         let mut is_flushed = true;
-        let mut moved = Instant::now();
+        // Since when something has waited without being sent.
+        let mut waiting: Option<Instant> = None;
         loop {
             if !come.is_empty() {
                 let bytes = &input[come.clone()];
-                come.start += self
-                    .hub
-                    .change(|agent| agent.receive(self.id, bytes, now()));
+                let receive = |agent: &mut Agent| agent.receive(self.id, bytes, now());
+                come.start += self.hub.change_for(Some(self.id), receive);
             }
             let Some(next) = self.next() else {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -341,9 +360,10 @@ impl<'a> OpenChannel<'a> {
             if next.is_last && !waits {
                 return Ok(());
             }
-            if !waits {
-                moved = Instant::now();
-            }
+            let since = match waits {
+                true => *waiting.get_or_insert_with(Instant::now),
+                false => Instant::now(),
+            };
             let write = async {
                 match next.piece.is_empty() {
                     true => writer.flush().await.map(|()| 0),
@@ -357,19 +377,21 @@ impl<'a> OpenChannel<'a> {
                         return Err(io::ErrorKind::WriteZero.into());
                     }
                     is_flushed = next.piece.is_empty();
-                    moved = Instant::now();
+                    waiting = None;
                     self.advance(count);
                 }
                 read = reader.read(&mut input), if come.is_empty() && next.takes_more => {
                     come = 0..read?;
                     if come.is_empty() {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
+                        let end = |agent: &mut Agent| agent.end_of_input(self.id);
+                        self.hub.change_for(Some(self.id), end);
                     }
                 }
                 () = yield_now(), if !come.is_empty() && next.takes_more => {}
                 () = self.waker.notified() => {}
-                () = sleep_until(moved + self.hub.stall), if waits => {
-                    self.hub.change(|agent| agent.give_up(self.id, now()));
+                () = sleep_until(since + self.hub.stall), if waits => {
+                    let give_up = |agent: &mut Agent| agent.give_up(self.id, now());
+                    self.hub.change_for(Some(self.id), give_up);
                 }
             }
         }

@@ -49,6 +49,11 @@ impl Note for Word {
             false => Joined::Both,
         }
     }
+
+    /// What comes behind tells that something can be seen again.
+    fn divides(&self) -> bool {
+        matches!(self, Word::Detached | Word::Trouble(_))
+    }
 }
 
 /// What both threads see.
