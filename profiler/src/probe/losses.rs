@@ -172,8 +172,8 @@ impl LossMeter {
             .enumerate()
             .map(|(cpu, idle_ns)| {
                 Some(Baseline {
-                    at: now,
-                    idle_ns: idle_ns.map(|ns| ns.saturating_sub(IDLE_STEPS_NS))?,
+                    at: Timestamp(now.0.saturating_add(IDLE_STEPS_NS)),
+                    idle_ns: (*idle_ns)?,
                     counters: account.of_cpu(cpu),
                 })
             })
@@ -336,6 +336,44 @@ mod tests {
         check_skipped(ticks(75, 50, 25), 500, 25);
         // Whatever the account of idle time says.
         check_skipped(ticks(90, 0, 4), 5000, 0);
+    }
+
+    #[test]
+    fn a_change_of_the_period_settles_what_was_estimated() {
+        const MS: u64 = 1_000_000;
+        let mut meter = LossMeter::new(Timestamp(0), &[Some(0)]);
+        let mut told = |at_ms: u64, period_ms: u64, idle_ms: u64, ticks, skipped, rebase| {
+            let counters = Counters {
+                ticks,
+                skipped,
+                ..Counters::default()
+            };
+            let account = Account {
+                counters: &[vec![counters]],
+                periods_ns: &[period_ms * MS],
+                idle_ns: &[Some(idle_ms * MS)],
+                lost_calls: &[],
+            };
+            let mut out = Vec::new();
+            meter.update(&account, Timestamp(at_ms * MS), &mut out);
+            if rebase {
+                meter.rebase(&account, Timestamp(at_ms * MS));
+            }
+            let counts = out.iter().map(|event| match &event.body {
+                RawBody::Lost(lost) => lost.count,
+                other => panic!("{other:?}"),
+            });
+            counts.sum::<u64>()
+        };
+        // A second at 100 Hz: the kernel side says 30, the account of idle time 10.
+        assert_eq!(told(1000, 10, 0, 90, 30, true), 10);
+        // A second off: neither the time nor what was not told counts.
+        assert_eq!(told(2000, 0, 0, 90, 30, true), 0);
+        // A second at 1000 Hz, idle for half of it; two steps of the account are in doubt.
+        assert_eq!(told(3000, 1, 500, 90 + 440, 30 + 50, false), 40);
+        assert_eq!(told(4000, 1, 500, 90 + 1430, 30 + 60, true), 10);
+        // So short that nothing can be said.
+        assert_eq!(told(4015, 1, 500, 90 + 1435, 30 + 70, true), 0);
     }
 
     #[test]
