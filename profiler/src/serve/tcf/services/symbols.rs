@@ -3,8 +3,9 @@
 //! An address of a process -> the id of the function there; an id -> its properties. An id says
 //! all: `@SP100.401136` is the function at 0x401136 of `P100`; no table of ids is kept. A function has
 //! as many ids as addresses: where it begins need not be looked up that way. Where functions are
-//! inlined it is the one that they are inlined into. There are no types, variables or scopes. Source: the service's specification "TCF Symbols", and what its clients do with the
-//! answers. What does not belong here: lines (`line_numbers`), how names are found (`world`).
+//! inlined it is the one that they are inlined into. There are no types, variables or scopes. Source:
+//! the service's specification "TCF Symbols", and what its clients do with the answers. What does not
+//! belong here: lines (`line_numbers`), how names are found (`world`).
 
 use serde::Serialize;
 
