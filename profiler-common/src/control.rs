@@ -1,9 +1,9 @@
-//! What user space and the kernel-side programs agree on besides records: limits, filter bits and
-//! per-CPU counters.
+//! What user space and the kernel-side programs agree on besides records: limits, filter bits,
+//! settings that change and per-CPU counters.
 //!
-//! Settings are read-only globals of the kernel object, set before it is loaded; [`Counters`] is
-//! the value of the per-CPU map `COUNTERS`, indexed by event source. Times are nanoseconds of
-//! CLOCK_MONOTONIC.
+//! Settings are read-only globals of the kernel object, set before it is loaded, but for
+//! [`Adjusted`], the value of the map `ADJUSTED`; [`Counters`] is the value of the per-CPU map
+//! `COUNTERS`, indexed by event source. Times are nanoseconds of CLOCK_MONOTONIC.
 
 /// Most event sources of one session; there is one entry point of the kernel object for each.
 pub const MAX_SOURCES: usize = 8;
@@ -24,6 +24,49 @@ pub const FILTER_CGROUPS: u32 = 8;
 pub const WATCH_PROCESS: u32 = 1;
 /// Value bit of `WATCHED`: the key is the id of a single thread.
 pub const WATCH_THREAD: u32 = 2;
+/// Value bit of `WATCHED`: the processes that it starts are watched too, and its threads if it is
+/// watched as a single one.
+pub const WATCH_FOLLOW: u32 = 4;
+/// Value bit of `WATCHED`: added by the kernel side, for whom it descends from.
+pub const WATCH_INHERITED: u32 = 8;
+
+/// Where the value of `WATCHED` has the id of the task that named its root, see [`watch_root`].
+const WATCH_ROOT_SHIFT: u32 = 10;
+/// The bits of the root.
+pub const WATCH_ROOT: u32 = !0 << WATCH_ROOT_SHIFT;
+
+/// The root `id` as bits of a value of `WATCHED`: the task named by user space that all inherited
+/// entries below it stem from. Ids have at most 22 bits (`PID_MAX_LIMIT` of the kernel).
+pub const fn watch_root(id: u32) -> u32 {
+    id << WATCH_ROOT_SHIFT
+}
+
+/// The root in a value of `WATCHED`; 0: none.
+pub const fn watched_root(value: u32) -> u32 {
+    value >> WATCH_ROOT_SHIFT
+}
+
+/// A value of `KERNEL_STACKS` besides 0 and 1: [`Adjusted`] says whether they are wanted.
+pub const KERNEL_STACKS_ADJUSTED: u8 = 2;
+
+/// A value of `PERIODS` that no event has: [`Adjusted`] says what it is at present.
+pub const PERIOD_ADJUSTED: u64 = u64::MAX;
+
+/// What may change while the sampler is attached. Changed while its events are stopped; only the
+/// wish for kernel stacks may change at any time.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adjusted {
+    /// Another one for each start of the events, never 0: no tick before it says when the next one
+    /// is due.
+    pub generation: u64,
+    /// Clocks: nanoseconds between two ticks, which is also what a sample stands for. Else 0.
+    pub period_ns: u64,
+    /// Not 0: kernel stacks are wanted.
+    pub kernel_stacks: u64,
+}
+
+const _: () = assert!(size_of::<Adjusted>() == 24);
 
 /// What one processor saw of one event source. Each event is counted in `ticks` and in exactly one
 /// of `idle`, `filtered`, `passed_over`, `nested`, `ring_full` and `sent`.
@@ -58,6 +101,8 @@ pub struct Counters {
     pub last_idle: u64,
     /// Tracepoints only: hits since the last sample.
     pub since_sample: u64,
+    /// Adjustable sources only: [`Adjusted::generation`] at the last tick.
+    pub generation: u64,
 }
 
-const _: () = assert!(size_of::<Counters>() == 104);
+const _: () = assert!(size_of::<Counters>() == 112);

@@ -23,10 +23,16 @@ pub fn admits(filter: u32, tgid: u32, tid: u32) -> bool {
 
 /// Whether `id` is watched as `kind`, a `WATCH_*` bit.
 #[inline(always)]
-pub fn watches(id: u32, kind: u32) -> bool {
+fn watches(id: u32, kind: u32) -> bool {
+    watched(id) & kind != 0
+}
+
+/// What `WATCHED` has of `id`; 0: nothing.
+#[inline(always)]
+pub fn watched(id: u32) -> u32 {
     // SAFETY: a value of one word; a slot that is reused meanwhile holds another id's bits, for an
     // instant in which that id was watched as well.
-    unsafe { WATCHED.get(id) }.is_some_and(|bits| bits & kind != 0)
+    unsafe { WATCHED.get(id) }.copied().unwrap_or(0)
 }
 
 #[inline(always)]

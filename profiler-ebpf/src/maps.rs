@@ -12,7 +12,7 @@ use aya_ebpf::{
 use profiler_common::{
     COMM_LEN,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
-    control::{Counters, MAX_CGROUPS, MAX_SOURCES},
+    control::{Adjusted, Counters, MAX_CGROUPS, MAX_SOURCES},
 };
 
 /// Bytes of a record under construction. The longest (both stacks full) takes 2,112; a power of two
@@ -45,8 +45,12 @@ pub static SCRATCH: PerCpuArray<Scratch, { NESTING_LEVELS as usize }> = PerCpuAr
 #[btf_map]
 pub static COUNTERS: PerCpuArray<Counters, MAX_SOURCES> = PerCpuArray::new();
 
-/// Tasks of the filter and their descendants: id -> `WATCH_*` bits. Preallocated: kernels before
-/// 6.1 allow nothing else in perf_event programs.
+/// What changes while the sampler is attached; only read if a setting refers to it.
+#[btf_map]
+pub static ADJUSTED: Array<Adjusted, 1> = Array::new();
+
+/// Tasks of the filter and their descendants: id -> `WATCH_*` bits and the root. Preallocated:
+/// kernels before 6.1 allow nothing else in perf_event programs.
 #[btf_map]
 pub static WATCHED: HashMap<u32, u32, 1> = HashMap::new();
 
@@ -70,7 +74,7 @@ pub static FILTER: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static CGROUP_COUNT: Global<u32> = Global::new(0);
 
-/// Not 0: kernel stacks are wanted.
+/// Not 0: kernel stacks are wanted; `KERNEL_STACKS_ADJUSTED`: `ADJUSTED` says whether.
 #[unsafe(no_mangle)]
 pub static KERNEL_STACKS: Global<u8> = Global::new(1);
 
@@ -83,7 +87,8 @@ pub static USER_STACKS: Global<u8> = Global::new(1);
 pub static WAKE_BYTES: Global<u64> = Global::new(2048);
 
 /// Per source: for clocks, nanoseconds between two ticks (0 for others, whose ticks can't be
-/// foretold); for tracepoints, the number of hits per sample.
+/// foretold), `PERIOD_ADJUSTED` if `ADJUSTED` says how many; for tracepoints, the number of hits per
+/// sample.
 #[unsafe(no_mangle)]
 pub static PERIODS: [Global<u64>; MAX_SOURCES] = [const { Global::new(0) }; MAX_SOURCES];
 

@@ -15,15 +15,15 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use profiler_common::{
     COMM_LEN, KIND_SAMPLE, RECORD_VERSION, RecordHead,
-    control::Counters,
+    control::{Counters, KERNEL_STACKS_ADJUSTED, PERIOD_ADJUSTED},
     sample::{FLAG_IN_KERNEL, SampleHead},
 };
 
 use crate::{
     emit, filter,
     maps::{
-        COUNTERS, FILTER, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH, Scratch,
-        USER_STACKS,
+        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH,
+        Scratch, USER_STACKS,
     },
     stack,
 };
@@ -86,7 +86,7 @@ unsafe fn in_kernel(ctx: &PerfEventContext) -> bool {
 /// Counts the event; sends a sample of the current thread if it is wanted. Not inlined: the entry
 /// points share it.
 #[inline(never)]
-fn take(ctx: *mut c_void, source: u32, weight: u64, flags: u32, tick_ns: u64) -> u32 {
+fn take(ctx: *mut c_void, source: u32, mut weight: u64, flags: u32, mut tick_ns: u64) -> u32 {
     let Some(counters) = COUNTERS.get_ptr_mut(source) else {
         return 0;
     };
@@ -98,6 +98,13 @@ fn take(ctx: *mut c_void, source: u32, weight: u64, flags: u32, tick_ns: u64) ->
     let now = unsafe { bpf_ktime_get_ns() };
     let ids = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((ids >> 32) as u32, ids as u32);
+    if tick_ns == PERIOD_ADJUSTED {
+        tick_ns = adjusted_period(counters);
+        if tick_ns != 0 {
+            // What the kernel hands over is the period that the clock was opened with.
+            weight = tick_ns;
+        }
+    }
     if tick_ns != 0 {
         note_tick(counters, now, tick_ns, tid == 0);
     }
@@ -163,7 +170,7 @@ unsafe fn write_and_send(
     unsafe {
         let record = addr_of_mut!((*scratch).record).cast::<u8>();
         let mut kernel_bytes = 0;
-        if KERNEL_STACKS.load() != 0 && head.flags & FLAG_IN_KERNEL != 0 {
+        if head.flags & FLAG_IN_KERNEL != 0 && wants_kernel_stacks() {
             kernel_bytes = stack::kernel(ctx, record.add(HEAD_BYTES));
         }
         let mut user_bytes = 0;
@@ -175,6 +182,30 @@ unsafe fn write_and_send(
         head.head.len = len as u32;
         record.cast::<SampleHead>().write_unaligned(head);
         emit::emit(record.cast(), len)
+    }
+}
+
+/// The present period of an adjustable clock, 0 for other sources. The first tick since a change has
+/// none before it.
+#[inline(always)]
+fn adjusted_period(counters: &mut Counters) -> u64 {
+    let Some(adjusted) = ADJUSTED.get(0) else {
+        return 0;
+    };
+    if counters.generation != adjusted.generation {
+        counters.generation = adjusted.generation;
+        counters.last_due_ns = 0;
+    }
+    adjusted.period_ns
+}
+
+#[inline(always)]
+fn wants_kernel_stacks() -> bool {
+    match KERNEL_STACKS.load() {
+        KERNEL_STACKS_ADJUSTED => ADJUSTED
+            .get(0)
+            .is_some_and(|adjusted| adjusted.kernel_stacks != 0),
+        wanted => wanted != 0,
     }
 }
 

@@ -1,16 +1,20 @@
 //! Follows the children of watched tasks, in the kernel, so that a child's first sample counts.
 //!
-//! Attached only if a filter names tasks. A task is forgotten when the kernel frees it: a process's
-//! main task outlives all its other threads, so its id stays watched while any of them runs.
+//! Attached only if a filter names tasks. Of those that are watched, some are followed: what is added
+//! for them says so, and from whom it descends, so that user space can take it out again. A task is
+//! forgotten when the kernel frees it: a process's main task outlives all its other threads, so its
+//! id stays watched while any of them runs.
 
 use aya_ebpf::{
     EbpfContext, bindings::BPF_ANY, helpers::bpf_get_current_pid_tgid, programs::TracePointContext,
 };
 use aya_log_ebpf::{debug, warn};
-use profiler_common::control::{WATCH_PROCESS, WATCH_THREAD};
+use profiler_common::control::{
+    WATCH_FOLLOW, WATCH_INHERITED, WATCH_PROCESS, WATCH_ROOT, WATCH_THREAD,
+};
 
 use crate::{
-    filter::watches,
+    filter::watched,
     maps::{COUNTERS, FREE_PID_OFFSET, NEWTASK_FLAGS_OFFSET, NEWTASK_PID_OFFSET, WATCHED},
 };
 
@@ -21,11 +25,13 @@ const CLONE_THREAD: u64 = 0x10000;
 #[inline(always)]
 pub fn watch_child(ctx: &TracePointContext) -> u32 {
     let ids = bpf_get_current_pid_tgid();
-    let by_process = watches((ids >> 32) as u32, WATCH_PROCESS);
-    let by_thread = watches(ids as u32, WATCH_THREAD);
+    let (process, thread) = (watched((ids >> 32) as u32), watched(ids as u32));
+    let by_process = follows(process, WATCH_PROCESS);
+    let by_thread = follows(thread, WATCH_THREAD);
     if !by_process && !by_thread {
         return 0;
     }
+    let root = WATCH_ROOT & if by_process { process } else { thread };
     // SAFETY: offsets of fields of this tracepoint's record, from its format.
     let (child, flags) = unsafe {
         (
@@ -44,7 +50,8 @@ pub fn watch_child(ctx: &TracePointContext) -> u32 {
         // A thread of a watched process is watched by its process id.
         return 0;
     };
-    if WATCHED.insert(child, kind, u64::from(BPF_ANY)).is_err() {
+    let bits = kind | WATCH_FOLLOW | WATCH_INHERITED | root;
+    if WATCHED.insert(child, bits, u64::from(BPF_ANY)).is_err() {
         if let Some(counters) = COUNTERS.get_ptr_mut(0) {
             // SAFETY: this processor's own slot, which the lookup returned.
             unsafe { (*counters).unfollowed += 1 };
@@ -54,6 +61,12 @@ pub fn watch_child(ctx: &TracePointContext) -> u32 {
         debug!(ctx, "following task {}, created by {}", child, ctx.pid());
     }
     0
+}
+
+/// Whether a value of `WATCHED` is of `kind`, and followed.
+#[inline(always)]
+fn follows(bits: u32, kind: u32) -> bool {
+    bits & (kind | WATCH_FOLLOW) == kind | WATCH_FOLLOW
 }
 
 /// A task is gone for good; its id may be given out again.

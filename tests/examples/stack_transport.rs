@@ -104,6 +104,7 @@ fn raw_stacks(cost: &mut Cost) {
         kernel_stacks: true,
         user_stacks: true,
         kernel_log: false,
+        adjustable: false,
         calls: None,
     })
     .unwrap();

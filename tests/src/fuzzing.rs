@@ -5,7 +5,8 @@
 //! [`capture`] is the reader of captures and what is made of them, [`records`] and [`side_band`]
 //! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
 //! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing,
-//! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say.
+//! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say, [`tcf_frames`]
+//! and [`tcf`] what clients of a TCF agent do.
 
 mod bytefrog;
 mod calls;
@@ -14,6 +15,7 @@ mod elf;
 mod object;
 mod seeds;
 mod signature;
+mod tcf;
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -34,6 +36,7 @@ pub use elf::{elf, remove_elf_file};
 pub use object::object;
 pub use seeds::{capture_file, seeds, write_seeds};
 pub use signature::signature;
+pub use tcf::{tcf, tcf_frames};
 
 /// Reads bytes as a capture. If the first is odd, the rest is a capture file as it is; if even,
 /// it is a row of blocks (kind, epoch, length in two bytes, payload) which get right headers

@@ -18,6 +18,7 @@ pub mod recording;
 pub mod setting;
 pub mod skip;
 pub mod statistics;
+pub mod tcf_channel;
 pub mod tracing;
 pub mod workload;
 pub mod xml;

@@ -322,6 +322,7 @@ fn attach(calls: CallOptions, filter: Filter) -> Probe {
         kernel_stacks: false,
         user_stacks: false,
         kernel_log: false,
+        adjustable: false,
     };
     Probe::attach(options).unwrap()
 }

@@ -68,6 +68,7 @@ fn start(test: &str, source: &str, rounds: &str, fetches: bool) -> Option<Traced
         kernel_stacks: false,
         user_stacks: false,
         kernel_log: false,
+        adjustable: false,
     };
     Some(Traced {
         setting,

@@ -90,6 +90,19 @@ fn mutated_messages_of_bytefrog_are_decoded_without_panic() {
 }
 
 #[test]
+fn mutated_messages_of_tcf_clients_are_answered_without_panic() {
+    for (name, target) in [
+        ("tcf", fuzzing::tcf as fn(&[u8]) -> usize),
+        ("tcf_frames", fuzzing::tcf_frames),
+    ] {
+        for seed in fuzzing::seeds(name).unwrap() {
+            assert!(target(&seed) > 0, "a seed of {name} is refused");
+        }
+        exercise(name, target, 0, 300);
+    }
+}
+
+#[test]
 fn seeds_are_decoded_whole() {
     // If the seeds were refused, the tests above would test nothing.
     let (mut decoder, mut events) = (Decoder::default(), Vec::new());

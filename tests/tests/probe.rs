@@ -7,20 +7,23 @@
 // Failing is what tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod probe_shared;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
+
+use probe_shared::*;
 
 use profiler::{
     model::{
         LostReason, Pid, StackEnd, Tid, Timestamp,
-        raw::{Comm, RawBody, RawEvent, RawSample},
+        raw::{Comm, RawBody, RawEvent},
     },
     probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now},
     target::Filter,
@@ -41,6 +44,7 @@ fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
         kernel_stacks: true,
         user_stacks: true,
         kernel_log: false,
+        adjustable: false,
         calls: None,
     }
 }
@@ -54,109 +58,6 @@ fn only(pid: u32) -> Filter {
         pids: vec![Pid(pid)],
         ..Filter::default()
     }
-}
-
-/// A workload that ends with the test.
-struct Workload {
-    child: Child,
-    line: String,
-    /// Kept open: what it prints later finds a reader.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Workload {
-    /// Starts this binary in a role (see `role`) and waits for its first line.
-    fn start(role: &str) -> Workload {
-        Workload::spawn(
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "role", "--ignored", "--nocapture"])
-                .env("PROBE_ROLE", role),
-        )
-    }
-
-    fn spawn(command: &mut Command) -> Workload {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let line = loop {
-            let mut line = String::new();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the role ended");
-            if let Some((_, text)) = line.split_once("role: ") {
-                break text.trim().to_owned();
-            }
-        };
-        Workload {
-            child,
-            line,
-            _output: output,
-        }
-    }
-
-    /// Lets a role go on that waits for it.
-    fn go(&mut self) {
-        drop(self.child.stdin.take());
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// CPU time of all its threads so far.
-    fn cpu_ns(&self) -> u64 {
-        fs::read_dir(format!("/proc/{}/task", self.pid()))
-            .unwrap()
-            .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
-            .map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum()
-    }
-}
-
-impl Drop for Workload {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Drains for a while.
-fn record(probe: &mut Probe, time: Duration) -> Vec<RawEvent> {
-    let mut out = Vec::new();
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(20));
-        let stats = probe.drain(&mut out);
-        assert_eq!((stats.bad, stats.unknown), (0, 0));
-    }
-    out
-}
-
-/// Drains until a workload has ended by itself.
-fn record_to_the_end(probe: &mut Probe, workload: &mut Workload) -> Vec<RawEvent> {
-    let mut out = Vec::new();
-    let end = Instant::now() + Duration::from_secs(60);
-    while workload.child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < end, "the workload does not end");
-        out.extend(record(probe, Duration::from_millis(20)));
-    }
-    out.extend(record(probe, Duration::from_millis(20)));
-    out
-}
-
-fn samples(events: &[RawEvent]) -> impl Iterator<Item = (&RawEvent, &RawSample)> {
-    events.iter().filter_map(|event| match &event.body {
-        RawBody::Sample(sample) => Some((event, &**sample)),
-        _ => None,
-    })
-}
-
-fn assert_near(what: &str, found: u64, expected: u64, tolerance: u64) {
-    assert!(
-        found.abs_diff(expected) <= tolerance,
-        "{what}: {found}, expected {expected} within {tolerance}"
-    );
 }
 
 /// Runs as a workload: see `Workload::start`.
@@ -205,27 +106,6 @@ fn role() {
     }
 }
 
-fn wait_for_go() {
-    let _ = std::io::stdin().lines().next();
-}
-
-fn wait_forever() {
-    loop {
-        std::thread::park();
-    }
-}
-
-/// Uses so much CPU time.
-fn burn(time: Duration) {
-    use rustix::time::{ClockId, clock_gettime};
-    let ns = || {
-        let now = clock_gettime(ClockId::ProcessCPUTime);
-        now.tv_sec as u128 * 1_000_000_000 + now.tv_nsec as u128
-    };
-    let start = ns();
-    while ns() - start < time.as_nanos() {}
-}
-
 /// A chain of calls whose addresses are known to the byte.
 #[allow(unsafe_code)]
 mod chain {
@@ -265,26 +145,6 @@ mod chain {
             .map(|label| (*label as u64).to_string())
             .collect();
         texts.join(" ")
-    }
-}
-
-#[allow(unsafe_code)]
-mod fork {
-    /// Runs `body` in a child and waits for it.
-    pub(super) fn child(body: impl FnOnce()) {
-        // SAFETY: the role has a second thread (the test harness's), but the child calls nothing
-        // that takes a lock: it reads clocks, forks, and exits.
-        unsafe {
-            match libc::fork() {
-                0 => {
-                    body();
-                    libc::_exit(0);
-                }
-                pid => {
-                    libc::waitpid(pid, std::ptr::null_mut(), 0);
-                }
-            }
-        }
     }
 }
 

@@ -301,6 +301,61 @@ fn a_program_in_other_namespaces_has_names_when_it_has_ended() {
 }
 
 #[test]
+fn places_of_a_program_that_has_ended_in_other_namespaces_can_be_asked_about() {
+    if skip("places_of_a_program_that_has_ended_in_other_namespaces_can_be_asked_about") {
+        return;
+    }
+    let dir = TempDir::new("asked");
+    let program = dir.build("program");
+    let unique = format!("/tmp/asked-{}", std::process::id());
+    let script = format!(
+        "mount -t tmpfs none /mnt && cp {} /mnt/p && mount -t tmpfs none /tmp && \
+         cp /mnt/p {unique} && exec {unique} stay",
+        program.display()
+    );
+    let mut child = Running(
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let address = printed_address(&mut child.0);
+    let pid = child.0.id();
+    let mut resolver = Resolver::new(ResolveOptions {
+        threads: true,
+        grace: Duration::from_secs(10),
+        ..ResolveOptions::default()
+    })
+    .unwrap();
+    resolver.snapshot(now());
+    let mut out = Vec::new();
+    resolver.poll_symbols(&mut out);
+    drop(child);
+    let exit = RawBody::Exit {
+        pid: Pid(pid),
+        tid: Tid(pid),
+    };
+    // Files of what ended are looked through now and then: after the usual grace, not after this one.
+    let mut later = now();
+    later.0 += 6_000_000_000;
+    let mut events = vec![event(exit), event(RawBody::Mark("".into()))];
+    events[1].at = later;
+    resolver.resolve(&mut events, &mut out);
+    let (tables, _) = names(out.clone());
+    let (_, process) = tables
+        .processes()
+        .find(|(_, process)| process.pid == Pid(pid))
+        .unwrap();
+    assert!(resolver.ask_process(Pid(pid), process.started, &[address + 4]));
+    resolver.finish(Duration::from_secs(30), &mut |_| {}, &mut out);
+    let (tables, _) = names(out);
+    let mut frames = tables.frames.iter();
+    let named = frames.any(|(id, _)| tables.frame_name(id) == "work");
+    assert!(named, "{:?}", resolver.counters());
+}
+
+#[test]
 fn a_program_that_was_deleted_while_it_runs_has_names() {
     if skip("a_program_that_was_deleted_while_it_runs_has_names") {
         return;

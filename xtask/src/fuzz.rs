@@ -21,6 +21,8 @@ const TARGETS: &[&str] = &[
     "signature",
     "bytefrog_agent",
     "bytefrog_hq",
+    "tcf",
+    "tcf_frames",
 ];
 
 /// Coverage that steers libFuzzer: edges, with counters, and the operands of comparisons.

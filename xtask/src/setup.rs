@@ -41,6 +41,7 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[(
         "dwz",
         "elfutils",
         "llvm",
+        "openssl",
         "python3",
         "python3-venv",
         "util-linux",

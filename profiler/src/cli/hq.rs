@@ -1,6 +1,5 @@
 //! `hq`: receives what Bytefrog agents trace.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -92,7 +91,7 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
     users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
     let budget = i32::try_from(args.budget);
     let budget = budget.map_err(|_| Failure::usage("--budget: at most 2G less one byte"))?;
-    let listen = address(&args.listen)?;
+    let listen = values::address("--listen", &args.listen, DEFAULT_PORT)?;
     let admission = Admission::new(users).allow_remote(args.allow_remote);
     if admission.may_listen(listen).is_err() {
         return Err(Failure::usage(format!(
@@ -127,49 +126,4 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
         overwrite: args.force,
         quiet: common.quiet,
     })
-}
-
-/// `127.0.0.1:8765`, `localhost`, `[::1]`, `:9000`.
-fn address(text: &str) -> Result<SocketAddr, Failure> {
-    let whole = match text {
-        text if text.parse::<std::net::IpAddr>().is_ok() => text
-            .parse()
-            .ok()
-            .map(|ip| SocketAddr::new(ip, DEFAULT_PORT)),
-        text => {
-            let text = match text.strip_prefix(':') {
-                Some(port) => format!("127.0.0.1:{port}"),
-                None => text.to_owned(),
-            };
-            let found = text.to_socket_addrs().ok();
-            let found = found.or_else(|| (text.as_str(), DEFAULT_PORT).to_socket_addrs().ok());
-            found.and_then(|mut all| all.next())
-        }
-    };
-    whole.ok_or_else(|| {
-        Failure::usage(format!(
-            "--listen: '{text}' is no address; write 127.0.0.1:8765, localhost or :8765"
-        ))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_as_people_write_them() {
-        for (text, expected) in [
-            ("127.0.0.1:9", "127.0.0.1:9"),
-            ("127.0.0.1", "127.0.0.1:8765"),
-            ("::1", "[::1]:8765"),
-            ("[::1]:9", "[::1]:9"),
-            (":9", "127.0.0.1:9"),
-        ] {
-            let expected: SocketAddr = expected.parse().unwrap();
-            assert_eq!(address(text), Ok(expected), "{text}");
-        }
-        assert!(address("no address").is_err());
-        assert!(address(":x").is_err());
-    }
 }

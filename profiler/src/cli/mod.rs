@@ -19,6 +19,7 @@ mod files;
 mod hq;
 mod list;
 mod record;
+mod serve;
 mod stream;
 mod target;
 mod top;
@@ -73,6 +74,8 @@ enum Command {
     Top(Box<top::TopArgs>),
     /// Send what happens, or a capture, to another program while it goes on
     Stream(stream::StreamArgs),
+    /// Let other tools watch this machine, or a capture, through a server of theirs
+    Serve(Box<serve::ServeArgs>),
     /// Show what is hot in a capture
     Report(Box<analyse::ReportArgs>),
     /// Write a capture in another tool's format
@@ -139,6 +142,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Record(args) => return record::record(*args, common),
         Command::Top(args) => return top::top(*args, common),
         Command::Stream(args) => return stream::stream(args, common),
+        Command::Serve(args) => serve::serve(*args, common)?,
         Command::Report(args) => analyse::report(*args, common)?,
         Command::Export(args) => files::export(args)?,
         Command::Formats => files::formats(&mut io::stdout())?,

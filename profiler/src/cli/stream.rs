@@ -105,9 +105,9 @@ struct BytefrogArgs {
 
 /// How fast a capture is replayed; none: as fast as it is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Speed(Option<f64>);
+pub(super) struct Speed(pub(super) Option<f64>);
 
-fn speed(text: &str) -> Result<Speed, String> {
+pub(super) fn speed(text: &str) -> Result<Speed, String> {
     if text == "max" {
         return Ok(Speed(None));
     }

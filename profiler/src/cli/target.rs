@@ -191,6 +191,7 @@ impl SourceArgs {
             kernel_stacks: !self.no_kernel,
             user_stacks: !self.no_user,
             kernel_log: common.verbose >= 2,
+            adjustable: false,
         })
     }
 
@@ -241,6 +242,7 @@ pub(super) fn unsampled(target: &TargetArgs, common: &Common) -> Result<ProbeOpt
         kernel_stacks: false,
         user_stacks: true,
         kernel_log: common.verbose >= 2,
+        adjustable: false,
     })
 }
 

@@ -1,6 +1,9 @@
 //! Values of flags: durations, sizes, lists, ranges; their errors say what would be accepted.
 
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
+
+use crate::error::Failure;
 
 /// Longer than anybody records.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -73,9 +76,51 @@ pub fn id(text: &str) -> Result<u32, String> {
     }
 }
 
+/// `127.0.0.1:8765`, `127.0.0.1`, `localhost`, `[::1]:9000`, `:9000`: where to listen, by default at
+/// `port` of this machine alone. `flag` is what it was given by.
+pub(super) fn address(flag: &str, text: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let whole = match text.parse::<IpAddr>() {
+        Ok(ip) => Some(SocketAddr::new(ip, port)),
+        Err(_) => {
+            let text = match text.strip_prefix(':') {
+                Some(port) => format!("127.0.0.1:{port}"),
+                None => text.to_owned(),
+            };
+            let found = text.to_socket_addrs().ok();
+            let found = found.or_else(|| (text.as_str(), port).to_socket_addrs().ok());
+            found.and_then(|mut all| all.next())
+        }
+    };
+    whole.ok_or_else(|| {
+        Failure::usage(format!(
+            "{flag}: '{text}' is no address; write 127.0.0.1:{port}, localhost or :{port}"
+        ))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_as_people_write_them() {
+        for (text, expected) in [
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("127.0.0.1", "127.0.0.1:8765"),
+            ("::1", "[::1]:8765"),
+            ("[::1]:9", "[::1]:9"),
+            (":9", "127.0.0.1:9"),
+            (":0", "127.0.0.1:0"),
+        ] {
+            let expected: SocketAddr = expected.parse().unwrap();
+            assert_eq!(address("--listen", text, 8765), Ok(expected), "{text}");
+        }
+        for text in ["no address", ":x"] {
+            let wrong = address("--tcf", text, 1534).unwrap_err();
+            assert_eq!(wrong.status, crate::error::USAGE);
+            assert!(wrong.message.starts_with("--tcf: "), "{wrong}");
+        }
+    }
 
     #[test]
     fn durations() {

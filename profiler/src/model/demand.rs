@@ -28,6 +28,8 @@ pub struct Sampling {
     pub processes: BTreeSet<Pid>,
     /// Threads that are sampled by themselves.
     pub threads: BTreeSet<Tid>,
-    /// Those of `processes` whose children are sampled too, from their first instruction on.
+    /// Those of `processes` whose descendants are sampled too, from their first instruction on, named
+    /// in `processes` or not. Of one that lives already when its ancestor is first followed that
+    /// holds only if it is named itself. One that has ended may stay here for the sake of its descendants.
     pub followed: BTreeSet<Pid>,
 }

@@ -429,6 +429,16 @@ impl Epoch {
         Ok(())
     }
 
+    /// The tables' id of a process of this epoch.
+    pub fn process(&self, id: ProcessId) -> Option<ProcessId> {
+        self.processes.get("process", id).ok()
+    }
+
+    /// The tables' id of a thread of this epoch.
+    pub fn thread(&self, id: ThreadId) -> Option<ThreadId> {
+        self.threads.get("thread", id).ok()
+    }
+
     /// Translates the ids of an event of this epoch.
     pub fn event(&self, mut event: Event) -> Result<Event, Undefined> {
         match &mut event {

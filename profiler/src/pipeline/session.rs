@@ -19,10 +19,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{self, Batch, Cpu, Event, LostReason, Timestamp};
+use crate::model::{self, Batch, Cpu, Event, LostReason, Sampling, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, now, set_own_nice};
-use crate::resolve::{ResolveCounters, Resolver, SourceOptions};
+use crate::resolve::{Lives, ResolveCounters, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand};
 
 use super::marks::Marks;
@@ -115,6 +115,15 @@ pub(super) enum Gone {
 impl Session {
     /// Attaches everything. The command, if there is one, still waits for [`Session::begin`].
     pub(super) fn attach(prepared: Prepared) -> Result<Session, Failure> {
+        Session::attach_again(prepared, &mut None)
+    }
+
+    /// The same, and what was known of processes is known again: they stay the same, and epochs are
+    /// counted on. It is left where it is if this fails.
+    pub(super) fn attach_again(
+        prepared: Prepared,
+        lives: &mut Option<Lives>,
+    ) -> Result<Session, Failure> {
         let Prepared {
             watch,
             targets,
@@ -123,6 +132,7 @@ impl Session {
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
+        let wake = wake_fd(&probe)?;
         let sources = probe.sources().to_vec();
         let kernel_bytes = probe.memory_bytes();
         let at = now();
@@ -138,6 +148,9 @@ impl Session {
         };
         resolve.sources = sources.iter().map(source).collect();
         let mut resolver = Resolver::new(resolve)?;
+        if let Some(lives) = lives.take() {
+            resolver.resume(lives);
+        }
         match scope.pids() {
             Some(pids) => resolver.snapshot_of(&pids, at),
             None => resolver.snapshot(at),
@@ -153,7 +166,7 @@ impl Session {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Session {
-            wake: wake_fd(&probe)?,
+            wake,
             tick,
             probe: Some(probe),
             resolver,
@@ -290,6 +303,42 @@ impl Session {
         }
     }
 
+    /// Samples this from now on, or nothing; at which frequency really, if anything is. What happened
+    /// before is handed over first. The probe must be adjustable.
+    pub(super) fn adjust(
+        &mut self,
+        sampling: Option<&Sampling>,
+        consumer: &mut impl Consumer,
+    ) -> Result<Option<u64>, Failure> {
+        self.drain();
+        self.pass(None, consumer);
+        let Some(probe) = &mut self.probe else {
+            return Ok(None);
+        };
+        let adjusted = probe.adjust(sampling)?;
+        if let Some(hz) = adjusted {
+            // The one source that such a probe has.
+            self.resolver.set_frequency(0, hz);
+        }
+        Ok(adjusted)
+    }
+
+    /// Asks the resolver, and hands over what it says at once.
+    pub(super) fn ask(
+        &mut self,
+        question: impl FnOnce(&mut Resolver),
+        consumer: &mut impl Consumer,
+    ) {
+        question(&mut self.resolver);
+        self.pass_names(consumer);
+    }
+
+    /// Hands over names that have been found since the last time.
+    pub(super) fn pass_names(&mut self, consumer: &mut impl Consumer) {
+        self.resolver.poll_symbols(&mut self.batches);
+        self.hand_over(consumer);
+    }
+
     /// What became of traced files since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
         self.tracer.as_mut().map_or_else(Vec::new, Tracer::news)
@@ -354,6 +403,11 @@ impl Session {
     /// What is left of a session that was detached: the command, if it runs on.
     pub(super) fn into_command(self) -> Option<RunningCommand> {
         self.command
+    }
+
+    /// What is left of the processes of a session that was detached: see [`Session::attach_again`].
+    pub(super) fn into_lives(self) -> Lives {
+        self.resolver.into_lives()
     }
 
     /// How long it has gone on since it began.

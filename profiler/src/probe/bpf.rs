@@ -97,6 +97,68 @@ pub(super) fn update_map<V: Value>(
     Ok(())
 }
 
+/// Takes elements out of a hash map with keys of 4 bytes; those that are not there are passed over.
+pub(super) fn remove_from_map(map: BorrowedFd<'_>, keys: &[u32]) -> io::Result<()> {
+    let mut left = keys;
+    while !left.is_empty() {
+        let mut batch = Batch {
+            in_batch: 0,
+            out_batch: 0,
+            keys: left.as_ptr() as u64,
+            values: 0,
+            count: left.len() as u32,
+            map_fd: map.as_raw_fd().cast_unsigned(),
+            elem_flags: 0,
+            flags: 0,
+        };
+        match bpf_mut(bpf_cmd::BPF_MAP_DELETE_BATCH, &mut batch) {
+            Ok(_) => return Ok(()),
+            // It stopped at one that is not there; `count` says how many it had taken out.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                left = left.get(batch.count as usize + 1..).unwrap_or_default();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// All elements of a hash map with keys and values of 4 bytes and room for `entries`. Of what changes
+/// meanwhile, some may be missed.
+pub(super) fn read_hash(map: BorrowedFd<'_>, entries: u32) -> io::Result<Vec<(u32, u32)>> {
+    let mut keys = vec![0_u32; entries as usize];
+    let mut values = vec![0_u32; entries as usize];
+    let mut found = Vec::new();
+    // Where the kernel goes on, in its own terms; the first call has none.
+    let mut position = 0_u32;
+    let mut is_first = true;
+    loop {
+        let at = std::ptr::from_mut(&mut position) as u64;
+        let mut batch = Batch {
+            in_batch: if is_first { 0 } else { at },
+            out_batch: at,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: entries,
+            map_fd: map.as_raw_fd().cast_unsigned(),
+            elem_flags: 0,
+            flags: 0,
+        };
+        let result = bpf_mut(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut batch);
+        let is_end = match result {
+            Ok(_) => false,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Err(error) => return Err(error),
+        };
+        let count = batch.count.min(entries) as usize;
+        found.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
+        if is_end {
+            return Ok(found);
+        }
+        is_first = false;
+    }
+}
+
 /// Empties a hash map with keys of 8 bytes and at most `entries` of them. What is added meanwhile may
 /// stay.
 pub(super) fn clear_map(map: BorrowedFd<'_>, entries: u32) -> io::Result<()> {
@@ -330,6 +392,23 @@ pub(super) fn link_event(
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
+}
+
+/// [`bpf`] for commands that answer in the argument.
+fn bpf_mut<T>(command: bpf_cmd, argument: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: as for `bpf`; the kernel writes to fields that are integers.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_int,
+            std::ptr::from_mut(argument),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
 }
 
 fn bpf<T>(command: bpf_cmd, argument: &T) -> io::Result<libc::c_long> {

@@ -18,8 +18,9 @@ use aya::{
 use profiler_common::{
     COMM_LEN,
     control::{
-        FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, MAX_CGROUPS, MAX_SOURCES,
-        WATCH_PROCESS, WATCH_THREAD,
+        FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, KERNEL_STACKS_ADJUSTED,
+        MAX_CGROUPS, MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD,
+        watch_root,
     },
 };
 
@@ -46,7 +47,9 @@ pub(super) const LIMITED_STACKS: u32 = 8192;
 pub(super) struct Settings<'a> {
     /// What to keep samples of.
     pub(super) filter: &'a Filter,
-    /// Whether to walk kernel stacks.
+    /// Whether the period, kernel stacks and the tasks of the filter change later.
+    pub(super) adjustable: bool,
+    /// Whether to walk kernel stacks, if that does not change.
     pub(super) kernel_stacks: bool,
     /// Whether to walk user stacks.
     pub(super) user_stacks: bool,
@@ -87,7 +90,7 @@ impl TaskOffsets {
 pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let filter = settings.filter;
     let mut kinds = 0;
-    if !filter.pids.is_empty() || !filter.tids.is_empty() {
+    if settings.adjustable || !filter.pids.is_empty() || !filter.tids.is_empty() {
         kinds |= FILTER_TASKS;
     }
     if !filter.comms.is_empty() {
@@ -106,7 +109,12 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         )));
     }
     let cgroup_count = filter.cgroups.len() as u32;
-    let (kernel_stacks, user_stacks) = (settings.kernel_stacks as u8, settings.user_stacks as u8);
+    let (kernel_stacks, periods) = if settings.adjustable {
+        (KERNEL_STACKS_ADJUSTED, [PERIOD_ADJUSTED; MAX_SOURCES])
+    } else {
+        (settings.kernel_stacks as u8, settings.periods)
+    };
+    let user_stacks = settings.user_stacks as u8;
     // Below every level of the logger: the verifier removes the log calls.
     let log_level = if settings.kernel_log { u8::MAX } else { 0 };
     let wants_tasks = kinds & FILTER_TASKS != 0;
@@ -121,7 +129,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .override_global("KERNEL_STACKS", &kernel_stacks, true)
         .override_global("USER_STACKS", &user_stacks, true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
-        .override_global("PERIODS", &settings.periods, true)
+        .override_global("PERIODS", &periods, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries("RINGS", settings.possible_cpus)
         .map_max_entries("WATCHED", if wants_tasks { WATCHED_TASKS } else { 1 })
@@ -239,9 +247,10 @@ fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
     Ok(())
 }
 
-/// Adds a task to the filter; `bits` are `WATCH_*`.
-pub(super) fn watch(ebpf: &mut Ebpf, id: u32, bits: u32) -> Result<(), ProbeError> {
+/// Adds a task to the filter, and what it starts; `kinds` are `WATCH_PROCESS` and `WATCH_THREAD`.
+pub(super) fn watch(ebpf: &mut Ebpf, id: u32, kinds: u32) -> Result<(), ProbeError> {
     let mut watched: HashMap<&mut MapData, u32, u32> = typed_map(ebpf, "WATCHED")?;
+    let bits = kinds | WATCH_FOLLOW | watch_root(id);
     watched.insert(id, bits, 0).map_err(|_| {
         ProbeError::Request(format!(
             "can't watch task {id}: at most {WATCHED_TASKS} tasks can be watched at a time"

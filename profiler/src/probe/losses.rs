@@ -20,6 +20,10 @@
 //! - No more ticks can have been skipped than were due while the processor had something to run, by
 //!   the kernel's account of idle and stolen time, and did not arrive.
 //!
+//! When the period of an adjustable source changes, or it is stopped, what was lost so far is settled, and
+//! both estimates begin anew. The account of idle time has steps of 10 ms, which may fall on the wrong
+//! side of a change: from then on, two of them are taken for idle.
+//!
 //! Gaps of more than 16 periods never count. Idle processors tick as well and are counted as idle; what
 //! is missing next to an idle tick is no loss either. Counters of hardware and of frequency mode have
 //! no known next tick; nothing is estimated for them.
@@ -120,6 +124,17 @@ pub(super) struct Account<'a> {
     pub(super) lost_calls: &'a [u64],
 }
 
+impl Account<'_> {
+    /// Counters of a processor by source.
+    fn of_cpu(&self, cpu: usize) -> Vec<Counters> {
+        let of_cpu = |source: &Vec<Counters>| source.get(cpu).copied().unwrap_or_default();
+        self.counters.iter().map(of_cpu).collect()
+    }
+}
+
+/// What the account of idle time may be off by around a change of the period.
+const IDLE_STEPS_NS: u64 = 20_000_000;
+
 /// Remembers what has been reported.
 pub(super) struct LossMeter {
     last: Timestamp,
@@ -146,10 +161,32 @@ impl LossMeter {
         }
     }
 
+    /// Begins anew at a change of the periods. What was lost before must have been told by
+    /// [`Self::update`] with the same account.
+    pub(super) fn rebase(&mut self, account: &Account<'_>, now: Timestamp) {
+        let cpus = self.reported.len().max(account.idle_ns.len());
+        self.reported.resize(cpus, Reported::default());
+        self.baselines = account
+            .idle_ns
+            .iter()
+            .enumerate()
+            .map(|(cpu, idle_ns)| {
+                Some(Baseline {
+                    at: Timestamp(now.0.saturating_add(IDLE_STEPS_NS)),
+                    idle_ns: (*idle_ns)?,
+                    counters: account.of_cpu(cpu),
+                })
+            })
+            .collect();
+        for (cpu, reported) in self.reported.iter_mut().enumerate() {
+            // What one estimate alone took for skipped is settled as well.
+            reported.skipped = account.of_cpu(cpu).iter().map(|seen| seen.skipped).sum();
+        }
+    }
+
     /// Ticks of a processor that were skipped since the start, over all sources.
     fn skipped(&mut self, cpu: usize, account: &Account<'_>, now: Timestamp) -> u64 {
-        let of_cpu = |source: &Vec<Counters>| source.get(cpu).copied().unwrap_or_default();
-        let seen: Vec<Counters> = account.counters.iter().map(of_cpu).collect();
+        let seen = account.of_cpu(cpu);
         let idle_ns = account.idle_ns.get(cpu).copied().flatten();
         if self.baselines.len() <= cpu {
             self.baselines.resize_with(cpu + 1, || None);
@@ -299,6 +336,44 @@ mod tests {
         check_skipped(ticks(75, 50, 25), 500, 25);
         // Whatever the account of idle time says.
         check_skipped(ticks(90, 0, 4), 5000, 0);
+    }
+
+    #[test]
+    fn a_change_of_the_period_settles_what_was_estimated() {
+        const MS: u64 = 1_000_000;
+        let mut meter = LossMeter::new(Timestamp(0), &[Some(0)]);
+        let mut told = |at_ms: u64, period_ms: u64, idle_ms: u64, ticks, skipped, rebase| {
+            let counters = Counters {
+                ticks,
+                skipped,
+                ..Counters::default()
+            };
+            let account = Account {
+                counters: &[vec![counters]],
+                periods_ns: &[period_ms * MS],
+                idle_ns: &[Some(idle_ms * MS)],
+                lost_calls: &[],
+            };
+            let mut out = Vec::new();
+            meter.update(&account, Timestamp(at_ms * MS), &mut out);
+            if rebase {
+                meter.rebase(&account, Timestamp(at_ms * MS));
+            }
+            let counts = out.iter().map(|event| match &event.body {
+                RawBody::Lost(lost) => lost.count,
+                other => panic!("{other:?}"),
+            });
+            counts.sum::<u64>()
+        };
+        // A second at 100 Hz: the kernel side says 30, the account of idle time 10.
+        assert_eq!(told(1000, 10, 0, 90, 30, true), 10);
+        // A second off: neither the time nor what was not told counts.
+        assert_eq!(told(2000, 0, 0, 90, 30, true), 0);
+        // A second at 1000 Hz, idle for half of it; two steps of the account are in doubt.
+        assert_eq!(told(3000, 1, 500, 90 + 440, 30 + 50, false), 40);
+        assert_eq!(told(4000, 1, 500, 90 + 1430, 30 + 60, true), 10);
+        // So short that nothing can be said.
+        assert_eq!(told(4015, 1, 500, 90 + 1435, 30 + 70, true), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! What does not belong here: what records mean (`decode`), their order (`order`), whom they are
 //! about (`resolve`).
 
+mod adjust;
 mod bpf;
 mod calls;
 mod error;
@@ -21,6 +22,7 @@ mod sideband;
 mod source;
 mod sys;
 mod tracefs;
+mod watched;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -42,6 +44,7 @@ pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 pub use sys::set_own_nice;
 
 use self::{
+    adjust::Adjustment,
     calls::{CallSettings, Calls},
     losses::{Account, LossMeter},
     ring::Ring,
@@ -75,6 +78,9 @@ pub struct ProbeOptions {
     pub user_stacks: bool,
     /// Whether the kernel side logs (to the logger, at debug level).
     pub kernel_log: bool,
+    /// Nothing is sampled until [`Probe::adjust`] says so: there is one source, whose frequency and
+    /// tasks, and whether to walk kernel stacks, change while it is attached.
+    pub adjustable: bool,
 }
 
 /// What a [`Probe::drain`] found.
@@ -105,6 +111,8 @@ pub struct Probe {
     sizes: Sizes,
     losses: LossMeter,
     calls: Option<Calls>,
+    /// None if sampling does not change.
+    adjustment: Option<Adjustment>,
     /// Side-band records of processors that have gone, not decoded yet.
     left: Vec<(u32, Bytes)>,
     buffer: BytesMut,
@@ -137,8 +145,13 @@ impl Probe {
     /// before the sample. On an error nothing stays behind.
     pub fn attach(options: ProbeOptions) -> Result<Probe, ProbeError> {
         check_count(options.sources.len(), options.calls.is_some())?;
+        if options.adjustable {
+            adjust::check(&options)?;
+        }
         let online = hotplug::online()?;
-        let follows = !options.filter.pids.is_empty() || !options.filter.tids.is_empty();
+        let follows = options.adjustable
+            || !options.filter.pids.is_empty()
+            || !options.filter.tids.is_empty();
         let tracefs = (follows || has_tracepoints(&options.sources))
             .then(Tracefs::open)
             .transpose()?;
@@ -179,6 +192,7 @@ impl Probe {
         };
         let mut ebpf = load::load(&load::Settings {
             filter: &options.filter,
+            adjustable: options.adjustable,
             kernel_stacks: options.kernel_stacks,
             user_stacks: options.user_stacks,
             kernel_log: options.kernel_log,
@@ -209,6 +223,7 @@ impl Probe {
             sizes,
             losses: LossMeter::new(now(), &idle::read()),
             calls,
+            adjustment: options.adjustable.then(Adjustment::default),
             left: Vec::new(),
             buffer: BytesMut::new(),
         };
@@ -276,12 +291,19 @@ impl Probe {
     /// processor and reason. `now` is the time of this call. Lost side-band records are not among
     /// these: they are in the side-band itself.
     pub fn losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>) {
+        if let Some(adjustment) = &mut self.adjustment {
+            out.append(&mut adjustment.lost);
+        }
+        self.update_losses(now, out, false);
+    }
+
+    fn update_losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>, rebase: bool) {
         let counters = self.counters();
         let lost_calls = match &self.calls {
             Some(_) => losses::read_call_losses(&self.ebpf),
             None => Vec::new(),
         };
-        let periods_ns: Vec<u64> = self.sources.iter().map(Plan::kernel_period).collect();
+        let periods_ns = self.periods();
         let account = Account {
             counters: &counters,
             periods_ns: &periods_ns,
@@ -289,6 +311,9 @@ impl Probe {
             lost_calls: &lost_calls,
         };
         let unfollowed = self.losses.update(&account, now, out);
+        if rebase {
+            self.losses.rebase(&account, now);
+        }
         if unfollowed > 0 {
             log::warn!(
                 "{unfollowed} new processes or threads are not recorded, nor their children: {} are \
@@ -360,6 +385,9 @@ impl Probe {
 impl Probe {
     /// Looks whether the clocks of all processors go.
     fn note_ticks(&mut self, now: Timestamp) {
+        if !self.is_sampling() {
+            return;
+        }
         let Some(clock) = self.sources.iter().position(Plan::always_ticks) else {
             return;
         };
@@ -377,6 +405,9 @@ impl Probe {
     /// offline, and gives none to one that has come back before anybody looked (in a suspend): it
     /// is online, and its clock stands still.
     fn patience_ns(&self) -> Option<u64> {
+        if !self.is_sampling() {
+            return None;
+        }
         let clock = self.sources.iter().find(|plan| plan.always_ticks())?;
         Some((3 * clock.kernel_period()).max(MIN_PATIENCE_NS))
     }
@@ -427,6 +458,9 @@ impl Probe {
                 cpu.samplers.extend(plan.open_on(cpu.cpu, program)?);
             }
         }
+        if !self.is_sampling() {
+            return Ok(());
+        }
         self.cpus.iter().try_for_each(CpuProbe::start)
     }
 
@@ -464,6 +498,9 @@ impl Probe {
                 let event = plan.open_on(number, load::program_fd(program)?)?;
                 self.cpus[index].samplers.extend(event);
             }
+        }
+        if !self.is_sampling() {
+            return Ok(());
         }
         self.cpus[index].start()
     }

@@ -18,6 +18,8 @@ use super::{
 };
 use crate::model::Unit;
 
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
 /// The kernel rounds shorter periods of a clock up, without saying so.
 const MIN_CLOCK_PERIOD_NS: u64 = 10_000;
 
@@ -100,7 +102,7 @@ impl Plan {
                 check_frequency(hz)?;
                 let rate = if counter.is_clock() {
                     // What the kernel would do as well; so the period is known here.
-                    Rate::Period((1_000_000_000 / hz).max(1))
+                    Rate::Period((NS_PER_SECOND / hz).max(1))
                 } else {
                     Rate::FrequencyHz(hz)
                 };
@@ -127,6 +129,29 @@ impl Plan {
             },
             event: PlannedEvent::Counter { counter, rate },
         })
+    }
+
+    /// Changes the frequency that processors are opened with from now on, within the kernel's limits:
+    /// returns what was taken, and the period to give to events that are open. None for tracepoints.
+    pub(super) fn set_frequency(&mut self, hz: u64) -> Option<(u64, u64)> {
+        let PlannedEvent::Counter { counter, rate } = &mut self.event else {
+            return None;
+        };
+        let mut hz = hz.max(1);
+        if let Some(limit) = max_frequency_hz() {
+            hz = hz.min(limit.max(1));
+        }
+        let period = if counter.is_clock() {
+            hz = hz.min(NS_PER_SECOND / MIN_CLOCK_PERIOD_NS);
+            let period_ns = NS_PER_SECOND / hz;
+            *rate = Rate::Period(period_ns);
+            period_ns
+        } else {
+            *rate = Rate::FrequencyHz(hz);
+            hz
+        };
+        self.attached.frequency_hz = Some(hz);
+        Some((hz, period))
     }
 
     /// What the kernel side is told as this source's period: see `PERIODS` there.

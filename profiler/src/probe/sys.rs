@@ -16,11 +16,11 @@ use std::{
 
 use aya::Pod;
 use aya_obj::generated::{
-    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
-    perf_event_mmap_page,
+    PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_PERIOD, PERF_EVENT_IOC_SET_BPF,
+    PERF_FLAG_FD_CLOEXEC, perf_event_attr, perf_event_mmap_page,
 };
 use bytes::{BufMut, BytesMut};
-use profiler_common::control::Counters;
+use profiler_common::control::{Adjusted, Counters};
 
 /// [`Counters`] as a value of a BPF map.
 #[repr(transparent)]
@@ -29,6 +29,14 @@ pub(super) struct CountersValue(pub(super) Counters);
 
 // SAFETY: Counters is repr(C) and made of u64 only: no padding, every bit pattern is valid.
 unsafe impl Pod for CountersValue {}
+
+/// [`Adjusted`] as a value of a BPF map.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(super) struct AdjustedValue(pub(super) Adjusted);
+
+// SAFETY: as for Counters.
+unsafe impl Pod for AdjustedValue {}
 
 /// From <linux/sched/types.h>; its first version.
 #[repr(C)]
@@ -126,9 +134,24 @@ pub(super) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io:
     ioctl(event, PERF_EVENT_IOC_SET_BPF, program.as_raw_fd())
 }
 
-/// Starts an event that was opened disabled.
+/// Starts an event that is disabled.
 pub(super) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
     ioctl(event, PERF_EVENT_IOC_ENABLE, 0)
+}
+
+/// Stops an event: its program does not run any more when this returns.
+pub(super) fn disable(event: BorrowedFd<'_>) -> io::Result<()> {
+    ioctl(event, PERF_EVENT_IOC_DISABLE, 0)
+}
+
+/// Gives an event another period, or another frequency if it was opened with one.
+pub(super) fn set_period(event: BorrowedFd<'_>, period: u64) -> io::Result<()> {
+    let request = libc::c_ulong::from(PERF_EVENT_IOC_PERIOD);
+    // SAFETY: this request reads the u64 that it is given the address of.
+    match unsafe { libc::ioctl(event.as_raw_fd(), request, &raw const period) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn ioctl(fd: BorrowedFd<'_>, request: u32, argument: libc::c_int) -> io::Result<()> {

@@ -44,9 +44,7 @@ impl Resolver {
             // One whose fork was lost is met with its first sample.
             listed.retain(|&pid| self.processes.get(pid).is_some());
         }
-        for &pid in &listed {
-            self.adopt(pid, now, None);
-        }
+        listed.retain(|&pid| self.adopt(pid, now, None));
         // What is known but not there any more has ended.
         let listed: rustc_hash::FxHashSet<Pid> = listed.into_iter().collect();
         let gone: Vec<Pid> = self
@@ -57,10 +55,37 @@ impl Resolver {
             .filter(|pid| pid.0 != 0 && !listed.contains(pid))
             .collect();
         for pid in gone {
-            self.push_change(now, Tid(pid.0), ProcessChange::Exited);
-            self.processes.vanish(pid, now);
+            for tid in self.processes.vanish(pid, now) {
+                self.push_change(now, tid, ProcessChange::Exited);
+            }
         }
+        if self.threads {
+            self.miss_threads(now);
+        }
+        self.announce_living();
+    }
+
+    /// Looks which threads of processes that live are not there any more.
+    fn miss_threads(&mut self, now: Timestamp) {
+        for (started, tid) in self.processes.living_threads() {
+            let Some(pid) = self.processes.thread(tid).map(|thread| thread.pid) else {
+                continue;
+            };
+            if started < now
+                && pid.0 != 0
+                && proc_fs::thread_stat(pid, tid, &self.clocks).is_none_or(|stat| stat.zombie)
+            {
+                self.exited(now, pid, tid);
+            }
+        }
+    }
+
+    /// Announces what lives.
+    pub(super) fn announce_living(&mut self) {
         self.processes.announce_all(&mut self.epoch);
+        if self.threads {
+            self.processes.announce_threads(&mut self.epoch);
+        }
     }
 
     /// Reads some processes of those that already run.
@@ -69,7 +94,7 @@ impl Resolver {
         for &pid in pids {
             self.adopt(pid, now, None);
         }
-        self.processes.announce_all(&mut self.epoch);
+        self.announce_living();
     }
 
     /// Makes the next event begin an epoch, because the consumer wants one.
@@ -179,8 +204,8 @@ impl Resolver {
     }
 
     /// Takes a process from /proc, or updates it; one that isn't there by its name alone, if that
-    /// is given.
-    fn adopt(&mut self, pid: Pid, now: Timestamp, comm: Option<Comm>) {
+    /// is given. Whether it is there.
+    fn adopt(&mut self, pid: Pid, now: Timestamp, comm: Option<Comm>) -> bool {
         let idle = pid.0 == 0;
         let stat = (!idle)
             .then(|| proc_fs::process_stat(pid, &self.clocks))
@@ -192,8 +217,13 @@ impl Resolver {
                 self.counters.processes += 1;
                 self.processes.add(ProcessState::new(pid, started, comm));
             }
-            return;
+            return false;
         };
+        let threads = proc_fs::threads(pid);
+        if stat.zombie && comm.is_none() && threads.len() <= 1 {
+            // It will not be heard of again.
+            return false;
+        }
         let same = self.processes.is_known(pid, stat.started)
             && self
                 .processes
@@ -222,7 +252,7 @@ impl Resolver {
             process.executable = executable.map(Into::into);
             process.changed();
         }
-        for tid in proc_fs::threads(pid) {
+        for tid in threads {
             if self
                 .processes
                 .thread(tid)
@@ -230,10 +260,15 @@ impl Resolver {
             {
                 continue;
             }
-            if let Some(thread) = proc_fs::thread_stat(pid, tid, &self.clocks) {
+            let thread = proc_fs::thread_stat(pid, tid, &self.clocks);
+            if let Some(thread) = thread.filter(|thread| !thread.zombie) {
                 self.processes
                     .add_thread(pid, tid, thread.started.min(now), thread.comm);
             }
+        }
+        if stat.zombie && comm.is_none() && !same {
+            // Its other threads go on without the main thread.
+            self.processes.exit(pid, Tid(pid.0), now);
         }
         let mut mappings = Mappings::default();
         for mmap in proc_fs::mappings(pid) {
@@ -247,6 +282,7 @@ impl Resolver {
         {
             process.mappings = Arc::new(mappings);
         }
+        true
     }
 
     /// Reads /proc again after side-band events were lost; later, if that was done a moment ago.
@@ -303,7 +339,11 @@ impl Resolver {
         let (pid, tid) = id;
         self.meet(pid, tid, comm, at);
         if exec {
-            self.processes.leave_one_thread(pid, at);
+            for gone in self.processes.leave_one_thread(pid, at) {
+                // Threads that exec ends say so, but for the one that called it: it is the main
+                // thread from now on.
+                self.push_change(at, gone, ProcessChange::Exited);
+            }
             let noticed = self.noticed_exec(pid, at);
             let (facts, root) = match noticed {
                 Some(noticed) => (noticed.facts, noticed.root),

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::calls::TracedProbe;
 use super::mapping::{CodeModule, CodeRange};
+use super::options::SourceOptions;
 use super::symbolize::{Answer, FunctionInfo};
 use crate::model::{
     Code, Definition, Frame, FrameId, FrameKind, Function, FunctionId, Line, Mapping, Module,
@@ -73,6 +74,17 @@ impl EpochTables {
             self.define(Definition::Source(id, source), 0);
         }
         id
+    }
+
+    /// The id of an event source of the session.
+    pub(super) fn source_of(&mut self, source: &SourceOptions) -> SourceId {
+        let definition = Source {
+            name: self.string(&source.name),
+            unit: source.unit,
+            frequency_hz: source.frequency_hz,
+            period: source.period,
+        };
+        self.source(definition)
     }
 
     /// The id of a process, announced again if something about it has changed.

@@ -124,6 +124,17 @@ impl Kernel {
         kernel
     }
 
+    /// The image as a module.
+    pub(super) fn image(&self) -> Arc<CodeModule> {
+        self.image.module.clone()
+    }
+
+    /// The address of a place in the image, by its distance from `_stext`.
+    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
+        let address = self.image.start.checked_add(offset)?;
+        (address < self.image.end).then_some(address)
+    }
+
     /// Whether addresses are hidden from us.
     pub(super) fn is_restricted(&self) -> bool {
         self.restricted
@@ -396,6 +407,9 @@ ffffffffa0000000 t bpf_prog_abc_run\t[bpf]
             kernel.symbol(0xffffffffa0000010).unwrap().name,
             "bpf_prog_abc_run"
         );
+        assert_eq!(kernel.address_of(0x150), Some(0xffffffff81000150));
+        assert_eq!(kernel.address_of(0x1000), None);
+        assert_eq!(kernel.address_of(u64::MAX), None);
         assert!(kernel.place(0xffffffff80000000).module.is_none());
         assert!(kernel.symbol(0xffffffff80000000).is_none());
         assert!(kernel.symbol(0xffffffffc0000000).is_none());

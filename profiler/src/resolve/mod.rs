@@ -10,6 +10,7 @@
 //!
 //! What does not belong here: sockets, output formats, where events come from.
 
+mod ask;
 mod calls;
 mod debug_files;
 mod events;
@@ -81,6 +82,14 @@ struct ExecFacts {
     root: Option<Arc<Root>>,
 }
 
+/// What is known of processes when nobody looks at them: who they were, and nothing that keeps a file
+/// open.
+#[derive(Debug)]
+pub struct Lives {
+    processes: ProcessTable,
+    epoch: u32,
+}
+
 /// Turns raw events into events. See the module.
 #[derive(Debug)]
 pub struct Resolver {
@@ -89,6 +98,7 @@ pub struct Resolver {
     source_ids: Vec<SourceId>,
     limits: EpochLimits,
     keep_code: bool,
+    threads: bool,
     clocks: Clocks,
 
     epoch: EpochTables,
@@ -147,12 +157,14 @@ impl Resolver {
             patience: symbolize::PATIENCE,
         };
         let began = options.session.started;
+        let grace_ns = u64::try_from(options.grace.as_nanos()).unwrap_or(u64::MAX);
         let mut resolver = Resolver {
             session: options.session,
             sources: options.sources,
             source_ids: Vec::new(),
             limits: options.epoch_limits,
             keep_code: options.keep_code,
+            threads: options.threads,
             clocks: Clocks::read(),
             epoch: EpochTables::default(),
             epoch_began: began,
@@ -163,7 +175,7 @@ impl Resolver {
             stacks: FxHashMap::default(),
             seed: seed(),
             addresses: Vec::new(),
-            processes: ProcessTable::default(),
+            processes: ProcessTable::new(grace_ns),
             roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
@@ -190,6 +202,39 @@ impl Resolver {
         resolver.load_kernel();
         resolver.start_epoch(0, began);
         Ok(resolver)
+    }
+
+    /// Knows the processes of an earlier resolver by the same starts, so that they are the same to who
+    /// takes the batches, and counts epochs on. What lives now is read by [`Resolver::snapshot`]; what
+    /// has ended meanwhile is told then.
+    pub fn resume(&mut self, lives: Lives) {
+        self.processes = lives.processes;
+        self.start_epoch(lives.epoch.saturating_add(1), self.epoch_began);
+    }
+
+    /// Ends. What it held of targets' files is closed.
+    pub fn into_lives(self) -> Lives {
+        let mut processes = self.processes;
+        processes.forget_code();
+        Lives {
+            processes,
+            epoch: self.epoch.number,
+        }
+    }
+
+    /// Samples of a source come so often from now on.
+    pub fn set_frequency(&mut self, source: usize, frequency_hz: u64) {
+        let Some(options) = self.sources.get_mut(source) else {
+            return;
+        };
+        if options.unit == Unit::Nanoseconds && options.period.is_some() {
+            options.period = Some(1_000_000_000 / frequency_hz.max(1));
+        }
+        options.frequency_hz = Some(frequency_hz);
+        let id = self.epoch.source_of(options);
+        if let Some(known) = self.source_ids.get_mut(source) {
+            *known = id;
+        }
     }
 
     /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
@@ -518,15 +563,9 @@ impl Resolver {
         self.names.end_epoch();
         self.source_ids.clear();
         for source in &self.sources {
-            let definition = Source {
-                name: self.epoch.string(&source.name),
-                unit: source.unit,
-                frequency_hz: source.frequency_hz,
-                period: source.period,
-            };
-            self.source_ids.push(self.epoch.source(definition));
+            self.source_ids.push(self.epoch.source_of(source));
         }
-        self.processes.announce_all(&mut self.epoch);
+        self.announce_living();
     }
 
     fn flush(&mut self, out: &mut Vec<Batch>) {

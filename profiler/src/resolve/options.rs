@@ -3,7 +3,9 @@
 //! What does not belong here: command line flags.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use super::process::GRACE_NS;
 use crate::model::{Session, Unit};
 
 /// When an epoch ends and the next one starts.
@@ -58,6 +60,12 @@ pub struct ResolveOptions {
     pub epoch_limits: EpochLimits,
     /// Whether the instructions of functions in which samples lie are kept.
     pub keep_code: bool,
+    /// Whether all threads that live are announced, with a snapshot and in every epoch; else those
+    /// that something happens to.
+    pub threads: bool,
+    /// How long what has ended is known, with its files open: for events that come late and for
+    /// questions about it. At least 2 s.
+    pub grace: Duration,
 }
 
 impl Default for ResolveOptions {
@@ -70,6 +78,8 @@ impl Default for ResolveOptions {
             inlines: true,
             epoch_limits: EpochLimits::default(),
             keep_code: true,
+            threads: false,
+            grace: Duration::from_nanos(GRACE_NS),
         }
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Stat {
     pub(super) parent: Pid,
     /// Start.
     pub(super) started: Timestamp,
+    /// It has ended, and its parent has not asked yet how.
+    pub(super) zombie: bool,
 }
 
 /// What describes a process beyond its identity.
@@ -113,13 +115,15 @@ fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
     let name = text.get(open + 1..close)?;
     let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
+    let zombie = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
     let ticks: u64 = fields.nth(17)?.parse().ok()?;
     let since_boot = ticks.saturating_mul(clocks.tick_ns);
     Some(Stat {
         comm: Comm::from_bytes(name),
         parent: Pid(parent),
         started: Timestamp(since_boot.saturating_sub(clocks.suspended_ns)),
+        zombie,
     })
 }
 
@@ -259,6 +263,9 @@ mod tests {
         assert_eq!(stat.comm.text(), "a) (b) c");
         assert_eq!(stat.parent, Pid(3));
         assert_eq!(stat.started, Timestamp(1_500_000_000));
+        assert!(!stat.zombie);
+        let text = b"7 (a) Z 3 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 250 1000 10";
+        assert!(parse_stat(text, &CLOCKS).unwrap().zombie);
         assert_eq!(parse_stat(b"7 (a", &CLOCKS), None);
     }
 

@@ -19,12 +19,14 @@ use super::proc_fs::Facts;
 use crate::model::raw::Comm;
 use crate::model::{Pid, Process, ProcessId, Thread, ThreadId, Tid, Timestamp};
 
-/// How long what has ended is kept.
+/// How long what has ended is kept, unless told.
 pub(super) const GRACE_NS: u64 = 2_000_000_000;
 /// Start times from /proc are exact to a tick of 10 ms; those closer than this are the same.
 const START_SLACK_NS: u64 = 25_000_000;
 /// Most processes kept; beyond, what has ended goes first.
 const MAX_PROCESSES: usize = 100_000;
+/// Most processes and threads kept that ended longer than [`GRACE_NS`] ago.
+const MAX_ENDED: usize = 8192;
 
 /// One life of a process.
 #[derive(Clone, Debug)]
@@ -137,11 +139,12 @@ pub(super) struct ThreadState {
 }
 
 /// All processes and threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ProcessTable {
     processes: FxHashMap<Pid, ProcessState>,
     threads: FxHashMap<Tid, ThreadState>,
     ended: VecDeque<(Timestamp, Ended)>,
+    grace_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +154,30 @@ enum Ended {
 }
 
 impl ProcessTable {
+    /// A table that keeps what has ended for so long.
+    pub(super) fn new(grace_ns: u64) -> ProcessTable {
+        ProcessTable {
+            processes: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            ended: VecDeque::new(),
+            grace_ns: grace_ns.max(GRACE_NS),
+        }
+    }
+
+    /// Forgets where processes have their code, and whatever keeps files open.
+    pub(super) fn forget_code(&mut self) {
+        for process in self.processes.values_mut() {
+            process.mappings = Arc::default();
+            process.root = None;
+            process.jit = None;
+            process.mapped = None;
+            process.announced = None;
+        }
+        for thread in self.threads.values_mut() {
+            thread.announced = None;
+        }
+    }
+
     /// A process.
     pub(super) fn get(&self, pid: Pid) -> Option<&ProcessState> {
         self.processes.get(&pid)
@@ -245,14 +272,18 @@ impl ProcessTable {
         }
     }
 
-    /// Notes that a process has ended with all its threads, unseen.
-    pub(super) fn vanish(&mut self, pid: Pid, at: Timestamp) {
+    /// Notes that a process has ended with all its threads, unseen. Gives those that had not ended
+    /// before, the main thread last.
+    pub(super) fn vanish(&mut self, pid: Pid, at: Timestamp) -> Vec<Tid> {
+        let mut gone = Vec::new();
         let threads = self.threads.iter_mut();
         for (&tid, thread) in threads.filter(|(_, thread)| thread.pid == pid && !thread.exited) {
             thread.exited = true;
+            gone.push(tid);
             self.ended
                 .push_back((at, Ended::Thread(tid, thread.started)));
         }
+        gone.sort_unstable_by_key(|tid| (tid.0 == pid.0, tid.0));
         if let Some(process) = self.processes.get_mut(&pid)
             && process.exited.is_none()
         {
@@ -261,18 +292,21 @@ impl ProcessTable {
             self.ended
                 .push_back((at, Ended::Process(pid, process.started)));
         }
+        gone
     }
 
     /// Notes that a process runs a new program. Whichever thread called exec has the process's id
-    /// from now on, even if the main thread had ended before, and is the only one.
-    pub(super) fn leave_one_thread(&mut self, pid: Pid, at: Timestamp) {
+    /// from now on, even if the main thread had ended before, and is the only one. Gives those that
+    /// have ended with it.
+    pub(super) fn leave_one_thread(&mut self, pid: Pid, at: Timestamp) -> Vec<Tid> {
+        let mut gone = Vec::new();
         let main = Tid(pid.0);
         let main_runs = self.threads.get(&main).is_some_and(|thread| !thread.exited);
         let Some(process) = self.processes.get_mut(&pid) else {
-            return;
+            return gone;
         };
         if process.threads == 1 && main_runs {
-            return;
+            return gone;
         }
         process.threads = 1;
         process.exited = None;
@@ -281,16 +315,19 @@ impl ProcessTable {
                 thread.exited = false;
             } else if thread.pid == pid && !thread.exited {
                 thread.exited = true;
+                gone.push(tid);
                 self.ended
                     .push_back((at, Ended::Thread(tid, thread.started)));
             }
         }
+        gone
     }
 
     /// Drops what ended long enough before `now`.
     pub(super) fn expire(&mut self, now: Timestamp) {
         while let Some(&(at, ended)) = self.ended.front()
-            && now.since(at) > GRACE_NS
+            && (now.since(at) > self.grace_ns
+                || self.ended.len() > MAX_ENDED && now.since(at) > GRACE_NS)
         {
             self.ended.pop_front();
             self.drop_ended(ended);
@@ -400,5 +437,20 @@ impl ProcessTable {
         for (_, pid) in pids {
             self.announce(pid, epoch);
         }
+    }
+
+    /// Announces all threads that live.
+    pub(super) fn announce_threads(&mut self, epoch: &mut EpochTables) {
+        let mut tids = self.living_threads();
+        tids.sort_unstable();
+        for (_, tid) in tids {
+            self.announce_thread(tid, None, epoch);
+        }
+    }
+
+    /// Threads that have not ended, with their starts.
+    pub(super) fn living_threads(&self) -> Vec<(Timestamp, Tid)> {
+        let living = self.threads.iter().filter(|(_, thread)| !thread.exited);
+        living.map(|(&tid, thread)| (thread.started, tid)).collect()
     }
 }

@@ -155,7 +155,7 @@ impl Resolver {
 
     /// Announces the mappings of a process with its first stack of an epoch, and when they have
     /// changed: a stack that is known from a process with the same mappings does not meet them.
-    fn announce_mappings(&mut self, pid: Pid, generation: u64) {
+    pub(super) fn announce_mappings(&mut self, pid: Pid, generation: u64) {
         let now = Some((self.epoch.number, generation));
         let Some(process) = self.processes.get_mut(pid) else {
             return;
@@ -298,7 +298,7 @@ impl Resolver {
     }
 
     /// Waits for the kernel's symbols, the first time: they take some 50 ms to read.
-    fn await_kernel(&mut self) {
+    pub(super) fn await_kernel(&mut self) {
         let loaded = self
             .kernel_loading
             .as_ref()
@@ -322,7 +322,7 @@ impl Resolver {
         }
     }
 
-    fn kernel_frame(&mut self, address: u64) -> FrameId {
+    pub(super) fn kernel_frame(&mut self, address: u64) -> FrameId {
         if !self.kernel_known {
             self.await_kernel();
         }

@@ -7,4 +7,5 @@ pub mod admission;
 pub mod bytefrog;
 pub mod hq;
 pub mod machine;
+mod queue;
 pub mod tcf;

@@ -38,6 +38,14 @@ impl User {
         User::parse(line.lines().next()?)
     }
 
+    /// By numeric id, among those in /etc/passwd: without asking a directory service, which takes its
+    /// time.
+    pub fn listed(uid: u32) -> Option<User> {
+        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+        let mut users = passwd.lines().filter_map(User::parse);
+        users.find(|user| user.uid == uid)
+    }
+
     /// The user who called sudo, if sudo started us.
     pub fn behind_sudo() -> Result<Option<User>, UnknownUser> {
         if !rustix::process::geteuid().is_root() {
@@ -117,6 +125,8 @@ mod tests {
     fn finds_users_by_name_and_number() {
         let root = User::find("root").unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
+        assert_eq!(User::listed(0), Some(root.clone()));
+        assert_eq!(User::listed(4_294_967_200), None);
         assert_eq!(User::find("0"), Some(root));
         assert_eq!(User::find("no such user"), None);
         assert_eq!(User::find("-h"), None);

@@ -25,6 +25,7 @@ use profiler_common::call::{
 use super::bytefrog::seeds as bytefrog;
 use super::decode::encoded;
 use super::signature::SECTIONS;
+use super::tcf::seeds as tcf;
 use super::unframed;
 use crate::arbitrary::{Random, recording};
 use crate::canonical;
@@ -104,6 +105,8 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "signature" => signatures(),
         "bytefrog_agent" => Ok(bytefrog::agent()),
         "bytefrog_hq" => Ok(bytefrog::hq()),
+        "tcf" => Ok(tcf::commands()),
+        "tcf_frames" => Ok(tcf::frames()),
         _ => Err(io::Error::other(format!("no fuzz target '{target}'"))),
     }
 }
@@ -142,7 +145,7 @@ pub fn capture_file(batches: &[Batch]) -> io::Result<Vec<u8>> {
 }
 
 /// The canonical session with its definitions announced, in one epoch.
-fn canonical_batches() -> Vec<Batch> {
+pub(super) fn canonical_batches() -> Vec<Batch> {
     let (tables, events) = canonical::session();
     let mut definitions = vec![Definition::Session(tables.session.clone())];
     let strings = (0..).map(StringId::from_index);

@@ -37,6 +37,7 @@ pub fn calibrate() -> Result<CostTable, ProbeError> {
         kernel_stacks: false,
         user_stacks: false,
         kernel_log: false,
+        adjustable: false,
     })?;
     let on = ProbeControl {
         generation: 1,

@@ -106,6 +106,36 @@ fn a_name_that_comes_late_brings_its_frame_along() {
 }
 
 #[test]
+fn a_frequency_that_changes_is_that_of_later_samples() {
+    let id = pid(25);
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut out = Vec::new();
+    let mut take = |resolver: &mut Resolver, time| {
+        let mut events = vec![sample(time, id, "program", &[], &[])];
+        resolver.resolve(&mut events, &mut out);
+    };
+    take(&mut resolver, 10);
+    resolver.set_frequency(0, 499);
+    resolver.set_frequency(1, 7);
+    take(&mut resolver, 20);
+    resolver.begin_epoch();
+    take(&mut resolver, 30);
+    resolver.set_frequency(0, 99);
+    take(&mut resolver, 40);
+    for epoch in alone(&out).into_values() {
+        let frequencies = epoch.samples().map(|sample| {
+            let source = epoch.tables.sources.get(sample.source).unwrap();
+            (sample.at.0, source.frequency_hz)
+        });
+        for (at, frequency_hz) in frequencies {
+            let expected = if at == 10 || at == 40 { 99 } else { 499 };
+            assert_eq!(frequency_hz, Some(expected), "at {at}");
+        }
+    }
+    assert_eq!(resolver.counters().samples, 4);
+}
+
+#[test]
 fn an_epoch_ends_when_its_definitions_fill_it() {
     let mut options = options();
     options.epoch_limits.definition_bytes = 100_000;

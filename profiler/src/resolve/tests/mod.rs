@@ -2,9 +2,11 @@
 //!
 //! The memory of made-up processes is mapped from real files that are built or written here.
 
+mod asks;
 mod debug_info;
 mod epochs;
 mod hostile;
+mod lives;
 mod processes;
 
 use std::collections::BTreeMap;

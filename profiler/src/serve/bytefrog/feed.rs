@@ -14,11 +14,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::outbox::Break;
-use super::queue::{Entry, Popped, Work};
 use super::shared::{Progress, Shared};
 use super::translate::{NameStyle, TranslateOptions, Translator, Wanted};
+use super::turn::Turn;
 use super::{AgentError, StreamSummary};
 use crate::model::{Epoch, Event, ProcessChange, Tables, Timestamp};
+use crate::serve::queue::{Entry, Popped, Work};
 use crate::wire::bytefrog::Filter;
 
 /// How long nothing may come before names that are waited for are looked at again.
@@ -125,7 +126,7 @@ impl Feed {
                 }
             };
             let bytes = entry.bytes();
-            let ends = matches!(entry.work, Work::End(_));
+            let ends = matches!(entry.work, Work::Note(Turn::End(_)));
             let spare = self.work(entry)?;
             shared.queue.done(bytes, spare);
             if ends {
@@ -134,7 +135,7 @@ impl Feed {
         }
     }
 
-    fn work(&mut self, entry: Entry) -> Result<Option<Vec<Event>>, Over> {
+    fn work(&mut self, entry: Entry<Turn>) -> Result<Option<Vec<Event>>, Over> {
         if entry.epoch != self.epoch.0 {
             self.begin_epoch(entry.epoch);
         }
@@ -159,8 +160,8 @@ impl Feed {
                     }
                 }
             }
-            Work::Begin(at) => self.begin(at),
-            Work::Suspend(at) => {
+            Work::Note(Turn::Begin(at)) => self.begin(at),
+            Work::Note(Turn::Suspend(at)) => {
                 if !self.suspended && self.translator.is_some() {
                     self.break_data()?;
                     if let Some(broken) = &mut self.broken {
@@ -169,11 +170,11 @@ impl Feed {
                 }
                 self.suspended = true;
             }
-            Work::Resume(at) => {
+            Work::Note(Turn::Resume(at)) => {
                 self.suspended = false;
                 self.mend(at)?;
             }
-            Work::End(at) => {
+            Work::Note(Turn::End(at)) => {
                 self.mend(at)?;
                 if let Some(translator) = &mut self.translator {
                     take(&self.shared, &mut self.buffer)?;

@@ -21,11 +21,11 @@ mod feed;
 mod life;
 mod network;
 mod outbox;
-mod queue;
 mod sent;
 mod settings;
 mod shared;
 pub mod translate;
+mod turn;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -38,8 +38,8 @@ use tokio::time::Instant;
 pub use error::AgentError;
 use feed::Feed;
 use network::{Command, Lines, Peer};
-use queue::Work;
 use shared::Shared;
+use turn::Turn;
 
 use crate::model::{Batch, Event, Timestamp};
 use crate::wire::bytefrog::{AgentMessage, Configuration, Mode};
@@ -198,7 +198,7 @@ impl Agent {
     /// Tracing begins: times count from here, data connections open.
     pub fn begin(&self, at: Timestamp) {
         if !self.begun.swap(true, Ordering::Relaxed) {
-            self.shared.queue.push(Work::Begin(at));
+            self.shared.queue.push(Turn::Begin(at));
             // If the thread is gone, it has been said why.
             let _ = self.commands.send(Command::Begin);
         }
@@ -240,12 +240,12 @@ impl Agent {
 
     /// Recording is off from here on, in the order of batches.
     pub fn suspend(&self, at: Timestamp) {
-        self.shared.queue.push(Work::Suspend(at));
+        self.shared.queue.push(Turn::Suspend(at));
     }
 
     /// Recording is on again.
     pub fn resume(&self, at: Timestamp) {
-        self.shared.queue.push(Work::Resume(at));
+        self.shared.queue.push(Turn::Resume(at));
     }
 
     /// Ends the run: sends what is left, tells HQ, waits for its answer, closes.
@@ -258,7 +258,7 @@ impl Agent {
             // HQ waits for data connections, even if it wants nothing of them.
             self.begin(at);
         }
-        self.shared.queue.push(Work::End(at));
+        self.shared.queue.push(Turn::End(at));
         let _ = self
             .commands
             .send(Command::Finish(Instant::now() + deadline));

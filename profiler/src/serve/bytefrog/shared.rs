@@ -12,15 +12,16 @@ use super::StreamSummary;
 use super::buffers::Pool;
 use super::error::AgentError;
 use super::outbox::Outbox;
-use super::queue::Queue;
 use super::sent::unacknowledged_bytes;
 use super::settings::Settings;
+use super::turn::Turn;
+use crate::serve::queue::Queue;
 use crate::wire::bytefrog::{AgentMessage, Configuration, Mode};
 
 /// Shared by all threads of an agent.
 pub(super) struct Shared {
     /// Batches that are to be translated.
-    pub(super) queue: Queue,
+    pub(super) queue: Queue<Turn>,
     /// Bytes that are to be sent.
     pub(super) pool: Pool,
     /// Messages for the control connection.

@@ -4,7 +4,7 @@
 //! with that report, as the specification wants it. Missing trailing arguments are null.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::wire::tcf::{Code, ErrorReport};
 
@@ -15,6 +15,11 @@ pub(super) struct Malformed(pub(super) ErrorReport);
 impl Malformed {
     fn new(text: impl Into<String>) -> Malformed {
         Malformed(ErrorReport::new(Code::JsonSyntax, text))
+    }
+
+    /// There is no such argument.
+    pub(super) fn missing(what: &str) -> Malformed {
+        Malformed::new(format!("an argument is missing: {what}"))
     }
 }
 
@@ -70,6 +75,11 @@ impl<'a> Arguments<'a> {
 
     /// A number with a sign.
     pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
+        self.take("a number")
+    }
+
+    /// Any number, as it is.
+    pub(super) fn any_number(&mut self) -> Result<Number, Malformed> {
         self.take("a number")
     }
 

@@ -20,11 +20,20 @@
 
 mod agent;
 mod arguments;
+mod channel;
+mod error;
+mod hush;
+mod network;
 mod options;
 mod profile;
 mod reply;
+mod server;
 mod services;
+mod tls;
 mod world;
 
-pub use agent::{Agent, ChannelId};
+pub use agent::{Agent, ChannelId, TooMany};
+pub use channel::Output;
+pub use error::TcfError;
 pub use options::{Limits, Order, Peer, Place, Question, Replay, TcfOptions, TlsOptions};
+pub use server::{ServeSummary, Server};

@@ -67,6 +67,8 @@ pub struct Limits {
     pub patience: Duration,
     /// How long what is known of a process that has ended is kept.
     pub afterlife: Duration,
+    /// How long a client may read nothing although something waits for it.
+    pub stall: Duration,
 }
 
 impl Default for Limits {
@@ -81,6 +83,7 @@ impl Default for Limits {
             frequency_hz: 10_000,
             patience: Duration::from_secs(3),
             afterlife: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
         }
     }
 }
@@ -102,6 +105,8 @@ pub enum Order {
     /// What is at these places? Definitions of mappings, frames and, as they are found, symbols come
     /// as batches; when all that will come at once has been sent, the question is acknowledged.
     Ask(Question),
+    /// Nothing is served any more, and why. Comes once, nothing follows.
+    Failed(String),
 }
 
 /// Places whose meaning is asked for.

@@ -71,6 +71,17 @@ impl Reply {
         self
     }
 
+    /// The same answer with an error, whatever it was: its other fields are null.
+    pub(super) fn failed(mut self, code: Code, text: &str) -> Reply {
+        for (at, field) in self.fields.iter_mut().enumerate() {
+            *field = match at {
+                0 => ErrorReport::new(code, text).at(now_ms()).encode(),
+                _ => b"null".to_vec(),
+            };
+        }
+        self
+    }
+
     /// It is all.
     pub(super) fn done(self) -> Answer {
         Ok(Outcome::Done(self))

@@ -97,6 +97,11 @@ impl ErrorReport {
         self.code
     }
 
+    /// What it says to people.
+    pub fn text(&self) -> &str {
+        &self.format
+    }
+
     /// Its JSON.
     pub fn encode(&self) -> Vec<u8> {
         // Numbers and texts: that can't fail.

@@ -35,6 +35,11 @@ impl Frame {
             .map(|(start, &end)| &self.bytes[start..end])
     }
 
+    /// Bytes of memory, apart from itself.
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
     /// Appends a field.
     pub fn push(&mut self, field: &[u8]) {
         self.bytes.extend_from_slice(field);

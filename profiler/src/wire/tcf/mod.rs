@@ -10,7 +10,12 @@
 mod error;
 mod frame;
 mod message;
+mod stack_traces;
 
 pub use error::{Code, ErrorReport};
 pub use frame::{Decoder, END_OF_STREAM, Frame, FrameError, Incoming};
 pub use message::{Message, MessageError};
+pub use stack_traces::{
+    MAX_COUNT, StackTrace, StackTracesError, WordLayout, decode as decode_stack_traces,
+    encode as encode_stack_trace,
+};

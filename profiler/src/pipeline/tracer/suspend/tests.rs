@@ -131,6 +131,7 @@ impl Live {
             kernel_stacks: false,
             user_stacks: false,
             kernel_log: false,
+            adjustable: false,
         })
         .unwrap();
         let mut resolver = Resolver::new(ResolveOptions::default()).unwrap();

@@ -5,8 +5,30 @@
 //! of a process's memory, the kernel's as its image is linked (see `places`). What does not belong
 //! here: JSON, and what is sampled for whom (`profile`).
 
-use std::time::Instant;
+mod changes;
+mod code;
+mod contexts;
+mod fold;
+mod functions;
+mod generation;
+mod lookup;
+mod memory;
+mod places;
+mod questions;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use self::code::Modules;
+use self::contexts::Contexts;
+use self::generation::Generation;
+use self::memory::{Memory, Range};
+use self::places::{Space, Texts};
+use self::questions::Questions;
 use super::options::{Question, Replay};
 use crate::model::*;
 use crate::serve::machine::Life;
@@ -35,7 +57,8 @@ pub(super) struct Context {
     pub(super) ended: bool,
 }
 
-/// What became of contexts since it was asked for last. One that came and went is in none.
+/// What became of contexts since it was asked for last: what was removed was so before what was added
+/// came, which may have the same id. One that came and went is in none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     /// New ones, processes before their threads.
@@ -85,102 +108,156 @@ pub(super) enum Lookup {
 
 /// See the module.
 pub(super) struct World {
-    tables: Tables,
+    replay: Option<Replay>,
+    modules: Modules,
+    texts: Texts,
+    contexts: Contexts,
+    present: Generation,
+    previous: Option<Generation>,
+    /// Number of the epoch that is folded into the present generation.
+    epoch: Option<u32>,
+    memories: FxHashMap<ContextKey, Memory>,
+    /// Mappings in all of them.
+    mapped: usize,
+    spaces: FxHashMap<ContextKey, Space>,
+    kernel: Space,
+    /// Addresses that were given out in all of them.
+    places: usize,
+    questions: Questions,
+    /// The present, in a replay that takes its time.
+    time: Timestamp,
+    /// What is announced and has not happened yet then.
+    agenda: BTreeMap<(Timestamp, u64), Due>,
+    agendas: u64,
+    /// A session told of itself: what it has not told of when this time has passed is gone.
+    census: Option<Option<Instant>>,
+    generation: u64,
+    turns: u64,
+    undefined: u64,
+    refused: u64,
+}
+
+/// What happens later.
+enum Due {
+    Birth(ContextKey),
+    Mapping(ContextKey, Range),
 }
 
 impl World {
-    /// Of what happens now, or of a capture.
-    pub(super) fn new(_replay: Option<Replay>) -> World {
+    /// Of what happens now, or of a capture. What has ended is known for `afterlife` more.
+    pub(super) fn new(replay: Option<Replay>, afterlife: Duration) -> World {
         World {
-            tables: Tables::default(),
+            replay,
+            modules: Modules::default(),
+            texts: Texts::default(),
+            contexts: Contexts::new(replay, afterlife),
+            present: Generation::default(),
+            previous: None,
+            epoch: None,
+            memories: FxHashMap::default(),
+            mapped: 0,
+            spaces: FxHashMap::default(),
+            kernel: Space::of_kernel(),
+            places: 0,
+            questions: Questions::default(),
+            time: Timestamp(0),
+            agenda: BTreeMap::new(),
+            agendas: 0,
+            census: None,
+            generation: 0,
+            turns: 0,
+            undefined: 0,
+            refused: 0,
         }
-    }
-
-    /// Folds definitions of an epoch.
-    pub(super) fn define(&mut self, _epoch: u32, _definitions: Vec<Definition>) {}
-
-    /// Takes an event of the epoch that was defined last; gives it with ids of [`World::tables`].
-    pub(super) fn event(&mut self, _event: Event) -> Option<Event> {
-        None
     }
 
     /// What ids of events mean.
     pub(super) fn tables(&self) -> &Tables {
-        &self.tables
+        &self.present.tables
     }
 
-    /// Whether ids should start anew: the tables have grown too large.
-    pub(super) fn wants_new_epoch(&self) -> bool {
-        false
+    /// Counts up when [`World::tables`] have begun anew: ids kept from before mean nothing any more.
+    pub(super) fn turns(&self) -> u64 {
+        self.turns
     }
 
-    /// Forgets what ended long ago.
-    pub(super) fn tick(&mut self, _now: Instant) {}
+    /// Definitions and events left out because they used what is not defined.
+    pub(super) fn undefined(&self) -> u64 {
+        self.undefined
+    }
+
+    /// Definitions, contexts and mappings that there was no room for.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused + self.contexts.refused
+    }
 
     /// What has changed.
     pub(super) fn changes(&mut self) -> Changes {
-        Changes::default()
+        self.contexts.changes()
     }
 
     /// Counts up with each batch, acknowledgement and tick that may answer something.
     pub(super) fn generation(&self) -> u64 {
-        0
+        self.generation
     }
 
     /// The context that clients call so; the living one, if there are several.
-    pub(super) fn find(&self, _id: &str) -> Option<ContextKey> {
-        None
+    pub(super) fn find(&self, id: &str) -> Option<ContextKey> {
+        self.contexts.find(id)
     }
 
     /// A context.
-    pub(super) fn context(&self, _key: ContextKey) -> Option<&Context> {
-        None
+    pub(super) fn context(&self, key: ContextKey) -> Option<&Context> {
+        self.contexts.get(key)
     }
 
     /// All processes that are shown, in order of their ids.
     pub(super) fn processes(&self) -> Vec<ContextKey> {
-        Vec::new()
+        self.contexts.processes()
     }
 
     /// Threads of a process, in order of their ids.
-    pub(super) fn threads(&self, _process: ContextKey) -> Vec<ContextKey> {
-        Vec::new()
+    pub(super) fn threads(&self, process: ContextKey) -> Vec<ContextKey> {
+        self.contexts.threads(process)
     }
 
-    /// What definitions say of a process: executable, command, user, cgroup.
-    pub(super) fn process(&self, _process: ContextKey) -> Option<&Process> {
-        None
+    /// What definitions say of a process: executable, command, user, cgroup. Without its parent, which
+    /// [`Context::parent`] is.
+    pub(super) fn process(&self, process: ContextKey) -> Option<&Process> {
+        self.contexts.definition(process)
     }
 
     /// The contexts of a thread of [`World::tables`]: its process, itself.
-    pub(super) fn contexts_of(&self, _thread: ThreadId) -> Option<(ContextKey, ContextKey)> {
-        None
+    pub(super) fn contexts_of(&self, thread: ThreadId) -> Option<(ContextKey, ContextKey)> {
+        let (process, thread) = self.present.thread(thread)?;
+        self.contexts.get(thread).map(|_| (process, thread))
     }
 
-    /// Keeps what is known of a process although it has ended, or no longer.
-    pub(super) fn hold(&mut self, _process: ContextKey, _hold: bool) {}
-
-    /// Where a process has a frame: an address that [`World::symbol`] knows in this process. A frame
-    /// without an address of its own there gets one of the reserved range.
-    pub(super) fn address_of(&mut self, _process: ContextKey, _frame: FrameId) -> u64 {
-        0
+    /// Keeps what is known of a process although it has ended, or no longer: each of the two is called
+    /// as often as the other.
+    pub(super) fn hold(&mut self, process: ContextKey, hold: bool) {
+        self.contexts.hold(process, hold);
+        self.drop_forgotten();
     }
 
     /// What is mapped into a process, as far as that was told.
-    pub(super) fn mappings(&self, _process: ContextKey) -> Vec<Mapped> {
-        Vec::new()
-    }
-
-    /// What is at an address of a process. Asks for it, if that is of use (see [`World::questions`]).
-    pub(super) fn symbol(&mut self, _process: ContextKey, _address: u64) -> Lookup {
-        Lookup::Missing
+    pub(super) fn mappings(&self, process: ContextKey) -> Vec<Mapped> {
+        let process = self.contexts.get(process).map(|context| context.process);
+        let memory = process.and_then(|process| self.memories.get(&process));
+        memory.map_or_else(Vec::new, Memory::list)
     }
 
     /// Questions that arose since the last call.
     pub(super) fn questions(&mut self) -> Vec<Question> {
-        Vec::new()
+        let contexts = &self.contexts;
+        self.questions
+            .take(|key| contexts.get(key).map(|context| context.life))
     }
 
     /// A question was answered, as far as it will be at once.
-    pub(super) fn acknowledged(&mut self, _question: u64) {}
+    pub(super) fn acknowledged(&mut self, question: u64) {
+        if self.questions.answered(question) {
+            self.generation += 1;
+        }
+    }
 }

@@ -1,13 +1,13 @@
-//! The event queue: batches of a recording -> work for the thread that translates, bounded by bytes
-//! of memory.
+//! The event queue of a live server: batches of a recording -> work for the thread that serves,
+//! bounded by bytes of memory. Between batches there are notes, in order with them.
 //!
 //! When there is no room, events are dropped and counted; the place where they are missing stays in
 //! the queue. Dropping goes on until half of the queue is free, so that one loss comes of one burst.
 //! Definitions are never dropped with events; when many wait, those of an epoch that has ended
-//! without an event behind them go, so that what a stuck HQ costs is bounded (see
+//! without an event behind them go, so that what a stuck server costs is bounded (see
 //! [`Queue::wants_new_epoch`]). Bytes count until the work is done.
 //!
-//! What does not belong here: what becomes of events.
+//! What does not belong here: what becomes of events, what notes say.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,15 +20,39 @@ use crate::model::{Batch, Call, CallEdge, Definition, Event, Symbol, Timestamp, 
 /// Lists that wait to be used again.
 const SPARE: usize = 8;
 
+/// What is said between batches, of which a server has its own.
+pub(super) trait Note: Sized {
+    /// What is left of two notes without a batch between them.
+    fn join(&self, _next: &Self) -> Joined {
+        Joined::Both
+    }
+
+    /// Whether definitions that come behind may not be taken before it.
+    fn divides(&self) -> bool {
+        false
+    }
+}
+
+/// What is left of two notes that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// Both.
+    Both,
+    /// The first: the second says nothing more.
+    First,
+    /// Neither: together they say nothing.
+    Neither,
+}
+
 /// Something to be done, in order.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Entry<N> {
     /// Of the definitions and events.
     pub(super) epoch: u32,
     /// To be taken before the work.
     pub(super) definitions: Vec<Definition>,
     /// What is to be done.
-    pub(super) work: Work,
+    pub(super) work: Work<N>,
     /// What it counts for in the queue.
     event_bytes: usize,
     definition_bytes: usize,
@@ -36,7 +60,7 @@ pub(super) struct Entry {
 
 /// What is to be done.
 #[derive(Debug, PartialEq)]
-pub(super) enum Work {
+pub(super) enum Work<N> {
     /// Nothing but taking the definitions.
     Define,
     /// Events to be sent.
@@ -48,21 +72,15 @@ pub(super) enum Work {
         /// When the last of them happened.
         to: Timestamp,
     },
-    /// Tracing begins.
-    Begin(Timestamp),
-    /// Recording is off from here on.
-    Suspend(Timestamp),
-    /// It is on again.
-    Resume(Timestamp),
-    /// The run ends.
-    End(Timestamp),
+    /// Something is said.
+    Note(N),
 }
 
 /// What a look into the queue gave.
 #[derive(Debug)]
-pub(super) enum Popped {
+pub(super) enum Popped<N> {
     /// Something to do.
-    Entry(Entry),
+    Entry(Entry<N>),
     /// Nothing came in the time given.
     Nothing,
     /// It is over.
@@ -70,17 +88,18 @@ pub(super) enum Popped {
 }
 
 /// The queue.
-pub(super) struct Queue {
+pub(super) struct Queue<N> {
     limit_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<State<N>>,
     came: Condvar,
+    /// The same for who waits in a task.
+    arrival: Notify,
     /// Less than half is used, or it is over.
     room: Notify,
 }
 
-#[derive(Default)]
-struct State {
-    entries: VecDeque<Entry>,
+struct State<N> {
+    entries: VecDeque<Entry<N>>,
     event_bytes: usize,
     definition_bytes: usize,
     epoch: u32,
@@ -91,18 +110,28 @@ struct State {
     closed: bool,
 }
 
-impl Queue {
+impl<N: Note> Queue<N> {
     /// A queue of at most so many bytes of events.
-    pub(super) fn new(limit_bytes: usize) -> Queue {
+    pub(super) fn new(limit_bytes: usize) -> Queue<N> {
         Queue {
             limit_bytes,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                entries: VecDeque::new(),
+                event_bytes: 0,
+                definition_bytes: 0,
+                epoch: 0,
+                dropping: false,
+                dropped: 0,
+                spare: Vec::new(),
+                closed: false,
+            }),
             came: Condvar::new(),
+            arrival: Notify::new(),
             room: Notify::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<N>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,29 +173,29 @@ impl Queue {
         };
         state.push(entry, self.limit_bytes);
         drop(state);
-        self.came.notify_one();
+        self.announce();
         lost
     }
 
-    /// Adds something else.
-    pub(super) fn push(&self, work: Work) {
+    /// Adds a note.
+    pub(super) fn push(&self, note: N) {
         let mut state = self.state();
         let epoch = state.epoch;
         let entry = Entry {
             epoch,
             definitions: Vec::new(),
-            work,
+            work: Work::Note(note),
             event_bytes: 0,
             definition_bytes: 0,
         };
         state.push(entry, self.limit_bytes);
         drop(state);
-        self.came.notify_one();
+        self.announce();
     }
 
     /// What is to be done next. Waits for it no longer than `patience`.
-    pub(super) fn pop(&self, patience: Duration) -> Popped {
-        let empty = |state: &mut State| state.entries.is_empty() && !state.closed;
+    pub(super) fn pop(&self, patience: Duration) -> Popped<N> {
+        let empty = |state: &mut State<N>| state.entries.is_empty() && !state.closed;
         let (mut state, _) = self
             .came
             .wait_timeout_while(self.state(), patience, empty)
@@ -178,6 +207,16 @@ impl Queue {
             Some(entry) => Popped::Entry(entry),
             None => Popped::Nothing,
         }
+    }
+
+    fn announce(&self) {
+        self.came.notify_one();
+        self.arrival.notify_one();
+    }
+
+    /// Waits until something may have come. For one task. Cancel-safe.
+    pub(super) async fn came(&self) {
+        self.arrival.notified().await;
     }
 
     /// Takes note that an entry's work is done; `events` is its list, to be used again.
@@ -219,7 +258,7 @@ impl Queue {
         }
     }
 
-    fn has_half(&self, state: &State) -> bool {
+    fn has_half(&self, state: &State<N>) -> bool {
         state.event_bytes + state.definition_bytes <= self.limit_bytes / 2
     }
 
@@ -237,7 +276,7 @@ impl Queue {
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        let left: Vec<Entry> = state.entries.drain(..).collect();
+        let left: Vec<Entry<N>> = state.entries.drain(..).collect();
         for entry in &left {
             if let Work::Events(events) = &entry.work {
                 state.dropped += count(events);
@@ -245,6 +284,7 @@ impl Queue {
         }
         drop(state);
         self.came.notify_all();
+        self.arrival.notify_one();
         self.room.notify_waiters();
     }
 }
@@ -256,7 +296,7 @@ pub(super) struct Bytes {
     definitions: usize,
 }
 
-impl Entry {
+impl<N> Entry<N> {
     /// What it counts for.
     pub(super) fn bytes(&self) -> Bytes {
         Bytes {
@@ -266,9 +306,9 @@ impl Entry {
     }
 }
 
-impl State {
+impl<N: Note> State<N> {
     /// Adds an entry, as part of the last one where that says the same.
-    fn push(&mut self, mut entry: Entry, limit_bytes: usize) {
+    fn push(&mut self, mut entry: Entry<N>, limit_bytes: usize) {
         let crowded = self.definition_bytes > limit_bytes / 4;
         self.event_bytes += entry.event_bytes;
         self.definition_bytes += entry.definition_bytes;
@@ -284,6 +324,7 @@ impl State {
         }
         let used = matches!(last.work, Work::Events(_));
         let joins = match (&mut last.work, &entry.work) {
+            (Work::Note(note), Work::Define) if note.divides() => false,
             // Taken before the work of the last one, which does no harm within an epoch.
             (_, Work::Define) if same_epoch || !used => true,
             (work @ Work::Define, _) => {
@@ -302,12 +343,16 @@ impl State {
                 *to = at;
                 true
             }
-            // Suspended again before anything was sent.
-            (work @ Work::Resume(_), Work::Suspend(_)) => {
-                *work = Work::Define;
-                true
+            (work @ Work::Note(_), Work::Note(next)) => {
+                let joined = match work {
+                    Work::Note(first) => first.join(next),
+                    _ => Joined::Both,
+                };
+                if joined == Joined::Neither {
+                    *work = Work::Define;
+                }
+                joined != Joined::Both
             }
-            (Work::Suspend(_), Work::Suspend(_)) => true,
             _ => false,
         };
         if !joins {
@@ -403,6 +448,28 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
+    /// A note.
+    #[derive(Debug, PartialEq)]
+    enum Word {
+        Off(u64),
+        On(u64),
+        Wall,
+    }
+
+    impl Note for Word {
+        fn join(&self, next: &Word) -> Joined {
+            match (self, next) {
+                (Word::On(_), Word::Off(_)) => Joined::Neither,
+                (Word::Off(_), Word::Off(_)) => Joined::First,
+                _ => Joined::Both,
+            }
+        }
+
+        fn divides(&self) -> bool {
+            *self == Word::Wall
+        }
+    }
+
     fn batch(epoch: u32, names: &[&str], events: usize) -> Batch {
         let definitions = names.iter().enumerate();
         let text = StringId::from_index(0);
@@ -417,12 +484,12 @@ mod tests {
     }
 
     /// A queue with room for some marks.
-    fn queue(marks: usize) -> Queue {
+    fn queue(marks: usize) -> Queue<Word> {
         Queue::new(marks * size_of::<Event>())
     }
 
     /// What is in the queue, in words: definitions, then the work.
-    fn drain(queue: &Queue) -> Vec<String> {
+    fn drain(queue: &Queue<Word>) -> Vec<String> {
         let mut out = Vec::new();
         while let Popped::Entry(entry) = queue.pop(NOW) {
             let bytes = entry.bytes();
@@ -437,7 +504,7 @@ mod tests {
             let work = match &entry.work {
                 Work::Events(events) => format!("{} events", events.len()),
                 Work::Dropped { count, to } => format!("dropped {count} to {}", to.0),
-                work => format!("{work:?}").replace("Timestamp", ""),
+                work => format!("{work:?}"),
             };
             out.push(format!("{}[{}] {work}", entry.epoch, names.join(" ")));
             queue.done(bytes, None);
@@ -517,25 +584,37 @@ mod tests {
     }
 
     #[test]
-    fn suspensions_that_follow_each_other_are_one() {
+    fn notes_that_say_nothing_more_go() {
         let queue = queue(10);
-        let at = Timestamp;
-        queue.push(Work::Suspend(at(1)));
+        queue.push(Word::Off(1));
         for time in 2..50 {
-            queue.push(Work::Resume(at(time)));
-            queue.push(Work::Suspend(at(time)));
+            queue.push(Word::On(time));
+            queue.push(Word::Off(time));
         }
-        queue.push(Work::Resume(at(60)));
+        queue.push(Word::On(60));
         queue.send(batch(0, &["a"], 1));
-        queue.push(Work::End(at(70)));
+        queue.push(Word::On(70));
         assert_eq!(
             drain(&queue),
             [
-                "0[] Suspend((1))",
-                "0[] Resume((60))",
+                "0[] Note(Off(1))",
+                "0[] Note(On(60))",
                 "0[a] 1 events",
-                "0[] End((70))"
+                "0[] Note(On(70))"
             ]
+        );
+    }
+
+    #[test]
+    fn definitions_stay_on_their_side_of_some_notes() {
+        let queue = queue(10);
+        queue.push(Word::On(1));
+        queue.send(batch(0, &["a"], 0));
+        queue.push(Word::Wall);
+        queue.send(batch(1, &["b"], 0));
+        assert_eq!(
+            drain(&queue),
+            ["0[a] Note(On(1))", "0[] Note(Wall)", "1[b] Define"]
         );
     }
 
@@ -568,7 +647,7 @@ mod tests {
                         if let Work::Events(list) = &entry.work {
                             events += list.len();
                         }
-                        let end = matches!(entry.work, Work::End(_));
+                        let end = matches!(entry.work, Work::Note(_));
                         theirs.done(bytes, None);
                         if end {
                             return events;
@@ -582,7 +661,7 @@ mod tests {
             queue.room().await;
             assert_eq!(queue.send(batch(0, &[], 5)), 0);
         }
-        queue.push(Work::End(Timestamp(0)));
+        queue.push(Word::On(0));
         assert_eq!(taking.join().unwrap(), 5000);
     }
 

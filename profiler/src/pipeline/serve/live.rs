@@ -1,0 +1,316 @@
+//! What happens now into a server: a session that is attached while somebody looks, and samples what
+//! clients want.
+//!
+//! Orders of a server -> what the probes do, and batches. The probes are taken out of the kernel a while
+//! after nobody looks any more, and files of processes are closed then; who they were is kept, so
+//! that they are the same when somebody looks again. What does not belong here: what clients are told
+//! (`serve`), the walk (`session`).
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::error::Failure;
+use crate::model::{Demand, Sampling};
+use crate::probe::features::check_privileges;
+use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
+use crate::resolve::{EpochLimits, Lives, ResolveOptions};
+use crate::serve::tcf::{Order, Place, Question};
+use crate::target::Filter;
+use crate::view::progress::{LiveLine, Progress};
+
+use super::super::prepare::{Prepared, Watch};
+use super::super::session::{Due, Hurry, Session};
+use super::super::signals::Signals;
+use super::{Front, ended};
+
+/// How long the probes stay when nobody looks any more: clients come again.
+const LINGER: Duration = Duration::from_secs(10);
+/// How often it is looked for names that a client waits for, and how long at most.
+const NAMES_TICK: Duration = Duration::from_millis(5);
+const NAMES_PATIENCE: Duration = Duration::from_secs(5);
+/// How long processes that have ended can be asked about; their files are open as long.
+const GRACE: Duration = Duration::from_secs(10);
+/// Memory for definitions of an epoch; its end is up to the server else.
+const EPOCH_BYTES: u64 = 32 << 20;
+
+/// A session whose sampling changes while it is attached.
+#[derive(Clone, Debug)]
+pub struct Adjustable {
+    probe: ProbeOptions,
+    resolve: ResolveOptions,
+}
+
+/// A session of the whole machine that samples nothing until it is told to. `buffer_bytes` is memory
+/// between kernel and profiler, `kernel_log` whether the kernel side logs.
+pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool) -> Adjustable {
+    Adjustable {
+        probe: ProbeOptions {
+            sources: vec![SourceSpec {
+                event: EventSpec::Default,
+                // Until it is adjusted.
+                rate: Rate::FrequencyHz(1),
+            }],
+            calls: None,
+            filter: Filter::default(),
+            buffer_bytes,
+            kernel_stacks: true,
+            user_stacks: true,
+            kernel_log,
+            adjustable: true,
+        },
+        resolve: ResolveOptions {
+            epoch_limits: EpochLimits {
+                duration_ns: u64::MAX,
+                bytes: u64::MAX,
+                definition_bytes: EPOCH_BYTES,
+            },
+            keep_code: false,
+            threads: true,
+            grace: GRACE,
+            ..resolve
+        },
+    }
+}
+
+impl Adjustable {
+    fn attach(&self, lives: &mut Option<Lives>) -> Result<Session, Failure> {
+        let prepared = Prepared::new(Watch {
+            probe: self.probe.clone(),
+            resolve: self.resolve.clone(),
+            trace: None,
+            target: "system-wide".to_owned(),
+            command: None,
+            user: None,
+            delay: Duration::ZERO,
+        })?;
+        let mut session = Session::attach_again(prepared, lives)?;
+        session.begin()?;
+        Ok(session)
+    }
+}
+
+/// A session that is attached, and has nobody yet who looks.
+pub(super) struct Ready {
+    options: Adjustable,
+    session: Session,
+    quiet: bool,
+}
+
+impl Ready {
+    /// Attaches, so that what can't be done shows before anybody connects.
+    pub(super) fn attach(options: Adjustable, quiet: bool) -> Result<Ready, Failure> {
+        check_privileges()?;
+        let session = options.attach(&mut None)?;
+        Ok(Ready {
+            options,
+            session,
+            quiet,
+        })
+    }
+
+    /// Serves until a signal ends it, or the server has failed. Nothing is left in the kernel then.
+    pub(super) async fn run(
+        self,
+        server: &mut impl Front,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let _hurry = Hurry::begin();
+        let mut live = Live::new(self, LINGER);
+        let served = tokio::select! {
+            served = live.drive(server) => served,
+            () = ended(signals) => Ok(()),
+        };
+        live.line.clear();
+        live.detach(server);
+        served
+    }
+}
+
+struct Live {
+    options: Adjustable,
+    linger: Duration,
+    attached: Option<Session>,
+    /// What is known of processes while nothing is attached.
+    lives: Option<Lives>,
+    /// The server knows all processes of the session.
+    announced: bool,
+    /// When to take the probes out, if nobody looks until then.
+    detach_at: Option<Instant>,
+    /// Until when names are looked for often, because a client waits for them.
+    names_until: Option<Instant>,
+    /// What is sampled; none if that is not known.
+    sampled: Option<Option<Sampling>>,
+    line: LiveLine,
+}
+
+impl Live {
+    fn new(ready: Ready, linger: Duration) -> Live {
+        Live {
+            options: ready.options,
+            linger,
+            attached: Some(ready.session),
+            lives: None,
+            announced: false,
+            detach_at: Some(Instant::now() + linger),
+            names_until: None,
+            sampled: Some(None),
+            line: LiveLine::new(ready.quiet),
+        }
+    }
+
+    /// Goes on until the server has failed. May be dropped while it waits.
+    async fn drive(&mut self, server: &mut impl Front) -> Result<(), Failure> {
+        loop {
+            tokio::select! {
+                due = due(&mut self.attached) => self.take_in(due, server),
+                order = server.order() => match order {
+                    Order::Demand(demand) => self.meet(demand, server),
+                    Order::Ask(question) => self.ask(&question, server),
+                    Order::Failed(why) => return Err(Failure::failed(why)),
+                },
+                () = wait(self.detach_at) => {
+                    log::info!("nobody is connected: nothing is attached any more");
+                    self.detach(server);
+                }
+                () = sleep(NAMES_TICK), if self.names_until.is_some() => self.find_names(server),
+            }
+        }
+    }
+
+    fn take_in(&mut self, due: Due, server: &mut impl Front) {
+        let Some(session) = &mut self.attached else {
+            return;
+        };
+        if let Some(until) = session.take_in(due) {
+            session.pass(Some(until), server);
+            if !std::mem::replace(&mut self.announced, true) {
+                server.ready();
+            }
+        }
+        if due == Due::Tick {
+            self.line.update(&Progress {
+                elapsed: session.elapsed(),
+                samples: session.samples(),
+                calls: session.calls(),
+                processes: session.counters().processes,
+                lost: session.lost() + session.dropped(),
+                bytes: 0,
+            });
+        }
+    }
+
+    /// Does what clients want now.
+    fn meet(&mut self, demand: Demand, server: &mut impl Front) {
+        if demand.attached {
+            self.detach_at = None;
+            if self.attached.is_none() && !self.attach(server) {
+                return;
+            }
+        } else if self.attached.is_some() {
+            self.detach_at = Some(Instant::now() + self.linger);
+        }
+        if let Some(session) = &mut self.attached
+            && self.sampled.as_ref() != Some(&demand.sampling)
+        {
+            match session.adjust(demand.sampling.as_ref(), server) {
+                Ok(hz) => {
+                    log::info!("{}", sampling_text(demand.sampling.as_ref(), hz));
+                    self.sampled = Some(demand.sampling);
+                }
+                Err(failure) => {
+                    self.sampled = None;
+                    self.line.clear();
+                    log::error!("{failure}");
+                    server.trouble(failure.message);
+                }
+            }
+        }
+    }
+
+    /// Whether it could be done.
+    fn attach(&mut self, server: &mut impl Front) -> bool {
+        self.announced = false;
+        self.sampled = Some(None);
+        match self.options.attach(&mut self.lives) {
+            Ok(session) => self.attached = Some(session),
+            Err(failure) => {
+                log::error!("{failure}; it is tried again when a client connects");
+                server.trouble(failure.message);
+            }
+        }
+        self.attached.is_some()
+    }
+
+    /// Takes everything out of the kernel, and passes on what was there.
+    fn detach(&mut self, server: &mut impl Front) {
+        self.detach_at = None;
+        self.names_until = None;
+        let Some(mut session) = self.attached.take() else {
+            return;
+        };
+        session.detach();
+        session.pass(None, server);
+        self.lives = Some(session.into_lives());
+        self.line.clear();
+        server.detached();
+    }
+
+    fn ask(&mut self, question: &Question, server: &mut impl Front) {
+        if let Some(session) = &mut self.attached {
+            let place = &question.place;
+            session.ask(
+                |resolver| match place {
+                    Place::Process(life, addresses) => {
+                        resolver.ask_process(life.pid, life.started, addresses);
+                    }
+                    Place::Kernel(offsets) => resolver.ask_kernel(offsets),
+                },
+                server,
+            );
+            self.names_until = Some(Instant::now() + NAMES_PATIENCE);
+        }
+        server.acknowledge(question.id);
+    }
+
+    fn find_names(&mut self, server: &mut impl Front) {
+        let Some(session) = &mut self.attached else {
+            return;
+        };
+        session.pass_names(server);
+        let over = self.names_until.is_none_or(|until| until <= Instant::now());
+        if over || session.counters().frames_waiting == 0 {
+            self.names_until = None;
+        }
+    }
+}
+
+fn sampling_text(sampling: Option<&Sampling>, hz: Option<u64>) -> String {
+    match sampling.zip(hz) {
+        None => "nothing is sampled".to_owned(),
+        Some((sampling, hz)) => format!(
+            "{} processes and {} threads are sampled at {hz} Hz",
+            sampling.processes.len(),
+            sampling.threads.len()
+        ),
+    }
+}
+
+/// Waits for something that a session is to see to.
+async fn due(session: &mut Option<Session>) -> Due {
+    match session {
+        Some(session) => session.due().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until then; for ever, if it is never.
+async fn wait(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What addresses mean.
+
+use serde_json::json;
+
+use super::*;
+
+/// [`SAMPLED`] in JSON.
+const SAMPLED_TEXT: &str = "4194614";
+
+#[test]
+fn functions_and_lines() {
+    for replay in [None, Some(Replay::AtOnce)] {
+        let mut bench = Bench::new(replay);
+        for id in [r#""P100""#, r#""P100.101""#] {
+            let symbol = bench.one("Symbols", "findByAddr", &[id, SAMPLED_TEXT]);
+            let symbol = symbol.as_str().unwrap();
+            assert_eq!(symbol, "@SP100.400136");
+            let quoted = format!("\"{symbol}\"");
+            let context = format!(
+                concat!(
+                    r#"{{"ID":{},"OwnerID":"P100","UpdatePolicy":0,"Name":"compute","#,
+                    r#""Class":3,"Address":4194560,"Size":128}}"#
+                ),
+                quoted
+            );
+            assert_eq!(bench.result("Symbols", "getContext", &[&quoted]), [context]);
+            assert_eq!(bench.result("Symbols", "getChildren", &[&quoted]), ["[]"]);
+            assert_eq!(
+                bench.result("LineNumbers", "mapToSource", &[id, SAMPLED_TEXT, "4194615"]),
+                [concat!(
+                    r#"[{"SAddr":4194614,"EAddr":4194615,"SLine":7,"ELine":7,"#,
+                    r#""File":"inner.h","Dir":"/src/app"}]"#
+                )]
+            );
+            let empty = bench.result("LineNumbers", "mapToSource", &[id, SAMPLED_TEXT, "0"]);
+            assert_eq!(empty, ["null"]);
+        }
+        assert_eq!(bench.state.world.questions(), []);
+        assert_eq!(bench.result("Symbols", "list", &[r#""P100""#]), ["[]"]);
+        assert_eq!(
+            bench
+                .error(
+                    "LineNumbers",
+                    "mapToMemory",
+                    &[r#""P100""#, "\"a.c\"", "7", "0"]
+                )
+                .0,
+            23
+        );
+    }
+}
+
+#[test]
+fn what_is_not_known_yet_is_answered_later_and_not_for_ever() {
+    let mut bench = Bench::live();
+    let arguments = [r#""P100""#, "4195000", "4195001"];
+    assert_eq!(
+        bench.call("Symbols", "findByAddr", &arguments[..2]),
+        Ok(Outcome::Later)
+    );
+    assert_eq!(
+        bench.call("LineNumbers", "mapToSource", &arguments),
+        Ok(Outcome::Later)
+    );
+    let id = ["\"@SP100.4002d8\""];
+    assert_eq!(bench.call("Symbols", "getContext", &id), Ok(Outcome::Later));
+    bench.last_try = true;
+    let missing = (22, "null".to_owned());
+    assert_eq!(
+        bench.error("Symbols", "findByAddr", &arguments[..2]),
+        missing
+    );
+    assert_eq!(bench.error("Symbols", "getContext", &id), missing);
+    assert_eq!(
+        bench.result("LineNumbers", "mapToSource", &arguments),
+        ["null"]
+    );
+
+    let mut recorded = Bench::new(Some(Replay::AtOnce));
+    for address in ["4195000", "0", "18446744073709551615"] {
+        let found = recorded.error("Symbols", "findByAddr", &[r#""P100""#, address]);
+        assert_eq!(found, missing);
+        let lines = [r#""P100""#, address, "18446744073709551616"];
+        assert_eq!(
+            recorded.result("LineNumbers", "mapToSource", &lines),
+            ["null"]
+        );
+    }
+}
+
+#[test]
+fn functions_by_name() {
+    let mut bench = Bench::new(Some(Replay::AtOnce));
+    let id = r#""@SP100.400100""#;
+    for command in ["find", "findByName"] {
+        for arguments in [
+            &[r#""P100""#, "0", r#""compute""#][..],
+            &[r#""P100.100""#, r#""compute""#],
+        ] {
+            assert_eq!(bench.result("Symbols", command, arguments), [id]);
+        }
+        for (process, name) in [("P100", "nobody"), ("P100", "inner"), ("P200", "compute")] {
+            let (process, name) = (format!("\"{process}\""), format!("\"{name}\""));
+            let error = bench.error("Symbols", command, &[&process, "0", &name]);
+            assert_eq!(error, (22, "null".to_owned()));
+        }
+    }
+}
+
+/// A frame of this kind of kernel code at 0x520, in a function that begins at 0x500.
+fn kernel_frame(number: usize, kind: ModuleKind, name: &str) -> Vec<Definition> {
+    let text = |more| StringId::from_index(100 + 2 * number + more);
+    let module = ModuleId::from_index(1 + number);
+    let function = FunctionId::from_index(2 + number);
+    let frame = FrameId::from_index(1 + number);
+    let line = Line { function, line: 33 };
+    vec![
+        Definition::String(text(0), format!("[{kind:?}]").into()),
+        Definition::String(text(1), name.into()),
+        Definition::Module(
+            module,
+            Module {
+                kind,
+                path: text(0),
+                build_id: None,
+                address_bias: 0,
+            },
+        ),
+        Definition::Function(
+            function,
+            Function {
+                name: text(1),
+                linkage_name: None,
+                module: Some(module),
+                file: Some(text(1)),
+                start: Some(0x500),
+                size: Some(0x40),
+            },
+        ),
+        Definition::Frame(
+            frame,
+            Frame {
+                kind: FrameKind::Kernel,
+                module: Some(module),
+                address: 0x520,
+            },
+        ),
+        Definition::Symbol(frame, Symbol::Lines([line].into())),
+    ]
+}
+
+#[test]
+fn functions_of_the_kernel() {
+    for replay in [None, Some(Replay::AtOnce)] {
+        let mut bench = Bench::new(replay);
+        let kinds = [
+            (ModuleKind::Kernel, "do_syscall_64"),
+            (ModuleKind::KernelModule, "btrfs_sync"),
+        ];
+        let mut definitions = Vec::new();
+        for (number, (kind, name)) in kinds.into_iter().enumerate() {
+            definitions.extend(kernel_frame(number, kind, name));
+        }
+        bench.state.world.define(0, definitions);
+        let process = bench.state.world.find("P200").unwrap();
+        for (number, (kind, name)) in kinds.into_iter().enumerate() {
+            let frame = FrameId::from_index(1 + number);
+            let address = bench.state.world.address_of(process, frame);
+            let (start, size) = match kind {
+                ModuleKind::Kernel => (0xffff_ffff_8100_0500, 0x40),
+                _ => (address, 1),
+            };
+            let (from, to) = (address.to_string(), (address + 1).to_string());
+            let id = bench.result("Symbols", "findByAddr", &[r#""P200.200""#, &from]);
+            let symbol = bench.one("Symbols", "getContext", &[&id[0]]);
+            assert_eq!(symbol["Name"], name);
+            assert_eq!(
+                (&symbol["Address"], &symbol["Size"]),
+                (&json!(start), &json!(size))
+            );
+            assert_eq!(symbol["OwnerID"], "P200");
+            let areas = bench.one("LineNumbers", "mapToSource", &[r#""P200""#, &from, &to]);
+            assert_eq!(
+                (&areas[0]["SLine"], &areas[0]["SAddr"]),
+                (&json!(33), &json!(address))
+            );
+            assert_eq!(
+                (&areas[0]["File"], &areas[0]["Dir"]),
+                (&json!(name), &json!("."))
+            );
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What clients are told.
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn the_tree_of_contexts() {
+    for replay in [None, Some(Replay::AtOnce)] {
+        let mut bench = Bench::new(replay);
+        bench.state.options.control = false;
+        for service in ["RunControl", "SysMonitor"] {
+            for root in ["null", "\"\"", ""] {
+                let processes = bench.result(service, "getChildren", &[root]);
+                assert_eq!(processes, [r#"["P100","P200"]"#]);
+            }
+            let threads = bench.result(service, "getChildren", &[r#""P100""#]);
+            assert_eq!(threads, [r#"["P100.100","P100.101"]"#]);
+            let none = bench.result(service, "getChildren", &[r#""P100.101""#]);
+            assert_eq!(none, ["[]"]);
+        }
+        assert_eq!(
+            bench.result("RunControl", "getContext", &[r#""P100""#]),
+            [concat!(
+                r#"{"ID":"P100","ProcessID":"P100","Name":"app","IsContainer":true,"#,
+                r#""WordSize":8,"SymbolsGroup":"P100","RCGroup":"P100","#,
+                r#""AdditionalInfo":" (100, user 1000, app.service)"}"#
+            )]
+        );
+        assert_eq!(
+            bench.result("RunControl", "getContext", &[r#""P100.101""#]),
+            [concat!(
+                r#"{"ID":"P100.101","ParentID":"P100","ProcessID":"P100","Name":"worker","#,
+                r#""HasState":true,"WordSize":8,"SymbolsGroup":"P100","RCGroup":"P100"}"#
+            )]
+        );
+        let child = bench.one("RunControl", "getContext", &[r#""P200""#]);
+        assert_eq!(child["CreatorID"], "P100");
+        assert_eq!(
+            bench.result("RunControl", "getState", &[r#""P100.100""#]),
+            ["false", "0", "null", "{}"]
+        );
+        let all = bench.result("Processes", "getChildren", &["null", "false"]);
+        assert_eq!(all, [r#"["P100","P200"]"#]);
+        let attached = bench.result("Processes", "getChildren", &["null", "true"]);
+        assert_eq!(attached, all);
+        let children = bench.result("Processes", "getChildren", &[r#""P100""#, "false"]);
+        assert_eq!(children, ["[]"]);
+        assert_eq!(
+            bench.result("Processes", "getContext", &[r#""P100""#]),
+            [r#"{"ID":"P100","Name":"app","CanTerminate":false,"Attached":true}"#]
+        );
+        let thread = bench.result("Processes", "getContext", &[r#""P100.100""#]);
+        assert_eq!(thread, ["null"]);
+    }
+}
+
+#[test]
+fn control_is_offered_where_it_is_allowed() {
+    let mut bench = Bench::live();
+    for id in [r#""P100""#, r#""P100.100""#] {
+        let context = bench.one("RunControl", "getContext", &[id]);
+        assert_eq!(context["CanSuspend"], true);
+        assert_eq!(context["CanResume"], 1);
+        assert_eq!(context["CanTerminate"], true);
+        assert_eq!(context["CanCount"], Value::Null);
+    }
+    let process = bench.one("Processes", "getContext", &[r#""P100""#]);
+    assert_eq!(process["CanTerminate"], true);
+    let mut recorded = Bench::new(Some(Replay::AtOnce));
+    let context = recorded.one("RunControl", "getContext", &[r#""P100""#]);
+    assert_eq!(context["CanSuspend"], Value::Null);
+}
+
+#[test]
+fn unknown_ids() {
+    let mut bench = Bench::live();
+    for (service, command, more, rest) in [
+        ("RunControl", "getContext", &[][..], "null"),
+        ("RunControl", "getChildren", &[], "null"),
+        ("RunControl", "getState", &[], "false 0 null null"),
+        ("RunControl", "suspend", &[], ""),
+        ("RunControl", "resume", &["0", "1"], ""),
+        ("RunControl", "terminate", &[], ""),
+        ("RunControl", "detach", &[], ""),
+        ("Processes", "getContext", &[], "null"),
+        ("Processes", "getChildren", &["false"], "null"),
+        ("Processes", "attach", &[], ""),
+        ("Processes", "detach", &[], ""),
+        ("Processes", "terminate", &[], ""),
+        ("Processes", "signal", &["15"], ""),
+        ("Processes", "getSignalMask", &[], "null null null"),
+        ("Processes", "setSignalMask", &["0", "0"], ""),
+        ("SysMonitor", "getContext", &[], "null"),
+        ("SysMonitor", "getChildren", &[], "null"),
+        ("SysMonitor", "getCommandLine", &[], "null"),
+        ("SysMonitor", "getEnvironment", &[], "null"),
+        ("MemoryMap", "get", &[], "null"),
+        ("MemoryMap", "set", &["[]"], ""),
+        ("Symbols", "findByAddr", &["1"], "null"),
+        ("Symbols", "getContext", &[], "null"),
+        ("Symbols", "getChildren", &[], "null"),
+        ("Symbols", "list", &[], "null"),
+        ("Symbols", "find", &["0", "\"x\""], "null"),
+        ("Symbols", "findByName", &["\"x\""], "null"),
+        ("LineNumbers", "mapToSource", &["1", "2"], "null"),
+        ("LineNumbers", "mapToMemory", &["\"a.c\"", "1", "0"], "null"),
+    ] {
+        for id in [r#""P7""#, r#""P100.7""#, r#""x""#, r#""@SP7.1""#] {
+            let arguments = [&[id], more].concat();
+            let error = bench.error(service, command, &arguments);
+            assert_eq!(error, (16, rest.to_owned()), "{service}.{command} {id}");
+        }
+        assert!(matches!(
+            bench.call(service, command, &["7"]),
+            Err(Malformed(_))
+        ));
+    }
+    assert!(bench.controls().is_empty());
+}
+
+#[test]
+fn unknown_commands() {
+    let mut bench = Bench::live();
+    for service in SERVICES.iter().chain(&["ProcessesV1", "", "StackTrace"]) {
+        let unknown = bench.call(service, "noSuchCommand", &[]);
+        assert_eq!(unknown, Ok(Outcome::Unknown), "{service}");
+    }
+    for command in [
+        "getLocationInfo",
+        "findFrameInfo",
+        "getSymFileInfo",
+        "getArrayType",
+    ] {
+        assert_eq!(
+            bench.call("Symbols", command, &["null"]),
+            Ok(Outcome::Unknown)
+        );
+    }
+}
+
+#[test]
+fn what_a_process_does_now() {
+    let mut bench = Bench::live();
+    let page = rustix::param::page_size() as u64;
+    assert_eq!(
+        bench.one("SysMonitor", "getContext", &[r#""P100""#]),
+        json!({
+            "ID": "P100", "PID": 100, "PPID": 1, "File": "/usr/bin/app2", "StartTime": 7000,
+            "UID": 1000, "EUID": 0, "UGID": 100, "EGID": 101, "UserName": "ada", "State": "S",
+            "PGRP": 100, "Session": 99, "UTime": 1234, "STime": 5, "Priority": 20, "Nice": -5,
+            "Threads": 2, "VSize": 1_u64 << 30, "PSize": page, "RSS": 8192 * 3 / page,
+            "Processor": 1, "CWD": "/home/ada", "Root": "/", "Cgroup": "/system.slice/app.service",
+        })
+    );
+    let thread = bench.one("SysMonitor", "getContext", &[r#""P100.101""#]);
+    assert_eq!(thread["ParentID"], "P100");
+    assert_eq!(
+        (&thread["PID"], &thread["File"]),
+        (&json!(101), &json!("worker"))
+    );
+    for id in [r#""P100""#, r#""P100.101""#] {
+        let command = bench.result("SysMonitor", "getCommandLine", &[id]);
+        assert_eq!(command, [r#"["app","a b",""]"#]);
+    }
+    bench.machine.0.lock().unwrap().ended.push(100);
+    for command in ["getContext", "getCommandLine", "getEnvironment"] {
+        let error = bench.error("SysMonitor", command, &[r#""P100""#]);
+        assert_eq!(error, (11, "null".to_owned()));
+    }
+}
+
+#[test]
+fn what_a_recording_says_of_a_process() {
+    let mut bench = Bench::new(Some(Replay::AtOnce));
+    assert_eq!(
+        bench.one("SysMonitor", "getContext", &[r#""P100""#]),
+        json!({
+            "ID": "P100", "PID": 100, "File": "/usr/bin/app", "StartTime": 7000, "UID": 1000,
+            "Cgroup": "/system.slice/app.service",
+        })
+    );
+    assert_eq!(
+        bench.one("SysMonitor", "getContext", &[r#""P200""#]),
+        json!({
+            "ID": "P200", "PID": 200, "PPID": 100, "File": "daemon", "StartTime": 8000, "UID": 0,
+        })
+    );
+    let command = bench.result("SysMonitor", "getCommandLine", &[r#""P100""#]);
+    assert_eq!(command, [r#"["app a b"]"#]);
+    let none = bench.result("SysMonitor", "getCommandLine", &[r#""P200""#]);
+    assert_eq!(none, ["[]"]);
+    let environment = bench.error("SysMonitor", "getEnvironment", &[r#""P100""#]);
+    assert_eq!(environment.0, 23);
+}
+
+#[test]
+fn environments_are_shown_where_that_is_allowed() {
+    let mut bench = Bench::live();
+    let environment = bench.result("SysMonitor", "getEnvironment", &[r#""P100""#]);
+    assert_eq!(environment, [r#"["HOME=/home/ada"]"#]);
+    let own = bench.one("Processes", "getEnvironment", &[]);
+    assert_eq!(own.as_array().unwrap().len(), std::env::vars_os().count());
+    bench.state.options.environment = false;
+    for (service, arguments) in [("SysMonitor", &[r#""P100""#][..]), ("Processes", &[])] {
+        let fields = bench.fields(service, "getEnvironment", arguments);
+        assert!(fields[0].contains("--allow-env"), "{fields:?}");
+        assert_eq!(fields[1], "null");
+    }
+}
+
+#[test]
+fn memory() {
+    let mut bench = Bench::live();
+    for id in [r#""P100""#, r#""P100.101""#] {
+        assert_eq!(
+            bench.result("MemoryMap", "get", &[id]),
+            [concat!(
+                r#"[{"Addr":4194304,"Size":65536,"Flags":5,"FileName":"/usr/bin/app","Offs":4096},"#,
+                r#"{"Addr":5242880,"Size":4096,"Flags":3}]"#
+            )]
+        );
+    }
+    assert_eq!(bench.error("MemoryMap", "set", &[r#""P100""#, "[]"]).0, 23);
+    let mapped =
+        r#"[{"Addr":4194304,"Size":65536,"Flags":5,"FileName":"/usr/bin/app","Offs":4096}]"#;
+    bench.machine.0.lock().unwrap().ended.push(100);
+    assert_eq!(bench.result("MemoryMap", "get", &[r#""P100""#]), [mapped]);
+    let mut recorded = Bench::new(Some(Replay::AtOnce));
+    assert_eq!(
+        recorded.result("MemoryMap", "get", &[r#""P100""#]),
+        [mapped]
+    );
+}
+
+#[test]
+fn contexts_come_change_and_go() {
+    let mut bench = Bench::live();
+    let added = bench.events();
+    assert_eq!(added.len(), 1, "{added:?}");
+    assert_eq!(added[0].0, "RunControl.contextAdded");
+    let contexts: Vec<Value> = serde_json::from_str(&added[0].1).unwrap();
+    let ids: Vec<&str> = contexts
+        .iter()
+        .map(|context| context["ID"].as_str().unwrap())
+        .collect();
+    for (thread, process) in [
+        ("P100.100", "P100"),
+        ("P100.101", "P100"),
+        ("P200.200", "P200"),
+    ] {
+        let at = |id| ids.iter().position(|&other| other == id).unwrap();
+        assert!(at(process) < at(thread), "{ids:?}");
+    }
+    assert_eq!(ids.len(), 5);
+    assert!(bench.events().is_empty());
+
+    bench.happened(1, ProcessChange::Exited);
+    let removed = bench.events();
+    assert_eq!(
+        removed,
+        [(
+            "RunControl.contextRemoved".to_owned(),
+            r#"["P100.101"]"#.to_owned()
+        )]
+    );
+    let threads = bench.result("RunControl", "getChildren", &[r#""P100""#]);
+    assert_eq!(threads, [r#"["P100.100"]"#]);
+    bench.happened(0, ProcessChange::Exited);
+    let removed = bench.events();
+    assert_eq!(
+        removed,
+        [(
+            "RunControl.contextRemoved".to_owned(),
+            r#"["P100.100","P100"]"#.to_owned()
+        )]
+    );
+    assert_eq!(
+        bench.result("RunControl", "getChildren", &["null"]),
+        [r#"["P200"]"#]
+    );
+    assert_eq!(
+        bench.error("RunControl", "getContext", &[r#""P100""#]),
+        (11, "null".to_owned())
+    );
+    assert_eq!(
+        bench.error("RunControl", "getState", &[r#""P100.100""#]).0,
+        11
+    );
+    // What addresses of it meant is known for a while.
+    let symbol = bench.one("Symbols", "findByAddr", &[r#""P100""#, "4194614"]);
+    assert!(symbol.is_string());
+    assert_eq!(bench.result("MemoryMap", "get", &[r#""P100""#]).len(), 1);
+}
+
+#[test]
+fn a_new_program_has_other_memory() {
+    let mut bench = Bench::live();
+    bench.events();
+    bench.happened(2, ProcessChange::Executed(StringId::from_index(0)));
+    let events = bench.events();
+    let names: Vec<&str> = events.iter().map(|event| &*event.0).collect();
+    assert_eq!(names, ["RunControl.contextChanged", "MemoryMap.changed"]);
+    assert_eq!(events[1].1, r#""P200""#);
+    let contexts: Vec<Value> = serde_json::from_str(&events[0].1).unwrap();
+    let is_new = |context: &Value| context["ID"] == "P200" && context["Name"] == "app";
+    assert!(contexts.iter().any(is_new), "{contexts:?}");
+}
+
+#[test]
+fn a_whole_recording_has_no_ends() {
+    let mut bench = Bench::new(Some(Replay::AtOnce));
+    for thread in [1, 0] {
+        bench.happened(thread, ProcessChange::Exited);
+    }
+    let all = bench.result("RunControl", "getChildren", &["null"]);
+    assert_eq!(all, [r#"["P100","P200"]"#]);
+    let threads = bench.result("RunControl", "getChildren", &[r#""P100""#]);
+    assert_eq!(threads, [r#"["P100.100","P100.101"]"#]);
+    let context = bench.one("RunControl", "getContext", &[r#""P100.101""#]);
+    assert_eq!(context["Name"], "worker");
+}
+
+#[test]
+fn many_contexts_come_in_events_of_bounded_length() {
+    let mut bench = Bench::live();
+    bench.events();
+    let count = 10_000;
+    let mut definitions = Vec::new();
+    for number in 0..count {
+        let (process, pid) = (ProcessId::from_index(2 + number), 10_000 + number as u32);
+        let name = StringId::from_index(0);
+        let started = Timestamp(1);
+        let new = Process {
+            pid: Pid(pid),
+            started,
+            parent: None,
+            name,
+            executable: None,
+            command: None,
+            namespace_pids: Vec::new(),
+            uid: None,
+            cgroup: None,
+        };
+        let thread = Thread {
+            process,
+            tid: Tid(pid),
+            started,
+            name,
+        };
+        definitions.push(Definition::Process(process, new));
+        definitions.push(Definition::Thread(ThreadId::from_index(3 + number), thread));
+    }
+    bench.state.world.define(0, definitions);
+    let mut contexts = 0;
+    let events = bench.events();
+    assert!(events.len() > 1);
+    for (name, argument) in events {
+        assert_eq!(name, "RunControl.contextAdded");
+        assert!(argument.len() <= 600 << 10);
+        contexts += serde_json::from_str::<Vec<Value>>(&argument).unwrap().len();
+    }
+    assert_eq!(contexts, 2 * count);
+    let all = bench.one("RunControl", "getChildren", &["null"]);
+    assert_eq!(all.as_array().unwrap().len(), 2 + count);
+}

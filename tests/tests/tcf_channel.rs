@@ -1,0 +1,292 @@
+//! Golden exchanges of a TCF channel: what a client sends -> what it gets, byte for byte.
+
+// What fails here fails the test, in its functions too.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use profiler::model::{Batch, Demand};
+use profiler::serve::tcf::{Limits, Order};
+use profiler_tests::tcf_channel::{self, CLIENT_HELLO, HELLO, Served, command};
+
+fn served() -> Served {
+    Served::new(Limits::default())
+}
+
+/// The text of a reply's bytes.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn each_side_says_hello_first() {
+    let mut served = served();
+    let id = served.open();
+    assert_eq!(served.read(id), HELLO);
+    // A command before the client's Hello is not known yet, whatever it is.
+    let sync = command("1", "Locator", "sync", &[]);
+    assert_eq!(served.say(id, &sync), b"N\x001\0\x03\x01");
+    assert_eq!(served.say(id, CLIENT_HELLO), b"");
+    assert_eq!(served.say(id, &sync), b"R\x001\0\x03\x01");
+    assert!(!served.is_over(id));
+}
+
+#[test]
+fn what_nobody_knows_is_answered_so() {
+    let mut served = served();
+    let id = served.client();
+    served.agent.batch(Batch::default(), served.now);
+    served.agent.ready(served.now);
+    for (service, name) in [
+        ("Breakpoints", "getIDs"),
+        ("Locator", "publishPeer"),
+        ("Locator", ""),
+        ("Diagnostics", "runTest"),
+        ("Diagnostics", "getSymbol"),
+        ("RunControl", "no such command"),
+        ("", ""),
+    ] {
+        let answer = served.say(id, &command("t", service, name, &["\"x\""]));
+        assert_eq!(text(&answer), "N\0t\0\x03\x01", "{service} {name}");
+    }
+    assert!(!served.is_over(id));
+}
+
+#[test]
+fn tokens_are_given_back_as_they_came() {
+    let mut served = served();
+    let id = served.client();
+    for (token, back) in [
+        (&b"0"[..], &b"0"[..]),
+        (b"", b""),
+        (b"\xff\xfe\x01", b"\xff\xfe\x01"),
+        (b"\x03\x00", b"\x03\x00"),
+        (b"a\x03\x03\x03\0\x03\x01", b"\x03\x03\x04a\0\x03\x01"),
+    ] {
+        let sent = [b"C\0", token, b"\0Locator\0sync\0\x03\x01"].concat();
+        let expected = [b"R\0", back, b"\0\x03\x01"].concat();
+        assert_eq!(served.say(id, &sent), expected, "{token:?}");
+    }
+}
+
+#[test]
+fn the_locator_says_what_it_is() {
+    let mut served = served();
+    served.agent.listens("127.0.0.1:1534".parse().unwrap());
+    let id = served.client();
+    let answer = text(&served.say(id, &command("7", "Locator", "getAgentID", &[])));
+    let agent = answer
+        .strip_prefix("R\x007\0\0\"")
+        .and_then(|rest| rest.strip_suffix("\"\0\x03\x01"))
+        .unwrap();
+    assert_eq!(agent.len(), 32);
+    assert!(agent.bytes().all(|byte| byte.is_ascii_hexdigit()));
+
+    let answer = text(&served.say(id, &command("8", "Locator", "getPeers", &[])));
+    let peers = answer
+        .strip_prefix("R\x008\0\0")
+        .and_then(|rest| rest.strip_suffix("\0\x03\x01"))
+        .unwrap();
+    let peers: serde_json::Value = serde_json::from_str(peers).unwrap();
+    assert_eq!(peers.as_array().unwrap().len(), 1);
+    for (name, value) in [
+        ("ID", "TCP:127.0.0.1:1534"),
+        ("AgentID", agent),
+        ("TransportName", "TCP"),
+        ("Host", "127.0.0.1"),
+        ("Port", "1534"),
+    ] {
+        assert_eq!(peers[0][name], value);
+    }
+    assert!(peers[0]["OSName"].as_str().unwrap().starts_with("Linux "));
+    assert!(peers[0]["UserName"].is_string() && peers[0]["Name"].is_string());
+
+    for peer in ["\"TCP:10.0.0.1:1534\"", "{\"ID\":\"x\"}"] {
+        let answer = text(&served.say(id, &command("9", "Locator", "redirect", &[peer])));
+        assert!(
+            answer.starts_with("R\x009\0{\"Code\":7,\"Time\":"),
+            "{answer}"
+        );
+        assert!(answer.ends_with("}\0\x03\x01"), "{answer}");
+    }
+}
+
+#[test]
+fn echo_gives_back_the_bytes_that_came() {
+    let mut served = served();
+    let id = served.client();
+    for (sent, back) in [
+        (&b"\"abc\""[..], &b"\"abc\""[..]),
+        (b"\"\x03\0\"", b"\"\x03\0\""),
+        // Not UTF-8.
+        (b"\"\xc3\x28\xff\"", b"\"\xc3\x28\xff\""),
+        (b"\"\\u0000\\u0003\\\\\"", b"\"\\u0000\\u0003\\\\\""),
+        // Zeros need a length.
+        (b"\x03\x03\x82\0\"\0", b"\x03\x03\x02\"\0"),
+        (b"", b""),
+    ] {
+        let sent = [b"C\0t\0Diagnostics\0echo\0", sent, b"\0\x03\x01"].concat();
+        let expected = [b"R\0t\0", back, b"\0\x03\x01"].concat();
+        assert_eq!(served.say(id, &sent), expected);
+    }
+    for (name, arguments, back) in [
+        ("echoINT", &["4", "-2147483648"][..], "-2147483648"),
+        (
+            "echoINT",
+            &["8", "18446744073709551615"],
+            "18446744073709551615",
+        ),
+        ("echoFP", &["1.5"], "1.5"),
+        ("getTestList", &[], "\0[]"),
+        (
+            "echoERR",
+            &["{\"Code\":16,\"Format\":\"no {0}\"}"],
+            "{\"Code\":16,\"Format\":\"no {0}\"}\0\"no {0}\"",
+        ),
+    ] {
+        let answer = text(&served.say(id, &command("t", "Diagnostics", name, arguments)));
+        assert_eq!(answer, format!("R\0t\0{back}\0\x03\x01"), "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_message_ends_the_channel_with_a_report() {
+    for (sent, code) in [
+        // No escape; a message that ends within a field; a stream that ends within one.
+        (&b"C\x001\0\x03\x07"[..], 3),
+        (b"C\x001\x03\x01", 3),
+        (b"C\0\x03\x02\0\x03\x01", 3),
+        // A length that no message may have; no kind; not all fields; answers to nothing.
+        (b"C\0\x03\x03\xff\xff\xff\xff\x0f", 3),
+        (b"X\x001\0\x03\x01", 3),
+        (b"\x03\x01", 3),
+        (b"C\x001\0Locator\0\x03\x01", 3),
+        (b"F\0x\0\x03\x01", 3),
+        (b"R\x001\0\0\x03\x01", 3),
+        (b"P\x001\0\x03\x01", 3),
+        (b"N\x001\0\x03\x01", 3),
+        // No JSON, or not what it should be.
+        (b"C\x001\0Diagnostics\0echoINT\x004\0{\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echoINT\0\"4\"\x004\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echoERR\0[]\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echoFP\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0\x03\x01", 2),
+    ] {
+        let mut served = served();
+        let id = served.client();
+        let behind = command("2", "Locator", "sync", &[]);
+        let answer = text(&served.say(id, &[sent, &behind].concat()));
+        let start = format!("\x03\x02{{\"Code\":{code},\"Format\":\"");
+        assert!(answer.starts_with(&start), "{sent:?}: {answer:?}");
+        assert!(answer.ends_with("\"}\0\x03\x01"), "{sent:?}: {answer:?}");
+        assert!(served.is_over(id), "{sent:?}");
+        // Nothing behind it counts, and nothing comes any more.
+        assert_eq!(served.say(id, &behind), b"");
+        served.later(Duration::from_secs(1));
+        assert_eq!(served.read(id), b"");
+        served.agent.close(id);
+        assert!(served.agent.output(id).is_none());
+    }
+}
+
+#[test]
+fn the_end_of_a_stream_is_answered() {
+    for end in [
+        &b"\x03\x02\0\x03\x01"[..],
+        b"\x03\x02{\"Code\":9}\0\x03\x01",
+        b"\x03\x02",
+    ] {
+        let mut served = served();
+        let id = served.client();
+        let sync = command("1", "Locator", "sync", &[]);
+        let answer = served.say(id, &[&sync, end].concat());
+        assert_eq!(answer, b"R\x001\0\x03\x01\x03\x02\0\x03\x01");
+        assert!(served.is_over(id));
+    }
+    let mut served = served();
+    let (first, second) = (served.client(), served.client());
+    served.agent.finish();
+    for id in [first, second] {
+        assert_eq!(served.read(id), b"\x03\x02\0\x03\x01");
+        assert!(served.is_over(id));
+    }
+}
+
+#[test]
+fn flow_control_and_events_of_clients_are_nothing_to_us() {
+    let mut served = served();
+    let id = served.client();
+    for bytes in [
+        &b"F\x00100\0\x03\x01"[..],
+        b"F\0-100\0\x03\x01",
+        CLIENT_HELLO,
+        b"E\0Locator\0peerAdded\0{\0\x03\x01",
+        b"E\0\0\0\x03\x01",
+    ] {
+        assert_eq!(served.say(id, bytes), b"");
+    }
+    assert!(!served.is_over(id));
+}
+
+#[test]
+fn commands_in_a_row_are_each_answered_in_order() {
+    let (mut commands, mut answers) = (Vec::new(), Vec::new());
+    for token in 0..100 {
+        let (text, unknown) = (format!("\"{token}\x03\0\""), token % 3 == 0);
+        let service = if unknown { "Nobody" } else { "Diagnostics" };
+        commands.extend(command(&token.to_string(), service, "echo", &[&text]));
+        answers.extend(match unknown {
+            true => format!("N\0{token}\0\x03\x01").into_bytes(),
+            false => format!("R\0{token}\0{text}\0\x03\x01").into_bytes(),
+        });
+    }
+    for len in [commands.len(), 1, 7, 1000] {
+        let mut served = served();
+        let id = served.client();
+        assert_eq!(served.say_in_pieces(id, &commands, len), answers);
+    }
+}
+
+#[test]
+fn a_session_is_wanted_while_somebody_has_said_hello() {
+    let mut served = served();
+    let attached = |attached| {
+        Order::Demand(Demand {
+            attached,
+            ..Demand::default()
+        })
+    };
+    let silent = served.open();
+    assert_eq!(served.agent.orders(), []);
+    let first = served.client();
+    assert_eq!(served.agent.orders(), [attached(true)]);
+    let second = served.client();
+    served.agent.close(first);
+    assert_eq!(served.agent.orders(), []);
+    // The end of a stream counts, even before the connection has gone.
+    served.say(second, b"\x03\x02\0\x03\x01");
+    assert_eq!(served.agent.orders(), [attached(false)]);
+    served.agent.close(second);
+    served.agent.close(silent);
+    served.later(Duration::from_secs(1));
+    assert_eq!(served.agent.orders(), []);
+}
+
+#[test]
+fn there_are_no_more_channels_than_allowed() {
+    let mut served = Served::new(Limits {
+        channels: 2,
+        ..Limits::default()
+    });
+    // Who says nothing counts.
+    let silent = served.open();
+    served.client();
+    let peer = tcf_channel::peer();
+    let refused = served.agent.open(peer, served.now).unwrap_err();
+    assert_eq!(
+        text(&refused.0),
+        "\x03\x02{\"Code\":1,\"Format\":\"there are 2 channels already\"}\0\x03\x01"
+    );
+    served.agent.close(silent);
+    served.client();
+}
