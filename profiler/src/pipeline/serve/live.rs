@@ -289,7 +289,7 @@ fn sampling_text(sampling: Option<&Sampling>, hz: Option<u64>) -> String {
     match sampling.zip(hz) {
         None => "nothing is sampled".to_owned(),
         Some((sampling, hz)) => format!(
-            "{} processes and {} threads are sampled at {hz} Hz",
+            "sampled at {hz} Hz: processes: {}, single threads: {}",
             sampling.processes.len(),
             sampling.threads.len()
         ),

@@ -55,7 +55,7 @@ impl Opened {
                 log::warn!("{name}: {damage}");
             }
             say.line(match speed {
-                Some(_) => "the capture is at its end; what it showed last stays until Ctrl-C",
+                Some(_) => "the capture is at its end; contexts stay as they are until Ctrl-C",
                 None => "all of the capture is there; it is served until Ctrl-C",
             });
         };

@@ -60,6 +60,8 @@ pub struct Agent {
     tried: (u64, u64),
     commands: u64,
     laggards: u64,
+    /// What the world had left out when that was told last.
+    left_out: u64,
     hush: Hush,
 }
 
@@ -90,6 +92,7 @@ impl Agent {
             tried: (0, 0),
             commands: 0,
             laggards: 0,
+            left_out: 0,
             hush: Hush::default(),
             state: State::new(options, machine),
         }
@@ -152,6 +155,17 @@ impl Agent {
             }
         }
         bytes.len() - rest.len()
+    }
+
+    /// What could not be shown is not kept quiet about.
+    fn tell_left_out(&mut self, now: Instant) {
+        let left_out = self.state.world.undefined() + self.state.world.refused();
+        let more = left_out - std::mem::replace(&mut self.left_out, left_out);
+        if more > 0 {
+            self.hush.warn(now, || {
+                format!("{more} contexts, mappings or events are not shown to TCF clients: there are too many, or they are not defined")
+            });
+        }
     }
 
     /// Nothing will come of a client any more, without a word of it. It gets what it has asked for.
@@ -253,6 +267,7 @@ impl Agent {
         for event in services::events(&mut self.state) {
             self.tell(&event, now);
         }
+        self.tell_left_out(now);
         self.retry(now);
     }
 

@@ -12,12 +12,6 @@
 //! Times are CLOCK_MONOTONIC. What does not belong here: the channel's bytes (`wire::tcf`), carrying
 //! out orders (`pipeline`).
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "parts that are wired when all are there"
-)]
-
 mod agent;
 mod arguments;
 mod channel;

@@ -233,6 +233,8 @@ impl Server {
             .is_err()
         {
             log::warn!("the thread that serves TCF clients does not end; it is left behind");
+        } else if self.thread.join().is_err() {
+            log::warn!("the thread that serves TCF clients has panicked");
         }
         let mut summary = *lock(&self.shared.summary);
         summary.dropped_events = self.shared.queue.dropped();

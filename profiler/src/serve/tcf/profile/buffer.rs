@@ -42,11 +42,6 @@ impl Buffer {
         (HEAD_WORDS + stacks.addresses(list).len()) * WordLayout::WIDE.bytes()
     }
 
-    /// Whether samples of this list are in it.
-    pub(super) fn has(&self, list: ListId) -> bool {
-        self.counts.contains_key(&list)
-    }
-
     /// Adds samples of a list that is in it. Says whether there was one.
     pub(super) fn add(&mut self, list: ListId, count: u64) -> bool {
         let Some(before) = self.counts.get_mut(&list) else {

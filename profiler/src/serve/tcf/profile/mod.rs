@@ -30,7 +30,7 @@ use serde_json::{Map, Value};
 
 use self::budget::{Budget, Room};
 use self::buffer::Buffer;
-use self::configuration::{Bound, Configuration, Phase, Slot};
+use self::configuration::{Configuration, Phase, Slot};
 use self::history::{History, Moment};
 use self::pace::Pace;
 use self::settings::Settings;

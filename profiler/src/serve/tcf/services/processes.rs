@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::control;
 use super::run_control::living_ids;
-use super::{Request, State, answer, machine_error};
+use super::{Request, State, answer};
 use crate::serve::machine::Control;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::wire::tcf::{Code, ErrorReport};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-fn feed(profiles: &mut Profiles, made: Made1, times: u64, world: &mut Made) {
+fn feed(profiles: &mut Profiles, made: Task, times: u64, world: &mut Made) {
     let stack = world.stack(&[1, 2, 3]);
     let sample = world.sample(made, None, Some(stack));
     (0..times).for_each(|_| profiles.sample(&sample, world));

@@ -7,7 +7,7 @@ fn limited(limits: Limits) -> Profiles {
 }
 
 /// Samples of so many stacks of 20 frames that nobody else has.
-fn flood(profiles: &mut Profiles, made: Made1, stacks: u64, world: &mut Made) {
+fn flood(profiles: &mut Profiles, made: Task, stacks: u64, world: &mut Made) {
     for _ in 0..stacks {
         let next = world.tables.frames.len() as u64 + 1;
         let frames: Vec<u64> = (next..next + 20).collect();
@@ -79,7 +79,7 @@ fn a_channel_has_so_many_configurations() {
         ..Limits::default()
     };
     let (mut world, mut profiles) = (Made::default(), limited(limits));
-    let made: Vec<Made1> = (1..6).map(|pid| world.process(pid, None)).collect();
+    let made: Vec<Task> = (1..6).map(|pid| world.process(pid, None)).collect();
     for pid in 1..6 {
         profiles.set(ONE, &format!("P{pid}"), all(1), &mut world);
     }

@@ -35,9 +35,8 @@ struct Made {
 
 /// A process with one thread, or that thread.
 #[derive(Clone, Copy, Debug)]
-struct Made1 {
+struct Task {
     process: ContextKey,
-    thread: ContextKey,
     id: ThreadId,
 }
 
@@ -54,7 +53,7 @@ impl Made {
         key
     }
 
-    fn process(&mut self, pid: u32, parent: Option<ContextKey>) -> Made1 {
+    fn process(&mut self, pid: u32, parent: Option<ContextKey>) -> Task {
         let life = Life {
             pid: Pid(pid),
             started: Timestamp(self.contexts.len() as u64),
@@ -72,7 +71,7 @@ impl Made {
         self.thread(process, pid)
     }
 
-    fn thread(&mut self, process: ContextKey, tid: u32) -> Made1 {
+    fn thread(&mut self, process: ContextKey, tid: u32) -> Task {
         let context = Context {
             thread: Some(Tid(tid)),
             ..self.contexts[&process].clone()
@@ -81,14 +80,10 @@ impl Made {
         let thread = self.context(id, Some(process), context);
         let id = ThreadId::from_index(self.threads.len());
         self.threads.insert(id, (process, thread));
-        Made1 {
-            process,
-            thread,
-            id,
-        }
+        Task { process, id }
     }
 
-    fn end(&mut self, made: Made1) {
+    fn end(&mut self, made: Task) {
         for context in self.contexts.values_mut() {
             context.ended |= context.process == made.process;
         }
@@ -121,7 +116,7 @@ impl Made {
     }
 
     /// A sample at 99 Hz.
-    fn sample(&mut self, made: Made1, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
+    fn sample(&mut self, made: Task, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
         Sample {
             at: Timestamp(0),
             thread: made.id,
