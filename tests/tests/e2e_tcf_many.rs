@@ -103,7 +103,7 @@ fn clients_that_vanish() -> Outcome {
     workload.end()
 }
 
-/// A client that asks and never reads is cut off, a minute after it read last; the others are served
+/// A client that asks and never reads is cut off, 30 s after it read last; the others are served
 /// meanwhile.
 #[test]
 fn a_client_that_never_reads() -> Outcome {
