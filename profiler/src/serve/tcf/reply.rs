@@ -71,11 +71,13 @@ impl Reply {
         self
     }
 
-    /// The same answer with an error, whatever it was: its other fields are null.
+    /// The same answer with an error, whatever it was: its other fields are null, but for those that
+    /// clients take for a number or a truth value without a look.
     pub(super) fn failed(mut self, code: Code, text: &str) -> Reply {
         for (at, field) in self.fields.iter_mut().enumerate() {
             *field = match at {
                 0 => ErrorReport::new(code, text).at(now_ms()).encode(),
+                _ if matches!(&field[..], b"true" | b"false" | b"0") => continue,
                 _ => b"null".to_vec(),
             };
         }
