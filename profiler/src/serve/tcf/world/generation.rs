@@ -53,6 +53,8 @@ pub(super) struct Generation {
     pub(super) epoch: Epoch,
     /// Estimated memory.
     pub(super) bytes: usize,
+    /// What of it came with the first definitions: all that lived then.
+    pub(super) first_bytes: usize,
     /// The kernel image, if it is known.
     pub(super) kernel: Option<Arc<CodeModule>>,
     modules: Vec<Arc<CodeModule>>,
