@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
@@ -21,6 +21,8 @@ use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
 
 /// Commands of a channel that are carried out at a time, so that others get their turn.
 const COMMANDS_AT_A_TIME: usize = 64;
+/// As much time is given to one channel until others get their turn, or one command if that is longer.
+const TURN: Duration = Duration::from_millis(5);
 /// Events larger than this are told in pieces.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
@@ -56,8 +58,8 @@ pub struct Agent {
     demand_is_due: bool,
     /// Counts changes of it.
     views: u64,
-    /// What was known when pending commands were tried last: the world's generation, `views`.
-    tried: (u64, u64),
+    /// The channel whose pending commands were tried last.
+    retried: ChannelId,
     commands: u64,
     laggards: u64,
     /// What the world had left out when that was told last.
@@ -89,7 +91,7 @@ impl Agent {
             demand: Demand::default(),
             demand_is_due: false,
             views: 0,
-            tried: (0, 0),
+            retried: ChannelId(0),
             commands: 0,
             laggards: 0,
             left_out: 0,
@@ -137,7 +139,12 @@ impl Agent {
     /// waits to be sent to it (see [`Output::is_crowded`]).
     pub fn receive(&mut self, id: ChannelId, bytes: &[u8], now: Instant) -> usize {
         let mut rest = bytes;
+        // Not `now`, which is whatever the caller says: this is what it costs.
+        let begun = Instant::now();
         for _ in 0..COMMANDS_AT_A_TIME {
+            if rest.len() < bytes.len() && begun.elapsed() >= TURN {
+                break;
+            }
             let Some(channel) = self.channels.get_mut(&id) else {
                 return bytes.len();
             };
@@ -464,13 +471,22 @@ impl Agent {
     }
 
     /// Tries pending commands again, if something has changed or their time is over.
+    ///
+    /// All of those of a channel, and those of others while there is time: they get theirs next.
     fn retry(&mut self, now: Instant) {
         let known = (self.state.world.generation(), self.views);
-        let has_changed = std::mem::replace(&mut self.tried, known) != known;
-        for id in self.channels().collect::<Vec<_>>() {
+        let begun = Instant::now();
+        let (before, behind): (Vec<ChannelId>, Vec<ChannelId>) =
+            self.channels().partition(|&id| id <= self.retried);
+        for id in behind.into_iter().chain(before) {
+            if begun.elapsed() >= TURN {
+                break;
+            }
             let Some(channel) = self.channels.get_mut(&id) else {
                 continue;
             };
+            self.retried = id;
+            let has_changed = std::mem::replace(&mut channel.tried, known) != known;
             // Those that have waited longest are in front.
             let is_due = channel.pending.front().is_some_and(|it| it.until <= now);
             if !has_changed && !is_due {

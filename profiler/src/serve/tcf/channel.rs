@@ -21,6 +21,8 @@ pub(super) struct Channel {
     /// In the order in which they came.
     pub(super) pending: VecDeque<Pending>,
     pending_bytes: usize,
+    /// What was known when they were tried last: the world's generation, that of what is seen.
+    pub(super) tried: (u64, u64),
     max_pending: (usize, usize),
 }
 
@@ -41,6 +43,7 @@ impl Channel {
             output: Output::new(limits.output_bytes),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            tried: (0, 0),
             max_pending: (limits.pending, limits.message_bytes),
         }
     }
