@@ -23,6 +23,9 @@ use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
 const COMMANDS_AT_A_TIME: usize = 64;
 /// As much time is given to one channel until others get their turn, or one command if that is longer.
 const TURN: Duration = Duration::from_millis(5);
+/// Demands that are formed between two ticks. Each may look at all configurations, and change what is
+/// in the kernel; those beyond come with the tick.
+const DEMANDS: u32 = 4;
 /// Events larger than this are told in pieces.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
@@ -56,6 +59,8 @@ pub struct Agent {
     demand: Demand,
     /// It may be another one now.
     demand_is_due: bool,
+    /// Formed since the last tick.
+    demands: u32,
     /// Counts changes of it.
     views: u64,
     /// The channel whose pending commands were tried last.
@@ -90,6 +95,7 @@ impl Agent {
             view: View::Awaited,
             demand: Demand::default(),
             demand_is_due: false,
+            demands: 0,
             views: 0,
             retried: ChannelId(0),
             commands: 0,
@@ -269,6 +275,8 @@ impl Agent {
     /// Time passes: tells events, ends what is waited for too long.
     pub fn tick(&mut self, now: Instant) {
         self.demand_is_due = true;
+        self.demands = 0;
+        self.keep_within(now);
         self.state.world.tick(now);
         self.state.profiles.tick(now, &mut self.state.world);
         for event in services::events(&mut self.state) {
@@ -276,6 +284,24 @@ impl Agent {
         }
         self.tell_left_out(now);
         self.retry(now);
+    }
+
+    /// Gives up those who make us keep most, if all clients together make us keep too much.
+    fn keep_within(&mut self, now: Instant) {
+        let kept = self.channels.iter().map(|(&id, it)| (it.bytes(), id));
+        let mut kept: Vec<(usize, ChannelId)> = kept.collect();
+        let mut bytes: usize = kept.iter().map(|(bytes, _)| bytes).sum();
+        let limit = self.state.options.limits.channel_bytes;
+        if bytes <= limit {
+            return;
+        }
+        kept.sort_unstable();
+        while bytes > limit
+            && let Some((most, id)) = kept.pop()
+        {
+            bytes -= most;
+            self.give_up(id, now);
+        }
     }
 
     /// Whether ids should start anew: much was defined.
@@ -286,10 +312,13 @@ impl Agent {
     /// What is wanted of whoever runs the session, since the last call.
     pub fn orders(&mut self) -> Vec<Order> {
         let mut orders = Vec::new();
-        if std::mem::take(&mut self.demand_is_due) {
+        if self.demands < DEMANDS && std::mem::take(&mut self.demand_is_due) {
+            self.demands += 1;
+            let sampling = self.state.profiles.sampling(&self.state.world);
             let demand = Demand {
                 attached: self.channels.values().any(|it| it.greeted && it.is_open()),
-                sampling: self.state.profiles.sampling(&self.state.world),
+                lives: sampling.as_ref().map_or(0, |_| self.state.profiles.lives()),
+                sampling,
             };
             if demand != self.demand {
                 self.demand = demand.clone();
@@ -413,7 +442,7 @@ impl Agent {
             arguments: Arguments::new(command.arguments),
             last_try: last_try || trouble.is_some(),
         };
-        self.demand_is_due |= command.service == "Profiler";
+        self.demand_is_due |= command.service == "Profiler" && command.command == "configure";
         let outcome = match command.service {
             "Locator" => self.locator.call(request)?,
             service => services::call(service, request, &mut self.state)?,

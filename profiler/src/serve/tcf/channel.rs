@@ -53,6 +53,14 @@ impl Channel {
         self.output.state == State::Open
     }
 
+    /// What is kept for it. Nothing, once it is broken.
+    pub(super) fn bytes(&self) -> usize {
+        match self.output.state {
+            State::Broken => 0,
+            _ => self.decoder.bytes() + self.pending_bytes + self.output.bytes.len(),
+        }
+    }
+
     /// Keeps a command, if there is room.
     pub(super) fn keep(&mut self, pending: Pending) -> bool {
         let bytes = size_of::<Pending>() + pending.frame.bytes();
