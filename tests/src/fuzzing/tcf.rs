@@ -26,7 +26,7 @@ const PAUSE: u8 = 0xfe;
 /// Decodes frames at once and byte by byte, which is the same; messages are decoded again from what
 /// they are encoded as, and so are stacks of profile data.
 pub fn tcf_frames(data: &[u8]) -> usize {
-    stack_traces(data);
+    let stacks = stack_traces(data);
     let (whole, end) = frames(data, data.len().max(1));
     assert_eq!(frames(data, 1), (whole.clone(), end));
     for incoming in &whole {
@@ -52,16 +52,19 @@ pub fn tcf_frames(data: &[u8]) -> usize {
             assert_eq!(Message::decode(frame), Ok(message));
         }
     }
-    whole.len()
+    stacks + whole.len()
 }
 
 /// Decodes profile data in all layouts of words, and encodes it: the same bytes, or counts in pieces.
-fn stack_traces(data: &[u8]) {
+/// How many stacks there were.
+fn stack_traces(data: &[u8]) -> usize {
+    let mut count = 0;
     for (wide, big_endian) in [(false, false), (false, true), (true, false), (true, true)] {
         let layout = WordLayout { wide, big_endian };
         let Ok(stacks) = decode_stack_traces(layout, data) else {
             continue;
         };
+        count += stacks.len();
         let mut again = Vec::new();
         let mut is_split = false;
         for stack in &stacks {
@@ -79,6 +82,7 @@ fn stack_traces(data: &[u8]) {
             assert_eq!(again, data);
         }
     }
+    count
 }
 
 /// What bytes are, up to an error or the end of the stream.
