@@ -229,7 +229,7 @@ def parse() -> argparse.Namespace:
     one.add_argument("--rounds", type=int, default=10)
     one = commands.add_parser("deaf")
     one.add_argument("id")
-    one.add_argument("--seconds", type=float, default=60)
+    one.add_argument("--seconds", type=float, default=100)
     one = commands.add_parser("churn")
     one.add_argument("--seconds", type=float, default=60)
     one.add_argument("--clients", type=int, default=6)

@@ -93,9 +93,8 @@ fn clients_that_vanish() -> Outcome {
     // What is told by the kernel of the connections that went comes within moments.
     std::thread::sleep(std::time::Duration::from_secs(1));
     let behind = descriptors(agent.pid())?;
-    assert_eq!(
-        before.get("socket"),
-        behind.get("socket"),
+    assert!(
+        behind.get("socket") <= before.get("socket"),
         "{before:?} {behind:?}"
     );
     let profile = Profile::of(&agent.result(steady.end(profiler_tests::setting::LIMIT)?)?)?;
@@ -104,7 +103,8 @@ fn clients_that_vanish() -> Outcome {
     workload.end()
 }
 
-/// A client that asks and never reads is cut off; the others are served meanwhile.
+/// A client that asks and never reads is cut off, 30 s after it read last; the others are served
+/// meanwhile.
 #[test]
 fn a_client_that_never_reads() -> Outcome {
     let Some(setting) = with_clients("e2e_tcf_many::a_client_that_never_reads", true)? else {

@@ -434,6 +434,11 @@ impl Epoch {
         self.processes.get("process", id).ok()
     }
 
+    /// The tables' id of a function of this epoch.
+    pub fn function(&self, id: FunctionId) -> Option<FunctionId> {
+        self.functions.get("function", id).ok()
+    }
+
     /// The tables' id of a thread of this epoch.
     pub fn thread(&self, id: ThreadId) -> Option<ThreadId> {
         self.threads.get("thread", id).ok()

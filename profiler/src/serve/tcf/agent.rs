@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
@@ -22,6 +22,8 @@ use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
 
 /// Commands of a channel that are carried out at a time, so that others get their turn.
 const COMMANDS_AT_A_TIME: usize = 64;
+/// How much longer it is waited while a session is being attached.
+const ATTACHING: Duration = Duration::from_secs(30);
 
 /// A client's channel. Never given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -263,7 +265,7 @@ impl Agent {
         self.demand_is_due = true;
         self.state.world.tick(now);
         self.state.profiles.tick(now, &mut self.state.world);
-        for event in services::events(&mut self.state) {
+        for event in services::events(&mut self.state, now) {
             self.tell(&event, now);
         }
         self.tell_left_out(now);
@@ -339,14 +341,15 @@ impl Agent {
                 if self.attempt(&command, false, now) {
                     return;
                 }
-                let until = now + self.state.options.limits.patience;
-                let token = token.clone().into_owned();
                 let Some(channel) = self.channels.get_mut(&id) else {
                     return;
                 };
-                if !channel.keep(Pending { frame, until }) {
-                    let text = "too many commands wait for their answers";
-                    self.answer(id, &token, Reply::error(Code::Other, text), now);
+                if channel.has_room(&frame) {
+                    let until = now + self.state.options.limits.patience;
+                    channel.keep(Pending { frame, until });
+                } else {
+                    // Too many wait: what is known at present has to do.
+                    self.attempt(&command, true, now);
                 }
             }
             Message::Event { service, event, .. } => {
@@ -416,6 +419,12 @@ impl Agent {
             service => services::call(service, request, &mut self.state)?,
         };
         Ok(match (outcome, trouble) {
+            // A client that can't configure ends its channel; it is told when it reads.
+            (outcome, Some(_))
+                if (command.service, command.command) == ("Profiler", "configure") =>
+            {
+                outcome
+            }
             (Outcome::Done(reply), Some(text)) => Outcome::Done(reply.failed(Code::Other, text)),
             (outcome, _) => outcome,
         })
@@ -458,25 +467,33 @@ impl Agent {
     fn retry(&mut self, now: Instant) {
         let known = (self.state.world.generation(), self.views);
         let has_changed = std::mem::replace(&mut self.tried, known) != known;
+        // What is known only when a session is attached is worth more than a wrong answer: clients
+        // remember for ever that an id has no profile.
+        let longer = match self.view {
+            View::Awaited => ATTACHING,
+            View::Ready | View::Trouble(_) => Duration::ZERO,
+        };
         for id in self.channels().collect::<Vec<_>>() {
             let Some(channel) = self.channels.get_mut(&id) else {
                 continue;
             };
             // Those that have waited longest are in front.
-            let is_due = channel.pending.front().is_some_and(|it| it.until <= now);
+            let is_due = channel
+                .pending
+                .front()
+                .is_some_and(|it| it.until + longer <= now);
             if !has_changed && !is_due {
                 continue;
             }
             for pending in channel.take_pending() {
-                let is_last = pending.until <= now;
+                let is_last = pending.until + longer <= now;
                 let is_over =
                     (has_changed || is_last) && self.try_again(id, &pending, is_last, now);
                 if let Some(channel) = self.channels.get_mut(&id)
                     && channel.is_open()
                     && !is_over
                 {
-                    // It had room before.
-                    let _ = channel.keep(pending);
+                    channel.keep(pending);
                 }
             }
         }

@@ -50,17 +50,18 @@ impl Channel {
         self.output.state == State::Open
     }
 
-    /// Keeps a command, if there is room.
-    pub(super) fn keep(&mut self, pending: Pending) -> bool {
-        let bytes = size_of::<Pending>() + pending.frame.bytes();
+    /// Whether one more command can be kept.
+    pub(super) fn has_room(&self, frame: &Frame) -> bool {
+        let bytes = size_of::<Pending>() + frame.bytes();
         let (most, most_bytes) = self.max_pending;
         let is_full = self.pending_bytes + bytes > most_bytes && !self.pending.is_empty();
-        if is_full || self.pending.len() >= most {
-            return false;
-        }
-        self.pending_bytes += bytes;
+        !is_full && self.pending.len() < most
+    }
+
+    /// Keeps a command.
+    pub(super) fn keep(&mut self, pending: Pending) {
+        self.pending_bytes += size_of::<Pending>() + pending.frame.bytes();
         self.pending.push_back(pending);
-        true
     }
 
     /// Takes all that is kept.

@@ -83,7 +83,7 @@ impl Default for Limits {
             frequency_hz: 10_000,
             patience: Duration::from_secs(3),
             afterlife: Duration::from_secs(60),
-            stall: Duration::from_secs(60),
+            stall: Duration::from_secs(30),
         }
     }
 }

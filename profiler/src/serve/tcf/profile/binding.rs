@@ -2,6 +2,8 @@
 //!
 //! What does not belong here: samples on their way (`mod`).
 
+use rustc_hash::FxHashSet;
+
 use super::Profiles;
 use super::configuration::{Bound, Phase, Slot};
 use super::history::Moment;
@@ -58,6 +60,15 @@ impl Profiles {
                 configuration.phase = Phase::Ended(process);
             }
         }
+    }
+
+    /// Ids of contexts that have ended, and whose samples were not all read.
+    pub(in crate::serve::tcf) fn unread(&self) -> FxHashSet<&str> {
+        let configurations = self.configurations.iter().flatten();
+        configurations
+            .filter(|own| matches!(own.phase, Phase::Ended(_)))
+            .map(|own| &*own.id)
+            .collect()
     }
 
     /// Finds out whom samples of a process are for.

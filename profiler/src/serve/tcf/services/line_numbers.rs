@@ -1,6 +1,7 @@
 //! LineNumbers: lines of source at addresses.
 //!
-//! An address of a process -> the file and line of the innermost function there, inlined or not. An
+//! An address of a process -> the file and line of the innermost function there, inlined or not; where
+//! a function begins they are its own, since clients ask there for where the function is. An
 //! area is one byte long: where the next line's code begins is not kept. Addresses of a line are not
 //! looked for. Source: the service's specification "TCF Line Numbers", and what its clients do with
 //! the answers. What does not belong here: names of functions (`symbols`).
@@ -74,8 +75,8 @@ fn map_to_source(
     if end <= u128::from(address) {
         return Ok(Some(Reply::ok().null()));
     }
-    let found = match state.world.symbol(process, address) {
-        Lookup::Found(found) => found.source,
+    let found = match state.world.source(process, address) {
+        Lookup::Found(source) => Some(source),
         Lookup::Waiting if !last_try => return Ok(None),
         Lookup::Waiting | Lookup::Missing => None,
     };

@@ -41,7 +41,7 @@ impl Locator {
     /// Carries out a command.
     pub(in crate::serve::tcf) fn call(&self, request: Request<'_>) -> Answer {
         match request.command {
-            "sync" => Reply::bare().done(),
+            "sync" => Reply::ok().done(),
             "getAgentID" => Reply::ok().json(&self.id).done(),
             "getPeers" => Reply::ok().json(&[self.peer(request.peer.address)]).done(),
             "redirect" => Reply::error(Code::UnknownPeer, "this agent knows no other peer").done(),
@@ -107,4 +107,40 @@ fn user_name() -> String {
         (fields.nth(1)? == uid).then(|| name.to_owned())
     });
     name.unwrap_or(uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::tcf::agent::ChannelId;
+    use crate::serve::tcf::arguments::Arguments;
+    use crate::serve::tcf::options::Peer;
+
+    #[test]
+    fn each_answer_begins_with_a_field_for_an_error() {
+        let locator = Locator::new("TCP");
+        for (command, fields) in [
+            ("sync", 1),
+            ("getAgentID", 2),
+            ("getPeers", 2),
+            ("redirect", 1),
+        ] {
+            let peer = Peer {
+                address: ([127, 0, 0, 1], 1).into(),
+                uid: None,
+            };
+            let answer = locator.call(Request {
+                channel: ChannelId(1),
+                peer,
+                command,
+                arguments: Arguments::new(&[]),
+                last_try: false,
+            });
+            let Ok(Outcome::Done(reply)) = answer else {
+                panic!("{answer:?} is no answer");
+            };
+            assert_eq!(reply.fields.len(), fields, "{command}");
+            assert_eq!(reply.fields[0].is_empty(), command != "redirect");
+        }
+    }
 }

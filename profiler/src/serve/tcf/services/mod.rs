@@ -8,6 +8,7 @@
 
 mod control;
 mod diagnostics;
+mod farewell;
 mod line_numbers;
 pub(super) mod locator;
 mod memory_map;
@@ -16,6 +17,8 @@ mod profiler;
 mod run_control;
 mod symbols;
 mod sys_monitor;
+
+use std::time::Instant;
 
 use super::agent::ChannelId;
 use super::arguments::{Arguments, Malformed};
@@ -27,6 +30,7 @@ use crate::serve::machine::{Machine, MachineError};
 use crate::wire::tcf::{Code, ErrorReport};
 
 use control::Stops;
+use farewell::Farewells;
 
 /// The services that are offered, as Hello names them.
 pub(super) const SERVICES: &[&str] = &[
@@ -52,6 +56,8 @@ pub(super) struct State {
     pub(super) machine: Box<dyn Machine>,
     /// Processes that clients have stopped.
     pub(super) stops: Stops,
+    /// What has ended and clients are not told of yet.
+    pub(super) farewells: Farewells,
 }
 
 /// A command.
@@ -95,8 +101,21 @@ pub(super) fn call(service: &str, request: Request<'_>, state: &mut State) -> An
 }
 
 /// What has happened since the last call.
-pub(super) fn events(state: &mut State) -> Vec<TcfEvent> {
-    let changes = state.world.changes();
+pub(super) fn events(state: &mut State, now: Instant) -> Vec<TcfEvent> {
+    let State {
+        world,
+        profiles,
+        farewells,
+        ..
+    } = state;
+    let mut changes = world.changes();
+    let added = changes.added.iter().filter_map(|&key| world.context(key));
+    changes.removed = farewells.due(
+        std::mem::take(&mut changes.removed),
+        added.map(|context| &*context.id),
+        &profiles.unread(),
+        now,
+    );
     let mut events = run_control::changed(&changes, state);
     events.extend(memory_map::changed(&changes, state));
     control::watch(state);
@@ -117,6 +136,7 @@ impl State {
             profiles: Profiles::new(options.limits.clone(), options.replay),
             machine,
             stops: Stops::default(),
+            farewells: Farewells::default(),
             options,
         }
     }

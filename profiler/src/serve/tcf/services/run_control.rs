@@ -220,7 +220,8 @@ pub(super) fn changed(changes: &Changes, state: &State) -> Vec<TcfEvent> {
     let added = added.into_iter().map(event("contextAdded"));
     let changed = changed.into_iter().map(event("contextChanged"));
     let removed = removed.into_iter().map(event("contextRemoved"));
-    added.chain(changed).chain(removed).collect()
+    // What has come may have the id of what has gone.
+    removed.chain(added).chain(changed).collect()
 }
 
 /// Events of processes that were stopped or go on, one for each thread.

@@ -1,11 +1,13 @@
 //! Symbols: functions at addresses, in processes and in the kernel.
 //!
 //! An address of a process -> the id of the function there; an id -> its properties. An id says
-//! all: `@SP100.401136` is the function at 0x401136 of `P100`; no table of ids is kept. A function has
-//! as many ids as addresses: where it begins need not be looked up that way. Where functions are
-//! inlined it is the one that they are inlined into. There are no types, variables or scopes. Source:
-//! the service's specification "TCF Symbols", and what its clients do with the answers. What does not
-//! belong here: lines (`line_numbers`), how names are found (`world`).
+//! all: `@SP100.401136` is the function at 0x401136 of `P100`; no table of ids is kept. The address is
+//! where the function begins; of one that is not known to begin anywhere it is the one that was asked
+//! for, and the symbol has no address then. Where functions are inlined it is the one that they are
+//! inlined into. There are no types, variables or scopes. Source: the service's specification "TCF
+//! Symbols", and what its clients do with the answers: they look up where a symbol begins again, and
+//! take symbols that begin at one address for one. What does not belong here: lines
+//! (`line_numbers`), how names are found (`world`).
 
 use serde::Serialize;
 
@@ -34,8 +36,10 @@ struct Properties<'a> {
     update_policy: u32,
     name: &'a str,
     class: u32,
-    address: u64,
-    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
 }
 
 /// See [`super::call`].
@@ -96,7 +100,10 @@ fn find_by_address(
     let found = look_up(process, address, last_try, state)?;
     let (_, context) = state.known(id)?;
     let owner = &state.process_of(context).id;
-    Ok(found.map(|_| Reply::ok().json(&format(owner, address))))
+    Ok(found.map(|found| {
+        let address = found.start.unwrap_or(address);
+        Reply::ok().json(&format(owner, address))
+    }))
 }
 
 fn get_context(id: &str, last_try: bool, state: &mut State) -> Result<Option<Reply>, ErrorReport> {
@@ -110,7 +117,7 @@ fn get_context(id: &str, last_try: bool, state: &mut State) -> Result<Option<Rep
             name: &found.name,
             class: FUNCTION,
             address: found.start,
-            size: found.size,
+            size: found.start.map(|_| found.size),
         })
     }))
 }

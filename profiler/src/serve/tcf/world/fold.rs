@@ -10,8 +10,8 @@ use super::memory::Range;
 use super::{ContextKey, Due, Replay, World};
 use crate::model::*;
 
-/// Definitions that the tables may gather before ids begin anew.
-const FULL_BYTES: usize = 16 << 20;
+/// Definitions that the tables may gather, beside those that they began with, before ids begin anew.
+const FULL_BYTES: usize = 8 << 20;
 /// The same where all of a capture is there at once, and names of all of it are wanted.
 const FULL_BYTES_AT_ONCE: usize = 1 << 30;
 /// What one generation may take at most, whatever is announced in one epoch.
@@ -40,6 +40,9 @@ impl World {
             }
             self.fold(definition);
         }
+        if self.present.first_bytes == 0 {
+            self.present.first_bytes = self.present.bytes;
+        }
         self.drop_forgotten();
     }
 
@@ -48,7 +51,7 @@ impl World {
             return;
         }
         self.present.epoch = Epoch::default();
-        if self.present.bytes > self.full_bytes() {
+        if self.wants_new_epoch() {
             self.turn();
         }
     }
@@ -60,9 +63,10 @@ impl World {
         }
     }
 
-    /// Whether ids should start anew: the tables have grown too large.
+    /// Whether ids should start anew: the tables have grown too large. What a generation begins with, all
+    /// that lives, the next one would begin with as well.
     pub(in crate::serve::tcf) fn wants_new_epoch(&self) -> bool {
-        self.present.bytes > self.full_bytes()
+        self.present.bytes - self.present.first_bytes > self.full_bytes()
     }
 
     /// Begins a generation of ids. What was known only before the one that ends is forgotten, but for

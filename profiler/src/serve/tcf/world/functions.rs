@@ -1,8 +1,8 @@
 //! Functions by where they lie: names for addresses that were never sampled.
 //!
 //! Functions of tables -> those that cover a frame address of a module. Where two overlap the later
-//! one counts, since run-time code takes the place of older code. What does not belong here: names of
-//! frames (`generation`).
+//! one counts, since run-time code takes the place of older code. One whose length is not known covers its first
+//! byte, unless another one does. What does not belong here: names of frames (`generation`).
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,22 @@ pub(super) struct Functions {
 impl Functions {
     /// Adds one, if it is known where it lies.
     pub(super) fn add(&mut self, id: FunctionId, function: &Function) {
-        let (Some(module), Some(start), Some(size)) =
-            (function.module, function.start, function.size)
-        else {
+        let (Some(module), Some(start)) = (function.module, function.start) else {
             return;
         };
-        let end = start.saturating_add(size);
+        let size = function.size.unwrap_or(0);
+        let end = start.saturating_add(size.max(1));
         if end <= start {
             return;
         }
         let ranges = self.ranges.entry(module).or_default();
+        if size == 0 {
+            let known = ranges.range(..=start).next_back();
+            if known.is_none_or(|(_, &(end, _))| end <= start) {
+                ranges.insert(start, (end, id));
+            }
+            return;
+        }
         while let Some((&covered, _)) = ranges.range(start..end).next() {
             ranges.remove(&covered);
         }
@@ -66,6 +72,7 @@ mod tests {
         add(1, 0x110, Some(0x10));
         add(2, 0x108, Some(0x10));
         add(3, 0x200, None);
+        add(6, 0x110, None);
         add(4, u64::MAX, Some(1));
         add(5, u64::MAX - 8, Some(u64::MAX));
         let find = |address| functions.find(module, address).map(|id| id.index());
@@ -74,7 +81,8 @@ mod tests {
         assert_eq!(find(0x108), Some(2));
         assert_eq!(find(0x117), Some(2));
         assert_eq!(find(0x118), None, "what was there before is gone");
-        assert_eq!(find(0x200), None);
+        assert_eq!(find(0x200), Some(3), "its first byte is known");
+        assert_eq!(find(0x201), None);
         assert_eq!(find(u64::MAX - 1), Some(5));
         assert_eq!(find(u64::MAX), None);
         assert_eq!(functions.find(ModuleId::from_index(1), 0x108), None);

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::ContextKey;
 use super::code::{Code, CodeModule, Modules};
 use super::contexts::Contexts;
@@ -26,6 +28,8 @@ pub(super) struct Described<'a> {
     pub(super) size: Option<u64>,
     /// File and line of the innermost inlined function.
     pub(super) source: Option<(&'a str, u32)>,
+    /// File and line of the function that is really there.
+    pub(super) own: Option<(&'a str, u32)>,
 }
 
 /// What tables say of a place in code.
@@ -49,12 +53,16 @@ pub(super) struct Generation {
     pub(super) epoch: Epoch,
     /// Estimated memory.
     pub(super) bytes: usize,
+    /// What of it came with the first definitions: all that lived then.
+    pub(super) first_bytes: usize,
     /// The kernel image, if it is known.
     pub(super) kernel: Option<Arc<CodeModule>>,
     modules: Vec<Arc<CodeModule>>,
-    ids: rustc_hash::FxHashMap<u64, ModuleId>,
+    ids: FxHashMap<u64, ModuleId>,
     functions: Functions,
     functions_seen: usize,
+    /// The lowest line that is known in each function's own file.
+    lowest: FxHashMap<FunctionId, u32>,
     mappings_seen: usize,
     processes: Vec<Option<ContextKey>>,
     threads: Vec<Option<(ContextKey, ContextKey)>>,
@@ -68,7 +76,17 @@ impl Generation {
         modules: &mut Modules,
     ) -> Result<(), Undefined> {
         self.bytes += bytes_of(&definition);
+        let line = match &definition {
+            Definition::Symbol(_, Symbol::Lines(lines)) => lines.last().copied(),
+            _ => None,
+        };
         self.epoch.define(&mut self.tables, definition)?;
+        if let Some(line) = line.filter(|line| line.line > 0)
+            && let Some(function) = self.epoch.function(line.function)
+        {
+            let lowest = self.lowest.entry(function).or_insert(line.line);
+            *lowest = line.line.min(*lowest);
+        }
         while self.modules.len() < self.tables.modules.len() {
             let id = ModuleId::from_index(self.modules.len());
             let Some(module) = self.tables.modules.get(id) else {
@@ -151,27 +169,35 @@ impl Generation {
     fn describe(&self, lines: &[Line]) -> Option<Described<'_>> {
         let tables = &self.tables;
         let outermost = tables.functions.get(lines.last()?.function)?;
-        let innermost = lines.first()?;
-        let file = tables.functions.get(innermost.function)?.file;
-        let file = file.filter(|_| innermost.line > 0);
+        let source = |line: &Line| {
+            let file = tables.functions.get(line.function)?.file?;
+            (line.line > 0).then(|| (tables.string(file), line.line))
+        };
         Some(Described {
             name: tables.string(outermost.name),
             start: outermost.start,
             size: outermost.size,
-            source: file.map(|file| (tables.string(file), innermost.line)),
+            source: source(lines.first()?),
+            own: source(lines.last()?),
         })
     }
 
-    /// The function that covers a place in code, whether or not that has a frame.
+    /// The function that covers a place in code, whether or not that has a frame. Its own line is the
+    /// lowest one that is known.
     pub(super) fn covering(&self, code: &Code) -> Option<Described<'_>> {
         let id = self.ids.get(&code.module.as_ref()?.uid)?;
-        let function = self.functions.find(*id, code.address)?;
-        let function = self.tables.functions.get(function)?;
+        let id = self.functions.find(*id, code.address)?;
+        let function = self.tables.functions.get(id)?;
+        let line = self.lowest.get(&id);
         Some(Described {
             name: self.tables.string(function.name),
             start: function.start,
             size: function.size,
             source: None,
+            own: function
+                .file
+                .zip(line)
+                .map(|(file, &line)| (self.tables.string(file), line)),
         })
     }
 

@@ -87,19 +87,21 @@ pub(super) struct Mapped {
 pub(super) struct Found {
     /// Name of the function that is really there, not of one that is inlined into it.
     pub(super) name: String,
-    /// Where that begins, and how long it is, as far as that is known; else the address itself and 1.
-    pub(super) start: u64,
-    /// Its length.
+    /// Where that begins, if that is known and means this function, too; no other one begins there.
+    pub(super) start: Option<u64>,
+    /// Its length; of one whose length is not known up to and with the address.
     pub(super) size: u64,
     /// File and line of the innermost inlined function there, if known.
     pub(super) source: Option<(String, u32)>,
+    /// File and line of the function that is really there, if known.
+    pub(super) own: Option<(String, u32)>,
 }
 
 /// What is known of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lookup {
+pub(super) enum Lookup<T = Found> {
     /// This.
-    Found(Found),
+    Found(T),
     /// There is nothing, or no name.
     Missing,
     /// It is being asked for; look again when more is known.

@@ -32,9 +32,17 @@ const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1
 const RESERVED: u64 = 0x0f00_0000_0000_0000;
 /// Reserved for the kernel.
 const RESERVED_KERNEL: u64 = 0x0e00_0000_0000_0000;
-/// Distance of two reserved addresses: one that a client has changed a little means nothing, rather
-/// than something else.
+/// Distance of two reserved addresses of code that is in no module.
 const SPACING: u64 = 16;
+/// Reserved addresses of one module lie as far from each other as its code does, so that where a
+/// function begins has one too: modules of files and of the kernel have this much room each, ...
+const MODULE_BYTES: u64 = 1 << 40;
+/// ... those made at run time, whose code is anywhere in memory, this much ...
+const WIDE_BYTES: u64 = 1 << 48;
+/// ... from here on in the reserved range.
+const WIDE_START: u64 = 1 << 55;
+/// Length of a reserved range.
+const RESERVED_BYTES: u64 = 1 << 56;
 /// Most addresses of a process that are remembered.
 pub(super) const MAX_PLACES: usize = 65_536;
 /// The address of all frames for which there was no other left.
@@ -49,7 +57,18 @@ pub(super) fn is_crowd(address: u64) -> bool {
 
 /// Whether an address can only have been given out here.
 pub(super) fn is_reserved(address: u64) -> bool {
-    (RESERVED_KERNEL..RESERVED + (RESERVED - RESERVED_KERNEL)).contains(&address)
+    (RESERVED_KERNEL..RESERVED + RESERVED_BYTES).contains(&address)
+}
+
+/// Whether other addresses of its module are as far from an address as the module's code is.
+pub(super) fn has_neighbours(address: u64) -> bool {
+    !is_reserved(address) || address % RESERVED_BYTES >= MODULE_BYTES
+}
+
+/// Whether an address is the kernel's, in every process.
+pub(super) fn is_of_kernel(address: u64) -> bool {
+    (RESERVED_KERNEL..RESERVED).contains(&address)
+        || address >= KERNEL_START && !VSYSCALL.contains(&address)
 }
 
 /// The place in the kernel's image of an address.
@@ -95,15 +114,33 @@ pub(super) struct Settled {
     start: Option<u64>,
     size: Option<u64>,
     source: Option<(Arc<str>, u32)>,
+    own: Option<(Arc<str>, u32)>,
 }
 
 impl Settled {
+    fn new(described: &Described<'_>, texts: &mut Texts) -> Settled {
+        let mut source =
+            |source: Option<(&str, u32)>| source.map(|(file, line)| (texts.share(file), line));
+        let (innermost, own) = (source(described.source), source(described.own));
+        Settled {
+            name: texts.share(described.name),
+            start: described.start,
+            size: described.size,
+            source: innermost,
+            own,
+        }
+    }
+
     pub(super) fn describe(&self) -> Described<'_> {
+        fn source(source: &Option<(Arc<str>, u32)>) -> Option<(&str, u32)> {
+            source.as_ref().map(|(file, line)| (&**file, *line))
+        }
         Described {
             name: &self.name,
             start: self.start,
             size: self.size,
-            source: self.source.as_ref().map(|(file, line)| (&**file, *line)),
+            source: source(&self.source),
+            own: source(&self.own),
         }
     }
 }
@@ -133,6 +170,8 @@ impl Texts {
 pub(super) struct Place {
     pub(super) code: Code,
     pub(super) settled: Option<Arc<Settled>>,
+    /// It was given out as where a function begins, which is settled.
+    pub(super) is_start: bool,
 }
 
 /// Addresses of a process, or of the kernel.
@@ -143,26 +182,36 @@ pub(super) struct Space {
     reserved: FxHashMap<Code, u64>,
     /// By frames of the present tables.
     cache: FxHashMap<FrameId, u64>,
+    /// Begin of the range.
+    base: u64,
     next: u64,
+    /// Where reserved addresses of modules begin, those of run-time code apart.
+    modules: FxHashMap<(u64, bool), u64>,
+    next_module: u64,
+    next_wide: u64,
 }
 
 impl Space {
     /// Of a process.
     pub(super) fn of_process() -> Space {
-        Space::from(RESERVED + SPACING)
+        Space::from(RESERVED)
     }
 
     /// Of the kernel.
     pub(super) fn of_kernel() -> Space {
-        Space::from(RESERVED_KERNEL + SPACING)
+        Space::from(RESERVED_KERNEL)
     }
 
-    fn from(next: u64) -> Space {
+    fn from(base: u64) -> Space {
         Space {
             places: FxHashMap::default(),
             reserved: FxHashMap::default(),
             cache: FxHashMap::default(),
-            next,
+            base,
+            next: base + SPACING,
+            modules: FxHashMap::default(),
+            next_module: base + MODULE_BYTES,
+            next_wide: base + WIDE_START,
         }
     }
 
@@ -201,8 +250,7 @@ impl Space {
             None => match self.reserved.get(&code) {
                 Some(&address) => address,
                 None if room => {
-                    let address = self.next;
-                    self.next += SPACING;
+                    let address = self.reserve(&code);
                     self.reserved.insert(code.clone(), address);
                     address
                 }
@@ -212,10 +260,70 @@ impl Space {
         let fresh = || Place {
             code,
             settled: None,
+            is_start: false,
         };
         self.places.entry(address).or_insert_with(fresh);
         self.cache.insert(frame, address);
         address
+    }
+
+    fn reserve(&mut self, code: &Code) -> u64 {
+        if let Some(address) = self.reserve_beside(code)
+            && !self.places.contains_key(&address)
+        {
+            return address;
+        }
+        let address = self.next;
+        self.next += SPACING;
+        address
+    }
+
+    /// Among the others of its module.
+    fn reserve_beside(&mut self, code: &Code) -> Option<u64> {
+        let module = code.module.as_ref()?;
+        let is_wide = code.address >= MODULE_BYTES;
+        let (next, bytes, end) = match is_wide {
+            false => (&mut self.next_module, MODULE_BYTES, WIDE_START),
+            true => (&mut self.next_wide, WIDE_BYTES, RESERVED_BYTES),
+        };
+        if code.address >= bytes {
+            return None;
+        }
+        let begin = match self.modules.get(&(module.uid, is_wide)) {
+            Some(&begin) => begin,
+            None if *next < self.base + end => {
+                let begin = *next;
+                *next += bytes;
+                self.modules.insert((module.uid, is_wide), begin);
+                begin
+            }
+            None => return None,
+        };
+        Some(begin + code.address)
+    }
+
+    /// Gives out the address at which a function begins, which no frame has: it means this function
+    /// from now on. Whether there was room.
+    pub(super) fn begin(
+        &mut self,
+        address: u64,
+        code: Code,
+        described: &Described<'_>,
+        texts: &mut Texts,
+    ) -> bool {
+        if self.places.len() >= MAX_PLACES {
+            return false;
+        }
+        if is_reserved(address) {
+            self.reserved.insert(code.clone(), address);
+        }
+        let place = Place {
+            code,
+            settled: Some(Arc::new(Settled::new(described, texts))),
+            is_start: true,
+        };
+        self.places.insert(address, place);
+        true
     }
 
     /// Ids mean something else from now on, and those of `oldest` nothing any more: what is known of
@@ -232,6 +340,10 @@ impl Space {
             return;
         };
         self.places.retain(|_, place| {
+            if place.is_start {
+                place.settle_line(oldest, texts);
+                return !crowded;
+            }
             match previous.meaning(&place.code) {
                 Meaning::Known(_) => return true,
                 Meaning::Open | Meaning::Unnamed if place.settled.is_none() => {
@@ -261,14 +373,28 @@ impl Place {
             _ => None,
         };
         if let Some(described) = described {
-            self.settled = Some(Arc::new(Settled {
-                name: texts.share(described.name),
-                start: described.start,
-                size: described.size,
-                source: described
-                    .source
-                    .map(|(file, line)| (texts.share(file), line)),
-            }));
+            self.settled = Some(Arc::new(Settled::new(&described, texts)));
+        }
+    }
+
+    /// Of where a function begins the line is what may have become known later.
+    fn settle_line(&mut self, tables: &Generation, texts: &mut Texts) {
+        let Some(settled) = self.settled.clone() else {
+            return;
+        };
+        let own = match tables.meaning(&self.code) {
+            Meaning::Known(described) => described.own,
+            _ => None,
+        };
+        let covering = || tables.covering(&self.code)?.own;
+        if settled.own.is_none()
+            && let Some(own) = own.or_else(covering)
+        {
+            let described = Described {
+                own: Some(own),
+                ..settled.describe()
+            };
+            self.settled = Some(Arc::new(Settled::new(&described, texts)));
         }
     }
 }

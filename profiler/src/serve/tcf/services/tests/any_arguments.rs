@@ -142,7 +142,7 @@ proptest! {
                 Ok(Outcome::Unknown) => prop_assert_eq!(command, "findInScope"),
                 Err(Malformed(report)) => prop_assert_eq!(report.code(), JSON_SYNTAX),
             }
-            for event in events(&mut bench.state) {
+            for event in events(&mut bench.state, Instant::now()) {
                 for argument in event.arguments {
                     prop_assert!(serde_json::from_slice::<Value>(&argument).is_ok());
                 }

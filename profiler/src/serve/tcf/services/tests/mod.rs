@@ -231,7 +231,11 @@ impl Bench {
     }
 
     fn events(&mut self) -> Vec<(String, String)> {
-        let events = events(&mut self.state).into_iter();
+        self.events_at(Instant::now())
+    }
+
+    fn events_at(&mut self, now: Instant) -> Vec<(String, String)> {
+        let events = events(&mut self.state, now).into_iter();
         let text = |event: TcfEvent| {
             let arguments = event.arguments.into_iter();
             let arguments: Vec<String> = arguments

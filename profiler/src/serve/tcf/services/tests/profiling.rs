@@ -81,3 +81,24 @@ fn a_process_that_has_ended_is_read_once_more() {
     let (code, rest) = bench.error("Profiler", "getCapabilities", &[id]);
     assert_eq!((code, rest.as_str()), (11, "{}"));
 }
+
+#[test]
+fn the_end_of_a_process_is_told_when_its_samples_were_read() {
+    let mut bench = Bench::live();
+    let id = r#""P100""#;
+    bench.events();
+    bench.result("Profiler", "configure", &[id, r#"{"FrameCnt":1}"#]);
+    sample(&mut bench);
+    for thread in [1, 0] {
+        bench.happened(thread, ProcessChange::Exited);
+    }
+    let State {
+        world, profiles, ..
+    } = &mut bench.state;
+    profiles.tick(Instant::now(), world);
+    let removed = |ids: &str| vec![("RunControl.contextRemoved".to_owned(), ids.to_owned())];
+    assert_eq!(bench.events(), removed(r#"["P100.100","P100.101"]"#));
+    assert_eq!(bench.events(), []);
+    bench.one("Profiler", "read", &[id]);
+    assert_eq!(bench.events(), removed(r#"["P100"]"#));
+}

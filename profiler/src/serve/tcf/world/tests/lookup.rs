@@ -14,10 +14,22 @@ fn program(scene: &mut Scene) -> (ModuleId, ContextKey) {
 fn found(name: &str, range: (u64, u64), source: Option<(&str, u32)>) -> Lookup {
     Lookup::Found(Found {
         name: name.to_owned(),
-        start: range.0,
+        start: (range.0 > 0).then_some(range.0),
         size: range.1,
         source: source.map(|(file, line)| (file.to_owned(), line)),
+        own: None,
     })
+}
+
+/// With the function's own file and line.
+fn own(found: Lookup, file: &str, line: u32) -> Lookup {
+    match found {
+        Lookup::Found(mut found) => {
+            found.own = Some((file.to_owned(), line));
+            Lookup::Found(found)
+        }
+        other => other,
+    }
 }
 
 #[test]
@@ -31,6 +43,7 @@ fn the_outermost_function_has_the_name_and_the_innermost_the_line() {
     scene.known(frame);
     // Whether or not it was given out.
     let expected = found("main", (0x40_1200, 0x80), Some(("min.h", 3)));
+    let expected = own(expected, "main.c", 40);
     assert_eq!(scene.symbol_at(key, 0x40_1234), expected);
     assert_eq!(scene.address(key, frame), 0x40_1234);
     assert_eq!(scene.symbol_at(key, 0x40_1234), expected);
@@ -44,13 +57,7 @@ fn what_is_not_known_of_a_function_is_left_out() {
     let mut scene = Scene::live();
     let (file, key) = program(&mut scene);
     let cases = [
-        (
-            0x1300,
-            None,
-            Some("a.c"),
-            0,
-            found("f", (0x40_1300, 1), None),
-        ),
+        (0x1300, None, Some("a.c"), 0, found("f", (0, 1), None)),
         (
             0x1310,
             Some((0x1300, 0)),
@@ -59,26 +66,14 @@ fn what_is_not_known_of_a_function_is_left_out() {
             found("f", (0x40_1300, 0x11), None),
         ),
         // Nonsense.
-        (
-            0x1320,
-            Some((0x5000, 4)),
-            None,
-            5,
-            found("f", (0x40_1320, 1), None),
-        ),
-        (
-            0x1330,
-            Some((0x1300, 4)),
-            None,
-            5,
-            found("f", (0x40_1330, 1), None),
-        ),
+        (0x1320, Some((0x5000, 4)), None, 5, found("f", (0, 1), None)),
+        (0x1330, Some((0x1300, 4)), None, 5, found("f", (0, 1), None)),
         (
             0x1340,
             Some((0, u64::MAX)),
             None,
             5,
-            found("f", (0x40_1340, 1), None),
+            found("f", (0, 1), None),
         ),
     ];
     for (address, range, source, line, expected) in cases {
@@ -140,12 +135,11 @@ fn an_exact_answer_is_waited_for_where_there_is_a_rough_one() {
     scene.tick(1);
     assert_eq!(scene.symbol_at(key, address), Lookup::Waiting);
     scene.tick(2);
-    assert_eq!(
-        scene.symbol_at(key, address),
-        found("f", (0x40_1200, 0x100), None)
-    );
+    let rough = found("f", (0x40_1200, 0x100), None);
+    assert_eq!(scene.symbol_at(key, address), own(rough, "a.c", 7));
     scene.name(second, "f");
     let exact = found("f", (0x40_1200, 0x100), Some(("a.c", 7)));
+    let exact = own(exact, "a.c", 7);
     assert_eq!(scene.symbol_at(key, address), exact);
 }
 
@@ -162,7 +156,7 @@ fn a_replay_waits_for_nothing_and_asks_nobody() {
         assert_eq!(scene.symbol_at(key, address), Lookup::Missing);
         assert_eq!(scene.symbol_at(key, 0x40_5000), Lookup::Missing);
         assert_eq!(scene.symbol_at(key, 0x77), Lookup::Missing);
-        let around = found("f", (0x40_3200, 0x100), None);
+        let around = own(found("f", (0x40_3200, 0x100), None), "a.c", 7);
         assert_eq!(scene.symbol_at(key, 0x40_3201), around);
         assert!(scene.world.questions().is_empty());
     }
@@ -215,10 +209,8 @@ fn where_an_answer_says_nothing_the_function_around_does() {
     assert_eq!(scene.symbol_at(key, 0x40_1240), Lookup::Waiting);
     let question = scene.world.questions()[0].id;
     scene.world.acknowledged(question);
-    assert_eq!(
-        scene.symbol_at(key, 0x40_1240),
-        found("f", (0x40_1200, 0x100), None)
-    );
+    let around = found("f", (0x40_1200, 0x100), None);
+    assert_eq!(scene.symbol_at(key, 0x40_1240), own(around, "a.c", 7));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod contexts;
 mod lookup;
 mod places;
 mod property;
+mod starts;
 
 use std::time::{Duration, Instant};
 

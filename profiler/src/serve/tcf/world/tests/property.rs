@@ -97,7 +97,8 @@ proptest! {
                 panic!("{at:#x} of {named:?} means nothing");
             };
             prop_assert_eq!(found.name, format!("{named:?}"));
-            prop_assert!(found.start <= at && at - found.start < found.size);
+            let start = found.start.unwrap_or(at);
+            prop_assert!(start <= at && at - start < found.size);
         }
     }
 }
