@@ -304,7 +304,7 @@ fn kernel_frames_on_request() -> Outcome {
         Profile::of(&agent.client(&[&arguments[..], more].concat())?)
     };
     let without = profile(false)?;
-    assert!(without.samples > 100);
+    assert!(without.samples > 20);
     assert!(without.addresses.iter().all(|&address| address < KERNEL));
     assert!(without.inclusive("read_zeros") * 20 >= without.samples * 19);
     let with = profile(true)?;
@@ -380,7 +380,7 @@ fn what_has_ended() -> Outcome {
     eprintln!("reads: {:?}", profile.reads);
     // At once, behind its end; then it can't be read any more.
     assert_eq!(profile.reads.len(), 2);
-    assert!(profile.reads[1] > 100);
+    assert!(profile.reads[1] > 20);
     let work = profile.leaf("parent_work");
     assert!(
         work * 100 >= profile.samples * 95,
