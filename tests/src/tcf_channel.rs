@@ -69,7 +69,7 @@ impl Served {
 
     /// A channel that has said nothing yet; so has the agent.
     pub fn open(&mut self) -> ChannelId {
-        match self.agent.open(peer(), self.now) {
+        match self.agent.open(peer()) {
             Ok(id) => id,
             Err(too_many) => panic!("{too_many:?}"),
         }

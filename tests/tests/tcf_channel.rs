@@ -282,7 +282,7 @@ fn there_are_no_more_channels_than_allowed() {
     let silent = served.open();
     served.client();
     let peer = tcf_channel::peer();
-    let refused = served.agent.open(peer, served.now).unwrap_err();
+    let refused = served.agent.open(peer).unwrap_err();
     assert_eq!(
         text(&refused.0),
         "\x03\x02{\"Code\":1,\"Format\":\"there are 2 channels already\"}\0\x03\x01"

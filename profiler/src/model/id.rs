@@ -50,7 +50,17 @@ impl fmt::Display for Tid {
     }
 }
 
+/// Starts of one task that are told by the kernel and by /proc, which counts in ticks of 10 ms, differ
+/// by no more, in nanoseconds.
+pub const START_SLACK_NS: u64 = 25_000_000;
+
 impl Timestamp {
+    /// Whether a task that began at one of both times, whoever tells that, may be one that began at the
+    /// other.
+    pub fn is_same_start(self, other: Timestamp) -> bool {
+        self.0.abs_diff(other.0) <= START_SLACK_NS
+    }
+
     /// Nanoseconds since `earlier`, 0 if that is later.
     pub fn since(self, earlier: Timestamp) -> u64 {
         self.0.saturating_sub(earlier.0)

@@ -22,7 +22,7 @@ use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{self, Batch, Cpu, Event, LostReason, Sampling, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, now, set_own_nice};
-use crate::resolve::{Lives, ResolveCounters, Resolver, SourceOptions};
+use crate::resolve::{KnownProcesses, ResolveCounters, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand};
 
 use super::marks::Marks;
@@ -122,7 +122,7 @@ impl Session {
     /// counted on. It is left where it is if this fails.
     pub(super) fn attach_again(
         prepared: Prepared,
-        lives: &mut Option<Lives>,
+        known: &mut Option<KnownProcesses>,
     ) -> Result<Session, Failure> {
         let Prepared {
             watch,
@@ -148,8 +148,8 @@ impl Session {
         };
         resolve.sources = sources.iter().map(source).collect();
         let mut resolver = Resolver::new(resolve)?;
-        if let Some(lives) = lives.take() {
-            resolver.resume(lives);
+        if let Some(known) = known.take() {
+            resolver.resume(known);
         }
         match scope.pids() {
             Some(pids) => resolver.snapshot_of(&pids, at),
@@ -406,8 +406,8 @@ impl Session {
     }
 
     /// What is left of the processes of a session that was detached: see [`Session::attach_again`].
-    pub(super) fn into_lives(self) -> Lives {
-        self.resolver.into_lives()
+    pub(super) fn into_known_processes(self) -> KnownProcesses {
+        self.resolver.into_known_processes()
     }
 
     /// How long it has gone on since it began.

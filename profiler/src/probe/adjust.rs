@@ -54,8 +54,9 @@ pub(super) fn check(options: &ProbeOptions) -> Result<(), ProbeError> {
 }
 
 impl Probe {
-    /// Changes what an adjustable probe samples; None, or nobody named: nothing, which costs nothing. Returns the frequency that is used, in samples per second and processor: the
-    /// kernel's limit if more was asked for; none if nothing is sampled.
+    /// Changes what an adjustable probe samples; None, or nobody named: nothing, which costs nothing.
+    /// Returns the frequency that is used, in samples per second and processor: the kernel's limit if
+    /// more was asked for; none if nothing is sampled.
     ///
     /// A process that is named is sampled with all its threads, a thread by itself, and nobody else:
     /// not what they start. But all descendants of a `followed` process that are born from now on are

@@ -85,7 +85,7 @@ struct ExecFacts {
 /// What is known of processes when nobody looks at them: who they were, and nothing that keeps a file
 /// open.
 #[derive(Debug)]
-pub struct Lives {
+pub struct KnownProcesses {
     processes: ProcessTable,
     epoch: u32,
 }
@@ -207,16 +207,16 @@ impl Resolver {
     /// Knows the processes of an earlier resolver by the same starts, so that they are the same to who
     /// takes the batches, and counts epochs on. What lives now is read by [`Resolver::snapshot`]; what
     /// has ended meanwhile is told then.
-    pub fn resume(&mut self, lives: Lives) {
-        self.processes = lives.processes;
-        self.start_epoch(lives.epoch.saturating_add(1), self.epoch_began);
+    pub fn resume(&mut self, known: KnownProcesses) {
+        self.processes = known.processes;
+        self.start_epoch(known.epoch.saturating_add(1), self.epoch_began);
     }
 
     /// Ends. What it held of targets' files is closed.
-    pub fn into_lives(self) -> Lives {
+    pub fn into_known_processes(self) -> KnownProcesses {
         let mut processes = self.processes;
         processes.forget_code();
-        Lives {
+        KnownProcesses {
             processes,
             epoch: self.epoch.number,
         }

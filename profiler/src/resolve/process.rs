@@ -21,8 +21,6 @@ use crate::model::{Pid, Process, ProcessId, Thread, ThreadId, Tid, Timestamp};
 
 /// How long what has ended is kept, unless told.
 pub(super) const GRACE_NS: u64 = 2_000_000_000;
-/// Start times from /proc are exact to a tick of 10 ms; those closer than this are the same.
-const START_SLACK_NS: u64 = 25_000_000;
 /// Most processes kept; beyond, what has ended goes first.
 const MAX_PROCESSES: usize = 100_000;
 /// Most processes and threads kept that ended longer than [`GRACE_NS`] ago.
@@ -208,7 +206,7 @@ impl ProcessTable {
     pub(super) fn is_known(&self, pid: Pid, started: Timestamp) -> bool {
         self.processes
             .get(&pid)
-            .is_some_and(|known| known.started.0.abs_diff(started.0) <= START_SLACK_NS)
+            .is_some_and(|known| known.started.is_same_start(started))
     }
 
     /// Adds a process, in place of an earlier life of that id. Its main thread comes with it.

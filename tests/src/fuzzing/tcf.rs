@@ -1,4 +1,4 @@
-//! Fuzzing of TCF's channel: frames and messages, and an agent that is fed the canonical session.
+//! Fuzzing of TCF: frames, messages and profile data, and an agent that is fed the canonical session.
 //!
 //! Input: a fuzzer's bytes; output: how much was understood, a broken promise is a panic. Time passes
 //! as the bytes say.
@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use profiler::model::Batch;
 use profiler::serve::tcf::{Limits, Replay, TcfOptions};
-use profiler::wire::tcf::{Decoder, Frame, FrameError, Incoming, Message};
+use profiler::wire::tcf::{
+    Decoder, Frame, FrameError, Incoming, Message, WordLayout, decode_stack_traces,
+    encode_stack_trace,
+};
 
 use super::seeds::canonical_batches;
 use crate::tcf_channel::{HELLO, Served, answers, command, options};
@@ -21,8 +24,9 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 const PAUSE: u8 = 0xfe;
 
 /// Decodes frames at once and byte by byte, which is the same; messages are decoded again from what
-/// they are encoded as.
+/// they are encoded as, and so are stacks of profile data.
 pub fn tcf_frames(data: &[u8]) -> usize {
+    stack_traces(data);
     let (whole, end) = frames(data, data.len().max(1));
     assert_eq!(frames(data, 1), (whole.clone(), end));
     for incoming in &whole {
@@ -49,6 +53,32 @@ pub fn tcf_frames(data: &[u8]) -> usize {
         }
     }
     whole.len()
+}
+
+/// Decodes profile data in all layouts of words, and encodes it: the same bytes, or counts in pieces.
+fn stack_traces(data: &[u8]) {
+    for (wide, big_endian) in [(false, false), (false, true), (true, false), (true, true)] {
+        let layout = WordLayout { wide, big_endian };
+        let Ok(stacks) = decode_stack_traces(layout, data) else {
+            continue;
+        };
+        let mut again = Vec::new();
+        let mut is_split = false;
+        for stack in &stacks {
+            assert!(!stack.addresses.is_empty());
+            is_split |= stack.count == 0 || stack.count > i32::MAX as u64;
+            // Greater counts come in pieces: of 64 bits that may be too many of them.
+            let count = stack.count.min(1 << 33);
+            encode_stack_trace(layout, count, &stack.addresses, &mut again)
+                .expect("it was decoded");
+        }
+        if is_split {
+            let pieces = decode_stack_traces(layout, &again).expect("it was encoded");
+            assert!(pieces.iter().all(|piece| piece.count <= i32::MAX as u64));
+        } else {
+            assert_eq!(again, data);
+        }
+    }
 }
 
 /// What bytes are, up to an error or the end of the stream.
@@ -185,6 +215,12 @@ pub(super) mod seeds {
         let mut seeds = vec![
             HELLO.to_vec(),
             b"R\0\x03\0t\0\0[]\0\x03\x01P\x001\0\x03\x01N\x001\0\x03\x01F\x00-7\0\x03\x01".to_vec(),
+            [1u32, 2, 0x40_1136, 0x40_1200, 3, 1, 9]
+                .map(u32::to_le_bytes)
+                .concat(),
+            [1u64, 2, 0x40_1136, u64::MAX - 8]
+                .map(u64::to_be_bytes)
+                .concat(),
             b"\x03\x03\x83\0\0\x03\x01\0\x03\x01\x03\x02{\"Code\":3}\0\x03\x01".to_vec(),
         ];
         seeds.extend(commands().into_iter().map(|seed| seed[1..].to_vec()));

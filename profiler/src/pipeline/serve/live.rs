@@ -14,7 +14,7 @@ use crate::error::Failure;
 use crate::model::{Demand, Sampling};
 use crate::probe::features::check_privileges;
 use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
-use crate::resolve::{EpochLimits, Lives, ResolveOptions};
+use crate::resolve::{EpochLimits, KnownProcesses, ResolveOptions};
 use crate::serve::tcf::{Order, Place, Question};
 use crate::target::Filter;
 use crate::view::progress::{LiveLine, Progress};
@@ -74,7 +74,7 @@ pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool
 }
 
 impl Adjustable {
-    fn attach(&self, lives: &mut Option<Lives>) -> Result<Session, Failure> {
+    fn attach(&self, known: &mut Option<KnownProcesses>) -> Result<Session, Failure> {
         let prepared = Prepared::new(Watch {
             probe: self.probe.clone(),
             resolve: self.resolve.clone(),
@@ -84,7 +84,7 @@ impl Adjustable {
             user: None,
             delay: Duration::ZERO,
         })?;
-        let mut session = Session::attach_again(prepared, lives)?;
+        let mut session = Session::attach_again(prepared, known)?;
         session.begin()?;
         Ok(session)
     }
@@ -132,7 +132,7 @@ struct Live {
     linger: Duration,
     attached: Option<Session>,
     /// What is known of processes while nothing is attached.
-    lives: Option<Lives>,
+    known: Option<KnownProcesses>,
     /// The server knows all processes of the session.
     announced: bool,
     /// When to take the probes out, if nobody looks until then.
@@ -150,7 +150,7 @@ impl Live {
             options: ready.options,
             linger,
             attached: Some(ready.session),
-            lives: None,
+            known: None,
             announced: false,
             detach_at: Some(Instant::now() + linger),
             names_until: None,
@@ -232,7 +232,7 @@ impl Live {
     fn attach(&mut self, server: &mut impl Front) -> bool {
         self.announced = false;
         self.sampled = Some(None);
-        match self.options.attach(&mut self.lives) {
+        match self.options.attach(&mut self.known) {
             Ok(session) => self.attached = Some(session),
             Err(failure) => {
                 log::error!("{failure}; it is tried again when a client connects");
@@ -251,7 +251,7 @@ impl Live {
         };
         session.detach();
         session.pass(None, server);
-        self.lives = Some(session.into_lives());
+        self.known = Some(session.into_known_processes());
         self.line.clear();
         server.detached();
     }

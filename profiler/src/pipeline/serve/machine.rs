@@ -18,12 +18,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::model::Tid;
+use crate::model::{START_SLACK_NS, Tid};
 use crate::serve::machine::{Control, Life, Machine, MachineError, Region, Status};
 use crate::target::user::User;
 
-/// Starts that differ by less are the same.
-const START_SLACK_NS: u64 = 25_000_000;
 /// Most bytes that are read of a file.
 const MAX_BYTES: u64 = 1 << 20;
 /// Most bytes and lines of a memory map.

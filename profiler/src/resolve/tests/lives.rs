@@ -174,11 +174,11 @@ fn what_is_known_of_processes_outlives_a_resolver() {
         .map(|child| fork(at_fork.0, std::process::id(), child.id()))
         .into();
     resolver.resolve(&mut events, &mut out);
-    let lives = resolver.into_lives();
+    let known = resolver.into_known_processes();
     goes.kill().unwrap();
     goes.wait().unwrap();
     let mut resolver = Resolver::new(whole_tree()).unwrap();
-    resolver.resume(lives);
+    resolver.resume(known);
     resolver.snapshot(now());
     let pid = Pid(stays.id());
     assert!(resolver.ask_process(pid, at_fork, &[]));

@@ -11,18 +11,17 @@ use std::time::{Duration, Instant};
 
 use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
-use super::hush::Hush;
 use super::options::{Order, Peer, Replay, TcfOptions};
 use super::reply::{Answer, Outcome, Reply};
+use super::server::ServeSummary;
 use super::services::{self, Request, SERVICES, State, TcfEvent, locator::Locator};
+use super::warnings::Warnings;
 use crate::model::{Batch, Cpu, Definition, Demand, Event, Lost, LostReason, Timestamp};
 use crate::serve::machine::Machine;
 use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
 
 /// Commands of a channel that are carried out at a time, so that others get their turn.
 const COMMANDS_AT_A_TIME: usize = 64;
-/// Events larger than this are told in pieces.
-const MAX_EVENT_BYTES: usize = 1 << 20;
 /// How much longer it is waited while a session is being attached.
 const ATTACHING: Duration = Duration::from_secs(30);
 
@@ -64,7 +63,7 @@ pub struct Agent {
     laggards: u64,
     /// What the world had left out when that was told last.
     left_out: u64,
-    hush: Hush,
+    warnings: Warnings,
 }
 
 /// A command of a client.
@@ -95,7 +94,7 @@ impl Agent {
             commands: 0,
             laggards: 0,
             left_out: 0,
-            hush: Hush::default(),
+            warnings: Warnings::default(),
             state: State::new(options, machine),
         }
     }
@@ -111,7 +110,7 @@ impl Agent {
     }
 
     /// Opens a channel. Our Hello waits in its output.
-    pub fn open(&mut self, peer: Peer, _now: Instant) -> Result<ChannelId, TooMany> {
+    pub fn open(&mut self, peer: Peer) -> Result<ChannelId, TooMany> {
         let limits = &self.state.options.limits;
         if self.channels.len() >= limits.channels {
             let text = format!("there are {} channels already", limits.channels);
@@ -164,7 +163,7 @@ impl Agent {
         let left_out = self.state.world.undefined() + self.state.world.refused();
         let more = left_out - std::mem::replace(&mut self.left_out, left_out);
         if more > 0 {
-            self.hush.warn(now, || {
+            self.warnings.warn(now, || {
                 format!("{more} contexts, mappings or events are not shown to TCF clients: there are too many, or they are not defined")
             });
         }
@@ -295,9 +294,14 @@ impl Agent {
         orders
     }
 
-    /// Channels opened, channels given up, commands answered.
-    pub fn counts(&self) -> (u64, u64, u64) {
-        (self.opened, self.laggards, self.commands)
+    /// What serving came to up to now, as far as it is known here.
+    pub fn summary(&self) -> ServeSummary {
+        ServeSummary {
+            channels: self.opened,
+            laggards: self.laggards,
+            commands: self.commands,
+            ..ServeSummary::default()
+        }
     }
 
     fn define(&mut self, epoch: u32, definitions: Vec<Definition>) {
@@ -446,24 +450,11 @@ impl Agent {
 
     /// Tells all clients.
     fn tell(&mut self, event: &TcfEvent, now: Instant) {
-        let mut pieces = vec![encoded(event, event.arguments.clone())];
-        if pieces[0].len() > MAX_EVENT_BYTES
-            && let [list] = &event.arguments[..]
-        {
-            let lists = split(list, MAX_EVENT_BYTES);
-            pieces = lists.map_or(pieces, |lists| {
-                let piece = |list| encoded(event, vec![list]);
-                lists.into_iter().map(piece).collect()
-            });
-        }
+        let bytes = encoded(event);
         let mut broken = Vec::new();
         for (&id, channel) in &mut self.channels {
             let listens = channel.greeted && channel.is_open();
-            if listens
-                && !pieces
-                    .iter()
-                    .all(|piece| channel.output.push_encoded(piece))
-            {
+            if listens && !channel.output.push_encoded(&bytes) {
                 broken.push(id);
             }
         }
@@ -555,7 +546,7 @@ impl Agent {
         channel.take_pending();
         let peer = channel.peer.address;
         self.laggards += 1;
-        self.hush.warn(now, || {
+        self.warnings.warn(now, || {
             format!("the TCF client at {peer} does not read: its channel is closed")
         });
         if was_open {
@@ -578,59 +569,19 @@ impl Agent {
     }
 }
 
-fn encoded(event: &TcfEvent, arguments: Vec<Vec<u8>>) -> Vec<u8> {
+fn encoded(event: &TcfEvent) -> Vec<u8> {
     let mut bytes = Vec::new();
+    let arguments = event.arguments.iter();
     let message = Message::Event {
         service: event.service.into(),
         event: event.event.into(),
-        arguments: arguments.into_iter().map(Cow::Owned).collect(),
+        arguments: arguments.map(Cow::from).collect(),
     };
     message.encode(&mut bytes);
     bytes
 }
 
-/// A list in JSON as several of about so many bytes at most.
-fn split(list: &[u8], max_bytes: usize) -> Option<Vec<Vec<u8>>> {
-    let values: Vec<serde_json::Value> = serde_json::from_slice(list).ok()?;
-    let mut lists: Vec<Vec<u8>> = Vec::new();
-    for value in values {
-        let value = serde_json::to_vec(&value).ok()?;
-        match lists.last_mut() {
-            Some(list) if list.len() + value.len() < max_bytes => list.push(b','),
-            _ => lists.push(vec![b'[']),
-        }
-        lists.last_mut()?.extend(value);
-    }
-    for list in &mut lists {
-        list.push(b']');
-    }
-    Some(lists)
-}
-
 /// The report of something that is no message.
 fn protocol(error: &dyn std::fmt::Display) -> ErrorReport {
     ErrorReport::new(Code::Protocol, format!("protocol error: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_list_is_told_in_pieces() {
-        let id = |at: u64| serde_json::json!({"ID": format!("P{at}"), "Address": u64::MAX - at});
-        let all: Vec<_> = (0..10_000).map(id).collect();
-        let list = serde_json::to_vec(&all).unwrap();
-        let lists = split(&list, 1000).unwrap();
-        assert!(lists.iter().all(|list| list.len() <= 1001));
-        assert!(lists.len() < 2 * list.len() / 1000);
-        let told: Vec<serde_json::Value> = lists
-            .iter()
-            .flat_map(|list| serde_json::from_slice::<Vec<_>>(list).unwrap())
-            .collect();
-        assert_eq!(told, all);
-        // What is too long by itself is alone; nothing is nothing.
-        assert_eq!(split(b"[\"abc\",1,2]", 4).unwrap().len(), 2);
-        assert_eq!(split(b"{}", 1), None);
-    }
 }

@@ -16,7 +16,6 @@ mod agent;
 mod arguments;
 mod channel;
 mod error;
-mod hush;
 mod network;
 mod options;
 mod profile;
@@ -24,6 +23,7 @@ mod reply;
 mod server;
 mod services;
 mod tls;
+mod warnings;
 mod world;
 
 pub use agent::{Agent, ChannelId, TooMany};

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -22,9 +22,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, ChannelId};
-use super::hush::Hush;
 use super::options::Peer;
-use super::server::{Shared, Word};
+use super::server::{ServeSummary, Shared, Word, lock};
+use super::warnings::Warnings;
 use crate::model::Batch;
 use crate::serve::admission::Admission;
 use crate::serve::queue::{Entry, Popped, Work};
@@ -65,7 +65,7 @@ struct Hub {
     admission: Admission,
     stall: Duration,
     tls: Option<TlsAcceptor>,
-    refused: RefCell<(u64, Hush)>,
+    refused: RefCell<(u64, Warnings)>,
     /// Nobody gets a channel any more.
     closing: watch::Sender<bool>,
 }
@@ -140,22 +140,16 @@ impl Hub {
     }
 
     fn refuse(&self, reason: impl FnOnce() -> String) {
-        let (count, hush) = &mut *self.refused.borrow_mut();
+        let (count, warnings) = &mut *self.refused.borrow_mut();
         *count += 1;
-        hush.warn(now(), || format!("a TCF client is refused: {}", reason()));
+        warnings.warn(now(), || format!("a TCF client is refused: {}", reason()));
     }
 
     fn sum_up(&self) {
-        let (channels, laggards, commands) = self.agent.borrow().counts();
-        let mut summary = self
-            .shared
-            .summary
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        summary.channels = channels;
-        summary.laggards = laggards;
-        summary.commands = commands;
-        summary.refused = self.refused.borrow().0;
+        *lock(&self.shared.summary) = ServeSummary {
+            refused: self.refused.borrow().0,
+            ..self.agent.borrow().summary()
+        };
     }
 }
 
@@ -225,7 +219,7 @@ async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>
         Ok(listener) => listener,
         Err(error) => return log::error!("no TCF client can be accepted: {error}"),
     };
-    let mut hush = Hush::default();
+    let mut warnings = Warnings::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => match Arc::clone(&connections).try_acquire_owned() {
@@ -237,7 +231,7 @@ async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>
             },
             Err(error) => {
                 // Too many open files, for instance: others have to end first.
-                hush.warn(now(), || format!("a TCF client was not accepted: {error}"));
+                warnings.warn(now(), || format!("a TCF client was not accepted: {error}"));
                 sleep(PAUSE).await;
             }
         }
@@ -291,7 +285,7 @@ async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
     if *hub.closing.borrow() {
         return;
     }
-    let opened = hub.change(|agent| agent.open(peer, now()));
+    let opened = hub.change(|agent| agent.open(peer));
     let address = peer.address;
     let broken = match opened {
         Ok(id) => {

@@ -71,15 +71,11 @@ impl Reply {
         self
     }
 
-    /// The same answer with an error, whatever it was: its other fields are null, but for those that
-    /// clients take for a number or a truth value without a look.
+    /// The same answer with an error, whatever it was. Its other fields stay: clients read them whether
+    /// there is an error or not, and some must not be null.
     pub(super) fn failed(mut self, code: Code, text: &str) -> Reply {
-        for (at, field) in self.fields.iter_mut().enumerate() {
-            *field = match at {
-                0 => ErrorReport::new(code, text).at(now_ms()).encode(),
-                _ if matches!(&field[..], b"true" | b"false" | b"0") => continue,
-                _ => b"null".to_vec(),
-            };
+        if let Some(error) = self.fields.first_mut() {
+            *error = ErrorReport::new(code, text).at(now_ms()).encode();
         }
         self
     }

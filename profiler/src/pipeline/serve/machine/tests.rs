@@ -106,6 +106,10 @@ fn names_arguments_and_environments_may_hold_anything() {
     let executable = program.to_string_lossy().into_owned();
     assert_eq!(status.executable.as_ref(), Some(&executable));
     assert!(executable.contains('\u{fffd}'));
+    // The program has been replaced a moment before its arguments are there.
+    while proc.command_line(life).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
     let arguments = ["zero\n\t", "-", "", "größe", "\u{fffd}-"];
     assert_eq!(proc.command_line(life).unwrap(), arguments);
     assert_eq!(proc.environment(life).unwrap(), ["EMPTY=", "LINES=a\nb=c"]);

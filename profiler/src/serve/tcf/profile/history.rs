@@ -2,8 +2,8 @@
 //!
 //! Samples -> counts by process, thread and stacks, with ids of the world's tables. Those begin anew
 //! only if the definitions of such a recording take very much memory; what was before is counted as
-//! dropped then. Bounded: samples with stacks that find no room are counted so too, by process. What does not belong here: addresses, whose
-//! samples are wanted.
+//! dropped then. Bounded: samples with stacks that find no room are counted so too, by process. What
+//! does not belong here: addresses, whose samples are wanted.
 
 use rustc_hash::FxHashMap;
 

@@ -145,6 +145,13 @@ pub(super) fn suspend(
     Ok(())
 }
 
+/// Ends a process in the way that it can handle, for which it has to run.
+pub(super) fn terminate(state: &mut State, peer: Peer, id: &str) -> Result<(), ErrorReport> {
+    let process = control(state, peer, id, Control::Terminate)?;
+    wake(state, process);
+    Ok(())
+}
+
 /// Lets a process go on that a client has stopped, whichever.
 pub(super) fn resume(state: &mut State, peer: Peer, id: &str) -> Result<(), ErrorReport> {
     let process = state.living(id)?.1.process;

@@ -86,7 +86,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "attach" => {
             let id = request.id()?;
-            let attached = process_of(&id, state).and(Err(ErrorReport::new(
+            let attached = check_process(&id, state).and(Err(ErrorReport::new(
                 Code::AlreadyAttached,
                 format!("{id} is observed without being attached to"),
             )));
@@ -94,7 +94,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "detach" => {
             let id = request.id()?;
-            let detached = process_of(&id, state).and(Err(ErrorReport::new(
+            let detached = check_process(&id, state).and(Err(ErrorReport::new(
                 Code::Unsupported,
                 "observing attaches to nothing that could be detached",
             )));
@@ -102,10 +102,8 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "terminate" => {
             let id = request.id()?;
-            let done = process_of(&id, state).map(|_| ());
-            let done =
-                done.and_then(|()| control::control(state, request.peer, &id, Control::Terminate));
-            let done = done.map(|process| control::wake(state, process));
+            let known = check_process(&id, state);
+            let done = known.and_then(|()| control::terminate(state, request.peer, &id));
             answer(done.map(|()| Reply::ok()), 0)
         }
         "signal" => {
@@ -144,8 +142,8 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
     }
 }
 
-/// Nothing, if the id is a living process's.
-fn process_of(id: &str, state: &State) -> Result<(), ErrorReport> {
+/// An error unless the id is a living process's.
+fn check_process(id: &str, state: &State) -> Result<(), ErrorReport> {
     match state.living(id)?.1.thread {
         None => Ok(()),
         Some(_) => Err(ErrorReport::new(

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::control::{self, News};
 use super::{Request, State, TcfEvent, answer};
-use crate::serve::machine::Control;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::{Changes, Context, ContextKey};
 use crate::wire::tcf::{Code, ErrorReport};
@@ -93,8 +92,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "terminate" => {
             let id = request.id()?;
-            let done = control::control(state, request.peer, &id, Control::Terminate);
-            let done = done.map(|process| control::wake(state, process));
+            let done = control::terminate(state, request.peer, &id);
             answer(done.map(|()| Reply::ok()), 0)
         }
         "detach" => {

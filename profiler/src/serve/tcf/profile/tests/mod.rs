@@ -1,6 +1,6 @@
 //! A world that tests make up, and what profiles make of it.
 
-mod lives;
+mod binding;
 mod memory;
 mod samples;
 

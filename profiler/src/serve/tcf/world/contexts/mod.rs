@@ -20,8 +20,6 @@ use crate::serve::machine::Life;
 
 /// Most contexts of all. A machine has fewer; a capture may say anything.
 const MAX_CONTEXTS: usize = 2_000_000;
-/// Starts that are told by the kernel and by /proc differ by up to two of its ticks.
-const START_SLACK_NS: u64 = 25_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -162,7 +160,7 @@ impl Contexts {
         // Another session may know the start of the same process from another source.
         let key = *self.latest.get(&definition.pid)?;
         let known = self.entries.get(&key)?;
-        let same = known.started.0.abs_diff(definition.started.0) <= START_SLACK_NS;
+        let same = known.started.is_same_start(definition.started);
         (self.replay.is_none() && same && known.state == State::Lives).then_some(key)
     }
 
@@ -239,7 +237,7 @@ impl Contexts {
         }
         let key = *self.latest_thread.get(&(process, tid))?;
         let known = self.entries.get(&key)?;
-        let same = known.started.0.abs_diff(started.0) <= START_SLACK_NS;
+        let same = known.started.is_same_start(started);
         (self.replay.is_none() && same && known.state == State::Lives).then_some(key)
     }
 

@@ -7,12 +7,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// When something was said last, and what was not said since.
 #[derive(Debug, Default)]
-pub(super) struct Hush {
+pub(super) struct Warnings {
     last: Option<Instant>,
     unsaid: u64,
 }
 
-impl Hush {
+impl Warnings {
     /// Logs a line as a warning, unless one was just logged.
     pub(super) fn warn(&mut self, now: Instant, line: impl FnOnce() -> String) {
         let is_soon = |last: Instant| now.saturating_duration_since(last) < INTERVAL;
