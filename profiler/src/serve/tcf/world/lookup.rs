@@ -243,7 +243,15 @@ impl World {
                 (Some(settled), _) => Some(settled.describe().name),
                 (None, _) => None,
             };
-            return place.code == code && name.is_none_or(|name| name == found.name);
+            let is_same = place.code == code && name.is_none_or(|name| name == found.name);
+            let space = match places::is_of_kernel(start) {
+                true => Some(&mut self.kernel),
+                false => self.spaces.get_mut(&process),
+            };
+            if let Some(space) = space.filter(|_| is_same) {
+                space.reach(start, found.size);
+            }
+            return is_same;
         }
         if self.places >= MAX_PLACES {
             return false;

@@ -78,11 +78,16 @@ fn a_function_whose_length_is_not_known_has_a_line_where_it_begins() {
     };
     let (id, _) = scene.tables.functions.intern(function.clone());
     scene.definitions.push(Definition::Function(id, function));
-    let frame = scene.native(file, 0x1234);
-    scene.lines(frame, &[(id, 7)]);
-    let address = scene.address(key, frame);
-    assert_eq!(found(&mut scene, key, address).start, Some(0x40_1200));
-    assert_eq!(found(&mut scene, key, 0x40_1200).name, "f");
+    // It is as long as it was met.
+    for offset in [0x34, 0xb0, 0x12] {
+        let frame = scene.native(file, 0x1200 + offset);
+        scene.lines(frame, &[(id, 7)]);
+        let address = scene.address(key, frame);
+        assert_eq!(found(&mut scene, key, address).start, Some(0x40_1200));
+        let start = found(&mut scene, key, 0x40_1200);
+        assert_eq!(start.name, "f");
+        assert!(start.size > offset, "{offset:#x}: {}", start.size);
+    }
     assert_eq!(scene.world.source(key, 0x40_1200), line("a.c", 7));
 }
 
