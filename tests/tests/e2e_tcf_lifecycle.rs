@@ -8,12 +8,12 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e_tcf_shared::profile::Profile;
 use e2e_tcf_shared::{Agent, NOBODY, Talking, descriptors, with_clients};
 use profiler_tests::Outcome;
-use profiler_tests::kernel_objects::{held_by, wait_until_gone};
+use profiler_tests::kernel_objects::{Held, held_by, wait_until_gone};
 use profiler_tests::process::{Ended, run};
 use profiler_tests::setting::LIMIT;
 use rustix::process::Signal;
@@ -27,6 +27,24 @@ fn in_kernel(pid: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Ok(kinds
         .filter(|kind| kind.contains("bpf") || kind.contains("perf_event"))
         .collect())
+}
+
+/// Sockets of the agent: one more for each client.
+fn sockets(agent: &Agent<'_>) -> Result<Option<usize>, Box<dyn std::error::Error>> {
+    Ok(descriptors(agent.pid())?.get("socket").copied())
+}
+
+/// What the agent holds in the kernel, as soon as a client has come.
+fn attached(agent: &Agent<'_>) -> Result<Held, Box<dyn std::error::Error>> {
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(500));
+        let held = held_by(agent.pid())?;
+        if !held.programs.is_empty() {
+            return Ok(held);
+        }
+    }
+    Err("nothing is attached".into())
 }
 
 /// Behind its last client nothing is left in the kernel, and the target goes on as before. The next
@@ -44,9 +62,8 @@ fn nothing_is_left_behind_the_last_client() -> Outcome {
     for round in 0..2 {
         let arguments = ["profile", &id, "--seconds", "3", "--frequency", "499"];
         let profiling = agent.begin("client", "client.py", &arguments)?;
-        std::thread::sleep(Duration::from_secs(2));
-        let held = held_by(agent.pid())?;
-        assert!(!held.programs.is_empty() && !in_kernel(agent.pid())?.is_empty());
+        let held = attached(&agent)?;
+        assert!(!in_kernel(agent.pid())?.is_empty());
         let profile = Profile::of(&agent.result(profiling.end(LIMIT)?)?)?;
         profile.check_amount(&format!("round {round}"), 499)?;
         std::thread::sleep(LINGER);
@@ -84,8 +101,15 @@ fn its_end() -> Outcome {
             "--frequency",
             "99",
         ];
+        let before = sockets(&agent)?;
         let profiling = agent.begin("client", "client.py", &arguments)?;
-        std::thread::sleep(Duration::from_secs(3));
+        let begin = Instant::now();
+        while sockets(&agent)? == before {
+            assert!(begin.elapsed() < LIMIT, "the client does not come");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // It configures, and waits for its first samples.
+        std::thread::sleep(Duration::from_secs(2));
         let held = held_by(agent.pid())?;
         assert!(!held.programs.is_empty());
         agent.running.signal(signal)?;
