@@ -46,7 +46,7 @@ pub(super) struct ServeArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["allow_control", "allow_env", "buffer", "debug_dir", "debuginfod", "no_inlines"]
+        conflicts_with_all = ["allow_control", "allow_env", "buffer", "max_frequency", "debug_dir", "debuginfod", "no_inlines"]
     )]
     replay: Option<PathBuf>,
     /// How much faster than it happened: 1 (the default), 2.5, or max for all at once. Time goes by
@@ -56,6 +56,10 @@ pub(super) struct ServeArgs {
     /// Memory for all buffers between kernel and profiler
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
     buffer: u64,
+    /// The highest frequency that clients can ask for, in samples per second on each processor
+    #[arg(long, value_name = "HZ", default_value_t = Limits::default().frequency_hz)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    max_frequency: u64,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
@@ -110,14 +114,20 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
     };
     Ok(ServeRequest {
         address,
-        tcf: args.access.options(address)?,
+        tcf: args.access.options(
+            address,
+            Limits {
+                frequency_hz: args.max_frequency,
+                ..Limits::default()
+            },
+        )?,
         source,
         quiet: common.quiet,
     })
 }
 
 impl AccessArgs {
-    fn options(self, address: SocketAddr) -> Result<TcfOptions, Failure> {
+    fn options(self, address: SocketAddr, limits: Limits) -> Result<TcfOptions, Failure> {
         let mut users = Vec::new();
         for name in &self.allow_user {
             let user = User::find(name);
@@ -133,6 +143,12 @@ impl AccessArgs {
                  processes of this one; --allow-remote if that is wanted, best with --tls-client-ca"
             )));
         }
+        if self.allow_remote && self.tls_client_ca.is_none() {
+            log::warn!(
+                "anybody who can reach {address} can watch all processes of this machine; \
+                 --tls-client-ca admits only clients with a certificate"
+            );
+        }
         Ok(TcfOptions {
             admission,
             control: self.allow_control,
@@ -146,7 +162,7 @@ impl AccessArgs {
                     client_authority: self.tls_client_ca,
                 }),
             replay: None,
-            limits: Limits::default(),
+            limits,
         })
     }
 }
@@ -187,6 +203,8 @@ mod tests {
         let request = parsed("--tcf :9 --allow-user 0 --allow-control --allow-env");
         assert_eq!(request.address, "127.0.0.1:9".parse().unwrap());
         assert!(request.tcf.control && request.tcf.environment);
+        let limits = parsed("--tcf --max-frequency 4999").tcf.limits;
+        assert_eq!(limits.frequency_hz, 4999);
         let request = parsed("--tcf 0.0.0.0:9 --allow-remote --tls-cert a --tls-key b");
         assert!(request.tcf.admission.may_listen(request.address).is_ok());
         let tls = request.tcf.tls.unwrap();
@@ -218,6 +236,8 @@ mod tests {
             "--tcf --replay a.cap --allow-control",
             "--tcf --replay a.cap --allow-env",
             "--tcf --replay a.cap --no-inlines",
+            "--tcf --replay a.cap --max-frequency 9",
+            "--tcf --max-frequency 0",
             "--tcf --tls-cert a",
             "--tcf --tls-key a",
             "--tcf --tls-client-ca a",

@@ -84,7 +84,7 @@ impl Default for Limits {
             pending: 4096,
             configurations: 16_384,
             profile_bytes: 256 << 20,
-            frequency_hz: 10_000,
+            frequency_hz: 1000,
             patience: Duration::from_secs(3),
             afterlife: Duration::from_secs(60),
             stall: Duration::from_secs(30),
