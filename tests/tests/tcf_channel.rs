@@ -273,6 +273,26 @@ fn a_session_is_wanted_while_somebody_has_said_hello() {
 }
 
 #[test]
+fn clients_that_come_and_go_make_few_demands() {
+    let mut served = served();
+    let mut demands = Vec::new();
+    for _ in 0..50 {
+        let id = served.client();
+        demands.extend(served.agent.orders());
+        served.agent.close(id);
+        demands.extend(served.agent.orders());
+    }
+    assert!(demands.len() <= 4, "{}", demands.len());
+    let id = served.client();
+    served.later(Duration::from_millis(100));
+    demands.extend(served.agent.orders());
+    // The last one is what holds.
+    assert!(matches!(demands.last(), Some(Order::Demand(last)) if last.attached));
+    served.agent.close(id);
+    assert_eq!(served.agent.orders(), [Order::Demand(Demand::default())]);
+}
+
+#[test]
 fn there_are_no_more_channels_than_allowed() {
     let mut served = Served::new(Limits {
         channels: 2,

@@ -313,3 +313,38 @@ fn what_nobody_reads_is_not_kept() {
     assert!(served.say(other, &echo).len() > 5_000);
     assert!(!served.is_over(other));
 }
+
+#[test]
+fn a_client_whose_commands_cost_much_leaves_time_to_others() {
+    let mut served = served(Limits {
+        output_bytes: 1 << 30,
+        ..Limits::default()
+    });
+    let id = served.client();
+    let text = format!("\"{}\"", "x".repeat(2 << 20));
+    let count = 40;
+    let echo = |token: usize| command(&token.to_string(), "Diagnostics", "echo", &[&text]);
+    let commands: Vec<u8> = (0..count).flat_map(echo).collect();
+    let taken = served.agent.receive(id, &commands, served.now);
+    assert!(0 < taken && taken < commands.len());
+    let mut out = served.read(id);
+    out.extend(served.say(id, &commands[taken..]));
+    assert_eq!(tokens(&out).len(), count);
+}
+
+#[test]
+fn who_makes_us_keep_most_gives_way() {
+    let mut served = served(Limits {
+        channel_bytes: 10_000,
+        ..Limits::default()
+    });
+    let [small, middle, large] = [1_000, 6_000, 8_000].map(|len| {
+        let id = served.client();
+        // The rest of the message does not come.
+        assert_eq!(served.say(id, &b"x".repeat(len)), b"");
+        id
+    });
+    served.later(Duration::from_secs(1));
+    assert!(served.is_over(large));
+    assert!(!served.is_over(middle) && !served.is_over(small));
+}

@@ -15,6 +15,9 @@ pub struct Demand {
     pub attached: bool,
     /// What to sample; none: nothing.
     pub sampling: Option<Sampling>,
+    /// Differs from that of the demand before when who has one of the ids may have changed: what is
+    /// wanted is to be told the kernel then, though the ids are the same.
+    pub lives: u64,
 }
 
 /// What to sample.

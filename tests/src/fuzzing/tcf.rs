@@ -26,7 +26,7 @@ const PAUSE: u8 = 0xfe;
 /// Decodes frames at once and byte by byte, which is the same; messages are decoded again from what
 /// they are encoded as, and so are stacks of profile data.
 pub fn tcf_frames(data: &[u8]) -> usize {
-    stack_traces(data);
+    let stacks = stack_traces(data);
     let (whole, end) = frames(data, data.len().max(1));
     assert_eq!(frames(data, 1), (whole.clone(), end));
     for incoming in &whole {
@@ -52,16 +52,19 @@ pub fn tcf_frames(data: &[u8]) -> usize {
             assert_eq!(Message::decode(frame), Ok(message));
         }
     }
-    whole.len()
+    stacks + whole.len()
 }
 
 /// Decodes profile data in all layouts of words, and encodes it: the same bytes, or counts in pieces.
-fn stack_traces(data: &[u8]) {
+/// How many stacks there were.
+fn stack_traces(data: &[u8]) -> usize {
+    let mut count = 0;
     for (wide, big_endian) in [(false, false), (false, true), (true, false), (true, true)] {
         let layout = WordLayout { wide, big_endian };
         let Ok(stacks) = decode_stack_traces(layout, data) else {
             continue;
         };
+        count += stacks.len();
         let mut again = Vec::new();
         let mut is_split = false;
         for stack in &stacks {
@@ -69,16 +72,17 @@ fn stack_traces(data: &[u8]) {
             is_split |= stack.count == 0 || stack.count > i32::MAX as u64;
             // Greater counts come in pieces: of 64 bits that may be too many of them.
             let count = stack.count.min(1 << 33);
-            encode_stack_trace(layout, count, &stack.addresses, &mut again)
-                .expect("it was decoded");
+            let encoded = encode_stack_trace(layout, count, &stack.addresses, &mut again);
+            assert_eq!(encoded, Ok(()));
         }
         if is_split {
-            let pieces = decode_stack_traces(layout, &again).expect("it was encoded");
-            assert!(pieces.iter().all(|piece| piece.count <= i32::MAX as u64));
+            let pieces = decode_stack_traces(layout, &again);
+            assert!(pieces.is_ok_and(|all| all.iter().all(|one| one.count <= i32::MAX as u64)));
         } else {
             assert_eq!(again, data);
         }
     }
+    count
 }
 
 /// What bytes are, up to an error or the end of the stream.

@@ -140,7 +140,7 @@ struct Live {
     /// Until when names are looked for often, because a client waits for them.
     names_until: Option<Instant>,
     /// What is sampled; none if that is not known.
-    sampled: Option<Option<Sampling>>,
+    sampled: Option<(Option<Sampling>, u64)>,
     line: LiveLine,
 }
 
@@ -154,7 +154,7 @@ impl Live {
             announced: false,
             detach_at: Some(Instant::now() + linger),
             names_until: None,
-            sampled: Some(None),
+            sampled: Some((None, 0)),
             line: LiveLine::new(ready.quiet),
         }
     }
@@ -210,13 +210,18 @@ impl Live {
         } else if self.attached.is_some() {
             self.detach_at = Some(Instant::now() + self.linger);
         }
+        let wanted = (demand.sampling, demand.lives);
         if let Some(session) = &mut self.attached
-            && self.sampled.as_ref() != Some(&demand.sampling)
+            && self.sampled.as_ref() != Some(&wanted)
         {
-            match session.adjust(demand.sampling.as_ref(), server) {
+            let before = self.sampled.as_ref().map(|(sampling, _)| sampling);
+            let is_news = before != Some(&wanted.0);
+            match session.adjust(wanted.0.as_ref(), server) {
                 Ok(hz) => {
-                    log::info!("{}", sampling_text(demand.sampling.as_ref(), hz));
-                    self.sampled = Some(demand.sampling);
+                    if is_news {
+                        log::info!("{}", sampling_text(wanted.0.as_ref(), hz));
+                    }
+                    self.sampled = Some(wanted);
                 }
                 Err(failure) => {
                     self.sampled = None;
@@ -231,7 +236,7 @@ impl Live {
     /// Whether it could be done.
     fn attach(&mut self, server: &mut impl Front) -> bool {
         self.announced = false;
-        self.sampled = Some(None);
+        self.sampled = Some((None, 0));
         match self.options.attach(&mut self.known) {
             Ok(session) => self.attached = Some(session),
             Err(failure) => {

@@ -24,6 +24,11 @@ use crate::wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};
 const COMMANDS_AT_A_TIME: usize = 64;
 /// How much longer it is waited while a session is being attached.
 const ATTACHING: Duration = Duration::from_secs(30);
+/// As much time is given to one channel until others get their turn, or one command if that is longer.
+const TURN: Duration = Duration::from_millis(5);
+/// Demands that are formed between two ticks. Each may look at all configurations, and change what is
+/// in the kernel; those beyond come with the tick.
+const DEMANDS: u32 = 4;
 
 /// A client's channel. Never given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,10 +60,12 @@ pub struct Agent {
     demand: Demand,
     /// It may be another one now.
     demand_is_due: bool,
+    /// Formed since the last tick.
+    demands: u32,
     /// Counts changes of it.
     views: u64,
-    /// What was known when pending commands were tried last: the world's generation, `views`.
-    tried: (u64, u64),
+    /// The channel whose pending commands were tried last.
+    retried: ChannelId,
     commands: u64,
     laggards: u64,
     /// What the world had left out when that was told last.
@@ -89,8 +96,9 @@ impl Agent {
             view: View::Awaited,
             demand: Demand::default(),
             demand_is_due: false,
+            demands: 0,
             views: 0,
-            tried: (0, 0),
+            retried: ChannelId(0),
             commands: 0,
             laggards: 0,
             left_out: 0,
@@ -138,7 +146,12 @@ impl Agent {
     /// waits to be sent to it (see [`Output::is_crowded`]).
     pub fn receive(&mut self, id: ChannelId, bytes: &[u8], now: Instant) -> usize {
         let mut rest = bytes;
+        // Not `now`, which is whatever the caller says: this is what it costs.
+        let begun = Instant::now();
         for _ in 0..COMMANDS_AT_A_TIME {
+            if rest.len() < bytes.len() && begun.elapsed() >= TURN {
+                break;
+            }
             let Some(channel) = self.channels.get_mut(&id) else {
                 return bytes.len();
             };
@@ -263,6 +276,8 @@ impl Agent {
     /// Time passes: tells events, ends what is waited for too long.
     pub fn tick(&mut self, now: Instant) {
         self.demand_is_due = true;
+        self.demands = 0;
+        self.keep_within(now);
         self.state.world.tick(now);
         self.state.profiles.tick(now, &mut self.state.world);
         for event in services::events(&mut self.state, now) {
@@ -270,6 +285,24 @@ impl Agent {
         }
         self.tell_left_out(now);
         self.retry(now);
+    }
+
+    /// Gives up those who make us keep most, if all clients together make us keep too much.
+    fn keep_within(&mut self, now: Instant) {
+        let kept = self.channels.iter().map(|(&id, it)| (it.bytes(), id));
+        let mut kept: Vec<(usize, ChannelId)> = kept.collect();
+        let mut bytes: usize = kept.iter().map(|(bytes, _)| bytes).sum();
+        let limit = self.state.options.limits.channel_bytes;
+        if bytes <= limit {
+            return;
+        }
+        kept.sort_unstable();
+        while bytes > limit
+            && let Some((most, id)) = kept.pop()
+        {
+            bytes -= most;
+            self.give_up(id, now);
+        }
     }
 
     /// Whether ids should start anew: much was defined.
@@ -280,10 +313,13 @@ impl Agent {
     /// What is wanted of whoever runs the session, since the last call.
     pub fn orders(&mut self) -> Vec<Order> {
         let mut orders = Vec::new();
-        if std::mem::take(&mut self.demand_is_due) {
+        if self.demands < DEMANDS && std::mem::take(&mut self.demand_is_due) {
+            self.demands += 1;
+            let sampling = self.state.profiles.sampling(&self.state.world);
             let demand = Demand {
                 attached: self.channels.values().any(|it| it.greeted && it.is_open()),
-                sampling: self.state.profiles.sampling(&self.state.world),
+                lives: sampling.as_ref().map_or(0, |_| self.state.profiles.lives()),
+                sampling,
             };
             if demand != self.demand {
                 self.demand = demand.clone();
@@ -413,7 +449,7 @@ impl Agent {
             arguments: Arguments::new(command.arguments),
             last_try: last_try || trouble.is_some(),
         };
-        self.demand_is_due |= command.service == "Profiler";
+        self.demand_is_due |= command.service == "Profiler" && command.command == "configure";
         let outcome = match command.service {
             "Locator" => self.locator.call(request)?,
             service => services::call(service, request, &mut self.state)?,
@@ -464,19 +500,28 @@ impl Agent {
     }
 
     /// Tries pending commands again, if something has changed or their time is over.
+    ///
+    /// All of those of a channel, and those of others while there is time: they get theirs next.
     fn retry(&mut self, now: Instant) {
         let known = (self.state.world.generation(), self.views);
-        let has_changed = std::mem::replace(&mut self.tried, known) != known;
+        let begun = Instant::now();
         // What is known only when a session is attached is worth more than a wrong answer: clients
         // remember for ever that an id has no profile.
         let longer = match self.view {
             View::Awaited => ATTACHING,
             View::Ready | View::Trouble(_) => Duration::ZERO,
         };
-        for id in self.channels().collect::<Vec<_>>() {
+        let (before, behind): (Vec<ChannelId>, Vec<ChannelId>) =
+            self.channels().partition(|&id| id <= self.retried);
+        for id in behind.into_iter().chain(before) {
+            if begun.elapsed() >= TURN {
+                break;
+            }
             let Some(channel) = self.channels.get_mut(&id) else {
                 continue;
             };
+            self.retried = id;
+            let has_changed = std::mem::replace(&mut channel.tried, known) != known;
             // Those that have waited longest are in front.
             let is_due = channel
                 .pending

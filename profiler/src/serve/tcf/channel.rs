@@ -21,6 +21,8 @@ pub(super) struct Channel {
     /// In the order in which they came.
     pub(super) pending: VecDeque<Pending>,
     pending_bytes: usize,
+    /// What was known when they were tried last: the world's generation, that of what is seen.
+    pub(super) tried: (u64, u64),
     max_pending: (usize, usize),
 }
 
@@ -41,6 +43,7 @@ impl Channel {
             output: Output::new(limits.output_bytes),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            tried: (0, 0),
             max_pending: (limits.pending, limits.message_bytes),
         }
     }
@@ -48,6 +51,14 @@ impl Channel {
     /// Whether commands are still answered, and events told.
     pub(super) fn is_open(&self) -> bool {
         self.output.state == State::Open
+    }
+
+    /// What is kept for it. Nothing, once it is broken.
+    pub(super) fn bytes(&self) -> usize {
+        match self.output.state {
+            State::Broken => 0,
+            _ => self.decoder.bytes() + self.pending_bytes + self.output.bytes.len(),
+        }
     }
 
     /// Whether one more command can be kept.

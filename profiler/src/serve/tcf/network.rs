@@ -346,6 +346,8 @@ impl<'a> OpenChannel<'a> {
                 let bytes = &input[come.clone()];
                 let receive = |agent: &mut Agent| agent.receive(self.id, bytes, now());
                 come.start += self.hub.change_for(Some(self.id), receive);
+                // A socket that can be written and read at once would never let others go on.
+                yield_now().await;
             }
             let Some(next) = self.next() else {
                 return Err(io::ErrorKind::BrokenPipe.into());

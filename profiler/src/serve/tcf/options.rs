@@ -55,6 +55,9 @@ pub struct Limits {
     pub message_bytes: usize,
     /// Bytes that wait for a client to read them; more end its channel.
     pub output_bytes: usize,
+    /// Bytes that are kept for all channels: messages that are not whole, commands whose answers are
+    /// looked for, what waits to be read. If there are more, those who have most are closed.
+    pub channel_bytes: usize,
     /// Commands of a channel whose answers are still looked for.
     pub pending: usize,
     /// Configurations of a channel.
@@ -77,6 +80,7 @@ impl Default for Limits {
             channels: 256,
             message_bytes: 4 << 20,
             output_bytes: 16 << 20,
+            channel_bytes: 256 << 20,
             pending: 4096,
             configurations: 16_384,
             profile_bytes: 256 << 20,

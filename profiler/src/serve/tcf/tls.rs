@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -85,7 +86,16 @@ fn explained(error: &pem::Error, wanted: &str) -> String {
 
 fn contents(what: &'static str, path: &Path) -> Result<Vec<u8>, TcfError> {
     let mut bytes = Vec::new();
-    File::open(path)
+    // A pipe that nobody writes to would be waited for, and with it every signal to end.
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .and_then(|file| match file.metadata()?.file_type() {
+            kind if kind.is_file() => Ok(file),
+            kind if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+            _ => Err(io::Error::other("it is no regular file")),
+        })
         .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
         .and_then(|_| match bytes.len() as u64 {
             0..=MAX_BYTES => Ok(bytes),

@@ -13,6 +13,12 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
+    /// Lines that were not logged since the last one that was.
+    #[cfg(test)]
+    pub(super) fn unsaid(&self) -> u64 {
+        self.unsaid
+    }
+
     /// Logs a line as a warning, unless one was just logged.
     pub(super) fn warn(&mut self, now: Instant, line: impl FnOnce() -> String) {
         let is_soon = |last: Instant| now.saturating_duration_since(last) < INTERVAL;

@@ -209,6 +209,11 @@ impl Decoder {
         Ok(None)
     }
 
+    /// Bytes of a message that is not whole yet.
+    pub fn bytes(&self) -> usize {
+        self.frame.bytes()
+    }
+
     /// Whether nothing of a message has come that is not whole. A stream may end only then.
     pub fn is_between(&self) -> bool {
         self.state == State::Plain && self.frame == Frame::default()

@@ -93,6 +93,7 @@ fn attached(attached: bool) -> Order {
     Order::Demand(Demand {
         attached,
         sampling: None,
+        ..Demand::default()
     })
 }
 

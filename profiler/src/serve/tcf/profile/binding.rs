@@ -2,6 +2,8 @@
 //!
 //! What does not belong here: samples on their way (`mod`).
 
+use std::time::Instant;
+
 use rustc_hash::FxHashSet;
 
 use super::Profiles;
@@ -150,6 +152,7 @@ impl Profiles {
         });
         let (channel, is_wide) = (configuration.channel, configuration.is_wide());
         self.wanted.take();
+        self.lives += 1;
         if !self.routes.contains_key(&process) {
             self.look_at(process, world);
         }
@@ -163,9 +166,9 @@ impl Profiles {
             own.is_some_and(|own| own.channel == channel)
         };
         if self.wide.iter().filter(is_of_channel).count() >= MAX_WIDE {
-            log::warn!(
-                "a TCF client configures more than {MAX_WIDE} groups of processes; this one is of one process"
-            );
+            self.warnings.warn(Instant::now(), || {
+                format!("a TCF client configures more than {MAX_WIDE} groups of processes; this one is of one process")
+            });
             if let Some(configuration) = self.configuration_mut(slot) {
                 configuration.settings.scope = Scope::Context;
             }
@@ -192,6 +195,7 @@ impl Profiles {
         }
         self.routes.entry(process).or_default().push(slot);
         self.wanted.take();
+        self.lives += 1;
         self.recall(slot, process, None, world);
     }
 

@@ -40,6 +40,7 @@ pub(super) use self::surroundings::Surroundings;
 use self::thin::{Random, Thinner};
 use super::agent::ChannelId;
 use super::options::{Limits, Replay};
+use super::warnings::Warnings;
 use super::world::ContextKey;
 use crate::model::*;
 
@@ -105,6 +106,9 @@ pub(super) struct Profiles {
     now: Option<Instant>,
     reviewed: Option<Instant>,
     wanted: OnceCell<Option<Sampling>>,
+    /// Counts up when a context begins to be sampled.
+    lives: u64,
+    warnings: Warnings,
 }
 
 impl Profiles {
@@ -138,6 +142,8 @@ impl Profiles {
             now: None,
             reviewed: None,
             wanted: OnceCell::new(),
+            lives: 0,
+            warnings: Warnings::default(),
             limits,
         }
     }
@@ -159,7 +165,9 @@ impl Profiles {
         };
         self.budget.enter(channel);
         if id.len() > MAX_ID_BYTES || !self.has_place(channel, id, world) {
-            log::warn!("a TCF client configures more contexts than it may; one is ignored");
+            self.warnings.warn(Instant::now(), || {
+                "a TCF client configures more contexts than it may; one is ignored".to_owned()
+            });
             if !self.channels.contains_key(&channel) {
                 self.budget.leave(channel);
             }
@@ -335,6 +343,12 @@ impl Profiles {
             None => demand::union(self.configurations.iter().flatten(), world),
         };
         self.wanted.get_or_init(find).clone()
+    }
+
+    /// Differs from what it was when a context has begun to be sampled since, though it may have the id
+    /// of another.
+    pub(super) fn lives(&self) -> u64 {
+        self.lives
     }
 
     /// Gives samples to a configuration, as many as it is to have of them. `last` is the list that the

@@ -115,8 +115,9 @@ fn get_context(id: &str, state: &State) -> Result<Reply, ErrorReport> {
 fn get_children(parent: Option<&str>, state: &State) -> Result<Reply, ErrorReport> {
     let children = match parent {
         None => state.world.processes(),
-        Some(id) => match state.living(id)? {
-            (_, context) if context.thread.is_some() => Vec::new(),
+        // Of what has ended there are none: a client may ask before it is told of the end.
+        Some(id) => match state.known(id)? {
+            (_, context) if context.ended || context.thread.is_some() => Vec::new(),
             (process, _) => state.world.threads(process),
         },
     };

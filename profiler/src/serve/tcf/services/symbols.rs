@@ -117,7 +117,7 @@ fn get_context(id: &str, last_try: bool, state: &mut State) -> Result<Option<Rep
             name: &found.name,
             class: FUNCTION,
             address: found.start,
-            size: found.start.map(|_| found.size),
+            size: found.start.and(found.size),
         })
     }))
 }

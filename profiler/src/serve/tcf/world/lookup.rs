@@ -77,7 +77,7 @@ impl World {
             return Lookup::Found(Found {
                 name: places::CROWD_NAME.to_owned(),
                 start: None,
-                size: 1,
+                size: None,
                 source: None,
                 own: None,
             });
@@ -134,7 +134,7 @@ impl World {
         let code = place.code.clone();
         match self.meaning(&code) {
             Meaning::Known(_) | Meaning::Unnamed => false,
-            Meaning::Open => self.questions.is_worth_waiting(process, address),
+            Meaning::Open => self.questions.is_worth_waiting(process, address, true),
             // Another program may lie there now.
             Meaning::Absent => {
                 self.code_at(process, address) == Some(code)
@@ -186,11 +186,8 @@ impl World {
     /// comes with it, or not at all.
     fn wait(&mut self, process: ContextKey, code: &Code, address: u64) -> Lookup<(Found, Code)> {
         let rough = self.around(code, address);
-        let live = self.replay.is_none();
-        if live
-            && (matches!(rough, Lookup::Missing)
-                || self.questions.is_worth_waiting(process, address))
-        {
+        let is_rough = !matches!(rough, Lookup::Missing);
+        if self.replay.is_none() && self.questions.is_worth_waiting(process, address, is_rough) {
             return Lookup::Waiting;
         }
         rough
@@ -243,15 +240,7 @@ impl World {
                 (Some(settled), _) => Some(settled.describe().name),
                 (None, _) => None,
             };
-            let is_same = place.code == code && name.is_none_or(|name| name == found.name);
-            let space = match places::is_of_kernel(start) {
-                true => Some(&mut self.kernel),
-                false => self.spaces.get_mut(&process),
-            };
-            if let Some(space) = space.filter(|_| is_same) {
-                space.reach(start, found.size);
-            }
-            return is_same;
+            return place.code == code && name.is_none_or(|name| name == found.name);
         }
         if self.places >= MAX_PLACES {
             return false;
@@ -259,7 +248,7 @@ impl World {
         let described = Described {
             name: &found.name,
             start: Some(code.address),
-            size: Some(found.size),
+            size: found.size,
             source: None,
             own: None,
         };
@@ -326,18 +315,16 @@ fn found(described: &Described<'_>, code: &Code, address: u64) -> Lookup<(Found,
     let start = described.start.filter(|_| places::has_neighbours(address));
     let distance = start.and_then(|start| code.address.checked_sub(start));
     let range = distance.and_then(|distance| {
-        let size = match described.size {
-            Some(size) if size > 0 => size,
-            _ => distance.checked_add(1)?,
-        };
+        let size = described.size.filter(|&size| size > 0);
         let start = address.checked_sub(distance)?;
-        (distance < size && start.checked_add(size).is_some()).then_some((start, size))
+        let least = size.or(distance.checked_add(1))?;
+        (distance < least && start.checked_add(least).is_some()).then_some((start, size))
     });
     let owned = |(file, line): (&str, u32)| (file.to_owned(), line);
     let found = Found {
         name: described.name.to_owned(),
         start: range.map(|(start, _)| start),
-        size: range.map_or(1, |(_, size)| size),
+        size: range.and_then(|(_, size)| size),
         source: described.source.map(owned),
         own: described.own.map(owned),
     };

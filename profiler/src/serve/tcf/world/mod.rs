@@ -89,8 +89,8 @@ pub(super) struct Found {
     pub(super) name: String,
     /// Where that begins, if that is known and means this function, too; no other one begins there.
     pub(super) start: Option<u64>,
-    /// Its length; of one whose length is not known up to and with the address.
-    pub(super) size: u64,
+    /// Its length, if that and where it begins are known.
+    pub(super) size: Option<u64>,
     /// File and line of the innermost inlined function there, if known.
     pub(super) source: Option<(String, u32)>,
     /// File and line of the function that is really there, if known.

@@ -108,7 +108,7 @@ pub(super) fn kernel_address(code: &Code) -> Option<u64> {
 }
 
 /// What was known of a place when its tables went.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Settled {
     name: Arc<str>,
     start: Option<u64>,
@@ -324,19 +324,6 @@ impl Space {
         };
         self.places.insert(address, place);
         true
-    }
-
-    /// A function whose length nobody knows is as long as it was met.
-    pub(super) fn reach(&mut self, address: u64, size: u64) {
-        let begin = self.places.get_mut(&address);
-        let settled = begin
-            .filter(|place| place.is_start)
-            .and_then(|place| place.settled.as_mut());
-        if let Some(settled) = settled
-            && settled.size < Some(size)
-        {
-            Arc::make_mut(settled).size = Some(size);
-        }
     }
 
     /// Ids mean something else from now on, and those of `oldest` nothing any more: what is known of

@@ -19,8 +19,13 @@ const MAX_ADDRESSES: usize = 4096;
 /// How long an answer, or that there is none, counts.
 const COUNTS: Duration = Duration::from_secs(10);
 
-/// How long an exact answer that is on its way is waited for where there is a rough one.
+/// How long an answer that is on its way is waited for.
+const NAME: Duration = Duration::from_secs(3);
+/// How long where there is a rough one.
 const EXACT: Duration = Duration::from_secs(1);
+/// How long it is remembered that one was waited for: names of run-time code come late or never, and
+/// clients ask for all they need again and again.
+const WAITED: Duration = Duration::from_secs(60);
 
 /// A process, or the kernel, and an address there.
 type Asked = (Option<ContextKey>, u64);
@@ -45,20 +50,27 @@ pub(super) struct Questions {
     /// What was asked, in order; when, if a tick has come since.
     ages: VecDeque<(Option<Instant>, Asked)>,
     last: u64,
-    /// Since when an exact answer is waited for, once a tick has come.
+    /// Since when an answer is waited for, once a tick has come.
     waits: FxHashMap<Asked, Option<Instant>>,
     now: Option<Instant>,
 }
 
 impl Questions {
-    /// Whether an exact answer that is on its way is still worth being waited for.
-    pub(super) fn is_worth_waiting(&mut self, process: ContextKey, address: u64) -> bool {
+    /// Whether an answer that is on its way is still worth being waited for, where there is a rough one
+    /// or none.
+    pub(super) fn is_worth_waiting(
+        &mut self,
+        process: ContextKey,
+        address: u64,
+        is_rough: bool,
+    ) -> bool {
+        let patience = if is_rough { EXACT } else { NAME };
         if self.waits.len() >= MAX_ASKED {
             return false;
         }
         let since = self.waits.entry((Some(process), address)).or_default();
         match (*since, self.now) {
-            (Some(since), Some(now)) => now.saturating_duration_since(since) < EXACT,
+            (Some(since), Some(now)) => now.saturating_duration_since(since) < patience,
             _ => true,
         }
     }
@@ -126,7 +138,7 @@ impl Questions {
         }
         self.now = Some(now);
         self.waits
-            .retain(|_, since| now.saturating_duration_since(*since.get_or_insert(now)) < COUNTS);
+            .retain(|_, since| now.saturating_duration_since(*since.get_or_insert(now)) < WAITED);
         let mut any = false;
         while let Some(&(Some(at), asked)) = self.ages.front()
             && now.saturating_duration_since(at) >= COUNTS

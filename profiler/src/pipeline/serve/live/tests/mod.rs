@@ -135,7 +135,11 @@ struct Client {
 
 impl Client {
     fn demand(&self, attached: bool, sampling: Option<Sampling>) {
-        let demand = Demand { attached, sampling };
+        let demand = Demand {
+            attached,
+            sampling,
+            ..Demand::default()
+        };
         self.orders.send(Order::Demand(demand)).unwrap();
     }
 

@@ -262,3 +262,31 @@ fn a_container_is_what_shares_a_cgroup() {
             .collect()
     );
 }
+
+#[test]
+fn whoever_gets_the_id_of_another_is_told_of_anew() {
+    let (mut world, mut profiles) = (Made::default(), profiles());
+    let first = world.process(100, None);
+    profiles.set(ONE, "P100", all(1), &mut world);
+    let before = (profiles.sampling(&world), profiles.lives());
+    assert_eq!((profiles.sampling(&world), profiles.lives()), before);
+    world.end(first);
+    world.process(100, None);
+    profiles.set(ONE, "P100", all(1), &mut world);
+    assert_eq!(profiles.sampling(&world), before.0);
+    assert_ne!(profiles.lives(), before.1);
+}
+
+#[test]
+fn a_client_that_configures_too_much_does_not_fill_the_log() {
+    let mut world = Made::default();
+    let limits = Limits {
+        configurations: 1,
+        ..Limits::default()
+    };
+    let mut profiles = Profiles::with_random(limits, None, Random::new(1));
+    for id in ["P1", "P2", "P3", "P4"] {
+        profiles.set(ONE, id, all(1), &mut world);
+    }
+    assert_eq!(profiles.warnings.unsaid(), 2);
+}

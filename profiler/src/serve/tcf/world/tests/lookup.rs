@@ -15,7 +15,7 @@ fn found(name: &str, range: (u64, u64), source: Option<(&str, u32)>) -> Lookup {
     Lookup::Found(Found {
         name: name.to_owned(),
         start: (range.0 > 0).then_some(range.0),
-        size: range.1,
+        size: (range.1 > 1).then_some(range.1),
         source: source.map(|(file, line)| (file.to_owned(), line)),
         own: None,
     })
@@ -63,7 +63,7 @@ fn what_is_not_known_of_a_function_is_left_out() {
             Some((0x1300, 0)),
             None,
             5,
-            found("f", (0x40_1300, 0x11), None),
+            found("f", (0x40_1300, 0), None),
         ),
         // Nonsense.
         (0x1320, Some((0x5000, 4)), None, 5, found("f", (0, 1), None)),
@@ -121,6 +121,25 @@ fn a_name_that_comes_late_is_waited_for() {
     scene.symbol(unnamed, Symbol::Unknown(UnknownReason::NoSymbol));
     let address = scene.address(key, unnamed);
     assert_eq!(scene.symbol_at(key, address), Lookup::Missing);
+}
+
+#[test]
+fn a_name_that_never_comes_is_waited_for_once() {
+    let mut scene = Scene::live();
+    let (_, key) = program(&mut scene);
+    let jit = scene.module(ModuleKind::Jit, "[jit 100]");
+    let frame = scene.frame(FrameKind::Jit, Some(jit), 0x9010);
+    let address = scene.address(key, frame);
+    for second in 0..3 {
+        scene.tick(second);
+        assert_eq!(scene.symbol_at(key, address), Lookup::Waiting, "{second}");
+    }
+    for second in [4, 8, 30] {
+        scene.tick(second);
+        assert_eq!(scene.symbol_at(key, address), Lookup::Missing, "{second}");
+    }
+    scene.name(frame, "late");
+    assert_eq!(scene.name_at(key, address), "late");
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn addresses_mean_the_same_when_ids_begin_anew() {
     let Lookup::Found(found) = scene.symbol_at(key, places[0]) else {
         panic!("it has a name");
     };
-    assert_eq!((found.start, found.size), (Some(0x40_1200), 0x100));
+    assert_eq!((found.start, found.size), (Some(0x40_1200), Some(0x100)));
     assert_eq!(found.source, Some(("a.c".to_owned(), 7)));
     // The same frame has the same address.
     let gone = scene.module(ModuleKind::File, "/lib/gone.so");
