@@ -62,7 +62,7 @@ impl Used {
 }
 
 /// The files that a process has open, each with the number of its descriptors; not its three outputs and
-/// inputs, nor what is only in memory.
+/// inputs, nor devices and what is only in memory.
 fn files(pid: u32) -> std::io::Result<BTreeMap<PathBuf, u64>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -74,8 +74,10 @@ fn files(pid: u32) -> std::io::Result<BTreeMap<PathBuf, u64>> {
         let Ok(target) = fs::read_link(&path) else {
             continue;
         };
-        let is_memory = target.to_string_lossy().starts_with("/memfd:");
-        if target.is_absolute() && !is_standard && !is_memory {
+        let is_other = ["/memfd:", "/dev/"]
+            .iter()
+            .any(|start| target.to_string_lossy().starts_with(start));
+        if target.is_absolute() && !is_standard && !is_other {
             *files.entry(target).or_default() += 1;
         }
     }
