@@ -27,7 +27,7 @@ fn each_side_says_hello_first() {
     let sync = command("1", "Locator", "sync", &[]);
     assert_eq!(served.say(id, &sync), b"N\x001\0\x03\x01");
     assert_eq!(served.say(id, CLIENT_HELLO), b"");
-    assert_eq!(served.say(id, &sync), b"R\x001\0\x03\x01");
+    assert_eq!(served.say(id, &sync), b"R\x001\0\0\x03\x01");
     assert!(!served.is_over(id));
 }
 
@@ -64,7 +64,7 @@ fn tokens_are_given_back_as_they_came() {
         (b"a\x03\x03\x03\0\x03\x01", b"\x03\x03\x04a\0\x03\x01"),
     ] {
         let sent = [b"C\0", token, b"\0Locator\0sync\0\x03\x01"].concat();
-        let expected = [b"R\0", back, b"\0\x03\x01"].concat();
+        let expected = [b"R\0", back, b"\0\0\x03\x01"].concat();
         assert_eq!(served.say(id, &sent), expected, "{token:?}");
     }
 }
@@ -200,7 +200,7 @@ fn the_end_of_a_stream_is_answered() {
         let id = served.client();
         let sync = command("1", "Locator", "sync", &[]);
         let answer = served.say(id, &[&sync, end].concat());
-        assert_eq!(answer, b"R\x001\0\x03\x01\x03\x02\0\x03\x01");
+        assert_eq!(answer, b"R\x001\0\0\x03\x01\x03\x02\0\x03\x01");
         assert!(served.is_over(id));
     }
     let mut served = served();

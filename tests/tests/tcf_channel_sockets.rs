@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 const END: &[u8] = b"\x03\x02\0\x03\x01";
 const SYNC: &[u8] = b"C\0s\0Locator\0sync\0\x03\x01";
-const SYNCED: &[u8] = b"R\0s\0\x03\x01";
+const SYNCED: &[u8] = b"R\0s\0\0\x03\x01";
 /// Nothing here takes so long unless it hangs.
 const LIMIT: Duration = Duration::from_secs(20);
 

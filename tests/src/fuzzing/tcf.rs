@@ -150,7 +150,7 @@ pub fn tcf(data: &[u8]) -> usize {
     // Nobody else is concerned.
     served.read(other);
     let sync = served.say(other, &command("s", "Locator", "sync", &[]));
-    assert_eq!(sync, b"R\0s\0\x03\x01");
+    assert_eq!(sync, b"R\0s\0\0\x03\x01");
     served.agent.close(id);
     served.agent.close(other);
     served.later(Duration::from_millis(100));
