@@ -217,17 +217,20 @@ async def symbol(channel: Channel, process: str, address: int) -> Place:
         UpdatePolicy=int,
         Name=str,
         Class=int,
-        Address=int,
-        Size=int,
     )
+    # A function that is not known to begin anywhere has no address, one of unknown length no size.
+    for name in ("Address", "Size"):
+        if name in found:
+            _properties(found, f"symbol {id}", **{name: int})
+    start = found.get("Address", address)
     _need(found["ID"] == id and found["OwnerID"] == process, f"symbol {id} of {process}", found)
     _need(found["Class"] == 3, f"symbol {id} is no function", found)
     _need(
-        found["Address"] <= address < found["Address"] + found["Size"],
+        start <= address < start + found.get("Size", address - start + 1),
         f"symbol {id} is not at {address}",
         found,
     )
-    return Place(found["Name"], found["Address"])
+    return Place(found["Name"], found.get("Address"))
 
 
 async def line(channel: Channel, process: str, address: int) -> tuple[str, int] | None:
