@@ -198,8 +198,10 @@ impl Loaded {
             };
             match found {
                 Ok(Some(sym)) => {
-                    let sym = sym.into_owned();
-                    let lines = self.lines(index, &sym, bias);
+                    let mut sym = sym.into_owned();
+                    let placed = self.place(&mut sym, address);
+                    let lines = self.lines(index, &sym, placed, bias);
+                    let code = code.filter(|_| placed);
                     let code = code.and_then(|file| self.code(file, &sym));
                     return (Answer::Lines(lines.into()), code);
                 }
@@ -215,10 +217,30 @@ impl Loaded {
         (Answer::Unknown(reason), None)
     }
 
+    /// Sees to it that the start and size are those of the code at `address`. Of a function in several
+    /// parts debug information gives 0 for both; a symbol table has a symbol for each part. False
+    /// if no table tells.
+    fn place(&self, sym: &mut Sym<'_>, address: u64) -> bool {
+        if covers(sym, address) {
+            return true;
+        }
+        for source in &self.sources {
+            if let Ok(Some(part)) = source.find(address, false)
+                && covers(&part, address)
+            {
+                (sym.addr, sym.size) = (part.addr, part.size);
+                return true;
+            }
+        }
+        // A symbol of a table need not have a size.
+        sym.addr != 0 && sym.addr <= address
+    }
+
     fn lines(
         &mut self,
         source: usize,
         sym: &Sym<'_>,
+        placed: bool,
         bias: Option<u64>,
     ) -> Vec<(Arc<FunctionInfo>, u32)> {
         let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
@@ -243,10 +265,11 @@ impl Loaded {
                     linkage_name: self.linkage_name(source, sym),
                     file,
                     start: match bias {
+                        _ if !placed => None,
                         Some(bias) => Some(sym.addr.wrapping_sub(bias)),
                         None => self.elf.offset_of(sym.addr),
                     },
-                    size: sym.size.map(|size| size as u64),
+                    size: sym.size.filter(|_| placed).map(|size| size as u64),
                 };
                 self.function(Some(sym.addr), &sym.name, || info)
             }
@@ -385,6 +408,14 @@ impl SymbolSource {
     fn find(&self, address: u64, debug: bool) -> Result<Option<Sym<'_>>, ()> {
         find(&self.symbolizer, &self.path, address, debug)
     }
+}
+
+/// Whether an address lies in what a symbol covers.
+fn covers(sym: &Sym<'_>, address: u64) -> bool {
+    let size = sym.size.unwrap_or(0) as u64;
+    address
+        .checked_sub(sym.addr)
+        .is_some_and(|offset| offset < size)
 }
 
 /// `Err` if the file can't be read at all.

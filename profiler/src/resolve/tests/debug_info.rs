@@ -241,6 +241,58 @@ int main() { volatile int x = 1; return deep::root(&x); }
 }
 
 #[test]
+fn parts_of_a_function_start_where_their_symbols_do() {
+    let dir = TempDir::new("parts");
+    let code = "\
+extern void abort(void);
+volatile int never;
+__attribute__((noinline)) int busy(int n) {
+  int sum = 0;
+  for (int i = 0; i < n; i++) {
+    sum += i * never;
+    if (__builtin_expect(never, 0)) { never = sum; abort(); }
+  }
+  return sum;
+}
+int main(void) { return busy(1000); }
+";
+    std::fs::write(dir.path("program.c"), code).unwrap();
+    tool(&dir, "gcc -g -O2 -Wl,--build-id=sha1 -o program program.c");
+    tool(
+        &dir,
+        "objcopy --strip-all --keep-section=.debug_* program bare",
+    );
+    let program = dir.path("program");
+    let (hot, cold) = (
+        offset_of(&program, "busy"),
+        offset_of(&program, "busy.cold"),
+    );
+    let found = |file: &str| {
+        let id = pid(62);
+        let mut resolver = Resolver::new(options()).unwrap();
+        let mut events = start(10, id, "program");
+        events.push(map_file(12, id, BASE, 0x10000, &dir.path(file), 0));
+        for (time, place) in (13..).zip([hot + 9, cold + 2]) {
+            events.push(sample(time, id, "program", &[BASE + place], &[]));
+        }
+        let reader = run(&mut resolver, events);
+        let tables = &reader.tables;
+        let place = |sample: &Sample| {
+            let frame = tables.frames_of(sample.user).next()?;
+            let function = tables
+                .functions
+                .get(tables.lines(frame).first()?.function)?;
+            let name = tables.string(function.name).to_owned();
+            Some((name, function.start, function.size.is_some()))
+        };
+        reader.samples().map(place).collect::<Vec<_>>()
+    };
+    let busy = |start: Option<u64>| Some(("busy".to_owned(), start, start.is_some()));
+    assert_eq!(found("program"), [busy(Some(hot)), busy(Some(cold))]);
+    assert_eq!(found("bare"), [busy(None), busy(None)]);
+}
+
+#[test]
 fn the_vdso_has_names() {
     let mut resolver = Resolver::new(options()).unwrap();
     let own = proc_fs::mappings(Pid(std::process::id()));

@@ -10,7 +10,7 @@
 use super::code::Code;
 use super::generation::{Described, Generation, Meaning};
 use super::places::{self, Place, Space};
-use super::questions::State;
+use super::questions::{Hope, State};
 use super::{ContextKey, Found, Lookup, World};
 use crate::model::*;
 
@@ -134,7 +134,9 @@ impl World {
         let code = place.code.clone();
         match self.meaning(&code) {
             Meaning::Known(_) | Meaning::Unnamed => false,
-            Meaning::Open => self.questions.is_worth_waiting(process, address, true),
+            Meaning::Open => self
+                .questions
+                .is_worth_waiting(process, address, Hope::Exact),
             // Another program may lie there now.
             Meaning::Absent => {
                 self.code_at(process, address) == Some(code)
@@ -186,8 +188,12 @@ impl World {
     /// comes with it, or not at all.
     fn wait(&mut self, process: ContextKey, code: &Code, address: u64) -> Lookup<(Found, Code)> {
         let rough = self.around(code, address);
-        let is_rough = !matches!(rough, Lookup::Missing);
-        if self.replay.is_none() && self.questions.is_worth_waiting(process, address, is_rough) {
+        let hope = match (&rough, code.kind) {
+            (Lookup::Missing, FrameKind::Jit) => Hope::RunTimeName,
+            (Lookup::Missing, _) => Hope::Name,
+            _ => Hope::Exact,
+        };
+        if self.replay.is_none() && self.questions.is_worth_waiting(process, address, hope) {
             return Lookup::Waiting;
         }
         rough

@@ -19,16 +19,31 @@ const MAX_ADDRESSES: usize = 4096;
 /// How long an answer, or that there is none, counts.
 const COUNTS: Duration = Duration::from_secs(10);
 
-/// How long an answer that is on its way is waited for.
-const NAME: Duration = Duration::from_secs(3);
+/// How long an answer that is on its way is waited for: less than a command is kept at most, so that it
+/// is seen here that none came.
+const NAME: Duration = Duration::from_millis(2500);
 /// How long where there is a rough one.
 const EXACT: Duration = Duration::from_secs(1);
+/// How long a name of run-time code where one of the same process was waited for in vain: clients that
+/// find new addresses with every read would never be done.
+const UNLIKELY: Duration = Duration::from_millis(500);
 /// How long it is remembered that one was waited for: names of run-time code come late or never, and
 /// clients ask for all they need again and again.
 const WAITED: Duration = Duration::from_secs(60);
 
 /// A process, or the kernel, and an address there.
 type Asked = (Option<ContextKey>, u64);
+
+/// What is hoped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hope {
+    /// An exact answer where there is a rough one.
+    Exact,
+    /// A name of a file's code.
+    Name,
+    /// A name of run-time code, which may have no map.
+    RunTimeName,
+}
 
 /// How it is with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,25 +67,35 @@ pub(super) struct Questions {
     last: u64,
     /// Since when an answer is waited for, once a tick has come.
     waits: FxHashMap<Asked, Option<Instant>>,
+    /// Processes with run-time code that a name was waited for in vain, and when.
+    unnamed: FxHashMap<ContextKey, Instant>,
     now: Option<Instant>,
 }
 
 impl Questions {
-    /// Whether an answer that is on its way is still worth being waited for, where there is a rough one
-    /// or none.
+    /// Whether an answer that is on its way is still worth being waited for.
     pub(super) fn is_worth_waiting(
         &mut self,
         process: ContextKey,
         address: u64,
-        is_rough: bool,
+        hope: Hope,
     ) -> bool {
-        let patience = if is_rough { EXACT } else { NAME };
+        let patience = match hope {
+            Hope::Exact => EXACT,
+            Hope::RunTimeName if self.unnamed.contains_key(&process) => UNLIKELY,
+            Hope::Name | Hope::RunTimeName => NAME,
+        };
         if self.waits.len() >= MAX_ASKED {
             return false;
         }
         let since = self.waits.entry((Some(process), address)).or_default();
         match (*since, self.now) {
-            (Some(since), Some(now)) => now.saturating_duration_since(since) < patience,
+            (Some(since), Some(now)) if now.saturating_duration_since(since) >= patience => {
+                if hope == Hope::RunTimeName {
+                    self.unnamed.entry(process).or_insert(now);
+                }
+                false
+            }
             _ => true,
         }
     }
@@ -128,7 +153,8 @@ impl Questions {
         true
     }
 
-    /// Forgets what was asked long ago; whether there was anything.
+    /// Forgets what was asked long ago; whether there was anything, or something was waited for long
+    /// enough.
     pub(super) fn tick(&mut self, now: Instant) -> bool {
         for (at, _) in self.ages.iter_mut().rev() {
             if at.is_some() {
@@ -136,18 +162,28 @@ impl Questions {
             }
             *at = Some(now);
         }
-        self.now = Some(now);
-        self.waits
-            .retain(|_, since| now.saturating_duration_since(*since.get_or_insert(now)) < WAITED);
+        let before = self.now.replace(now).unwrap_or(now);
         let mut any = false;
+        self.waits.retain(|_, since| {
+            let since = *since.get_or_insert(now);
+            let age = now.saturating_duration_since(since);
+            let aged = before.saturating_duration_since(since);
+            any |= [UNLIKELY, EXACT, NAME]
+                .iter()
+                .any(|&patience| aged < patience && patience <= age);
+            age < WAITED
+        });
+        self.unnamed
+            .retain(|_, since| now.saturating_duration_since(*since) < WAITED);
+        let mut is_old = false;
         while let Some(&(Some(at), asked)) = self.ages.front()
             && now.saturating_duration_since(at) >= COUNTS
         {
             self.ages.pop_front();
             self.asked.remove(&asked);
-            any = true;
+            is_old = true;
         }
-        if any {
+        if is_old {
             // What nobody has answered by now nobody will.
             let asked = &self.asked;
             self.sent
@@ -157,6 +193,6 @@ impl Questions {
                 !unsent.is_empty()
             });
         }
-        any
+        any || is_old
     }
 }

@@ -126,7 +126,7 @@ fn a_name_that_comes_late_is_waited_for() {
 #[test]
 fn a_name_that_never_comes_is_waited_for_once() {
     let mut scene = Scene::live();
-    let (_, key) = program(&mut scene);
+    let (file, key) = program(&mut scene);
     let jit = scene.module(ModuleKind::Jit, "[jit 100]");
     let frame = scene.frame(FrameKind::Jit, Some(jit), 0x9010);
     let address = scene.address(key, frame);
@@ -138,6 +138,23 @@ fn a_name_that_never_comes_is_waited_for_once() {
         scene.tick(second);
         assert_eq!(scene.symbol_at(key, address), Lookup::Missing, "{second}");
     }
+    // Nor is the next one likely to have a name; one of a file is.
+    let other = scene.frame(FrameKind::Jit, Some(jit), 0x9020);
+    let other = scene.address(key, other);
+    let native = scene.native(file, 0x1234);
+    let native = scene.address(key, native);
+    scene.tick(31);
+    assert_eq!(scene.symbol_at(key, other), Lookup::Waiting);
+    assert_eq!(scene.symbol_at(key, native), Lookup::Waiting);
+    scene.tick(32);
+    let before = scene.world.generation();
+    scene.tick(33);
+    assert!(
+        scene.world.generation() > before,
+        "what waits is tried again"
+    );
+    assert_eq!(scene.symbol_at(key, other), Lookup::Missing);
+    assert_eq!(scene.symbol_at(key, native), Lookup::Waiting);
     scene.name(frame, "late");
     assert_eq!(scene.name_at(key, address), "late");
 }
