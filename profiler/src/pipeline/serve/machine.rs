@@ -31,6 +31,10 @@ const MAX_REGIONS: usize = 65_536;
 const MAX_USERS: usize = 1024;
 /// The largest number of a signal.
 const MAX_SIGNAL: i32 = 64;
+/// The first process.
+const INIT: u32 = 1;
+/// Of `flags` in `stat`: a thread of the kernel.
+const KERNEL_THREAD: u64 = 0x20_0000;
 
 /// See the module.
 pub(super) struct Proc {
@@ -170,8 +174,21 @@ impl Machine for Proc {
         if stat.state == 'Z' {
             return Err(MachineError::Ended);
         }
+        if let Some(reason) = refusal(process.pid.0, stat.flags, control) {
+            return Err(MachineError::System(reason.to_owned()));
+        }
         send_signal(&pidfd, signal).map_err(failure)
     }
+}
+
+/// Why something is not done to a process even if root asks for it. The kernel ignores these signals
+/// without a word, but for one: SIGTERM makes some inits restart the machine.
+fn refusal(pid: u32, flags: u64, control: Control) -> Option<&'static str> {
+    if flags & KERNEL_THREAD != 0 {
+        return Some("it is a thread of the kernel, which takes no signals");
+    }
+    let ends_or_stops = matches!(control, Control::Stop | Control::Terminate);
+    (pid == INIT && ends_or_stops).then_some("it is init, which is neither stopped nor ended")
 }
 
 /// A directory of a process or thread in /proc. It gives nothing any more once that has ended,
@@ -214,6 +231,7 @@ struct Stat {
     group: i64,
     session: i64,
     terminal: i64,
+    flags: u64,
     user_ticks: u64,
     system_ticks: u64,
     priority: i64,
@@ -239,6 +257,7 @@ impl Stat {
             group: signed(5)?,
             session: signed(6)?,
             terminal: signed(7)?,
+            flags: unsigned(9)?,
             user_ticks: unsigned(14)?,
             system_ticks: unsigned(15)?,
             priority: signed(18)?,

@@ -40,7 +40,9 @@ pub enum TcfError {
         /// What is wrong.
         reason: String,
     },
-    /// There are no more threads.
-    #[error("failed to start a thread: {0}")]
+    /// There are no more threads, or descriptors for what wakes them.
+    #[error(
+        "failed to start a thread to serve from: {0}; raise the limit on threads or on open files (ulimit -u, -n)"
+    )]
     Thread(io::Error),
 }

@@ -231,3 +231,28 @@ fn who_owns_what_says_nothing_is_nobody() {
     assert_eq!((owners.uids, owners.gids), ((1, 2), (5, 6)));
     assert_eq!(Owners::parse(b"Uid:\tx").uids, (u32::MAX, u32::MAX));
 }
+
+#[test]
+fn the_kernel_and_init_are_left_alone() {
+    let signal = Control::Signal(libc::SIGHUP);
+    for control in [Control::Stop, Control::Continue, Control::Terminate, signal] {
+        assert!(
+            refusal(70, KERNEL_THREAD | 0x40, control).is_some(),
+            "{control:?}"
+        );
+        assert_eq!(refusal(70, !KERNEL_THREAD, control), None, "{control:?}");
+    }
+    assert!(refusal(INIT, 0, Control::Stop).is_some());
+    assert!(refusal(INIT, 0, Control::Terminate).is_some());
+    assert_eq!(refusal(INIT, 0, signal), None);
+    // As proc(5) shows them, and for real: the kernel ignores this one itself.
+    let text =
+        b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 6 0 0 20 0 1 0 4 0 0 0 0 0 0 0 0 0 0 0 \
+        2147483647 0 0 0 0 0 1 0 0 0 0 0";
+    assert_ne!(Stat::parse(text).unwrap().flags & KERNEL_THREAD, 0);
+    let stopped = Proc::new().control(life_of(INIT), Control::Stop);
+    assert!(
+        matches!(&stopped, Err(MachineError::System(text)) if text.contains("init")),
+        "{stopped:?}"
+    );
+}
