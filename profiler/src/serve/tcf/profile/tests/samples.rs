@@ -259,7 +259,7 @@ fn what_a_sample_costs() {
     let clients = 50;
     for client in 0..clients {
         let frames = 8 + client % 4;
-        let hz = 1000 + 500 * (client % 3);
+        let hz = 500 + 250 * (client % 3);
         let parameters = json!({"FrameCnt": frames, "Frequency": hz});
         profiles.set(ChannelId(client), "P100", parameters, &mut world);
     }
@@ -294,7 +294,7 @@ fn what_a_sample_costs() {
     assert!(asked > 0);
     for client in 0..clients {
         let out = profiles.take(ChannelId(client), "P100", &mut world);
-        let expected = 10_000 * (1000 + 500 * (client % 3)) / 2000;
+        let expected = 10_000 * (500 + 250 * (client % 3)) / 2000;
         assert!(out.samples.abs_diff(expected) <= 1, "{}", out.samples);
     }
 }
