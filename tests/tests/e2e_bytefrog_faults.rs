@@ -71,7 +71,12 @@ impl Counting {
 fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
     let mut all = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        all += &fs::read_to_string(task?.path().join("children"))?;
+        // A thread may have ended since the list was read.
+        match fs::read_to_string(task?.path().join("children")) {
+            Ok(children) => all += &children,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(all.trim().parse()?)
 }

@@ -45,6 +45,7 @@ impl Resolver {
             listed.retain(|&pid| self.processes.get(pid).is_some());
         }
         listed.retain(|&pid| self.adopt(pid, now, None));
+        self.find_parents(&listed);
         // What is known but not there any more has ended.
         let listed: rustc_hash::FxHashSet<Pid> = listed.into_iter().collect();
         let gone: Vec<Pid> = self
@@ -63,6 +64,28 @@ impl Resolver {
             self.miss_threads(now);
         }
         self.announce_living();
+    }
+
+    /// Finds parents that were not known yet when their children were read: ids begin anew at some time,
+    /// so that the child's may be the lower one.
+    pub(super) fn find_parents(&mut self, pids: &[Pid]) {
+        for &pid in pids {
+            let process = self.processes.get(pid);
+            if process.is_none_or(|process| process.parent.is_some()) {
+                continue;
+            }
+            let Some(stat) = proc_fs::process_stat(pid, &self.clocks) else {
+                continue;
+            };
+            let parent = self.processes.get(stat.parent);
+            let parent = parent.map(|parent| (parent.pid, parent.started));
+            if parent.is_some()
+                && let Some(process) = self.processes.get_mut(pid)
+            {
+                process.parent = parent;
+                process.changed();
+            }
+        }
     }
 
     /// Looks which threads of processes that live are not there any more.
@@ -94,6 +117,7 @@ impl Resolver {
         for &pid in pids {
             self.adopt(pid, now, None);
         }
+        self.find_parents(pids);
         self.announce_living();
     }
 
@@ -205,7 +229,7 @@ impl Resolver {
 
     /// Takes a process from /proc, or updates it; one that isn't there by its name alone, if that
     /// is given. Whether it is there.
-    fn adopt(&mut self, pid: Pid, now: Timestamp, comm: Option<Comm>) -> bool {
+    pub(super) fn adopt(&mut self, pid: Pid, now: Timestamp, comm: Option<Comm>) -> bool {
         let idle = pid.0 == 0;
         let stat = (!idle)
             .then(|| proc_fs::process_stat(pid, &self.clocks))

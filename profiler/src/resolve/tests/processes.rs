@@ -296,6 +296,19 @@ fn a_snapshot_knows_this_process_and_a_second_one_no_new_ones() {
 }
 
 #[test]
+fn a_parent_is_found_though_its_child_was_read_first() {
+    let mut resolver = Resolver::new(options()).unwrap();
+    let pids = [std::process::id(), std::os::unix::process::parent_id()].map(Pid);
+    for pid in pids {
+        assert!(resolver.adopt(pid, Timestamp(u64::MAX), None));
+    }
+    let parent = |resolver: &Resolver| resolver.processes.get(pids[0]).unwrap().parent;
+    assert_eq!(parent(&resolver), None);
+    resolver.find_parents(&pids);
+    assert_eq!(parent(&resolver).map(|(pid, _)| pid), Some(pids[1]));
+}
+
+#[test]
 fn ten_thousand_short_lives_leave_nothing_behind() {
     let dir = TempDir::new("storm");
     let program = build(&dir, "program", &[]);
