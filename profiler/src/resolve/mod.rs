@@ -47,7 +47,9 @@ use crate::model::{
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
-pub use proc_fs::{cpu_time_ns, is_made_code, makes_code, processes};
+pub use proc_fs::{
+    cpu_time_ns, is_made_code, makes_code, processes, split_stat, suspended_ns, tick_ns,
+};
 
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};

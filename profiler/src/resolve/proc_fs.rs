@@ -55,29 +55,45 @@ pub(super) struct Clocks {
 impl Clocks {
     /// Of this machine, now.
     pub(super) fn read() -> Clocks {
-        let nanoseconds = |clock| {
-            let time = rustix::time::clock_gettime(clock);
-            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-        };
-        let boot = nanoseconds(rustix::time::ClockId::Boottime);
-        let monotonic = nanoseconds(rustix::time::ClockId::Monotonic);
         Clocks {
-            tick_ns: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
-            suspended_ns: boot.saturating_sub(monotonic),
+            tick_ns: tick_ns(),
+            suspended_ns: suspended_ns(),
         }
     }
+}
+
+/// Length of the ticks that /proc counts.
+pub fn tick_ns() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// How long the machine has been suspended since boot: what /proc counts and CLOCK_MONOTONIC does not.
+pub fn suspended_ns() -> u64 {
+    let nanoseconds = |clock| {
+        let time = rustix::time::clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let monotonic = nanoseconds(rustix::time::ClockId::Monotonic);
+    nanoseconds(rustix::time::ClockId::Boottime).saturating_sub(monotonic)
+}
+
+/// The name in a `stat`, and the fields behind it, of which the first is the third. The name may hold
+/// anything, closing parentheses and spaces included.
+pub fn split_stat(text: &[u8]) -> Option<(&[u8], &str)> {
+    let open = text.iter().position(|&byte| byte == b'(')?;
+    let close = text.iter().rposition(|&byte| byte == b')')?;
+    let name = text.get(open + 1..close)?;
+    Some((name, std::str::from_utf8(text.get(close + 1..)?).ok()?))
 }
 
 /// CPU time that a process has used so far, in nanoseconds, as exact as the kernel's ticks (10 ms).
 pub fn cpu_time_ns(pid: Pid) -> Option<u64> {
     let text = read(&format!("/proc/{pid}/stat"), MAX_BYTES)?;
-    let close = text.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+    let (_, rest) = split_stat(&text)?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
-    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    Some(user.saturating_add(system).saturating_mul(tick_ns))
+    Some(user.saturating_add(system).saturating_mul(tick_ns()))
 }
 
 /// All processes there are.
@@ -109,11 +125,7 @@ pub(super) fn thread_stat(pid: Pid, tid: Tid, clocks: &Clocks) -> Option<Stat> {
 }
 
 fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
-    // The name may hold anything, closing parentheses and spaces included.
-    let open = text.iter().position(|&byte| byte == b'(')?;
-    let close = text.iter().rposition(|&byte| byte == b')')?;
-    let name = text.get(open + 1..close)?;
-    let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+    let (name, rest) = split_stat(text)?;
     let mut fields = rest.split_ascii_whitespace();
     let zombie = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;

@@ -16,9 +16,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::process::{PidfdFlags, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{START_SLACK_NS, Tid};
+use crate::resolve::{split_stat, suspended_ns, tick_ns};
 use crate::serve::machine::{Control, Life, Machine, MachineError, Region, Status};
 use crate::target::user::User;
 
@@ -50,9 +50,9 @@ impl Proc {
     /// Of this machine.
     pub(super) fn new() -> Proc {
         Proc {
-            tick_ns: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
+            tick_ns: tick_ns(),
             page_bytes: rustix::param::page_size() as u64,
-            slept_ns: slept_ns(),
+            slept_ns: suspended_ns(),
             users: RefCell::default(),
         }
     }
@@ -65,7 +65,7 @@ impl Proc {
         // A start that was noted before the machine slept counts less sleep than one noted after.
         let since_boot = stat.started_ticks.saturating_mul(self.tick_ns);
         let earliest = life.started.0.saturating_add(self.slept_ns);
-        let latest = life.started.0.saturating_add(slept_ns());
+        let latest = life.started.0.saturating_add(suspended_ns());
         let is_it = since_boot.saturating_add(START_SLACK_NS) >= earliest
             && since_boot <= latest.saturating_add(START_SLACK_NS);
         match is_it && !matches!(stat.state, 'X' | 'x') {
@@ -243,9 +243,7 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name before may hold anything, closing parentheses and spaces included.
-        let close = text.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+        let (_, rest) = split_stat(text)?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         // By their numbers in proc(5), which count the id and the name as 1 and 2.
         let field = |number: usize| fields.get(number - 3).copied();
@@ -329,16 +327,6 @@ fn texts(bytes: &[u8]) -> Vec<String> {
     texts
         .map(|text| String::from_utf8_lossy(text).into_owned())
         .collect()
-}
-
-/// What CLOCK_MONOTONIC leaves out of the time since boot.
-fn slept_ns() -> u64 {
-    let nanoseconds = |clock| {
-        let time = clock_gettime(clock);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    };
-    let monotonic = nanoseconds(ClockId::Monotonic);
-    nanoseconds(ClockId::Boottime).saturating_sub(monotonic)
 }
 
 /// What it means that a file of /proc or a process can't be had.
