@@ -36,6 +36,16 @@ impl<'t> Batches<'t> {
         self.head.as_ref().map(Event::at)
     }
 
+    /// When the recording began: no event is older. To be asked before any is taken.
+    pub fn begin(&self) -> Timestamp {
+        let started = self.tables.session.started;
+        let first = self.next_at().unwrap_or(started);
+        match started {
+            Timestamp(0) => first,
+            started => started.min(first),
+        }
+    }
+
     /// The next events until a time, with what they use; `most` at the most.
     pub fn take(&mut self, until: Timestamp, most: usize) -> Result<Batch, CaptureError> {
         for _ in 0..most {

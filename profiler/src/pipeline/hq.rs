@@ -48,10 +48,7 @@ pub struct HqRequest {
 
 /// Receives until it is told to end, or all runs have ended; the exit status.
 pub fn run(request: HqRequest) -> Result<u8, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(receive(request))
+    super::event_loop()?.block_on(receive(request))
 }
 
 async fn receive(request: HqRequest) -> Result<u8, Failure> {

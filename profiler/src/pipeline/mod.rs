@@ -20,6 +20,10 @@ mod targets;
 mod tracer;
 mod writer;
 
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::{Context, Failure};
+
 pub use output::ScreenOptions;
 pub use outputs::{Export, export, export_difference, open_export};
 pub use prepare::Watch;
@@ -27,3 +31,9 @@ pub use record::{Finished, Request, run};
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, News, PathFilter, TraceRequest, TraceSummary};
+
+/// What drives a recording, a stream or a server: all of it on the thread that calls.
+fn event_loop() -> Result<Runtime, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.context(|| "failed to start the event loop")
+}

@@ -89,11 +89,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
 }
 
 fn record(request: Request, path: &Path) -> Result<Finished, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context(|| "failed to start the event loop")?;
-    runtime.block_on(async {
+    super::event_loop()?.block_on(async {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
         let mut recording = Recording::start(request, path)?;
         let end = recording.watch(&mut signals).await;

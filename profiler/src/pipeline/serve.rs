@@ -111,11 +111,7 @@ impl Front for Server {
 
 /// Serves until a signal ends it.
 pub fn serve(request: ServeRequest) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context(|| "failed to start the event loop")?;
-    runtime.block_on(async {
+    super::event_loop()?.block_on(async {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
         let ServeRequest {
             address,

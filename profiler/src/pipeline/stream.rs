@@ -92,11 +92,7 @@ impl Streamed {
 
 /// Streams until HQ, a signal, or the end of what is streamed ends it.
 pub fn stream(request: StreamRequest) -> Result<Streamed, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context(|| "failed to start the event loop")?;
-    runtime.block_on(async {
+    super::event_loop()?.block_on(async {
         let signals = Signals::listen().context(|| "failed to listen for signals")?;
         let (agent, duration, quiet) = (request.agent, request.duration, request.quiet);
         match request.source {

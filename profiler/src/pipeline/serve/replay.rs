@@ -49,7 +49,7 @@ impl Opened {
     ) -> Result<(), Failure> {
         let name = self.path.display().to_string();
         let batches = Batches::new(self.reader, &self.tables)?;
-        let mut replay = Replay::new(batches, &self.tables, speed);
+        let mut replay = Replay::new(batches, speed);
         let over = |replay: &Replay<'_>| {
             for damage in replay.batches.damage() {
                 log::warn!("{name}: {damage}");
@@ -74,8 +74,8 @@ struct Replay<'t> {
 }
 
 impl<'t> Replay<'t> {
-    fn new(batches: Batches<'t>, tables: &Tables, speed: Option<f64>) -> Replay<'t> {
-        let from = begin_of(tables, &batches);
+    fn new(batches: Batches<'t>, speed: Option<f64>) -> Replay<'t> {
+        let from = batches.begin();
         Replay {
             batches,
             pace: Pace::new(from, speed, Instant::now()),
@@ -140,16 +140,6 @@ impl<'t> Replay<'t> {
             server.ready();
         }
         Ok(())
-    }
-}
-
-/// When a recording began: no event is older.
-fn begin_of(tables: &Tables, batches: &Batches<'_>) -> Timestamp {
-    let started = tables.session.started;
-    let first = batches.next_at().unwrap_or(started);
-    match started {
-        Timestamp(0) => first,
-        started => started.min(first),
     }
 }
 

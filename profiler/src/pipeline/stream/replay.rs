@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{Batches, Reader};
 use crate::error::Failure;
-use crate::model::{Event, Tables, Timestamp};
+use crate::model::{Event, Timestamp};
 use crate::serve::bytefrog::{Agent, AgentOptions, Order};
 use crate::wire::bytefrog::Mode;
 
@@ -31,7 +31,7 @@ pub(super) async fn stream(
     let mut reader = Reader::open(capture)?;
     let tables = reader.load_tables()?;
     let batches = Batches::new(reader, &tables)?;
-    let from = begin_of(&tables, &batches);
+    let from = batches.begin();
     let samples = agent.samples;
     let mut agent = start_agent(agent)?;
     let Some(start) = wait_for_start(&mut agent, &mut signals, || Ok(())).await? else {
@@ -78,16 +78,6 @@ fn nothing_in_it(samples: bool) -> &'static str {
         false => {
             "holds no traced calls; have them inferred by --from-samples, or record with --trace"
         }
-    }
-}
-
-/// When a recording began: no event is older.
-fn begin_of(tables: &Tables, batches: &Batches<'_>) -> Timestamp {
-    let started = tables.session.started;
-    let first = batches.next_at().unwrap_or(started);
-    match started {
-        Timestamp(0) => first,
-        started => started.min(first),
     }
 }
 

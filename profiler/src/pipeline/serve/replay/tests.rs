@@ -148,7 +148,7 @@ fn served(
             room: Rc::new(RefCell::new(room)),
         };
         let batches = Batches::new(opened.reader, &opened.tables).unwrap();
-        let mut replay = Replay::new(batches, &opened.tables, speed);
+        let mut replay = Replay::new(batches, speed);
         let (began, heard, room) = (notes.began, got.clone(), notes.room.clone());
         let over = |_: &Replay<'_>| heard.borrow_mut().push((began.elapsed(), Got::Over));
         let makes_room = async {
