@@ -20,6 +20,7 @@ pub const CLIENT_HELLO: &[u8] = b"E\0Locator\0Hello\0[\"Locator\"]\0\x03\x01";
 /// How the tests serve.
 pub fn options(limits: Limits) -> TcfOptions {
     TcfOptions {
+        user: "root".to_owned(),
         admission: Admission::new([]),
         control: false,
         environment: false,

@@ -149,7 +149,9 @@ impl AccessArgs {
                  --tls-client-ca admits only clients with a certificate"
             );
         }
+        let uid = rustix::process::getuid().as_raw();
         Ok(TcfOptions {
+            user: User::listed(uid).map_or_else(|| uid.to_string(), |user| user.name),
             admission,
             control: self.allow_control,
             environment: self.allow_env,

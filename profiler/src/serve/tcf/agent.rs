@@ -90,7 +90,7 @@ impl Agent {
             None => "TCP",
         };
         Agent {
-            locator: Locator::new(transport),
+            locator: Locator::new(transport, options.user.clone()),
             channels: BTreeMap::new(),
             opened: 0,
             view: View::Awaited,
@@ -316,14 +316,17 @@ impl Agent {
         if self.demands < DEMANDS && std::mem::take(&mut self.demand_is_due) {
             self.demands += 1;
             let sampling = self.state.profiles.sampling(&self.state.world);
-            let demand = Demand {
-                attached: self.channels.values().any(|it| it.greeted && it.is_open()),
-                lives: sampling.as_ref().map_or(0, |_| self.state.profiles.lives()),
-                sampling,
-            };
-            if demand != self.demand {
-                self.demand = demand.clone();
-                orders.push(Order::Demand(demand));
+            let attached = self.channels.values().any(|it| it.greeted && it.is_open());
+            let lives = sampling.map_or(0, |_| self.state.profiles.lives());
+            // It can be long, and seldom changes.
+            let last = &self.demand;
+            if (attached, lives, sampling) != (last.attached, last.lives, last.sampling.as_ref()) {
+                self.demand = Demand {
+                    attached,
+                    lives,
+                    sampling: sampling.cloned(),
+                };
+                orders.push(Order::Demand(self.demand.clone()));
             }
         }
         orders.extend(self.state.world.questions().into_iter().map(Order::Ask));

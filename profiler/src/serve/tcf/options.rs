@@ -11,6 +11,8 @@ use crate::serve::machine::Life;
 /// How an agent serves.
 #[derive(Clone, Debug)]
 pub struct TcfOptions {
+    /// Who runs it, as clients are told.
+    pub user: String,
     /// Who may connect.
     pub admission: Admission,
     /// Clients may stop, continue and end processes that they own (root: all).

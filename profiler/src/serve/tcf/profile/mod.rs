@@ -337,12 +337,12 @@ impl Profiles {
     }
 
     /// What all configurations together want sampled; nothing of a recording.
-    pub(super) fn sampling(&self, world: &impl Surroundings) -> Option<Sampling> {
+    pub(super) fn sampling(&self, world: &impl Surroundings) -> Option<&Sampling> {
         let find = || match self.replay {
             Some(_) => None,
             None => demand::union(self.configurations.iter().flatten(), world),
         };
-        self.wanted.get_or_init(find).clone()
+        self.wanted.get_or_init(find).as_ref()
     }
 
     /// Differs from what it was when a context has begun to be sampled since, though it may have the id

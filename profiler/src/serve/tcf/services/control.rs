@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{State, exited, machine_error};
+use super::{State, exited, machine_error, unsupported};
 use crate::serve::machine::{Control, MachineError};
 use crate::serve::tcf::agent::ChannelId;
 use crate::serve::tcf::options::Peer;
@@ -85,14 +85,12 @@ pub(super) fn control(
         return Err(machine_error(MachineError::Recording, id));
     }
     if !state.options.control {
-        return Err(ErrorReport::new(
-            Code::Unsupported,
+        return Err(unsupported(
             "processes are not controlled here: start the agent with --allow-control",
         ));
     }
     if process.life.pid.0 == std::process::id() {
-        return Err(ErrorReport::new(
-            Code::Unsupported,
+        return Err(unsupported(
             "this is the agent itself, which nobody controls",
         ));
     }

@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use super::symbols::later;
-use super::{Request, State, answer};
+use super::{Request, State, answer, unsupported};
 use crate::serve::tcf::arguments::Malformed;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::Lookup;
@@ -43,10 +43,9 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "mapToMemory" => {
             let id = request.id()?;
-            let mapped = state.known(&id).and(Err(ErrorReport::new(
-                Code::Unsupported,
-                "addresses of lines are not looked for",
-            )));
+            let mapped = state
+                .known(&id)
+                .and(Err(unsupported("addresses of lines are not looked for")));
             answer(mapped, 1)
         }
         _ => Ok(Outcome::Unknown),

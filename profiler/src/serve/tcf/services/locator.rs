@@ -23,11 +23,11 @@ pub(in crate::serve::tcf) struct Locator {
 }
 
 impl Locator {
-    /// Of an agent that is like no other.
-    pub(in crate::serve::tcf) fn new(transport: &'static str) -> Locator {
+    /// Of an agent that is like no other, and that this user runs.
+    pub(in crate::serve::tcf) fn new(transport: &'static str, user: String) -> Locator {
         Locator {
             id: unique_id(),
-            user: user_name(),
+            user,
             transport,
             address: None,
         }
@@ -97,18 +97,6 @@ fn unique_id() -> String {
     })
 }
 
-/// Who runs this; the number of a user without a name.
-fn user_name() -> String {
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid).then(|| name.to_owned())
-    });
-    name.unwrap_or(uid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_answer_begins_with_a_field_for_an_error() {
-        let locator = Locator::new("TCP");
+        let locator = Locator::new("TCP", "root".to_owned());
         for (command, fields) in [
             ("sync", 1),
             ("getAgentID", 2),

@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::{Request, State, TcfEvent, answer, machine_error};
+use super::{Request, State, TcfEvent, answer, machine_error, unsupported};
 use crate::serve::machine::{MachineError, Region};
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::{Changes, Mapped};
@@ -38,8 +38,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         "get" => answer(get(&request.id()?, state), 1),
         "set" => {
             let id = request.id()?;
-            let set = state.known(&id).and(Err(ErrorReport::new(
-                Code::Unsupported,
+            let set = state.known(&id).and(Err(unsupported(
                 "memory maps are the kernel's: they can't be set",
             )));
             answer(set, 0)

@@ -200,11 +200,16 @@ fn answer(result: Result<Reply, ErrorReport>, nulls: usize) -> Answer {
 fn machine_error(error: MachineError, id: &str) -> ErrorReport {
     match error {
         MachineError::Ended => exited(id),
-        MachineError::Recording => ErrorReport::new(Code::Unsupported, error.to_string()),
+        MachineError::Recording => unsupported(error.to_string()),
         MachineError::System(text) => {
             ErrorReport::new(Code::Other, format!("{}: {text}", shown(id)))
         }
     }
+}
+
+/// This is not done here, for that reason.
+fn unsupported(text: impl Into<String>) -> ErrorReport {
+    ErrorReport::new(Code::Unsupported, text)
 }
 
 fn exited(id: &str) -> ErrorReport {

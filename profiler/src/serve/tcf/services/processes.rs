@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::control;
 use super::run_control::living_ids;
-use super::{Request, State, answer};
+use super::{Request, State, answer, unsupported};
 use crate::serve::machine::Control;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::wire::tcf::{Code, ErrorReport};
@@ -94,8 +94,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "detach" => {
             let id = request.id()?;
-            let detached = check_process(&id, state).and(Err(ErrorReport::new(
-                Code::Unsupported,
+            let detached = check_process(&id, state).and(Err(unsupported(
                 "observing attaches to nothing that could be detached",
             )));
             answer(detached, 0)
@@ -124,16 +123,14 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "setSignalMask" => {
             let id = request.id()?;
-            let set = state.living(&id).and(Err(ErrorReport::new(
-                Code::Unsupported,
-                "signals are not intercepted here",
-            )));
+            let set = state
+                .living(&id)
+                .and(Err(unsupported("signals are not intercepted here")));
             answer(set, 0)
         }
         "getEnvironment" => answer(get_environment(state), 1),
         "start" => {
-            let started = Err(ErrorReport::new(
-                Code::Unsupported,
+            let started = Err(unsupported(
                 "this agent starts no processes: it observes those that run",
             ));
             answer(started, 1)
@@ -190,10 +187,9 @@ fn send(
         ));
     };
     if state.living(id)?.1.thread.is_some() {
-        return Err(ErrorReport::new(
-            Code::Unsupported,
-            format!("{id} is a thread: signals are sent to processes"),
-        ));
+        return Err(unsupported(format!(
+            "{id} is a thread: signals are sent to processes"
+        )));
     }
     // What stops a process and what continues it is kept account of.
     match signal {
@@ -236,8 +232,7 @@ fn get_environment(state: &State) -> Result<Reply, ErrorReport> {
 pub(super) fn may_read_environment(state: &State) -> Result<(), ErrorReport> {
     match state.options.environment {
         true => Ok(()),
-        false => Err(ErrorReport::new(
-            Code::Unsupported,
+        false => Err(unsupported(
             "environments are not shown here: start the agent with --allow-env",
         )),
     }

@@ -151,6 +151,7 @@ mod tests {
 
     fn state() -> State {
         let options = TcfOptions {
+            user: "root".to_owned(),
             admission: Admission::new([]),
             control: false,
             environment: false,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::control::{self, News};
-use super::{Request, State, TcfEvent, answer};
+use super::{Request, State, TcfEvent, answer, unsupported};
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::{Changes, Context, ContextKey};
 use crate::wire::tcf::{Code, ErrorReport};
@@ -83,8 +83,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
             arguments.object()?;
             let done = match (mode, count) {
                 (RESUME, 1) => control::resume(state, request.peer, &id),
-                _ => Err(ErrorReport::new(
-                    Code::Unsupported,
+                _ => Err(unsupported(
                     "a process goes on as a whole: no steps, no counts",
                 )),
             };
@@ -97,8 +96,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         }
         "detach" => {
             let id = request.id()?;
-            let done = state.living(&id).and(Err(ErrorReport::new(
-                Code::Unsupported,
+            let done = state.living(&id).and(Err(unsupported(
                 "observing attaches to nothing that could be detached",
             )));
             answer(done, 0)

@@ -140,7 +140,8 @@ fn an_unknown_id_is_remembered_until_it_appears() {
         .sampling(&world)
         .unwrap()
         .threads
-        .into_iter()
+        .iter()
+        .copied()
         .collect();
     assert_eq!(threads, [Tid(101)]);
 }
@@ -268,12 +269,15 @@ fn whoever_gets_the_id_of_another_is_told_of_anew() {
     let (mut world, mut profiles) = (Made::default(), profiles());
     let first = world.process(100, None);
     profiles.set(ONE, "P100", all(1), &mut world);
-    let before = (profiles.sampling(&world), profiles.lives());
-    assert_eq!((profiles.sampling(&world), profiles.lives()), before);
+    let before = (profiles.sampling(&world).cloned(), profiles.lives());
+    assert_eq!(
+        (profiles.sampling(&world).cloned(), profiles.lives()),
+        before
+    );
     world.end(first);
     world.process(100, None);
     profiles.set(ONE, "P100", all(1), &mut world);
-    assert_eq!(profiles.sampling(&world), before.0);
+    assert_eq!(profiles.sampling(&world), before.0.as_ref());
     assert_ne!(profiles.lives(), before.1);
 }
 

@@ -83,7 +83,8 @@ fn a_channel_has_so_many_configurations() {
     for pid in 1..6 {
         profiles.set(ONE, &format!("P{pid}"), all(1), &mut world);
     }
-    let sampled = |profiles: &Profiles, world: &Made| profiles.sampling(world).unwrap().processes;
+    let sampled =
+        |profiles: &Profiles, world: &Made| profiles.sampling(world).unwrap().processes.clone();
     assert_eq!(sampled(&profiles, &world).len(), 3);
     profiles.set(ONE, "P1", all(4), &mut world);
     assert_eq!(sampled(&profiles, &world).len(), 3);

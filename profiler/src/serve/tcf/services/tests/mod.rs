@@ -145,6 +145,7 @@ impl Bench {
     fn new(replay: Option<Replay>) -> Bench {
         let machine = FakeMachine::default();
         let options = TcfOptions {
+            user: "root".to_owned(),
             admission: Admission::only([]),
             control: true,
             environment: true,
