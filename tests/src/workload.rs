@@ -108,6 +108,20 @@ pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
     })
 }
 
+/// `chain` without shared libraries: it runs where there is nothing else, below a root of its own.
+pub fn static_chain() -> Result<PathBuf, Unbuilt> {
+    let input = source_path("chain.c");
+    made(
+        "chain-static",
+        &[input.clone(), source_path("burn.h")],
+        |fresh| {
+            let (compiler, mut command) = compiler_of("c");
+            command.arg("-static").arg("-o").arg(fresh).arg(&input);
+            (compiler, command)
+        },
+    )
+}
+
 /// Path of the source of a workload.
 pub fn source_path(source: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

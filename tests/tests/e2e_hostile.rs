@@ -12,6 +12,7 @@ use profiler_tests::recording::Recording;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
+use profiler_tests::workload;
 
 /// Records `map_file` with `file` mapped as code. It must end in time, with the program's own
 /// samples named: one bad file costs the others nothing.
@@ -201,22 +202,7 @@ fn absolute_links_in_a_chroot() -> Outcome {
     let root = setting.path("root");
     fs::create_dir_all(root.join("real"))?;
     fs::create_dir_all(root.join("tmp"))?;
-    let program = root.join("real/chain");
-    // Built without shared libraries, so that the chroot needs nothing else.
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/chain.c");
-    let built = Command::new("cc")
-        .args([
-            "-static",
-            "-O2",
-            "-g",
-            "-fno-omit-frame-pointer",
-            "-fno-optimize-sibling-calls",
-            "-o",
-        ])
-        .arg(&program)
-        .arg(source)
-        .status()?;
-    assert!(built.success());
+    fs::copy(workload::static_chain()?, root.join("real/chain"))?;
     // Outside, /<name> would be another file; inside, it leads to the program.
     symlink("/real/chain", root.join("chain"))?;
     let proc = root.join("proc");

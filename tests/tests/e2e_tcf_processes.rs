@@ -9,12 +9,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use e2e_tcf_shared::profile::Profile;
-use e2e_tcf_shared::{Agent, Failure, Talking, now_s, own, with_clients};
+use e2e_tcf_shared::{Agent, Failure, Talking, now_s, with_clients};
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::LIMIT;
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
+use profiler_tests::workload;
 use serde_json::Value;
 
 /// How long an event may take.
@@ -342,20 +343,7 @@ fn a_program_in_a_container() -> Outcome {
     let root = setting.path("root");
     fs::create_dir_all(root.join("app"))?;
     fs::create_dir_all(root.join("proc"))?;
-    // Built without shared libraries, so that nothing else is needed below its root.
-    let built = Command::new("cc")
-        .args([
-            "-static",
-            "-O2",
-            "-g",
-            "-fno-omit-frame-pointer",
-            "-fno-optimize-sibling-calls",
-        ])
-        .arg("-o")
-        .arg(root.join("app/service"))
-        .arg(own("workloads/chain.c"))
-        .status()?;
-    assert!(built.success());
+    fs::copy(workload::static_chain()?, root.join("app/service"))?;
     let root = root.display();
     let script = format!("mount -t proc proc {root}/proc && exec chroot {root} /app/service 10000");
     let agent = Agent::start(&setting, &[])?;

@@ -71,16 +71,7 @@ fn role() {
                 chain::run(10_000_000);
             }
         }
-        Ok("forks") => {
-            println!("role: ready");
-            wait_for_go();
-            for _ in 0..20 {
-                fork::child(|| {
-                    burn(Duration::from_millis(5));
-                    fork::child(|| burn(Duration::from_millis(5)));
-                });
-            }
-        }
+        Ok("forks") => fork_family(),
         Ok("syscalls") => {
             println!("role: ready");
             loop {
@@ -313,24 +304,8 @@ fn children_are_followed_from_their_first_sample() {
     workload.go();
     let events = record_to_the_end(&mut probe, &mut workload);
 
-    // The family, from the side-band.
-    let mut family = BTreeMap::from([(workload.pid(), 0)]);
-    let mut forks: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event.body {
-            RawBody::Fork {
-                pid, parent_pid, ..
-            } if pid != parent_pid => Some((event.at, pid.0, parent_pid.0)),
-            _ => None,
-        })
-        .collect();
-    forks.sort();
-    for (_, pid, parent) in forks {
-        if family.contains_key(&parent) {
-            family.insert(pid, 0);
-        }
-    }
-    assert_eq!(family.len(), 41, "20 children with a child each");
+    let family = family(workload.pid(), &events);
+    let mut family: BTreeMap<u32, u64> = family.into_iter().map(|pid| (pid, 0)).collect();
     for (_, sample) in samples(&events) {
         assert_ne!(sample.pid.0, noise.pid());
         *family
@@ -406,13 +381,7 @@ fn another_busy_program_leaves_no_hole() {
     );
     // Ticks inside the other program are lost, and said to be.
     assert!(skipped > 0);
-    let reported: u64 = events
-        .iter()
-        .filter_map(|event| match &event.body {
-            RawBody::Lost(lost) if lost.reason == LostReason::Skipped => Some(lost.count),
-            _ => None,
-        })
-        .sum();
+    let reported = told_skipped(&events);
     // What the account of idle time, in steps of 10 ms, does not contradict.
     assert!(
         reported >= skipped - skipped / 10,

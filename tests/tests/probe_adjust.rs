@@ -164,16 +164,7 @@ fn role() {
                 let _ = rustix::process::getppid();
             }
         }
-        Ok("forks") => {
-            println!("role: ready");
-            wait_for_go();
-            for _ in 0..20 {
-                fork::child(|| {
-                    burn(Duration::from_millis(5));
-                    fork::child(|| burn(Duration::from_millis(5)));
-                });
-            }
-        }
+        Ok("forks") => fork_family(),
         // Starts a child that is busy for each line that it is given.
         Ok("spawns") => {
             println!("role: ready");
@@ -402,23 +393,7 @@ fn children_of_the_followed_are_sampled_from_the_first_instruction_and_of_no_oth
     let mut events = record_to_the_end(&mut probe, &mut followed);
     events.extend(record_to_the_end(&mut probe, &mut other));
 
-    let mut forks: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event.body {
-            RawBody::Fork {
-                pid, parent_pid, ..
-            } if pid != parent_pid => Some((event.at, pid.0, parent_pid.0)),
-            _ => None,
-        })
-        .collect();
-    forks.sort();
-    let mut family = BTreeSet::from([followed.pid()]);
-    for (_, pid, parent) in forks {
-        if family.contains(&parent) {
-            family.insert(pid);
-        }
-    }
-    assert_eq!(family.len(), 41, "20 children with a child each");
+    let mut family = family(followed.pid(), &events);
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for (_, sample) in samples(&events) {
         *counts.entry(sample.pid.0).or_default() += 1;
@@ -548,6 +523,21 @@ fn quick_changes_lose_nothing() {
     assert!(skipped <= ticks / 500 + late / 4, "{skipped} of {ticks}");
 }
 
+/// Waits until each processor has ticked at the present period; one can be taken away for a while.
+fn when_all_have_ticked(probe: &mut Probe) -> Vec<Vec<Counters>> {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let end = Instant::now() + LIMIT;
+    loop {
+        record(probe, Duration::from_millis(50));
+        let counters = probe.counters();
+        let ticking = counters[0].iter().filter(|cpu| cpu.last_due_ns > 0);
+        if ticking.count() >= processors {
+            return counters;
+        }
+        assert!(Instant::now() < end, "a processor does not tick");
+    }
+}
+
 #[test]
 fn ticks_that_are_skipped_are_told_at_any_period() {
     if !privileged("ticks_that_are_skipped_are_told_at_any_period") {
@@ -570,16 +560,11 @@ fn ticks_that_are_skipped_are_told_at_any_period() {
     for hz in [999, 9999, 4999] {
         let wanted = sampling(hz, &[workload.pid()]);
         probe.adjust(Some(&wanted)).unwrap();
-        record(&mut probe, Duration::from_millis(50));
-        let first = probe.counters();
+        let first = when_all_have_ticked(&mut probe);
         record_cpu_time(&mut probe, &[&workload], Duration::from_millis(700));
         let last = probe.counters();
         let period_ns = NS_PER_SECOND / hz;
-        // A processor that was taken away has not ticked at this period yet.
-        let has_ticked = |(first, _): &(&Counters, &Counters)| first.last_due_ns > 0;
-        let mut ticking = first[0].iter().zip(&last[0]).filter(has_ticked).peekable();
-        assert!(ticking.peek().is_some());
-        for (first, last) in ticking {
+        for (first, last) in first[0].iter().zip(&last[0]) {
             let count = |cpu: &Counters| cpu.ticks + cpu.skipped + cpu.late;
             let found = count(last) - count(first);
             let expected = (last.last_due_ns - first.last_due_ns) / period_ns;
@@ -590,13 +575,7 @@ fn ticks_that_are_skipped_are_told_at_any_period() {
     let skipped = sum(&probe, |cpu| cpu.skipped);
     probe.adjust(None).unwrap();
     probe.losses(now(), &mut out);
-    let reported: u64 = out
-        .iter()
-        .filter_map(|event| match &event.body {
-            RawBody::Lost(lost) if lost.reason == LostReason::Skipped => Some(lost.count),
-            _ => None,
-        })
-        .sum();
+    let reported = told_skipped(&out);
     eprintln!("{skipped} ticks skipped, {reported} reported");
     assert!(skipped > 0 && reported <= skipped);
     // The account of idle time has steps of 10 ms: two of them for each period and processor.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Command, Stdio},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use profiler::{
+    model::LostReason,
     model::raw::{RawBody, RawEvent, RawSample},
     probe::Probe,
 };
@@ -116,6 +118,49 @@ pub fn assert_near(what: &str, found: u64, expected: u64, tolerance: u64) {
         found.abs_diff(expected) <= tolerance,
         "{what}: {found}, expected {expected} within {tolerance}"
     );
+}
+
+/// The role "forks": 20 children with a child each, of 5 ms of CPU time, once it may go on.
+pub fn fork_family() {
+    println!("role: ready");
+    wait_for_go();
+    for _ in 0..20 {
+        fork::child(|| {
+            burn(Duration::from_millis(5));
+            fork::child(|| burn(Duration::from_millis(5)));
+        });
+    }
+}
+
+/// That role's process and its descendants, from the side-band.
+pub fn family(root: u32, events: &[RawEvent]) -> BTreeSet<u32> {
+    let mut forks: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event.body {
+            RawBody::Fork {
+                pid, parent_pid, ..
+            } if pid != parent_pid => Some((event.at, pid.0, parent_pid.0)),
+            _ => None,
+        })
+        .collect();
+    forks.sort();
+    let mut family = BTreeSet::from([root]);
+    for (_, pid, parent) in forks {
+        if family.contains(&parent) {
+            family.insert(pid);
+        }
+    }
+    assert_eq!(family.len(), 41, "20 children with a child each");
+    family
+}
+
+/// Ticks that are said to have been skipped.
+pub fn told_skipped(events: &[RawEvent]) -> u64 {
+    let skipped = events.iter().filter_map(|event| match &event.body {
+        RawBody::Lost(lost) if lost.reason == LostReason::Skipped => Some(lost.count),
+        _ => None,
+    });
+    skipped.sum()
 }
 
 pub fn wait_for_go() {

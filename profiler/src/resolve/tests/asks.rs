@@ -118,16 +118,8 @@ fn a_question_in_a_new_epoch_is_answered_in_full() {
 
 #[test]
 fn kernel_places_have_names() {
-    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    let address = |name: &str| {
-        let line = symbols
-            .lines()
-            .find(|line| line.ends_with(&format!(" T {name}")))?;
-        u64::from_str_radix(line.split(' ').next()?, 16)
-            .ok()
-            .filter(|&address| address != 0)
-    };
-    let (Some(start), Some(schedule)) = (address("_stext"), address("schedule")) else {
+    let (Some(start), Some(schedule)) = (kernel_address("_stext"), kernel_address("schedule"))
+    else {
         crate::skip::skip("kernel_places_have_names", "kernel addresses are hidden");
         return;
     };

@@ -418,3 +418,14 @@ fn what_can_not_be_named_says_why() {
         (1, 1)
     );
 }
+
+/// The address of a function of the kernel, unless addresses are hidden.
+fn kernel_address(name: &str) -> Option<u64> {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let line = symbols
+        .lines()
+        .find(|line| line.ends_with(&format!(" T {name}")))?;
+    u64::from_str_radix(line.split(' ').next()?, 16)
+        .ok()
+        .filter(|&address| address != 0)
+}

@@ -343,16 +343,8 @@ fn ten_thousand_short_lives_leave_nothing_behind() {
 
 #[test]
 fn kernel_functions_have_names_and_lie_in_the_kernel() {
-    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    let address = |name: &str| {
-        let line = symbols
-            .lines()
-            .find(|line| line.ends_with(&format!(" T {name}")))?;
-        u64::from_str_radix(line.split(' ').next()?, 16)
-            .ok()
-            .filter(|&address| address != 0)
-    };
-    let (Some(start), Some(schedule)) = (address("_stext"), address("schedule")) else {
+    let (Some(start), Some(schedule)) = (kernel_address("_stext"), kernel_address("schedule"))
+    else {
         crate::skip::skip("kernel_functions_have_names", "kernel addresses are hidden");
         return;
     };
