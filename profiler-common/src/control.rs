@@ -8,16 +8,13 @@
 /// Most event sources of one session; there is one entry point of the kernel object for each.
 pub const MAX_SOURCES: usize = 8;
 
-/// Most cgroups of one filter.
-pub const MAX_CGROUPS: usize = 64;
-
 /// Filter bit: only tasks in the map `WATCHED`.
 pub const FILTER_TASKS: u32 = 1;
 /// Filter bit: only threads named in the map `COMMS`.
 pub const FILTER_COMMS: u32 = 2;
 /// Filter bit: only threads of users in the map `UIDS`.
 pub const FILTER_UIDS: u32 = 4;
-/// Filter bit: only threads below a cgroup of the map `CGROUPS`.
+/// Filter bit: only threads in or below a cgroup of the map `CGROUPS`.
 pub const FILTER_CGROUPS: u32 = 8;
 
 /// Value bit of `WATCHED`: the key is a process id, all its threads are meant.

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod call;
+pub mod cgroup;
 pub mod control;
 pub mod sample;
 
@@ -36,5 +37,8 @@ pub struct RecordHead {
 
 /// A [`sample::SampleHead`] followed by its sections.
 pub const KIND_SAMPLE: u16 = 1;
+
+/// A [`cgroup::CgroupHead`] followed by a path.
+pub const KIND_CGROUP: u16 = 3;
 
 const _: () = assert!(size_of::<RecordHead>() == 8);

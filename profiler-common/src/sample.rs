@@ -17,7 +17,7 @@ pub struct SampleHead {
     pub head: RecordHead,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Id of the cgroup v2 of the thread.
+    /// Id of the thread's cgroup in the session's hierarchy; 0: not known.
     pub cgroup: u64,
     /// The period that this sample stands for, in the unit of its source.
     pub weight: u64,
@@ -37,6 +37,8 @@ pub struct SampleHead {
 
 /// The thread was in the kernel when the sample was taken.
 pub const FLAG_IN_KERNEL: u16 = 1;
+/// User space has yet to say whether the thread's cgroup is wanted.
+pub const FLAG_UNDECIDED: u16 = 2;
 
 /// Starts a section of a sample.
 #[repr(C)]

@@ -36,6 +36,20 @@ pub unsafe fn emit(record: *mut c_void, len: u64) -> Result<(), Full> {
     unsafe { output(ring, record, len, before < wake && before + len >= wake) }
 }
 
+/// As [`emit`], and wakes the reader.
+///
+/// # Safety
+/// As for [`emit`].
+#[inline(always)]
+pub unsafe fn emit_at_once(record: *mut c_void, len: u64) -> Result<(), Full> {
+    // SAFETY: the helper takes no pointers.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let ring = RINGS.get(cpu).ok_or(Full)?;
+    let ring = core::ptr::from_ref(ring).cast_mut().cast::<c_void>();
+    // SAFETY: `ring` is an inner map that the lookup returned; the caller vouches for the rest.
+    unsafe { output(ring, record, len, true) }
+}
+
 /// What the ring buffer adds to a record.
 const HEAD_BYTES: u64 = 8;
 

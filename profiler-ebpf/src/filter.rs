@@ -5,20 +5,18 @@
 
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_current_uid_gid};
 use profiler_common::control::{
-    FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, MAX_CGROUPS, WATCH_PROCESS,
-    WATCH_THREAD,
+    FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, WATCH_PROCESS, WATCH_THREAD,
 };
 
-use crate::maps::{CGROUP_COUNT, CGROUPS, COMMS, UIDS, WATCHED};
+use crate::maps::{COMMS, UIDS, WATCHED};
 
 /// Whether the conditions of the kinds in `filter` (`FILTER_*` bits) want the current thread, whose
-/// ids are given.
+/// ids are given. Cgroups are looked at apart (`cgroup`): they may be undecided.
 #[inline(always)]
 pub fn admits(filter: u32, tgid: u32, tid: u32) -> bool {
     (filter & FILTER_TASKS == 0 || watches(tgid, WATCH_PROCESS) || watches(tid, WATCH_THREAD))
         && (filter & FILTER_COMMS == 0 || has_comm())
         && (filter & FILTER_UIDS == 0 || has_uid())
-        && (filter & FILTER_CGROUPS == 0 || in_cgroup())
 }
 
 /// Whether `id` is watched as `kind`, a `WATCH_*` bit.
@@ -46,18 +44,4 @@ fn has_comm() -> bool {
 #[inline(always)]
 fn has_uid() -> bool {
     UIDS.get_ptr(bpf_get_current_uid_gid() as u32).is_some()
-}
-
-#[inline(always)]
-fn in_cgroup() -> bool {
-    let count = CGROUP_COUNT.load();
-    for index in 0..MAX_CGROUPS as u32 {
-        if index >= count {
-            break;
-        }
-        if CGROUPS.current_task_under_cgroup(index) == Ok(true) {
-            return true;
-        }
-    }
-    false
 }

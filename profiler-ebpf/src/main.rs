@@ -13,6 +13,8 @@
 #[cfg(target_arch = "bpf")]
 mod call;
 #[cfg(target_arch = "bpf")]
+mod cgroup;
+#[cfg(target_arch = "bpf")]
 mod emit;
 #[cfg(target_arch = "bpf")]
 mod fetch;
@@ -39,7 +41,7 @@ mod entry {
         programs::{PerfEventContext, ProbeContext, TracePointContext},
     };
 
-    use crate::{call, sample, task};
+    use crate::{call, cgroup, sample, task};
 
     macro_rules! samplers {
         ($($source:literal $on_perf_event:ident $on_tracepoint:ident)*) => {$(
@@ -76,6 +78,18 @@ mod entry {
     #[tracepoint]
     fn forget_task(ctx: TracePointContext) -> u32 {
         task::forget(&ctx)
+    }
+
+    /// On `cgroup:cgroup_mkdir`: tells of a new cgroup, and whether it is wanted.
+    #[tracepoint]
+    fn cgroup_made(ctx: TracePointContext) -> u32 {
+        cgroup::on_change::<false>(&ctx)
+    }
+
+    /// On `cgroup:cgroup_rmdir`: forgets a cgroup.
+    #[tracepoint]
+    fn cgroup_removed(ctx: TracePointContext) -> u32 {
+        cgroup::on_change::<true>(&ctx)
     }
 
     /// On every place of every traced function; the cookie says which.

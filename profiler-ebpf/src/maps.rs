@@ -6,13 +6,14 @@
 
 use aya_ebpf::{
     Global,
-    btf_maps::{Array, ArrayOfMaps, CgroupArray, HashMap, LruHashMap, PerCpuArray, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use profiler_common::{
     COMM_LEN,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
-    control::{Adjusted, Counters, MAX_CGROUPS, MAX_SOURCES},
+    cgroup::{CgroupState, NAME_BYTES, OFFSETS, SUBSYS_UNIFIED, Verdict},
+    control::{Adjusted, Counters, MAX_SOURCES},
 };
 
 /// Bytes of a record under construction. The longest (both stacks full) takes 2,112; a power of two
@@ -62,17 +63,47 @@ pub static COMMS: HashMap<[u8; COMM_LEN], u8, 1> = HashMap::new();
 #[btf_map]
 pub static UIDS: HashMap<u32, u8, 1> = HashMap::new();
 
-/// cgroups v2 of the filter; the first `CGROUP_COUNT` are set.
+/// Cgroups that are wanted with all below them, or undecided: id -> a `CGROUP_*` constant.
 #[btf_map]
-pub static CGROUPS: CgroupArray<MAX_CGROUPS> = CgroupArray::new();
+pub static CGROUPS: HashMap<u64, u32, 1> = HashMap::new();
+
+/// Names of cgroups that are wanted once they are made, padded with zeros.
+#[btf_map]
+pub static CGROUP_NAMES: HashMap<[u8; NAME_BYTES], u8, 1> = HashMap::new();
+
+/// What `CGROUPS` means for each cgroup that was met.
+#[btf_map]
+pub static VERDICTS: HashMap<u64, Verdict, 1> = HashMap::new();
+
+/// What tells verdicts that are still true from others.
+#[btf_map]
+pub static CGROUP_STATE: Array<CgroupState, 1> = Array::new();
 
 /// `FILTER_*` bits: kinds of conditions that are set.
 #[unsafe(no_mangle)]
 pub static FILTER: Global<u32> = Global::new(0);
 
-/// How many entries of `CGROUPS` are set.
+/// The hierarchy that cgroups are those of: `SUBSYS_UNIFIED`, or any other value for one of version
+/// 1.
 #[unsafe(no_mangle)]
-pub static CGROUP_COUNT: Global<u32> = Global::new(0);
+pub static CGROUP_SUBSYS: Global<u32> = Global::new(SUBSYS_UNIFIED);
+
+/// The number of that hierarchy in the records of the tracepoints of cgroups.
+#[unsafe(no_mangle)]
+pub static CGROUP_ROOT: Global<u32> = Global::new(0);
+
+/// Where the kernel's structures of cgroups have their members, in bytes.
+#[unsafe(no_mangle)]
+pub static CGROUP_OFFSETS: [Global<u32>; OFFSETS] = [const { Global::new(0) }; OFFSETS];
+
+/// Not 0: whether new cgroups are wanted is decided by user space, but for those in `CGROUP_NAMES`
+/// or below a wanted one.
+#[unsafe(no_mangle)]
+pub static CGROUPS_UNDECIDED: Global<u8> = Global::new(0);
+
+/// Where `root`, `id` and `path` are in the records of `cgroup:cgroup_mkdir` and `cgroup_rmdir`.
+#[unsafe(no_mangle)]
+pub static CGROUP_EVENT_OFFSETS: [Global<u32>; 3] = [const { Global::new(0) }; 3];
 
 /// Not 0: kernel stacks are wanted; `KERNEL_STACKS_ADJUSTED`: `ADJUSTED` says whether.
 #[unsafe(no_mangle)]

@@ -7,20 +7,20 @@ use core::{arch::asm, ffi::c_void, ptr::addr_of_mut};
 
 use aya_ebpf::{
     helpers::{
-        bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_current_pid_tgid,
-        bpf_get_smp_processor_id, bpf_ktime_get_ns,
+        bpf_get_current_comm, bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
     },
     programs::PerfEventContext,
 };
 use aya_log_ebpf::debug;
 use profiler_common::{
     COMM_LEN, KIND_SAMPLE, RECORD_VERSION, RecordHead,
-    control::{Counters, KERNEL_STACKS_ADJUSTED, PERIOD_ADJUSTED},
-    sample::{FLAG_IN_KERNEL, SampleHead},
+    cgroup::{CGROUP_UNDECIDED, CGROUP_WANTED},
+    control::{Counters, FILTER_CGROUPS, KERNEL_STACKS_ADJUSTED, PERIOD_ADJUSTED},
+    sample::{FLAG_IN_KERNEL, FLAG_UNDECIDED, SampleHead},
 };
 
 use crate::{
-    emit, filter,
+    cgroup, emit, filter,
     maps::{
         ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH,
         Scratch, USER_STACKS,
@@ -86,7 +86,7 @@ unsafe fn in_kernel(ctx: &PerfEventContext) -> bool {
 /// Counts the event; sends a sample of the current thread if it is wanted. Not inlined: the entry
 /// points share it.
 #[inline(never)]
-fn take(ctx: *mut c_void, source: u32, mut weight: u64, flags: u32, mut tick_ns: u64) -> u32 {
+fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick_ns: u64) -> u32 {
     let Some(counters) = COUNTERS.get_ptr_mut(source) else {
         return 0;
     };
@@ -116,6 +116,17 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, flags: u32, mut tick_ns:
         counters.filtered += 1;
         return 0;
     }
+    let cgroup = cgroup::current();
+    if FILTER.load() & FILTER_CGROUPS != 0 {
+        match cgroup::verdict(cgroup) {
+            CGROUP_WANTED => {}
+            CGROUP_UNDECIDED => flags |= u32::from(FLAG_UNDECIDED),
+            _ => {
+                counters.filtered += 1;
+                return 0;
+            }
+        }
+    }
     let Some(scratch) = claim_scratch() else {
         counters.nested += 1;
         return 0;
@@ -127,12 +138,11 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, flags: u32, mut tick_ns:
             version: RECORD_VERSION,
         },
         at_ns: now,
-        // SAFETY: the helpers take no pointers.
-        cgroup: unsafe { bpf_get_current_cgroup_id() },
+        cgroup,
         weight,
         tgid,
         tid,
-        // SAFETY: as above.
+        // SAFETY: the helper takes no pointers.
         cpu: unsafe { bpf_get_smp_processor_id() },
         source: source as u16,
         flags: flags as u16,
@@ -236,7 +246,7 @@ const _: () = {
 
 /// A workspace that no interrupted program uses.
 #[inline(always)]
-fn claim_scratch() -> Option<*mut Scratch> {
+pub fn claim_scratch() -> Option<*mut Scratch> {
     for level in 0..NESTING_LEVELS {
         let scratch = SCRATCH.get_ptr_mut(level)?;
         // SAFETY: this processor's own slot, which the lookup returned. A program that interrupts

@@ -95,6 +95,7 @@ fn main() {
 
 fn raw_stacks(cost: &mut Cost) {
     let mut probe = Probe::attach(ProbeOptions {
+        hierarchy: None,
         sources: vec![SourceSpec {
             event: "cpu-clock".parse().unwrap(),
             rate: Rate::FrequencyHz(HZ),

@@ -243,6 +243,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
                 namespace_pids: (0..random.below(3)).map(|_| Pid(random.any32())).collect(),
                 uid: random.maybe(Random::any32),
                 cgroup: some(random, counts.strings),
+                container: None,
             };
             Definition::Process(new(&mut counts.processes), process)
         }

@@ -505,6 +505,7 @@ impl Builder {
             namespace_pids: Vec::new(),
             uid: Some(1000),
             cgroup: None,
+            container: None,
         };
         self.tables.intern_process(process).0
     }

@@ -315,6 +315,7 @@ const ON: ProbeControl = ProbeControl {
 
 fn attach(calls: CallOptions, filter: Filter) -> Probe {
     let options = ProbeOptions {
+        hierarchy: None,
         sources: Vec::new(),
         calls: Some(calls),
         filter,

@@ -52,6 +52,7 @@ fn start(test: &str, source: &str, rounds: &str, fetches: bool) -> Option<Traced
         .wait_until("its start", LIMIT, |program| met(program, "start", 1))
         .unwrap();
     let options = ProbeOptions {
+        hierarchy: None,
         sources: Vec::new(),
         calls: Some(CallOptions {
             max_probes: 4,

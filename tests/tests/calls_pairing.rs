@@ -175,6 +175,7 @@ impl Case {
             .flat_map(|address| address.to_ne_bytes())
             .collect();
         self.push(RawBody::Sample(Box::new(RawSample {
+            undecided: false,
             pid: Pid(PID),
             tid: Tid(PID),
             comm: Comm::from_bytes(b"work"),

@@ -85,6 +85,7 @@ impl Workload {
                 namespace_pids: Vec::new(),
                 uid: None,
                 cgroup: None,
+                container: None,
             };
             let thread = Thread {
                 process: ProcessId::from_index(0),

@@ -38,6 +38,7 @@ fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
         name => name.parse().unwrap(),
     };
     ProbeOptions {
+        hierarchy: None,
         sources: vec![SourceSpec { event, rate }],
         filter,
         buffer_bytes: 8 << 20,
@@ -236,7 +237,7 @@ fn filters_let_through_exactly_what_they_name() {
         Some(cgroup) => cases.push((
             "cgroup",
             Filter {
-                cgroups: vec![cgroup.0.clone()],
+                cgroups: None,
                 ..none.clone()
             },
             noise.pid(),

@@ -37,6 +37,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn options() -> ProbeOptions {
     ProbeOptions {
+        hierarchy: None,
         sources: vec![SourceSpec {
             event: "cpu-clock".parse().unwrap(),
             rate: Rate::FrequencyHz(99),
@@ -318,6 +319,7 @@ fn the_kernels_limit_is_kept_and_told() {
             ..options()
         },
         ProbeOptions {
+            hierarchy: None,
             sources: vec![SourceSpec {
                 event: "sched:sched_switch".parse().unwrap(),
                 rate: Rate::FrequencyHz(99),

@@ -104,6 +104,7 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
         .flat_map(|address| address.to_ne_bytes())
         .collect();
     event(RawBody::Sample(Box::new(RawSample {
+        undecided: false,
         pid: Pid(pid),
         tid: Tid(pid),
         comm: Comm::from_bytes(b"program"),

@@ -37,6 +37,7 @@ pub(super) struct Announcer<'t> {
     batch: Batch,
     strings: Local<StringId>,
     sources: Local<SourceId>,
+    containers: Local<ContainerId>,
     processes: Local<ProcessId>,
     threads: Local<ThreadId>,
     modules: Local<ModuleId>,
@@ -87,6 +88,7 @@ impl<'t> Announcer<'t> {
                 ..Batch::default()
             },
             strings: Local::default(),
+            containers: Local::default(),
             sources: Local::default(),
             processes: Local::default(),
             threads: Local::default(),
@@ -209,6 +211,20 @@ impl<'t> Announcer<'t> {
         Some(local)
     }
 
+    fn container(&mut self, id: ContainerId) -> Option<ContainerId> {
+        if let Some(local) = self.containers.get(id) {
+            return Some(local);
+        }
+        let mut container = self.tables.container(id)?.clone();
+        container.cgroup = self.string(container.cgroup);
+        for text in container.texts_mut() {
+            *text = self.maybe_string(*text);
+        }
+        let local = self.containers.add(id);
+        self.define(Definition::Container(local, container));
+        Some(local)
+    }
+
     /// Ancestors come first. Should a damaged capture have made a process its own ancestor, the
     /// ring is cut open where it closes.
     fn process(&mut self, id: ProcessId) -> Option<ProcessId> {
@@ -230,6 +246,7 @@ impl<'t> Announcer<'t> {
             process.executable = self.maybe_string(process.executable);
             process.command = self.maybe_string(process.command);
             process.cgroup = self.maybe_string(process.cgroup);
+            process.container = process.container.and_then(|id| self.container(id));
             self.define(Definition::Process(local, process));
             defined = Some(id);
         }

@@ -172,6 +172,23 @@ impl DefinitionDecoder {
                 };
                 Definition::Mapping(id, mapping)
             }
+            definition::CONTAINER => {
+                let id = self.id(kind, fields)?;
+                let mut container = Container {
+                    cgroup: fields.id()?,
+                    engine: None,
+                    id: None,
+                    name: None,
+                    image: None,
+                    pod: None,
+                    namespace: None,
+                    unit: None,
+                };
+                for text in container.texts_mut() {
+                    *text = fields.optional()?;
+                }
+                Definition::Container(id, container)
+            }
             definition::FUNCTION => {
                 let id = self.id(kind, fields)?;
                 let name = fields.id()?;
@@ -291,12 +308,17 @@ fn process(fields: &mut Fields<'_>) -> Result<Process, Bad> {
         cgroup: fields.optional()?,
         namespace_pids: Vec::new(),
         uid: None,
+        container: None,
     };
     let [uid] = fields.maybe()?;
     let uid = uid.map(u32::try_from).transpose();
     process.uid = uid.map_err(|_| Bad("a user id is too large"))?;
     for _ in 0..fields.get()? {
         process.namespace_pids.push(Pid(fields.get32()?));
+    }
+    // Earlier writers end here.
+    if !fields.0.is_empty() {
+        process.container = fields.optional()?;
     }
     Ok(process)
 }

@@ -103,6 +103,14 @@ impl DefinitionEncoder {
                 put(&mut self.fields, mapping.at.0);
                 definition::MAPPING
             }
+            Definition::Container(id, container) => {
+                self.id(definition::CONTAINER, id.get());
+                self.put(container.cgroup.get());
+                for text in container.texts() {
+                    self.optional(text);
+                }
+                definition::CONTAINER
+            }
             Definition::Function(id, function) => {
                 self.id(definition::FUNCTION, id.get());
                 self.put(function.name.get());
@@ -192,6 +200,7 @@ impl DefinitionEncoder {
         for pid in &process.namespace_pids[..count] {
             self.put(pid.0);
         }
+        self.optional(process.container);
     }
 
     fn symbol(&mut self, symbol: &Symbol) {

@@ -23,8 +23,9 @@ pub(super) mod definition {
     pub(crate) const SYMBOL: u64 = 11;
     pub(crate) const CODE: u64 = 12;
     pub(crate) const TRACED: u64 = 13;
+    pub(crate) const CONTAINER: u64 = 14;
     /// One more than the highest kind: the size of a table by kind.
-    pub(crate) const KINDS: usize = 14;
+    pub(crate) const KINDS: usize = 15;
 }
 
 /// Kinds of items in event blocks.

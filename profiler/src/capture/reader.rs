@@ -522,6 +522,7 @@ mod tests {
             namespace_pids: vec![],
             uid: Some(0),
             cgroup: None,
+            container: None,
         };
         let thread = Thread {
             process: ProcessId::from_index(0),

@@ -109,6 +109,7 @@ impl Translation {
             }
             // No event refers to these.
             Definition::Session(_)
+            | Definition::Container(..)
             | Definition::Mapping(..)
             | Definition::Symbol(..)
             | Definition::Code(_)
@@ -175,7 +176,7 @@ const MAX_MISSING: u32 = 1 << 16;
 
 /// Bounds the ids of one epoch by the number of its definitions.
 #[derive(Debug, Default)]
-pub(super) struct IdGuard([u32; 9]);
+pub(super) struct IdGuard([u32; 10]);
 
 impl IdGuard {
     /// Whether the id of a definition can be one of this epoch.
@@ -190,6 +191,7 @@ impl IdGuard {
             Definition::Function(id, _) => (6, id.get()),
             Definition::Frame(id, _) => (7, id.get()),
             Definition::Stack(id, _) => (8, id.get()),
+            Definition::Container(id, _) => (9, id.get()),
             Definition::Session(_)
             | Definition::Symbol(..)
             | Definition::Code(_)

@@ -5,7 +5,7 @@
 //! recorded (the commands), function tracing (`trace`).
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -113,11 +113,7 @@ impl TargetArgs {
                 .iter()
                 .map(|user| uid(user))
                 .collect::<Result<_, _>>()?,
-            cgroups: self
-                .cgroup
-                .iter()
-                .map(|path| cgroup(path))
-                .collect::<Result<_, _>>()?,
+            cgroups: None,
         };
         if self.all && !filter.is_empty() {
             return Err(Failure::usage(
@@ -187,6 +183,7 @@ impl SourceArgs {
             sources: self.specs()?,
             calls: None,
             filter: target.filter()?,
+            hierarchy: None,
             buffer_bytes: usize::try_from(self.buffer).unwrap_or(usize::MAX),
             kernel_stacks: !self.no_kernel,
             user_stacks: !self.no_user,
@@ -238,6 +235,7 @@ pub(super) fn unsampled(target: &TargetArgs, common: &Common) -> Result<ProbeOpt
         sources: Vec::new(),
         calls: None,
         filter: target.filter()?,
+        hierarchy: None,
         buffer_bytes: DEFAULT_BUFFER_BYTES,
         kernel_stacks: false,
         user_stacks: true,
@@ -271,34 +269,4 @@ fn uid(user: &str) -> Result<u32, Failure> {
 
 fn find_user(name: &str) -> Result<User, Failure> {
     User::find(name).ok_or_else(|| Failure::failed(format!("there is no user '{name}'")))
-}
-
-/// The directory of a cgroup v2, wherever that hierarchy is mounted.
-fn cgroup(path: &Path) -> Result<PathBuf, Failure> {
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let candidates = [
-        path.to_owned(),
-        Path::new("/sys/fs/cgroup").join(relative),
-        Path::new("/sys/fs/cgroup/unified").join(relative),
-    ];
-    // A directory of a v1 hierarchy has no such file.
-    let v2 = |path: &PathBuf| path.join("cgroup.controllers").exists();
-    if let Some(found) = candidates.iter().find(|path| v2(path)) {
-        return Ok(found.clone());
-    }
-    Err(Failure::failed(
-        match candidates
-            .iter()
-            .find(|path| path.join("cgroup.procs").exists())
-        {
-            Some(v1) => format!(
-                "{} is a cgroup of version 1; only v2 cgroups can be filtered by",
-                v1.display()
-            ),
-            None => format!(
-                "there is no cgroup {}; see /proc/PID/cgroup for a process's own",
-                path.display()
-            ),
-        },
-    ))
 }

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use profiler_common::{
     COMM_LEN, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION,
-    sample::{SECTION_KERNEL_STACK, SECTION_USER_STACK, SampleHead, SectionHead},
+    sample::{FLAG_UNDECIDED, SECTION_KERNEL_STACK, SECTION_USER_STACK, SampleHead, SectionHead},
 };
 
 use super::reader::Reader;
@@ -55,13 +55,14 @@ fn fixed_part(reader: &mut Reader<'_>) -> Option<(Timestamp, Cpu, RawSample)> {
     let tid = Tid(reader.u32()?);
     let cpu = Cpu(reader.u32()?);
     let source = reader.u16()?;
-    let _flags = reader.u16()?;
+    let flags = reader.u16()?;
     let comm = Comm(reader.array::<COMM_LEN>()?);
     let sample = RawSample {
         pid,
         tid,
         comm,
         cgroup,
+        undecided: flags & FLAG_UNDECIDED != 0,
         weight,
         source,
         kernel: RawStack::NONE,

@@ -13,6 +13,8 @@ pub enum Definition {
     String(StringId, Arc<str>),
     /// An event source.
     Source(SourceId, Source),
+    /// What processes run in; announced anew under the same id when more of it is known.
+    Container(ContainerId, Container),
     /// A process; announced anew under the same id when something about it has changed.
     Process(ProcessId, Process),
     /// A thread; announced anew under the same id when its name has changed.
@@ -99,8 +101,60 @@ pub struct Process {
     pub namespace_pids: Vec<Pid>,
     /// User id.
     pub uid: Option<u32>,
-    /// Path of its cgroup (v2, or the systemd v1 hierarchy).
+    /// Path of its cgroup, in the hierarchy that the recording looks at.
     pub cgroup: Option<StringId>,
+    /// The innermost container, pod or unit that it runs in.
+    pub container: Option<ContainerId>,
+}
+
+/// What processes run in: a container, or a unit of systemd. Its identity is `cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Container {
+    /// Path of its cgroup; what is below belongs to it.
+    pub cgroup: StringId,
+    /// What runs it: `docker`, `podman`, `containerd`, `cri-o`, `lxc`, `nspawn`, `systemd`; `oci` if
+    /// that is not known.
+    pub engine: Option<StringId>,
+    /// Its id, whole.
+    pub id: Option<StringId>,
+    /// Its name, without a leading slash.
+    pub name: Option<StringId>,
+    /// Its image, by name.
+    pub image: Option<StringId>,
+    /// The Kubernetes pod that it belongs to.
+    pub pod: Option<StringId>,
+    /// That pod's namespace.
+    pub namespace: Option<StringId>,
+    /// The unit of systemd, if it is one.
+    pub unit: Option<StringId>,
+}
+
+impl Container {
+    /// All that is said of it besides its cgroup, in the order of the fields.
+    pub fn texts(&self) -> [Option<StringId>; 7] {
+        [
+            self.engine,
+            self.id,
+            self.name,
+            self.image,
+            self.pod,
+            self.namespace,
+            self.unit,
+        ]
+    }
+
+    /// The same, to be changed.
+    pub fn texts_mut(&mut self) -> [&mut Option<StringId>; 7] {
+        [
+            &mut self.engine,
+            &mut self.id,
+            &mut self.name,
+            &mut self.image,
+            &mut self.pod,
+            &mut self.namespace,
+            &mut self.unit,
+        ]
+    }
 }
 
 /// One life of a thread.

@@ -109,6 +109,8 @@ epoch_ids! {
     StringId
     /// An event source: what made samples, and their unit.
     SourceId
+    /// What processes run in: a container or a unit.
+    ContainerId
     /// One life of a process: pid and start time.
     ProcessId
     /// One life of a thread: tid and start time.

@@ -64,6 +64,8 @@ pub enum RawBody {
     },
     /// Records are missing.
     Lost(Lost),
+    /// A cgroup was made, or removed.
+    Cgroup(Box<RawCgroup>),
     /// A marker was set.
     Mark(Box<str>),
     /// The wall clock was read at this event's time.
@@ -113,8 +115,10 @@ pub struct RawSample {
     pub tid: Tid,
     /// The thread's name at that time.
     pub comm: Comm,
-    /// Its cgroup v2.
+    /// Its cgroup in the session's hierarchy; 0: not known.
     pub cgroup: u64,
+    /// Whether it is still to be said if its cgroup is wanted.
+    pub undecided: bool,
     /// The period, in the unit of the source.
     pub weight: u64,
     /// Index of the event source.
@@ -123,6 +127,30 @@ pub struct RawSample {
     pub kernel: RawStack,
     /// User stack.
     pub user: RawStack,
+}
+
+/// A cgroup of the session's hierarchy that was made or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawCgroup {
+    /// Its id.
+    pub id: u64,
+    /// Its path in its hierarchy; invalid UTF-8 is replaced.
+    pub path: Box<str>,
+    /// Whether it was removed.
+    pub removed: bool,
+    /// What the kernel side does with its samples.
+    pub verdict: CgroupVerdict,
+}
+
+/// What the kernel side does with the samples of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CgroupVerdict {
+    /// What it does with those of the cgroup above; without one, it leaves them out.
+    Inherited,
+    /// They are kept.
+    Wanted,
+    /// They are kept and marked, until it is decided.
+    Undecided,
 }
 
 /// A hit of a probe. See [`profiler_common::call::CallHead`].

@@ -88,6 +88,8 @@ pub struct Tables {
     pub frames: Table<FrameId, Frame>,
     /// Stacks.
     pub stacks: Table<StackId, Stack>,
+    containers: Vec<Container>,
+    container_ids: FxHashMap<StringId, ContainerId>,
     processes: Vec<Process>,
     process_ids: FxHashMap<(Pid, Timestamp), ProcessId>,
     threads: Vec<Thread>,
@@ -129,6 +131,31 @@ impl Tables {
         started: Timestamp,
     ) -> Option<ThreadId> {
         self.thread_ids.get(&(process, tid, started)).copied()
+    }
+
+    /// The id of a container by its identity, and whether it is new or more of it is known than before.
+    pub fn intern_container(&mut self, container: Container) -> (ContainerId, bool) {
+        match self.container_ids.get(&container.cgroup) {
+            Some(&id) => {
+                let known = &mut self.containers[id.index()];
+                let before = known.clone();
+                // What one announcement knew is not forgotten for another that does not.
+                known.engine = container.engine.or(known.engine);
+                known.id = container.id.or(known.id);
+                known.name = container.name.or(known.name);
+                known.image = container.image.or(known.image);
+                known.pod = container.pod.or(known.pod);
+                known.namespace = container.namespace.or(known.namespace);
+                known.unit = container.unit.or(known.unit);
+                (id, *known != before)
+            }
+            None => {
+                let id = ContainerId::from_index(self.containers.len());
+                self.container_ids.insert(container.cgroup, id);
+                self.containers.push(container);
+                (id, true)
+            }
+        }
     }
 
     /// The id of a process by its identity, and whether it is new or differs from before.
@@ -205,6 +232,27 @@ impl Tables {
             Some(Symbol::Lines(lines)) => lines,
             _ => &[],
         }
+    }
+
+    /// A container.
+    pub fn container(&self, id: ContainerId) -> Option<&Container> {
+        self.containers.get(id.index())
+    }
+
+    /// The id of a container that is there, by the path of its cgroup.
+    pub fn find_container(&self, cgroup: StringId) -> Option<ContainerId> {
+        self.container_ids.get(&cgroup).copied()
+    }
+
+    /// All containers, in order of id.
+    pub fn containers(&self) -> impl Iterator<Item = (ContainerId, &Container)> {
+        let containers = self.containers.iter().enumerate();
+        containers.map(|(index, container)| (ContainerId::from_index(index), container))
+    }
+
+    /// The container that a process runs in, if it does.
+    pub fn container_of(&self, process: ProcessId) -> Option<&Container> {
+        self.container(self.process(process)?.container?)
     }
 
     /// A process.
@@ -301,6 +349,7 @@ pub struct Undefined {
 pub struct Epoch {
     strings: Ids<StringId>,
     sources: Ids<SourceId>,
+    containers: Ids<ContainerId>,
     processes: Ids<ProcessId>,
     threads: Ids<ThreadId>,
     modules: Ids<ModuleId>,
@@ -364,12 +413,21 @@ impl Epoch {
                 source.name = self.string(source.name)?;
                 self.sources.set(id, tables.sources.intern(source).0)?;
             }
+            Definition::Container(id, mut container) => {
+                container.cgroup = self.string(container.cgroup)?;
+                for text in container.texts_mut() {
+                    *text = self.maybe_string(*text)?;
+                }
+                self.containers
+                    .set(id, tables.intern_container(container).0)?;
+            }
             Definition::Process(id, mut process) => {
                 process.parent = self.processes.maybe("process", process.parent)?;
                 process.name = self.string(process.name)?;
                 process.executable = self.maybe_string(process.executable)?;
                 process.command = self.maybe_string(process.command)?;
                 process.cgroup = self.maybe_string(process.cgroup)?;
+                process.container = self.containers.maybe("container", process.container)?;
                 self.processes.set(id, tables.intern_process(process).0)?;
             }
             Definition::Thread(id, mut thread) => {

@@ -135,7 +135,7 @@ fn rank(body: &RawBody) -> u8 {
         RawBody::Comm { .. } => 1,
         RawBody::Mmap(_) => 2,
         RawBody::Sample(_) | RawBody::Call(_) => 3,
-        RawBody::Mark(_) | RawBody::Clock { .. } => 4,
+        RawBody::Cgroup(_) | RawBody::Mark(_) | RawBody::Clock { .. } => 4,
         RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) => 5,
         RawBody::Exit { .. } => 6,
     }
@@ -155,6 +155,7 @@ mod tests {
             tid: Tid(1),
             comm: Comm::default(),
             cgroup: 0,
+            undecided: false,
             weight: 1,
             source: 0,
             kernel: RawStack::NONE,

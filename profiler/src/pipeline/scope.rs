@@ -84,6 +84,7 @@ impl Scope {
             RawBody::CallCount(_)
             | RawBody::Gap(_)
             | RawBody::Lost(_)
+            | RawBody::Cgroup(_)
             | RawBody::Mark(_)
             | RawBody::Clock { .. } => true,
         }
@@ -155,6 +156,7 @@ mod tests {
             tid: Tid(12),
             comm: Comm::default(),
             cgroup: 0,
+            undecided: false,
             weight: 1,
             source: 0,
             kernel: RawStack::NONE,

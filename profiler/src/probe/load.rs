@@ -5,22 +5,20 @@
 
 use std::{
     error::Error,
-    fs::File,
     io,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{CgroupArray, HashMap, Map, MapData},
+    maps::{HashMap, Map, MapData},
     programs::Program,
 };
 use profiler_common::{
     COMM_LEN,
     control::{
         FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, KERNEL_STACKS_ADJUSTED,
-        MAX_CGROUPS, MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD,
-        watch_root,
+        MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD, watch_root,
     },
 };
 
@@ -99,16 +97,9 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     if !filter.uids.is_empty() {
         kinds |= FILTER_UIDS;
     }
-    if !filter.cgroups.is_empty() {
+    if filter.cgroups.is_some() {
         kinds |= FILTER_CGROUPS;
     }
-    if filter.cgroups.len() > MAX_CGROUPS {
-        return Err(ProbeError::Request(format!(
-            "{} cgroups in the filter, at most {MAX_CGROUPS} are possible: name a common parent",
-            filter.cgroups.len()
-        )));
-    }
-    let cgroup_count = filter.cgroups.len() as u32;
     let (kernel_stacks, periods) = if settings.adjustable {
         (KERNEL_STACKS_ADJUSTED, [PERIOD_ADJUSTED; MAX_SOURCES])
     } else {
@@ -125,7 +116,6 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         // The object has no relocations against the kernel's types.
         .btf(None)
         .override_global("FILTER", &kinds, true)
-        .override_global("CGROUP_COUNT", &cgroup_count, true)
         .override_global("KERNEL_STACKS", &kernel_stacks, true)
         .override_global("USER_STACKS", &user_stacks, true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
@@ -232,17 +222,6 @@ fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
     let mut uids: HashMap<&mut MapData, u32, u8> = typed_map(ebpf, "UIDS")?;
     for uid in &filter.uids {
         uids.insert(uid, 1, 0).map_err(|error| refused(&error))?;
-    }
-    let mut cgroups: CgroupArray<&mut MapData> = typed_map(ebpf, "CGROUPS")?;
-    for (index, path) in (0..).zip(&filter.cgroups) {
-        let name = path.display();
-        let dir = File::open(path)
-            .map_err(|error| ProbeError::from_io(format!("open cgroup {name}"), error))?;
-        cgroups.set(index, dir, 0).map_err(|_| {
-            ProbeError::Request(format!(
-                "{name} is not a directory of cgroup v2: give one below the mount of type cgroup2"
-            ))
-        })?;
     }
     Ok(())
 }

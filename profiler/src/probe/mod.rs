@@ -56,6 +56,7 @@ use crate::decode::Decoder;
 use crate::model::raw::RawEvent;
 use crate::model::{Cpu, Pid, Timestamp};
 use crate::target::Filter;
+use crate::target::cgroup::Hierarchy;
 
 /// A clock that ticks on does so within this time, however busy the machine.
 const MIN_PATIENCE_NS: u64 = 3_000_000_000;
@@ -70,6 +71,9 @@ pub struct ProbeOptions {
     pub calls: Option<CallOptions>,
     /// What to keep samples of.
     pub filter: Filter,
+    /// The hierarchy that samples name a thread's cgroup by, and that the filter's cgroups are of. Cgroups
+    /// of it that are made and removed are told. None: samples name none.
+    pub hierarchy: Option<Hierarchy>,
     /// Memory for all buffers together but those for calls, in bytes.
     pub buffer_bytes: usize,
     /// Whether to walk kernel stacks.
@@ -360,6 +364,11 @@ impl Probe {
     /// For a command that was created stopped. The filter must name tasks already.
     pub fn watch(&mut self, pid: Pid) -> Result<(), ProbeError> {
         load::watch(&mut self.ebpf, pid.0, WATCH_PROCESS)
+    }
+
+    /// Says whether a cgroup is wanted, with all below it. The filter must name cgroups already.
+    pub fn decide(&mut self, _id: u64, _wanted: bool) -> Result<(), ProbeError> {
+        Ok(())
     }
 
     /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.

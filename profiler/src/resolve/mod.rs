@@ -341,6 +341,14 @@ impl Resolver {
         }
     }
 
+    /// Containers that were met and are to be described (see `target::container::Describer`).
+    pub fn take_unknown_containers(&mut self) -> Vec<crate::target::container::Identity> {
+        Vec::new()
+    }
+
+    /// What a container is; processes in it are announced anew.
+    pub fn describe(&mut self, _container: &crate::target::container::Container) {}
+
     fn event(&mut self, event: RawEvent) {
         let at = event.at;
         match event.body {
@@ -393,6 +401,7 @@ impl Resolver {
                 }
                 self.push(Event::Lost(lost));
             }
+            RawBody::Cgroup(_) => {}
             RawBody::Mark(text) => {
                 let text = self.epoch.string(&text);
                 self.push(Event::Mark(Mark { at, text }));

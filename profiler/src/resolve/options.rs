@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::process::GRACE_NS;
 use crate::model::{Session, Unit};
+use crate::target::cgroup::Hierarchy;
 
 /// When an epoch ends and the next one starts.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +64,8 @@ pub struct ResolveOptions {
     /// Whether all threads that live are announced, with a snapshot and in every epoch; else those
     /// that something happens to.
     pub threads: bool,
+    /// The hierarchy that samples name cgroups of; none: processes have no containers.
+    pub hierarchy: Option<Hierarchy>,
     /// How long what has ended is known, with its files open: for events that come late and for
     /// questions about it. At least 2 s.
     pub grace: Duration,
@@ -79,6 +82,7 @@ impl Default for ResolveOptions {
             epoch_limits: EpochLimits::default(),
             keep_code: true,
             threads: false,
+            hierarchy: None,
             grace: Duration::from_nanos(GRACE_NS),
         }
     }

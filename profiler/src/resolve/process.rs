@@ -381,6 +381,7 @@ impl ProcessTable {
             namespace_pids: facts.namespace_pids.to_vec(),
             uid: facts.uid,
             cgroup: facts.cgroup.as_deref().map(|path| epoch.string(path)),
+            container: None,
         };
         let id = epoch.process(definition);
         if let Some(process) = self.processes.get_mut(&pid) {

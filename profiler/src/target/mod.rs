@@ -2,14 +2,16 @@
 //!
 //! What does not belong here: how the kernel filters (`probe`), flags (`cli`).
 
+pub mod cgroup;
 pub mod command;
+pub mod container;
 pub mod pause;
 pub mod user;
 
-use std::path::PathBuf;
-
 use crate::model::raw::Comm;
 use crate::model::{Pid, Tid};
+
+use self::cgroup::CgroupFilter;
 
 /// What the kernel keeps samples of.
 ///
@@ -25,8 +27,8 @@ pub struct Filter {
     pub comms: Vec<Comm>,
     /// Real user ids.
     pub uids: Vec<u32>,
-    /// Directories of cgroups v2; their descendants are included.
-    pub cgroups: Vec<PathBuf>,
+    /// Cgroups of the session's hierarchy.
+    pub cgroups: Option<CgroupFilter>,
 }
 
 impl Filter {

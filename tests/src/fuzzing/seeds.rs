@@ -235,6 +235,7 @@ fn records() -> Vec<Vec<u8>> {
             end,
         };
         let sample = RawSample {
+            undecided: false,
             pid: Pid(10),
             tid: Tid(11),
             comm: Comm::from_bytes(b"worker"),

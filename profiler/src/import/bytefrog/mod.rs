@@ -329,6 +329,7 @@ impl Importer {
             namespace_pids: Vec::new(),
             uid: None,
             cgroup: None,
+            container: None,
         };
         let id = ProcessId::from_index(0);
         self.definitions.push(Definition::Process(id, process));

@@ -53,6 +53,7 @@ pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool
             }],
             calls: None,
             filter: Filter::default(),
+            hierarchy: None,
             buffer_bytes,
             kernel_stacks: true,
             user_stacks: true,

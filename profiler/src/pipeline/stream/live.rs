@@ -100,9 +100,16 @@ fn pausable(prepared: &Prepared, allow_control: bool) -> Result<PauseTargets, &'
         return Err("the target was not started here: add --allow-control");
     }
     let by_others = !filter.tids.is_empty() || !filter.comms.is_empty() || !filter.uids.is_empty();
-    match (&filter.pids[..], &filter.cgroups[..], by_others) {
+    let cgroups = filter
+        .cgroups
+        .as_ref()
+        .map_or(&[][..], |cgroups| &cgroups.wanted);
+    match (&filter.pids[..], cgroups, by_others) {
         ([_, ..], [], false) => Ok(PauseTargets::Processes(filter.pids.clone())),
-        ([], [cgroup], false) => Ok(PauseTargets::Cgroup(cgroup.clone())),
+        ([], [cgroup], false) => match &prepared.watch.probe.hierarchy {
+            Some(hierarchy) => Ok(PauseTargets::Cgroup(hierarchy.directory(&cgroup.path))),
+            None => Err("no cgroups are mounted"),
+        },
         _ => Err("only processes (-p), one cgroup, or a command can stand still"),
     }
 }

@@ -111,7 +111,7 @@ impl Tracer {
     ) -> Result<Tracer, Failure> {
         let named = !filter.pids.is_empty() || !filter.tids.is_empty() || command.is_some();
         let narrowed =
-            !filter.comms.is_empty() || !filter.uids.is_empty() || !filter.cgroups.is_empty();
+            !filter.comms.is_empty() || !filter.uids.is_empty() || filter.cgroups.is_some();
         let running = initial_processes(filter, command.map(|(pid, _)| pid));
         let shared = request.follow_exact || narrowed || !named || running.len() > MAX_OWN_LINKS;
         if shared && named && !request.follow_exact && !narrowed {

@@ -21,6 +21,7 @@ const CALLS_PER_ROUND: u32 = 200;
 /// Measures all kinds of instructions, attached together. Takes some tenths of a second.
 pub fn calibrate() -> Result<CostTable, ProbeError> {
     let mut probe = Probe::attach(ProbeOptions {
+        hierarchy: None,
         sources: Vec::new(),
         calls: Some(CallOptions {
             max_probes: 1,

@@ -114,6 +114,7 @@ pub(super) fn sample(time: u64, pid: u32, name: &str, user: &[u64], kernel: &[u6
     at(
         time,
         RawBody::Sample(Box::new(RawSample {
+            undecided: false,
             pid: Pid(pid),
             tid: Tid(pid),
             comm: comm(name),

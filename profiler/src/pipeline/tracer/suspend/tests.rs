@@ -124,6 +124,7 @@ impl Live {
         let scope = Scope::new(&filter);
         let mut tracer = Tracer::prepare(request, &filter, None).unwrap();
         let mut probe = Probe::attach(ProbeOptions {
+            hierarchy: None,
             sources: Vec::new(),
             calls: Some(tracer.call_options(1 << 20)),
             filter,

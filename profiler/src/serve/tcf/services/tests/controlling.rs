@@ -87,6 +87,7 @@ fn not_the_agent() {
         namespace_pids: Vec::new(),
         uid: None,
         cgroup: None,
+        container: None,
     };
     let thread = Thread {
         process: ProcessId::from_index(2),

@@ -296,6 +296,7 @@ fn definitions() -> Vec<Definition> {
             namespace_pids: Vec::new(),
             uid: Some(1000),
             cgroup: Some(cgroup),
+            container: None,
         },
     ));
     out.push(Definition::Process(
@@ -310,6 +311,7 @@ fn definitions() -> Vec<Definition> {
             namespace_pids: Vec::new(),
             uid: Some(0),
             cgroup: None,
+            container: None,
         },
     ));
     for (index, (process, tid, name)) in [

@@ -341,6 +341,7 @@ fn many_contexts_come_in_events_of_bounded_length() {
             namespace_pids: Vec::new(),
             uid: None,
             cgroup: None,
+            container: None,
         };
         let thread = Thread {
             process,

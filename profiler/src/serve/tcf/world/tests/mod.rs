@@ -96,6 +96,7 @@ impl Scene {
             namespace_pids: Vec::new(),
             uid: Some(pid),
             cgroup: None,
+            container: None,
         };
         let (id, _) = self.tables.intern_process(process.clone());
         self.definitions.push(Definition::Process(id, process));
