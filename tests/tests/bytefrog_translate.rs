@@ -337,6 +337,7 @@ impl Made {
             namespace_pids: Vec::new(),
             uid: None,
             cgroup: None,
+            container: None,
         };
         let process = tables.intern_process(process).0;
         Made { tables, process }

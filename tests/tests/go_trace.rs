@@ -276,6 +276,7 @@ fn lives(seed: u64, boot: u64) -> Recording {
             namespace_pids: Vec::new(),
             uid: None,
             cgroup: None,
+            container: None,
         });
         let (thread, _) = tables.intern_thread(Thread {
             process,

@@ -506,6 +506,7 @@ impl Calls {
                 namespace_pids: Vec::new(),
                 uid: None,
                 cgroup: None,
+                container: None,
             },
         ));
         for thread in 0..2 {

@@ -48,6 +48,7 @@ impl Builder {
                     namespace_pids: Vec::new(),
                     uid: None,
                     cgroup: None,
+                    container: None,
                 };
                 self.tables.intern_process(process).0
             }

@@ -99,6 +99,7 @@ pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
         namespace_pids: Vec::new(),
         uid: None,
         cgroup: None,
+        container: None,
     });
     let (thread, _) = tables.intern_thread(Thread {
         process,
