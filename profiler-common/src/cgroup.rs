@@ -54,7 +54,8 @@ pub const SUBSYS_NONE: u32 = u32::MAX - 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// The cgroup's id, XOR `word`.
+    /// What tells the cgroup from others that there are, XOR `word`. In version 2 that is its id, in
+    /// version 1 an address in the kernel.
     pub check: u64,
     /// The generation when it was found (of another one it is void) in the upper half, a `CGROUP_*`
     /// constant in the lower one.
@@ -62,18 +63,18 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What was found of the cgroup `id`.
-    pub const fn new(id: u64, generation: u32, wanted: u32) -> Verdict {
+    /// What was found of the cgroup at `place`.
+    pub const fn new(place: u64, generation: u32, wanted: u32) -> Verdict {
         let word = (generation as u64) << 32 | wanted as u64;
         Verdict {
-            check: id ^ word,
+            check: place ^ word,
             word,
         }
     }
 
-    /// What was found of the cgroup `id` in this generation, if this is about it.
-    pub const fn of(self, id: u64, generation: u32) -> Option<u32> {
-        if self.check ^ self.word == id && (self.word >> 32) as u32 == generation {
+    /// What was found of the cgroup at `place` in this generation, if this is about it.
+    pub const fn of(self, place: u64, generation: u32) -> Option<u32> {
+        if self.check ^ self.word == place && (self.word >> 32) as u32 == generation {
             Some(self.word as u32)
         } else {
             None
@@ -81,13 +82,18 @@ impl Verdict {
     }
 }
 
-/// The slot of a cgroup's verdict in `VERDICTS`. Ids that differ only in their lowest bits have
+/// The slot of a cgroup's verdict in `VERDICTS`. Places that differ only in their lowest bits have
 /// different ones.
-pub const fn verdict_slot(id: u64) -> u32 {
-    // Fibonacci hashing: the upper bits of the product depend on all bits of the id.
-    let product = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub const fn verdict_slot(place: u64) -> u32 {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the place.
+    let product = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (product >> (64 - VERDICT_SLOTS.trailing_zeros())) as u32
 }
+
+/// Index of `CGROUP_STATE`: how often user space has changed `CGROUPS`, from 1.
+pub const DECIDED: u32 = 0;
+/// Index of `CGROUP_STATE`: in version 1, how many cgroups were made.
+pub const MADE: u32 = 1;
 
 /// New cgroups about which something is missing: the only value of the map `CGROUP_LOSSES`.
 #[repr(C)]

@@ -115,7 +115,7 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     // There is nowhere to put a record until it is decided: such a hit counts as lost.
     let mut undecided = false;
     if CALL_FILTER.load() & FILTER_CGROUPS != 0 {
-        match cgroup::verdict(cgroup::current()) {
+        match cgroup::verdict(cgroup::place()) {
             CGROUP_WANTED => {}
             CGROUP_UNDECIDED => undecided = true,
             _ => return 0,

@@ -1,6 +1,6 @@
 //! Which cgroup the current thread is in, and whether that is wanted; cgroups that come and go.
 //!
-//! A verdict is found by walking from the thread's cgroup to the root, and kept by the cgroup's id.
+//! A verdict is found by walking from the thread's cgroup to the root, and kept by its place.
 //! User space changes what is wanted and then the generation, which makes all verdicts void. New
 //! cgroups are decided before any process can enter them: the tracepoint of their making runs first.
 //! The kernel has helpers for little of this: its structures are read, at offsets that user space
@@ -22,9 +22,9 @@ use profiler_common::{
     KIND_CGROUP, RECORD_VERSION, RecordHead,
     cgroup::{
         CGROUP_KN, CGROUP_ROOT_POINTER, CGROUP_SELF, CGROUP_UNDECIDED, CGROUP_UNWANTED,
-        CGROUP_WANTED, CSS_CGROUP, CSS_PARENT, CgroupHead, CgroupLosses, KN_ID, KN_NAME,
-        MAX_LEVELS, NAME_BYTES, OFFSETS_KNOWN, PATH_BYTES, ROOT_NUMBER, SET_MEMBER, SUBSYS_NONE,
-        SUBSYS_UNIFIED, TASK_CGROUPS, Verdict, verdict_slot,
+        CGROUP_WANTED, CSS_CGROUP, CSS_PARENT, CgroupHead, CgroupLosses, DECIDED, KN_ID, KN_NAME,
+        MADE, MAX_LEVELS, NAME_BYTES, OFFSETS_KNOWN, PATH_BYTES, ROOT_NUMBER, SET_MEMBER,
+        SUBSYS_NONE, SUBSYS_UNIFIED, TASK_CGROUPS, Verdict, verdict_slot,
     },
     control::FILTER_CGROUPS,
 };
@@ -40,43 +40,59 @@ use crate::{
 
 const HEAD_BYTES: usize = size_of::<CgroupHead>();
 
-/// The id of the current thread's cgroup in the session's hierarchy; 0: not known.
+/// What tells the current thread's cgroup in the session's hierarchy from others that there are at
+/// present: its id, or in version 1, where that takes five reads, the address of its state for the
+/// hierarchy's controller, which takes two. 0: not known.
 #[inline(always)]
-pub fn current() -> u64 {
+pub fn place() -> u64 {
     match CGROUP_SUBSYS.load() {
         SUBSYS_NONE => 0,
         // SAFETY: the helper takes no pointers.
         SUBSYS_UNIFIED => unsafe { bpf_get_current_cgroup_id() },
-        _ => current_cgroup().and_then(id_of).unwrap_or(0),
+        _ => current_member().unwrap_or(0),
     }
 }
 
-/// Whether the cgroup `id`, which is the current thread's, is wanted: a `CGROUP_*` constant.
+/// The id of the cgroup at a [`place`]; 0: not known.
 #[inline(always)]
-pub fn verdict(id: u64) -> u32 {
-    let (Some(generation), Some(slot)) = (
-        CGROUP_STATE.get_ptr(0),
-        VERDICTS.get_ptr_mut(verdict_slot(id)),
+pub fn id_at(place: u64) -> u64 {
+    match CGROUP_SUBSYS.load() {
+        SUBSYS_NONE | SUBSYS_UNIFIED => place,
+        _ => cgroup_at(place).and_then(id_of).unwrap_or(0),
+    }
+}
+
+/// Whether the cgroup at `place`, which is the current thread's, is wanted: a `CGROUP_*` constant.
+#[inline(always)]
+pub fn verdict(place: u64) -> u32 {
+    let (Some(decided), Some(made), Some(slot)) = (
+        CGROUP_STATE.get_ptr(DECIDED),
+        CGROUP_STATE.get_ptr(MADE),
+        VERDICTS.get_ptr_mut(verdict_slot(place)),
     ) else {
         return CGROUP_UNWANTED;
     };
-    // The generation before anything is looked up: what is found while user space changes it is void.
+    // The generation before anything is looked up: what is found while that changes is void.
     // SAFETY: words of what the lookups returned. Other processors write them at the same time; the
     // check tells a pair of which one half is another's.
     let (generation, known) = unsafe {
         (
-            generation.read_volatile(),
+            decided.read_volatile().wrapping_add(made.read_volatile()),
             Verdict {
                 check: (&raw const (*slot).check).read_volatile(),
                 word: (&raw const (*slot).word).read_volatile(),
             },
         )
     };
-    if let Some(wanted) = known.of(id, generation) {
+    if let Some(wanted) = known.of(place, generation) {
         return wanted;
     }
-    let wanted = innermost(current_cgroup().unwrap_or(0));
-    let found = Verdict::new(id, generation, wanted);
+    let cgroup = match CGROUP_SUBSYS.load() {
+        SUBSYS_UNIFIED => current_member(),
+        _ => cgroup_at(place),
+    };
+    let wanted = innermost(cgroup.unwrap_or(0));
+    let found = Verdict::new(place, generation, wanted);
     // SAFETY: as above.
     unsafe {
         (&raw mut (*slot).check).write_volatile(found.check);
@@ -104,20 +120,25 @@ fn innermost(mut cgroup: u64) -> u32 {
     CGROUP_UNDECIDED
 }
 
-/// The current thread's cgroup in the session's hierarchy.
+/// The member for the session's hierarchy of the current thread's set of cgroups: in version 2 the
+/// cgroup, in version 1 its state for the hierarchy's controller.
 #[inline(always)]
-fn current_cgroup() -> Option<u64> {
+fn current_member() -> Option<u64> {
     if CGROUP_OFFSETS[OFFSETS_KNOWN].load() == 0 {
         return None;
     }
     // SAFETY: the helper takes no pointers.
     let task = unsafe { bpf_get_current_task() };
-    let set = member(task, TASK_CGROUPS)?;
-    let found = member(set, SET_MEMBER)?;
-    if CGROUP_SUBSYS.load() == SUBSYS_UNIFIED {
-        return Some(found);
+    member(member(task, TASK_CGROUPS)?, SET_MEMBER)
+}
+
+/// The cgroup of a state.
+#[inline(always)]
+fn cgroup_at(state: u64) -> Option<u64> {
+    if state == 0 {
+        return None;
     }
-    member(found, CSS_CGROUP)
+    member(state, CSS_CGROUP)
 }
 
 #[inline(always)]
@@ -171,6 +192,7 @@ pub fn on_change<const REMOVED: bool>(ctx: &RawTracePointContext) -> u32 {
         let _ = CGROUPS.remove(id);
         CGROUP_UNWANTED
     } else {
+        renew();
         enter(cgroup, id)
     };
     let told = match claim_scratch() {
@@ -188,6 +210,18 @@ pub fn on_change<const REMOVED: bool>(ctx: &RawTracePointContext) -> u32 {
         count(|losses| &mut losses.untold);
     }
     0
+}
+
+/// Makes verdicts void: in version 1 they are kept by addresses, and that of a new cgroup may be one
+/// of a cgroup that is gone. That one's verdict was found before: while a thread was in it.
+#[inline(always)]
+fn renew() {
+    if CGROUP_SUBSYS.load() != SUBSYS_UNIFIED
+        && let Some(made) = CGROUP_STATE.get_ptr_mut(MADE)
+    {
+        // SAFETY: a word that nothing else writes at the same time.
+        unsafe { made.write_volatile(made.read_volatile().wrapping_add(1)) };
+    }
 }
 
 /// Enters a new cgroup into `CGROUPS` if it is one of those waited for, or is undecided. What is

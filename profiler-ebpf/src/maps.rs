@@ -76,10 +76,10 @@ pub static CGROUP_NAMES: HashMap<[u8; NAME_BYTES], u8, 1> = HashMap::new();
 #[btf_map]
 pub static VERDICTS: Array<Verdict, VERDICT_SLOTS> = Array::new();
 
-/// The generation, which tells verdicts that are still true from others: another one whenever user
-/// space has changed `CGROUPS`, never 0.
+/// The generation, which tells verdicts that are still true from others: the sum of `DECIDED`, which
+/// user space writes, and `MADE`, which the kernel side does.
 #[btf_map]
-pub static CGROUP_STATE: Array<u32, 1> = Array::new();
+pub static CGROUP_STATE: Array<u32, 2> = Array::new();
 
 /// What is missing of new cgroups.
 #[btf_map]

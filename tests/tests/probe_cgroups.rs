@@ -62,8 +62,13 @@ fn wanted(cgroups: &[&Made]) -> CgroupFilter {
 #[test]
 #[ignore = "a workload of the other tests"]
 fn role() {
-    assert_eq!(std::env::var("PROBE_ROLE").as_deref(), Ok("visitor"));
     println!("role: ready");
+    if std::env::var("PROBE_ROLE").as_deref() == Ok("busy") {
+        loop {
+            let _ = rustix::process::getppid();
+        }
+    }
+    assert_eq!(std::env::var("PROBE_ROLE").as_deref(), Ok("visitor"));
     for line in std::io::stdin().lines() {
         for visit in line.unwrap().split(' ') {
             let (calls, directory) = visit.split_once(':').unwrap();
@@ -509,4 +514,101 @@ fn what_can_not_be_filtered_by_is_explained() {
     let mut probe = Probe::attach(options).unwrap();
     let events = record(&mut probe, Duration::from_millis(100));
     assert!(samples(&events).all(|(_, sample)| sample.cgroup == 0));
+}
+
+/// What a discarded event costs, by the kernel's own statistics: its time in our program and what
+/// surrounds that, against a filter by user, which looks up one word.
+#[test]
+#[ignore = "a timing: cargo test -p profiler-tests --test probe_cgroups timing_of -- --ignored --nocapture"]
+fn timing_of_filters() {
+    const TEST: &str = "timing_of_filters";
+    if !privileged(TEST) {
+        return;
+    }
+    let _statistics = Statistics::enable();
+    let hierarchies = hierarchies(TEST);
+    let made: Vec<Made> = hierarchies.iter().map(Made::new).collect();
+    let busy = Workload::start("busy");
+    let nobody = Filter {
+        uids: vec![54_321],
+        ..Filter::default()
+    };
+    let no_process = Filter {
+        pids: vec![profiler::model::Pid(1)],
+        ..Filter::default()
+    };
+    let mut rounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for _ in 0..7 {
+        let mut measure = |name, hierarchy: &Hierarchy, filter: Filter| {
+            let mut options = options(hierarchy, CgroupFilter::default());
+            options.filter = filter;
+            let probe = Probe::attach(options).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            let (before_ns, before) = run_times();
+            std::thread::sleep(Duration::from_millis(500));
+            let (after_ns, after) = run_times();
+            let filtered: u64 = probe.counters()[0].iter().map(|cpu| cpu.filtered).sum();
+            assert!(filtered > after - before && after > before + 10_000);
+            let ns = (after_ns - before_ns) as f64 / (after - before) as f64;
+            rounds.entry(name).or_default().push(ns);
+        };
+        measure("user id", &hierarchies[0], nobody.clone());
+        measure("process", &hierarchies[0], no_process.clone());
+        for (hierarchy, made) in hierarchies.iter().zip(&made) {
+            let filter = Filter {
+                cgroups: Some(wanted(&[made])),
+                ..Filter::default()
+            };
+            let name = match hierarchy.version {
+                Version::Two => "cgroup, version 2",
+                Version::One { .. } => "cgroup, version 1",
+            };
+            measure(name, hierarchy, filter);
+        }
+    }
+    drop(busy);
+    for (name, mut ns) in rounds {
+        ns.sort_by(f64::total_cmp);
+        println!(
+            "{name}: {:.0} ns (least {:.0}) a discarded event",
+            ns[ns.len() / 2],
+            ns[0]
+        );
+    }
+}
+
+/// The kernel's statistics of programs, as long as this lives.
+struct Statistics(String);
+
+const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+impl Statistics {
+    fn enable() -> Statistics {
+        let before = fs::read_to_string(STATISTICS).unwrap();
+        fs::write(STATISTICS, "1").unwrap();
+        Statistics(before)
+    }
+}
+
+impl Drop for Statistics {
+    fn drop(&mut self) {
+        let _ = fs::write(STATISTICS, &self.0);
+    }
+}
+
+/// Nanoseconds and runs of the programs of this process.
+fn run_times() -> (u64, u64) {
+    let (mut ns, mut runs) = (0, 0);
+    for entry in fs::read_dir("/proc/self/fdinfo").unwrap() {
+        let Ok(text) = fs::read_to_string(entry.unwrap().path()) else {
+            continue;
+        };
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map_or(0, |value| value.trim().parse::<u64>().unwrap())
+        };
+        ns += field("run_time_ns:");
+        runs += field("run_cnt:");
+    }
+    (ns, runs)
 }

@@ -15,8 +15,8 @@ use aya::{
     programs::RawTracePoint,
 };
 use profiler_common::cgroup::{
-    CGROUP_UNWANTED, CGROUP_WANTED, CgroupLosses, LONGEST_NAME, MAX_CGROUPS, MAX_NAMES, NAME_BYTES,
-    OFFSETS, OFFSETS_KNOWN, SUBSYS_NONE, SUBSYS_UNIFIED,
+    CGROUP_UNWANTED, CGROUP_WANTED, CgroupLosses, DECIDED, LONGEST_NAME, MAX_CGROUPS, MAX_NAMES,
+    NAME_BYTES, OFFSETS, OFFSETS_KNOWN, SUBSYS_NONE, SUBSYS_UNIFIED,
 };
 
 use super::{
@@ -137,23 +137,22 @@ impl CgroupSettings {
         set_generation(ebpf, FIRST_GENERATION)
     }
 
-    /// Attaches the programs that see cgroups come and go, if the kernel lets them. They must be
-    /// attached before samples are taken, and after there are buffers.
-    pub(super) fn attach(&self, ebpf: &mut Ebpf) -> Cgroups {
-        if self.offsets[OFFSETS_KNOWN] != 0
-            && let Err(error) = attach_programs(ebpf)
-        {
-            let waits = |filter: &CgroupFilter| filter.undecided || !filter.names.is_empty();
-            if self.filter.as_ref().is_some_and(waits) {
-                log::warn!("cgroups that are made from now on are not recorded: {error}");
-            } else {
-                log::debug!("cgroups that are made and removed are not told: {error}");
+    /// Attaches the programs that see cgroups come and go. They must be attached before samples are
+    /// taken, and after there are buffers. A filter needs them; without one they may be missing.
+    pub(super) fn attach(&self, ebpf: &mut Ebpf) -> Result<Cgroups, ProbeError> {
+        if self.offsets[OFFSETS_KNOWN] != 0 {
+            match attach_programs(ebpf) {
+                Err(error) if self.filter.is_some() => return Err(error),
+                Err(error) => {
+                    log::debug!("cgroups that are made and removed are not told: {error}");
+                }
+                Ok(()) => {}
             }
         }
-        Cgroups {
+        Ok(Cgroups {
             generation: self.filter.is_some().then_some(FIRST_GENERATION),
             ..Cgroups::default()
-        }
+        })
     }
 }
 
@@ -274,7 +273,7 @@ fn named_cgroups(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u64, u32>, Pro
 
 fn set_generation(ebpf: &Ebpf, generation: u32) -> Result<(), ProbeError> {
     let map = load::map_fd(ebpf, "CGROUP_STATE")?;
-    bpf::update_map(map, &[0], &[generation])
+    bpf::update_map(map, &[DECIDED], &[generation])
         .map_err(|error| ProbeError::from_io("change which cgroups are sampled", error))
 }
 

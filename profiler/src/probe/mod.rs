@@ -243,7 +243,7 @@ impl Probe {
             probe.poll(cpu, true)?;
         }
         probe.install_rings()?;
-        probe.cgroups = cgroups.attach(&mut probe.ebpf);
+        probe.cgroups = cgroups.attach(&mut probe.ebpf)?;
         if let (true, Some(tracefs)) = (follows, &tracefs) {
             probe.follow_children(tracefs)?;
         }
