@@ -6,7 +6,7 @@
 //! What does not belong here: what paths mean (`identify`), what engines know (`engines`), how a user
 //! writes a selector (`cli`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Container, Engine, Engines, Identity};
 use crate::target::cgroup::Hierarchy;
@@ -153,7 +153,9 @@ impl Selector {
         let found = found.into_values();
         let wanted = found.filter(|identity| units || identity.unit.is_none());
         let identities: Vec<Identity> = wanted.collect();
-        engines.describe_all(&identities)
+        let mut described = engines.describe_all(&identities);
+        name_pods(&mut described);
+        described
     }
 
     fn check(&self) -> Result<(), SelectorError> {
@@ -285,6 +287,25 @@ fn meant_unit(
         }
     });
     found
+}
+
+/// Names pods of which nobody but their containers tells.
+fn name_pods(all: &mut [Container]) {
+    let named: HashMap<String, (Option<String>, Option<String>)> = all
+        .iter()
+        .filter(|one| one.pod.is_some())
+        .filter_map(|one| {
+            let uid = one.identity.pod_uid.clone()?;
+            Some((uid, (one.pod.clone(), one.namespace.clone())))
+        })
+        .collect();
+    for one in all.iter_mut().filter(|one| one.pod.is_none()) {
+        let uid = one.identity.pod_uid.as_ref();
+        if let Some((pod, namespace)) = uid.and_then(|uid| named.get(uid)) {
+            one.pod.clone_from(pod);
+            one.namespace.clone_from(namespace);
+        }
+    }
 }
 
 /// Those that are not in another one of them: a pod, not its containers too.
