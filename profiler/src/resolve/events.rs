@@ -116,6 +116,7 @@ impl Resolver {
         self.scoped = true;
         for &pid in pids {
             self.adopt(pid, now, None);
+            self.show(pid);
         }
         self.find_parents(pids);
         self.announce_living();
@@ -150,6 +151,7 @@ impl Resolver {
                         at: event.at,
                         facts: proc_fs::facts(*pid),
                         root,
+                        inside: None,
                     });
                 }
             }
@@ -238,8 +240,7 @@ impl Resolver {
             if let Some(comm) = comm {
                 let started = if idle { Timestamp(0) } else { now };
                 let comm = if idle { idle_comm() } else { comm };
-                self.counters.processes += 1;
-                self.processes.add(ProcessState::new(pid, started, comm));
+                self.add_process(ProcessState::new(pid, started, comm));
             }
             return false;
         };
@@ -254,14 +255,13 @@ impl Resolver {
                 .get(pid)
                 .is_some_and(|process| process.exited.is_none());
         if !same {
-            self.counters.processes += 1;
             let started = stat.started.min(now);
             let mut process = ProcessState::new(pid, started, stat.comm);
             process.parent = self
                 .processes
                 .get(stat.parent)
                 .map(|parent| (parent.pid, parent.started));
-            self.processes.add(process);
+            self.add_process(process);
         }
         let root = self.roots.of(pid);
         if let Some(root) = &root {
@@ -309,6 +309,13 @@ impl Resolver {
         true
     }
 
+    /// Adds one that nothing was known of.
+    fn add_process(&mut self, mut process: ProcessState) {
+        process.hidden = self.limited;
+        self.counters.processes += u64::from(!process.hidden);
+        self.processes.add(process);
+    }
+
     /// Reads /proc again after side-band events were lost; later, if that was done a moment ago.
     pub(super) fn rescan(&mut self, now: Timestamp) {
         self.rescan_due = self
@@ -348,12 +355,17 @@ impl Resolver {
             if known_parent.is_none() {
                 self.adopt(parent_pid, at, None);
             }
-            let child = match self.processes.get(parent_pid) {
-                Some(parent) => parent.fork(pid, at),
-                None => ProcessState::new(pid, at, comm),
-            };
-            self.counters.processes += 1;
-            self.processes.add(child);
+            match self
+                .processes
+                .get(parent_pid)
+                .map(|parent| parent.fork(pid, at))
+            {
+                Some(child) => {
+                    self.counters.processes += u64::from(!child.hidden);
+                    self.processes.add(child);
+                }
+                None => self.add_process(ProcessState::new(pid, at, comm)),
+            }
             self.processes.rename(pid, Tid(pid.0), comm);
         }
         self.push_change(at, tid, ProcessChange::Started);
@@ -369,10 +381,11 @@ impl Resolver {
                 self.push_change(at, gone, ProcessChange::Exited);
             }
             let noticed = self.noticed_exec(pid, at);
-            let (facts, root) = match noticed {
-                Some(noticed) => (noticed.facts, noticed.root),
-                None => (None, None),
+            let (facts, root, inside) = match noticed {
+                Some(noticed) => (noticed.facts, noticed.root, noticed.inside),
+                None => (None, None, None),
             };
+            self.place_exec(pid, inside);
             if let Some(process) = self.processes.get_mut(pid) {
                 process.exec(comm, facts, root);
             }

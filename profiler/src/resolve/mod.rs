@@ -18,6 +18,7 @@ mod files;
 mod intern;
 mod jit;
 mod kernel;
+mod limit;
 mod loaded;
 mod mapping;
 mod names;
@@ -82,6 +83,8 @@ struct ExecFacts {
     at: Timestamp,
     facts: Option<Facts>,
     root: Option<Arc<Root>>,
+    /// Whether it is inside of what is recorded; none: not known, or all is.
+    inside: Option<bool>,
 }
 
 /// What is known of processes when nobody looks at them: who they were, and nothing that keeps a file
@@ -134,6 +137,8 @@ pub struct Resolver {
     rescan_due: bool,
     /// Only some processes are recorded.
     scoped: bool,
+    /// Processes are hidden until something shows that they are recorded.
+    limited: bool,
     tidied: Timestamp,
     last_event: (Timestamp, Instant),
 
@@ -194,6 +199,7 @@ impl Resolver {
             rescanned: None,
             rescan_due: false,
             scoped: false,
+            limited: false,
             tidied: began,
             last_event: (began, Instant::now()),
             names: Names::default(),
@@ -359,6 +365,7 @@ impl Resolver {
                     _ => sample.comm,
                 };
                 self.meet(sample.pid, sample.tid, comm, at);
+                self.show_or_adopt(sample.pid, at);
                 let thread =
                     self.processes
                         .announce_thread(sample.tid, Some(comm), &mut self.epoch);
@@ -389,7 +396,10 @@ impl Resolver {
                     source,
                 }));
             }
-            RawBody::Call(call) => self.call(at, event.cpu, &call),
+            RawBody::Call(call) => {
+                self.show_or_adopt(call.pid, at);
+                self.call(at, event.cpu, &call);
+            }
             RawBody::CallCount(count) => self.call_count(at, count),
             RawBody::Gap(gap) => self.gap(at, gap),
             RawBody::Lost(lost) => {

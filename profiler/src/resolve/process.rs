@@ -51,6 +51,8 @@ pub(super) struct ProcessState {
     pub(super) threads: u32,
     /// When the last thread ended.
     pub(super) exited: Option<Timestamp>,
+    /// It is not recorded: known, in case that it will be, and not announced.
+    pub(super) hidden: bool,
     /// Under which id it was announced, in which epoch; none after a change.
     announced: Option<(u32, ProcessId)>,
     /// Epoch and generation of the mappings that were announced last.
@@ -72,6 +74,7 @@ impl ProcessState {
             jit: None,
             threads: 0,
             exited: None,
+            hidden: false,
             announced: None,
             mapped: None,
         }
@@ -357,9 +360,9 @@ impl ProcessTable {
         }
     }
 
-    /// The id of a process in this epoch, announced if need be.
+    /// The id of a process in this epoch, announced if need be; none if it is hidden.
     pub(super) fn announce(&mut self, pid: Pid, epoch: &mut EpochTables) -> Option<ProcessId> {
-        let process = self.processes.get(&pid)?;
+        let process = self.processes.get(&pid).filter(|process| !process.hidden)?;
         if let Some((number, id)) = process.announced
             && number == epoch.number
         {
@@ -390,7 +393,7 @@ impl ProcessTable {
         Some(id)
     }
 
-    /// The id of a thread in this epoch, announced if need be. A name that differs from the known
+    /// The id of a thread in this epoch, announced if need be; none if its process is hidden. A name that differs from the known
     /// one is newer.
     pub(super) fn announce_thread(
         &mut self,

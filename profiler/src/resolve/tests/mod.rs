@@ -6,6 +6,7 @@ mod asks;
 mod debug_info;
 mod epochs;
 mod hostile;
+mod limited;
 mod lives;
 mod processes;
 
