@@ -352,7 +352,7 @@ impl TargetArgs {
             for object in more {
                 if !objects
                     .iter()
-                    .any(|known| known.device_inode == object.device_inode)
+                    .any(|known| known.id == object.id)
                 {
                     objects.push(object);
                 }

@@ -33,6 +33,9 @@ use super::tracer::{News, TraceSummary, Tracer};
 
 /// How often what is due is passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often is looked for a program that is about to be started, and is to be traced from its first
+/// instruction.
+const HURRY: Duration = Duration::from_millis(1);
 /// How often losses are asked for, processors looked at and the wall clock read.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 /// How often the wall clock is put into the recording.
@@ -129,6 +132,7 @@ impl Session {
             targets,
             command,
             mut tracer,
+            wanted: _,
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
@@ -221,6 +225,7 @@ impl Session {
                 Due::Buffers
             }
             _ = self.tick.tick() => Due::Tick,
+            () = tokio::time::sleep(HURRY), if self.is_in_a_hurry() => Due::Buffers,
         }
     }
 
@@ -232,6 +237,7 @@ impl Session {
                 // A process may be gone in a moment: look at once.
                 let before = self.calls;
                 self.drain();
+                self.trace_in_a_hurry();
                 (self.calls - before >= MANY_CALLS).then_some(until)
             }
             Due::Tick => {
@@ -495,6 +501,19 @@ impl Session {
     fn trace(&mut self) {
         if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
             tracer.step(probe, &mut self.resolver, &mut self.raw);
+        }
+    }
+
+    fn is_in_a_hurry(&self) -> bool {
+        self.tracer.as_ref().is_some_and(Tracer::is_in_a_hurry)
+    }
+
+    /// Attaches probes to what is about to run.
+    fn trace_in_a_hurry(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe)
+            && tracer.is_in_a_hurry()
+        {
+            tracer.hurry(probe, &mut self.resolver, &mut self.raw);
         }
     }
 
