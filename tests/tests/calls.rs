@@ -809,7 +809,11 @@ fn who_is_not_traced_has_no_probe_in_its_code() {
     let mut probe = attach(CALLS, Filter::default());
     probe.set_probe(1, ON, &[]).unwrap();
     let mut traced: Vec<Workload> = Vec::new();
-    for links in if emulated() { vec![1, 3] } else { vec![1, 10, 50] } {
+    for links in if emulated() {
+        vec![1, 3]
+    } else {
+        vec![1, 10, 50]
+    } {
         while traced.len() < links {
             let workload = Workload::start();
             let leaf = workload.site("leaf", 1, EDGE_ENTER);

@@ -383,6 +383,8 @@ impl Session {
         let at = now();
         self.read_clock();
         let mut trace = None;
+        // What has begun and can't be traced any more is to be told of.
+        self.drain();
         if let Some(probe) = &mut self.probe {
             probe.losses(at, &mut self.raw);
             if let Some(tracer) = &mut self.tracer {

@@ -24,7 +24,7 @@ pub struct WantedCgroups(Arc<Mutex<State>>);
 struct State {
     /// Whether these are wanted, with all below.
     known: FxHashMap<Box<str>, bool>,
-    /// Those that have come to be wanted since somebody asked for them.
+    /// Those that have come to be wanted, or were made below such, since somebody asked for them.
     new: Vec<Box<str>>,
     /// Names that make a new cgroup a wanted one.
     names: FxHashSet<Box<str>>,
@@ -46,6 +46,7 @@ impl WantedCgroups {
 
     /// Takes note of a cgroup that was made or removed.
     pub fn note(&self, cgroup: &RawCgroup) {
+        let below = !cgroup.removed && self.contains(&cgroup.path);
         let mut state = self.state();
         if cgroup.removed {
             state.known.remove(&cgroup.path);
@@ -57,6 +58,8 @@ impl WantedCgroups {
             state.set(&cgroup.path, true);
         } else if cgroup.verdict == CgroupVerdict::Undecided {
             state.set(&cgroup.path, false);
+        } else if below && state.new.len() < MAX_KNOWN {
+            state.new.push(cgroup.path.clone());
         }
     }
 
@@ -95,7 +98,7 @@ impl WantedCgroups {
         unwanted.any(|(other, _)| contains(path, other))
     }
 
-    /// Those that have come to be wanted since the last call.
+    /// Those that have come to be wanted, or were made below such, since the last call.
     pub fn take_new(&self) -> Vec<Box<str>> {
         std::mem::take(&mut self.state().new)
     }
@@ -159,6 +162,8 @@ mod tests {
         removed.removed = true;
         wanted.note(&removed);
         assert!(!wanted.contains("/docker/b"));
+        wanted.note(&made("/docker/a/later", CgroupVerdict::Inherited));
+        assert_eq!(wanted.take_new(), ["/docker/a/later".into()]);
         assert!(!wanted.contains("/docker/d"));
     }
 

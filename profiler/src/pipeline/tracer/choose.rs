@@ -26,9 +26,7 @@ impl Tracer {
         let selection = self.request.selection.clone();
         let mut coverage = Coverage::new(&selection);
         // A pattern may name a library as the dynamic linker knows it; that is inside the files.
-        self.reads_all = !targets
-            .iter()
-            .any(|(_, target)| self.may_cover(target));
+        self.reads_all = !targets.iter().any(|(_, target)| self.may_cover(target));
         let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
         let mut index_of = rustc_hash::FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();

@@ -271,6 +271,24 @@ impl Tracer {
         }
     }
 
+    /// What is never looked at, because this is the end, is missing since it began.
+    pub(super) fn close_pending(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        while let Some(pending) = self.pending.pop_front() {
+            if !self.concerns(&pending) {
+                continue;
+            }
+            let parents = self.processes.get(&pending.parent);
+            let selection = &self.request.selection;
+            let mut paths = pending.paths.iter();
+            if parents.is_some_and(|objects| pending.parent.is_some() && !objects.is_empty())
+                || paths.any(|path| selection.may_cover(path, true))
+            {
+                let (from, pid) = (pending.since, Some(pending.pid));
+                out.push(gap(at, from, None, pid, GapReason::NotYetAttached));
+            }
+        }
+    }
+
     /// Whether what is pending is of a process that is to be traced: where cgroups say so, it is looked
     /// at by now.
     fn concerns(&mut self, pending: &Pending) -> bool {

@@ -200,7 +200,9 @@ impl Tracer {
         let waits = |(_, since): &(_, Timestamp)| at.since(*since) < HURRY_NS;
         members.hurried.retain(waits);
         let cgroups = members.hurried.iter();
-        let found: Vec<Pid> = cgroups.flat_map(|(path, _)| members.processes(path)).collect();
+        let found: Vec<Pid> = cgroups
+            .flat_map(|(path, _)| members.processes(path))
+            .collect();
         for pid in found {
             if Finder::has_own_root(pid) {
                 self.attach_at_paths(pid, probe, resolver);

@@ -369,6 +369,7 @@ impl Tracer {
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);
+        self.close_pending(at, out);
         self.close_suspension(at, out);
         for number in 0..self.probes.len() as u32 {
             self.close_gap(number, at, out);
