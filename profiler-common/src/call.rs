@@ -198,7 +198,7 @@ pub struct CallCounters {
     pub entries: u64,
     /// Exits, whether sent or not.
     pub exits: u64,
-    /// Records that found no room in the ring buffer.
+    /// Records that found no room in the ring buffer, or were hit in a cgroup that is undecided.
     pub lost: u64,
     /// Calls left out because of a limit on depth, duration or rate.
     pub left_out: u64,

@@ -2,7 +2,7 @@
 //! removed.
 //!
 //! ```text
-//! CgroupHead (40 bytes) | path, padded with zeros to 8 bytes
+//! CgroupHead (40 bytes) | path, padded to 8 bytes
 //! ```
 //! A session looks at one hierarchy. Ids are those of its kernfs nodes (in version 2 what
 //! `bpf_get_current_cgroup_id` gives; in both what stat(2) calls the inode number of the directory);
@@ -15,54 +15,98 @@ use crate::RecordHead;
 /// the decision to user space.
 pub const MAX_LEVELS: u32 = 64;
 
-/// Most cgroups in the map `CGROUPS`: those that were named and those that are undecided.
-pub const MAX_CGROUPS: u32 = 4096;
+/// Most cgroups in the map `CGROUPS`: those that were named, and new ones that user space decides on.
+pub const MAX_CGROUPS: u32 = 16_384;
 
-/// Most cgroups whose verdict is kept in the map `VERDICTS`. Those that find no room are decided at
-/// each event.
-pub const MAX_VERDICTS: u32 = 16_384;
+/// How many verdicts the map `VERDICTS` keeps, a power of two. A cgroup has one slot, see
+/// [`verdict_slot`], which others may want as well.
+pub const VERDICT_SLOTS: usize = 4096;
 
 /// Most names in the map `CGROUP_NAMES`.
 pub const MAX_NAMES: u32 = 1024;
 
 /// Longest name of a cgroup (the last part of its path) that can be wanted before it exists.
-pub const NAME_BYTES: usize = 128;
+pub const LONGEST_NAME: usize = 127;
+
+/// Size of a key of `CGROUP_NAMES`. One that is cut to this is longer than [`LONGEST_NAME`].
+pub const NAME_BYTES: usize = 136;
 
 /// Longest path that a record has; longer ones are cut.
 pub const PATH_BYTES: usize = 1024;
 
-/// A value of `CGROUPS` and of [`Verdict::wanted`]: it is wanted, and all below it.
-pub const CGROUP_WANTED: u32 = 1;
-/// As [`CGROUP_WANTED`]: user space has yet to say whether it is. Its events come, marked so.
-pub const CGROUP_UNDECIDED: u32 = 2;
-/// A value of [`Verdict::wanted`]: it is not.
+/// A value of `CGROUPS`: it is not wanted, nor what is below it unless that has a value of its own.
+/// What is in or below no cgroup of the map is not wanted either.
 pub const CGROUP_UNWANTED: u32 = 0;
+/// It is wanted, and all below it.
+pub const CGROUP_WANTED: u32 = 1;
+/// User space has yet to say whether it is. Its samples come, marked so.
+pub const CGROUP_UNDECIDED: u32 = 2;
 
 /// The value of `CGROUP_SUBSYS` for the hierarchy of version 2.
 pub const SUBSYS_UNIFIED: u32 = u32::MAX;
 
-/// What was found of a cgroup: the value of the map `VERDICTS`.
+/// The value of `CGROUP_SUBSYS` for no hierarchy: samples name no cgroup.
+pub const SUBSYS_NONE: u32 = u32::MAX - 1;
+
+/// What was found of a cgroup: a value of the map `VERDICTS`, which several processors read and write
+/// without a lock. A pair of which one half was overwritten meanwhile belongs to no cgroup of its slot,
+/// unless both halves say the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// [`CgroupState::generation`] when it was found; of another one it is void.
-    pub generation: u32,
-    /// A `CGROUP_*` constant.
-    pub wanted: u32,
+    /// What tells the cgroup from others that there are, XOR `word`. In version 2 that is its id, in
+    /// version 1 an address in the kernel.
+    pub check: u64,
+    /// The generation when it was found (of another one it is void) in the upper half, a `CGROUP_*`
+    /// constant in the lower one.
+    pub word: u64,
 }
 
-/// The only value of the map `CGROUP_STATE`.
+impl Verdict {
+    /// What was found of the cgroup at `place`.
+    pub const fn new(place: u64, generation: u32, wanted: u32) -> Verdict {
+        let word = (generation as u64) << 32 | wanted as u64;
+        Verdict {
+            check: place ^ word,
+            word,
+        }
+    }
+
+    /// What was found of the cgroup at `place` in this generation, if this is about it.
+    pub const fn of(self, place: u64, generation: u32) -> Option<u32> {
+        if self.check ^ self.word == place && (self.word >> 32) as u32 == generation {
+            Some(self.word as u32)
+        } else {
+            None
+        }
+    }
+}
+
+/// The slot of a cgroup's verdict in `VERDICTS`. Places that differ only in their lowest bits have
+/// different ones.
+pub const fn verdict_slot(place: u64) -> u32 {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the place.
+    let product = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (product >> (64 - VERDICT_SLOTS.trailing_zeros())) as u32
+}
+
+/// Index of `CGROUP_STATE`: how often user space has changed `CGROUPS`, from 1.
+pub const DECIDED: u32 = 0;
+/// Index of `CGROUP_STATE`: in version 1, how many cgroups were made.
+pub const MADE: u32 = 1;
+
+/// New cgroups about which something is missing: the only value of the map `CGROUP_LOSSES`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CgroupState {
-    /// Another one whenever user space has changed `CGROUPS`; never 0.
-    pub generation: u32,
-    /// Cgroups that found no room in `CGROUPS` when they were made.
-    pub dropped: u32,
+pub struct CgroupLosses {
+    /// Found no room in `CGROUPS`: what is in them is not recorded, though it may be wanted.
+    pub dropped: u64,
+    /// Records that found no room in the ring buffer.
+    pub untold: u64,
 }
 
 /// How many values `CGROUP_OFFSETS` has.
-pub const OFFSETS: usize = 8;
+pub const OFFSETS: usize = 11;
 /// Index of `CGROUP_OFFSETS`: not 0, if the others are known.
 pub const OFFSETS_KNOWN: usize = 0;
 /// Index of `CGROUP_OFFSETS`: `task_struct::cgroups`.
@@ -80,13 +124,12 @@ pub const CGROUP_SELF: usize = 5;
 pub const CGROUP_KN: usize = 6;
 /// Index of `CGROUP_OFFSETS`: `kernfs_node::id`.
 pub const KN_ID: usize = 7;
-
-/// Index of `CGROUP_EVENT_OFFSETS`: `root`.
-pub const EVENT_ROOT: usize = 0;
-/// Index of `CGROUP_EVENT_OFFSETS`: `id`.
-pub const EVENT_ID: usize = 1;
-/// Index of `CGROUP_EVENT_OFFSETS`: where and how long `path` is.
-pub const EVENT_PATH: usize = 2;
+/// Index of `CGROUP_OFFSETS`: `kernfs_node::name`.
+pub const KN_NAME: usize = 8;
+/// Index of `CGROUP_OFFSETS`: `cgroup::root`.
+pub const CGROUP_ROOT_POINTER: usize = 9;
+/// Index of `CGROUP_OFFSETS`: `cgroup_root::hierarchy_id`.
+pub const ROOT_NUMBER: usize = 10;
 
 /// What is known of a cgroup that was made or removed.
 #[repr(C)]
@@ -109,4 +152,46 @@ pub struct CgroupHead {
 }
 
 const _: () = assert!(size_of::<CgroupHead>() == 40);
-const _: () = assert!(size_of::<Verdict>() == 8);
+const _: () = assert!(size_of::<Verdict>() == 16);
+const _: () = assert!(VERDICT_SLOTS.is_power_of_two());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_of_one_cgroup_and_one_generation() {
+        let verdict = Verdict::new(77, 3, CGROUP_WANTED);
+        assert_eq!(verdict.of(77, 3), Some(CGROUP_WANTED));
+        assert_eq!(verdict.of(77, 4), None);
+        assert_eq!(verdict.of(78, 3), None);
+        // A slot that nobody has written to, for what is never a generation.
+        assert_eq!(Verdict::default().of(0, 1), None);
+    }
+
+    #[test]
+    fn halves_of_two_verdicts_are_of_no_cgroup_of_the_slot() {
+        for (one, other) in [(1000_u64, 2000_u64), (u64::MAX, 1), (5, 5)] {
+            for (first, second) in [(CGROUP_WANTED, CGROUP_UNDECIDED), (0, CGROUP_WANTED)] {
+                let mixed = Verdict {
+                    check: Verdict::new(one, 9, first).check,
+                    ..Verdict::new(other, 9, second)
+                };
+                assert_eq!(mixed.of(other, 9), None);
+                // It seems to be about this one, which looks elsewhere.
+                let stranger = one ^ u64::from(first ^ second);
+                assert_eq!(mixed.of(stranger, 9), Some(second));
+                assert_ne!(verdict_slot(stranger), verdict_slot(one));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_spread_over_all_slots() {
+        let mut slots = [0; VERDICT_SLOTS];
+        for id in 0..VERDICT_SLOTS as u64 {
+            slots[verdict_slot(id) as usize] += 1;
+        }
+        assert!(slots.iter().all(|count| *count <= 2), "{slots:?}");
+    }
+}

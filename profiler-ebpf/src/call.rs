@@ -15,14 +15,18 @@ use aya_ebpf::{
         bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_user,
     },
 };
-use profiler_common::call::{
-    CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
-    EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY, ITEM_OK,
-    ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+use profiler_common::{
+    call::{
+        CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
+        EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY,
+        ITEM_OK, ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+    },
+    cgroup::{CGROUP_UNDECIDED, CGROUP_WANTED},
+    control::FILTER_CGROUPS,
 };
 
 use crate::{
-    emit, fetch, filter, limit,
+    cgroup, emit, fetch, filter, limit,
     maps::{
         CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FETCHES, CALL_FILTER, CALL_LIMITS,
         PROBES,
@@ -108,6 +112,15 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     if cookie.tgid != 0 && cookie.tgid != tgid || !filter::admits(CALL_FILTER.load(), tgid, tid) {
         return 0;
     }
+    // There is nowhere to put a record until it is decided: such a hit counts as lost.
+    let mut undecided = false;
+    if CALL_FILTER.load() & FILTER_CGROUPS != 0 {
+        match cgroup::verdict(cgroup::place()) {
+            CGROUP_WANTED => {}
+            CGROUP_UNDECIDED => undecided = true,
+            _ => return 0,
+        }
+    }
     let Some(counts) = CALL_COUNTS.get_ptr_mut(probe) else {
         return 0;
     };
@@ -171,7 +184,7 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
             Verdict::Nothing => return 0,
         }
     }
-    if send(ctx, &mut hit).is_err() {
+    if undecided || send(ctx, &mut hit).is_err() {
         // SAFETY: as above.
         unsafe { add(&raw mut (*counts).lost) };
     }

@@ -37,8 +37,8 @@ mod turn;
 mod entry {
     use aya_ebpf::{
         EbpfContext,
-        macros::{perf_event, tracepoint, uprobe},
-        programs::{PerfEventContext, ProbeContext, TracePointContext},
+        macros::{perf_event, raw_tracepoint, tracepoint, uprobe},
+        programs::{PerfEventContext, ProbeContext, RawTracePointContext, TracePointContext},
     };
 
     use crate::{call, cgroup, sample, task};
@@ -80,15 +80,15 @@ mod entry {
         task::forget(&ctx)
     }
 
-    /// On `cgroup:cgroup_mkdir`: tells of a new cgroup, and whether it is wanted.
-    #[tracepoint]
-    fn cgroup_made(ctx: TracePointContext) -> u32 {
+    /// On the raw tracepoint `cgroup_mkdir`: tells of a new cgroup, and whether it is wanted.
+    #[raw_tracepoint]
+    fn cgroup_made(ctx: RawTracePointContext) -> u32 {
         cgroup::on_change::<false>(&ctx)
     }
 
-    /// On `cgroup:cgroup_rmdir`: forgets a cgroup.
-    #[tracepoint]
-    fn cgroup_removed(ctx: TracePointContext) -> u32 {
+    /// On the raw tracepoint `cgroup_rmdir`: forgets a cgroup.
+    #[raw_tracepoint]
+    fn cgroup_removed(ctx: RawTracePointContext) -> u32 {
         cgroup::on_change::<true>(&ctx)
     }
 

@@ -12,7 +12,7 @@ use aya_ebpf::{
 use profiler_common::{
     COMM_LEN,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
-    cgroup::{CgroupState, NAME_BYTES, OFFSETS, SUBSYS_UNIFIED, Verdict},
+    cgroup::{CgroupLosses, NAME_BYTES, OFFSETS, SUBSYS_NONE, VERDICT_SLOTS, Verdict},
     control::{Adjusted, Counters, MAX_SOURCES},
 };
 
@@ -63,7 +63,8 @@ pub static COMMS: HashMap<[u8; COMM_LEN], u8, 1> = HashMap::new();
 #[btf_map]
 pub static UIDS: HashMap<u32, u8, 1> = HashMap::new();
 
-/// Cgroups that are wanted with all below them, or undecided: id -> a `CGROUP_*` constant.
+/// Cgroups of which something is said, and what: id -> a `CGROUP_*` constant. Samplers only look into
+/// it: before 5.11, writing to a hash map in an NMI could wait for the lock of what it interrupted.
 #[btf_map]
 pub static CGROUPS: HashMap<u64, u32, 1> = HashMap::new();
 
@@ -71,24 +72,29 @@ pub static CGROUPS: HashMap<u64, u32, 1> = HashMap::new();
 #[btf_map]
 pub static CGROUP_NAMES: HashMap<[u8; NAME_BYTES], u8, 1> = HashMap::new();
 
-/// What `CGROUPS` means for each cgroup that was met.
+/// What `CGROUPS` means for the cgroups that were met last.
 #[btf_map]
-pub static VERDICTS: HashMap<u64, Verdict, 1> = HashMap::new();
+pub static VERDICTS: Array<Verdict, VERDICT_SLOTS> = Array::new();
 
-/// What tells verdicts that are still true from others.
+/// The generation, which tells verdicts that are still true from others: the sum of `DECIDED`, which
+/// user space writes, and `MADE`, which the kernel side does.
 #[btf_map]
-pub static CGROUP_STATE: Array<CgroupState, 1> = Array::new();
+pub static CGROUP_STATE: Array<u32, 2> = Array::new();
+
+/// What is missing of new cgroups.
+#[btf_map]
+pub static CGROUP_LOSSES: Array<CgroupLosses, 1> = Array::new();
 
 /// `FILTER_*` bits: kinds of conditions that are set.
 #[unsafe(no_mangle)]
 pub static FILTER: Global<u32> = Global::new(0);
 
-/// The hierarchy that cgroups are those of: `SUBSYS_UNIFIED`, or any other value for one of version
-/// 1.
+/// The hierarchy that cgroups are those of: `SUBSYS_UNIFIED`, `SUBSYS_NONE`, or any other value for
+/// one of version 1.
 #[unsafe(no_mangle)]
-pub static CGROUP_SUBSYS: Global<u32> = Global::new(SUBSYS_UNIFIED);
+pub static CGROUP_SUBSYS: Global<u32> = Global::new(SUBSYS_NONE);
 
-/// The number of that hierarchy in the records of the tracepoints of cgroups.
+/// The number of that hierarchy.
 #[unsafe(no_mangle)]
 pub static CGROUP_ROOT: Global<u32> = Global::new(0);
 
@@ -100,10 +106,6 @@ pub static CGROUP_OFFSETS: [Global<u32>; OFFSETS] = [const { Global::new(0) }; O
 /// or below a wanted one.
 #[unsafe(no_mangle)]
 pub static CGROUPS_UNDECIDED: Global<u8> = Global::new(0);
-
-/// Where `root`, `id` and `path` are in the records of `cgroup:cgroup_mkdir` and `cgroup_rmdir`.
-#[unsafe(no_mangle)]
-pub static CGROUP_EVENT_OFFSETS: [Global<u32>; 3] = [const { Global::new(0) }; 3];
 
 /// Not 0: kernel stacks are wanted; `KERNEL_STACKS_ADJUSTED`: `ADJUSTED` says whether.
 #[unsafe(no_mangle)]

@@ -116,9 +116,9 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
         counters.filtered += 1;
         return 0;
     }
-    let cgroup = cgroup::current();
+    let place = cgroup::place();
     if FILTER.load() & FILTER_CGROUPS != 0 {
-        match cgroup::verdict(cgroup) {
+        match cgroup::verdict(place) {
             CGROUP_WANTED => {}
             CGROUP_UNDECIDED => flags |= u32::from(FLAG_UNDECIDED),
             _ => {
@@ -138,7 +138,7 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
             version: RECORD_VERSION,
         },
         at_ns: now,
-        cgroup,
+        cgroup: cgroup::id_at(place),
         weight,
         tgid,
         tid,

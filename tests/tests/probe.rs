@@ -13,7 +13,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::process::CommandExt,
-    path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
@@ -26,7 +25,7 @@ use profiler::{
         raw::{Comm, RawBody, RawEvent},
     },
     probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now},
-    target::Filter,
+    target::{Filter, cgroup::CgroupFilter},
 };
 use profiler_tests::skip::{emulated, privileged};
 
@@ -232,20 +231,26 @@ fn filters_let_through_exactly_what_they_name() {
             named.pid(),
         ),
     ];
-    let cgroup = Cgroup::with(noise.pid());
+    let hierarchy = cgroups::version_two();
+    let cgroup = hierarchy.as_ref().map(cgroups::Made::new);
     match &cgroup {
-        Some(cgroup) => cases.push((
-            "cgroup",
-            Filter {
-                cgroups: None,
+        Some(made) => {
+            made.add(noise.pid());
+            let filter = Filter {
+                cgroups: Some(CgroupFilter {
+                    wanted: vec![made.cgroup()],
+                    ..CgroupFilter::default()
+                }),
                 ..none.clone()
-            },
-            noise.pid(),
-        )),
+            };
+            cases.push(("cgroup", filter, noise.pid()));
+        }
         None => profiler_tests::skip::skip("the filter by cgroup", "no cgroup v2 is mounted"),
     }
     for (kind, filter, pid) in cases {
-        let mut probe = Probe::attach(clock(filter)).unwrap();
+        let mut options = clock(filter);
+        options.hierarchy = hierarchy.clone();
+        let mut probe = Probe::attach(options).unwrap();
         let events = record(&mut probe, Duration::from_millis(200));
         let pids: BTreeSet<u32> = samples(&events).map(|(_, sample)| sample.pid.0).collect();
         assert_eq!(pids, BTreeSet::from([pid]), "filter by {kind}");
@@ -260,35 +265,6 @@ fn filters_let_through_exactly_what_they_name() {
     let mut probe = Probe::attach(clock(contradiction)).unwrap();
     let events = record(&mut probe, Duration::from_millis(100));
     assert_eq!(samples(&events).count(), 0);
-}
-
-/// A cgroup v2 with one process in it, removed with the value.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn with(pid: u32) -> Option<Cgroup> {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let mount = mounts.lines().find_map(|line| {
-            let fields: Vec<_> = line.split(' ').collect();
-            (fields[2] == "cgroup2").then(|| PathBuf::from(fields[1]))
-        })?;
-        let path = mount.join(format!("profiler-test-{pid}"));
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join("cgroup.procs"), pid.to_string()).unwrap();
-        Some(Cgroup(path))
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // It is empty only once its process is gone.
-        let procs = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
-        let parent = self.0.parent().unwrap().join("cgroup.procs");
-        for pid in procs.lines() {
-            let _ = fs::write(&parent, pid);
-        }
-        let _ = fs::remove_dir(&self.0);
-    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ const KERNELS: &[(&str, &str)] = &[
 const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
 
 /// The tests that run there; `INIT` starts them.
-const TESTS: [&str; 3] = ["probe", "probe_adjust", "calls"];
+const TESTS: [&str; 4] = ["probe", "probe_adjust", "probe_cgroups", "calls"];
 
 /// A kernel that takes longer has hung.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -40,15 +40,18 @@ export PATH=/bin PROFILER_EMULATED=1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mkdir -p /sys/fs/cgroup
+mkdir -p /sys/fs/cgroup /cgroup1
+mount -t cgroup -o pids none /cgroup1
 mount -t cgroup2 none /sys/fs/cgroup
 echo \"kernel: $(uname -r)\"
 /probe --test-threads=1
 probe=$?
 /probe_adjust --test-threads=1
 adjust=$?
+/probe_cgroups --test-threads=1
+cgroups=$?
 /calls --test-threads=1
-echo \"status: $((probe + adjust + $?))\"
+echo \"status: $((probe + adjust + cgroups + $?))\"
 poweroff -f
 ";
 
@@ -251,7 +254,7 @@ fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
             "-smp",
             "2",
             "-m",
-            "1024",
+            "2048",
         ])
         .args(["-nographic", "-no-reboot", "-nic", "none"])
         .arg("-kernel")

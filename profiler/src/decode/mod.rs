@@ -1,13 +1,14 @@
 //! Bytes of the kernel -> raw events.
 //!
-//! Two languages: records of our own kernel side ([`sample`], [`call`]), and records of the kernel's perf
-//! side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
+//! Two languages: records of our own kernel side ([`sample`], [`cgroup`], [`call`]), and records of the
+//! kernel's perf side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
 //! take time linear in their length. What is unknown is skipped by its length and counted.
 //!
 //! Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: where the bytes come from,
 //! and what the events mean together.
 
 mod call;
+mod cgroup;
 mod reader;
 mod sample;
 mod sideband;
@@ -29,6 +30,13 @@ pub struct Decoder {
 impl Decoder {
     /// Decodes one record of the kernel side.
     pub fn record(&mut self, record: Bytes, out: &mut Vec<RawEvent>) {
+        if cgroup::is_one(&record) {
+            match cgroup::decode(&record) {
+                Ok(event) => out.push(event),
+                Err(cgroup::Bad) => self.bad += 1,
+            }
+            return;
+        }
         match sample::decode(record, &mut self.unknown) {
             Ok(Some(event)) => out.push(event),
             Ok(None) => self.unknown += 1,

@@ -127,17 +127,20 @@ impl Order {
     }
 }
 
-/// Of events with the same time, causes come first: a mapping before the sample in it, a sample
-/// before the exit of its thread.
+/// Of events with the same time, causes come first: the making of a cgroup before a process is made
+/// in it, a mapping before the sample in it, a sample before the exit of its thread.
 fn rank(body: &RawBody) -> u8 {
     match body {
-        RawBody::Fork { .. } => 0,
-        RawBody::Comm { .. } => 1,
-        RawBody::Mmap(_) => 2,
-        RawBody::Sample(_) | RawBody::Call(_) => 3,
-        RawBody::Cgroup(_) | RawBody::Mark(_) | RawBody::Clock { .. } => 4,
-        RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) => 5,
-        RawBody::Exit { .. } => 6,
+        RawBody::Cgroup(cgroup) if !cgroup.removed => 0,
+        RawBody::Fork { .. } => 1,
+        RawBody::Comm { .. } => 2,
+        RawBody::Mmap(_) => 3,
+        RawBody::Sample(_) | RawBody::Call(_) => 4,
+        RawBody::Mark(_) | RawBody::Clock { .. } => 5,
+        RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) => 6,
+        RawBody::Exit { .. } => 7,
+        // Nobody is in it any more.
+        RawBody::Cgroup(_) => 8,
     }
 }
 
@@ -146,7 +149,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::raw::{Comm, RawCall, RawEdge, RawSample, RawStack};
+    use crate::model::raw::{
+        CgroupVerdict, Comm, RawCall, RawCgroup, RawEdge, RawSample, RawStack,
+    };
     use crate::model::{Pid, Tid};
 
     fn sample(at: u64, cpu: u32) -> RawEvent {
@@ -291,6 +296,27 @@ mod tests {
         order.push(&mut vec![call(10, 0, RawEdge::Enter, 1), sample(11, 0)]);
         order.finish(&mut out);
         assert_eq!((lost_late(&out), out.len()), (2, 1));
+    }
+
+    #[test]
+    fn a_cgroup_is_made_before_and_removed_after_what_happens_in_it() {
+        let cgroup = |removed| RawEvent {
+            at: Timestamp(5),
+            cpu: Cpu(1),
+            body: RawBody::Cgroup(Box::new(RawCgroup {
+                id: 7,
+                path: "/a".into(),
+                removed,
+                verdict: CgroupVerdict::Wanted,
+            })),
+        };
+        let mut order = Order::new(100);
+        let (made, removed) = (cgroup(false), cgroup(true));
+        order.push(&mut vec![removed.clone(), exit(5, 0), sample(5, 0)]);
+        order.push(&mut vec![fork(5, 0), made.clone()]);
+        let mut out = Vec::new();
+        order.finish(&mut out);
+        assert_eq!(out, [made, fork(5, 0), sample(5, 0), exit(5, 0), removed]);
     }
 
     proptest! {

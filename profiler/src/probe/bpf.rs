@@ -13,7 +13,10 @@ use std::{
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
-use profiler_common::call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl};
+use profiler_common::{
+    call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
+    cgroup::CgroupLosses,
+};
 
 use super::sys::owned;
 
@@ -36,6 +39,8 @@ unsafe impl Value for ProbeControl {}
 unsafe impl Value for CallCounters {}
 // SAFETY: repr(C), of u64 only.
 unsafe impl Value for CallCpu {}
+// SAFETY: repr(C), of u64 only.
+unsafe impl Value for CgroupLosses {}
 // SAFETY: repr(C), with its padding as fields.
 unsafe impl Value for [Fetch; MAX_FETCHES] {}
 

@@ -1,6 +1,6 @@
 //! The kernel-side object: settings -> loaded programs and filled filter maps.
 //!
-//! The object is part of this binary (`profiler-ebpf/prebuilt`); it needs no BTF of the running
+//! The object is part of this binary (`profiler-ebpf/prebuilt`); loading it needs no BTF of the running
 //! kernel. Sizes are bytes. Nothing is attached here.
 
 use std::{
@@ -25,6 +25,7 @@ use profiler_common::{
 use super::{
     ProbeError,
     calls::{CallOptions, CallSettings},
+    cgroups::CgroupSettings,
     memory,
     tracefs::Tracefs,
 };
@@ -45,6 +46,8 @@ pub(super) const LIMITED_STACKS: u32 = 8192;
 pub(super) struct Settings<'a> {
     /// What to keep samples of.
     pub(super) filter: &'a Filter,
+    /// What it says of cgroups, and which hierarchy's they are.
+    pub(super) cgroups: &'a CgroupSettings,
     /// Whether the period, kernel stacks and the tasks of the filter change later.
     pub(super) adjustable: bool,
     /// Whether to walk kernel stacks, if that does not change.
@@ -125,6 +128,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .map_max_entries("WATCHED", if wants_tasks { WATCHED_TASKS } else { 1 })
         .map_max_entries("COMMS", size(filter.comms.len()))
         .map_max_entries("UIDS", size(filter.uids.len()));
+    settings.cgroups.set(&mut loader);
     if !settings.kernel_log {
         loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
     }
@@ -143,6 +147,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     }
     let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
     fill_filter(&mut ebpf, filter)?;
+    settings.cgroups.fill(&mut ebpf)?;
     Ok(ebpf)
 }
 
@@ -258,6 +263,7 @@ pub(super) fn load_program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a Pro
     match program {
         Program::PerfEvent(program) => program.load(),
         Program::TracePoint(program) => program.load(),
+        Program::RawTracePoint(program) => program.load(),
         _ => return Err(missing(name)),
     }
     .map_err(|error| refused(&error))?;

@@ -8,7 +8,9 @@
 
 mod adjust;
 mod bpf;
+mod btf;
 mod calls;
+mod cgroups;
 mod error;
 pub mod features;
 mod hotplug;
@@ -16,6 +18,7 @@ mod idle;
 mod load;
 mod losses;
 mod memory;
+mod offsets;
 mod ring;
 mod sampler;
 mod sideband;
@@ -46,6 +49,7 @@ pub use sys::set_own_nice;
 use self::{
     adjust::Adjustment,
     calls::{CallSettings, Calls},
+    cgroups::{CgroupSettings, Cgroups},
     losses::{Account, LossMeter},
     ring::Ring,
     sampler::Plan,
@@ -115,6 +119,7 @@ pub struct Probe {
     sizes: Sizes,
     losses: LossMeter,
     calls: Option<Calls>,
+    cgroups: Cgroups,
     /// None if sampling does not change.
     adjustment: Option<Adjustment>,
     /// Side-band records of processors that have gone, not decoded yet.
@@ -165,6 +170,7 @@ impl Probe {
             .map(|spec| Plan::new(spec, tracefs.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
 
+        let cgroups = CgroupSettings::new(&options)?;
         let sizes = Sizes::new(&options, online.len());
         let support = options.calls.map(|_| call_support()).transpose()?;
         let settings = match (options.calls, &support, sizes.call_ring_bytes) {
@@ -196,6 +202,7 @@ impl Probe {
         };
         let mut ebpf = load::load(&load::Settings {
             filter: &options.filter,
+            cgroups: &cgroups,
             adjustable: options.adjustable,
             kernel_stacks: options.kernel_stacks,
             user_stacks: options.user_stacks,
@@ -227,6 +234,7 @@ impl Probe {
             sizes,
             losses: LossMeter::new(now(), &idle::read()),
             calls,
+            cgroups: Cgroups::default(),
             adjustment: options.adjustable.then(Adjustment::default),
             left: Vec::new(),
             buffer: BytesMut::new(),
@@ -235,6 +243,7 @@ impl Probe {
             probe.poll(cpu, true)?;
         }
         probe.install_rings()?;
+        probe.cgroups = cgroups.attach(&mut probe.ebpf)?;
         if let (true, Some(tracefs)) = (follows, &tracefs) {
             probe.follow_children(tracefs)?;
         }
@@ -281,6 +290,7 @@ impl Probe {
                 });
             }
         }
+        self.cgroups.note_removed(&mut self.ebpf, &out[before..]);
         if let Some(logger) = &mut self.logger {
             logger.flush();
         }
@@ -325,6 +335,7 @@ impl Probe {
                 load::WATCHED_TASKS
             );
         }
+        self.cgroups.tell_losses(&self.ebpf);
     }
 
     /// What each processor has seen of each source since attaching: `[source][processor]`.
@@ -366,9 +377,10 @@ impl Probe {
         load::watch(&mut self.ebpf, pid.0, WATCH_PROCESS)
     }
 
-    /// Says whether a cgroup is wanted, with all below it. The filter must name cgroups already.
-    pub fn decide(&mut self, _id: u64, _wanted: bool) -> Result<(), ProbeError> {
-        Ok(())
+    /// Says whether a cgroup is wanted, with all below it of which nothing else was said: what has
+    /// come undecided is decided one by one. The filter must name cgroups already.
+    pub fn decide(&mut self, id: u64, wanted: bool) -> Result<(), ProbeError> {
+        self.cgroups.decide(&mut self.ebpf, id, wanted)
     }
 
     /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.

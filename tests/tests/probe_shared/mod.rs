@@ -3,6 +3,8 @@
 // Each test uses a part, and fails by unwrapping.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
+pub mod cgroups;
+
 use std::{
     collections::BTreeSet,
     fs,
