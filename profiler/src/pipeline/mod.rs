@@ -19,6 +19,7 @@ mod signals;
 mod stream;
 mod targets;
 mod tracer;
+pub mod wanted;
 mod writer;
 
 use tokio::runtime::{Builder, Runtime};

@@ -17,6 +17,7 @@ use crate::target::user::User;
 use super::containers::{CgroupTargets, Chosen};
 use super::targets::{Target, open_targets};
 use super::tracer::{TraceRequest, Tracer};
+use super::wanted::WantedCgroups;
 
 /// Whom to watch, and what of them.
 pub struct Watch {
@@ -47,6 +48,8 @@ pub(super) struct Prepared {
     pub(super) cgroups: Option<Chosen>,
     pub(super) command: Option<StoppedCommand>,
     pub(super) tracer: Option<Tracer>,
+    /// The wanted cgroups, if the filter is by cgroups: for all who learn of them, or need to know.
+    pub(super) wanted: Option<WantedCgroups>,
 }
 
 impl Prepared {
@@ -69,7 +72,9 @@ impl Prepared {
             }
             None => None,
         };
+        let cgroups = watch.probe.filter.cgroups.as_ref();
         let mut prepared = Prepared {
+            wanted: cgroups.map(WantedCgroups::new),
             watch,
             targets,
             cgroups,
@@ -99,7 +104,9 @@ impl Prepared {
         let words = self.watch.command.iter().flatten();
         let program = words.map(Path::new).next();
         let running = self.command.as_ref().map(StoppedCommand::pid).zip(program);
-        let tracer = Tracer::prepare(trace.clone(), &self.watch.probe.filter, running)?;
+        let Watch { probe, .. } = &self.watch;
+        let cgroups = probe.hierarchy.clone().zip(self.wanted.clone());
+        let tracer = Tracer::prepare(trace.clone(), &probe.filter, cgroups, running)?;
         self.watch.probe.calls = Some(tracer.call_options(self.watch.probe.buffer_bytes));
         self.tracer = Some(tracer);
         Ok(())

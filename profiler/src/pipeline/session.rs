@@ -34,6 +34,9 @@ use super::tracer::{News, TraceSummary, Tracer};
 
 /// How often what is due is passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How often is looked for a program that is about to be started, and is to be traced from its first
+/// instruction.
+const HURRY: Duration = Duration::from_millis(1);
 /// How often losses are asked for, processors looked at and the wall clock read.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 /// How often the wall clock is put into the recording.
@@ -139,6 +142,7 @@ impl Session {
             cgroups,
             command,
             mut tracer,
+            wanted: _,
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
@@ -255,6 +259,7 @@ impl Session {
             () = readable(Some(&self.wake)) => Due::Buffers,
             () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,
+            () = tokio::time::sleep(HURRY), if self.is_in_a_hurry() => Due::Buffers,
         }
     }
 
@@ -266,6 +271,7 @@ impl Session {
                 // A process may be gone in a moment: look at once.
                 let before = self.calls;
                 self.drain();
+                self.trace_in_a_hurry();
                 (self.calls - before >= MANY_CALLS).then_some(until)
             }
             Due::Answers => {
@@ -426,6 +432,8 @@ impl Session {
         let at = now();
         self.read_clock();
         let mut trace = None;
+        // What has begun and can't be traced any more is to be told of.
+        self.drain();
         if let Some(probe) = &mut self.probe {
             probe.losses(at, &mut self.raw);
             if let Some(tracer) = &mut self.tracer {
@@ -589,6 +597,19 @@ impl Session {
     fn trace(&mut self) {
         if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe) {
             tracer.step(probe, &mut self.resolver, &mut self.raw);
+        }
+    }
+
+    fn is_in_a_hurry(&self) -> bool {
+        self.tracer.as_ref().is_some_and(Tracer::is_in_a_hurry)
+    }
+
+    /// Attaches probes to what is about to run.
+    fn trace_in_a_hurry(&mut self) {
+        if let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe)
+            && tracer.is_in_a_hurry()
+        {
+            tracer.hurry(probe, &mut self.resolver, &mut self.raw);
         }
     }
 
