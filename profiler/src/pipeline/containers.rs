@@ -19,7 +19,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::model::Pid;
 use crate::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
@@ -31,14 +31,13 @@ use crate::target::container::{Container, Describer, Engines, Identity, identify
 pub use choose::CgroupTargets;
 pub(super) use choose::{Chosen, Wanted};
 
+use super::wanted::WantedCgroups;
 use decisions::{Decisions, Meaning, PATIENCE_NS, Step};
 use hold::{Fate, Hold};
 use members::{Members, cgroup_of};
 
 /// Most processes of a cgroup that are looked at when it turns out to be wanted.
 const MAX_PROCESSES: usize = 100_000;
-/// Most events that are kept for who traces functions, of processes whose cgroup is undecided.
-const MAX_WITHHELD: usize = 4096;
 /// Most containers that are asked about and not answered yet, and answers that are kept.
 const MAX_ASKED: usize = 4096;
 /// How long to wait for answers when all else is done.
@@ -62,11 +61,8 @@ struct Gate {
     decisions: Decisions,
     hold: Hold,
     members: Members,
-    /// Processes whose cgroup was undecided when they began, and what they did.
-    undecided: FxHashSet<Pid>,
-    withheld: Vec<RawEvent>,
-    /// What they did, of those that are in.
-    released: Vec<RawEvent>,
+    /// What is decided is told to others here.
+    wanted: WantedCgroups,
     steps: Vec<Step>,
     tidied: Instant,
     /// The kernel side could not be told; said once.
@@ -76,39 +72,40 @@ struct Gate {
 
 impl Containers {
     /// Begins, right after the probe was attached.
-    pub(super) fn start(chosen: Chosen, probe: &mut Probe) -> std::io::Result<Containers> {
-        let Chosen { hierarchy, wanted } = chosen;
+    pub(super) fn start(
+        chosen: Chosen,
+        wanted: Option<WantedCgroups>,
+        probe: &mut Probe,
+    ) -> std::io::Result<Containers> {
         let mut containers = Containers {
-            hierarchy,
+            hierarchy: chosen.hierarchy,
             describer: Describer::start(Engines::at(Path::new("/")))?,
             asked: FxHashMap::default(),
             answers: FxHashMap::default(),
             gate: None,
         };
-        if let Some(wanted) = wanted {
-            containers.open_gate(wanted);
+        if let (Some(chosen), Some(wanted)) = (chosen.wanted, wanted) {
+            containers.open_gate(chosen, wanted);
             containers.carry_out(Some(probe));
         }
         Ok(containers)
     }
 
-    fn open_gate(&mut self, wanted: Wanted) {
+    fn open_gate(&mut self, chosen: Wanted, wanted: WantedCgroups) {
         let mut gate = Gate {
-            decisions: Decisions::new(Meaning::of(wanted.selectors.clone()), wanted.paths.clone()),
+            decisions: Decisions::new(Meaning::of(chosen.selectors.clone()), chosen.paths.clone()),
             hold: Hold::default(),
             members: Members::default(),
-            undecided: FxHashSet::default(),
-            withheld: Vec::new(),
-            released: Vec::new(),
+            wanted,
             steps: Vec::new(),
             tidied: Instant::now(),
             failed: false,
-            text: wanted.text.clone(),
+            text: chosen.text.clone(),
         };
-        for container in &wanted.containers {
+        for container in &chosen.containers {
             gate.decisions.remember(container);
         }
-        for cgroup in wanted.tops() {
+        for cgroup in chosen.tops() {
             // Unless it has ended since it was looked for.
             if self
                 .hierarchy
@@ -119,16 +116,16 @@ impl Containers {
             }
         }
         // What was made between looking and attaching nobody has told.
-        for path in &wanted.paths {
+        for path in &chosen.paths {
             gate.decisions.found(path, &mut gate.steps);
         }
         gate.steps.retain(
             |step| !matches!(step, Step::Admit(path) if self.hierarchy.cgroup(path).is_err()),
         );
-        if !wanted.selectors.is_empty() {
+        if !chosen.selectors.is_empty() {
             let mut made = Vec::new();
             self.hierarchy.walk(&mut |path| {
-                if !wanted.seen.contains(path)
+                if !chosen.seen.contains(path)
                     && identify(path).is_some_and(|identity| identity.cgroup == path)
                 {
                     made.push(path.to_owned());
@@ -163,14 +160,8 @@ impl Containers {
         (gate.decisions.has_come() && !gate.decisions.is_there()).then_some(&gate.text)
     }
 
-    /// Looks at an event as soon as it is drained, and tells the resolver of it. Whether it concerns what
-    /// is recorded; what it is not known of is given by [`Containers::take_released`] later.
-    pub(super) fn notice(
-        &mut self,
-        event: &RawEvent,
-        probe: &mut Probe,
-        resolver: &mut Resolver,
-    ) -> bool {
+    /// Looks at an event as soon as it is drained, and tells the resolver of it.
+    pub(super) fn notice(&mut self, event: &RawEvent, probe: &mut Probe, resolver: &mut Resolver) {
         if let (RawBody::Cgroup(cgroup), Some(gate)) = (&event.body, &mut self.gate) {
             match cgroup.removed {
                 true => gate.decisions.removed(event.at, cgroup.id),
@@ -179,10 +170,11 @@ impl Containers {
             self.carry_out(Some(probe));
         }
         resolver.notice(event);
-        let Some(gate) = &mut self.gate else {
-            return true;
-        };
-        let inside = gate.has(&self.hierarchy, event);
+        let Some(gate) = &mut self.gate else { return };
+        let (hierarchy, decisions) = (&self.hierarchy, &gate.decisions);
+        let inside = gate.members.has(event, &mut |pid| {
+            Some(decisions.wants(&cgroup_of(hierarchy, pid)?))
+        });
         if let (
             RawBody::Comm {
                 pid, exec: true, ..
@@ -192,14 +184,6 @@ impl Containers {
         {
             resolver.notice_place(*pid, event.at, inside);
         }
-        inside == Some(true)
-    }
-
-    /// What processes did before it was known that they are in a container that is recorded.
-    pub(super) fn take_released(&mut self) -> Vec<RawEvent> {
-        self.gate
-            .as_mut()
-            .map_or_else(Vec::new, |gate| std::mem::take(&mut gate.released))
     }
 
     /// Takes answers, and does what follows from them.
@@ -337,21 +321,24 @@ impl Containers {
                 Step::Ask(identity) => asked.push(identity),
                 Step::Decide(id, wanted) => {
                     gate.tell(probe.as_deref_mut(), id, wanted);
-                    if wanted && let Some(path) = gate.decisions.path_of(id) {
-                        let pids = self.hierarchy.processes(path, MAX_PROCESSES);
-                        gate.members.add(pids);
+                    if let Some(path) = gate.decisions.path_of(id) {
+                        gate.wanted.decide(path, wanted);
+                        if wanted {
+                            let pids = self.hierarchy.processes(path, MAX_PROCESSES);
+                            gate.members.add(pids);
+                        }
                     }
                 }
                 Step::Admit(path) => {
                     // It may have ended meanwhile.
                     if let Ok(cgroup) = self.hierarchy.cgroup(&path) {
                         gate.tell(probe.as_deref_mut(), cgroup.id, true);
+                        gate.wanted.decide(&path, true);
                         gate.admit(&self.hierarchy, path, cgroup.id);
                     }
                 }
             }
         }
-        gate.release(&self.hierarchy);
         for identity in asked {
             self.ask(&identity);
         }
@@ -387,71 +374,5 @@ impl Gate {
         {
             log::error!("the kernel side can't be told which cgroups are recorded: {error}");
         }
-    }
-
-    /// Whether an event is of a process that is recorded; none: that is not known yet.
-    fn has(&mut self, hierarchy: &Hierarchy, event: &RawEvent) -> Option<bool> {
-        let decisions = &self.decisions;
-        let inside = self.members.has(event, &mut |pid| {
-            Some(decisions.wants(&cgroup_of(hierarchy, pid)?))
-        });
-        let pid = match &event.body {
-            RawBody::Fork { parent_pid, .. } => *parent_pid,
-            RawBody::Comm { pid, .. } => *pid,
-            RawBody::Mmap(mmap) => mmap.pid,
-            RawBody::Exit { pid, .. } => *pid,
-            _ => return inside,
-        };
-        if inside.is_none() {
-            self.undecided.insert(pid);
-        }
-        if inside != Some(true)
-            && self.undecided.contains(&pid)
-            && self.withheld.len() < MAX_WITHHELD
-        {
-            if let RawBody::Fork { pid, .. } = &event.body {
-                self.undecided.insert(*pid);
-            }
-            self.withheld.push(event.clone());
-        }
-        inside
-    }
-
-    /// Sorts out what was withheld.
-    fn release(&mut self, hierarchy: &Hierarchy) {
-        if self.undecided.is_empty() {
-            return;
-        }
-        let (decisions, members) = (&self.decisions, &mut self.members);
-        let mut decided = FxHashSet::default();
-        self.undecided.retain(|&pid| {
-            let wanted = match cgroup_of(hierarchy, pid) {
-                Some(path) => decisions.wants(&path),
-                None => Some(false),
-            };
-            match wanted {
-                Some(true) => {
-                    members.add([pid]);
-                    decided.insert(pid);
-                    false
-                }
-                Some(false) => false,
-                None => true,
-            }
-        });
-        let undecided = &self.undecided;
-        let released = &mut self.released;
-        self.withheld.retain(|event| {
-            let pid = match &event.body {
-                RawBody::Fork { parent_pid, .. } => *parent_pid,
-                RawBody::Comm { pid, .. } | RawBody::Exit { pid, .. } => *pid,
-                RawBody::Mmap(mmap) => mmap.pid,
-                _ => return false,
-            };
-            if decided.contains(&pid) {
-                released.push(event.clone());
-            }
-            undecided.contains(&pid)
-        });
     }
 }

@@ -72,9 +72,9 @@ impl Prepared {
             }
             None => None,
         };
-        let cgroups = watch.probe.filter.cgroups.as_ref();
+        let filter = watch.probe.filter.cgroups.as_ref();
         let mut prepared = Prepared {
-            wanted: cgroups.map(WantedCgroups::new),
+            wanted: filter.map(WantedCgroups::new),
             watch,
             targets,
             cgroups,

@@ -142,13 +142,13 @@ impl Session {
             cgroups,
             command,
             mut tracer,
-            wanted: _,
+            wanted,
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
         let wake = probe.wake_fd().try_clone_to_owned();
         let wake = watched(wake.context(|| POLL_FAILED)?).context(|| POLL_FAILED)?;
-        let containers = cgroups.map(|chosen| Containers::start(chosen, &mut probe));
+        let containers = cgroups.map(|chosen| Containers::start(chosen, wanted, &mut probe));
         let containers = containers
             .transpose()
             .context(|| "failed to start a thread")?;
@@ -554,15 +554,13 @@ impl Session {
             if !self.early_scope.admits(event) {
                 continue;
             }
-            let inside = match &mut self.containers {
-                Some(containers) => containers.notice(event, probe, &mut self.resolver),
-                None => {
-                    self.resolver.notice(event);
-                    true
-                }
-            };
-            if inside && let Some(tracer) = &mut self.tracer {
+            // The tracer first: what is decided of a cgroup counts more than that it was made.
+            if let Some(tracer) = &mut self.tracer {
                 tracer.notice(event);
+            }
+            match &mut self.containers {
+                Some(containers) => containers.notice(event, probe, &mut self.resolver),
+                None => self.resolver.notice(event),
             }
         }
         self.order.push(&mut self.raw);
@@ -580,14 +578,7 @@ impl Session {
 
     /// Looks what became of containers: there may be one that was waited for.
     fn see_arrival(&mut self) {
-        let Some(containers) = &mut self.containers else {
-            return;
-        };
-        let released = containers.take_released();
-        if let Some(tracer) = &mut self.tracer {
-            released.iter().for_each(|event| tracer.notice(event));
-        }
-        if self.awaiting && containers.awaited().is_none() {
+        if self.awaiting && self.awaited().is_none() {
             self.awaiting = false;
             self.count();
         }
