@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::containers::Place;
 use super::files::{FileKey, MappedFile, OpenError, Root};
 use super::jit::JitProcess;
 use super::mapping::{CodeModule, CodeRange, Mappings, next_uid};
@@ -148,12 +149,13 @@ impl Resolver {
                 if execs.len() < MAX_EXECS {
                     execs.push_back(ExecFacts {
                         at: event.at,
-                        facts: proc_fs::facts(*pid),
+                        facts: proc_fs::facts(*pid, self.processes.containers.hierarchy()),
                         root,
                     });
                 }
             }
             RawBody::Mmap(mmap) => self.notice_mapping(mmap),
+            RawBody::Cgroup(cgroup) => self.processes.containers.learn(cgroup),
             _ => {}
         }
     }
@@ -205,14 +207,24 @@ impl Resolver {
         }
     }
 
-    /// Makes sure that a sample's process and thread are known.
-    pub(super) fn meet(&mut self, pid: Pid, tid: Tid, comm: Comm, at: Timestamp) {
-        let known = self.processes.get(pid).is_some_and(|process| {
+    /// Makes sure that a sample's process and thread are known; whether that process is known to be in
+    /// the cgroup of this id.
+    pub(super) fn meet(
+        &mut self,
+        pid: Pid,
+        tid: Tid,
+        comm: Comm,
+        at: Timestamp,
+        cgroup_id: u64,
+    ) -> bool {
+        let process = self.processes.get(pid);
+        let known = process.is_some_and(|process| {
             // An id that is used again although its last life ended long ago: its fork was lost.
             process
                 .exited
                 .is_none_or(|exited| at.since(exited) <= GRACE_NS)
         });
+        let settled = known && process.is_some_and(|process| process.cgroup_id == cgroup_id);
         if !known {
             self.adopt(pid, at, Some(comm));
         }
@@ -224,6 +236,74 @@ impl Resolver {
             let stat = proc_fs::thread_stat(pid, tid, &self.clocks);
             let started = stat.map_or(at, |stat| stat.started.min(at));
             self.processes.add_thread(pid, tid, started, comm);
+        }
+        settled
+    }
+
+    /// A process is in another cgroup than was thought, or one of its threads is.
+    pub(super) fn settle(&mut self, pid: Pid, tid: Tid, cgroup_id: u64, at: Timestamp) {
+        let Some(process) = self.processes.get_mut(pid) else {
+            return;
+        };
+        if std::mem::take(&mut process.unread_pids)
+            && let Some(pids) = proc_fs::namespace_pids(pid)
+        {
+            Arc::make_mut(&mut process.facts).namespace_pids = pids;
+            process.changed();
+        }
+        let is_main = tid.0 == pid.0;
+        let elsewhere = !is_main && process.is_elsewhere(cgroup_id, at);
+        let known = process.place.clone();
+        let containers = &mut self.processes.containers;
+        let place = match containers.hierarchy() {
+            Some(_) if !elsewhere => containers.place_of(cgroup_id),
+            Some(_) => return,
+            None => known.clone(),
+        };
+        if containers.hierarchy().is_none() || place.is_some() && (is_main || place == known) {
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.move_to(place, cgroup_id);
+            }
+        } else {
+            self.settle_by_proc(pid, is_main, (cgroup_id, place), at);
+        }
+        self.processes.announce(pid, &mut self.epoch);
+    }
+
+    /// The same, where a sample alone does not tell: threads can be in cgroups of their own, and that of
+    /// the process is its main thread's; and of a cgroup that is gone or out of reach, /proc may still
+    /// know the path.
+    fn settle_by_proc(
+        &mut self,
+        pid: Pid,
+        is_main: bool,
+        met: (u64, Option<Arc<Place>>),
+        at: Timestamp,
+    ) {
+        let (id, place) = met;
+        let containers = &mut self.processes.containers;
+        let own = proc_fs::cgroup(pid, containers.hierarchy());
+        let own = own.and_then(|path| containers.place(&path));
+        let Some(process) = self.processes.get_mut(pid) else {
+            return;
+        };
+        match own {
+            Some(own) if is_main || place.as_ref() == Some(&own) => {
+                process.move_to(Some(own), id);
+            }
+            Some(own) => {
+                process.note_elsewhere(id, at);
+                let same = process.place.as_ref() == Some(&own);
+                let id = if same { process.cgroup_id } else { 0 };
+                process.move_to(Some(own), id);
+            }
+            // It has ended. Each cgroup of its other threads counts once, the last one holds.
+            None if !is_main && !process.note_elsewhere(id, at) => {}
+            None => {
+                let told_by_proc = process.cgroup_id == 0;
+                let before = process.place.clone().filter(|_| told_by_proc);
+                process.move_to(place.or(before), id);
+            }
         }
     }
 
@@ -267,15 +347,14 @@ impl Resolver {
         if let Some(root) = &root {
             self.live_roots.insert(pid, root.clone());
         }
-        let facts = proc_fs::facts(pid);
+        let facts = proc_fs::facts(pid, self.processes.containers.hierarchy());
         let executable = proc_fs::executable(pid);
         if let Some(process) = self.processes.get_mut(pid) {
             process.comm = stat.comm;
             process.root = root;
-            process.facts = Arc::new(facts.unwrap_or_default());
             process.executable = executable.map(Into::into);
-            process.changed();
         }
+        self.processes.describe(pid, facts.unwrap_or_default());
         for tid in threads {
             if self
                 .processes
@@ -361,7 +440,7 @@ impl Resolver {
 
     pub(super) fn named(&mut self, at: Timestamp, id: (Pid, Tid), exec: bool, comm: Comm) {
         let (pid, tid) = id;
-        self.meet(pid, tid, comm, at);
+        self.meet(pid, tid, comm, at, 0);
         if exec {
             for gone in self.processes.leave_one_thread(pid, at) {
                 // Threads that exec ends say so, but for the one that called it: it is the main
@@ -374,7 +453,10 @@ impl Resolver {
                 None => (None, None),
             };
             if let Some(process) = self.processes.get_mut(pid) {
-                process.exec(comm, facts, root);
+                process.exec(comm, root);
+            }
+            if let Some(facts) = facts {
+                self.processes.describe(pid, facts);
             }
         }
         self.processes.rename(pid, tid, comm);
@@ -531,7 +613,7 @@ impl Resolver {
         }
         // A child that was forked but runs no new program has ids of its own.
         let facts = if process.facts.uid.is_none() || process.facts.namespace_pids.is_empty() {
-            proc_fs::facts(pid).map_or_else(|| process.facts.clone(), Arc::new)
+            proc_fs::facts(pid, None).map_or_else(|| process.facts.clone(), Arc::new)
         } else {
             process.facts.clone()
         };

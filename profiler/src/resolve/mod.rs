@@ -12,6 +12,7 @@
 
 mod ask;
 mod calls;
+mod containers;
 mod debug_files;
 mod events;
 mod files;
@@ -51,6 +52,8 @@ pub use proc_fs::{
     cpu_time_ns, is_made_code, makes_code, processes, split_stat, suspended_ns, tick_ns,
 };
 
+use crate::target::container::{Container, Identity};
+use containers::Containers;
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
 use intern::EpochTables;
@@ -177,7 +180,7 @@ impl Resolver {
             stacks: FxHashMap::default(),
             seed: seed(),
             addresses: Vec::new(),
-            processes: ProcessTable::new(grace_ns),
+            processes: ProcessTable::new(grace_ns, Containers::new(options.hierarchy)),
             roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
@@ -210,7 +213,7 @@ impl Resolver {
     /// takes the batches, and counts epochs on. What lives now is read by [`Resolver::snapshot`]; what
     /// has ended meanwhile is told then.
     pub fn resume(&mut self, known: KnownProcesses) {
-        self.processes = known.processes;
+        self.processes.go_on_with(known.processes);
         self.start_epoch(known.epoch.saturating_add(1), self.epoch_began);
     }
 
@@ -341,13 +344,18 @@ impl Resolver {
         }
     }
 
-    /// Containers that were met and are to be described (see `target::container::Describer`).
-    pub fn take_unknown_containers(&mut self) -> Vec<crate::target::container::Identity> {
-        Vec::new()
+    /// Containers that processes were met in for the first time, to be described (see
+    /// [`crate::target::container::Describer`]). No units: their paths say all there is to know.
+    pub fn take_unknown_containers(&mut self) -> Vec<Identity> {
+        self.processes.containers.take_unknown()
     }
 
-    /// What a container is; processes in it are announced anew.
-    pub fn describe(&mut self, _container: &crate::target::container::Container) {}
+    /// What a container is. One that was announced is announced anew, in the present epoch.
+    pub fn describe(&mut self, container: &Container) {
+        self.processes
+            .containers
+            .describe(container, &mut self.epoch);
+    }
 
     fn event(&mut self, event: RawEvent) {
         let at = event.at;
@@ -358,7 +366,10 @@ impl Resolver {
                     Pid(0) => events::idle_comm(),
                     _ => sample.comm,
                 };
-                self.meet(sample.pid, sample.tid, comm, at);
+                let cgroup = sample.cgroup;
+                if !self.meet(sample.pid, sample.tid, comm, at, cgroup) && cgroup != 0 {
+                    self.settle(sample.pid, sample.tid, cgroup, at);
+                }
                 let thread =
                     self.processes
                         .announce_thread(sample.tid, Some(comm), &mut self.epoch);
@@ -401,7 +412,7 @@ impl Resolver {
                 }
                 self.push(Event::Lost(lost));
             }
-            RawBody::Cgroup(_) => {}
+            RawBody::Cgroup(cgroup) => self.processes.containers.learn(&cgroup),
             RawBody::Mark(text) => {
                 let text = self.epoch.string(&text);
                 self.push(Event::Mark(Mark { at, text }));
