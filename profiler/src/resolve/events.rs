@@ -165,14 +165,14 @@ impl Resolver {
         if !matches!(backing(&path), Backing::File | Backing::Memory) {
             return;
         }
-        let Some(key) = FileKey::of(&mmap.file, &path) else {
+        let root = self.root_of(mmap.pid);
+        let Some(key) = self.files.key(&mmap.file, &path, root.as_ref()) else {
             return;
         };
         if self.files.get(&key).is_some() {
             return;
         }
         self.files.forgive(&key);
-        let root = self.root_of(mmap.pid);
         let opened = self.files.open(&MappedFile {
             pid: mmap.pid,
             range: (mmap.start, mmap.start.saturating_add(mmap.len)),
@@ -540,7 +540,7 @@ impl Resolver {
     }
 
     fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Arc<CodeModule> {
-        let key = FileKey::of(&mmap.file, path);
+        let key = self.key_of(mmap, path);
         match backing(path) {
             Backing::File => self.file_module(mmap, path, key),
             Backing::Memory => {
@@ -561,15 +561,40 @@ impl Resolver {
         }
     }
 
+    /// What a mapped file is known by: below the root of its process as events tell it, else as it was
+    /// when the event came.
+    fn key_of(&self, mmap: &RawMmap, path: &str) -> Option<FileKey> {
+        let process = self.processes.get(mmap.pid);
+        let roots = [
+            process.and_then(|process| process.root.as_ref()),
+            self.live_roots.get(&mmap.pid),
+            self.host.as_ref(),
+        ];
+        let key = |root| self.files.key(&mmap.file, path, Some(root));
+        let mut keys = roots.into_iter().flatten().filter_map(key);
+        let first = keys.next()?;
+        match first.is_sure() {
+            true => Some(first),
+            false => keys.find(FileKey::is_sure).or(Some(first)),
+        }
+    }
+
     fn file_module(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
         let file = key.as_ref().and_then(|key| self.files.get(key));
         let place = (Box::from(path), key.clone());
         let known = self.modules.get(&place).and_then(std::sync::Weak::upgrade);
+        let is_other = |known: &CodeModule| {
+            // The place in the file system is another file's by now.
+            let file = file.as_ref();
+            file.is_some_and(|file| file.print.name != known.copy)
+        };
         if let Some(known) = &known
             && known.elf.is_some()
+            && !is_other(known)
         {
             return known.clone();
         }
+        let copy = file.as_ref().and_then(|file| file.print.name);
         let elf = file.and_then(|file| file.elf.clone());
         if let Some(known) = known
             && elf.is_none()
@@ -586,6 +611,7 @@ impl Resolver {
             path: path.into(),
             build_id: told.or_else(|| elf.as_ref()?.build_id.clone()),
             bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
+            copy,
             key,
             elf,
             jit: None,
@@ -652,6 +678,7 @@ fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> C
         path: path.into(),
         build_id: None,
         bias: 0,
+        copy: None,
         key: None,
         elf: None,
         jit,

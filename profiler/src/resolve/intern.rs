@@ -121,7 +121,10 @@ impl EpochTables {
         }
         let definition = Module {
             kind: module.kind,
-            path: self.string(&module.path),
+            path: match module.copy {
+                None => self.string(&module.path),
+                Some(copy) => self.string(&format!("{} (copy {copy:08x})", module.path)),
+            },
             build_id: module.build_id.clone(),
             address_bias: module.bias,
         };

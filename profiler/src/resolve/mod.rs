@@ -13,12 +13,14 @@
 mod ask;
 mod calls;
 mod containers;
+mod copies;
 mod debug_files;
 mod events;
 mod files;
 mod intern;
 mod jit;
 mod kernel;
+mod layers;
 mod loaded;
 mod mapping;
 mod names;

@@ -17,6 +17,8 @@ use crate::target::cgroup::Hierarchy;
 const MAX_COMMAND_BYTES: usize = 1024;
 /// Most bytes of /proc/PID/maps that are read.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
+/// Most bytes of /proc/PID/mountinfo that are read.
+const MAX_MOUNTS_BYTES: u64 = 1 << 20;
 /// Most bytes of any other file.
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -213,6 +215,11 @@ fn parse_cgroup(text: &str) -> Option<Box<str>> {
         (Some("/") | None, Some(named)) => Some(named.into()),
         (unified, _) => unified.map(Into::into),
     }
+}
+
+/// What is mounted where, as a process sees it.
+pub(super) fn mounts(pid: Pid) -> Option<Vec<u8>> {
+    read(&format!("/proc/{pid}/mountinfo"), MAX_MOUNTS_BYTES)
 }
 
 /// Path of the executable, as the process sees it.

@@ -7,6 +7,7 @@ mod containers;
 mod debug_info;
 mod epochs;
 mod hostile;
+mod layers;
 mod lives;
 mod processes;
 
