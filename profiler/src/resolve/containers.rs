@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::intern::EpochTables;
 use crate::model::raw::RawCgroup;
 use crate::model::{self, ContainerId};
-use crate::target::cgroup::Hierarchy;
+use crate::target::cgroup::{Hierarchy, contains};
 use crate::target::container::{self, Container, Engine, Identity};
 
 /// Most ids of cgroups that are remembered.
@@ -56,6 +56,8 @@ pub(super) struct Containers {
     known: FxHashMap<Arc<str>, Known>,
     /// Met, and not yet asked about.
     unknown: Vec<Identity>,
+    /// The same of paths that say nothing, or no more than a unit that somebody may run containers in.
+    unknown_paths: Vec<Arc<str>>,
     /// Grow larger than this, and what nobody is in is dropped.
     max_places: usize,
     max_known: usize,
@@ -71,6 +73,7 @@ impl Containers {
             places: FxHashMap::default(),
             known: FxHashMap::default(),
             unknown: Vec::new(),
+            unknown_paths: Vec::new(),
             max_places: MIN_KEPT,
             max_known: MIN_KEPT,
             identify: container::identify,
@@ -90,20 +93,34 @@ impl Containers {
         if let Some(place) = self.places.get(path) {
             return Some(place.clone());
         }
-        let identity = match self.hierarchy {
-            Some(_) => (self.identify)(path),
-            None => None,
-        };
-        let identity = identity.filter(is_bounded);
         let place = Arc::new(Place {
             path: path.into(),
-            container: identity.map(|identity| self.met(identity)),
+            container: self.container_at(path),
         });
         if self.places.len() >= self.max_places {
             self.drop_unused_places();
         }
         self.places.insert(place.path.clone(), place.clone());
         Some(place)
+    }
+
+    /// The container that a path belongs to: as it says itself, or one that somebody has told of.
+    fn container_at(&mut self, path: &str) -> Option<Arc<str>> {
+        self.hierarchy.as_ref()?;
+        let identity = (self.identify)(path).filter(is_bounded);
+        let told = identity.as_ref().map_or(0, |found| found.cgroup.len());
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        let ends = ends.chain([path.len()]).filter(|&end| end > told);
+        let keys = ends.filter_map(|end| self.known.get_key_value(&path[..end]));
+        if let Some((key, _)) = keys.last() {
+            return Some(key.clone());
+        }
+        let is_engines = |found: &Identity| found.engine != Engine::Systemd;
+        let whole = identity.as_ref().is_some_and(is_engines) || told == path.len();
+        if !whole && path != "/" && self.unknown_paths.len() < MAX_IDS {
+            self.unknown_paths.push(path.into());
+        }
+        identity.map(|identity| self.met(identity))
     }
 
     /// The place of a cgroup by the kernel's id, if its path can be found out.
@@ -134,15 +151,21 @@ impl Containers {
     }
 
     /// Takes what an engine knows of a container. One that was announced before is announced again.
-    pub(super) fn describe(&mut self, container: &Container, epoch: &mut EpochTables) {
+    /// Gives the places that are now said to belong to it, if their paths had not told.
+    pub(super) fn describe(
+        &mut self,
+        container: &Container,
+        epoch: &mut EpochTables,
+    ) -> Vec<Arc<Place>> {
         if !is_bounded(&container.identity) || !texts(container).all(is_short) {
-            return;
+            return Vec::new();
         }
         let cgroup = container.identity.cgroup.as_str();
-        let key: Arc<str> = match self.known.get_key_value(cgroup) {
-            Some((_, known)) if known.container == *container => return,
-            Some((key, _)) => key.clone(),
-            None => cgroup.into(),
+        let known = self.known.get_key_value(cgroup);
+        let (key, new): (Arc<str>, bool) = match known {
+            Some((_, known)) if known.container == *container => return Vec::new(),
+            Some((key, _)) => (key.clone(), false),
+            None => (cgroup.into(), true),
         };
         self.drop_known();
         let known = self.known.entry(key.clone()).or_insert_with(|| Known {
@@ -153,11 +176,37 @@ impl Containers {
         if known.announced.take().is_some() {
             self.announce(&key, epoch);
         }
+        match new {
+            true => self.take_in(&key),
+            false => Vec::new(),
+        }
+    }
+
+    /// Places below a container that was not known when they were met.
+    fn take_in(&mut self, key: &Arc<str>) -> Vec<Arc<Place>> {
+        let inner = |place: &Place| {
+            let outer = place.container.as_ref();
+            contains(key, &place.path) && outer.is_none_or(|outer| outer.len() < key.len())
+        };
+        let places = self.places.values_mut().filter(|place| inner(place));
+        let places = places.map(|place| {
+            *place = Arc::new(Place {
+                path: place.path.clone(),
+                container: Some(key.clone()),
+            });
+            place.clone()
+        });
+        places.collect()
     }
 
     /// Containers that were met since the last call.
     pub(super) fn take_unknown(&mut self) -> Vec<Identity> {
         std::mem::take(&mut self.unknown)
+    }
+
+    /// The same of cgroups that may be a container's though their paths don't say so.
+    pub(super) fn take_unknown_paths(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.unknown_paths)
     }
 
     /// The container that a place belongs to, announced in this epoch if need be.

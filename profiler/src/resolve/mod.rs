@@ -352,11 +352,17 @@ impl Resolver {
         self.processes.containers.take_unknown()
     }
 
-    /// What a container is. One that was announced is announced anew, in the present epoch.
+    /// Cgroups that processes were met in for the first time, whose paths say nothing: a runtime may have
+    /// a container there (see [`crate::target::container::Describer`]).
+    pub fn take_unknown_cgroups(&mut self) -> Vec<Arc<str>> {
+        self.processes.containers.take_unknown_paths()
+    }
+
+    /// What a container is. One that was announced is announced anew, in the present epoch, and so are
+    /// processes of which it was not known that they are in it.
     pub fn describe(&mut self, container: &Container) {
         self.processes
-            .containers
-            .describe(container, &mut self.epoch);
+            .describe_container(container, &mut self.epoch);
     }
 
     fn event(&mut self, event: RawEvent) {

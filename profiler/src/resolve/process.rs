@@ -19,6 +19,7 @@ use super::mapping::{CodeModule, Mappings};
 use super::proc_fs::Facts;
 use crate::model::raw::Comm;
 use crate::model::{Pid, Process, ProcessId, Thread, ThreadId, Tid, Timestamp};
+use crate::target::container::Container;
 
 /// How long what has ended is kept, unless told.
 pub(super) const GRACE_NS: u64 = 2_000_000_000;
@@ -224,6 +225,27 @@ impl ProcessTable {
             for process in self.processes.values_mut() {
                 process.move_to(None, 0);
             }
+        }
+    }
+
+    /// Takes what is known of a container. Processes that were not known to be in it are announced anew.
+    pub(super) fn describe_container(&mut self, container: &Container, epoch: &mut EpochTables) {
+        let places = self.containers.describe(container, epoch);
+        if places.is_empty() {
+            return;
+        }
+        let places: FxHashMap<&str, &Arc<Place>> =
+            places.iter().map(|place| (&*place.path, place)).collect();
+        let mut moved = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            let path = process.place.as_ref().map(|place| &*place.path);
+            if let Some(&place) = path.and_then(|path| places.get(path)) {
+                process.move_to(Some(place.clone()), process.cgroup_id);
+                moved.push(pid);
+            }
+        }
+        for pid in moved {
+            self.announce(pid, epoch);
         }
     }
 

@@ -337,6 +337,63 @@ fn a_description_is_announced_under_the_same_id() {
 }
 
 #[test]
+fn a_runtime_may_have_a_container_where_the_path_says_nothing() {
+    let (main, other, inner) = (pid(210), pid(211), pid(212));
+    let mut bench = Bench::new(options());
+    bench.feed(vec![
+        made(5, 70, "/plain/sub"),
+        made(5, 71, "/unit/c.service/sub"),
+        made(5, 72, "/plainer"),
+        made(5, 73, "/box/a/sub"),
+        fork(10, pid(1), main),
+        fork(10, pid(1), other),
+        sample_in(11, main, main, 70),
+        sample_in(12, other, other, 72),
+        sample_in(13, other, other, 73),
+        sample_in(14, other, other, 71),
+    ]);
+    assert_eq!(bench.of(main).1, None);
+    assert_eq!(bench.of(other).1, some("/unit/c.service"));
+    let asked = bench.resolver.take_unknown_cgroups();
+    let asked: Vec<&str> = asked.iter().map(|path| &**path).collect();
+    assert_eq!(asked, ["/plain/sub", "/plainer", "/unit/c.service/sub"]);
+    assert_eq!(
+        bench.resolver.take_unknown_cgroups(),
+        Vec::<Arc<str>>::new()
+    );
+    let runtimes = |cgroup: &str| {
+        Container::new(Identity {
+            cgroup: cgroup.to_owned(),
+            engine: Engine::Oci,
+            id: Some("by-hand".to_owned()),
+            name: None,
+            pod_uid: None,
+            unit: None,
+        })
+    };
+    for cgroup in ["/plain", "/unit/c.service/sub", "/box"] {
+        bench.resolver.describe(&runtimes(cgroup));
+    }
+    // No event is needed.
+    bench.resolver.poll_symbols(&mut bench.out);
+    assert_eq!(bench.of(main), (some("/plain/sub"), some("/plain")));
+    assert_eq!(bench.of(other).1, some("/unit/c.service/sub"));
+    // Cgroups that are met below it later belong to it, but not what has a container of its own.
+    bench.feed(vec![
+        made(20, 74, "/plain/later/deep"),
+        fork(21, pid(1), inner),
+        sample_in(22, inner, inner, 74),
+        sample_in(23, other, other, 73),
+    ]);
+    assert_eq!(bench.of(inner).1, some("/plain"));
+    assert_eq!(bench.of(other).1, some("/box/a"));
+    assert_eq!(
+        bench.resolver.take_unknown_cgroups(),
+        Vec::<Arc<str>>::new()
+    );
+}
+
+#[test]
 fn a_later_resolver_goes_on_with_the_same_containers() {
     let main = pid(207);
     let mut bench = Bench::new(options());
