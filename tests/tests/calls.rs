@@ -797,6 +797,52 @@ fn only_the_process_that_a_link_names_is_traced() {
     assert_eq!(counts(&mut probe)[&1].entries, 30);
 }
 
+/// Neither reported nor slowed: whoever runs the same file has its own bytes, however many others are
+/// traced. What a fork has copied goes with the first hit that concerns nobody, or stays with no report.
+#[test]
+fn who_is_not_traced_has_no_probe_in_its_code() {
+    if !privileged("who_is_not_traced_has_no_probe_in_its_code") {
+        return;
+    }
+    let mut stranger = Workload::start();
+    let before = (stranger.bytes("leaf"), stranger.bytes("leaf_ret"));
+    let mut probe = attach(CALLS, Filter::default());
+    probe.set_probe(1, ON, &[]).unwrap();
+    let mut traced: Vec<Workload> = Vec::new();
+    for links in if emulated() {
+        vec![1, 3]
+    } else {
+        vec![1, 10, 50]
+    } {
+        while traced.len() < links {
+            let workload = Workload::start();
+            let leaf = workload.site("leaf", 1, EDGE_ENTER);
+            let at_return = CallSite {
+                return_probe: true,
+                ..workload.site("leaf", 1, EDGE_EXIT)
+            };
+            link(&mut probe, &workload, &[leaf, at_return]);
+            traced.push(workload);
+        }
+        // One that begins when the links are there, and one that was there before.
+        let mut later = Workload::start();
+        stranger.run("leaf 1000 2");
+        later.run("leaf 1000 2");
+        for other in [&stranger, &later] {
+            let now = (other.bytes("leaf"), other.bytes("leaf_ret"));
+            assert_eq!(now, before, "{links} links");
+        }
+        assert!(traced.iter().all(|one| one.bytes("leaf") != before.0));
+        assert_eq!(counts(&mut probe), BTreeMap::new(), "{links} links");
+    }
+    let all = traced.len() as u64;
+    traced.iter_mut().for_each(|one| {
+        one.run("leaf 10 1");
+    });
+    let count = counts(&mut probe)[&1];
+    assert_eq!((count.entries, count.exits), (10 * all, 10 * all));
+}
+
 #[test]
 fn places_that_the_kernel_refuses_are_named_and_the_rest_is_traced() {
     if !privileged("places_that_the_kernel_refuses_are_named_and_the_rest_is_traced") {
@@ -1092,6 +1138,53 @@ fn timing_of_hits() {
             println!("{name}, {how}: {} ns", fastest_ns(&mut probe, None));
         }
     }
+}
+
+/// What a call costs who is traced and who is not, by how many processes that run the same file are.
+#[test]
+#[ignore = "a timing: cargo test --release -p profiler-tests --test calls timing_of -- --ignored --nocapture --test-threads 1"]
+fn timing_of_crowds() {
+    let mut stranger = Workload::start();
+    let mut probe = attach(CALLS, Filter::default());
+    probe.set_probe(1, ON, &[]).unwrap();
+    let mut traced: Vec<Workload> = Vec::new();
+    // The best of several rounds, out of the calls in a fixed time.
+    let call_ns = |workload: &mut Workload, probe: &mut Probe| {
+        let rounds = (0..10).map(|_| {
+            let calls: f64 = workload.run("for_ms 50").parse().unwrap();
+            probe.drain(&mut Vec::new());
+            50e6 / calls
+        });
+        rounds.fold(f64::MAX, f64::min)
+    };
+    for links in [0, 1, 10, 50, 200] {
+        while traced.len() < links {
+            let workload = Workload::start();
+            let site = workload.site("leaf", 1, EDGE_HIT);
+            link(&mut probe, &workload, &[site]);
+            traced.push(workload);
+        }
+        let other = call_ns(&mut stranger, &mut probe);
+        let own = traced.first_mut().map(|one| call_ns(one, &mut probe));
+        println!("{links} links: a stranger's call {other:.1} ns, a traced one {own:.0?} ns");
+    }
+    let file = stranger.file.as_fd();
+    let site = [stranger.site("leaf", 1, EDGE_HIT)];
+    let filter = Filter {
+        pids: vec![Pid(std::process::id())],
+        ..Filter::default()
+    };
+    let options = CallOptions {
+        per_process: false,
+        ..CALLS
+    };
+    drop(probe);
+    let mut probe = attach(options, filter);
+    probe.set_probe(1, ON, &[]).unwrap();
+    let target = CallTarget::Everyone;
+    let (_link, _) = probe.attach_calls(target, file, &site).unwrap();
+    let other = call_ns(&mut stranger, &mut probe);
+    println!("one link for all: a stranger's call {other:.0} ns");
 }
 
 #[test]

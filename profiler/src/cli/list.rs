@@ -356,10 +356,7 @@ impl TargetArgs {
         let mut objects: Vec<TargetObject> = Vec::new();
         let mut add = |more: Vec<TargetObject>| {
             for object in more {
-                if !objects
-                    .iter()
-                    .any(|known| known.device_inode == object.device_inode)
-                {
+                if !objects.iter().any(|known| known.id == object.id) {
                     objects.push(object);
                 }
             }

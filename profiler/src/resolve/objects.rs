@@ -11,6 +11,7 @@
 
 mod command;
 mod loader_cache;
+mod patched;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,9 @@ use super::files::{
 };
 use super::proc_fs;
 use crate::model::raw::FileIdentity;
-use crate::model::{BuildId, Pid};
+use crate::model::{BuildId, Pid, Timestamp};
+
+pub use patched::is_patched;
 
 /// Most objects of one process.
 const MAX_OBJECTS: usize = 16 << 10;
@@ -63,14 +66,16 @@ pub enum ObjectsError {
 pub struct TargetObject {
     /// Path as the target sees it.
     pub path: Box<str>,
+    /// Paths of [`Finder::with_paths`] that lead to it as well, by links.
+    pub aliases: Vec<Box<str>>,
     /// The file, for positioned reads, and to attach to by `/proc/self/fd`.
     pub file: Arc<File>,
     /// The separate file of its symbols and debug information.
     pub debug: Option<Arc<File>>,
     /// What mappings of it say which file it is.
     pub identity: FileIdentity,
-    /// Device and inode, as stat(2) has them.
-    pub device_inode: (u64, u64),
+    /// Which file it is, by whatever mount it is seen.
+    pub id: FileId,
     /// GNU build id.
     pub build_id: Option<BuildId>,
     /// Whether it is the executable.
@@ -79,11 +84,57 @@ pub struct TargetObject {
     pub ranges: Vec<(u64, u64, u64)>,
 }
 
+/// Which file something is. Containers made of one image show the same file by file systems of their
+/// own, each with another device. The kernel attaches probes to the file below, for all of them: so such
+/// a file is told by what it has from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Of an overlay: 0.
+    device: u64,
+    inode: u64,
+    /// Of an overlay: when the file below was changed last, seconds and nanoseconds, and its length. One
+    /// that a container has copied keeps its number, but was changed when it was copied.
+    below: (i64, i64, i64),
+}
+
+impl FileId {
+    /// Of an open file.
+    fn of(file: &File, stat: &Stat) -> FileId {
+        const OVERLAYFS: u64 = 0x794c_7630;
+        /// Above these an overlay may put the number of a layer into the number of a file.
+        const INODE: u64 = (1 << 48) - 1;
+        let is_overlay = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as u64 == OVERLAYFS);
+        match is_overlay {
+            true => FileId {
+                device: 0,
+                inode: stat.st_ino & INODE,
+                below: (
+                    stat.st_ctime as i64,
+                    stat.st_ctime_nsec as i64,
+                    stat.st_size,
+                ),
+            },
+            false => FileId {
+                device: stat.st_dev,
+                inode: stat.st_ino,
+                below: (0, 0, 0),
+            },
+        }
+    }
+
+    /// The number that mappings of it have, whatever their device.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+}
+
 /// Opens object files, and shares what that needs.
 #[derive(Debug)]
 pub struct Finder {
     search: Search,
     roots: Roots,
+    /// Paths that people name objects by.
+    paths: Vec<Box<str>>,
 }
 
 impl Finder {
@@ -92,6 +143,7 @@ impl Finder {
         raise_file_limit();
         let host = Root::own().ok().map(Arc::new);
         Finder {
+            paths: Vec::new(),
             roots: Roots::new(host.as_ref()),
             search: Search {
                 debug_dirs,
@@ -99,6 +151,13 @@ impl Finder {
                 host,
             },
         }
+    }
+
+    /// Says of each object which of these paths lead to it, below the root of who maps it. Mappings
+    /// tell only one path of a file, without links.
+    pub fn with_paths(mut self, paths: Vec<Box<str>>) -> Finder {
+        self.paths = paths;
+        self
     }
 
     /// The objects with code that a living process maps: the executable first, then by address.
@@ -167,7 +226,46 @@ impl Finder {
             objects.push(object);
         }
         objects.sort_by_key(|object| !object.is_main);
+        if let Some(root) = root {
+            self.find_aliases(&mut objects, &root);
+        }
         Ok(objects)
+    }
+
+    /// The objects that the paths of [`Finder::with_paths`] lead to below the root of a process, whether
+    /// or not it maps them.
+    pub fn objects_at_paths(&mut self, pid: Pid) -> Vec<TargetObject> {
+        let paths = self.paths.clone();
+        let found = paths.iter().filter_map(|path| {
+            let object = self.object_at(Path::new(&**path), Some(pid));
+            object.inspect_err(|error| log::debug!("{error}")).ok()
+        });
+        found.collect()
+    }
+
+    /// Whether a process has another root than we have.
+    pub fn has_own_root(pid: Pid) -> bool {
+        let root = |process: &str| {
+            let stat = rustix::fs::stat(format!("/proc/{process}/root")).ok()?;
+            Some((stat.st_dev, stat.st_ino))
+        };
+        root(&pid.to_string()).is_some_and(|other| Some(other) != root("self"))
+    }
+
+    /// Which of the known paths lead to which object.
+    fn find_aliases(&self, objects: &mut [TargetObject], root: &Root) {
+        for path in &self.paths {
+            let Ok((file, stat)) = root.open(path) else {
+                continue;
+            };
+            let id = FileId::of(&file, &stat);
+            let mut objects = objects.iter_mut();
+            if let Some(object) = objects.find(|object| object.id == id)
+                && object.path != *path
+            {
+                object.aliases.push(path.clone());
+            }
+        }
     }
 
     /// A file named by its path: of this machine, or below the root of a process.
@@ -209,17 +307,18 @@ impl Finder {
     fn object(&self, file: TargetFile, stat: &Stat, is_main: bool) -> TargetObject {
         let debug = self.debug_file(&file);
         TargetObject {
+            id: FileId::of(&file.file, stat),
             path: file.path.as_str().into(),
             build_id: file.build_id().cloned(),
             file: Arc::new(file.file),
             debug: debug.map(Arc::new),
+            aliases: Vec::new(),
             identity: FileIdentity::Inode {
                 major: rustix::fs::major(stat.st_dev),
                 minor: rustix::fs::minor(stat.st_dev),
                 inode: stat.st_ino,
                 generation: 0,
             },
-            device_inode: (stat.st_dev, stat.st_ino),
             is_main,
             ranges: Vec::new(),
         }
@@ -237,6 +336,12 @@ impl Finder {
         }
         Some(self.search.debug_file(file, &sections)?.file)
     }
+}
+
+/// When a living process was started, as exact as a tick of the kernel (10 ms).
+pub fn started(pid: Pid) -> Option<Timestamp> {
+    let stat = proc_fs::process_stat(pid, &proc_fs::Clocks::read())?;
+    Some(stat.started)
 }
 
 /// A process that could be a target.
@@ -261,7 +366,7 @@ pub fn processes() -> Vec<TargetProcess> {
         .into_iter()
         .filter_map(|pid| {
             let stat = proc_fs::process_stat(pid, &clocks)?;
-            let facts = proc_fs::facts(pid)?;
+            let facts = proc_fs::facts(pid, None)?;
             // Threads of the kernel have neither.
             let executable = proc_fs::executable(pid);
             if executable.is_none() && facts.command.is_none() {
@@ -307,7 +412,7 @@ mod tests {
                 .any(|range| (range.0..range.1).contains(&code))
         );
         let below = finder.object_at(Path::new(&*libc.path), Some(pid)).unwrap();
-        assert_eq!(below.device_inode, libc.device_inode);
+        assert_eq!(below.id, libc.id);
         assert!(processes().iter().any(|process| process.pid == pid));
     }
 

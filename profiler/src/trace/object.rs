@@ -60,6 +60,7 @@ pub enum ObjectError {
 #[derive(Debug)]
 pub struct Object {
     path: Box<str>,
+    aliases: Vec<Box<str>>,
     main: Part,
     debug: Option<Part>,
     functions: Functions,
@@ -111,6 +112,7 @@ impl Object {
         let len = main.file.metadata().map_or(0, |metadata| metadata.len());
         let mut object = Object {
             path: path.into(),
+            aliases: Vec::new(),
             image: Image::of(&main.elf, len),
             markers: markers(&notes.unwrap_or_default(), &main.elf, &main.sections),
             functions,
@@ -135,6 +137,18 @@ impl Object {
     /// Path as its processes see it.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Other paths that lead to it: patterns may name it by them.
+    pub fn with_aliases(mut self, aliases: &[Box<str>]) -> Object {
+        self.aliases = aliases.to_vec();
+        self
+    }
+
+    /// All known paths of it.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        let aliases = self.aliases.iter().map(|path| &**path);
+        std::iter::once(self.path()).chain(aliases)
     }
 
     /// GNU build id, if it has one.

@@ -159,7 +159,8 @@ impl Pattern {
         let Some(pattern) = &self.object else {
             return true;
         };
-        pattern.matches(object.path(), is_main)
+        let mut paths = object.paths();
+        paths.any(|path| pattern.matches(path, is_main))
             || object
                 .soname()
                 .is_some_and(|soname| pattern.matches(soname, false))
@@ -169,6 +170,13 @@ impl Pattern {
     pub fn may_cover(&self, path: &str, is_main: bool) -> bool {
         let pattern = self.object.as_ref();
         pattern.is_none_or(|pattern| pattern.matches(path, is_main))
+    }
+
+    /// The path of the object, if that is named by a whole one.
+    fn path(&self) -> Option<Box<str>> {
+        let glob = &self.object.as_ref()?.0;
+        let path = glob.exact().filter(|path| path.starts_with('/'))?;
+        Some(path.into())
     }
 
     /// Whether it asks for markers.

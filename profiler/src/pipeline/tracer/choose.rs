@@ -26,14 +26,12 @@ impl Tracer {
         let selection = self.request.selection.clone();
         let mut coverage = Coverage::new(&selection);
         // A pattern may name a library as the dynamic linker knows it; that is inside the files.
-        self.reads_all = !targets
-            .iter()
-            .any(|(_, target)| selection.may_cover(&target.path, target.is_main));
+        self.reads_all = !targets.iter().any(|(_, target)| self.may_cover(target));
         let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
         let mut index_of = rustc_hash::FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
         for (pid, target) in targets {
-            let index = *index_of.entry(target.device_inode).or_insert_with(|| {
+            let index = *index_of.entry(target.id).or_insert_with(|| {
                 let object = self.read(&target);
                 read.push((target, object));
                 read.len() - 1
@@ -86,7 +84,7 @@ impl Tracer {
             indexes.push(index);
         }
         for (pid, index) in users {
-            if self.switching.contains(&read[index].0.device_inode) {
+            if self.switching.contains(&read[index].0.id) {
                 self.switchers.push(pid);
             }
             let objects = self.processes.entry(self.process(pid)).or_default();

@@ -11,6 +11,7 @@ use rustc_hash::FxHashSet;
 
 use super::Tracer;
 use super::keep::gap;
+use super::members::Place;
 use crate::model::raw::{FileIdentity, RawBody, RawEvent};
 use crate::model::{GapReason, Pid, Timestamp};
 use crate::probe::{Probe, now};
@@ -34,6 +35,22 @@ pub(super) struct Pending {
     paths: Vec<Box<str>>,
 }
 
+impl Pending {
+    /// A process that was found to be there.
+    pub(super) fn found(pid: Pid, since: Timestamp) -> Pending {
+        Pending {
+            pid,
+            since,
+            parent: None,
+            paths: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_of(&self, pid: Pid) -> bool {
+        self.pid == pid
+    }
+}
+
 /// A mapped file as the kernel tells of it.
 pub(super) type SeenFile = (FileIdentity, Box<[u8]>);
 
@@ -44,7 +61,18 @@ impl Tracer {
         let (pid, parent) = match &event.body {
             RawBody::Fork {
                 pid, parent_pid, ..
-            } if pid != parent_pid => (*pid, Some(*parent_pid)),
+            } if pid != parent_pid => {
+                if !self.takes_in(*pid, *parent_pid) {
+                    return;
+                }
+                (*pid, Some(*parent_pid))
+            }
+            RawBody::Cgroup(cgroup) => {
+                if let Some(members) = &mut self.members {
+                    members.note(cgroup);
+                }
+                return;
+            }
             RawBody::Mmap(mmap) => {
                 self.code_made |= crate::resolve::is_made_code(&mmap.path);
                 if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
@@ -75,9 +103,11 @@ impl Tracer {
                 return;
             }
             RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
+                self.family.remove(pid);
                 // A short-lived child may end before anything was attached to it.
                 let pending = || self.pending.iter().any(|pending| pending.pid == *pid);
-                if self.processes.contains_key(&Some(*pid)) || pending() {
+                let member = || self.members.as_ref().is_some_and(|known| known.knows(*pid));
+                if self.processes.contains_key(&Some(*pid)) || pending() || member() {
                     self.ending.push(*pid);
                 }
                 return;
@@ -99,6 +129,28 @@ impl Tracer {
         }
     }
 
+    /// Whether a child that was forked may be one to be traced: it is where its parent is. Without
+    /// cgroups only children of targets are told of.
+    fn takes_in(&mut self, pid: Pid, parent: Pid) -> bool {
+        let pending = || self.pending.iter().any(|pending| pending.pid == parent);
+        self.gone.retain(|&gone| gone != pid);
+        match &mut self.members {
+            Some(members) if members.knows(parent) => {
+                members.enter(pid);
+                true
+            }
+            Some(members) => {
+                // Its id may have been that of a member before.
+                members.leave(pid);
+                pending()
+            }
+            None => {
+                self.family.insert(pid);
+                true
+            }
+        }
+    }
+
     /// Lets go of processes that have ended. Their other threads may outlive the main one, whose end
     /// was seen.
     pub(super) fn forget_ended(&mut self, probe: &mut Probe) {
@@ -115,9 +167,10 @@ impl Tracer {
         }
         // What was to be attached to them is still looked at: it is a gap.
         self.forget(probe, &ended);
+        self.gone.extend(ended);
     }
 
-    fn forget(&mut self, probe: &mut Probe, ended: &FxHashSet<Pid>) {
+    pub(super) fn forget(&mut self, probe: &mut Probe, ended: &FxHashSet<Pid>) {
         for pid in ended {
             self.processes.remove(&Some(*pid));
             self.cpu_ns.remove(pid);
@@ -133,12 +186,17 @@ impl Tracer {
         resolver: &mut Resolver,
         out: &mut Vec<RawEvent>,
     ) {
+        if !self.concerns(pending) {
+            return;
+        }
         let before = self.probes.len();
         let was_safe = self.safety.verdict().uretprobe;
         let mut objects: Vec<usize> = Vec::new();
         // It has ended before anybody could look at what it runs.
         let mut unseen = false;
-        match pending.parent {
+        let parent = pending.parent;
+        // Of a parent that is gone already it is not known any more what it had.
+        match parent.filter(|&parent| self.processes.contains_key(&Some(parent))) {
             Some(parent) => {
                 if self.processes.contains_key(&Some(pending.pid)) {
                     // The id was that of another process before.
@@ -150,12 +208,16 @@ impl Tracer {
             }
             // It may be gone by now: then there is nothing to attach to.
             None => match self.finder.objects_of(pending.pid) {
-                Ok(found) => {
+                Ok(mut found) => {
+                    if self.members.is_some() && self.request.follow_exact {
+                        // What it will run is attached before it does.
+                        found.extend(self.finder.objects_at_paths(pending.pid));
+                    }
                     for object in found {
                         let index = self.object(&object, Some(pending.pid));
                         self.note_seen(&object, index.is_some());
                         objects.extend(index);
-                        if self.switching.contains(&object.device_inode) {
+                        if self.switching.contains(&object.id) {
                             self.switchers.push(pending.pid);
                         }
                     }
@@ -165,7 +227,7 @@ impl Tracer {
                     let selection = &self.request.selection;
                     let mut paths = pending.paths.iter();
                     unseen = paths.any(|path| selection.may_cover(path, true));
-                    if self.shared && unseen {
+                    if self.shared && unseen && self.members.is_none() {
                         // Others will run these files.
                         objects.extend(self.objects_by_path(&pending.paths));
                     }
@@ -206,6 +268,53 @@ impl Tracer {
         // Its end may have been seen before.
         if !self.shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
             self.ending.push(pending.pid);
+        }
+    }
+
+    /// What is never looked at, because this is the end, is missing since it began.
+    pub(super) fn close_pending(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        while let Some(pending) = self.pending.pop_front() {
+            if !self.concerns(&pending) {
+                continue;
+            }
+            let parents = self.processes.get(&pending.parent);
+            let selection = &self.request.selection;
+            let mut paths = pending.paths.iter();
+            if parents.is_some_and(|objects| pending.parent.is_some() && !objects.is_empty())
+                || paths.any(|path| selection.may_cover(path, true))
+            {
+                let (from, pid) = (pending.since, Some(pending.pid));
+                out.push(gap(at, from, None, pid, GapReason::NotYetAttached));
+            }
+        }
+    }
+
+    /// Whether what is pending is of a process that is to be traced: where cgroups say so, it is looked
+    /// at by now.
+    fn concerns(&mut self, pending: &Pending) -> bool {
+        let Some(members) = &mut self.members else {
+            return true;
+        };
+        if let Some(parent) = pending.parent {
+            let inside = members.knows(parent) || members.place(pending.pid) == Place::Inside;
+            if inside {
+                members.enter(pending.pid);
+            }
+            return inside;
+        }
+        match members.place(pending.pid) {
+            Place::Inside => {
+                self.has_started(pending.pid);
+                true
+            }
+            Place::Outside => false,
+            Place::Gone => {
+                let selection = &self.request.selection;
+                let mut paths = pending.paths.iter();
+                let unseen = paths.any(|path| selection.may_cover(path, true));
+                members.untold += u64::from(unseen);
+                false
+            }
         }
     }
 

@@ -14,11 +14,13 @@ mod follow;
 mod hooks;
 mod keep;
 mod links;
+mod members;
 mod news;
 mod objects;
 mod replan;
 mod request;
 mod state;
+mod strangers;
 mod suspend;
 mod values;
 
@@ -29,6 +31,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::follow::{Pending, SeenFile};
 use self::links::Link;
+use self::members::Members;
 use self::news::Bulletin;
 
 use self::objects::{KnownFile, TracedObject};
@@ -37,10 +40,12 @@ use self::suspend::Suspension;
 use crate::error::{Context, Failure};
 use crate::model::raw::RawEvent;
 use crate::model::{Pid, Timestamp};
+use crate::pipeline::wanted::WantedCgroups;
 use crate::probe::{self, CallOptions, Probe, now};
-use crate::resolve::objects::{Finder, TargetObject};
+use crate::resolve::objects::{FileId, Finder, TargetObject};
 use crate::resolve::{Resolver, Role};
 use crate::target::Filter;
+use crate::target::cgroup::Hierarchy;
 use crate::trace::cost::CostTable;
 use crate::trace::place::Returns;
 use crate::trace::safety::ProcessSafety;
@@ -55,6 +60,9 @@ const ROOM: u32 = 4096;
 const STEP_NS: u64 = 100_000_000;
 /// From this many sites on, links that take 0.1 s each to remove need to be asked for.
 const MANY_CLASSIC: usize = 300;
+/// The same of processes that cgroups say: others share their files most often, being of the same image,
+/// and are kept off as long as that can be.
+const MAX_OWN_LINKS_OF_CGROUPS: usize = 512;
 /// Up to so many processes that run already get links of their own, which keep off all others that run
 /// the same files. But each one slows the hits of all the others (see `budget`): more share one link.
 const MAX_OWN_LINKS: usize = 32;
@@ -70,17 +78,24 @@ pub(super) struct Tracer {
     shared: bool,
     safety: ProcessSafety,
     /// Files that switch between stacks, and processes that map them and are to be told of.
-    switching: FxHashSet<(u64, u64)>,
+    switching: FxHashSet<FileId>,
     switchers: Vec<Pid>,
     finder: Finder,
     objects: Vec<TracedObject>,
     /// Files that have been looked at; none: nothing in it is traced.
-    by_file: FxHashMap<(u64, u64), KnownFile>,
+    by_file: FxHashMap<FileId, KnownFile>,
     probes: Vec<ProbeState>,
     max_probes: u32,
     links: Vec<Link>,
     /// What each process has of what is traced, objects by index; none: all processes together.
     processes: FxHashMap<Option<Pid>, FxHashSet<usize>>,
+    /// Which processes are traced, where cgroups say so.
+    members: Option<Members>,
+    /// Else: targets and what they have started, while these live.
+    family: FxHashSet<Pid>,
+    /// Processes that have ended, until what was pending of them has been looked at.
+    gone: Vec<Pid>,
+    began: Timestamp,
     pending: VecDeque<Pending>,
     /// Mapped files, and whether anything of them is traced.
     seen: FxHashMap<SeenFile, bool>,
@@ -103,18 +118,27 @@ pub(super) struct Tracer {
 
 impl Tracer {
     /// Chooses functions in what runs, or in what the command will run, and plans their probes.
-    /// Nothing is attached yet.
+    /// Nothing is attached yet. With `cgroups`, only processes in wanted ones are traced.
     pub(super) fn prepare(
         request: TraceRequest,
         filter: &Filter,
+        cgroups: Option<(Hierarchy, WantedCgroups)>,
         command: Option<(Pid, &Path)>,
     ) -> Result<Tracer, Failure> {
         let named = !filter.pids.is_empty() || !filter.tids.is_empty() || command.is_some();
-        let narrowed =
-            !filter.comms.is_empty() || !filter.uids.is_empty() || filter.cgroups.is_some();
-        let running = initial_processes(filter, command.map(|(pid, _)| pid));
-        let shared = request.follow_exact || narrowed || !named || running.len() > MAX_OWN_LINKS;
-        if shared && named && !request.follow_exact && !narrowed {
+        let narrowed = !filter.comms.is_empty() || !filter.uids.is_empty();
+        let mut members = cgroups.map(|(hierarchy, wanted)| Members::new(hierarchy, wanted));
+        let running = match &mut members {
+            Some(members) if !named => members.enter_all(),
+            _ => initial_processes(filter, command.map(|(pid, _)| pid)),
+        };
+        let most = match members {
+            Some(_) => MAX_OWN_LINKS_OF_CGROUPS,
+            None => MAX_OWN_LINKS,
+        };
+        let limited = named || members.is_some();
+        let shared = request.follow_exact || narrowed || !limited || running.len() > most;
+        if shared && limited && !request.follow_exact && !narrowed {
             log::info!(
                 "{} processes share their probes: others that run the same code are slowed as well",
                 running.len()
@@ -122,6 +146,7 @@ impl Tracer {
         }
         let costs = CostTable::load(Path::new(COSTS)).map_or_else(measured_costs, Ok)?;
         let at = now();
+        let paths = request.selection.paths();
         let mut tracer = Tracer {
             request,
             costs,
@@ -129,13 +154,17 @@ impl Tracer {
             safety: ProcessSafety::of([], false),
             switching: FxHashSet::default(),
             switchers: Vec::new(),
-            finder: Finder::default(),
+            finder: Finder::default().with_paths(paths),
             objects: Vec::new(),
             by_file: FxHashMap::default(),
             probes: Vec::new(),
             max_probes: u32::MAX,
             links: Vec::new(),
             processes: FxHashMap::default(),
+            members,
+            family: running.iter().copied().collect(),
+            gone: Vec::new(),
+            began: at,
             pending: VecDeque::new(),
             seen: FxHashMap::default(),
             ending: Vec::new(),
@@ -157,8 +186,14 @@ impl Tracer {
                 .objects_of_command(program)
                 .context(|| format!("failed to read {}", program.display()))?;
             targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+            tracer.family.insert(pid);
         }
         for pid in running {
+            if tracer.members.is_some() && shared {
+                // What is started there from now on.
+                let objects = tracer.finder.objects_at_paths(pid);
+                targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+            }
             match tracer.finder.objects_of(pid) {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
@@ -218,6 +253,7 @@ impl Tracer {
             }
         }
         self.arm(probe, &all)?;
+        self.tell_strangers(true);
         let at = now();
         (self.budget_at, self.counts_at) = (at, at);
         self.used_ns();
@@ -278,17 +314,7 @@ impl Tracer {
         resolver: &mut Resolver,
         out: &mut Vec<RawEvent>,
     ) {
-        let began = now();
-        self.forget_ended(probe);
-        if std::mem::take(&mut self.code_made) && self.safety.add_anonymous_code() {
-            self.replan(probe, resolver);
-        }
-        while let Some(pending) = self.pending.pop_front() {
-            self.follow(&pending, probe, resolver, out);
-            if now().since(began) > STEP_NS {
-                break;
-            }
-        }
+        self.hurry(probe, resolver, out);
         self.read_counts(probe);
         let at = now();
         match self.suspension {
@@ -303,6 +329,31 @@ impl Tracer {
         }
     }
 
+    /// The part of a step that can't wait, while [`Tracer::is_in_a_hurry`]: attaches what has come.
+    pub(super) fn hurry(
+        &mut self,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        out: &mut Vec<RawEvent>,
+    ) {
+        let began = now();
+        self.forget_ended(probe);
+        self.look_for_members(probe);
+        self.attach_ahead(probe, resolver);
+        if std::mem::take(&mut self.code_made) && self.safety.add_anonymous_code() {
+            self.replan(probe, resolver);
+        }
+        while let Some(pending) = self.pending.pop_front() {
+            self.follow(&pending, probe, resolver, out);
+            if now().since(began) > STEP_NS {
+                break;
+            }
+        }
+        if let (Some(members), true) = (&mut self.members, self.pending.is_empty()) {
+            self.gone.drain(..).for_each(|pid| members.leave(pid));
+        }
+    }
+
     /// What became of object files and functions since this was called last: those that were chosen
     /// at first, and those that were mapped later.
     pub(super) fn news(&mut self) -> Vec<News> {
@@ -311,11 +362,14 @@ impl Tracer {
 
     /// The end: last counts, and the gaps that lasted until now.
     pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
+        self.tell_strangers(false);
+        self.tell_untold();
         // Nothing is hit any more when counts are read, so they are those of what is drained then.
         self.detach_all(probe);
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);
+        self.close_pending(at, out);
         self.close_suspension(at, out);
         for number in 0..self.probes.len() as u32 {
             self.close_gap(number, at, out);

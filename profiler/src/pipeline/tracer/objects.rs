@@ -15,7 +15,7 @@ use super::state::ProbeState;
 use super::values::Values;
 use crate::model::{BuildId, Pid, TracedKind};
 use crate::probe::now;
-use crate::resolve::objects::TargetObject;
+use crate::resolve::objects::{FileId, TargetObject};
 use crate::resolve::{Resolver, Role, TracedProbe};
 use crate::trace::arguments::exception_name;
 use crate::trace::lines;
@@ -30,6 +30,7 @@ use crate::trace::{CallValues, FunctionKind, Plan};
 pub(super) struct TracedObject {
     /// The file itself, kept open: what is at its path may change.
     pub(super) file: Arc<File>,
+    pub(super) id: FileId,
     pub(super) debug: Option<Arc<File>>,
     /// Its path as the first process that mapped it sees it.
     pub(super) path: Box<str>,
@@ -54,15 +55,14 @@ const NAMED: usize = 5;
 
 impl Tracer {
     pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
-        let selection = &self.request.selection;
-        let wanted = self.reads_all || selection.may_cover(&target.path, target.is_main);
+        let wanted = self.reads_all || self.may_cover(target);
         let judged = self.request.returns == Returns::Auto && !self.shared;
         if !wanted && !judged && !is_hook_library(&target.path) {
             return None;
         }
         let debug = target.debug.as_deref().filter(|_| wanted);
         match Object::read(&target.file, debug, &target.path) {
-            Ok(object) => Some(object),
+            Ok(object) => Some(object.with_aliases(&target.aliases)),
             Err(error) => {
                 log::warn!("{}: {error}; nothing in it is traced", target.path);
                 self.news.failed(&target.path, "*", error);
@@ -71,10 +71,16 @@ impl Tracer {
         }
     }
 
+    /// Whether an object may hold what is asked for, by its paths alone.
+    pub(super) fn may_cover(&self, target: &TargetObject) -> bool {
+        let mut paths = std::iter::once(&target.path).chain(&target.aliases);
+        paths.any(|path| self.request.selection.may_cover(path, target.is_main))
+    }
+
     /// The index of a file that a process has mapped; none if nothing in it is traced.
     pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
         // A file with probes is kept open, so its number can't be that of another one.
-        if let Some(known) = self.by_file.get(&target.device_inode)
+        if let Some(known) = self.by_file.get(&target.id)
             && (known.object.is_some() || known.build_id == target.build_id)
         {
             return known.object;
@@ -97,14 +103,14 @@ impl Tracer {
     pub(super) fn know(&mut self, target: &TargetObject, object: Option<usize>) {
         let build_id = target.build_id.clone();
         let known = KnownFile { object, build_id };
-        self.by_file.insert(target.device_inode, known);
+        self.by_file.insert(target.id, known);
     }
 
     /// What a file says of the processes that map it.
     pub(super) fn judge(&mut self, target: &TargetObject, object: &Object) {
         self.safety.add(object);
         if changes_stacks(object) {
-            self.switching.insert(target.device_inode);
+            self.switching.insert(target.id);
         }
     }
 
@@ -193,6 +199,7 @@ impl Tracer {
         }
         self.objects.push(TracedObject {
             file: Arc::clone(&target.file),
+            id: target.id,
             debug: target.debug.clone(),
             path: target.path.clone(),
             build_id: target.build_id.clone(),

@@ -315,3 +315,82 @@ fn refusal(site: &CallSite, error: io::Error) -> ProbeError {
         remedy: remedy.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::model::Pid;
+    use crate::resolve::objects::{Finder, TargetObject};
+    use crate::trace::elf::Elf;
+
+    struct Idle(Child);
+
+    impl Drop for Idle {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Idle {
+        fn start() -> Idle {
+            Idle(Command::new("sleep").arg("60").spawn().unwrap())
+        }
+
+        /// The program, once it runs.
+        fn program(&self) -> TargetObject {
+            let mut finder = Finder::default();
+            loop {
+                let objects = finder.objects_of(Pid(self.0.id())).unwrap_or_default();
+                let main = objects.into_iter().next().filter(|main| main.is_main);
+                if let Some(main) = main.filter(|main| main.path.ends_with("sleep")) {
+                    return main;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+
+        fn byte(&self, main: &TargetObject, offset: u64) -> u8 {
+            let holds =
+                |range: &&(u64, u64, u64)| (range.2..range.2 + range.1 - range.0).contains(&offset);
+            let range = main.ranges.iter().find(holds).unwrap();
+            let memory = File::open(format!("/proc/{}/mem", self.0.id())).unwrap();
+            let mut byte = [0];
+            let address = range.0 + offset - range.2;
+            memory.read_exact_at(&mut byte, address).unwrap();
+            byte[0]
+        }
+    }
+
+    /// What kernels without links to many places have.
+    #[test]
+    fn an_event_of_one_process_is_in_no_other_s_code() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("an_event_of_one_process_is_in_no_other_s_code skipped: it needs root");
+            return;
+        }
+        let (traced, stranger) = (Idle::start(), Idle::start());
+        let (main, other) = (traced.program(), stranger.program());
+        assert_eq!(main.id, other.id);
+        // Where it begins.
+        let mut entry = [0; 8];
+        main.file.read_exact_at(&mut entry, 24).unwrap();
+        let elf = Elf::read(&main.file).unwrap();
+        let offset = elf.offset_of(u64::from_ne_bytes(entry)).unwrap();
+        let was = stranger.byte(&other, offset);
+        let path = path_of(main.file.as_fd()).unwrap();
+        let whom = (traced.0.id().cast_signed(), -1);
+        let event = sys::open_uprobe(uprobe_type().unwrap(), &path, offset, false, None, whom);
+        let event = event.unwrap();
+        let later = Idle::start();
+        assert_eq!(traced.byte(&main, offset), 0xcc);
+        assert_eq!(stranger.byte(&other, offset), was);
+        assert_eq!(later.byte(&later.program(), offset), was);
+        drop(event);
+        assert_eq!(traced.byte(&main, offset), was);
+    }
+}

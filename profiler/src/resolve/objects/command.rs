@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashSet;
 
 use super::loader_cache::LoaderCache;
-use super::{Finder, MAX_OBJECTS, ObjectsError, TargetObject};
+use super::{FileId, Finder, MAX_OBJECTS, ObjectsError, TargetObject};
 use crate::trace::dynamic::Dynamic;
 use crate::trace::elf::{Elf, read_up_to};
 
@@ -56,7 +56,7 @@ impl Finder {
         let elf = headers(&objects[0])?;
         if let Some(interpreter) = elf.interpreter(&objects[0].file) {
             let found = self.object_at(Path::new(&interpreter), None)?;
-            loader.loaded.insert(found.device_inode);
+            loader.loaded.insert(found.id);
             objects.push(found);
         }
         loader.add(&objects[0], &elf, None);
@@ -73,7 +73,7 @@ impl Finder {
                 continue;
             };
             match self.object_at(&path, None) {
-                Ok(object) if loader.loaded.insert(object.device_inode) => {
+                Ok(object) if loader.loaded.insert(object.id) => {
                     let elf = headers(&object)?;
                     loader.add(&object, &elf, Some(&wanted));
                     objects.push(object);
@@ -81,6 +81,9 @@ impl Finder {
                 Ok(_) => {}
                 Err(error) => log::warn!("{} needs {}: {error}", wanted.by, wanted.name),
             }
+        }
+        if let Some(host) = &self.search.host {
+            self.find_aliases(&mut objects, host);
         }
         Ok(objects)
     }
@@ -113,7 +116,7 @@ struct Loader {
     wanted: VecDeque<Wanted>,
     /// Names that were looked for.
     asked: FxHashSet<String>,
-    loaded: FxHashSet<(u64, u64)>,
+    loaded: FxHashSet<FileId>,
     environment: Vec<String>,
     cache: LoaderCache,
 }
@@ -147,7 +150,7 @@ impl Loader {
 
     /// Asks for what an object needs. `by`: what it was itself needed for.
     fn add(&mut self, object: &TargetObject, elf: &Elf, by: Option<&Wanted>) {
-        self.loaded.insert(object.device_inode);
+        self.loaded.insert(object.id);
         let dynamic = Dynamic::read(elf, &object.file);
         self.asked.extend(dynamic.soname);
         let origin = Path::new(&*object.path).parent();

@@ -92,6 +92,12 @@ impl Glob {
         chars.collect()
     }
 
+    /// The only name that matches, if there is but one.
+    pub(super) fn exact(&self) -> Option<String> {
+        let is_char = |token: &Token| matches!(token, Token::Char(_));
+        self.tokens.iter().all(is_char).then(|| self.literal())
+    }
+
     /// The longest run of letters and digits that each name must have which matches.
     pub(super) fn needle(&self) -> String {
         let runs = self.tokens.split(

@@ -98,6 +98,16 @@ impl Selection {
         self.include.is_empty() || patterns.any(|pattern| pattern.may_cover(path, is_main))
     }
 
+    /// Paths by which objects are named, without those with wildcards. A target may see the same file
+    /// at another path.
+    pub fn paths(&self) -> Vec<Box<str>> {
+        let patterns = self.include.iter().chain(&self.exclude);
+        let mut paths: Vec<Box<str>> = patterns.filter_map(Pattern::path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+
     /// Whether debug information of an object is worth the time that reading it takes: it is the
     /// executable or named by a pattern, or source files are asked for.
     pub fn reads_debug_info(&self, object: &Object, is_main: bool) -> bool {

@@ -122,7 +122,7 @@ impl Live {
             ..Filter::default()
         };
         let scope = Scope::new(&filter);
-        let mut tracer = Tracer::prepare(request, &filter, None).unwrap();
+        let mut tracer = Tracer::prepare(request, &filter, None, None).unwrap();
         let mut probe = Probe::attach(ProbeOptions {
             hierarchy: None,
             sources: Vec::new(),

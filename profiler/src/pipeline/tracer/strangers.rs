@@ -1,0 +1,99 @@
+//! Who pays for what others have traced: processes outside the target that run code with our probes.
+//!
+//! The memory of all processes that map a traced file -> how many of them are none of ours and have
+//! probes in their code, said in a sentence. Bounded in time.
+//!
+//! What does not belong here: why links are shared (the tracer).
+
+use super::Tracer;
+use super::members::Place;
+use crate::model::{Pid, Timestamp};
+use crate::probe::now;
+use crate::resolve::objects::{FileId, is_patched};
+
+/// How long processes are looked at.
+const LOOK_NS: u64 = 250_000_000;
+/// Places of each file that are looked at: one that the kernel refused shows nothing.
+const MAX_PLACES: usize = 8;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Strangers {
+    count: usize,
+    /// Whether all processes were looked at.
+    all: bool,
+}
+
+impl Tracer {
+    /// Says how many processes pay that are none of ours, where that was the price that was chosen.
+    pub(super) fn tell_strangers(&mut self, beginning: bool) {
+        if !self.request.follow_exact {
+            return;
+        }
+        let Strangers { count, all } = self.strangers(now());
+        let at_least = if all { "" } else { "at least " };
+        let when = if beginning { "run" } else { "ran at the end" };
+        if count > 0 {
+            log::warn!(
+                "--follow-exact: {at_least}{count} other processes {when} the traced files and pay for \
+                 each call as the target does; none of it is recorded"
+            );
+        } else {
+            log::info!("--follow-exact: {at_least}no other process {when} the traced files");
+        }
+    }
+
+    /// Processes of whom nobody could tell any more whether they were in a wanted cgroup.
+    pub(super) fn tell_untold(&self) {
+        let untold = self.members.as_ref().map_or(0, |members| members.untold);
+        if untold > 0 {
+            log::warn!(
+                "{untold} processes that may have run traced functions ended before it was seen which \
+                 cgroup they were in (--follow-exact traces from the first instruction)"
+            );
+        }
+    }
+
+    fn strangers(&mut self, began: Timestamp) -> Strangers {
+        let files = self.watched_places();
+        let mut strangers = Strangers {
+            count: 0,
+            all: true,
+        };
+        for pid in crate::resolve::processes() {
+            if now().since(began) > LOOK_NS {
+                strangers.all = false;
+                break;
+            }
+            // Most processes are told apart by this, which is read in less time than their mappings.
+            if self.is_ours(pid) {
+                continue;
+            }
+            strangers.count += usize::from(is_patched(pid, &files));
+        }
+        strangers
+    }
+
+    fn is_ours(&mut self, pid: Pid) -> bool {
+        match &mut self.members {
+            Some(members) => members.place(pid) == Place::Inside,
+            None => self.family.contains(&pid),
+        }
+    }
+
+    /// Places with probes of each file that has any.
+    fn watched_places(&self) -> Vec<(FileId, Vec<u64>)> {
+        let objects = self.objects.iter().map(|object| {
+            let mut sites = Vec::new();
+            for number in object.probes.clone() {
+                if sites.len() >= MAX_PLACES {
+                    break;
+                }
+                self.probes[number as usize].sites(number, &mut sites);
+            }
+            let places = sites.iter().take(MAX_PLACES).map(|site| site.offset);
+            (object.id, places.collect())
+        });
+        objects.collect()
+    }
+}
