@@ -142,6 +142,8 @@ struct Counts {
     functions: usize,
     frames: usize,
     stacks: usize,
+    /// Path and id of each: what stays when it is announced anew.
+    containers: Vec<(StringId, Option<StringId>)>,
 }
 
 fn new<I: EpochId>(count: &mut usize) -> I {
@@ -179,7 +181,7 @@ pub fn recording(seed: u64, epochs: usize, events: usize) -> Vec<Batch> {
                 }
             }
             for _ in 0..random.below(events + 1) {
-                let kind = random.below(13);
+                let kind = random.below(14);
                 batch
                     .definitions
                     .push(definition(random, &mut counts, kind));
@@ -244,7 +246,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
                 namespace_pids: (0..random.below(3)).map(|_| Pid(random.any32())).collect(),
                 uid: random.maybe(Random::any32),
                 cgroup: some(random, counts.strings),
-                container: None,
+                container: some(random, counts.containers.len()),
             };
             Definition::Process(new(&mut counts.processes), process)
         }
@@ -336,6 +338,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
             };
             Definition::Traced(one(random, counts.functions), traced)
         }
+        12 => container(random, counts),
         _ => Definition::Code(Code {
             module: one(random, counts.modules),
             address: random.any(),
@@ -344,6 +347,33 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
                 .collect::<Arc<[u8]>>(),
         }),
     }
+}
+
+/// A container; often one that is there already, of which other things are known now.
+fn container(random: &mut Random, counts: &mut Counts) -> Definition {
+    let known = counts.containers.len();
+    let again = some::<ContainerId>(random, known).filter(|_| random.chance(2));
+    let index = again.map_or(known, ContainerId::index);
+    if again.is_none() {
+        let identity = (one(random, counts.strings), some(random, counts.strings));
+        counts.containers.push(identity);
+    }
+    let (cgroup, id) = counts.containers[index];
+    let mut container = Container {
+        cgroup,
+        engine: None,
+        id: None,
+        name: None,
+        image: None,
+        pod: None,
+        namespace: None,
+        unit: None,
+    };
+    for text in container.texts_mut() {
+        *text = some(random, counts.strings);
+    }
+    container.id = id;
+    Definition::Container(ContainerId::from_index(index), container)
 }
 
 fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {

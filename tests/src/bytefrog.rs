@@ -319,12 +319,12 @@ impl Run {
     }
 }
 
-/// What two names of a number say of the thread's process, if both do: `web [100/101]`.
+/// What two names of a number say of the thread's process, if both do: `web [100/101]`. What it runs in
+/// (`web [100/101 in shop]`) can become known later.
 fn both<'n>(before: &'n str, now: &'n str) -> Option<(&'n str, &'n str)> {
     let owner = |name: &'n str| {
-        name.strip_suffix(']')?
-            .rsplit_once(" [")
-            .map(|parts| parts.1)
+        let owner = name.strip_suffix(']')?.rsplit_once(" [")?.1;
+        Some(owner.split_once(" in ").map_or(owner, |parts| parts.0))
     };
     Some((owner(before)?, owner(now)?))
 }

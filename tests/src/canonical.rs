@@ -6,7 +6,8 @@
 //! exits. There are lost samples, a truncated stack, an unknown address, a name with a semicolon,
 //! a space and a quote in it, and a marker. Four functions and a marker are traced: calls with values
 //! that nest, one left by an exception, one that the recording's end cuts off, a gap, counts. All of
-//! it is reached by [`session`]; everything is deterministic.
+//! it is reached by [`session`]; everything is deterministic. [`session_in_containers`] is the same with
+//! containers, and some processes more.
 
 use std::sync::Arc;
 
@@ -189,6 +190,88 @@ pub fn session() -> (Tables, Vec<Event>) {
         reason: LostReason::Skipped,
     }));
     b.events.sort_by_key(Event::at);
+    (b.tables, b.events)
+}
+
+/// The name of the container that `web` runs in, in [`session_in_containers`].
+pub const ODD_NAME: &str = "we;b \"\u{fc}\" 12";
+
+/// The session with its processes in containers, and three more: `web` runs in a Docker container of an
+/// odd name, a second `web` in one that was made anew under that name, `db` in a pod of Kubernetes, `sshd`
+/// in a unit of systemd, and a kernel thread in nothing.
+pub fn session_in_containers() -> (Tables, Vec<Event>) {
+    let (tables, events) = session();
+    let mut b = Builder { tables, events };
+    let first = b.container([
+        "/system.slice/docker-0123456789abcdef.scope",
+        "docker",
+        "0123456789abcdef",
+        ODD_NAME,
+        "registry.example/shop/web:1.25",
+        "",
+        "",
+        "",
+    ]);
+    let second = b.container([
+        "/system.slice/docker-fedcba9876543210.scope",
+        "docker",
+        "fedcba9876543210",
+        ODD_NAME,
+        "registry.example/shop/web:1.26",
+        "",
+        "",
+        "",
+    ]);
+    let pod = b.container([
+        "/kubepods.slice/kubepods-pod77.slice/cri-containerd-77aa.scope",
+        "containerd",
+        "77aa",
+        "postgres",
+        "docker.io/library/postgres:16",
+        "db-0",
+        "shop",
+        "",
+    ]);
+    let unit = b.container([
+        "/system.slice/ssh.service",
+        "systemd",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "ssh.service",
+    ]);
+    b.put_into(100, START - 900 * MS, first, &[1]);
+    b.put_into(200, START - 400 * MS, pod, &[31, 7]);
+    let sshd = b.process(300, START - 700 * MS, None, "sshd", "/usr/sbin/sshd");
+    let worker = b.process(2, 0, None, "kworker/0:1", "");
+    let anew = b.process(400, START - 100 * MS, None, "web", "/usr/bin/web");
+    b.put_into(300, START - 700 * MS, unit, &[]);
+    b.put_into(400, START - 100 * MS, second, &[1]);
+    // Each does what the first sample does.
+    let sample = b.events.iter().find_map(|event| match event {
+        Event::Sample(sample) => Some(sample.clone()),
+        _ => None,
+    });
+    let Some(sample) = sample else {
+        return (b.tables, b.events);
+    };
+    for (process, tid, started, name, count) in [
+        (sshd, 300, START - 700 * MS, "sshd", 5),
+        (worker, 2, 0, "kworker/0:1", 3),
+        (anew, 400, START - 100 * MS, "web", 12),
+    ] {
+        let thread = b.thread(process, tid, started, name);
+        for _ in 0..count {
+            let at = Timestamp(START + 102 * MS + b.events.len() as u64);
+            b.events.push(Event::Sample(Sample {
+                at,
+                thread,
+                ..sample.clone()
+            }));
+        }
+    }
     (b.tables, b.events)
 }
 
@@ -483,6 +566,39 @@ impl Builder {
 
     fn string(&mut self, text: &str) -> StringId {
         self.tables.intern_string(text).0
+    }
+
+    /// A container: path, engine, id, name, image, pod, namespace, unit; what is empty is not known.
+    fn container(&mut self, texts: [&str; 8]) -> ContainerId {
+        let [cgroup, rest @ ..] = texts;
+        let mut container = Container {
+            cgroup: self.string(cgroup),
+            engine: None,
+            id: None,
+            name: None,
+            image: None,
+            pod: None,
+            namespace: None,
+            unit: None,
+        };
+        for (slot, text) in container.texts_mut().into_iter().zip(rest) {
+            *slot = (!text.is_empty()).then(|| self.tables.intern_string(text).0);
+        }
+        self.tables.intern_container(container).0
+    }
+
+    fn put_into(&mut self, pid: u32, started: u64, container: ContainerId, inside: &[u32]) {
+        let known = self.tables.find_process(Pid(pid), Timestamp(started));
+        let known = known.and_then(|id| self.tables.process(id)).cloned();
+        let cgroup = self.tables.container(container).map(|known| known.cgroup);
+        if let Some(process) = known {
+            self.tables.intern_process(Process {
+                cgroup,
+                container: Some(container),
+                namespace_pids: inside.iter().copied().map(Pid).collect(),
+                ..process
+            });
+        }
     }
 
     fn process(

@@ -608,6 +608,105 @@ fn processes_change_and_containers_start() {
     assert_eq!(run.bubbles, [(unknown, 1)].into());
 }
 
+#[test]
+fn containers_are_in_names_and_markers() {
+    let session = canonical::session_in_containers();
+    let options = TranslateOptions {
+        samples: true,
+        ..TranslateOptions::default()
+    };
+    let (run, _) = translate(&session, options, START);
+    let odd = canonical::ODD_NAME;
+    let names: Vec<&str> = run.threads[&0].iter().map(|name| &**name).collect();
+    assert_eq!(names, ["web", &format!("web [100 in {odd}]")]);
+    let names: Vec<&str> = run.threads[&2].iter().map(|name| &**name).collect();
+    let place = "in shop/db-0/postgres";
+    assert_eq!(
+        names,
+        [
+            format!("db [200 {place}]"),
+            format!("db-writer [200 {place}]")
+        ]
+    );
+    // A unit is no container; kernel threads have neither.
+    let all: Vec<&str> = run.threads.values().flatten().map(|name| &**name).collect();
+    assert!(
+        all.contains(&"sshd [300]") && all.contains(&"kworker/0:1 [2]"),
+        "{all:?}"
+    );
+    let started: Vec<&str> = run.marked("container started").collect();
+    assert_eq!(
+        started,
+        [
+            format!(
+                "{odd} (docker, id 0123456789abcdef, image registry.example/shop/web:1.25): web [100]"
+            ),
+            "shop/db-0/postgres (containerd, id 77aa, image docker.io/library/postgres:16): db [200]"
+                .to_owned(),
+            format!(
+                "{odd} (docker, id fedcba9876543210, image registry.example/shop/web:1.26): web [400]"
+            ),
+        ]
+    );
+    assert_eq!(run.marked("container described").count(), 0);
+}
+
+#[test]
+fn a_container_that_is_described_late_gives_its_threads_new_names() {
+    let mut made = Made::new();
+    let function = made.function("f");
+    let other = made.tables.process(made.process).unwrap().clone();
+    let other = Process {
+        pid: Pid(2),
+        ..other
+    };
+    let cgroup = made.tables.intern_string("/docker/abc").0;
+    let mut container = Container {
+        cgroup,
+        engine: None,
+        id: Some(made.tables.intern_string("abcdef0123456789").0),
+        name: None,
+        image: None,
+        pod: None,
+        namespace: None,
+        unit: None,
+    };
+    let id = made.tables.intern_container(container.clone()).0;
+    let placed = Process {
+        container: Some(id),
+        ..made.tables.process(made.process).unwrap().clone()
+    };
+    made.tables.intern_process(placed);
+    let thread = made.thread(1);
+    made.process = made.tables.intern_process(other).0;
+    let elsewhere = made.thread(2);
+
+    let mut translator = Translator::new(TranslateOptions::default(), Timestamp(0));
+    let mut out = Vec::new();
+    let tables = &mut made.tables;
+    translator.event(&enter(1, thread, function), tables, &mut out);
+    translator.event(&enter(2, elsewhere, function), tables, &mut out);
+    translator.poll(Timestamp(3), tables, &mut out);
+    container.name = Some(tables.intern_string("web").0);
+    assert_eq!(tables.intern_container(container), (id, true));
+    for at in [4, 5] {
+        translator.poll(Timestamp(at), tables, &mut out);
+    }
+    translator.finish(Timestamp(6), tables, &mut out);
+    let mut checker = Checker::new();
+    checker.feed(&out);
+    let run = checker.finish();
+    let started: Vec<&str> = run.marked("container started").collect();
+    assert_eq!(started, ["abcdef012345 (id abcdef0123456789): made [1]"]);
+    let described: Vec<&str> = run.marked("container described").collect();
+    assert_eq!(described, ["web (id abcdef0123456789)"]);
+    assert_eq!(
+        run.threads[&0],
+        ["thread", "thread [1 in abcdef012345]", "thread [1 in web]"]
+    );
+    assert_eq!(run.threads[&1], ["thread [2]"]);
+}
+
 /// What a message of a known method on a known thread costs, encoding included.
 #[test]
 #[ignore = "a measurement: cargo test --release ... -- --ignored --nocapture"]

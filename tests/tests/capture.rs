@@ -65,6 +65,7 @@ fn assert_same_tables(got: &Tables, want: &Tables) {
     assert!(got.functions.iter().eq(want.functions.iter()));
     assert!(got.frames.iter().eq(want.frames.iter()));
     assert!(got.stacks.iter().eq(want.stacks.iter()));
+    assert!(got.containers().eq(want.containers()));
     assert!(got.processes().eq(want.processes()));
     assert!(got.threads().eq(want.threads()));
     for (function, _) in want.functions.iter() {
@@ -253,6 +254,7 @@ proptest! {
         let described_a = describe_all(&events_a, &tables_a);
         prop_assert_eq!(&described_a, &describe_all(&events_c, &tables_c));
         prop_assert_eq!(tables_a.processes().count(), tables_c.processes().count());
+        prop_assert_eq!(containers(&tables_a), containers(&tables_c));
         prop_assert_eq!(tables_a.mappings.len(), tables_c.mappings.len());
 
         // Without ties to wall time both are taken to be on one clock.
@@ -272,6 +274,24 @@ proptest! {
             prop_assert_eq!(got, want);
         }
     }
+}
+
+/// What each process runs in, in words.
+fn containers(tables: &Tables) -> Vec<String> {
+    let mut all: Vec<String> = tables
+        .processes()
+        .map(|(id, process)| {
+            let container = tables.container_of(id).map(|container| {
+                let texts = container
+                    .texts()
+                    .map(|text| text.map(|id| tables.string(id)));
+                (tables.string(container.cgroup), texts)
+            });
+            format!("{:?} {:?} {container:?}", process.pid, process.started)
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 /// A capture of several blocks, small enough to damage it everywhere.
@@ -492,6 +512,144 @@ fn captures_of_two_machines_are_put_on_one_clock() {
         assert_eq!(clock.realtime_ns - clock.monotonic.0, 5_000_000_000_000);
     }
     assert_eq!(events.len(), 4);
+}
+
+/// Definitions of a session: strings, a container (path, id, name, image) and a process in it.
+fn in_container(host: &str, pid: u32, texts: [&str; 4]) -> Vec<Definition> {
+    let session = Session {
+        host: host.to_owned(),
+        ..Session::default()
+    };
+    let mut definitions = vec![Definition::Session(session)];
+    let mut some = Vec::new();
+    for text in texts {
+        let id = StringId::from_index(definitions.len() - 1);
+        some.push((!text.is_empty()).then_some(id));
+        definitions.push(Definition::String(id, text.into()));
+    }
+    let container = Container {
+        cgroup: some[0].unwrap(),
+        engine: None,
+        id: some[1],
+        name: some[2],
+        image: some[3],
+        pod: None,
+        namespace: None,
+        unit: None,
+    };
+    let process = Process {
+        pid: Pid(pid),
+        started: Timestamp(u64::from(pid)),
+        parent: None,
+        name: some[0].unwrap(),
+        executable: None,
+        command: None,
+        namespace_pids: vec![Pid(1)],
+        uid: None,
+        cgroup: some[0],
+        container: Some(ContainerId::from_index(0)),
+    };
+    let thread = Thread {
+        process: ProcessId::from_index(0),
+        tid: Tid(pid),
+        started: Timestamp(u64::from(pid)),
+        name: some[0].unwrap(),
+    };
+    definitions.extend([
+        Definition::Container(ContainerId::from_index(0), container),
+        Definition::Process(ProcessId::from_index(0), process),
+        Definition::Thread(ThreadId::from_index(0), thread),
+    ]);
+    definitions
+}
+
+fn started(at: u64) -> Event {
+    Event::Process(ProcessEvent {
+        at: Timestamp(at),
+        thread: ThreadId::from_index(0),
+        change: ProcessChange::Started,
+    })
+}
+
+#[test]
+fn a_container_that_is_described_late_is_so_for_all() {
+    let scratch = Scratch::new("described");
+    let (path, copy) = (scratch.file("a.cap"), scratch.file("b.cap"));
+    let batch = |definitions, at| Batch {
+        epoch: 0,
+        definitions,
+        events: vec![started(at)],
+    };
+    let described = in_container("h", 7, ["/docker/x", "abc", "web; \"ü\"", "img"]);
+    // The same but for its strings, which are there: only the container is announced anew.
+    let mut later = described.clone();
+    later.retain(|definition| {
+        matches!(
+            definition,
+            Definition::Container(..) | Definition::String(..)
+        )
+    });
+    let mut first = described.clone();
+    for definition in &mut first {
+        if let Definition::Container(_, container) = definition {
+            (container.name, container.image) = (None, None);
+        }
+    }
+    write(&path, &[batch(first, 10), batch(later, 20)]);
+    let whole = "Pid(7) Timestamp(7) Some((\"/docker/x\", [None, Some(\"abc\"), \
+                 Some(\"web; \\\"ü\\\"\"), Some(\"img\"), None, None, None]))";
+    assert_eq!(containers(&read(&path).unwrap().1), [whole]);
+    rewrite(&path, &copy, force(), |_| ()).unwrap();
+    assert_eq!(containers(&read(&copy).unwrap().1), [whole]);
+}
+
+#[test]
+fn containers_of_two_machines_stay_what_they_are() {
+    let scratch = Scratch::new("hosts");
+    let mut paths = Vec::new();
+    for (index, (host, texts)) in [
+        ("a", ["/system.slice/ssh.service", "", "ssh", ""]),
+        ("b", ["/system.slice/ssh.service", "", "ssh", ""]),
+        ("a", ["/web", "a1", "web", "nginx:1"]),
+        ("b", ["/web", "b2", "web", "nginx:2"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = scratch.file(&index.to_string());
+        let batch = Batch {
+            epoch: 0,
+            definitions: in_container(host, index as u32 + 1, texts),
+            events: vec![started(index as u64)],
+        };
+        write(&path, &[batch]);
+        paths.push(path);
+    }
+    let out = scratch.file("merged");
+    merge(&paths, &out, force()).unwrap();
+    let (mut reader, tables, _) = read(&out).unwrap();
+    let of = |pid: u32| {
+        let id = tables
+            .find_process(Pid(pid), Timestamp(pid.into()))
+            .unwrap();
+        tables.process(id).unwrap().container.unwrap()
+    };
+    // Nothing tells the units apart; the ids do so with what has the same path and name.
+    assert_eq!(of(1), of(2));
+    assert_ne!(of(3), of(4));
+    let image = |pid| tables.string(tables.container(of(pid)).unwrap().image.unwrap());
+    assert_eq!((image(3), image(4)), ("nginx:1", "nginx:2"));
+    let labels: Vec<String> = (reader.summary().unwrap().containers.iter())
+        .map(|one| format!("{} {} {}", one.label, one.cgroup, one.processes.0))
+        .collect();
+    assert_eq!(
+        labels,
+        [
+            "ssh /system.slice/ssh.service 2",
+            "web /web 1",
+            "web /web 1",
+        ]
+    );
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl Simulation {
             namespace_pids: vec![],
             uid: None,
             cgroup: None,
+            container: None,
         };
         let module = Module {
             kind: ModuleKind::File,

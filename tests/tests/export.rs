@@ -4,12 +4,12 @@
 
 mod export_shared;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use export_shared::*;
-use profiler::derive::stack_frames;
+use profiler::derive::{ContainerNames, stack_frames};
 use profiler::export::{ExportOptions, flamegraph_differential};
 use profiler::model::*;
 use profiler_tests::canonical;
@@ -24,10 +24,81 @@ fn folded_is_golden() {
 }
 
 #[test]
+fn containers_are_the_roots_if_asked_for() {
+    let session = canonical::session_in_containers();
+    let options = [("containers", "yes"), ("threads", "yes")];
+    let folded = export("folded", &options, &session);
+    golden("containers.folded", &folded);
+    // What means something in a folded stack is no part of a name.
+    let roots: BTreeSet<&str> = folded.lines().filter_map(|l| l.split(';').next()).collect();
+    let expected = [
+        "[no container]",
+        "shop/db-0/postgres",
+        "ssh.service",
+        "we:b \"ü\"_12",
+    ];
+    assert_eq!(roots, expected.into());
+    // Without the option they are as ever.
+    let plain = export("folded", &[], &session);
+    assert!(plain.lines().any(|line| line.starts_with("sshd;")) && !plain.contains("ssh.service"));
+    let svg = export("svg", &options, &session);
+    xml_elements(&[svg.clone()]).unwrap();
+    assert!(svg.contains("we:b &quot;ü&quot;_12"), "{svg}");
+}
+
+fn within(format: &str, names: ContainerNames) -> std::io::Result<Vec<u8>> {
+    let options = ExportOptions {
+        within: names,
+        ..ExportOptions::default()
+    };
+    try_export_with(format, options, &canonical::session_in_containers())
+}
+
+#[test]
+fn only_what_ran_in_a_container() {
+    let pods = ContainerNames {
+        pods: vec!["shop/db-0".into()],
+        ..ContainerNames::default()
+    };
+    let folded = String::from_utf8(within("folded", pods.clone()).unwrap()).unwrap();
+    let samples = |text: &str| -> u64 {
+        let numbers = text.lines().filter_map(|line| line.rsplit_once(' '));
+        numbers
+            .map(|(_, number)| number.parse::<u64>().unwrap())
+            .sum()
+    };
+    assert_eq!(samples(&folded), 16);
+    assert!(
+        folded.lines().all(|line| line.starts_with("db;")),
+        "{folded}"
+    );
+    let trace = String::from_utf8(within("go-trace", pods).unwrap()).unwrap();
+    assert!(trace.contains("db (pid 200 in shop/db-0/postgres)"));
+    assert!(!trace.contains("web (pid"), "others are left out");
+    assert!(
+        trace.contains("load started"),
+        "what is of no process stays"
+    );
+    let unknown = ContainerNames {
+        units: vec!["cron".into()],
+        ..ContainerNames::default()
+    };
+    for format in profiler::export::formats() {
+        let error = within(format.name, unknown.clone())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("it has: ssh.service"), "{error}");
+    }
+}
+
+#[test]
 fn svg_is_golden() {
     let session = canonical::session();
     let options = [("width", "1200")];
     golden("canonical.svg", &export("svg", &options, &session));
+    let session = canonical::session_in_containers();
+    let options = [("width", "1200"), ("containers", "yes")];
+    golden("containers.svg", &export("svg", &options, &session));
 }
 
 /// Samples per function, as often as a stack holds it, from the events themselves.

@@ -176,6 +176,28 @@ fn hostile_names_reach_go() {
 
 /// Names and stacks longer than a trace can hold, and tables of many batches.
 #[test]
+fn containers_are_told_of_tasks() {
+    let session = canonical::session_in_containers();
+    let text = export("go-trace", &[], &session);
+    for part in [
+        r#"web (pid 100 in we;b \"ü\" 12)"#,
+        "db (pid 200 in shop/db-0/postgres)",
+        "sshd (pid 300 in ssh.service)",
+        "kworker/0:1 (pid 2)",
+        "engine containerd, id 77aa, name postgres, image docker.io/library/postgres:16, pod db-0, \
+         namespace shop, cgroup /kubepods.slice/kubepods-pod77.slice/cri-containerd-77aa.scope",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    for version in ["22", "23", "25", "26"] {
+        if let Some(found) = check("containers", &[("version", version)], &session) {
+            let logs = logs(&found);
+            assert!(logs.contains("engine systemd, unit ssh.service"), "{logs}");
+        }
+    }
+}
+
+#[test]
 fn what_is_too_long_is_cut() {
     let long = "é".repeat(2000);
     let names: Vec<String> = (0..3000).map(|i| format!("function {i} {long}")).collect();

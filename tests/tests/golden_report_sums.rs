@@ -103,6 +103,7 @@ fn thread_of(tables: &mut Tables, thread: u8) -> ThreadId {
         namespace_pids: Vec::new(),
         uid: None,
         cgroup: None,
+        container: None,
     };
     let process = tables.intern_process(process).0;
     let thread = Thread {

@@ -134,6 +134,75 @@ fn lengths_are_not_believed() {
     assert!(only_damage(&found).contains("header says 5"));
 }
 
+/// Process 1 (pid 5, named by string 1) as far as earlier writers wrote it, and what more is given.
+fn process(payload: &mut Vec<u8>, more: &[u8]) {
+    // id, pid, start, parent, name, executable, command, cgroup, user id, namespace pids.
+    let mut fields = vec![2, 5, 0, 0, 1, 0, 0, 0, 0, 1, 9];
+    fields.extend_from_slice(more);
+    item(payload, definition::PROCESS, &fields);
+}
+
+#[test]
+fn processes_of_earlier_writers_run_in_no_container() {
+    for (more, container) in [
+        (&[][..], false),
+        (&[0], false),
+        (&[1], true),
+        (&[1, 77], true),
+    ] {
+        let mut payload = Vec::new();
+        string(&mut payload, 1, b"/docker/x");
+        item(
+            &mut payload,
+            definition::CONTAINER,
+            &[2, 1, 0, 0, 1, 0, 0, 0, 0],
+        );
+        process(&mut payload, more);
+        let path = capture("earlier", &[(kind::DEFINITIONS, &payload, 3)]);
+        let tables = Reader::open(&path).unwrap().load_tables().unwrap();
+        let found = summary(&path);
+        assert_eq!(found.damage, []);
+        assert_eq!(found.processes.0, 1, "{more:?}");
+        let (_, process) = tables.processes().next().unwrap();
+        assert_eq!(process.namespace_pids[0].0, 9);
+        assert_eq!(process.container.is_some(), container, "{more:?}");
+        assert_eq!(found.containers[0].processes.0, u64::from(container));
+    }
+}
+
+#[test]
+fn damaged_containers_are_told_and_take_no_memory() {
+    for (fields, word) in [
+        // Without the last text; with a path that is not defined, and none; far beyond all ids.
+        (&[2, 1, 0, 0, 1, 0, 0, 0][..], "cut off"),
+        (&[2, 9, 0, 0, 0, 0, 0, 0, 0], "not defined"),
+        (&[2, 0, 0, 0, 0, 0, 0, 0, 0], "an id is 0"),
+        (
+            &[0xfe, 0xff, 0xff, 0xff, 0x0f, 1, 0, 0, 0, 0, 0, 0, 0],
+            "id",
+        ),
+    ] {
+        let mut payload = Vec::new();
+        string(&mut payload, 1, b"/docker/x");
+        item(&mut payload, definition::CONTAINER, fields);
+        process(&mut payload, &[0]);
+        let found = summary(&capture("container", &[(kind::DEFINITIONS, &payload, 3)]));
+        let what = only_damage(&found);
+        assert!(what.contains(word), "{what}");
+        assert_eq!(found.processes.0, 1, "the process is there: {what}");
+    }
+    // A process in a container that is not there.
+    let mut payload = Vec::new();
+    string(&mut payload, 1, b"x");
+    process(&mut payload, &[4]);
+    let found = summary(&capture("nowhere", &[(kind::DEFINITIONS, &payload, 2)]));
+    assert!(
+        only_damage(&found).contains("container"),
+        "{:?}",
+        found.damage
+    );
+}
+
 #[test]
 fn bombs_are_not_unpacked() {
     // A writer stores as it is what packs too well, so that this one is sound.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 
 use crate::model::*;
 
@@ -42,6 +42,8 @@ pub struct Summary {
     pub processes: (u64, u64),
     /// Threads, and those of them with samples.
     pub threads: (u64, u64),
+    /// What processes ran in, that with the most samples first.
+    pub containers: Vec<ContainerSummary>,
     /// Modules, functions, frames, stacks.
     pub tables: [u64; 4],
     /// Frames without a name.
@@ -79,6 +81,33 @@ pub struct SourceSummary {
     pub samples: u64,
     /// What they stand for.
     pub weight: u64,
+}
+
+/// What is known of a container, pod or unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSummary {
+    /// What it is called.
+    pub label: String,
+    /// Path of its cgroup.
+    pub cgroup: String,
+    /// What runs it.
+    pub engine: Option<String>,
+    /// Its id, whole.
+    pub id: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its image.
+    pub image: Option<String>,
+    /// Its pod.
+    pub pod: Option<String>,
+    /// Its pod's namespace.
+    pub namespace: Option<String>,
+    /// Its unit.
+    pub unit: Option<String>,
+    /// Processes in it, and those of them with samples.
+    pub processes: (u64, u64),
+    /// Samples of them.
+    pub samples: u64,
 }
 
 /// What calls of traced functions there are.
@@ -120,7 +149,7 @@ impl Reader {
         let tables = self.load_tables()?;
         let mut summary = Summary::default();
         let mut sources: BTreeMap<SourceId, (u64, u64)> = BTreeMap::new();
-        let mut sampled: FxHashSet<ThreadId> = FxHashSet::default();
+        let mut sampled: FxHashMap<ThreadId, u64> = FxHashMap::default();
         let named = named_stacks(&tables);
         let is_named = |stack: Option<StackId>| {
             stack.is_none_or(|stack| named.get(stack.index()).copied().unwrap_or(false))
@@ -135,7 +164,7 @@ impl Reader {
                     let (samples, weight) = sources.entry(sample.source).or_default();
                     *samples += 1;
                     *weight = weight.saturating_add(sample.weight);
-                    sampled.insert(sample.thread);
+                    *sampled.entry(sample.thread).or_default() += 1;
                     *summary.kernel_ends.entry(sample.kernel_end).or_default() += 1;
                     *summary.user_ends.entry(sample.user_end).or_default() += 1;
                     if !is_named(sample.kernel) || !is_named(sample.user) {
@@ -200,11 +229,13 @@ impl Reader {
                 }
             })
             .collect();
-        let processes: FxHashSet<ProcessId> = sampled
-            .iter()
-            .filter_map(|&thread| tables.thread(thread))
-            .map(|thread| thread.process)
-            .collect();
+        let mut processes: FxHashMap<ProcessId, u64> = FxHashMap::default();
+        for (&thread, samples) in &sampled {
+            if let Some(thread) = tables.thread(thread) {
+                *processes.entry(thread.process).or_default() += samples;
+            }
+        }
+        summary.containers = containers(&tables, &processes);
         summary.processes = (tables.processes().count() as u64, processes.len() as u64);
         summary.threads = (tables.threads().count() as u64, sampled.len() as u64);
         summary.tables = [
@@ -224,6 +255,38 @@ impl Reader {
         summary.damage = self.damage().to_vec();
         Ok(summary)
     }
+}
+
+fn containers(tables: &Tables, samples: &FxHashMap<ProcessId, u64>) -> Vec<ContainerSummary> {
+    let text = |id: StringId| tables.string(id).to_owned();
+    let summary = |container: &Container| ContainerSummary {
+        label: tables.container_label(container),
+        cgroup: text(container.cgroup),
+        engine: container.engine.map(text),
+        id: container.id.map(text),
+        name: container.name.map(text),
+        image: container.image.map(text),
+        pod: container.pod.map(text),
+        namespace: container.namespace.map(text),
+        unit: container.unit.map(text),
+        ..ContainerSummary::default()
+    };
+    let mut containers: Vec<ContainerSummary> = (tables.containers())
+        .map(|(_, container)| summary(container))
+        .collect();
+    for (id, process) in tables.processes() {
+        let Some(container) = process.container else {
+            continue;
+        };
+        if let Some(summary) = containers.get_mut(container.index()) {
+            let samples = samples.get(&id).copied().unwrap_or(0);
+            summary.processes.0 += 1;
+            summary.processes.1 += u64::from(samples > 0);
+            summary.samples += samples;
+        }
+    }
+    containers.sort_by(|a, b| (b.samples, &a.label, &a.id).cmp(&(a.samples, &b.label, &b.id)));
+    containers
 }
 
 /// For each stack whether all its frames have names. Parents come before what they called.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::capture::{self, Reader};
+use crate::derive::ContainerNames;
 use crate::error::Failure;
 use crate::model::{Pid, Tables, Tid};
 use crate::view::pager::Output;
@@ -27,6 +28,8 @@ Examples:
   profiler report web.cap --callers malloc
   profiler report web.cap --tree --pid 1234 --time 2s..5s
   profiler report new.cap --diff old.cap
+  profiler report node.cap --by container
+  profiler report node.cap --pod shop/cart-7d9f --tree
   profiler report web.cap --annotate handle_request
   profiler report web.cap --calls --sort p99
   profiler report web.cap --histogram handle_request
@@ -40,7 +43,7 @@ pub(super) struct ReportArgs {
     /// or max (total unless told)
     #[arg(long, value_name = "WHAT")]
     sort: Option<CallSort>,
-    /// Only one table: function, line, module, process or thread
+    /// Only one table: function, line, module, process, thread, container, pod, unit or image
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
     /// Only the call tree
@@ -79,6 +82,8 @@ pub(super) struct ReportArgs {
     /// Samples and calls of these threads
     #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
     tid: Vec<u32>,
+    #[command(flatten)]
+    within: Within,
     /// Samples and calls of threads or processes of this name
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
@@ -103,6 +108,30 @@ pub(super) struct ReportArgs {
     /// Don't page on a terminal
     #[arg(long)]
     no_pager: bool,
+}
+
+/// What processes run in. Everything that is named counts.
+#[derive(Debug, Args)]
+pub(super) struct Within {
+    /// Only what ran in this container: a name, an id or its beginning, the path of a cgroup
+    #[arg(long, value_name = "NAME")]
+    container: Vec<String>,
+    /// Only what ran in this Kubernetes pod
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: Vec<String>,
+    /// Only what ran in this unit of systemd
+    #[arg(long, value_name = "NAME")]
+    unit: Vec<String>,
+}
+
+impl Within {
+    pub(super) fn names(self) -> ContainerNames {
+        ContainerNames {
+            containers: self.container,
+            pods: self.pod,
+            units: self.unit,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -144,6 +173,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         filter: Filter {
             pids: args.pid.into_iter().map(Pid).collect(),
             tids: args.tid.into_iter().map(Tid).collect(),
+            containers: args.within.names(),
             comms: args.comm,
             modules: args.module,
             functions: args.function,

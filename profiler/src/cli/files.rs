@@ -13,6 +13,7 @@ use crate::pipeline;
 use crate::resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 use crate::view::quantity;
 
+use super::analyse::Within;
 use super::{Common, values};
 
 #[derive(Debug, Args)]
@@ -40,6 +41,8 @@ pub(super) struct ExportArgs {
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
     time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[command(flatten)]
+    within: Within,
     /// Colour a flame graph by how shares have changed since this capture
     #[arg(long, value_name = "OTHER")]
     diff: Option<PathBuf>,
@@ -103,7 +106,10 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         }
     };
     let format = format.map_err(|error| Failure::usage(error.to_string()))?;
-    let mut options = ExportOptions::default();
+    let mut options = ExportOptions {
+        within: args.within.names(),
+        ..ExportOptions::default()
+    };
     for setting in &args.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {
             Failure::usage(format!("'{setting}' is no setting; write OPTION=VALUE"))

@@ -7,6 +7,7 @@
 mod aggregate;
 mod arguments;
 pub mod calls;
+mod containers;
 mod differ;
 mod frames;
 mod latency;
@@ -17,6 +18,7 @@ mod tree;
 pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner};
 pub use arguments::{arguments_text, parameter};
 pub use calls::{CallLimits, CallTable, FunctionCalls};
+pub use containers::{ContainerError, ContainerNames, ContainerSet, container_label_of, inner_pid};
 pub use differ::{CallChange, CallDiffer};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use latency::{Bucket, Latency};

@@ -11,8 +11,13 @@ use rustc_hash::FxHashMap;
 
 use super::name;
 use super::options::{Count, ExportOptions};
-use crate::derive::{Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, frame_lines};
+use crate::derive::{
+    Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, container_label_of, frame_lines,
+};
 use crate::model::*;
+
+/// The frame of what runs in no container, where each stack begins with one.
+const NO_CONTAINER: &str = "[no container]";
 
 /// Gathers what folding needs; bounded by the number of distinct stacks.
 pub(super) struct Collector {
@@ -87,7 +92,7 @@ impl Collector {
             lost: self.losses.samples(),
             ..Folded::default()
         };
-        let mut writer = StackWriter::new(tables);
+        let mut writer = StackWriter::new(tables, options.containers);
         let mut numbers: FxHashMap<String, u64> = FxHashMap::default();
         for (key, aggregate) in self.aggregator.iter() {
             if Some(key.source) != source {
@@ -161,6 +166,7 @@ pub(super) fn by_frames(a: &str, b: &str) -> Ordering {
 /// Writes stacks as text, each frame's text made once.
 struct StackWriter<'a> {
     tables: &'a Tables,
+    containers: bool,
     /// Lines of a frame joined by `;`, caller first, and whether it has no name.
     frames: FxHashMap<FrameId, (String, bool)>,
     text: String,
@@ -168,9 +174,10 @@ struct StackWriter<'a> {
 }
 
 impl<'a> StackWriter<'a> {
-    fn new(tables: &'a Tables) -> StackWriter<'a> {
+    fn new(tables: &'a Tables, containers: bool) -> StackWriter<'a> {
         StackWriter {
             tables,
+            containers,
             frames: FxHashMap::default(),
             text: String::new(),
             ids: Vec::new(),
@@ -201,6 +208,12 @@ impl<'a> StackWriter<'a> {
         let process = owner
             .process(self.tables)
             .and_then(|id| self.tables.process(id));
+        if self.containers {
+            let label = process.and_then(|process| container_label_of(self.tables, process));
+            let label = label.as_deref().unwrap_or(NO_CONTAINER);
+            self.text.push_str(&name::frame(label));
+            self.text.push(';');
+        }
         let process = process.map_or("", |process| self.tables.string(process.name));
         self.text.push_str(&name::frame(process));
         if let Owner::Thread(id) = owner

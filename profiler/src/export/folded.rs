@@ -25,6 +25,7 @@ pub(super) const FORMAT: Format = Format {
         },
         help::SOURCE,
         help::THREADS,
+        help::CONTAINERS,
     ],
     sink: |options, output| Box::new(FoldedSink::new(options, output)),
 };

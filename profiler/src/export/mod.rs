@@ -13,6 +13,7 @@ mod folded;
 mod go_trace;
 mod name;
 mod options;
+mod within;
 
 use std::io::Write;
 use std::path::Path;
@@ -96,7 +97,12 @@ pub fn by_path(path: &Path) -> Result<&'static Format, UnknownFormat> {
 
 /// Starts an export: feed it all events, then [`Sink::finish`] it, which also flushes `output`.
 pub fn open(format: &Format, options: ExportOptions, output: Output) -> Box<dyn Sink + Send> {
-    (format.sink)(options, output)
+    let within = options.within.clone();
+    let sink = (format.sink)(options, output);
+    match within.is_empty() {
+        true => sink,
+        false => Box::new(within::Within::new(sink, within)),
+    }
 }
 
 fn names() -> String {

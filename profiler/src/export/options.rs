@@ -4,6 +4,7 @@
 //! obeys; setting another one for it is an error.
 
 use super::Format;
+use crate::derive::ContainerNames;
 use crate::wire::go_trace::Version;
 
 /// One option of a format, for help.
@@ -36,6 +37,10 @@ pub struct ExportOptions {
     pub source: Option<String>,
     /// Threads apart, by a frame with the thread's name and id below the process.
     pub threads: bool,
+    /// Containers apart, by a frame with the container's name above the process.
+    pub containers: bool,
+    /// Only what ran in these; no names: all.
+    pub within: ContainerNames,
     /// Title of an image.
     pub title: Option<String>,
     /// Width of an image; none: as wide as the window.
@@ -91,6 +96,11 @@ pub(super) mod help {
         value: "yes|no",
         help: "keep the threads of a process apart (default: no)",
     };
+    pub(crate) const CONTAINERS: OptionHelp = OptionHelp {
+        name: "containers",
+        value: "yes|no",
+        help: "begin each stack with the container, pod or unit (default: no)",
+    };
 }
 
 impl ExportOptions {
@@ -123,6 +133,7 @@ impl ExportOptions {
             }
             "source" => self.source = Some(value.to_owned()),
             "threads" => self.threads = yes(value)?,
+            "containers" => self.containers = yes(value)?,
             "title" => self.title = Some(value.to_owned()),
             "width" => self.width_px = Some(value.parse().ok().filter(|w| *w >= MIN_IMAGE_PX)?),
             "min-width" => {

@@ -107,7 +107,8 @@ pub struct Process {
     pub container: Option<ContainerId>,
 }
 
-/// What processes run in: a container, or a unit of systemd. Its identity is `cgroup`.
+/// What processes run in: a container, or a unit of systemd. Its identity is `cgroup`, and `id` where
+/// that is known: what is announced without an id is the container that had the path last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Container {
     /// Path of its cgroup; what is below belongs to it.
@@ -129,7 +130,21 @@ pub struct Container {
     pub unit: Option<StringId>,
 }
 
+/// Characters of an id that are shown where there is no name: as many as engines show.
+const SHORT_ID: usize = 12;
+
 impl Container {
+    /// Whether it is a unit of systemd and nothing more.
+    pub fn is_plain_unit(&self) -> bool {
+        self.unit.is_some() && self.id.is_none() && self.name.is_none() && self.pod.is_none()
+    }
+
+    /// The beginning of an id, as engines show it.
+    pub fn short_id(id: &str) -> &str {
+        let end = id.char_indices().nth(SHORT_ID).map(|(at, _)| at);
+        &id[..end.unwrap_or(id.len())]
+    }
+
     /// All that is said of it besides its cgroup, in the order of the fields.
     pub fn texts(&self) -> [Option<StringId>; 7] {
         [

@@ -89,7 +89,8 @@ pub struct Tables {
     /// Stacks.
     pub stacks: Table<StackId, Stack>,
     containers: Vec<Container>,
-    container_ids: FxHashMap<StringId, ContainerId>,
+    /// By path and id; by the path alone, the one that was announced last.
+    container_ids: FxHashMap<(StringId, Option<StringId>), ContainerId>,
     processes: Vec<Process>,
     process_ids: FxHashMap<(Pid, Timestamp), ProcessId>,
     threads: Vec<Thread>,
@@ -134,28 +135,36 @@ impl Tables {
     }
 
     /// The id of a container by its identity, and whether it is new or more of it is known than before.
+    /// Another id at the same path is another container, which came after the first or ran on another
+    /// machine.
     pub fn intern_container(&mut self, container: Container) -> (ContainerId, bool) {
-        match self.container_ids.get(&container.cgroup) {
-            Some(&id) => {
+        let (exact, latest) = (
+            (container.cgroup, container.id),
+            (container.cgroup, None::<StringId>),
+        );
+        let known = self.container_ids.get(&exact).copied().or_else(|| {
+            let id = *self.container_ids.get(&latest)?;
+            self.containers[id.index()].id.is_none().then_some(id)
+        });
+        let (id, changed) = match known {
+            Some(id) => {
                 let known = &mut self.containers[id.index()];
                 let before = known.clone();
                 // What one announcement knew is not forgotten for another that does not.
-                known.engine = container.engine.or(known.engine);
-                known.id = container.id.or(known.id);
-                known.name = container.name.or(known.name);
-                known.image = container.image.or(known.image);
-                known.pod = container.pod.or(known.pod);
-                known.namespace = container.namespace.or(known.namespace);
-                known.unit = container.unit.or(known.unit);
+                for (known, text) in known.texts_mut().into_iter().zip(container.texts()) {
+                    *known = text.or(*known);
+                }
                 (id, *known != before)
             }
             None => {
                 let id = ContainerId::from_index(self.containers.len());
-                self.container_ids.insert(container.cgroup, id);
                 self.containers.push(container);
                 (id, true)
             }
-        }
+        };
+        self.container_ids.insert(exact, id);
+        self.container_ids.insert(latest, id);
+        (id, changed)
     }
 
     /// The id of a process by its identity, and whether it is new or differs from before.
@@ -239,9 +248,10 @@ impl Tables {
         self.containers.get(id.index())
     }
 
-    /// The id of a container that is there, by the path of its cgroup.
+    /// The id of a container that is there, by the path of its cgroup; the one announced last, if several
+    /// have had it.
     pub fn find_container(&self, cgroup: StringId) -> Option<ContainerId> {
-        self.container_ids.get(&cgroup).copied()
+        self.container_ids.get(&(cgroup, None)).copied()
     }
 
     /// All containers, in order of id.
@@ -253,6 +263,25 @@ impl Tables {
     /// The container that a process runs in, if it does.
     pub fn container_of(&self, process: ProcessId) -> Option<&Container> {
         self.container(self.process(process)?.container?)
+    }
+
+    /// What a container is called: `namespace/pod/name`, else its name, its unit, the beginning of its
+    /// id, or the last part of its cgroup's path.
+    pub fn container_label(&self, container: &Container) -> String {
+        let text = |id: Option<StringId>| id.map(|id| self.string(id)).filter(|t| !t.is_empty());
+        if let Some(pod) = text(container.pod) {
+            let parts = [text(container.namespace), Some(pod), text(container.name)];
+            return parts.into_iter().flatten().collect::<Vec<_>>().join("/");
+        }
+        if let Some(name) = text(container.name).or_else(|| text(container.unit)) {
+            return name.to_owned();
+        }
+        if let Some(id) = text(container.id) {
+            return Container::short_id(id).to_owned();
+        }
+        let path = self.string(container.cgroup);
+        let last = path.rsplit('/').find(|part| !part.is_empty());
+        last.unwrap_or(path).to_owned()
     }
 
     /// A process.
@@ -492,6 +521,11 @@ impl Epoch {
         self.processes.get("process", id).ok()
     }
 
+    /// The tables' id of a container of this epoch.
+    pub fn container(&self, id: ContainerId) -> Option<ContainerId> {
+        self.containers.get("container", id).ok()
+    }
+
     /// The tables' id of a function of this epoch.
     pub fn function(&self, id: FunctionId) -> Option<FunctionId> {
         self.functions.get("function", id).ok()
@@ -617,5 +651,85 @@ mod tests {
         tables.set_symbol(frame, Symbol::Lines([line].into()));
         tables.set_symbol(frame, Symbol::Unknown(UnknownReason::NoFile));
         assert_eq!(tables.lines(frame), [line]);
+    }
+
+    #[test]
+    fn a_container_is_its_path_and_its_id() {
+        let mut tables = Tables::default();
+        let mut text = |text: &str| Some(tables.intern_string(text).0);
+        let (cgroup, a, b) = (text("/lxc/web").unwrap(), text("a"), text("b"));
+        let (name, image) = (text("web"), text("debian"));
+        let container = |id, name, image| Container {
+            cgroup,
+            engine: None,
+            id,
+            name,
+            image,
+            pod: None,
+            namespace: None,
+            unit: None,
+        };
+        let first = tables.intern_container(container(None, None, None));
+        assert!(first.1, "it is new");
+        // Its id and more becomes known, piece by piece; nothing is forgotten.
+        assert_eq!(
+            tables.intern_container(container(a, name, None)),
+            (first.0, true)
+        );
+        assert_eq!(
+            tables.intern_container(container(a, None, image)),
+            (first.0, true)
+        );
+        assert_eq!(
+            tables.intern_container(container(None, None, None)),
+            (first.0, false)
+        );
+        assert_eq!(tables.container(first.0), Some(&container(a, name, image)));
+        // Another one at the same path, in either order.
+        let (second, new) = tables.intern_container(container(b, None, None));
+        assert!(new && second != first.0);
+        assert_eq!(tables.container(second), Some(&container(b, None, None)));
+        assert_eq!(tables.find_container(cgroup), Some(second));
+        let (again, changed) = tables.intern_container(container(a, None, None));
+        assert_eq!((again, changed), (first.0, false));
+        assert_eq!(tables.containers().count(), 2);
+    }
+
+    #[test]
+    fn containers_are_called_by_the_best_that_is_known() {
+        let mut tables = Tables::default();
+        for (cgroup, id, name, pod, namespace, unit, label) in [
+            ("/a/b", "", "", "", "", "", "b"),
+            ("/", "", "", "", "", "", "/"),
+            ("/a/c/", "0123456789abcdef", "", "", "", "", "0123456789ab"),
+            ("/a/d", "0123456789abcdef", "web", "", "", "", "web"),
+            ("/a/e", "01", "app", "api-1", "prod", "", "prod/api-1/app"),
+            ("/a/f", "01", "", "api-1", "", "", "api-1"),
+            (
+                "/a/ssh.service",
+                "",
+                "",
+                "",
+                "",
+                "ssh.service",
+                "ssh.service",
+            ),
+        ] {
+            let mut some = |text: &str| match text {
+                "" => None,
+                text => Some(tables.intern_string(text).0),
+            };
+            let container = Container {
+                id: some(id),
+                name: some(name),
+                pod: some(pod),
+                namespace: some(namespace),
+                unit: some(unit),
+                engine: None,
+                image: None,
+                cgroup: some(cgroup).unwrap(),
+            };
+            assert_eq!(tables.container_label(&container), label);
+        }
     }
 }

@@ -11,7 +11,10 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use crate::capture::{CaptureError, Reader, Summary};
-use crate::model::{LostReason, StackEnd, Unit};
+use crate::model::{Container, LostReason, StackEnd, Unit};
+
+/// Containers that text lists; a machine has hundreds of units.
+const MAX_CONTAINERS: usize = 30;
 
 /// Writes what is inside a capture.
 pub fn write_info(reader: &mut Reader, json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -96,12 +99,36 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         "processes   {}, of which {} have samples; threads {}, of which {}",
         processes.0, processes.1, threads.0, threads.1
     )?;
+    write_containers(summary, out)?;
     let [modules, functions, frames, stacks] = summary.tables;
     writeln!(
         out,
         "code        {modules} modules, {functions} functions, {frames} frames, {stacks} stacks"
     )?;
     write_lacks(summary, out)
+}
+
+/// What processes ran in. Losses can't be told apart by it: the kernel counts them per processor.
+fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    for container in summary.containers.iter().take(MAX_CONTAINERS) {
+        let mut what: Vec<&str> = container.engine.as_deref().into_iter().collect();
+        what.extend(container.image.as_deref());
+        let id = container.id.as_deref().map(Container::short_id);
+        what.extend(id.filter(|&id| id != container.label));
+        write!(out, "container   {}", printable(&container.label))?;
+        if !what.is_empty() {
+            write!(out, " ({})", printable(&what.join(", ")))?;
+        }
+        writeln!(
+            out,
+            ": {} samples, {} processes",
+            container.samples, container.processes.0
+        )?;
+    }
+    match summary.containers.len().saturating_sub(MAX_CONTAINERS) {
+        0 => Ok(()),
+        more => writeln!(out, "container   {more} more; --format json lists all"),
+    }
 }
 
 /// What is missing, said even if it is nothing.
@@ -174,6 +201,24 @@ fn as_json(path: &str, summary: &Summary) -> Value {
             })
         })
         .collect();
+    let containers = summary.containers.iter();
+    let containers: Vec<Value> = containers
+        .map(|container| {
+            json!({
+                "container": container.label,
+                "cgroup": container.cgroup,
+                "engine": container.engine,
+                "id": container.id,
+                "name": container.name,
+                "image": container.image,
+                "pod": container.pod,
+                "namespace": container.namespace,
+                "unit": container.unit,
+                "processes": {"all": container.processes.0, "sampled": container.processes.1},
+                "samples": container.samples,
+            })
+        })
+        .collect();
     let lost = summary.lost.iter();
     let lost: Map<String, Value> = lost
         .map(|(reason, count)| (lost_reason(*reason).to_owned(), json!(count)))
@@ -217,6 +262,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "events": summary.events,
         "processes": {"all": summary.processes.0, "sampled": summary.processes.1},
         "threads": {"all": summary.threads.0, "sampled": summary.threads.1},
+        "containers": containers,
         "modules": summary.tables[0],
         "functions": summary.tables[1],
         "frames": summary.tables[2],

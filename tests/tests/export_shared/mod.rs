@@ -30,15 +30,25 @@ impl Write for Shared {
 pub fn try_export(
     format: &str,
     options: &[(&str, &str)],
+    session: &Recording,
+) -> std::io::Result<Vec<u8>> {
+    let known = export::by_name(format).unwrap();
+    let mut parsed = ExportOptions::default();
+    for (name, value) in options {
+        parsed.set(known, name, value).unwrap();
+    }
+    try_export_with(format, parsed, session)
+}
+
+/// Exports a session with options that no text sets.
+pub fn try_export_with(
+    format: &str,
+    options: ExportOptions,
     (tables, events): &Recording,
 ) -> std::io::Result<Vec<u8>> {
     let format = export::by_name(format).unwrap();
-    let mut parsed = ExportOptions::default();
-    for (name, value) in options {
-        parsed.set(format, name, value).unwrap();
-    }
     let output = Shared::default();
-    let mut sink = export::open(format, parsed, Box::new(output.clone()));
+    let mut sink = export::open(format, options, Box::new(output.clone()));
     for event in events {
         sink.event(event, tables)?;
     }

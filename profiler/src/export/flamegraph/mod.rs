@@ -33,6 +33,7 @@ pub(super) const FORMAT: Format = Format {
         },
         help::SOURCE,
         help::THREADS,
+        help::CONTAINERS,
         OptionHelp {
             name: "title",
             value: "TEXT",
@@ -121,7 +122,7 @@ fn draw(
         .min(63);
     let scale = Scale::of(folded, tables, count, total);
     let mut palette = PaletteMap::default();
-    let lines = lines(folded, options.reverse, shift, &mut palette);
+    let lines = lines(folded, options, shift, &mut palette);
 
     let mut image = image(options);
     image.title = short(&title);
@@ -154,19 +155,26 @@ fn image<'a>(options: &ExportOptions) -> Options<'a> {
 }
 
 /// Lines for inferno, in order of their frames; fills in the colours.
-fn lines(folded: &Folded, reverse: bool, shift: u32, palette: &mut PaletteMap) -> Vec<String> {
+fn lines(
+    folded: &Folded,
+    options: &ExportOptions,
+    shift: u32,
+    palette: &mut PaletteMap,
+) -> Vec<String> {
+    // Frames that are no code: the container, the process.
+    let owners = 1 + usize::from(options.containers);
     let mut stacks: Vec<(String, u64)> = folded.stacks.clone();
     // The frame below all others has no name; without an entry its colour would be random.
     palette.insert("", colour("", true));
     for (stack, _) in &stacks {
         for (depth, frame) in stack.split(';').enumerate() {
-            if depth == 0 && palette.get(frame).is_some() {
+            if depth < owners && palette.get(frame).is_some() {
                 continue;
             }
-            palette.insert(frame, colour(frame, depth == 0));
+            palette.insert(frame, colour(frame, depth < owners));
         }
     }
-    if reverse {
+    if options.reverse {
         for (stack, _) in &mut stacks {
             let frames: Vec<&str> = stack.rsplit(';').collect();
             *stack = frames.join(";");

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::trace::{Context, Trace};
+use crate::derive::container_label_of;
 use crate::model::*;
 use crate::wire::go_trace::{Batch, Kind};
 
@@ -396,7 +397,12 @@ impl Schedule {
         *lives += 1;
         let parent = process.parent.and_then(|parent| self.tasks.get(&parent));
         let parent = parent.map_or(0, |task| task.id);
-        let name = format!("{} (pid {pid})", tables.string(process.name));
+        let name = match container_label_of(tables, process) {
+            Some(container) => {
+                format!("{} (pid {pid} in {container})", tables.string(process.name))
+            }
+            None => format!("{} (pid {pid})", tables.string(process.name)),
+        };
         let name = trace.string(&name)?;
         self.tasks.insert(
             id,
@@ -406,7 +412,15 @@ impl Schedule {
                 ended: false,
             },
         );
-        self.tell(trace, Kind::UserTaskBegin, at, &[task, parent, name, 0])
+        self.tell(trace, Kind::UserTaskBegin, at, &[task, parent, name, 0])?;
+        let container = process.container.and_then(|id| tables.container(id));
+        match container {
+            Some(container) => {
+                let text = container_text(container, tables);
+                self.log(trace, at, task, "container", &text)
+            }
+            None => Ok(()),
+        }
     }
 
     /// An event of the capture's own thread.
@@ -458,6 +472,17 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// All that is known of a container: `name web, image nginx:1, cgroup /docker/01ab`.
+fn container_text(container: &Container, tables: &Tables) -> String {
+    const NAMES: [&str; 7] = ["engine", "id", "name", "image", "pod", "namespace", "unit"];
+    let known = NAMES.into_iter().zip(container.texts());
+    let mut parts: Vec<String> = known
+        .filter_map(|(name, text)| Some(format!("{name} {}", tables.string(text?))))
+        .collect();
+    parts.push(format!("cgroup {}", tables.string(container.cgroup)));
+    parts.join(", ")
 }
 
 /// The M of a thread. The ids of the kernel's idle threads (0) and those that viewers keep for rows

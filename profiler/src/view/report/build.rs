@@ -11,7 +11,7 @@ use super::data::*;
 use super::options::{By, ReportOptions, Sort};
 use super::pattern::Pattern;
 use super::select::{self, Selected, SourceSums};
-use super::{Recording, ReportError, calls, header, tree};
+use super::{Recording, ReportError, calls, containers, header, tree};
 use crate::derive::*;
 use crate::model::*;
 use crate::view::quantity;
@@ -33,10 +33,21 @@ impl<'a> Base<'a> {
         recording: &Recording<'a>,
         options: &ReportOptions,
     ) -> Result<Base<'a>, ReportError> {
+        let containers = options.filter.containers.find(recording.tables)?;
+        Base::of(recording, options, containers)
+    }
+
+    /// With what the names of containers in the filter mean.
+    pub(super) fn of(
+        recording: &Recording<'a>,
+        options: &ReportOptions,
+        containers: ContainerSet,
+    ) -> Result<Base<'a>, ReportError> {
         let tables = recording.tables;
         let source_sums = select::source_sums(recording.collected);
         let source = select::choose_source(tables, &source_sums, options.source.as_deref())?;
-        let selected = select::select(tables, recording.collected, source, &options.filter);
+        let filter = &options.filter;
+        let selected = select::select(tables, recording.collected, source, filter, containers);
         let tree = build_tree(tables, Granularity::Function, &selected);
         Ok(Base {
             tables,
@@ -119,6 +130,7 @@ pub(super) fn build(
         functions,
         lines,
         tree: tree::rows(&base, options.min_percent),
+        containers: containers::rows(&base),
         processes: processes(&base),
         threads: threads(&base),
         modules: modules(&base, options.sort),
@@ -306,7 +318,7 @@ fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
     })
 }
 
-fn add((count, weight): &mut (u64, u64), aggregate: &Aggregate) {
+pub(super) fn add((count, weight): &mut (u64, u64), aggregate: &Aggregate) {
     *count += aggregate.count;
     *weight = weight.saturating_add(aggregate.weight);
 }
@@ -321,7 +333,9 @@ fn owner_rows<'a, I: Copy>(
         let (process, thread) = find(id)?;
         Some(OwnerRow {
             pid: process.pid.0,
+            namespace_pid: inner_pid(process).map(|pid| pid.0),
             process: text(process.name),
+            container: container_label_of(base.tables, process),
             tid: thread.map(|thread| thread.tid.0),
             thread: thread.map(|thread| text(thread.name)),
             samples,

@@ -12,7 +12,7 @@ use super::options::{CallSort, ReportOptions};
 use super::pattern::Pattern;
 use super::{Recording, ReportError};
 use crate::derive::calls::{CallTable, Context, FunctionCalls, ROOT, SlowCall, ThreadCalls};
-use crate::derive::parameter;
+use crate::derive::{container_label_of, parameter};
 use crate::model::*;
 
 /// What was traced; none if there is nothing about calls in the recording.
@@ -365,6 +365,7 @@ impl Builder<'_> {
             self_ns: call.self_ns,
             pid: process.map_or(0, |process| process.pid.0),
             process: process.map_or_else(String::new, |process| self.text(process.name)),
+            container: process.and_then(|process| container_label_of(self.tables(), process)),
             tid: thread.map_or(0, |thread| thread.tid.0),
             thread: thread.map_or_else(String::new, |thread| self.text(thread.name)),
             end: match call.how {
@@ -461,6 +462,7 @@ impl Builder<'_> {
         CallOwnerRow {
             pid: process.map_or(0, |process| process.pid.0),
             process: process.map_or_else(String::new, |process| self.text(process.name)),
+            container: process.and_then(|process| container_label_of(self.tables(), process)),
             tid: thread.map(|thread| thread.tid.0),
             thread: thread.map(|thread| self.text(thread.name)),
             calls: calls.calls,

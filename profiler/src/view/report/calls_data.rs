@@ -203,6 +203,9 @@ pub struct SlowRow {
     pub pid: u32,
     /// Name of the process.
     pub process: String,
+    /// What it runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Thread id.
     pub tid: u32,
     /// Name of the thread.
@@ -252,6 +255,9 @@ pub struct CallOwnerRow {
     pub pid: u32,
     /// Name of the process.
     pub process: String,
+    /// What it runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Thread id, of a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,

@@ -24,6 +24,9 @@ pub struct Report {
     pub lines: Option<Vec<FunctionRow>>,
     /// The call tree in depth-first order, the root first.
     pub tree: Vec<TreeRow>,
+    /// Containers, pods and units, if any of the samples is of one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerRow>,
     /// Processes.
     pub processes: Vec<OwnerRow>,
     /// Threads.
@@ -239,8 +242,14 @@ pub struct TreeRow {
 pub struct OwnerRow {
     /// Process id.
     pub pid: u32,
+    /// The process's id as it sees it itself, if it runs in a namespace of ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace_pid: Option<u32>,
     /// Name of the process.
     pub process: String,
+    /// What it runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Thread id, of a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
@@ -253,6 +262,47 @@ pub struct OwnerRow {
     pub weight: u64,
     /// Their part of the whole.
     pub percent: f64,
+}
+
+/// A container, pod or unit; or all that runs in none. What is not known is null.
+#[derive(Clone, Debug, Serialize)]
+pub struct ContainerRow {
+    /// What it is called; none for what runs in no container.
+    pub container: Option<String>,
+    /// Path of its cgroup.
+    pub cgroup: Option<String>,
+    /// What runs it.
+    pub engine: Option<String>,
+    /// Its id.
+    pub id: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its image.
+    pub image: Option<String>,
+    /// Its pod.
+    pub pod: Option<String>,
+    /// Its pod's namespace.
+    pub namespace: Option<String>,
+    /// Its unit.
+    pub unit: Option<String>,
+    /// Processes among the selected samples.
+    pub processes: u64,
+    /// Samples.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Their part of the whole.
+    pub percent: f64,
+}
+
+impl ContainerRow {
+    /// Whether it is a unit and nothing more, or nothing at all.
+    pub fn is_plain(&self) -> bool {
+        self.id.is_none()
+            && self.name.is_none()
+            && self.pod.is_none()
+            && (self.unit.is_some() || self.container.is_none())
+    }
 }
 
 /// A module.

@@ -13,6 +13,7 @@ use super::data::*;
 use super::diff_calls::{self, CallDiffRow};
 use super::options::{ReportOptions, Sort};
 use super::{Recording, ReportError, header};
+use crate::derive::ContainerSet;
 
 /// Name and version of this shape.
 const SCHEMA: &str = "profiler-report-diff/1";
@@ -64,8 +65,20 @@ pub(super) fn build(
     other_recording: &Recording<'_>,
     options: &ReportOptions,
 ) -> Result<Diff, ReportError> {
-    let base = Base::new(recording, options)?;
-    let other_base = other_base(&base, other_recording, options)?;
+    // A container may be in one of them only, as a process may; one that is in none is a mistake.
+    let names = &options.filter.containers;
+    let (own, others) = match (
+        names.find(recording.tables),
+        names.find(other_recording.tables),
+    ) {
+        (Err(error), Err(_)) => return Err(error.into()),
+        (own, others) => {
+            let or_nothing = |set: Result<_, _>| set.unwrap_or_else(|_| ContainerSet::nothing());
+            (or_nothing(own), or_nothing(others))
+        }
+    };
+    let base = Base::of(recording, options, own)?;
+    let other_base = other_base(&base, other_recording, options, others)?;
     let (header, other) = (
         header::build(recording, &base),
         header::build(other_recording, &other_base),
@@ -94,14 +107,17 @@ fn other_base<'a>(
     base: &Base<'_>,
     other: &Recording<'a>,
     options: &ReportOptions,
+    containers: ContainerSet,
 ) -> Result<Base<'a>, ReportError> {
     let source = base.source.and_then(|id| base.tables.sources.get(id));
     let same = ReportOptions {
         source: source.map(|source| base.tables.string(source.name).to_owned()),
         ..options.clone()
     };
-    match Base::new(other, &same) {
-        Err(ReportError::NoSource { .. }) if options.source.is_none() => Base::new(other, options),
+    match Base::of(other, &same, containers.clone()) {
+        Err(ReportError::NoSource { .. }) if options.source.is_none() => {
+            Base::of(other, options, containers)
+        }
         result => result,
     }
 }

@@ -9,6 +9,7 @@ mod build;
 mod calls;
 pub mod calls_data;
 mod collect;
+mod containers;
 pub mod data;
 pub mod diff;
 pub mod diff_calls;
@@ -23,6 +24,7 @@ mod text;
 mod text_annotate;
 mod text_calls;
 mod text_calls_tree;
+mod text_containers;
 mod text_diff;
 mod text_head;
 mod text_histogram;
@@ -35,6 +37,7 @@ use std::io::{self, Write};
 pub use collect::Collector;
 pub use options::{By, CallSort, CallView, Filter, Format, ReportOptions, Sort, TimeRange};
 
+use crate::derive::ContainerError;
 use crate::model::Tables;
 
 /// A recording that has been folded.
@@ -57,6 +60,9 @@ pub enum ReportError {
         /// What there is.
         present: String,
     },
+    /// No such container, pod or unit.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     /// No such function.
     #[error(
         "no function matches `{0}` in the selected samples; give a part of its name or a glob, or see all names with --by function --limit 100000"

@@ -5,6 +5,7 @@
 
 use std::str::FromStr;
 
+use crate::derive::ContainerNames;
 use crate::model::{Pid, Tid};
 
 /// What to show, of which samples, and how.
@@ -131,6 +132,14 @@ pub enum By {
     Process,
     /// A thread.
     Thread,
+    /// A container, or a unit of systemd.
+    Container,
+    /// A Kubernetes pod.
+    Pod,
+    /// A unit of systemd.
+    Unit,
+    /// An image that containers were made of.
+    Image,
 }
 
 /// How a report is written.
@@ -150,6 +159,8 @@ pub struct Filter {
     pub pids: Vec<Pid>,
     /// Threads.
     pub tids: Vec<Tid>,
+    /// Containers, pods and units.
+    pub containers: ContainerNames,
     /// Names of threads or processes.
     pub comms: Vec<String>,
     /// Paths of modules, of which one must be in the stack.
@@ -179,7 +190,8 @@ names!(CallSort, "calls" => CallSort::Calls, "total" => CallSort::Total,
     "max" => CallSort::Max);
 names!(Format, "text" => Format::Text, "json" => Format::Json);
 names!(By, "function" => By::Function, "line" => By::Line, "module" => By::Module,
-    "process" => By::Process, "thread" => By::Thread);
+    "process" => By::Process, "thread" => By::Thread, "container" => By::Container,
+    "pod" => By::Pod, "unit" => By::Unit, "image" => By::Image);
 
 /// A span of a recording, in nanoseconds since its start; the end is not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::ReportError;
 use super::collect::Collector;
 use super::options::Filter;
 use super::pattern::Pattern;
-use crate::derive::{Aggregate, Key, Owner, frame_lines};
+use crate::derive::{Aggregate, ContainerSet, Key, Owner, frame_lines};
 use crate::model::*;
 
 /// An aggregate that is looked at.
@@ -74,8 +74,9 @@ pub(super) fn select(
     collected: &Collector,
     source: Option<SourceId>,
     filter: &Filter,
+    containers: ContainerSet,
 ) -> Vec<Selected> {
-    let mut matcher = Matcher::new(tables, filter);
+    let mut matcher = Matcher::new(tables, filter, containers);
     let all = collected.samples.sorted().into_iter();
     all.filter(|(key, _)| Some(key.source) == source)
         .map(|(key, aggregate)| Selected {
@@ -90,13 +91,14 @@ pub(super) fn select(
 struct Matcher<'a> {
     tables: &'a Tables,
     filter: &'a Filter,
+    containers: ContainerSet,
     comms: Vec<Pattern>,
     modules: StackFilter,
     functions: StackFilter,
 }
 
 impl<'a> Matcher<'a> {
-    fn new(tables: &'a Tables, filter: &'a Filter) -> Matcher<'a> {
+    fn new(tables: &'a Tables, filter: &'a Filter, containers: ContainerSet) -> Matcher<'a> {
         let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
         let stack_filter = |texts| StackFilter {
             patterns: patterns(texts),
@@ -105,6 +107,7 @@ impl<'a> Matcher<'a> {
         Matcher {
             tables,
             filter,
+            containers,
             comms: patterns(&filter.comms),
             modules: stack_filter(&filter.modules),
             functions: stack_filter(&filter.functions),
@@ -127,7 +130,8 @@ impl<'a> Matcher<'a> {
             self.comms.iter().any(|comm| comm.matches(name))
         };
         let filter = self.filter;
-        (filter.pids.is_empty() || process.is_some_and(|p| filter.pids.contains(&p.pid)))
+        (self.containers.is_all() || process.is_some_and(|p| self.containers.admits(p)))
+            && (filter.pids.is_empty() || process.is_some_and(|p| filter.pids.contains(&p.pid)))
             && (filter.tids.is_empty() || thread.is_some_and(|t| filter.tids.contains(&t.tid)))
             && (self.comms.is_empty()
                 || process.is_some_and(|p| named(p.name))

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::options::Filter;
 use super::pattern::Pattern;
 use super::short_name;
+use crate::derive::ContainerSet;
 use crate::model::*;
 
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct CallFilter {
     comms: Vec<Pattern>,
     functions: Vec<Pattern>,
     modules: Vec<Pattern>,
+    /// Those that are meant, once they were looked for.
+    containers: Option<ContainerSet>,
     known_threads: FxHashMap<ThreadId, bool>,
     known_functions: FxHashMap<FunctionId, bool>,
 }
@@ -33,7 +36,10 @@ impl CallFilter {
     }
 
     pub(super) fn admits_all_threads(&self) -> bool {
-        self.filter.pids.is_empty() && self.filter.tids.is_empty() && self.comms.is_empty()
+        self.filter.pids.is_empty()
+            && self.filter.tids.is_empty()
+            && self.comms.is_empty()
+            && self.filter.containers.is_empty()
     }
 
     /// None if the event's thread is not looked at, else whether its function is.
@@ -76,6 +82,12 @@ impl CallFilter {
         if let Some(&known) = self.known_threads.get(&id) {
             return known;
         }
+        // What is wrong with a name is said when the report is made.
+        let names = &self.filter.containers;
+        let containers = self.containers.get_or_insert_with(|| {
+            let found = names.find(tables);
+            found.unwrap_or_else(|_| ContainerSet::nothing())
+        });
         let admitted = tables.thread(id).is_some_and(|thread| {
             let process = tables.process(thread.process);
             let named = |name| {
@@ -83,7 +95,8 @@ impl CallFilter {
                 self.comms.iter().any(|comm| comm.matches(name))
             };
             let pids = &self.filter.pids;
-            (pids.is_empty() || process.is_some_and(|p| pids.contains(&p.pid)))
+            (containers.is_all() || process.is_some_and(|p| containers.admits(p)))
+                && (pids.is_empty() || process.is_some_and(|p| pids.contains(&p.pid)))
                 && (self.filter.tids.is_empty() || self.filter.tids.contains(&thread.tid))
                 && (self.comms.is_empty()
                     || named(thread.name)

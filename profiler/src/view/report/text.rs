@@ -80,6 +80,7 @@ pub(super) struct Writer<'a> {
 impl Writer<'_> {
     fn everything(&mut self) -> io::Result<()> {
         self.functions()?;
+        self.containers_by_name()?;
         self.processes_by_name()?;
         self.threads_by_name()?;
         self.modules(SIDE_LIMIT)?;
@@ -102,6 +103,10 @@ impl Writer<'_> {
             By::Module => self.modules(self.limit()),
             By::Process => self.processes(),
             By::Thread => self.threads(),
+            By::Container => self.containers(),
+            By::Pod => self.pods(),
+            By::Unit => self.units(),
+            By::Image => self.images(),
         }
     }
 

@@ -166,6 +166,9 @@ impl<'a> Writer<'a> {
 
     fn functions(&mut self) -> io::Result<()> {
         let rows = &self.calls.functions;
+        if rows.is_empty() {
+            return Ok(());
+        }
         let shown = &rows[..rows.len().min(self.limit())];
         let by = match self.options.calls.sort {
             CallSort::Calls => "calls",
@@ -405,9 +408,9 @@ impl<'a> Writer<'a> {
                 Cell::new(number(row.exceptions)),
                 Cell::new(match (&row.thread, row.tid) {
                     (Some(thread), Some(tid)) => {
-                        format!("{thread}  (tid {tid} of {})", row.process)
+                        format!("{thread}  (tid {tid} of {}{})", row.process, place(row))
                     }
-                    _ => format!("{}  (pid {})", row.process, row.pid),
+                    _ => format!("{}  (pid {}{})", row.process, row.pid, place(row)),
                 }),
             ]);
         }
@@ -617,6 +620,12 @@ fn without_parameters(name: &str) -> &str {
         }
     }
     name
+}
+
+/// ` in CONTAINER`, if it runs in one.
+fn place(row: &CallOwnerRow) -> String {
+    let place = row.container.as_ref().map(|name| format!(" in {name}"));
+    place.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -15,10 +15,20 @@ use crate::view::term::Style;
 impl Writer<'_> {
     /// Processes of one name in one row: 300 short compilers are one thing to a reader.
     pub(super) fn processes_by_name(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.processes, |row| row.process.clone());
-        let label = |group: &Group<'_>| match group.members {
-            1 => format!("{}  (pid {})", group.first.process, group.first.pid),
-            n => format!("{}  ({} processes)", group.first.process, count(n)),
+        let shown = self.shows_containers();
+        let groups = grouped(&self.report.processes, |row| {
+            (row.process.clone(), row.container.clone().filter(|_| shown))
+        });
+        let label = |group: &Group<'_>| {
+            let row = group.first;
+            let place = place(row, shown);
+            match (group.members, row.namespace_pid) {
+                (1, Some(inside)) if !place.is_empty() => {
+                    format!("{}  (pid {}, {inside}{place})", row.process, row.pid)
+                }
+                (1, _) => format!("{}  (pid {}{place})", row.process, row.pid),
+                (n, _) => format!("{}  ({} processes{place})", row.process, count(n)),
+            }
         };
         self.owners("Processes", &groups, SIDE_LIMIT, "process", label)
     }
@@ -28,19 +38,22 @@ impl Writer<'_> {
         if self.report.threads.len() == self.report.processes.len() {
             return Ok(());
         }
+        let shown = self.shows_containers();
         let groups = grouped(&self.report.threads, |row| {
-            (row.process.clone(), row.thread.clone())
+            let container = row.container.clone().filter(|_| shown);
+            (row.process.clone(), row.thread.clone(), container)
         });
         let label = |group: &Group<'_>| {
             let row = group.first;
+            let place = place(row, shown);
             let thread = row.thread.as_deref().unwrap_or_default();
             match group.members {
                 1 => format!(
-                    "{thread}  (tid {} of {})",
+                    "{thread}  (tid {} of {}{place})",
                     row.tid.unwrap_or(0),
                     row.process
                 ),
-                n => format!("{thread}  ({} threads of {})", count(n), row.process),
+                n => format!("{thread}  ({} threads of {}{place})", count(n), row.process),
             }
         };
         self.owners("Threads", &groups, SIDE_LIMIT, "thread", label)
@@ -48,14 +61,26 @@ impl Writer<'_> {
 
     pub(super) fn processes(&mut self) -> io::Result<()> {
         let groups = grouped(&self.report.processes, |row| row.pid);
-        let label = |group: &Group<'_>| format!("{:>7}  {}", group.first.pid, group.first.process);
-        self.owners(
-            "Processes",
-            &groups,
-            self.limit(),
-            "    pid  process",
-            label,
-        )
+        // Those in namespaces have a pid of their own there.
+        let inside = (self.report.processes.iter()).any(|row| row.namespace_pid.is_some());
+        let column = match inside {
+            true => "    pid  inside  process",
+            false => "    pid  process",
+        };
+        let label = |group: &Group<'_>| {
+            let row = group.first;
+            let pid = match (inside, row.namespace_pid) {
+                (false, _) => String::new(),
+                (true, None) => format!("{:6}  ", ""),
+                (true, Some(pid)) => format!("{pid:>6}  "),
+            };
+            let place = match &row.container {
+                Some(container) => format!("  (in {container})"),
+                None => String::new(),
+            };
+            format!("{:>7}  {pid}{}{place}", row.pid, row.process)
+        };
+        self.owners("Processes", &groups, self.limit(), column, label)
     }
 
     pub(super) fn threads(&mut self) -> io::Result<()> {
@@ -63,7 +88,11 @@ impl Writer<'_> {
         let label = |group: &Group<'_>| {
             let row = group.first;
             let (tid, thread) = (row.tid.unwrap_or(0), row.thread.as_deref().unwrap_or(""));
-            format!("{:>7}  {tid:>7}  {thread}  ({})", row.pid, row.process)
+            let place = place(row, true);
+            format!(
+                "{:>7}  {tid:>7}  {thread}  ({}{place})",
+                row.pid, row.process
+            )
         };
         self.owners(
             "Threads",
@@ -100,6 +129,14 @@ impl Writer<'_> {
             ]);
         }
         self.print(&table)
+    }
+}
+
+/// ` in CONTAINER`, if that is to be shown.
+fn place(row: &OwnerRow, shown: bool) -> String {
+    match &row.container {
+        Some(container) if shown => format!(" in {container}"),
+        _ => String::new(),
     }
 }
 

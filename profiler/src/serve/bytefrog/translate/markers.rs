@@ -21,6 +21,9 @@ const MAX_GAPS: usize = 32;
 /// Most containers that are remembered; of later ones nothing is said.
 const MAX_CONTAINERS: usize = 1 << 16;
 
+/// Most of them that are looked at again until they have a name.
+const MAX_NAMELESS: usize = 1 << 10;
+
 /// Digits of a container's id.
 const CONTAINER_ID_LEN: usize = 64;
 
@@ -34,6 +37,7 @@ pub(super) mod key {
     pub(in super::super) const GAP: &str = "not traced";
     pub(in super::super) const EXECUTED: &str = "program executed";
     pub(in super::super) const CONTAINER: &str = "container started";
+    pub(in super::super) const DESCRIBED: &str = "container described";
     pub(in super::super) const MARK: &str = "mark";
     pub(in super::super) const THREADS: &str = "threads left out";
 }
@@ -202,18 +206,74 @@ fn civil(day: u64) -> (u64, u64, u64) {
 
 /// Containers that have been seen.
 #[derive(Debug, Default)]
-pub(super) struct Containers(FxHashSet<Box<str>>);
+pub(super) struct Containers {
+    /// By path and id.
+    seen: FxHashSet<Box<str>>,
+    /// Those of which no name was known; by path.
+    nameless: Vec<Box<str>>,
+}
 
 impl Containers {
-    /// The container of a process, if it is a new one: its id.
-    pub(super) fn see<'t>(&mut self, process: &Process, tables: &'t Tables) -> Option<&'t str> {
-        let id = container_id(tables.string(process.cgroup?))?;
-        if self.0.len() >= MAX_CONTAINERS || self.0.contains(id) {
+    /// The container of a process, if it is a new one, in words. Units are none.
+    pub(super) fn see(&mut self, process: &Process, tables: &Tables) -> Option<String> {
+        let Some(container) = process.container.and_then(|id| tables.container(id)) else {
+            // A recording that knows paths only.
+            let id = container_id(tables.string(process.cgroup?))?;
+            return self.is_new(id).then(|| id.to_owned());
+        };
+        let path = tables.string(container.cgroup);
+        let id = container.id.map_or("", |id| tables.string(id));
+        if container.is_plain_unit() || !self.is_new(&format!("{path}\0{id}")) {
             return None;
         }
-        self.0.insert(id.into());
-        Some(id)
+        if container.name.is_none() && self.nameless.len() < MAX_NAMELESS {
+            self.nameless.push(path.into());
+        }
+        Some(container_text(container, tables))
     }
+
+    fn is_new(&mut self, key: &str) -> bool {
+        let known = self.seen.len() >= MAX_CONTAINERS || self.seen.contains(key);
+        if !known {
+            self.seen.insert(key.into());
+        }
+        !known
+    }
+
+    /// Those that have a name now and had none when they were seen, in words.
+    pub(super) fn described(&mut self, tables: &Tables) -> Vec<String> {
+        let mut described = Vec::new();
+        self.nameless.retain(|path| {
+            let id = tables
+                .find_string(path)
+                .and_then(|path| tables.find_container(path));
+            match id.and_then(|id| tables.container(id)) {
+                Some(container) if container.name.is_some() => {
+                    described.push(container_text(container, tables));
+                    false
+                }
+                _ => true,
+            }
+        });
+        described
+    }
+}
+
+/// `web (docker, id 01ab.., image nginx:1)`.
+fn container_text(container: &Container, tables: &Tables) -> String {
+    let mut text = tables.container_label(container);
+    let mut parts = Vec::new();
+    for (what, id) in [
+        ("", container.engine),
+        ("id ", container.id),
+        ("image ", container.image),
+    ] {
+        parts.extend(id.map(|id| format!("{what}{}", tables.string(id))));
+    }
+    if !parts.is_empty() {
+        let _ = write!(text, " ({})", parts.join(", "));
+    }
+    text
 }
 
 /// The last id of a container in the path of a cgroup: `/system.slice/docker-<64 digits>.scope`.

@@ -198,7 +198,19 @@ impl Translator {
             samples.advance(now);
             self.release(tables, false, out);
         }
+        self.describe(now, tables, out);
         self.report(now, out);
+    }
+
+    /// Tells names of containers that have become known.
+    fn describe(&mut self, now: Timestamp, tables: &Tables, out: &mut Vec<u8>) {
+        let described = self.containers.described(tables);
+        for text in &described {
+            self.stream.marker(now, key::DESCRIBED, text, out);
+        }
+        if !described.is_empty() {
+            self.threads.describe(now, tables, &mut self.stream, out);
+        }
     }
 
     /// Releases all that waits for names, whether or not they have come.

@@ -35,6 +35,8 @@ pub(super) struct Slot {
     defined_text: Box<str>,
     /// Its name now, without what tells it from threads of other processes.
     comm: Box<str>,
+    /// What its process runs in; empty if in no container.
+    place: Box<str>,
     ended: bool,
     /// Its open calls.
     pub(super) stack: CallStack,
@@ -161,6 +163,7 @@ impl Threads {
             defined: Some(thread.name),
             defined_text: name.into(),
             comm: name.into(),
+            place: place(process, tables),
             ended: false,
             stack: CallStack::default(),
             thrown: 0,
@@ -278,12 +281,41 @@ impl Threads {
         };
         let (pid, _, tid, _) = slot.identity;
         let name = &slot.comm;
+        let place = match &*slot.place {
+            "" => String::new(),
+            place => format!(" in {place}"),
+        };
         match self.several {
             false => stream.thread_name(at, number, name, out),
             true if pid.0 == tid.0 => {
-                stream.thread_name(at, number, &format!("{name} [{pid}]"), out);
+                stream.thread_name(at, number, &format!("{name} [{pid}{place}]"), out);
             }
-            true => stream.thread_name(at, number, &format!("{name} [{pid}/{tid}]"), out),
+            true => stream.thread_name(at, number, &format!("{name} [{pid}/{tid}{place}]"), out),
+        }
+    }
+
+    /// Tells the names anew of threads whose containers are called something else now.
+    pub(super) fn describe(
+        &mut self,
+        at: Timestamp,
+        tables: &Tables,
+        stream: &mut Stream,
+        out: &mut Vec<u8>,
+    ) {
+        let mut changed = Vec::new();
+        for (number, slot) in (0..=u16::MAX).zip(&mut self.slots) {
+            let thread = slot.id.and_then(|id| tables.thread(id));
+            let process = thread.and_then(|thread| tables.process(thread.process));
+            let place = process.map(|process| place(process, tables));
+            if let Some(place) = place.filter(|place| *place != slot.place) {
+                slot.place = place;
+                changed.push((number, slot.ended));
+            }
+        }
+        for (number, ended) in changed {
+            if self.several && !ended {
+                self.tell(number, at, stream, out);
+            }
         }
     }
 
@@ -294,6 +326,15 @@ impl Threads {
                 self.tell(number, at, stream, out);
             }
         }
+    }
+}
+
+/// What a process runs in, if that is a container: nearly all run in units.
+fn place(process: &Process, tables: &Tables) -> Box<str> {
+    let container = process.container.and_then(|id| tables.container(id));
+    match container.filter(|container| !container.is_plain_unit()) {
+        Some(container) => cut(&tables.container_label(container)).into(),
+        None => "".into(),
     }
 }
 

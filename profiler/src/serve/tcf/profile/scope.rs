@@ -1,4 +1,4 @@
-//! Whose samples a context gets besides its own: descendants, or what shares its cgroup.
+//! Whose samples a context gets besides its own: descendants, or what shares its container or cgroup.
 //!
 //! What does not belong here: when that is looked at (`mod`).
 
@@ -33,11 +33,11 @@ pub(super) fn includes(
                 .any(|key| key == bound.process || bound.members.contains(&key))
         }
         Scope::Container => {
-            let (Some(whole), Some(part)) = (world.cgroup(bound.process), world.cgroup(process))
-            else {
-                return false;
-            };
-            contains(whole, part)
+            // A container has cgroups of its own making below where it begins.
+            let own = world.container(bound.process);
+            let whole = own.or_else(|| world.cgroup(bound.process));
+            let part = world.cgroup(process).or_else(|| world.container(process));
+            matches!((whole, part), (Some(whole), Some(part)) if contains(whole, part))
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) enum Scope {
     Context,
     /// Those of the process's descendants too.
     Children,
-    /// Those of all processes in the process's cgroup, or below that.
+    /// Those of all processes in the process's container; without one, in its cgroup, or below that.
     Container,
 }
 

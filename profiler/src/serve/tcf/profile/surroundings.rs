@@ -21,6 +21,8 @@ pub(in crate::serve::tcf) trait Surroundings {
     fn contexts_of(&self, thread: ThreadId) -> Option<(ContextKey, ContextKey)>;
     /// Path of a process's cgroup.
     fn cgroup(&self, process: ContextKey) -> Option<&str>;
+    /// Path of the cgroup at which the container of a process begins, if it runs in one.
+    fn container(&self, process: ContextKey) -> Option<&str>;
     /// Whether nothing is known of a process's program: the kernel's own have none.
     fn has_no_program(&self, process: ContextKey) -> bool;
     /// Keeps what is known of a process although it has ended, or no longer.
@@ -57,6 +59,11 @@ impl Surroundings for World {
     fn cgroup(&self, process: ContextKey) -> Option<&str> {
         let cgroup = self.process(process)?.cgroup?;
         Some(World::tables(self).string(cgroup))
+    }
+
+    fn container(&self, process: ContextKey) -> Option<&str> {
+        let container = World::container(self, process)?;
+        Some(World::tables(self).string(container.cgroup))
     }
 
     fn has_no_program(&self, process: ContextKey) -> bool {

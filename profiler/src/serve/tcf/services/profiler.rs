@@ -104,7 +104,7 @@ fn parameters(limits: &Limits) -> Value {
         "Scope": {
             "Type": "String", "Default": "Context",
             "Values": ["Context", "Children", "Container"],
-            "Description": "of a process: itself, its descendants too, or all of its cgroup",
+            "Description": "of a process: itself, its descendants too, or all of its container or cgroup",
         },
     })
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::control::{self, News};
 use super::{Request, State, TcfEvent, answer, unsupported};
+use crate::derive::inner_pid;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::{Changes, Context, ContextKey};
 use crate::wire::tcf::{Code, ErrorReport};
@@ -23,6 +24,8 @@ const WORD_BYTES: u32 = 8;
 const EVENT_BYTES: usize = 512 << 10;
 /// Characters of a cgroup's name that are shown.
 const CGROUP_CHARS: usize = 24;
+/// The same of a container's: that of a pod has three parts.
+const CONTAINER_CHARS: usize = 64;
 /// Why something is stopped: a client wanted it so.
 const REASON: &str = "Suspended";
 
@@ -176,15 +179,27 @@ fn properties<'s>(context: &'s Context, state: &'s State) -> Properties<'s> {
     }
 }
 
-/// What tells processes of one name apart: ` (100, user 1000, nginx.service)`.
+/// What tells processes of one name apart: ` (100, user 1000, nginx.service)`, ` (100, user 0, 1 in web)`.
 fn additional_info(process: &Context, state: &State) -> String {
     let mut info = format!(" ({}", process.life.pid);
     if let Some(definition) = state.world.process(process.process) {
         if let Some(uid) = definition.uid {
             info += &format!(", user {uid}");
         }
-        if let Some(name) = state.text(definition.cgroup).and_then(cgroup_name) {
-            info += &format!(", {name}");
+        let container = state.world.container(process.process);
+        match container.map(|container| state.world.tables().container_label(container)) {
+            Some(label) => {
+                let label = shortened(&label, CONTAINER_CHARS);
+                match inner_pid(definition) {
+                    Some(pid) => info += &format!(", {pid} in {label}"),
+                    None => info += &format!(", {label}"),
+                }
+            }
+            None => {
+                if let Some(name) = state.text(definition.cgroup).and_then(cgroup_name) {
+                    info += &format!(", {name}");
+                }
+            }
         }
     }
     info + ")"
@@ -193,11 +208,15 @@ fn additional_info(process: &Context, state: &State) -> String {
 /// The last part of a cgroup's path; a container's id in it is cut.
 fn cgroup_name(path: &str) -> Option<String> {
     let name = path.rsplit('/').find(|part| !part.is_empty())?;
-    let mut shown: String = name.chars().take(CGROUP_CHARS).collect();
+    Some(shortened(name, CGROUP_CHARS))
+}
+
+fn shortened(name: &str, chars: usize) -> String {
+    let mut shown: String = name.chars().take(chars).collect();
     if shown.len() < name.len() {
         shown.push('…');
     }
-    Some(shown)
+    shown
 }
 
 /// Events of contexts that have come, changed and gone.

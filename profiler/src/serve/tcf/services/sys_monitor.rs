@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::processes::may_read_environment;
 use super::run_control::living_ids;
 use super::{Request, State, answer, machine_error};
+use crate::derive::inner_pid;
 use crate::serve::machine::MachineError;
 use crate::serve::tcf::reply::{Answer, Outcome, Reply};
 use crate::serve::tcf::world::Context;
@@ -36,8 +37,35 @@ struct Properties<'a> {
     uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cgroup: Option<&'a str>,
+    /// In the process's own namespace.
+    #[serde(rename = "NSPID", skip_serializing_if = "Option::is_none")]
+    inner_pid: Option<u32>,
+    #[serde(flatten)]
+    container: Option<ContainerProperties<'a>>,
     #[serde(flatten)]
     now: Option<Now>,
+}
+
+/// What a process runs in.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct ContainerProperties<'a> {
+    /// What it is called.
+    container: String,
+    /// `docker`, `systemd`, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'a str>,
+    #[serde(rename = "ContainerID", skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+    /// The pod's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'a str>,
 }
 
 /// What only the machine can tell.
@@ -167,6 +195,22 @@ fn from_definitions<'s>(
         start_time: process.life.started.0 / NS_PER_MS,
         uid: definition.and_then(|definition| definition.uid),
         cgroup: definition.and_then(|definition| state.text(definition.cgroup)),
+        inner_pid: definition
+            .filter(|_| context.thread.is_none())
+            .and_then(inner_pid)
+            .map(|pid| pid.0),
+        container: state
+            .world
+            .container(context.process)
+            .map(|container| ContainerProperties {
+                container: state.world.tables().container_label(container),
+                engine: state.text(container.engine),
+                id: state.text(container.id),
+                image: state.text(container.image),
+                pod: state.text(container.pod),
+                namespace: state.text(container.namespace),
+                unit: state.text(container.unit),
+            }),
         now: None,
     }
 }

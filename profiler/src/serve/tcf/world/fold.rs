@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashSet;
+
 use super::generation::Generation;
 use super::memory::Range;
 use super::{ContextKey, Due, Replay, World};
@@ -33,12 +35,16 @@ impl World {
             return;
         }
         self.generation += 1;
+        let mut described = FxHashSet::default();
         for definition in definitions {
             if self.present.bytes > MAX_BYTES {
                 self.refused += 1;
                 continue;
             }
-            self.fold(definition);
+            self.fold(definition, &mut described);
+        }
+        if !described.is_empty() {
+            self.contexts.describe(&described);
         }
         if self.present.first_bytes == 0 {
             self.present.first_bytes = self.present.bytes;
@@ -89,10 +95,12 @@ impl World {
         self.texts.tidy();
     }
 
-    fn fold(&mut self, definition: Definition) {
+    /// Gathers containers that are known better than before.
+    fn fold(&mut self, definition: Definition, described: &mut FxHashSet<ContainerId>) {
         enum Subject {
             Process(ProcessId),
             Thread(ThreadId),
+            Container(ContainerId),
             Mapping,
             Other,
         }
@@ -103,6 +111,7 @@ impl World {
             }
             Definition::Process(id, _) => Subject::Process(*id),
             Definition::Thread(id, _) => Subject::Thread(*id),
+            Definition::Container(id, _) => Subject::Container(*id),
             Definition::Mapping(..) => Subject::Mapping,
             _ => Subject::Other,
         };
@@ -113,6 +122,7 @@ impl World {
         match subject {
             Subject::Process(id) => self.meet_process(id),
             Subject::Thread(id) => self.meet_thread(id),
+            Subject::Container(id) => described.extend(self.present.described(id)),
             Subject::Mapping => {
                 while let Some(mapping) = self.present.next_mapping() {
                     self.meet_mapping(&mapping);

@@ -64,6 +64,8 @@ pub(super) struct Generation {
     /// The lowest line that is known in each function's own file.
     lowest: FxHashMap<FunctionId, u32>,
     mappings_seen: usize,
+    /// Containers as they were when they were looked at last.
+    containers_seen: Vec<Container>,
     processes: Vec<Option<ContextKey>>,
     threads: Vec<Option<(ContextKey, ContextKey)>>,
 }
@@ -117,6 +119,27 @@ impl Generation {
             .get(MappingId::from_index(self.mappings_seen))?;
         self.mappings_seen += 1;
         Some(mapping.clone())
+    }
+
+    /// A container of the epoch that is being folded, if more is known of it than when it was looked at
+    /// last.
+    pub(super) fn described(&mut self, local: ContainerId) -> Option<ContainerId> {
+        let id = self.epoch.container(local)?;
+        let container = self.tables.container(id)?;
+        match self.containers_seen.get_mut(id.index()) {
+            Some(seen) if seen == container => None,
+            Some(seen) => {
+                seen.clone_from(container);
+                Some(id)
+            }
+            // What is new has no processes yet.
+            None => {
+                let news = self.tables.containers().skip(self.containers_seen.len());
+                self.containers_seen
+                    .extend(news.map(|(_, container)| container.clone()));
+                None
+            }
+        }
     }
 
     /// A module.
@@ -226,6 +249,8 @@ impl Generation {
         let mut next = Generation::default();
         next.tables.session = self.tables.session.clone();
         contexts.translate(&self.tables, &mut next.tables);
+        let containers = next.tables.containers();
+        next.containers_seen = containers.map(|(_, container)| container.clone()).collect();
         next
     }
 }

@@ -223,10 +223,17 @@ impl World {
         self.contexts.threads(process)
     }
 
-    /// What definitions say of a process: executable, command, user, cgroup. Without its parent, which
+    /// What definitions say of a process: executable, command, user, cgroup, container. Without its parent, which
     /// [`Context::parent`] is.
     pub(super) fn process(&self, process: ContextKey) -> Option<&Process> {
         self.contexts.definition(process)
+    }
+
+    /// What a process runs in, if that is known.
+    pub(super) fn container(&self, process: ContextKey) -> Option<&Container> {
+        self.present
+            .tables
+            .container(self.process(process)?.container?)
     }
 
     /// The contexts of a thread of [`World::tables`]: its process, itself.

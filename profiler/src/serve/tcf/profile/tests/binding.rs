@@ -227,6 +227,38 @@ fn children_are_counted_for_their_ancestor() {
 }
 
 #[test]
+fn a_container_is_more_than_the_leaf_of_one_of_its_processes() {
+    let (mut world, mut profiles) = (Made::default(), profiles());
+    let first = world.process(100, None);
+    let sibling = world.process(200, None);
+    let inner = world.process(300, None);
+    let unplaced = world.process(400, None);
+    let other = world.process(500, None);
+    for (made, container, cgroup) in [
+        (first, "/docker/a", "/docker/a/init.scope"),
+        (sibling, "/docker/a", "/docker/a/system.slice/db.service"),
+        (inner, "/docker/a/docker/b", "/docker/a/docker/b"),
+        (unplaced, "/docker/a", ""),
+        (other, "/docker/ab", "/docker/ab"),
+    ] {
+        world.containers.insert(made.process, container.to_owned());
+        if !cgroup.is_empty() {
+            world.cgroups.insert(made.process, cgroup.to_owned());
+        }
+    }
+    let parameters = json!({"FrameCnt": 8, "Scope": "Container"});
+    profiles.set(ONE, "P100", parameters.clone(), &mut world);
+    profiles.set(ONE, "P300", parameters, &mut world);
+    profiles.tick(Instant::now(), &mut world);
+    let all = [first, sibling, inner, unplaced, other];
+    for (made, times) in all.into_iter().zip([1, 10, 100, 1000, 10_000]) {
+        feed(&mut profiles, made, times, &mut world);
+    }
+    assert_eq!(profiles.take(ONE, "P100", &mut world).samples, 1111);
+    assert_eq!(profiles.take(ONE, "P300", &mut world).samples, 100);
+}
+
+#[test]
 fn a_container_is_what_shares_a_cgroup() {
     let (mut world, mut profiles) = (Made::default(), profiles());
     let start = Instant::now();

@@ -28,6 +28,7 @@ struct Made {
     contexts: BTreeMap<ContextKey, Context>,
     threads: FxHashMap<ThreadId, (ContextKey, ContextKey)>,
     cgroups: FxHashMap<ContextKey, String>,
+    containers: FxHashMap<ContextKey, String>,
     held: BTreeSet<ContextKey>,
     /// How often it was asked for an address.
     asked: usize,
@@ -162,6 +163,10 @@ impl Surroundings for Made {
 
     fn cgroup(&self, process: ContextKey) -> Option<&str> {
         self.cgroups.get(&process).map(String::as_str)
+    }
+
+    fn container(&self, process: ContextKey) -> Option<&str> {
+        self.containers.get(&process).map(String::as_str)
     }
 
     fn has_no_program(&self, _process: ContextKey) -> bool {

@@ -55,6 +55,84 @@ fn the_tree_of_contexts() {
     }
 }
 
+/// Puts process 100 of the definitions into a container: engine, id, name, image, pod, namespace, unit.
+fn put_into(bench: &mut Bench, cgroup: &str, texts: [&str; 7], inside: &[u32]) {
+    let mut definitions = Vec::new();
+    let mut some = |text: &str| {
+        // Behind those of the definitions.
+        let id = StringId::from_index(100 + definitions.len());
+        definitions.push(Definition::String(id, text.into()));
+        (!text.is_empty()).then_some(id)
+    };
+    let mut container = Container {
+        cgroup: some(cgroup).unwrap(),
+        engine: None,
+        id: None,
+        name: None,
+        image: None,
+        pod: None,
+        namespace: None,
+        unit: None,
+    };
+    for (slot, text) in container.texts_mut().into_iter().zip(texts) {
+        *slot = some(text);
+    }
+    let process = Process {
+        pid: Pid(100),
+        started: Timestamp(7_000_000_000),
+        parent: None,
+        name: some("app").unwrap(),
+        executable: some("/usr/bin/app"),
+        command: some("app a b"),
+        namespace_pids: inside.iter().copied().map(Pid).collect(),
+        uid: Some(0),
+        cgroup: Some(container.cgroup),
+        container: Some(ContainerId::from_index(0)),
+    };
+    definitions.push(Definition::Container(ContainerId::from_index(0), container));
+    definitions.push(Definition::Process(ProcessId::from_index(0), process));
+    bench.state.world.define(0, definitions);
+}
+
+#[test]
+fn containers_are_told() {
+    let mut bench = Bench::new(Some(Replay::AtOnce));
+    let path = "/docker/0123456789abcdef";
+    let id = "0123456789abcdef";
+    let docker = ["docker", id, "we\"b", "nginx:1", "", "", ""];
+    put_into(&mut bench, path, docker, &[1]);
+    let context = bench.one("RunControl", "getContext", &[r#""P100""#]);
+    assert_eq!(context["AdditionalInfo"], " (100, user 0, 1 in we\"b)");
+    let monitored = bench.one("SysMonitor", "getContext", &[r#""P100""#]);
+    assert_eq!(
+        monitored,
+        json!({
+            "ID": "P100", "PID": 100, "File": "/usr/bin/app", "StartTime": 7000, "UID": 0,
+            "Cgroup": path, "NSPID": 1, "Container": "we\"b", "Engine": "docker",
+            "ContainerID": id, "Image": "nginx:1",
+        })
+    );
+    let thread = bench.one("SysMonitor", "getContext", &[r#""P100.101""#]);
+    assert_eq!(thread["Container"], "we\"b");
+    assert_eq!(thread.get("NSPID"), None);
+
+    let pod = ["containerd", "77aa", "app", "", "api-1", "prod", ""];
+    put_into(&mut bench, "/kube/77aa", pod, &[]);
+    let context = bench.one("RunControl", "getContext", &[r#""P100""#]);
+    assert_eq!(context["AdditionalInfo"], " (100, user 0, prod/api-1/app)");
+    let monitored = bench.one("SysMonitor", "getContext", &[r#""P100""#]);
+    assert_eq!(
+        (&monitored["Pod"], &monitored["Namespace"]),
+        (&json!("api-1"), &json!("prod"))
+    );
+    let unit = ["systemd", "", "", "", "", "", "ssh.service"];
+    put_into(&mut bench, "/system.slice/ssh.service", unit, &[]);
+    let context = bench.one("RunControl", "getContext", &[r#""P100""#]);
+    assert_eq!(context["AdditionalInfo"], " (100, user 0, ssh.service)");
+    let monitored = bench.one("SysMonitor", "getContext", &[r#""P100""#]);
+    assert_eq!(monitored["Unit"], "ssh.service");
+}
+
 #[test]
 fn control_is_offered_where_it_is_allowed() {
     let mut bench = Bench::live();

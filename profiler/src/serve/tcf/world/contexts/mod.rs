@@ -11,7 +11,7 @@ mod life;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::changes::Pending;
 use super::{Changes, Context, ContextKey, Replay};
@@ -186,8 +186,9 @@ impl Contexts {
                 whole.aliases.push(definition.started);
             }
             let before = &whole.definition;
-            let same =
-                before.executable == definition.executable && before.command == definition.command;
+            let same = before.executable == definition.executable
+                && before.command == definition.command
+                && before.container == definition.container;
             whole.definition = definition.clone();
             if !same && lives {
                 self.pending.changed(key);
@@ -333,6 +334,28 @@ impl Contexts {
             process.executable = process.executable.map(&mut string);
             process.command = process.command.map(&mut string);
             process.cgroup = process.cgroup.map(&mut string);
+            let container = process.container.and_then(|id| old.container(id)).cloned();
+            process.container = match container {
+                Some(mut container) => {
+                    container.cgroup = string(container.cgroup);
+                    for text in container.texts_mut() {
+                        *text = text.map(&mut string);
+                    }
+                    Some(new.intern_container(container).0)
+                }
+                None => None,
+            };
+        }
+    }
+
+    /// More is known of these containers of the present tables.
+    pub(super) fn describe(&mut self, containers: &FxHashSet<ContainerId>) {
+        for (&key, entry) in &self.entries {
+            let whole = entry.whole.as_ref();
+            let container = whole.and_then(|whole| whole.definition.container);
+            if entry.state == State::Lives && container.is_some_and(|id| containers.contains(&id)) {
+                self.pending.changed(key);
+            }
         }
     }
 

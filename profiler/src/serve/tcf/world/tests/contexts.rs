@@ -60,6 +60,84 @@ fn a_process_ends_with_its_last_thread_and_is_known_for_a_while() {
     assert!(scene.world.contexts_of(main).is_none());
 }
 
+/// Announces a container, with a name or without, whose process has this one's id.
+fn container(scene: &mut Scene, cgroup: &str, name: Option<&str>) -> ContainerId {
+    let container = Container {
+        cgroup: scene.string(cgroup),
+        engine: None,
+        id: None,
+        name: name.map(|name| scene.string(name)),
+        image: None,
+        pod: None,
+        namespace: None,
+        unit: None,
+    };
+    let (id, _) = scene.tables.intern_container(container.clone());
+    scene.definitions.push(Definition::Container(id, container));
+    id
+}
+
+fn put_into(scene: &mut Scene, process: ProcessId, container: Option<ContainerId>) {
+    let mut process = scene.tables.process(process).unwrap().clone();
+    process.container = container;
+    let (id, _) = scene.tables.intern_process(process.clone());
+    // In place of what was not sent yet.
+    let is_same = |definition: &Definition| matches!(definition, Definition::Process(other, _) if *other == id);
+    scene.definitions.retain(|definition| !is_same(definition));
+    scene.definitions.push(Definition::Process(id, process));
+}
+
+#[test]
+fn containers_that_are_described_late_change_their_processes() {
+    let mut scene = Scene::live();
+    let web = container(&mut scene, "/docker/a", None);
+    let other = container(&mut scene, "/docker/b", None);
+    for (pid, place) in [(100, Some(web)), (200, Some(other)), (300, None)] {
+        let process = scene.process(pid, 10, "a");
+        put_into(&mut scene, process, place);
+    }
+    let (added, changed, _) = scene.changes();
+    assert_eq!((added.len(), changed.len()), (6, 0));
+    let label = |scene: &Scene, id: &str| {
+        let container = scene.world.container(scene.world.find(id).unwrap());
+        container.map(|container| scene.world.tables().container_label(container))
+    };
+    assert_eq!(label(&scene, "P100").unwrap(), "a");
+    container(&mut scene, "/docker/a", Some("web"));
+    assert_eq!(scene.changes().1, ["P100"]);
+    assert_eq!(label(&scene, "P100").unwrap(), "web");
+    assert_eq!(label(&scene, "P300"), None);
+    // The same again, in this epoch, in the next one, and in new tables: nothing new.
+    for turn in [false, true] {
+        container(&mut scene, "/docker/a", Some("web"));
+        assert_eq!(scene.changes(), Default::default());
+        match turn {
+            false => scene.next_epoch(),
+            true => scene.turn(),
+        }
+        let web = container(&mut scene, "/docker/a", Some("web"));
+        let process = scene.process(100, 10, "a");
+        put_into(&mut scene, process, Some(web));
+        assert_eq!(scene.changes().1, texts(&[]));
+        assert_eq!(label(&scene, "P100").unwrap(), "web");
+    }
+    // What is not told in new tables is known still.
+    assert_eq!(label(&scene, "P200").unwrap(), "b");
+    container(&mut scene, "/docker/b", Some("db"));
+    assert_eq!(scene.changes().1, ["P200"]);
+    assert_eq!(label(&scene, "P200").unwrap(), "db");
+}
+
+#[test]
+fn a_process_that_moves_into_a_container_has_changed() {
+    let mut scene = Scene::live();
+    let process = scene.process(100, 10, "a");
+    scene.changes();
+    let web = container(&mut scene, "/docker/a", Some("web"));
+    put_into(&mut scene, process, Some(web));
+    assert_eq!(scene.changes().1, ["P100"]);
+}
+
 #[test]
 fn what_is_held_is_kept_until_it_is_let_go_as_often() {
     let mut scene = Scene::live();
