@@ -4,7 +4,8 @@
 //! Oracles. Exact: no sample is of another container; every named function in the workload is one that its
 //! own table of symbols has, none is the neighbour's; the callers of the burning function. Within four
 //! standard deviations (Poisson, at most 6 %): the weights of a life's samples add up to the CPU time
-//! that the workload says it used since its main began.
+//! that the workload says it used since its main began. Exact again: the capture holds as many samples as
+//! the recorder says it took, and nothing was lost but ticks that the kernel skipped.
 
 use profiler_tests::Outcome;
 use profiler_tests::containers::{self, Docker, PROGRAM, Root};
@@ -37,14 +38,24 @@ pub(crate) fn with_docker(
     Ok(Some((setting, docker)))
 }
 
-/// Ends a recording as Ctrl-C does; gives what was recorded.
+/// Ends a recording as Ctrl-C does; gives what was recorded: as many samples as were said to be.
 pub(crate) fn finish(
     setting: &Setting,
     recorder: Running,
 ) -> Result<Recording, Box<dyn std::error::Error>> {
     recorder.signal(rustix::process::Signal::INT)?;
-    recorder.end(LIMIT)?.success()?;
-    Ok(setting.recording()?)
+    let ended = recorder.end(LIMIT)?.success()?;
+    let recording = setting.recording()?;
+    assert_eq!(recording.damaged, 0, "parts that can't be read");
+    let said = ended.stderr.lines().find_map(|line| {
+        line.split_once(" samples of ")?
+            .0
+            .replace(',', "")
+            .parse()
+            .ok()
+    });
+    assert_eq!(Some(recording.samples.len()), said, "{}", ended.stderr);
+    Ok(recording)
 }
 
 /// Samples of the workload itself, which the runtime's process becomes by its exec.
