@@ -4,7 +4,6 @@
 //! [`Setting::new`] gives none where the test can't be run, and says so. While a setting lives, no
 //! other test of any test binary has one: tests that measure must not compete for two processors.
 
-use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +26,6 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 pub struct Setting {
     folder: PathBuf,
     profiler: PathBuf,
-    environment: RefCell<Vec<(String, String)>>,
     _machine: File,
 }
 
@@ -60,7 +58,6 @@ impl Setting {
         Ok(Some(Setting {
             folder,
             profiler: profiler()?.to_owned(),
-            environment: RefCell::default(),
             _machine: machine,
         }))
     }
@@ -88,19 +85,12 @@ impl Setting {
         Ok(copy)
     }
 
-    /// Every profiler that is run from now on has this variable in its environment.
-    pub fn set_environment(&self, name: &str, value: &str) {
-        let variable = (name.to_owned(), value.to_owned());
-        self.environment.borrow_mut().push(variable);
-    }
-
     /// A command of the profiler, run in the scratch folder.
     pub fn profiler(&self) -> Command {
         let mut command = Command::new(&self.profiler);
         command
             .current_dir(&self.folder)
             .env("RUST_BACKTRACE", "1")
-            .envs(self.environment.borrow().iter().cloned())
             .stdin(Stdio::null());
         command
     }

@@ -7,7 +7,9 @@ mod e2e_containers_shared;
 
 use std::time::Duration;
 
-use e2e_containers_shared::{RATE, all_of, begin, finish, named, of_work, only, with_docker};
+use e2e_containers_shared::{
+    RATE, all_of, begin, finish, listed, named, of_work, only, with_docker,
+};
 use profiler_tests::Outcome;
 use profiler_tests::containers::{self, PROGRAM, Root};
 
@@ -22,17 +24,22 @@ fn the_same_path_in_two_containers() -> Outcome {
     else {
         return Ok(());
     };
-    docker.run("neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
-    let id = docker.run("web", &[], "red", &[PROGRAM, "--wait", "1500"])?;
-    let pid = docker.pid("web")?;
-    let recorder = setting.start_recording(&["-F", RATE, "--container", "web"])?;
-    begin(&docker, "web")?;
-    let said = docker.end("web")?;
+    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    let id = docker.run("profiler-web", &[], "red", &[PROGRAM, "--wait", "1500"])?;
+    let pid = docker.pid("profiler-web")?;
+    let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
+    begin(&docker, "profiler-web")?;
+    let said = docker.end("profiler-web")?;
     let recording = finish(&setting, recorder)?;
 
     only(&recording, "red", &["blue"])?;
     let samples = of_work(&recording);
-    all_of("web", &recording, &samples, containers::cpu_ns(&said)?)?;
+    all_of(
+        "profiler-web",
+        &recording,
+        &samples,
+        containers::cpu_ns(&said)?,
+    )?;
     named(&samples)?;
     recording.nothing_lost()?;
     for sample in &recording.samples {
@@ -40,7 +47,7 @@ fn the_same_path_in_two_containers() -> Outcome {
         assert_eq!(sample.namespace_pids, [1], "{sample:?}");
         let container = sample.container.as_ref().ok_or("no container")?;
         assert_eq!(container.id.as_deref(), Some(&*id));
-        assert_eq!(container.name.as_deref(), Some("web"));
+        assert_eq!(container.name.as_deref(), Some("profiler-web"));
         assert_eq!(container.image.as_deref(), Some("red"));
         assert_eq!(container.engine.as_deref(), Some("docker"));
     }
@@ -53,18 +60,18 @@ fn one_that_restarts() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::one_that_restarts")? else {
         return Ok(());
     };
-    docker.run("neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
-    docker.run("web", &[], "red", &[PROGRAM, "1500"])?;
-    let mut pids = vec![docker.pid("web")?];
-    let recorder = setting.start_recording(&["-F", RATE, "--container", "web"])?;
-    docker.command(&["restart", "web"])?;
-    pids.push(docker.pid("web")?);
-    docker.command(&["wait", "web"])?;
-    let second = docker.logs("web")?;
-    docker.command(&["rm", "web"])?;
-    docker.run("web", &[], "red", &[PROGRAM, "1500"])?;
-    pids.push(docker.pid("web")?);
-    let third = docker.end("web")?;
+    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-web", &[], "red", &[PROGRAM, "1500"])?;
+    let mut pids = vec![docker.pid("profiler-web")?];
+    let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
+    docker.command(&["restart", "profiler-web"])?;
+    pids.push(docker.pid("profiler-web")?);
+    docker.command(&["wait", "profiler-web"])?;
+    let second = docker.logs("profiler-web")?;
+    docker.command(&["rm", "profiler-web"])?;
+    docker.run("profiler-web", &[], "red", &[PROGRAM, "1500"])?;
+    pids.push(docker.pid("profiler-web")?);
+    let third = docker.end("profiler-web")?;
     let recording = finish(&setting, recorder)?;
 
     only(&recording, "red", &["blue"])?;
@@ -99,11 +106,13 @@ fn short_lives() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::short_lives")? else {
         return Ok(());
     };
-    docker.run("neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
-    let recorder = setting.start_recording(&["-F", RATE, "--container", "short", "--wait"])?;
+    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    let recorder =
+        setting.start_recording(&["-F", RATE, "--container", "profiler-short", "--wait"])?;
     let mut cpu_ns = 0;
     for _ in 0..20 {
-        cpu_ns += containers::cpu_ns(&docker.run_to_end("short", "red", &[PROGRAM, "50"])?)?;
+        cpu_ns +=
+            containers::cpu_ns(&docker.run_to_end("profiler-short", "red", &[PROGRAM, "50"])?)?;
     }
     let recording = finish(&setting, recorder)?;
 
@@ -136,19 +145,25 @@ fn waited_for_and_removed() -> Outcome {
         return Ok(());
     };
     docker.image("late", &Root::new(&setting.path("late"), "late")?)?;
-    docker.run("neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
-    let recorder = setting.start_recording(&["-F", RATE, "--container", "later", "--wait"])?;
-    docker.run("other", &[], "red", &[PROGRAM, "200"])?;
-    docker.run("later", &[], "late", &[PROGRAM, "1000"])?;
-    let said = docker.end("later")?;
-    docker.command(&["rm", "later"])?;
+    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    let recorder =
+        setting.start_recording(&["-F", RATE, "--container", "profiler-later", "--wait"])?;
+    docker.run("profiler-other", &[], "red", &[PROGRAM, "200"])?;
+    docker.run("profiler-later", &[], "late", &[PROGRAM, "1000"])?;
+    let said = docker.end("profiler-later")?;
+    docker.command(&["rm", "profiler-later"])?;
     docker.command(&["rmi", "late"])?;
     std::thread::sleep(Duration::from_millis(300));
     let recording = finish(&setting, recorder)?;
 
     only(&recording, "late", &["blue", "red"])?;
     let samples = of_work(&recording);
-    all_of("later", &recording, &samples, containers::cpu_ns(&said)?)?;
+    all_of(
+        "profiler-later",
+        &recording,
+        &samples,
+        containers::cpu_ns(&said)?,
+    )?;
     named(&samples)?;
     Ok(())
 }
@@ -165,15 +180,20 @@ fn nested_cgroups() -> Outcome {
     };
     let root = Root::new(&setting.path("nested"), "nested")?.with_shell()?;
     docker.image("nested", &root)?;
-    docker.run("neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
     let shell = ["/bin/sh", "-c", MOVES];
-    docker.run("web", &["--cap-add", "SYS_ADMIN"], "nested", &shell)?;
-    let pid = docker.pid("web")?;
-    let recorder = setting.start_recording(&["-F", RATE, "--container", "web"])?;
-    begin(&docker, "web")?;
+    docker.run(
+        "profiler-web",
+        &["--cap-add", "SYS_ADMIN"],
+        "nested",
+        &shell,
+    )?;
+    let pid = docker.pid("profiler-web")?;
+    let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
+    begin(&docker, "profiler-web")?;
     std::thread::sleep(Duration::from_millis(500));
     let cgroups = containers::cgroups_of(pid)?;
-    let said = docker.end("web")?;
+    let said = docker.end("profiler-web")?;
     let recording = finish(&setting, recorder)?;
 
     assert!(
@@ -185,7 +205,7 @@ fn nested_cgroups() -> Outcome {
     all_of("nested", &recording, &samples, containers::cpu_ns(&said)?)?;
     for sample in &samples {
         let container = sample.container.as_ref().ok_or("no container")?;
-        assert_eq!(container.name.as_deref(), Some("web"));
+        assert_eq!(container.name.as_deref(), Some("profiler-web"));
     }
     Ok(())
 }
@@ -198,16 +218,16 @@ fn labels_in_a_recording_of_everything() -> Outcome {
     else {
         return Ok(());
     };
-    let before = docker.run("first", &[], "blue", &[PROGRAM, ENDLESS])?;
+    let before = docker.run("profiler-first", &[], "blue", &[PROGRAM, ENDLESS])?;
     let recorder = setting.start_recording(&["-F", RATE])?;
-    let during = docker.run("second", &[], "red", &[PROGRAM, "500"])?;
-    docker.end("second")?;
-    docker.command(&["rm", "second"])?;
+    let during = docker.run("profiler-second", &[], "red", &[PROGRAM, "500"])?;
+    docker.end("profiler-second")?;
+    docker.command(&["rm", "profiler-second"])?;
     let recording = finish(&setting, recorder)?;
 
     for (leaf, name, image, id) in [
-        ("blue_leaf", "first", "blue", &before),
-        ("red_leaf", "second", "red", &during),
+        ("blue_leaf", "profiler-first", "blue", &before),
+        ("red_leaf", "profiler-second", "red", &during),
     ] {
         let samples: Vec<_> = recording
             .samples
@@ -229,7 +249,7 @@ fn labels_in_a_recording_of_everything() -> Outcome {
         .find(|sample| sample.container.is_some());
     assert!(own.is_none(), "the engine is in no container: {own:?}");
     let info = setting.run(&["info", "out.cap"])?.success()?;
-    for name in ["first", "second"] {
+    for name in ["profiler-first", "profiler-second"] {
         assert!(info.stdout.contains(name), "{}", info.stdout);
     }
     Ok(())
@@ -241,11 +261,11 @@ fn names_that_do_not_decide() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::names_that_do_not_decide")? else {
         return Ok(());
     };
-    let mut ids = vec![docker.run("one", &[], "red", &[PROGRAM, "--wait", "1"])?];
+    let name = |index| format!("profiler-test-{index}");
+    let mut ids = vec![docker.run(&name(0), &[], "red", &[PROGRAM, "--wait", "1"])?];
     // Seventeen ids have sixteen beginnings at most.
     let shared = loop {
-        let name = format!("another-{}", ids.len());
-        let id = docker.run(&name, &[], "red", &[PROGRAM, "--wait", "1"])?;
+        let id = docker.run(&name(ids.len()), &[], "red", &[PROGRAM, "--wait", "1"])?;
         let digit = id[..1].to_owned();
         let same = ids.iter().any(|known| known.starts_with(&digit));
         ids.push(id);
@@ -256,7 +276,7 @@ fn names_that_do_not_decide() -> Outcome {
     let unknown = setting
         .run(&["record", "-o", "no.cap", "-d", "1", "--container", "nosuch"])?
         .expect_status(1)?;
-    for word in ["nosuch", "one", "another-1"] {
+    for word in ["nosuch", &name(0), &name(1)] {
         assert!(unknown.stderr.contains(word), "{}", unknown.stderr);
     }
     let ambiguous = setting
@@ -270,11 +290,14 @@ fn names_that_do_not_decide() -> Outcome {
     // What is unique is enough, and what runs can be listed.
     let (_, recording) = setting.record(&["-d", "1", "--container", &ids[0][..12]])?;
     assert!(recording.samples.is_empty(), "it only waits");
-    let listed = setting.run(&["list", "containers"])?.success()?;
-    for id in &ids {
-        assert!(listed.stdout.contains(&id[..12]), "{}", listed.stdout);
+    let listed = listed(&setting)?;
+    for (index, id) in ids.iter().enumerate() {
+        let one = listed.iter().find(|one| one["id"] == **id);
+        let one = one.ok_or_else(|| format!("{id} is not listed: {listed:?}"))?;
+        assert_eq!(one["name"], name(index), "{one}");
+        assert_eq!(one["engine"], "docker", "{one}");
+        assert_eq!(one["image"], "red", "{one}");
+        assert_eq!(one["processes"], 1, "{one}");
     }
-    let line = listed.stdout.lines().find(|line| line.contains(" one "));
-    assert!(line.is_some_and(|line| line.contains("docker") && line.contains("red")));
     Ok(())
 }

@@ -31,7 +31,6 @@ pub(crate) fn with_docker(
     let Some(docker) = Docker::start(&setting, test)? else {
         return Ok(None);
     };
-    setting.set_environment("DOCKER_HOST", &docker.host());
     for name in ["red", "blue"] {
         docker.image(name, &Root::new(&setting.path(name), name)?)?;
     }
@@ -131,6 +130,15 @@ pub(crate) fn all_of(
         samples.len(),
         0.06,
     )
+}
+
+/// All containers that the profiler lists.
+pub(crate) fn listed(
+    setting: &Setting,
+) -> Result<Vec<serde_json::Value>, Box<dyn std::error::Error>> {
+    let ended = setting.run(&["list", "containers", "--format", "json"])?;
+    let list = ended.success()?.json()?;
+    Ok(list["containers"].as_array().ok_or("no list")?.clone())
 }
 
 /// Starts a workload that waits.
