@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::engines::is_hashed;
 use super::{Container, Engine, Engines, Identity};
 use crate::target::cgroup::Hierarchy;
 
@@ -166,7 +167,7 @@ impl Selector {
         let is_name = |text: &&str| {
             !text.is_empty() && text.len() <= 1024 && !text.contains(char::is_control)
         };
-        match texts.iter().all(|text| is_name(text)) {
+        match texts.iter().all(is_name) {
             true => Ok(()),
             false => Err(SelectorError::Malformed(format!(
                 "{:?} can't be a name: see profiler list containers",
@@ -206,7 +207,10 @@ impl Selector {
             Selector::Container(text) => {
                 // Whoever says the id means this one and no other.
                 let by_id = |one: &Container| !is_named(one, text);
-                let by_path = |one: &Container| one.identity.name.is_some();
+                let by_path = |one: &Container| {
+                    let identity = &one.identity;
+                    identity.name.is_some() || identity.id == one.name
+                };
                 meant.is_empty() || !meant.iter().all(|one| by_id(one) || by_path(one))
             }
         }
@@ -333,11 +337,6 @@ fn is_named(container: &Container, text: &str) -> bool {
 /// Whether it may be the beginning of an id.
 fn is_prefix(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Whether an id is one that nobody chose, of which a beginning is enough.
-fn is_hashed(id: &str) -> bool {
-    id.len() == 64 && is_prefix(id)
 }
 
 /// NAMESPACE/POD/NAME.
