@@ -601,6 +601,20 @@ fn a_container_that_is_described_late_is_so_for_all() {
     assert_eq!(containers(&read(&path).unwrap().1), [whole]);
     rewrite(&path, &copy, force(), |_| ()).unwrap();
     assert_eq!(containers(&read(&copy).unwrap().1), [whole]);
+    let info = |json| {
+        let mut out = Vec::new();
+        let mut reader = Reader::open(&path).unwrap();
+        profiler::view::info::write_info(&mut reader, json, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let line = "container   web; \"ü\" (img, abc): 0 samples, 1 process\n";
+    assert!(info(false).contains(line), "{}", info(false));
+    let json: serde_json::Value = serde_json::from_str(&info(true)).unwrap();
+    let container = &json["containers"][0];
+    assert_eq!(container["container"], "web; \"ü\"");
+    assert_eq!(container["cgroup"], "/docker/x");
+    assert_eq!(container["processes"]["all"], 1);
+    assert_eq!(container["pod"], serde_json::Value::Null);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn containers_are_the_roots_if_asked_for() {
     let plain = export("folded", &[], &session);
     assert!(plain.lines().any(|line| line.starts_with("sshd;")) && !plain.contains("ssh.service"));
     let svg = export("svg", &options, &session);
-    xml_elements(&[svg.clone()]).unwrap();
+    xml_elements(std::slice::from_ref(&svg)).unwrap();
     assert!(svg.contains("we:b &quot;ü&quot;_12"), "{svg}");
 }
 

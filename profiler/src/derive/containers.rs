@@ -73,7 +73,10 @@ fn there_are(present: &[String]) -> String {
 }
 
 fn listed(names: &[String]) -> String {
-    let mut text = names[..names.len().min(MAX_LISTED)].join(", ");
+    let text = names[..names.len().min(MAX_LISTED)].join(", ");
+    // Names come from files of targets; an error is shown on a terminal.
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut text: String = text.chars().map(shown).collect();
     if names.len() > MAX_LISTED {
         text += &format!(", and {} more", names.len() - MAX_LISTED);
     }
@@ -454,6 +457,8 @@ mod tests {
         let many: Vec<String> = (0..50).map(|n| format!("c{n}")).collect();
         let text = listed(&many);
         assert!(text.ends_with("c19, and 30 more"), "{text}");
+        let text = listed(&["\u{1b}[31mred".to_owned(), "b".to_owned()]);
+        assert_eq!(text, "\u{fffd}[31mred, b");
         assert_eq!(Container::short_id("äöüäöüäöüäöüäöü"), "äöüäöüäöüäöü");
     }
 }

@@ -119,11 +119,11 @@ fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         if !what.is_empty() {
             write!(out, " ({})", printable(&what.join(", ")))?;
         }
-        writeln!(
-            out,
-            ": {} samples, {} processes",
-            container.samples, container.processes.0
-        )?;
+        let processes = match container.processes.0 {
+            1 => "1 process".to_owned(),
+            n => format!("{n} processes"),
+        };
+        writeln!(out, ": {} samples, {processes}", container.samples)?;
     }
     match summary.containers.len().saturating_sub(MAX_CONTAINERS) {
         0 => Ok(()),

@@ -144,9 +144,9 @@ pub fn capture_file(batches: &[Batch]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The canonical session with its definitions announced, in one epoch.
+/// The canonical session in containers with its definitions announced, in one epoch.
 pub(super) fn canonical_batches() -> Vec<Batch> {
-    let (tables, events) = canonical::session();
+    let (tables, events) = canonical::session_in_containers();
     let mut definitions = vec![Definition::Session(tables.session.clone())];
     let strings = (0..).map(StringId::from_index);
     let strings = strings.map(|id| (id, tables.string(id)));
@@ -158,6 +158,11 @@ pub(super) fn canonical_batches() -> Vec<Batch> {
             .sources
             .iter()
             .map(|(id, it)| Definition::Source(id, it.clone())),
+    );
+    definitions.extend(
+        tables
+            .containers()
+            .map(|(id, it)| Definition::Container(id, it.clone())),
     );
     definitions.extend(
         tables

@@ -226,7 +226,7 @@ impl Containers {
         if container.is_plain_unit() || !self.is_new(&format!("{path}\0{id}")) {
             return None;
         }
-        if container.name.is_none() && self.nameless.len() < MAX_NAMELESS {
+        if !has_name(container) && self.nameless.len() < MAX_NAMELESS {
             self.nameless.push(path.into());
         }
         Some(container_text(container, tables))
@@ -248,7 +248,7 @@ impl Containers {
                 .find_string(path)
                 .and_then(|path| tables.find_container(path));
             match id.and_then(|id| tables.container(id)) {
-                Some(container) if container.name.is_some() => {
+                Some(container) if has_name(container) => {
                     described.push(container_text(container, tables));
                     false
                 }
@@ -257,6 +257,10 @@ impl Containers {
         });
         described
     }
+}
+
+fn has_name(container: &Container) -> bool {
+    container.name.is_some() || container.pod.is_some()
 }
 
 /// `web (docker, id 01ab.., image nginx:1)`.
