@@ -111,8 +111,8 @@ impl Containers {
         let told = identity.as_ref().map_or(0, |found| found.cgroup.len());
         let ends = path.match_indices('/').map(|(at, _)| at);
         let ends = ends.chain([path.len()]).filter(|&end| end > told);
-        let keys = ends.filter_map(|end| self.known.get_key_value(&path[..end]));
-        if let Some((key, _)) = keys.last() {
+        let mut keys = ends.filter_map(|end| self.known.get_key_value(&path[..end]));
+        if let Some((key, _)) = keys.next_back() {
             return Some(key.clone());
         }
         let is_engines = |found: &Identity| found.engine != Engine::Systemd;

@@ -49,7 +49,7 @@ pub(super) struct Copies {
 impl Copies {
     /// The print of an open file.
     pub(super) fn print(&mut self, file: &File, path: &str, build_id: Option<&BuildId>) -> Print {
-        let (hash, name) = self.look(file);
+        let hash = self.look(file);
         let first = match self.first.get(&(path.into(), build_id.cloned())) {
             Some(&first) => first,
             None if self.first.len() < MAX_KNOWN => {
@@ -60,7 +60,7 @@ impl Copies {
         };
         Print {
             hash,
-            name: (hash != first).then_some(name),
+            name: (hash != first).then(|| checksum(file)),
         }
     }
 
@@ -80,29 +80,45 @@ impl Copies {
         self.below.insert(place, print);
     }
 
-    fn look(&self, file: &File) -> (u64, u32) {
-        let len = file.metadata().map_or(0, |metadata| metadata.len());
+    fn look(&self, file: &File) -> u64 {
+        let len = length(file);
         let mut hasher = self.seed.build_hasher();
-        let mut sum = crc32fast::Hasher::new();
-        let mut buffer = vec![0; WHOLE_BYTES as usize];
         hasher.write_u64(len);
-        sum.update(&len.to_le_bytes());
-        if len <= WHOLE_BYTES {
-            let got = read_up_to(file, &mut buffer, 0).unwrap_or(0);
-            hasher.write(&buffer[..got]);
-            sum.update(&buffer[..got]);
-            return (hasher.finish(), sum.finalize());
+        edges(file, len, &mut |bytes| hasher.write(bytes));
+        if len > WHOLE_BYTES {
+            let mut buffer = [0; PLACE_BYTES];
+            for place in 0..PLACES {
+                let at = self.seed.hash_one((len, place)) % (len - PLACE_BYTES as u64);
+                let got = read_up_to(file, &mut buffer, at).unwrap_or(0);
+                hasher.write(&buffer[..got]);
+            }
         }
-        for at in [0, len - EDGE_BYTES as u64] {
-            let got = read_up_to(file, &mut buffer[..EDGE_BYTES], at).unwrap_or(0);
-            hasher.write(&buffer[..got]);
-            sum.update(&buffer[..got]);
-        }
-        for place in 0..PLACES {
-            let at = self.seed.hash_one((len, place)) % (len - PLACE_BYTES as u64);
-            let got = read_up_to(file, &mut buffer[..PLACE_BYTES], at).unwrap_or(0);
-            hasher.write(&buffer[..got]);
-        }
-        (hasher.finish(), sum.finalize())
+        hasher.finish()
+    }
+}
+
+/// The same for a file in every session.
+fn checksum(file: &File) -> u32 {
+    let len = length(file);
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&len.to_le_bytes());
+    edges(file, len, &mut |bytes| sum.update(bytes));
+    sum.finalize()
+}
+
+fn length(file: &File) -> u64 {
+    file.metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// A small file as a whole, beginning and end of a large one.
+fn edges(file: &File, len: u64, take: &mut dyn FnMut(&[u8])) {
+    let (starts, size) = match len {
+        ..=WHOLE_BYTES => (vec![0], WHOLE_BYTES as usize),
+        _ => (vec![0, len - EDGE_BYTES as u64], EDGE_BYTES),
+    };
+    let mut buffer = vec![0; size];
+    for at in starts {
+        let got = read_up_to(file, &mut buffer, at).unwrap_or(0);
+        take(&buffer[..got]);
     }
 }
