@@ -1,6 +1,8 @@
-//! `list`: what can be traced, and in which processes.
+//! `list`: what can be traced, in which processes, and which containers there are.
 //!
 //! Targets and patterns -> objects, what the patterns choose of them, and a table.
+
+mod containers;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -34,6 +36,7 @@ Examples:
   profiler list functions 'app:handle_*' 'libc:/^(open|read)$/' -- ./app
   profiler list functions --object ./app --trace-source 'net/*.c'
   profiler list usdt -p 1234
+  profiler list containers 'web*'
   profiler list processes")]
 pub(super) struct ListArgs {
     #[command(subcommand)]
@@ -46,6 +49,8 @@ enum What {
     Functions(FunctionsArgs),
     /// Markers that authors left for tracers (USDT)
     Usdt(UsdtArgs),
+    /// Containers and pods that can be recorded: name, id, engine, image, processes
+    Containers(containers::ContainersArgs),
     /// Processes that can be recorded
     Processes(ProcessesArgs),
 }
@@ -126,6 +131,7 @@ pub(super) fn list(args: ListArgs, common: &Common) -> Result<u8, Failure> {
     match args.what {
         What::Functions(args) => functions(args, common),
         What::Usdt(args) => markers(args, common),
+        What::Containers(args) => containers::containers(&args, common),
         What::Processes(args) => list_processes(&args, common),
     }
 }

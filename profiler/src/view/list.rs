@@ -6,6 +6,8 @@
 //!
 //! What does not belong here: choosing and planning (`trace`).
 
+mod containers;
+
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
@@ -16,6 +18,8 @@ use super::term::{Paint, Style};
 use crate::trace::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal,
 };
+
+pub use containers::{ListedContainer, write_containers};
 
 /// A function or marker of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

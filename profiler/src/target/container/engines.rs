@@ -102,11 +102,11 @@ impl Engines {
             .char_indices()
             .filter(|&(at, char)| at > 0 && char == '/');
         let ends = ends.map(|(at, _)| at).chain([path.len()]);
-        let innermost = ends.filter(|&end| end > known).filter_map(|end| {
+        let mut innermost = ends.filter(|&end| end > known).filter_map(|end| {
             let cgroup = &path[..end];
             Some((cgroup, lists.runtimes.get(cgroup)?))
         });
-        match innermost.last() {
+        match innermost.next_back() {
             Some((cgroup, id)) => Some(Identity {
                 cgroup: cgroup.to_owned(),
                 engine: Engine::Oci,
@@ -420,13 +420,23 @@ fn ask_docker(
     found.into_iter().flatten().collect()
 }
 
+/// Whether an id is one that nobody chose, of which a beginning is enough.
+pub(super) fn is_hashed(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 fn merged(identity: &Identity, mut facts: Facts) -> Container {
     facts.unfold();
     let mut container = Container::new(identity.clone());
     if identity.engine == Engine::Oci {
         container.engine = facts.engine.unwrap_or(Engine::Oci);
     }
-    container.name = container.name.or(facts.name);
+    // An id that somebody chose is the name.
+    let chosen = identity
+        .id
+        .clone()
+        .filter(|id| !is_hashed(id) && !facts.is_sandbox);
+    container.name = container.name.or(facts.name).or(chosen);
     container.image = facts.image;
     container.pod = facts.pod;
     container.namespace = facts.namespace;

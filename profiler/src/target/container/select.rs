@@ -6,8 +6,9 @@
 //! What does not belong here: what paths mean (`identify`), what engines know (`engines`), how a user
 //! writes a selector (`cli`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::engines::is_hashed;
 use super::{Container, Engine, Engines, Identity};
 use crate::target::cgroup::Hierarchy;
 
@@ -153,7 +154,9 @@ impl Selector {
         let found = found.into_values();
         let wanted = found.filter(|identity| units || identity.unit.is_none());
         let identities: Vec<Identity> = wanted.collect();
-        engines.describe_all(&identities)
+        let mut described = engines.describe_all(&identities);
+        name_pods(&mut described);
+        described
     }
 
     fn check(&self) -> Result<(), SelectorError> {
@@ -164,7 +167,7 @@ impl Selector {
         let is_name = |text: &&str| {
             !text.is_empty() && text.len() <= 1024 && !text.contains(char::is_control)
         };
-        match texts.iter().all(|text| is_name(text)) {
+        match texts.iter().all(is_name) {
             true => Ok(()),
             false => Err(SelectorError::Malformed(format!(
                 "{:?} can't be a name: see profiler list containers",
@@ -204,7 +207,10 @@ impl Selector {
             Selector::Container(text) => {
                 // Whoever says the id means this one and no other.
                 let by_id = |one: &Container| !is_named(one, text);
-                let by_path = |one: &Container| one.identity.name.is_some();
+                let by_path = |one: &Container| {
+                    let identity = &one.identity;
+                    identity.name.is_some() || identity.id == one.name
+                };
                 meant.is_empty() || !meant.iter().all(|one| by_id(one) || by_path(one))
             }
         }
@@ -287,6 +293,25 @@ fn meant_unit(
     found
 }
 
+/// Names pods of which nobody but their containers tells.
+fn name_pods(all: &mut [Container]) {
+    let named: HashMap<String, (Option<String>, Option<String>)> = all
+        .iter()
+        .filter(|one| one.pod.is_some())
+        .filter_map(|one| {
+            let uid = one.identity.pod_uid.clone()?;
+            Some((uid, (one.pod.clone(), one.namespace.clone())))
+        })
+        .collect();
+    for one in all.iter_mut().filter(|one| one.pod.is_none()) {
+        let uid = one.identity.pod_uid.as_ref();
+        if let Some((pod, namespace)) = uid.and_then(|uid| named.get(uid)) {
+            one.pod.clone_from(pod);
+            one.namespace.clone_from(namespace);
+        }
+    }
+}
+
 /// Those that are not in another one of them: a pod, not its containers too.
 fn outermost(found: Vec<&Container>) -> Vec<Container> {
     let is_inner = |one: &&&Container| {
@@ -312,11 +337,6 @@ fn is_named(container: &Container, text: &str) -> bool {
 /// Whether it may be the beginning of an id.
 fn is_prefix(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Whether an id is one that nobody chose, of which a beginning is enough.
-fn is_hashed(id: &str) -> bool {
-    id.len() == 64 && is_prefix(id)
 }
 
 /// NAMESPACE/POD/NAME.

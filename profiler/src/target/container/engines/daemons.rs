@@ -51,7 +51,8 @@ impl Daemons {
             let words: Vec<&str> = words.split('\0').collect();
             // One in a container has folders of its own.
             let seen = Seen {
-                here: folder.join("root"),
+                root: folder.join("root"),
+                working: folder.join("cwd"),
             };
             match is_docker {
                 true => daemons.add_docker(&words, &seen),
@@ -110,13 +111,16 @@ pub(super) fn data_root(path: &Path) -> Option<String> {
 
 /// What a process's paths are to us.
 struct Seen {
-    here: PathBuf,
+    root: PathBuf,
+    working: PathBuf,
 }
 
 impl Seen {
     fn path(&self, path: &str) -> Option<PathBuf> {
-        let within = path.strip_prefix('/')?;
-        Some(self.here.join(within))
+        match path.strip_prefix('/') {
+            Some(within) => Some(self.root.join(within)),
+            None => (!path.is_empty()).then(|| self.working.join(path)),
+        }
     }
 }
 

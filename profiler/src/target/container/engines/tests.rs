@@ -167,6 +167,8 @@ fn states_of_runtimes() {
     assert_eq!(id(mine).as_deref(), Some("mine"));
     assert_eq!(id(&format!("/cr1/docker/{A}")).as_deref(), Some(A));
     assert_eq!(engines.identify("/other"), None);
+    let identity = engines.identify("/cr1").unwrap();
+    assert_eq!(engines.describe(&identity).name.as_deref(), Some("cr1"));
 }
 
 /// Answers as many connections with these bytes, and tells what was asked.
