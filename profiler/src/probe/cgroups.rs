@@ -305,20 +305,9 @@ fn check(filter: &CgroupFilter) -> Result<(), ProbeError> {
 }
 
 fn unsupported(hierarchy: &Hierarchy, error: &OffsetError) -> ProbeError {
-    let mount = hierarchy.mount.display();
-    let remedy = match error {
-        OffsetError::NoBtf(source) => format!(
-            "{error} (/sys/kernel/btf/vmlinux: {source}); it must be built with \
-             CONFIG_DEBUG_INFO_BTF=y"
-        ),
-        OffsetError::Missing(_) => format!("{error}; please report the kernel's version"),
-        OffsetError::NoController => format!(
-            "{error}; name the cgroup by its path in another one, as /proc/PID/cgroup lists them"
-        ),
-    };
     ProbeError::Unsupported {
-        action: format!("filter by cgroups of {mount}"),
-        remedy,
+        action: format!("filter by cgroups of {}", hierarchy.mount.display()),
+        remedy: offsets::remedy(error),
     }
 }
 

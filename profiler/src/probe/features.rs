@@ -5,7 +5,8 @@
 
 use std::fs;
 
-use super::{ProbeError, hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+use super::{ProbeError, hotplug, offsets, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+use crate::target::cgroup::Version;
 
 /// Something that recording needs or can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ pub fn survey() -> Vec<Feature> {
         max_stack(),
         build_ids(),
         kernel_symbols(),
-        cgroup2(),
+        cgroups(),
         processors(),
         function_tracing(),
     ]);
@@ -359,18 +360,25 @@ fn kernel_symbols() -> Feature {
     feature("kernel symbols", "names of kernel functions", false, state)
 }
 
-fn cgroup2() -> Feature {
+fn cgroups() -> Feature {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let state = mounts
-        .lines()
-        .find_map(|line| {
-            let mut fields = line.split(' ');
-            let (_, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            (kind == "cgroup2").then(|| format!("mounted at {path}"))
-        })
-        .ok_or_else(|| "mount -t cgroup2 none /sys/fs/cgroup".to_owned());
+    let mounted = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        matches!(kind, "cgroup2" | "cgroup").then(|| format!("mounted at {path}"))
+    });
+    let state = match mounted {
+        None => Err("mount -t cgroup2 none /sys/fs/cgroup".to_owned()),
+        Some(mounted) => match offsets::of_cgroups(&Version::Two) {
+            Ok(_) => Ok(mounted),
+            Err(error) => Err(format!(
+                "the kernel can't filter by them: {}",
+                offsets::remedy(&error)
+            )),
+        },
+    };
     feature(
-        "cgroup v2",
+        "cgroups",
         "--cgroup, and samples by container",
         false,
         state,

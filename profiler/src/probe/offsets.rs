@@ -45,6 +45,20 @@ pub(super) enum OffsetError {
     NoController,
 }
 
+/// What to do about it.
+pub(super) fn remedy(error: &OffsetError) -> String {
+    match error {
+        OffsetError::NoBtf(source) => format!(
+            "{error} (/sys/kernel/btf/vmlinux: {source}); it must be built with \
+             CONFIG_DEBUG_INFO_BTF=y"
+        ),
+        OffsetError::Missing(_) => format!("{error}; please report the kernel's version"),
+        OffsetError::NoController => format!(
+            "{error}; name the cgroup by its path in another one, as /proc/PID/cgroup lists them"
+        ),
+    }
+}
+
 /// What is read for cgroups of a hierarchy, as `CGROUP_OFFSETS`.
 pub(super) fn of_cgroups(version: &Version) -> Result<[u32; OFFSETS], OffsetError> {
     if matches!(version, Version::One { controllers } if controllers.is_empty()) {
