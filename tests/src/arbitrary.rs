@@ -104,7 +104,7 @@ const ENDS: [StackEnd; 6] = [
     StackEnd::NoStack,
     StackEnd::Unknown,
 ];
-const LOST: [LostReason; 9] = [
+const LOST: [LostReason; 10] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -114,6 +114,7 @@ const LOST: [LostReason; 9] = [
     LostReason::BadRecord,
     LostReason::CallRingFull,
     LostReason::Unmatched,
+    LostReason::Undecided,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

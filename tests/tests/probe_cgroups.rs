@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead, Write},
+    os::fd::AsFd,
     path::Path,
     time::Duration,
 };
@@ -22,11 +23,15 @@ use probe_shared::*;
 
 use profiler::{
     model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent},
-    probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
+    probe::{CallOptions, CallSite, CallTarget, EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
     target::{
         Filter,
         cgroup::{Cgroup, CgroupFilter, Hierarchy, Version},
     },
+};
+use profiler_common::{
+    call::{EDGE_HIT, ProbeControl},
+    control::Counters,
 };
 use profiler_tests::skip::{emulated, privileged};
 
@@ -62,7 +67,7 @@ fn wanted(cgroups: &[&Made]) -> CgroupFilter {
 #[test]
 #[ignore = "a workload of the other tests"]
 fn role() {
-    println!("role: ready");
+    println!("role: {}", leaf::file_offset());
     if std::env::var("PROBE_ROLE").as_deref() == Ok("busy") {
         loop {
             let _ = rustix::process::getppid();
@@ -74,10 +79,44 @@ fn role() {
             let (calls, directory) = visit.split_once(':').unwrap();
             enter(Path::new(directory));
             for _ in 0..calls.parse::<u32>().unwrap() {
+                leaf::call();
                 let _ = rustix::process::getppid();
             }
         }
         println!("role: done");
+    }
+}
+
+/// A function that the visitor calls as often as it makes system calls.
+#[allow(unsafe_code)]
+mod leaf {
+    use std::fs;
+
+    std::arch::global_asm!("probe_cgroups_leaf: push rbp; mov rbp, rsp; pop rbp; ret");
+
+    unsafe extern "C" {
+        fn probe_cgroups_leaf();
+    }
+
+    pub(super) fn call() {
+        // SAFETY: it does nothing.
+        unsafe { probe_cgroups_leaf() };
+    }
+
+    /// Where it is in the file of this program.
+    pub(super) fn file_offset() -> u64 {
+        let address = probe_cgroups_leaf as *const () as u64;
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let offset = maps.lines().find_map(|line| {
+            let mut fields = line.split(' ');
+            let (start, end) = fields.next()?.split_once('-')?;
+            let [start, end, offset] =
+                [start, end, fields.nth(1)?].map(|field| u64::from_str_radix(field, 16).unwrap());
+            (start..end)
+                .contains(&address)
+                .then_some(address - start + offset)
+        });
+        offset.unwrap()
     }
 }
 
@@ -476,6 +515,104 @@ fn samples_name_their_cgroup_without_a_filter() {
 }
 
 #[test]
+fn an_address_that_is_used_again_has_no_verdict() {
+    const TEST: &str = "an_address_that_is_used_again_has_no_verdict";
+    if !privileged(TEST) {
+        return;
+    }
+    let rounds = if emulated() { 30 } else { 600 };
+    for hierarchy in hierarchies(TEST) {
+        let top = Made::new(&hierarchy);
+        let filter = CgroupFilter {
+            names: vec!["web".to_owned()],
+            ..CgroupFilter::default()
+        };
+        let mut workload = Workload::start("visitor");
+        let mut probe = Probe::attach(options(&hierarchy, filter)).unwrap();
+        // The kernel frees what a cgroup had some time after it is removed.
+        for round in 0..rounds {
+            let other = top.below("other");
+            visit(&mut workload, &hierarchy, &[(&other, 5)]);
+            drop(other);
+            let web = top.below("web");
+            visit(&mut workload, &hierarchy, &[(&web, 5)]);
+            let expected = expected([(&web, false, 5)]);
+            let found = counts(&drained(&mut probe));
+            assert_eq!(found, expected, "round {round} of {hierarchy:?}");
+            drop(web);
+        }
+    }
+}
+
+#[test]
+fn calls_are_recorded_where_they_are_wanted() {
+    const TEST: &str = "calls_are_recorded_where_they_are_wanted";
+    if !privileged(TEST) {
+        return;
+    }
+    for hierarchy in hierarchies(TEST) {
+        let (ours, other) = (Made::new(&hierarchy), Made::new(&hierarchy));
+        let filter = CgroupFilter {
+            undecided: true,
+            ..wanted(&[&ours])
+        };
+        let mut workload = Workload::start("visitor");
+        let mut options = options(&hierarchy, filter);
+        options.sources.clear();
+        options.calls = Some(CallOptions {
+            max_probes: 1,
+            buffer_bytes: 1 << 20,
+            fetches: false,
+            callers: false,
+            per_process: true,
+            min_duration_ns: 0,
+            max_depth: 0,
+            max_rate: 0,
+        });
+        let mut probe = Probe::attach(options).unwrap();
+        let control = ProbeControl {
+            generation: 1,
+            ..ProbeControl::default()
+        };
+        probe.set_probe(0, control, &[]).unwrap();
+        let site = CallSite {
+            offset: workload.line.parse().unwrap(),
+            probe: 0,
+            site: 0,
+            edge: EDGE_HIT,
+            generation: 1,
+            return_probe: false,
+            semaphore: None,
+        };
+        let file = fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let target = CallTarget::Process(profiler::model::Pid(workload.pid()));
+        let (link, refused) = probe.attach_calls(target, file.as_fd(), &[site]).unwrap();
+        assert!(refused.is_empty());
+
+        let new = other.below("new");
+        visit(
+            &mut workload,
+            &hierarchy,
+            &[(&ours, 10), (&other, 20), (&new, 40)],
+        );
+        probe.decide(new.id(), true).unwrap();
+        visit(&mut workload, &hierarchy, &[(&new, 80), (&other, 160)]);
+        let mut events = Vec::new();
+        probe.drain(&mut events);
+        let is_call = |event: &&RawEvent| matches!(event.body, RawBody::Call(_));
+        assert_eq!(events.iter().filter(is_call).count(), 10 + 80);
+        let mut counts = Vec::new();
+        probe.call_counts(&mut counts);
+        let [(0, counts)] = &counts[..] else {
+            panic!("{counts:?}");
+        };
+        // Those that were undecided may have been wanted.
+        assert_eq!((counts.entries, counts.lost), (10 + 40 + 80, 40));
+        probe.detach_calls(link);
+    }
+}
+
+#[test]
 fn what_can_not_be_filtered_by_is_explained() {
     if !privileged("what_can_not_be_filtered_by_is_explained") {
         return;
@@ -516,8 +653,8 @@ fn what_can_not_be_filtered_by_is_explained() {
     assert!(samples(&events).all(|(_, sample)| sample.cgroup == 0));
 }
 
-/// What a discarded event costs, by the kernel's own statistics: its time in our program and what
-/// surrounds that, against a filter by user, which looks up one word.
+/// What a discarded event costs, by the kernel's own statistics, against other filters and against an
+/// event that is counted and passed over without a look at the thread.
 #[test]
 #[ignore = "a timing: cargo test -p profiler-tests --test probe_cgroups timing_of -- --ignored --nocapture"]
 fn timing_of_filters() {
@@ -541,17 +678,22 @@ fn timing_of_filters() {
     for _ in 0..7 {
         let mut measure = |name, hierarchy: &Hierarchy, filter: Filter| {
             let mut options = options(hierarchy, CgroupFilter::default());
+            if filter.is_empty() {
+                options.sources[0].rate = Rate::Period(u64::MAX);
+            }
             options.filter = filter;
             let probe = Probe::attach(options).unwrap();
             std::thread::sleep(Duration::from_millis(100));
             let (before_ns, before) = run_times();
             std::thread::sleep(Duration::from_millis(500));
             let (after_ns, after) = run_times();
-            let filtered: u64 = probe.counters()[0].iter().map(|cpu| cpu.filtered).sum();
-            assert!(filtered > after - before && after > before + 10_000);
+            let discarded = |cpu: &Counters| cpu.filtered + cpu.passed_over;
+            let discarded: u64 = probe.counters()[0].iter().map(discarded).sum();
+            assert!(discarded > after - before && after > before + 10_000);
             let ns = (after_ns - before_ns) as f64 / (after - before) as f64;
             rounds.entry(name).or_default().push(ns);
         };
+        measure("none, passed over", &hierarchies[0], Filter::default());
         measure("user id", &hierarchies[0], nobody.clone());
         measure("process", &hierarchies[0], no_process.clone());
         for (hierarchy, made) in hierarchies.iter().zip(&made) {

@@ -321,6 +321,7 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         7 => LostReason::BadRecord,
         8 => LostReason::CallRingFull,
         9 => LostReason::Unmatched,
+        10 => LostReason::Undecided,
         _ => return None,
     })
 }

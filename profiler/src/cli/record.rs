@@ -23,6 +23,9 @@ Examples:
   profiler record -d 30                          the whole machine for 30 seconds
   profiler record -p 1234 -o web.cap -o web.svg  a process, with a flame graph
   profiler record --comm nginx -F 999
+  profiler record --container web -d 10          a container (Docker, Podman, containerd, ...)
+  profiler record --pod shop/cart-0 --unit redis a pod and a systemd unit
+  profiler record --container web --wait -d 10   10 seconds from when it is started
   profiler record -e page-faults --period 1 -- ls
   profiler record --trace libc:malloc -p 1234    every call of a function, beside the samples
   profiler record --trace 'app:handle_*' --args -- ./app
@@ -30,6 +33,10 @@ Examples:
   sudo profiler record -- make                   make runs as you, not as root
 
 Samples are taken on every processor. Children of -p processes and of the command are followed.
+Targets of one kind add up (containers, pods, units and cgroups are one kind, processes and threads
+another); those of different kinds must all hold: --container web --comm nginx. Containers, pods, units
+and cgroups that are started later under the same name are recorded from their first sample. When all
+of them have ended the recording goes on, since they may be started again: -d or Ctrl-C ends it.
 The exit status is that of the command.")]
 pub(super) struct RecordArgs {
     /// End by itself after so long
@@ -107,6 +114,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             trace,
+            cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
             command: args.target.take_command(),
@@ -182,6 +190,12 @@ fn summarize(finished: &Finished) {
     );
     if let Some(trace) = &finished.trace {
         summarize_trace(trace);
+    }
+    if let Some(awaited) = &finished.never_came {
+        say!("nothing came: {awaited} was not started");
+    }
+    if let Some(ended) = &finished.had_ended {
+        say!("note: {ended} had ended before the recording did");
     }
     if finished.counters.kernel_hidden {
         say!(

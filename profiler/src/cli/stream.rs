@@ -42,6 +42,7 @@ Examples:
   profiler stream bytefrog localhost --trace 'app:*' -- ./app
   profiler stream bytefrog hq.example:8765 --trace 'libfoo.so:*' -p 1234
   profiler stream bytefrog localhost --from-samples -F 499 -p 1234    without slowing it
+  profiler stream bytefrog localhost --trace 'libssl.so.3:*' --container web
   profiler stream bytefrog localhost --names grammar --replay profile.cap
 
 HQ says when the run starts; until then a command does not run, and an attached target is left alone.
@@ -89,7 +90,7 @@ struct BytefrogArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "all", "command", "trace", "allow_control", "stop_detaches"]
+        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "container", "pod", "unit", "wait", "all", "command", "trace", "allow_control", "stop_detaches"]
     )]
     replay: Option<PathBuf>,
     /// How much faster than it happened: 1, 2.5, or max for as fast as HQ takes it (the default)
@@ -174,6 +175,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
             probe,
             resolve: args.resolve.options(),
             trace,
+            cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
             command: args.target.take_command(),
@@ -303,6 +305,7 @@ mod tests {
             "hq --replay a.cap -p 1",
             "hq --replay a.cap --trace a:b",
             "hq --replay a.cap -- ./a",
+            "hq --replay a.cap --container web",
             "hq --replay a.cap --speed 0",
             "hq --replay a.cap --speed nan",
             "hq --from-samples --trace a:b",

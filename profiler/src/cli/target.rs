@@ -12,10 +12,12 @@ use clap::Args;
 use crate::error::Failure;
 use crate::model::raw::Comm;
 use crate::model::{Pid, Tid};
+use crate::pipeline::CgroupTargets;
 use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
 use crate::resolve::ResolveOptions;
 use crate::target::Filter;
 use crate::target::command::shown;
+use crate::target::container::Selector;
 use crate::target::user::User;
 
 use super::{Common, values};
@@ -41,9 +43,22 @@ pub(super) struct TargetArgs {
     /// Processes of this user, by name or number
     #[arg(long, value_name = "USER")]
     uid: Vec<String>,
-    /// Processes in this cgroup (v2) and below: a path below /sys/fs/cgroup or a full one
+    /// A container by name, id or the beginning of an id
+    #[arg(long, value_name = "NAME|ID", value_parser = container)]
+    container: Vec<Selector>,
+    /// A Kubernetes pod (without NS: in 'default')
+    #[arg(long, value_name = "NS/NAME", value_parser = pod)]
+    pod: Vec<Selector>,
+    /// A unit of systemd; without an ending, a service
+    #[arg(long, value_name = "NAME", value_parser = unit)]
+    unit: Vec<Selector>,
+    /// A cgroup (v1 or v2) and all below: its directory, a path below /sys/fs/cgroup, or as in
+    /// /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<PathBuf>,
+    /// Wait for containers, pods, units and cgroups that don't exist yet; time counts from then
+    #[arg(long)]
+    wait: bool,
     /// The whole machine (the default if no target is given)
     #[arg(short, long)]
     all: bool,
@@ -115,7 +130,12 @@ impl TargetArgs {
                 .collect::<Result<_, _>>()?,
             cgroups: None,
         };
-        if self.all && !filter.is_empty() {
+        if self.wait && self.cgroups().is_empty() {
+            return Err(Failure::usage(
+                "--wait waits for containers: add --container, --pod, --unit or --cgroup",
+            ));
+        }
+        if self.all && !(filter.is_empty() && self.cgroups().is_empty()) {
             return Err(Failure::usage(
                 "-a is the whole machine: leave out the other targets",
             ));
@@ -125,6 +145,11 @@ impl TargetArgs {
         {
             return Err(Failure::usage(
                 "a command is a target by itself: leave out -a, -p and -t",
+            ));
+        }
+        if !self.command.is_empty() && !self.cgroups().selectors.is_empty() {
+            return Err(Failure::usage(
+                "a command does not run in a container: leave it out, or --container, --pod and --unit",
             ));
         }
         Ok(filter)
@@ -145,15 +170,21 @@ impl TargetArgs {
         }
         parts.extend(self.comm.iter().map(|name| format!("comm {name}")));
         parts.extend(self.uid.iter().map(|user| format!("user {user}")));
-        parts.extend(
-            self.cgroup
-                .iter()
-                .map(|path| format!("cgroup {}", path.display())),
-        );
+        parts.extend(self.cgroups().parts());
         if parts.is_empty() {
             "system-wide".to_owned()
         } else {
             parts.join(", ")
+        }
+    }
+
+    /// Cgroups, containers, pods and units.
+    pub(super) fn cgroups(&self) -> CgroupTargets {
+        let selectors = [&self.container, &self.pod, &self.unit];
+        CgroupTargets {
+            paths: self.cgroup.clone(),
+            selectors: selectors.into_iter().flatten().cloned().collect(),
+            wait: self.wait,
         }
     }
 
@@ -257,6 +288,33 @@ impl NameArgs {
             inlines: !self.no_inlines,
             ..ResolveOptions::default()
         }
+    }
+}
+
+fn container(text: &str) -> Result<Selector, String> {
+    match text.trim_start_matches('/') {
+        "" => Err("give a name or an id".to_owned()),
+        name => Ok(Selector::Container(name.to_owned())),
+    }
+}
+
+/// As kubectl's users write it: without a namespace it is the one that is called so.
+fn pod(text: &str) -> Result<Selector, String> {
+    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err("give NAMESPACE/NAME, or NAME for one in 'default'".to_owned());
+    }
+    Ok(Selector::Pod {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+fn unit(text: &str) -> Result<Selector, String> {
+    match text {
+        "" => Err("give the name of a unit".to_owned()),
+        text if text.contains('/') => Err("give a unit's name, not a path".to_owned()),
+        text => Ok(Selector::Unit(text.to_owned())),
     }
 }
 

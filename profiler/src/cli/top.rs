@@ -19,6 +19,7 @@ use super::{Common, values};
 Examples:
   profiler top                               the machine's hottest functions
   profiler top --trace libc:malloc -p 1234   calls of a function, live
+  profiler top --container web               one container, also when it is started again
   profiler top --batch -n 3 -p 1234 > out    three frames as text
 
 Keys: q ends, s sorts by the next column, p pauses.")]
@@ -58,6 +59,7 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             trace: args.trace.request()?,
+            cgroups: args.target.cgroups(),
             target: args.target.describe(),
             user: args.target.user()?,
             command: args.target.take_command(),

@@ -332,6 +332,8 @@ pub enum LostReason {
     CallRingFull = 8,
     /// An exit without an entry: the call began before its probe was attached, or its entry was lost.
     Unmatched = 9,
+    /// A sample of a container of which nobody could say in time whether it is one of those asked for.
+    Undecided = 10,
 }
 
 /// What one step of the walk hands to the next: definitions, then the events that use them.

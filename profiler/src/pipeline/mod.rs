@@ -4,6 +4,7 @@
 //! One task drives the walk: it drains the kernel's buffers when they say so and each 100 ms, and
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
+mod containers;
 pub mod hq;
 pub mod marks;
 mod outlive;
@@ -25,6 +26,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Context, Failure};
 
+pub use containers::CgroupTargets;
 pub use output::ScreenOptions;
 pub use outputs::{Export, export, export_difference, open_export};
 pub use prepare::Watch;

@@ -14,6 +14,7 @@ use crate::resolve::ResolveOptions;
 use crate::target::command::StoppedCommand;
 use crate::target::user::User;
 
+use super::containers::{CgroupTargets, Chosen};
 use super::targets::{Target, open_targets};
 use super::tracer::{TraceRequest, Tracer};
 use super::wanted::WantedCgroups;
@@ -26,6 +27,8 @@ pub struct Watch {
     pub resolve: ResolveOptions,
     /// Functions to trace.
     pub trace: Option<TraceRequest>,
+    /// Cgroups, containers, pods and units that are watched. The filter and the hierarchy follow.
+    pub cgroups: CgroupTargets,
     /// What is watched, in words.
     pub target: String,
     /// A command to run.
@@ -41,6 +44,8 @@ pub(super) struct Prepared {
     pub(super) watch: Watch,
     /// The processes and threads that were named.
     pub(super) targets: Vec<Target>,
+    /// The hierarchy of cgroups, and what is watched of it; none if none is mounted.
+    pub(super) cgroups: Option<Chosen>,
     pub(super) command: Option<StoppedCommand>,
     pub(super) tracer: Option<Tracer>,
     /// The wanted cgroups, if the filter is by cgroups: for all who learn of them, or need to know.
@@ -51,6 +56,13 @@ impl Prepared {
     /// Makes all ready. The filter of the probes names the command's process from now on.
     pub(super) fn new(mut watch: Watch) -> Result<Prepared, Failure> {
         let targets = open_targets(&watch.probe.filter)?;
+        let cgroups = watch.cgroups.choose()?;
+        if let Some(chosen) = &cgroups {
+            watch.probe.hierarchy = Some(chosen.hierarchy.clone());
+            watch.resolve.hierarchy = Some(chosen.hierarchy.clone());
+            let wanted = chosen.wanted.as_ref();
+            watch.probe.filter.cgroups = wanted.map(|wanted| wanted.filter.clone());
+        }
         let command = match &watch.command {
             Some(command) => {
                 let stopped = StoppedCommand::create(command, watch.user.as_ref())
@@ -60,11 +72,12 @@ impl Prepared {
             }
             None => None,
         };
-        let cgroups = watch.probe.filter.cgroups.as_ref();
+        let filter = watch.probe.filter.cgroups.as_ref();
         let mut prepared = Prepared {
-            wanted: cgroups.map(WantedCgroups::new),
+            wanted: filter.map(WantedCgroups::new),
             watch,
             targets,
+            cgroups,
             command,
             tracer: None,
         };

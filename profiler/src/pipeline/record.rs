@@ -3,6 +3,7 @@
 //! A [`Request`] -> a capture and other files, and what came of it. What does not belong here: the
 //! walk itself (`session`).
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use crate::probe::{AttachedSource, now};
 use crate::resolve::ResolveCounters;
 use crate::target::command::shell_status;
 use crate::view::progress::{LiveLine, Progress};
+use crate::view::table::printable;
 
 use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};
@@ -67,6 +69,10 @@ pub struct Finished {
     pub kernel_bytes: u64,
     /// What became of the tracing, if there was any.
     pub trace: Option<TraceSummary>,
+    /// What was to be recorded and never came, if that was all.
+    pub never_came: Option<String>,
+    /// What was recorded and had ended, if that was all and nothing but its end was waited for.
+    pub had_ended: Option<String>,
 }
 
 /// Records until the end that was asked for, writes all outputs.
@@ -151,7 +157,12 @@ struct Recording {
     output: Output,
     path: PathBuf,
     live: LiveLine,
+    quiet: bool,
+    /// How long to record, counted from when what is recorded exists.
+    lasts: Option<Duration>,
     ends_at: Option<Instant>,
+    /// It was said that nothing of what is recorded is there any more.
+    ended_said: bool,
     interrupts: u32,
     has_ring: bool,
     dumps: u32,
@@ -159,7 +170,7 @@ struct Recording {
 
 impl Recording {
     fn start(request: Request, path: &Path) -> Result<Recording, Failure> {
-        let delay = request.watch.delay;
+        let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
         let prepared = Prepared::new(request.watch)?;
         let writer = match request.screen {
@@ -179,14 +190,20 @@ impl Recording {
                 Output::Screen(Box::new(screen.context(|| "failed to use the terminal")?))
             }
         };
+        if !request.quiet
+            && let Some(awaited) = session.awaited()
+        {
+            say(&format!("waiting for {awaited}"));
+        }
         Ok(Recording {
             session,
             output,
             path: path.to_owned(),
             live: LiveLine::new(request.quiet),
-            ends_at: request
-                .duration
-                .map(|duration| Instant::now() + delay + duration),
+            quiet: request.quiet,
+            lasts,
+            ends_at: None,
+            ended_said: false,
             interrupts: 0,
             has_ring,
             dumps: 0,
@@ -279,10 +296,37 @@ impl Recording {
         if let Some(Gone::Command(status)) = gone {
             return Ok(Some(End::Command(status)));
         }
-        if self.ends_at.is_some_and(|at| at <= Instant::now()) {
+        self.say_ended();
+        if self.is_over() {
             return Ok(Some(End::Duration));
         }
         Ok(gone.map(|_| End::TargetGone))
+    }
+
+    /// Whether it has lasted as long as it was to. As long as what is recorded does not exist, time
+    /// stands still.
+    fn is_over(&mut self) -> bool {
+        let Some(lasts) = self.lasts.filter(|_| self.session.awaited().is_none()) else {
+            return false;
+        };
+        let began = Instant::now() - self.session.elapsed();
+        let ends_at = *self.ends_at.get_or_insert(began + lasts);
+        ends_at <= Instant::now()
+    }
+
+    /// Says once when the containers that are recorded have all ended: nothing else ends the recording,
+    /// since they may be started again.
+    fn say_ended(&mut self) {
+        let Some(ended) = self.session.ended_containers() else {
+            self.ended_said = false;
+            return;
+        };
+        if !std::mem::replace(&mut self.ended_said, true) && self.lasts.is_none() && !self.quiet {
+            self.live.clear();
+            say(&format!(
+                "{ended} has ended; the recording goes on, in case it is started again (Ctrl-C ends it)"
+            ));
+        }
     }
 
     fn lost(&self) -> u64 {
@@ -305,6 +349,9 @@ impl Recording {
         let elapsed = self.session.elapsed();
         let trace = self.session.detach();
         self.session.pass(None, &mut self.output);
+        let never_came = self.session.awaited().map(str::to_owned);
+        let had_ended = self.session.ended_containers().map(str::to_owned);
+        let had_ended = had_ended.filter(|_| self.lasts.is_none());
         let live = &mut self.live;
         live.clear();
         let mut left = |left: usize| live.waiting(left);
@@ -338,6 +385,14 @@ impl Recording {
             capture: Some((self.path, bytes)),
             kernel_bytes,
             trace,
+            never_came,
+            had_ended,
         })
     }
+}
+
+/// Says something to people.
+fn say(line: &str) {
+    // A terminal that is gone is no failure.
+    let _ = writeln!(io::stderr(), "{}", printable(line));
 }

@@ -25,6 +25,7 @@ use crate::probe::{AttachedSource, Probe, now, set_own_nice};
 use crate::resolve::{KnownProcesses, ResolveCounters, Resolver, SourceOptions};
 use crate::target::command::{RunningCommand, StoppedCommand};
 
+use super::containers::Containers;
 use super::marks::Marks;
 use super::prepare::Prepared;
 use super::scope::Scope;
@@ -47,6 +48,7 @@ const MANY_CALLS: u64 = 4096;
 /// Nice value of the thread that empties the kernel's buffers. It takes little time, but what it
 /// leaves there too long is lost, on a busy machine most of all.
 const NICE: i32 = -10;
+const POLL_FAILED: &str = "failed to poll for what happens";
 
 /// See the module.
 pub(super) struct Session {
@@ -60,6 +62,11 @@ pub(super) struct Session {
     /// buffer that was drained a moment too early; then its files are opened only when they are
     /// needed, and nothing is left out.
     early_scope: Scope,
+    /// None if there are no cgroups here.
+    containers: Option<Containers>,
+    answers: Option<AsyncFd<OwnedFd>>,
+    /// What is to be recorded does not exist yet.
+    awaiting: bool,
     tracer: Option<Tracer>,
     marks: Option<Marks>,
     stopped: Option<StoppedCommand>,
@@ -92,6 +99,8 @@ pub(super) struct Session {
 pub(super) enum Due {
     /// The kernel's buffers.
     Buffers,
+    /// What containers are, which somebody was asked for.
+    Answers,
     /// Everything: some time has passed.
     Tick,
 }
@@ -130,13 +139,22 @@ impl Session {
         let Prepared {
             watch,
             targets,
+            cgroups,
             command,
             mut tracer,
-            wanted: _,
+            wanted,
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
-        let wake = wake_fd(&probe)?;
+        let wake = probe.wake_fd().try_clone_to_owned();
+        let wake = watched(wake.context(|| POLL_FAILED)?).context(|| POLL_FAILED)?;
+        let containers = cgroups.map(|chosen| Containers::start(chosen, wanted, &mut probe));
+        let containers = containers
+            .transpose()
+            .context(|| "failed to start a thread")?;
+        let answers = containers.as_ref().map(Containers::wake_fd);
+        let answers = answers.map(|fd| fd.and_then(watched)).transpose();
+        let answers = answers.context(|| POLL_FAILED)?;
         let sources = probe.sources().to_vec();
         let kernel_bytes = probe.memory_bytes();
         let at = now();
@@ -155,9 +173,16 @@ impl Session {
         if let Some(known) = known.take() {
             resolver.resume(known);
         }
-        match scope.pids() {
-            Some(pids) => resolver.snapshot_of(&pids, at),
-            None => resolver.snapshot(at),
+        match (scope.pids(), containers.as_ref().and_then(Containers::pids)) {
+            (pids, Some(mut inside)) => {
+                if let Some(pids) = pids {
+                    inside.retain(|pid| pids.contains(pid));
+                }
+                resolver.limit();
+                resolver.snapshot_of(&inside, at);
+            }
+            (Some(pids), None) => resolver.snapshot_of(&pids, at),
+            (None, None) => resolver.snapshot(at),
         }
         if let Some(tracer) = &mut tracer {
             tracer.attach_all(&mut probe, &mut resolver)?;
@@ -177,6 +202,11 @@ impl Session {
             order: Order::new(MAX_PENDING),
             early_scope: scope.clone(),
             scope,
+            awaiting: containers
+                .as_ref()
+                .is_some_and(|containers| containers.awaited().is_some()),
+            containers,
+            answers,
             tracer,
             marks,
             stopped: command,
@@ -207,23 +237,27 @@ impl Session {
             let running = stopped.run();
             self.command = Some(running.map_err(|error| exec_failure(&self.program, &error))?);
         }
+        self.count();
+        Ok(())
+    }
+
+    /// Time counts from now on, unless what is recorded does not exist yet.
+    fn count(&mut self) {
         self.started = Instant::now();
         // What came while we got ready counts, unless the beginning is not wanted at all.
         if !self.delay.is_zero() {
-            self.from = Timestamp(now().0 + self.delay.as_nanos() as u64);
+            self.from = match self.awaiting {
+                true => Timestamp(u64::MAX),
+                false => Timestamp(now().0 + self.delay.as_nanos() as u64),
+            };
         }
-        Ok(())
     }
 
     /// Waits for something to see to. May be dropped while it waits.
     pub(super) async fn due(&mut self) -> Due {
         tokio::select! {
-            ready = self.wake.ready(Interest::READABLE) => {
-                if let Ok(mut ready) = ready {
-                    ready.clear_ready();
-                }
-                Due::Buffers
-            }
+            () = readable(Some(&self.wake)) => Due::Buffers,
+            () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,
             () = tokio::time::sleep(HURRY), if self.is_in_a_hurry() => Due::Buffers,
         }
@@ -240,9 +274,14 @@ impl Session {
                 self.trace_in_a_hurry();
                 (self.calls - before >= MANY_CALLS).then_some(until)
             }
+            Due::Answers => {
+                self.answer();
+                None
+            }
             Due::Tick => {
                 self.extras(until);
                 self.drain();
+                self.answer();
                 self.trace();
                 Some(until)
             }
@@ -268,8 +307,18 @@ impl Session {
     }
 
     fn resolve(&mut self, mut due: Vec<RawEvent>) {
+        if let Some(containers) = &mut self.containers {
+            let taken_out = match &mut self.probe {
+                Some(probe) => containers.pass(&mut due, false, Some(probe)),
+                None => containers.settle(&mut due, &mut self.resolver),
+            };
+            self.samples = self.samples.saturating_sub(taken_out);
+        }
         self.scope.retain(&mut due);
         self.resolver.resolve(&mut due, &mut self.batches);
+        if let Some(containers) = &mut self.containers {
+            containers.feed(&mut self.resolver);
+        }
         self.resolver.poll_symbols(&mut self.batches);
         due.clear();
         self.due = due;
@@ -404,6 +453,9 @@ impl Session {
         left: &mut impl FnMut(usize),
         consumer: &mut impl Consumer,
     ) {
+        if let Some(containers) = &mut self.containers {
+            containers.describe_rest(&mut self.resolver);
+        }
         self.resolver.finish(deadline, left, &mut self.batches);
         self.hand_over(consumer);
     }
@@ -416,6 +468,16 @@ impl Session {
     /// What is left of the processes of a session that was detached: see [`Session::attach_again`].
     pub(super) fn into_known_processes(self) -> KnownProcesses {
         self.resolver.into_known_processes()
+    }
+
+    /// What is waited for, if nothing that is to be recorded exists yet.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        self.containers.as_ref()?.awaited()
+    }
+
+    /// The containers that were recorded, if none of them is there any more.
+    pub(super) fn ended_containers(&self) -> Option<&str> {
+        self.containers.as_ref()?.ended()
     }
 
     /// How long it has gone on since it began.
@@ -489,14 +551,37 @@ impl Session {
         let mut changes: Vec<&RawEvent> = self.raw.iter().filter(|event| !hits(event)).collect();
         changes.sort_by_key(|event| event.at);
         for event in changes {
-            if self.early_scope.admits(event) {
-                self.resolver.notice(event);
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.notice(event);
-                }
+            if !self.early_scope.admits(event) {
+                continue;
+            }
+            // The tracer first: what is decided of a cgroup counts more than that it was made.
+            if let Some(tracer) = &mut self.tracer {
+                tracer.notice(event);
+            }
+            match &mut self.containers {
+                Some(containers) => containers.notice(event, probe, &mut self.resolver),
+                None => self.resolver.notice(event),
             }
         }
         self.order.push(&mut self.raw);
+        self.see_arrival();
+    }
+
+    /// Takes what is told of containers.
+    fn answer(&mut self) {
+        let Some(containers) = &mut self.containers else {
+            return;
+        };
+        containers.answer(self.probe.as_mut(), &mut self.resolver);
+        self.see_arrival();
+    }
+
+    /// Looks what became of containers: there may be one that was waited for.
+    fn see_arrival(&mut self) {
+        if self.awaiting && self.awaited().is_none() {
+            self.awaiting = false;
+            self.count();
+        }
     }
 
     /// Attaches probes to what is new, keeps their budget.
@@ -580,13 +665,24 @@ impl Drop for Hurry {
     }
 }
 
-/// A descriptor of our own for the event loop, which wants to own what it polls.
+/// Has the event loop watch a descriptor of our own.
 #[allow(unsafe_code)]
-fn wake_fd(probe: &Probe) -> Result<AsyncFd<OwnedFd>, Failure> {
-    let what = || "failed to poll the kernel's buffers";
-    let fd = probe.wake_fd().try_clone_to_owned().context(what)?;
+fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.context(what)
+    let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    Ok(watched?)
+}
+
+/// Waits until it is readable; for ever, if there is none.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
+    match fd {
+        Some(fd) => {
+            if let Ok(mut ready) = fd.ready(Interest::READABLE).await {
+                ready.clear_ready();
+            }
+        }
+        None => std::future::pending().await,
+    }
 }
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.

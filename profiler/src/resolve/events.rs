@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::containers::Place;
 use super::files::{FileKey, MappedFile, OpenError, Root};
 use super::jit::JitProcess;
 use super::mapping::{CodeModule, CodeRange, Mappings, next_uid};
@@ -116,6 +117,7 @@ impl Resolver {
         self.scoped = true;
         for &pid in pids {
             self.adopt(pid, now, None);
+            self.show(pid);
         }
         self.find_parents(pids);
         self.announce_living();
@@ -148,12 +150,14 @@ impl Resolver {
                 if execs.len() < MAX_EXECS {
                     execs.push_back(ExecFacts {
                         at: event.at,
-                        facts: proc_fs::facts(*pid),
+                        facts: proc_fs::facts(*pid, self.processes.containers.hierarchy()),
                         root,
+                        inside: None,
                     });
                 }
             }
             RawBody::Mmap(mmap) => self.notice_mapping(mmap),
+            RawBody::Cgroup(cgroup) => self.processes.containers.learn(cgroup),
             _ => {}
         }
     }
@@ -163,14 +167,14 @@ impl Resolver {
         if !matches!(backing(&path), Backing::File | Backing::Memory) {
             return;
         }
-        let Some(key) = FileKey::of(&mmap.file, &path) else {
+        let root = self.root_of(mmap.pid);
+        let Some(key) = self.files.key(&mmap.file, &path, root.as_ref()) else {
             return;
         };
         if self.files.get(&key).is_some() {
             return;
         }
         self.files.forgive(&key);
-        let root = self.root_of(mmap.pid);
         let opened = self.files.open(&MappedFile {
             pid: mmap.pid,
             range: (mmap.start, mmap.start.saturating_add(mmap.len)),
@@ -205,14 +209,24 @@ impl Resolver {
         }
     }
 
-    /// Makes sure that a sample's process and thread are known.
-    pub(super) fn meet(&mut self, pid: Pid, tid: Tid, comm: Comm, at: Timestamp) {
-        let known = self.processes.get(pid).is_some_and(|process| {
+    /// Makes sure that a sample's process and thread are known; whether that process is known to be in
+    /// the cgroup of this id.
+    pub(super) fn meet(
+        &mut self,
+        pid: Pid,
+        tid: Tid,
+        comm: Comm,
+        at: Timestamp,
+        cgroup_id: u64,
+    ) -> bool {
+        let process = self.processes.get(pid);
+        let known = process.is_some_and(|process| {
             // An id that is used again although its last life ended long ago: its fork was lost.
             process
                 .exited
                 .is_none_or(|exited| at.since(exited) <= GRACE_NS)
         });
+        let settled = known && process.is_some_and(|process| process.cgroup_id == cgroup_id);
         if !known {
             self.adopt(pid, at, Some(comm));
         }
@@ -224,6 +238,74 @@ impl Resolver {
             let stat = proc_fs::thread_stat(pid, tid, &self.clocks);
             let started = stat.map_or(at, |stat| stat.started.min(at));
             self.processes.add_thread(pid, tid, started, comm);
+        }
+        settled
+    }
+
+    /// A process is in another cgroup than was thought, or one of its threads is.
+    pub(super) fn settle(&mut self, pid: Pid, tid: Tid, cgroup_id: u64, at: Timestamp) {
+        let Some(process) = self.processes.get_mut(pid) else {
+            return;
+        };
+        if std::mem::take(&mut process.unread_pids)
+            && let Some(pids) = proc_fs::namespace_pids(pid)
+        {
+            Arc::make_mut(&mut process.facts).namespace_pids = pids;
+            process.changed();
+        }
+        let is_main = tid.0 == pid.0;
+        let elsewhere = !is_main && process.is_elsewhere(cgroup_id, at);
+        let known = process.place.clone();
+        let containers = &mut self.processes.containers;
+        let place = match containers.hierarchy() {
+            Some(_) if !elsewhere => containers.place_of(cgroup_id),
+            Some(_) => return,
+            None => known.clone(),
+        };
+        if containers.hierarchy().is_none() || place.is_some() && (is_main || place == known) {
+            if let Some(process) = self.processes.get_mut(pid) {
+                process.move_to(place, cgroup_id);
+            }
+        } else {
+            self.settle_by_proc(pid, is_main, (cgroup_id, place), at);
+        }
+        self.processes.announce(pid, &mut self.epoch);
+    }
+
+    /// The same, where a sample alone does not tell: threads can be in cgroups of their own, and that of
+    /// the process is its main thread's; and of a cgroup that is gone or out of reach, /proc may still
+    /// know the path.
+    fn settle_by_proc(
+        &mut self,
+        pid: Pid,
+        is_main: bool,
+        met: (u64, Option<Arc<Place>>),
+        at: Timestamp,
+    ) {
+        let (id, place) = met;
+        let containers = &mut self.processes.containers;
+        let own = proc_fs::cgroup(pid, containers.hierarchy());
+        let own = own.and_then(|path| containers.place(&path));
+        let Some(process) = self.processes.get_mut(pid) else {
+            return;
+        };
+        match own {
+            Some(own) if is_main || place.as_ref() == Some(&own) => {
+                process.move_to(Some(own), id);
+            }
+            Some(own) => {
+                process.note_elsewhere(id, at);
+                let same = process.place.as_ref() == Some(&own);
+                let id = if same { process.cgroup_id } else { 0 };
+                process.move_to(Some(own), id);
+            }
+            // It has ended. Each cgroup of its other threads counts once, the last one holds.
+            None if !is_main && !process.note_elsewhere(id, at) => {}
+            None => {
+                let told_by_proc = process.cgroup_id == 0;
+                let before = process.place.clone().filter(|_| told_by_proc);
+                process.move_to(place.or(before), id);
+            }
         }
     }
 
@@ -238,8 +320,7 @@ impl Resolver {
             if let Some(comm) = comm {
                 let started = if idle { Timestamp(0) } else { now };
                 let comm = if idle { idle_comm() } else { comm };
-                self.counters.processes += 1;
-                self.processes.add(ProcessState::new(pid, started, comm));
+                self.add_process(ProcessState::new(pid, started, comm));
             }
             return false;
         };
@@ -254,28 +335,26 @@ impl Resolver {
                 .get(pid)
                 .is_some_and(|process| process.exited.is_none());
         if !same {
-            self.counters.processes += 1;
             let started = stat.started.min(now);
             let mut process = ProcessState::new(pid, started, stat.comm);
             process.parent = self
                 .processes
                 .get(stat.parent)
                 .map(|parent| (parent.pid, parent.started));
-            self.processes.add(process);
+            self.add_process(process);
         }
         let root = self.roots.of(pid);
         if let Some(root) = &root {
             self.live_roots.insert(pid, root.clone());
         }
-        let facts = proc_fs::facts(pid);
+        let facts = proc_fs::facts(pid, self.processes.containers.hierarchy());
         let executable = proc_fs::executable(pid);
         if let Some(process) = self.processes.get_mut(pid) {
             process.comm = stat.comm;
             process.root = root;
-            process.facts = Arc::new(facts.unwrap_or_default());
             process.executable = executable.map(Into::into);
-            process.changed();
         }
+        self.processes.describe(pid, facts.unwrap_or_default());
         for tid in threads {
             if self
                 .processes
@@ -307,6 +386,13 @@ impl Resolver {
             process.mappings = Arc::new(mappings);
         }
         true
+    }
+
+    /// Adds one that nothing was known of.
+    fn add_process(&mut self, mut process: ProcessState) {
+        process.hidden = self.limited;
+        self.counters.processes += u64::from(!process.hidden);
+        self.processes.add(process);
     }
 
     /// Reads /proc again after side-band events were lost; later, if that was done a moment ago.
@@ -348,12 +434,17 @@ impl Resolver {
             if known_parent.is_none() {
                 self.adopt(parent_pid, at, None);
             }
-            let child = match self.processes.get(parent_pid) {
-                Some(parent) => parent.fork(pid, at),
-                None => ProcessState::new(pid, at, comm),
-            };
-            self.counters.processes += 1;
-            self.processes.add(child);
+            match self
+                .processes
+                .get(parent_pid)
+                .map(|parent| parent.fork(pid, at))
+            {
+                Some(child) => {
+                    self.counters.processes += u64::from(!child.hidden);
+                    self.processes.add(child);
+                }
+                None => self.add_process(ProcessState::new(pid, at, comm)),
+            }
             self.processes.rename(pid, Tid(pid.0), comm);
         }
         self.push_change(at, tid, ProcessChange::Started);
@@ -361,7 +452,7 @@ impl Resolver {
 
     pub(super) fn named(&mut self, at: Timestamp, id: (Pid, Tid), exec: bool, comm: Comm) {
         let (pid, tid) = id;
-        self.meet(pid, tid, comm, at);
+        self.meet(pid, tid, comm, at, 0);
         if exec {
             for gone in self.processes.leave_one_thread(pid, at) {
                 // Threads that exec ends say so, but for the one that called it: it is the main
@@ -369,12 +460,16 @@ impl Resolver {
                 self.push_change(at, gone, ProcessChange::Exited);
             }
             let noticed = self.noticed_exec(pid, at);
-            let (facts, root) = match noticed {
-                Some(noticed) => (noticed.facts, noticed.root),
-                None => (None, None),
+            let (facts, root, inside) = match noticed {
+                Some(noticed) => (noticed.facts, noticed.root, noticed.inside),
+                None => (None, None, None),
             };
+            self.place_exec(pid, inside);
             if let Some(process) = self.processes.get_mut(pid) {
-                process.exec(comm, facts, root);
+                process.exec(comm, root);
+            }
+            if let Some(facts) = facts {
+                self.processes.describe(pid, facts);
             }
         }
         self.processes.rename(pid, tid, comm);
@@ -458,7 +553,7 @@ impl Resolver {
     }
 
     fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Arc<CodeModule> {
-        let key = FileKey::of(&mmap.file, path);
+        let key = self.key_of(mmap, path);
         match backing(path) {
             Backing::File => self.file_module(mmap, path, key),
             Backing::Memory => {
@@ -479,15 +574,40 @@ impl Resolver {
         }
     }
 
+    /// What a mapped file is known by: below the root of its process as events tell it, else as it was
+    /// when the event came.
+    fn key_of(&self, mmap: &RawMmap, path: &str) -> Option<FileKey> {
+        let process = self.processes.get(mmap.pid);
+        let roots = [
+            process.and_then(|process| process.root.as_ref()),
+            self.live_roots.get(&mmap.pid),
+            self.host.as_ref(),
+        ];
+        let key = |root| self.files.key(&mmap.file, path, Some(root));
+        let mut keys = roots.into_iter().flatten().filter_map(key);
+        let first = keys.next()?;
+        match first.is_sure() {
+            true => Some(first),
+            false => keys.find(FileKey::is_sure).or(Some(first)),
+        }
+    }
+
     fn file_module(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
         let file = key.as_ref().and_then(|key| self.files.get(key));
         let place = (Box::from(path), key.clone());
         let known = self.modules.get(&place).and_then(std::sync::Weak::upgrade);
+        let is_other = |known: &CodeModule| {
+            // The place in the file system is another file's by now.
+            let file = file.as_ref();
+            file.is_some_and(|file| file.print.name != known.copy)
+        };
         if let Some(known) = &known
             && known.elf.is_some()
+            && !is_other(known)
         {
             return known.clone();
         }
+        let copy = file.as_ref().and_then(|file| file.print.name);
         let elf = file.and_then(|file| file.elf.clone());
         if let Some(known) = known
             && elf.is_none()
@@ -504,6 +624,7 @@ impl Resolver {
             path: path.into(),
             build_id: told.or_else(|| elf.as_ref()?.build_id.clone()),
             bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
+            copy,
             key,
             elf,
             jit: None,
@@ -531,7 +652,7 @@ impl Resolver {
         }
         // A child that was forked but runs no new program has ids of its own.
         let facts = if process.facts.uid.is_none() || process.facts.namespace_pids.is_empty() {
-            proc_fs::facts(pid).map_or_else(|| process.facts.clone(), Arc::new)
+            proc_fs::facts(pid, None).map_or_else(|| process.facts.clone(), Arc::new)
         } else {
             process.facts.clone()
         };
@@ -570,6 +691,7 @@ fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> C
         path: path.into(),
         build_id: None,
         bias: 0,
+        copy: None,
         key: None,
         elf: None,
         jit,

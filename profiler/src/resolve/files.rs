@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::process::{Resource, Rlimit};
 
+use super::copies::{Copies, Print};
+use super::layers::Layers;
 use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, Pid};
 use crate::trace::elf::{Elf, ElfError};
@@ -57,24 +60,17 @@ pub(super) enum OpenError {
 pub(super) enum FileKey {
     /// By its contents and its path. A build id alone is no proof: anybody can write that of a
     /// system library into a file.
-    BuildId(BuildId, Box<str>),
+    BuildId(BuildId, Box<str>, Print),
+    /// The same of one that could not be opened yet: a file below this root, like no other.
+    Unopened(BuildId, Box<str>, u64),
     /// By its place in a file system: device (major, minor), inode, generation (0: not known).
     Inode(u32, u32, u64, u64),
 }
 
 impl FileKey {
-    /// The key of a mapped file; none if no file is behind it.
-    pub(super) fn of(identity: &FileIdentity, path: &str) -> Option<FileKey> {
-        match identity {
-            FileIdentity::BuildId(id) => Some(FileKey::BuildId(id.clone(), path.into())),
-            FileIdentity::Inode { inode: 0, .. } => None,
-            &FileIdentity::Inode {
-                major,
-                minor,
-                inode,
-                generation,
-            } => Some(FileKey::Inode(major, minor, inode, generation)),
-        }
+    /// Whether the file that is meant was open once.
+    pub(super) fn is_sure(&self) -> bool {
+        !matches!(self, FileKey::Unopened(..))
     }
 }
 
@@ -84,8 +80,12 @@ impl FileKey {
 #[derive(Debug)]
 pub(super) struct Root {
     dir: OwnedFd,
+    /// Another one for each, as long as this process runs.
+    number: u64,
     /// Whether it is this process's own, below which only the machine's root is root.
     own: bool,
+    /// What it is made of, if it is an overlay.
+    layers: Option<Layers>,
     _namespace: Option<OwnedFd>,
 }
 
@@ -138,10 +138,17 @@ impl Root {
         let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root {
             dir,
+            number: next_number(),
             own: false,
+            layers: None,
             _namespace: None,
         })
     }
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Opens a regular file of the machine itself, whose path is trusted.
@@ -152,7 +159,7 @@ pub(super) fn open_trusted(path: &std::path::Path) -> Result<(File, Stat), OpenE
 
 /// From a handle that can't be read yet to one that can, if it is a regular file: opening a FIFO
 /// or a device for reading could block or have effects.
-fn open_checked(handle: rustix::io::Result<OwnedFd>) -> Result<(File, Stat), OpenError> {
+pub(super) fn open_checked(handle: rustix::io::Result<OwnedFd>) -> Result<(File, Stat), OpenError> {
     let handle = handle.map_err(io::Error::from)?;
     let stat = rustix::fs::fstat(&handle).map_err(io::Error::from)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -196,7 +203,9 @@ impl Roots {
         let link = format!("/proc/{pid}/ns/mnt");
         let root = Arc::new(Root {
             dir,
+            number: next_number(),
             own: false,
+            layers: layers_of(pid),
             _namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
         });
         self.known.retain(|_, root| root.strong_count() > 0);
@@ -212,6 +221,17 @@ fn root_id(process: &str) -> Option<(u64, u64, u64)> {
     Some((namespace.st_ino, root.st_dev, root.st_ino))
 }
 
+/// The layers of a process's root, if it is an overlay that was mounted for this machine's own users:
+/// any user can mount one in a user namespace, of folders that mean others there.
+fn layers_of(pid: Pid) -> Option<Layers> {
+    let user = |process: &str| rustix::fs::stat(format!("/proc/{process}/ns/user")).ok();
+    let (own, of) = (user("self")?, user(&pid.to_string())?);
+    if (own.st_dev, own.st_ino) != (of.st_dev, of.st_ino) {
+        return None;
+    }
+    Layers::of_root(&super::proc_fs::mounts(pid)?)
+}
+
 /// A file that a target maps or mapped, open and verified.
 #[derive(Debug)]
 pub(super) struct TargetFile {
@@ -225,6 +245,8 @@ pub(super) struct TargetFile {
     pub(super) path: String,
     /// What that path is below, as long as a process needs it.
     pub(super) root: Weak<Root>,
+    /// What tells it from other files of that path.
+    pub(super) print: Print,
 }
 
 impl TargetFile {
@@ -244,6 +266,7 @@ impl TargetFile {
             trusted: root.is_some_and(|root| root.trusts(stat)),
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),
+            print: Print::default(),
         }
     }
 
@@ -290,6 +313,7 @@ struct Open {
 pub(super) struct Files {
     open: FxHashMap<FileKey, Open>,
     failed: FxHashMap<FileKey, Instant>,
+    copies: Copies,
     capacity: usize,
     clock: u64,
 }
@@ -311,9 +335,34 @@ impl Files {
         Some(open.file.clone())
     }
 
+    /// What a mapped file is known by; none if no file is behind it.
+    pub(super) fn key(
+        &self,
+        identity: &FileIdentity,
+        path: &str,
+        root: Option<&Arc<Root>>,
+    ) -> Option<FileKey> {
+        match identity {
+            FileIdentity::BuildId(id) => {
+                let root = number_of(root);
+                Some(match self.copies.below(root, path, id) {
+                    Some(print) => FileKey::BuildId(id.clone(), path.into(), print),
+                    None => FileKey::Unopened(id.clone(), path.into(), root),
+                })
+            }
+            FileIdentity::Inode { inode: 0, .. } => None,
+            &FileIdentity::Inode {
+                major,
+                minor,
+                inode,
+                generation,
+            } => Some(FileKey::Inode(major, minor, inode, generation)),
+        }
+    }
+
     /// The file behind a mapping: open already, or opened now.
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
-        let Some(key) = FileKey::of(mapped.identity, mapped.path) else {
+        let Some(key) = self.key(mapped.identity, mapped.path, mapped.root) else {
             return Err(OpenError::Open(io::ErrorKind::NotFound.into()));
         };
         if let Some(file) = self.get(&key) {
@@ -324,15 +373,8 @@ impl Files {
         }
         match open_mapped(mapped) {
             Ok(file) => {
-                let file = Arc::new(file);
                 self.failed.remove(&key);
-                // The same file may be told of by build id here and by inode there.
-                if let Some(build_id) = file.build_id() {
-                    let by_build_id = FileKey::BuildId(build_id.clone(), mapped.path.into());
-                    self.keep(by_build_id, file.clone());
-                }
-                self.keep(key, file.clone());
-                Ok(file)
+                Ok(self.take(file, mapped, key))
             }
             Err(error) => {
                 if self.failed.len() >= MAX_FAILURES {
@@ -344,6 +386,36 @@ impl Files {
         }
     }
 
+    /// Keeps a file that was opened, unless the same is open already.
+    fn take(
+        &mut self,
+        mut file: TargetFile,
+        mapped: &MappedFile<'_>,
+        key: FileKey,
+    ) -> Arc<TargetFile> {
+        let path = mapped.path;
+        if file.elf.is_some() {
+            file.print = self.copies.print(&file.file, path, file.build_id());
+        }
+        let by_inode = matches!(key, FileKey::Inode(..));
+        let Some(build_id) = file.build_id().cloned() else {
+            let file = Arc::new(file);
+            self.keep(key, file.clone());
+            return file;
+        };
+        // The same file may be told of by build id here and by inode there.
+        let print = file.print;
+        let root = number_of(mapped.root);
+        self.copies.is_below(root, path, &build_id, print);
+        let by_build_id = FileKey::BuildId(build_id, path.into(), print);
+        let file = self.get(&by_build_id).unwrap_or_else(|| Arc::new(file));
+        self.keep(by_build_id, file.clone());
+        if by_inode {
+            self.keep(key, file.clone());
+        }
+        file
+    }
+
     /// Forgets that files could not be opened, because one of them is mapped anew.
     pub(super) fn forgive(&mut self, key: &FileKey) {
         self.failed.remove(key);
@@ -353,8 +425,13 @@ impl Files {
     pub(super) fn retain(&mut self, needed: impl Fn(&FileKey) -> bool) {
         self.open.retain(|key, open| {
             let by_build_id = open.file.build_id();
-            let by_build_id = by_build_id
-                .map(|build_id| FileKey::BuildId(build_id.clone(), open.file.path.as_str().into()));
+            let by_build_id = by_build_id.map(|build_id| {
+                FileKey::BuildId(
+                    build_id.clone(),
+                    open.file.path.as_str().into(),
+                    open.file.print,
+                )
+            });
             needed(key) || by_build_id.is_some_and(|key| needed(&key))
         });
         self.failed.retain(|_, at| at.elapsed() < RETRY);
@@ -374,30 +451,68 @@ impl Files {
     }
 }
 
+fn number_of(root: Option<&Arc<Root>>) -> u64 {
+    root.map_or(0, |root| root.number)
+}
+
 /// Opens a mapped file: the very inode if it is still mapped, else what is at its path now.
 pub(super) fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     let MappedFile { pid, range, .. } = *mapped;
     let (start, end) = range;
     let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let by_range = open_checked(rustix::fs::openat(CWD, link, flags, Mode::empty()));
+    let by_range = open_link(&link);
     let (file, stat) = match by_range {
         Ok(opened) if is_same(mapped, &opened, true) => opened,
         Err(OpenError::NotRegular) => return Err(OpenError::NotRegular),
         Err(OpenError::TooLarge) => return Err(OpenError::TooLarge),
-        // Unmapped by now, another mapping there, or the process has ended.
-        _ => {
-            let root = mapped
-                .root
-                .ok_or(io::Error::from(io::ErrorKind::NotFound))?;
-            let opened = root.open(mapped.path)?;
-            if !is_same(mapped, &opened, false) {
-                return Err(OpenError::Replaced);
-            }
-            opened
-        }
+        // Unmapped by now, another mapping there, out of reach, or the process has ended.
+        _ => open_by_path(mapped)?,
     };
     Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
+}
+
+/// Opens a mapped file that is not to be had by its mapping: by its path below the process's root; as the
+/// program that the process runs, whatever became of its path; or in the layers of its root.
+fn open_by_path(mapped: &MappedFile<'_>) -> Result<(File, Stat), OpenError> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let root = mapped.root.ok_or_else(missing)?;
+    let failed = match root.open(mapped.path) {
+        Ok(opened) if is_same(mapped, &opened, false) => return Ok(opened),
+        Ok(_) => OpenError::Replaced,
+        Err(error) => error,
+    };
+    if let Ok(opened) = open_link(&format!("/proc/{}/exe", mapped.pid))
+        && is_same(mapped, &opened, false)
+    {
+        return Ok(opened);
+    }
+    if let Some(layers) = &root.layers
+        && let Ok(opened) = layers.open(mapped.path)
+        && is_same_in_layer(mapped, &opened, layers)
+    {
+        return Ok(opened);
+    }
+    Err(failed)
+}
+
+/// Opens what a link of /proc leads to.
+fn open_link(link: &str) -> Result<(File, Stat), OpenError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open_checked(rustix::fs::openat(CWD, link, flags, Mode::empty()))
+}
+
+/// Whether a file in a layer is the one that was mapped: the kernel names the overlay's device, or that of
+/// the layer.
+fn is_same_in_layer(mapped: &MappedFile<'_>, opened: &(File, Stat), layers: &Layers) -> bool {
+    match mapped.identity {
+        &FileIdentity::Inode {
+            major,
+            minor,
+            inode,
+            ..
+        } if (major, minor) == layers.device => opened.1.st_ino == inode,
+        _ => is_same(mapped, opened, false),
+    }
 }
 
 /// Whether an open file is the one that was mapped. File systems in layers (overlayfs, btrfs) show

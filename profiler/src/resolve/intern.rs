@@ -14,9 +14,9 @@ use super::mapping::{CodeModule, CodeRange};
 use super::options::SourceOptions;
 use super::symbolize::{Answer, FunctionInfo};
 use crate::model::{
-    Code, Definition, Frame, FrameId, FrameKind, Function, FunctionId, Line, Mapping, Module,
-    ModuleId, Parameter, Process, ProcessId, Session, Source, SourceId, Stack, StackId, StringId,
-    Symbol, Tables, Thread, ThreadId, Traced,
+    Code, Container, ContainerId, Definition, Frame, FrameId, FrameKind, Function, FunctionId,
+    Line, Mapping, Module, ModuleId, Parameter, Process, ProcessId, Session, Source, SourceId,
+    Stack, StackId, StringId, Symbol, Tables, Thread, ThreadId, Traced,
 };
 
 /// What a definition costs in memory beyond the texts in it: the definition, its two places in the
@@ -87,6 +87,15 @@ impl EpochTables {
         self.source(definition)
     }
 
+    /// The id of a container, announced again if more is known of it than before.
+    pub(super) fn container(&mut self, container: Container) -> ContainerId {
+        let (id, new) = self.tables.intern_container(container.clone());
+        if new {
+            self.define(Definition::Container(id, container), 0);
+        }
+        id
+    }
+
     /// The id of a process, announced again if something about it has changed.
     pub(super) fn process(&mut self, process: Process) -> ProcessId {
         let (id, new) = self.tables.intern_process(process.clone());
@@ -112,7 +121,10 @@ impl EpochTables {
         }
         let definition = Module {
             kind: module.kind,
-            path: self.string(&module.path),
+            path: match module.copy {
+                None => self.string(&module.path),
+                Some(copy) => self.string(&format!("{} (copy {copy:08x})", module.path)),
+            },
             build_id: module.build_id.clone(),
             address_bias: module.bias,
         };

@@ -316,6 +316,7 @@ fn module(kind: ModuleKind, path: &str, build_id: Option<BuildId>) -> Arc<CodeMo
         path: path.into(),
         build_id,
         bias: 0,
+        copy: None,
         key: None,
         elf: None,
         jit: None,

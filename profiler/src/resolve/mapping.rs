@@ -31,6 +31,8 @@ pub(super) struct CodeModule {
     pub(super) build_id: Option<BuildId>,
     /// See [`crate::model::Module::address_bias`].
     pub(super) bias: u64,
+    /// What tells it from the file of that path and build id that was met first.
+    pub(super) copy: Option<u32>,
     /// The file, if it is one.
     pub(super) key: Option<FileKey>,
     /// Its headers, if they could be read.
@@ -178,6 +180,7 @@ pub(super) mod tests {
             path: path.into(),
             build_id: None,
             bias: 0,
+            copy: None,
             key: None,
             elf: None,
             jit: None,

@@ -12,12 +12,16 @@
 
 mod ask;
 mod calls;
+mod containers;
+mod copies;
 mod debug_files;
 mod events;
 mod files;
 mod intern;
 mod jit;
 mod kernel;
+mod layers;
+mod limit;
 mod loaded;
 mod mapping;
 mod names;
@@ -51,6 +55,8 @@ pub use proc_fs::{
     cpu_time_ns, is_made_code, makes_code, processes, split_stat, suspended_ns, tick_ns,
 };
 
+use crate::target::container::{Container, Identity};
+use containers::Containers;
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
 use intern::EpochTables;
@@ -82,6 +88,8 @@ struct ExecFacts {
     at: Timestamp,
     facts: Option<Facts>,
     root: Option<Arc<Root>>,
+    /// Whether it is inside of what is recorded; none: not known, or all is.
+    inside: Option<bool>,
 }
 
 /// What is known of processes when nobody looks at them: who they were, and nothing that keeps a file
@@ -134,6 +142,8 @@ pub struct Resolver {
     rescan_due: bool,
     /// Only some processes are recorded.
     scoped: bool,
+    /// Processes are hidden until something shows that they are recorded.
+    limited: bool,
     tidied: Timestamp,
     last_event: (Timestamp, Instant),
 
@@ -177,7 +187,7 @@ impl Resolver {
             stacks: FxHashMap::default(),
             seed: seed(),
             addresses: Vec::new(),
-            processes: ProcessTable::new(grace_ns),
+            processes: ProcessTable::new(grace_ns, Containers::new(options.hierarchy)),
             roots: Roots::new(host.as_ref()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
@@ -194,6 +204,7 @@ impl Resolver {
             rescanned: None,
             rescan_due: false,
             scoped: false,
+            limited: false,
             tidied: began,
             last_event: (began, Instant::now()),
             names: Names::default(),
@@ -210,7 +221,7 @@ impl Resolver {
     /// takes the batches, and counts epochs on. What lives now is read by [`Resolver::snapshot`]; what
     /// has ended meanwhile is told then.
     pub fn resume(&mut self, known: KnownProcesses) {
-        self.processes = known.processes;
+        self.processes.go_on_with(known.processes);
         self.start_epoch(known.epoch.saturating_add(1), self.epoch_began);
     }
 
@@ -341,13 +352,24 @@ impl Resolver {
         }
     }
 
-    /// Containers that were met and are to be described (see `target::container::Describer`).
-    pub fn take_unknown_containers(&mut self) -> Vec<crate::target::container::Identity> {
-        Vec::new()
+    /// Containers that processes were met in for the first time, to be described (see
+    /// [`crate::target::container::Describer`]). No units: their paths say all there is to know.
+    pub fn take_unknown_containers(&mut self) -> Vec<Identity> {
+        self.processes.containers.take_unknown()
     }
 
-    /// What a container is; processes in it are announced anew.
-    pub fn describe(&mut self, _container: &crate::target::container::Container) {}
+    /// Cgroups that processes were met in for the first time, whose paths say nothing: a runtime may have
+    /// a container there (see [`crate::target::container::Describer`]).
+    pub fn take_unknown_cgroups(&mut self) -> Vec<Arc<str>> {
+        self.processes.containers.take_unknown_paths()
+    }
+
+    /// What a container is. One that was announced is announced anew, in the present epoch, and so are
+    /// processes of which it was not known that they are in it.
+    pub fn describe(&mut self, container: &Container) {
+        self.processes
+            .describe_container(container, &mut self.epoch);
+    }
 
     fn event(&mut self, event: RawEvent) {
         let at = event.at;
@@ -358,7 +380,12 @@ impl Resolver {
                     Pid(0) => events::idle_comm(),
                     _ => sample.comm,
                 };
-                self.meet(sample.pid, sample.tid, comm, at);
+                let cgroup = sample.cgroup;
+                let settled = self.meet(sample.pid, sample.tid, comm, at, cgroup);
+                self.show_or_adopt(sample.pid, at);
+                if !settled && cgroup != 0 {
+                    self.settle(sample.pid, sample.tid, cgroup, at);
+                }
                 let thread =
                     self.processes
                         .announce_thread(sample.tid, Some(comm), &mut self.epoch);
@@ -389,7 +416,10 @@ impl Resolver {
                     source,
                 }));
             }
-            RawBody::Call(call) => self.call(at, event.cpu, &call),
+            RawBody::Call(call) => {
+                self.show_or_adopt(call.pid, at);
+                self.call(at, event.cpu, &call);
+            }
             RawBody::CallCount(count) => self.call_count(at, count),
             RawBody::Gap(gap) => self.gap(at, gap),
             RawBody::Lost(lost) => {
@@ -401,7 +431,7 @@ impl Resolver {
                 }
                 self.push(Event::Lost(lost));
             }
-            RawBody::Cgroup(_) => {}
+            RawBody::Cgroup(cgroup) => self.processes.containers.learn(&cgroup),
             RawBody::Mark(text) => {
                 let text = self.epoch.string(&text);
                 self.push(Event::Mark(Mark { at, text }));

@@ -366,7 +366,7 @@ pub fn processes() -> Vec<TargetProcess> {
         .into_iter()
         .filter_map(|pid| {
             let stat = proc_fs::process_stat(pid, &clocks)?;
-            let facts = proc_fs::facts(pid)?;
+            let facts = proc_fs::facts(pid, None)?;
             // Threads of the kernel have neither.
             let executable = proc_fs::executable(pid);
             if executable.is_none() && facts.command.is_none() {

@@ -11,11 +11,14 @@ use std::io::Read;
 
 use crate::model::raw::{Comm, FileIdentity, RawMmap};
 use crate::model::{Pid, Tid, Timestamp};
+use crate::target::cgroup::Hierarchy;
 
 /// Most bytes of a command line that are kept.
 const MAX_COMMAND_BYTES: usize = 1024;
 /// Most bytes of /proc/PID/maps that are read.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
+/// Most bytes of /proc/PID/mountinfo that are read.
+const MAX_MOUNTS_BYTES: u64 = 1 << 20;
 /// Most bytes of any other file.
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -139,8 +142,9 @@ fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
     })
 }
 
-/// What describes a process; what can't be read is left out.
-pub(super) fn facts(pid: Pid) -> Option<Facts> {
+/// What describes a process; what can't be read is left out. Its cgroup is that in `hierarchy`, if that
+/// is given.
+pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
     let status = read(&format!("/proc/{pid}/status"), MAX_BYTES)?;
     let mut facts = Facts::default();
     for line in status.split(|&byte| byte == b'\n') {
@@ -153,7 +157,7 @@ pub(super) fn facts(pid: Pid) -> Option<Facts> {
         let mut values = value.split_ascii_whitespace().map(str::parse::<u32>);
         match key {
             "Uid" => facts.uid = values.nth(3).and_then(Result::ok),
-            "NSpid" => facts.namespace_pids = values.skip(1).flatten().map(Pid).collect(),
+            "NSpid" => facts.namespace_pids = parse_namespace_pids(value),
             _ => {}
         }
     }
@@ -167,9 +171,33 @@ pub(super) fn facts(pid: Pid) -> Option<Facts> {
             let text = String::from_utf8_lossy(&bytes[..end]);
             text.replace('\0', " ").into()
         });
-    facts.cgroup = read(&format!("/proc/{pid}/cgroup"), MAX_BYTES)
-        .and_then(|bytes| parse_cgroup(&String::from_utf8_lossy(&bytes)));
+    facts.cgroup = cgroup(pid, hierarchy);
     Some(facts)
+}
+
+/// Path of the cgroup that the main thread of a process is in.
+pub(super) fn cgroup(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Box<str>> {
+    let bytes = read(&format!("/proc/{pid}/cgroup"), MAX_BYTES)?;
+    let text = String::from_utf8_lossy(&bytes);
+    match hierarchy {
+        Some(hierarchy) => hierarchy.path_in(&text).map(Into::into),
+        None => parse_cgroup(&text),
+    }
+}
+
+/// The pids of a process in nested namespaces.
+pub(super) fn namespace_pids(pid: Pid) -> Option<Box<[Pid]>> {
+    let status = read(&format!("/proc/{pid}/status"), MAX_BYTES)?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| {
+        let pids = line.strip_prefix("NSpid:")?;
+        Some(parse_namespace_pids(pids))
+    })
+}
+
+fn parse_namespace_pids(text: &str) -> Box<[Pid]> {
+    let pids = text.split_ascii_whitespace().skip(1);
+    pids.flat_map(str::parse).map(Pid).collect()
 }
 
 /// The path in the unified hierarchy, or, where processes aren't sorted into that, in systemd's.
@@ -187,6 +215,11 @@ fn parse_cgroup(text: &str) -> Option<Box<str>> {
         (Some("/") | None, Some(named)) => Some(named.into()),
         (unified, _) => unified.map(Into::into),
     }
+}
+
+/// What is mounted where, as a process sees it.
+pub(super) fn mounts(pid: Pid) -> Option<Vec<u8>> {
+    read(&format!("/proc/{pid}/mountinfo"), MAX_MOUNTS_BYTES)
 }
 
 /// Path of the executable, as the process sees it.
@@ -289,7 +322,7 @@ mod tests {
         let stat = process_stat(pid, &clocks).unwrap();
         assert!(stat.started.0 <= now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64);
         assert!(stat.started.0 > 0);
-        assert!(facts(pid).unwrap().command.is_some());
+        assert!(facts(pid, None).unwrap().command.is_some());
         let own = mappings(pid);
         let code = own_process_is_read as *const () as u64;
         assert!(

@@ -12,17 +12,23 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::containers::{Containers, Place};
 use super::files::Root;
 use super::intern::EpochTables;
 use super::mapping::{CodeModule, Mappings};
 use super::proc_fs::Facts;
 use crate::model::raw::Comm;
 use crate::model::{Pid, Process, ProcessId, Thread, ThreadId, Tid, Timestamp};
+use crate::target::container::Container;
 
 /// How long what has ended is kept, unless told.
 pub(super) const GRACE_NS: u64 = 2_000_000_000;
 /// Most processes kept; beyond, what has ended goes first.
 const MAX_PROCESSES: usize = 100_000;
+/// How long it is believed that the threads of a process are in different cgroups.
+const ELSEWHERE_NS: u64 = 1_000_000_000;
+/// Most cgroups of threads of one process that are remembered, besides that of the process.
+const MAX_ELSEWHERE: usize = 16;
 /// Most processes and threads kept that ended longer than [`GRACE_NS`] ago.
 const MAX_ENDED: usize = 8192;
 
@@ -41,6 +47,14 @@ pub(super) struct ProcessState {
     pub(super) executable: Option<Arc<str>>,
     /// What /proc says.
     pub(super) facts: Arc<Facts>,
+    /// The cgroup it is in: that of its main thread.
+    pub(super) place: Option<Arc<Place>>,
+    /// The kernel's id of that, by its last sample; 0: a sample has still to say it.
+    pub(super) cgroup_id: u64,
+    /// Ids of cgroups that other threads of it are in, and since when that is known.
+    elsewhere: (Timestamp, Vec<u64>),
+    /// It was forked in a nested pid namespace, and its pids there have not been read.
+    pub(super) unread_pids: bool,
     /// Its executable memory.
     pub(super) mappings: Arc<Mappings>,
     /// Its root directory.
@@ -51,6 +65,8 @@ pub(super) struct ProcessState {
     pub(super) threads: u32,
     /// When the last thread ended.
     pub(super) exited: Option<Timestamp>,
+    /// It is not recorded: known, in case that it will be, and not announced.
+    pub(super) hidden: bool,
     /// Under which id it was announced, in which epoch; none after a change.
     announced: Option<(u32, ProcessId)>,
     /// Epoch and generation of the mappings that were announced last.
@@ -67,11 +83,16 @@ impl ProcessState {
             comm,
             executable: None,
             facts: Arc::default(),
+            place: None,
+            cgroup_id: 0,
+            elsewhere: (Timestamp(0), Vec::new()),
+            unread_pids: false,
             mappings: Arc::default(),
             root: None,
             jit: None,
             threads: 0,
             exited: None,
+            hidden: false,
             announced: None,
             mapped: None,
         }
@@ -79,6 +100,7 @@ impl ProcessState {
 
     /// A child, as it is right after fork.
     pub(super) fn fork(&self, pid: Pid, at: Timestamp) -> ProcessState {
+        let nested = self.unread_pids || !self.facts.namespace_pids.is_empty();
         ProcessState {
             pid,
             started: at,
@@ -92,6 +114,10 @@ impl ProcessState {
                     ..(*self.facts).clone()
                 })
             },
+            elsewhere: (at, Vec::new()),
+            unread_pids: nested,
+            // The first sample looks after them.
+            cgroup_id: if nested { 0 } else { self.cgroup_id },
             jit: None,
             threads: 0,
             exited: None,
@@ -102,14 +128,11 @@ impl ProcessState {
     }
 
     /// What a new program inherits.
-    pub(super) fn exec(&mut self, comm: Comm, facts: Option<Facts>, root: Option<Arc<Root>>) {
+    pub(super) fn exec(&mut self, comm: Comm, root: Option<Arc<Root>>) {
         self.comm = comm;
         self.executable = None;
         self.mappings = Arc::default();
         self.jit = None;
-        if let Some(facts) = facts {
-            self.facts = Arc::new(facts);
-        }
         if root.is_some() {
             self.root = root;
         }
@@ -119,6 +142,36 @@ impl ProcessState {
     /// Notes that something that is announced has changed.
     pub(super) fn changed(&mut self) {
         self.announced = None;
+    }
+
+    /// It is in this cgroup from now on.
+    pub(super) fn move_to(&mut self, place: Option<Arc<Place>>, cgroup_id: u64) {
+        self.cgroup_id = cgroup_id;
+        if self.place != place {
+            self.place = place;
+            self.changed();
+        }
+    }
+
+    /// Whether a thread of it is known to be in a cgroup that is not that of the process; not for ever,
+    /// since the process may follow it there.
+    pub(super) fn is_elsewhere(&self, cgroup_id: u64, at: Timestamp) -> bool {
+        let (since, ids) = &self.elsewhere;
+        at.since(*since) < ELSEWHERE_NS && ids.contains(&cgroup_id)
+    }
+
+    /// Notes that a thread of it is in another cgroup; whether that was not known, however long ago.
+    pub(super) fn note_elsewhere(&mut self, cgroup_id: u64, at: Timestamp) -> bool {
+        let (since, ids) = &mut self.elsewhere;
+        *since = at;
+        let new = !ids.contains(&cgroup_id);
+        if new {
+            if ids.len() >= MAX_ELSEWHERE {
+                ids.remove(0);
+            }
+            ids.push(cgroup_id);
+        }
+        new
     }
 }
 
@@ -143,6 +196,8 @@ pub(super) struct ProcessTable {
     threads: FxHashMap<Tid, ThreadState>,
     ended: VecDeque<(Timestamp, Ended)>,
     grace_ns: u64,
+    /// What processes run in.
+    pub(super) containers: Containers,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,13 +208,64 @@ enum Ended {
 
 impl ProcessTable {
     /// A table that keeps what has ended for so long.
-    pub(super) fn new(grace_ns: u64) -> ProcessTable {
+    pub(super) fn new(grace_ns: u64, containers: Containers) -> ProcessTable {
         ProcessTable {
             processes: FxHashMap::default(),
             threads: FxHashMap::default(),
             ended: VecDeque::new(),
             grace_ns: grace_ns.max(GRACE_NS),
+            containers,
         }
+    }
+
+    /// Takes the place of an earlier table, in which nothing keeps files open. Cgroups of another
+    /// hierarchy mean nothing.
+    pub(super) fn go_on_with(&mut self, earlier: ProcessTable) {
+        let earlier = std::mem::replace(self, earlier);
+        self.grace_ns = earlier.grace_ns;
+        if self.containers.hierarchy() != earlier.containers.hierarchy() {
+            self.containers = earlier.containers;
+            for process in self.processes.values_mut() {
+                process.move_to(None, 0);
+            }
+        }
+    }
+
+    /// Takes what is known of a container. Processes that were not known to be in it are announced anew.
+    pub(super) fn describe_container(&mut self, container: &Container, epoch: &mut EpochTables) {
+        let places = self.containers.describe(container, epoch);
+        if places.is_empty() {
+            return;
+        }
+        let places: FxHashMap<&str, &Arc<Place>> =
+            places.iter().map(|place| (&*place.path, place)).collect();
+        let mut moved = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            let path = process.place.as_ref().map(|place| &*place.path);
+            if let Some(&place) = path.and_then(|path| places.get(path)) {
+                process.move_to(Some(place.clone()), process.cgroup_id);
+                moved.push(pid);
+            }
+        }
+        for pid in moved {
+            self.announce(pid, epoch);
+        }
+    }
+
+    /// Takes what /proc says of a process.
+    pub(super) fn describe(&mut self, pid: Pid, mut facts: Facts) {
+        let place = facts.cgroup.take();
+        let place = place.and_then(|path| self.containers.place(&path));
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if process.place != place {
+            // Read at another time than events are of: samples have the last word.
+            process.move_to(place, 0);
+        }
+        process.facts = Arc::new(facts);
+        process.unread_pids = false;
+        process.changed();
     }
 
     /// Forgets where processes have their code, and whatever keeps files open.
@@ -174,6 +280,7 @@ impl ProcessTable {
         for thread in self.threads.values_mut() {
             thread.announced = None;
         }
+        self.containers.forget_announcements();
     }
 
     /// A process.
@@ -357,9 +464,9 @@ impl ProcessTable {
         }
     }
 
-    /// The id of a process in this epoch, announced if need be.
+    /// The id of a process in this epoch, announced if need be; none if it is hidden.
     pub(super) fn announce(&mut self, pid: Pid, epoch: &mut EpochTables) -> Option<ProcessId> {
-        let process = self.processes.get(&pid)?;
+        let process = self.processes.get(&pid).filter(|process| !process.hidden)?;
         if let Some((number, id)) = process.announced
             && number == epoch.number
         {
@@ -371,6 +478,8 @@ impl ProcessTable {
             (parent.started == started && number == epoch.number).then_some(id)
         });
         let facts = &process.facts;
+        let place = process.place.as_deref();
+        let container = place.and_then(|place| self.containers.announce_of(place, epoch));
         let definition = Process {
             pid,
             started: process.started,
@@ -380,8 +489,8 @@ impl ProcessTable {
             command: facts.command.as_deref().map(|text| epoch.string(text)),
             namespace_pids: facts.namespace_pids.to_vec(),
             uid: facts.uid,
-            cgroup: facts.cgroup.as_deref().map(|path| epoch.string(path)),
-            container: None,
+            cgroup: place.map(|place| epoch.string(&place.path)),
+            container,
         };
         let id = epoch.process(definition);
         if let Some(process) = self.processes.get_mut(&pid) {
@@ -390,8 +499,8 @@ impl ProcessTable {
         Some(id)
     }
 
-    /// The id of a thread in this epoch, announced if need be. A name that differs from the known
-    /// one is newer.
+    /// The id of a thread in this epoch, announced if need be; none if its process is hidden. A name
+    /// that differs from the known one is newer.
     pub(super) fn announce_thread(
         &mut self,
         tid: Tid,

@@ -253,7 +253,10 @@ impl Resolver {
         let file = match module.kind {
             ModuleKind::Jit => None,
             ModuleKind::Vdso => self.vdso.as_ref().map(|(_, file)| file.clone()),
-            _ => self.file_of(pid, range),
+            // What is open by now must be what the module is said to be.
+            _ => self
+                .file_of(pid, range)
+                .filter(|file| file.print.name == module.copy),
         };
         let reason = match module.kind {
             ModuleKind::Jit => None,
@@ -413,6 +416,7 @@ pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
         path: "[vdso]".into(),
         build_id: elf.build_id.clone(),
         bias: elf.bias(0),
+        copy: None,
         key: None,
         elf: Some(elf),
         jit: None,

@@ -175,6 +175,13 @@ impl Hierarchies {
             .ok_or_else(missing)
     }
 
+    /// The hierarchy of version 1 that has a controller.
+    pub fn with_controller(&self, name: &str) -> Option<&Hierarchy> {
+        self.0
+            .iter()
+            .find(|hierarchy| hierarchy.has_controller(name))
+    }
+
     /// The hierarchy whose mount a full path is in, by its best mount, and the path in it.
     fn at(&self, full: &Path) -> Option<(&Hierarchy, String)> {
         let mounts = self.0.iter();

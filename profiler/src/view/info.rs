@@ -270,6 +270,7 @@ fn lost_reason(reason: LostReason) -> &'static str {
         LostReason::BadRecord => "bad records",
         LostReason::CallRingFull => "ring buffer of calls full",
         LostReason::Unmatched => "exits without an entry",
+        LostReason::Undecided => "container not known in time",
     }
 }
 

@@ -334,6 +334,7 @@ fn lost_text(lost: &Lost) -> String {
         LostReason::BadRecord => "records that could not be read",
         LostReason::CallRingFull => "a ring buffer of calls was full",
         LostReason::Unmatched => "exits without an entry",
+        LostReason::Undecided => "of containers that were not known in time",
     };
     let cpu = lost
         .cpu

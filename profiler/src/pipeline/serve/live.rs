@@ -19,6 +19,7 @@ use crate::serve::tcf::{Order, Place, Question};
 use crate::target::Filter;
 use crate::view::progress::{LiveLine, Progress};
 
+use super::super::containers::CgroupTargets;
 use super::super::prepare::{Prepared, Watch};
 use super::super::session::{Due, Hurry, Session};
 use super::super::signals::Signals;
@@ -80,6 +81,7 @@ impl Adjustable {
             probe: self.probe.clone(),
             resolve: self.resolve.clone(),
             trace: None,
+            cgroups: CgroupTargets::default(),
             target: "system-wide".to_owned(),
             command: None,
             user: None,

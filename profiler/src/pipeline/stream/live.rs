@@ -4,6 +4,7 @@
 //! then the probes go, and only then anything else is done. What does not belong here: the walk
 //! (`session`).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::model::{Batch, Event};
 use crate::probe::features::check_privileges;
 use crate::probe::now;
 use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
+use crate::target::cgroup::{Hierarchies, Hierarchy, Version};
 use crate::target::command::shell_status;
 use crate::target::pause::{Pause, PauseError, PauseTargets};
 use crate::view::progress::{LiveLine, Progress};
@@ -82,7 +84,8 @@ pub(super) async fn stream(
         pausing: None,
         pausable,
         live: LiveLine::new(quiet),
-        ends_at: duration.map(|duration| Instant::now() + duration),
+        lasts: duration,
+        ends_at: None,
         stop_detaches: source.stop_detaches,
         session,
     };
@@ -107,11 +110,23 @@ fn pausable(prepared: &Prepared, allow_control: bool) -> Result<PauseTargets, &'
     match (&filter.pids[..], cgroups, by_others) {
         ([_, ..], [], false) => Ok(PauseTargets::Processes(filter.pids.clone())),
         ([], [cgroup], false) => match &prepared.watch.probe.hierarchy {
-            Some(hierarchy) => Ok(PauseTargets::Cgroup(hierarchy.directory(&cgroup.path))),
+            Some(hierarchy) => freezable(hierarchy, &cgroup.path).map(PauseTargets::Cgroup),
             None => Err("no cgroups are mounted"),
         },
         _ => Err("only processes (-p), one cgroup, or a command can stand still"),
     }
+}
+
+/// The directory by which a cgroup can be frozen. Version 1 has a hierarchy for that, in which engines
+/// give a container the same path as in the others.
+fn freezable(hierarchy: &Hierarchy, path: &str) -> Result<PathBuf, &'static str> {
+    if hierarchy.version == Version::Two {
+        return Ok(hierarchy.directory(path));
+    }
+    let hierarchies = Hierarchies::read().unwrap_or_default();
+    let freezer = hierarchies.with_controller("freezer");
+    let freezer = freezer.ok_or("the freezer's hierarchy of cgroups is not mounted")?;
+    Ok(freezer.directory(path))
 }
 
 /// Chooses what is traced once more, if HQ leaves something out or what was chosen is old.
@@ -185,6 +200,8 @@ struct Live {
     /// What may be paused, or why nothing may.
     pausable: Result<PauseTargets, &'static str>,
     live: LiveLine,
+    /// How long it goes on, counted from when what is watched exists.
+    lasts: Option<Duration>,
     ends_at: Option<Instant>,
     stop_detaches: bool,
     session: Session,
@@ -322,8 +339,14 @@ impl Live {
         if let Some(gone) = self.session.gone()? {
             return Ok(Some(End::Gone(gone)));
         }
-        let over = self.ends_at.is_some_and(|at| at <= Instant::now());
-        Ok(over.then_some(End::Duration))
+        if let Some(lasts) = self.lasts
+            && self.session.awaited().is_none()
+        {
+            let began = Instant::now() - self.session.elapsed();
+            let ends_at = *self.ends_at.get_or_insert(began + lasts);
+            return Ok((ends_at <= Instant::now()).then_some(End::Duration));
+        }
+        Ok(None)
     }
 
     fn tell_news(&mut self) {

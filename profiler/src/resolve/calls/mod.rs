@@ -371,13 +371,13 @@ impl Resolver {
         let known = self.processes.thread(tid);
         if known.is_none_or(|thread| thread.pid != pid || thread.exited) {
             let comm = self.processes.get(pid).map(|process| process.comm);
-            self.meet(pid, tid, comm.unwrap_or_default(), at);
+            self.meet(pid, tid, comm.unwrap_or_default(), at, 0);
         }
         self.processes.announce_thread(tid, None, &mut self.epoch)
     }
 
     fn process_of(&mut self, pid: Pid, at: Timestamp) -> Option<ProcessId> {
-        self.meet(pid, Tid(pid.0), Comm::default(), at);
+        self.meet(pid, Tid(pid.0), Comm::default(), at, 0);
         self.processes.announce(pid, &mut self.epoch)
     }
 

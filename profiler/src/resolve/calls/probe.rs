@@ -138,6 +138,7 @@ impl Resolver {
             path: traced.path.clone(),
             build_id: traced.build_id.clone(),
             bias: traced.address_bias,
+            copy: None,
             key: None,
             elf: None,
             jit: None,

@@ -3,9 +3,12 @@
 //! The memory of made-up processes is mapped from real files that are built or written here.
 
 mod asks;
+mod containers;
 mod debug_info;
 mod epochs;
 mod hostile;
+mod layers;
+mod limited;
 mod lives;
 mod processes;
 

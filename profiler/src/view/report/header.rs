@@ -133,5 +133,6 @@ fn reason_name(reason: LostReason) -> &'static str {
         LostReason::BadRecord => "bad_record",
         LostReason::CallRingFull => "call_ring_full",
         LostReason::Unmatched => "unmatched",
+        LostReason::Undecided => "undecided",
     }
 }

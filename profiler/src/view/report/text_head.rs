@@ -209,6 +209,7 @@ fn reason_words(reason: &str) -> &str {
         "late" => "came too late",
         "slow_output" => "dropped, output too slow",
         "bad_record" => "could not be decoded",
+        "undecided" => "of a container not known in time",
         other => other,
     }
 }

@@ -120,6 +120,7 @@ fn lost_reason(reason: LostReason) -> &'static str {
         LostReason::BadRecord => "records that could not be decoded",
         LostReason::CallRingFull => "calls without room in the kernel's buffer",
         LostReason::Unmatched => "exits without an entry",
+        LostReason::Undecided => "samples of containers that were not known in time",
     }
 }
 

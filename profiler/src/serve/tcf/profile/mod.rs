@@ -302,7 +302,8 @@ impl Profiles {
             | LostReason::Skipped
             | LostReason::Late
             | LostReason::SlowOutput
-            | LostReason::BadRecord => self.lost = self.lost.saturating_add(lost.count),
+            | LostReason::BadRecord
+            | LostReason::Undecided => self.lost = self.lost.saturating_add(lost.count),
             LostReason::SideBand | LostReason::CallRingFull | LostReason::Unmatched => {}
         }
     }

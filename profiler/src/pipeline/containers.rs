@@ -1,0 +1,378 @@
+//! Containers of a session: which samples are wanted, if only some containers are recorded, and what
+//! containers are called.
+//!
+//! The kernel side decides by cgroup. Of a cgroup that is made while it records it may not know whether
+//! it is wanted: its samples come marked, and whoever knows engines is asked ([`Describer`], on a thread
+//! of its own) by the path of the cgroup. Until the answer, which takes milliseconds, samples wait, and
+//! what is behind them ([`hold`]); then the kernel side is told. What nobody knows in time is given up,
+//! and counted. The same answers go to the resolver, which puts names of containers to processes.
+//!
+//! Where no hierarchy of cgroups is mounted, there is none of this. What does not belong here: what
+//! paths and names mean (`target::container`), which process is in which container (`resolve`).
+
+mod choose;
+mod decisions;
+mod hold;
+mod members;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use crate::model::Pid;
+use crate::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
+use crate::probe::{Probe, now};
+use crate::resolve::Resolver;
+use crate::target::cgroup::{Cgroup, Hierarchy};
+use crate::target::container::{Container, Describer, Engines, Identity, identify};
+
+pub use choose::CgroupTargets;
+pub(super) use choose::{Chosen, Wanted};
+
+use super::wanted::WantedCgroups;
+use decisions::{Decisions, Meaning, PATIENCE_NS, Step};
+use hold::{Fate, Hold};
+use members::{Members, cgroup_of};
+
+/// Most processes of a cgroup that are looked at when it turns out to be wanted.
+const MAX_PROCESSES: usize = 100_000;
+/// Most containers that are asked about and not answered yet, and answers that are kept.
+const MAX_ASKED: usize = 4096;
+/// How long to wait for answers when all else is done.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How often what was removed is forgotten.
+const TIDY: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Containers {
+    hierarchy: Hierarchy,
+    describer: Describer,
+    /// Containers that are not described yet, by their cgroup, since when.
+    asked: FxHashMap<String, Instant>,
+    /// Descriptions that only the gate has asked for so far.
+    answers: FxHashMap<String, Container>,
+    gate: Option<Gate>,
+}
+
+/// Which cgroups are recorded.
+struct Gate {
+    decisions: Decisions,
+    hold: Hold,
+    members: Members,
+    /// What is decided is told to others here.
+    wanted: WantedCgroups,
+    steps: Vec<Step>,
+    tidied: Instant,
+    /// The kernel side could not be told; said once.
+    failed: bool,
+    text: String,
+}
+
+impl Containers {
+    /// Begins, right after the probe was attached.
+    pub(super) fn start(
+        chosen: Chosen,
+        wanted: Option<WantedCgroups>,
+        probe: &mut Probe,
+    ) -> std::io::Result<Containers> {
+        let mut containers = Containers {
+            hierarchy: chosen.hierarchy,
+            describer: Describer::start(Engines::at(Path::new("/")))?,
+            asked: FxHashMap::default(),
+            answers: FxHashMap::default(),
+            gate: None,
+        };
+        if let (Some(chosen), Some(wanted)) = (chosen.wanted, wanted) {
+            containers.open_gate(chosen, wanted);
+            containers.carry_out(Some(probe));
+        }
+        Ok(containers)
+    }
+
+    fn open_gate(&mut self, chosen: Wanted, wanted: WantedCgroups) {
+        let mut gate = Gate {
+            decisions: Decisions::new(Meaning::of(chosen.selectors.clone()), chosen.paths.clone()),
+            hold: Hold::default(),
+            members: Members::default(),
+            wanted,
+            steps: Vec::new(),
+            tidied: Instant::now(),
+            failed: false,
+            text: chosen.text.clone(),
+        };
+        for container in &chosen.containers {
+            gate.decisions.remember(container);
+        }
+        for cgroup in chosen.tops() {
+            // Unless it has ended since it was looked for.
+            if self
+                .hierarchy
+                .cgroup(&cgroup.path)
+                .is_ok_and(|there| there.id == cgroup.id)
+            {
+                gate.admit(&self.hierarchy, cgroup.path.clone(), cgroup.id);
+            }
+        }
+        // What was made between looking and attaching nobody has told.
+        for path in &chosen.paths {
+            gate.decisions.found(path, &mut gate.steps);
+        }
+        gate.steps.retain(
+            |step| !matches!(step, Step::Admit(path) if self.hierarchy.cgroup(path).is_err()),
+        );
+        if !chosen.selectors.is_empty() {
+            let mut made = Vec::new();
+            self.hierarchy.walk(&mut |path| {
+                if !chosen.seen.contains(path)
+                    && identify(path).is_some_and(|identity| identity.cgroup == path)
+                {
+                    made.push(path.to_owned());
+                }
+            });
+            for path in made {
+                gate.decisions.found(&path, &mut gate.steps);
+            }
+        }
+        self.gate = Some(gate);
+    }
+
+    /// Becomes readable when there are answers; see [`Containers::answer`].
+    pub(super) fn wake_fd(&self) -> std::io::Result<OwnedFd> {
+        self.describer.wake_fd().try_clone_to_owned()
+    }
+
+    /// The processes that are recorded; none if all are.
+    pub(super) fn pids(&self) -> Option<Vec<Pid>> {
+        self.gate.as_ref().map(|gate| gate.members.pids())
+    }
+
+    /// What is waited for, as long as nothing of it has been there.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        let gate = self.gate.as_ref()?;
+        (!gate.decisions.has_come()).then_some(&gate.text)
+    }
+
+    /// What has been there and is not any more, all of it.
+    pub(super) fn ended(&self) -> Option<&str> {
+        let gate = self.gate.as_ref()?;
+        (gate.decisions.has_come() && !gate.decisions.is_there()).then_some(&gate.text)
+    }
+
+    /// Looks at an event as soon as it is drained, and tells the resolver of it.
+    pub(super) fn notice(&mut self, event: &RawEvent, probe: &mut Probe, resolver: &mut Resolver) {
+        if let (RawBody::Cgroup(cgroup), Some(gate)) = (&event.body, &mut self.gate) {
+            match cgroup.removed {
+                true => gate.decisions.removed(event.at, cgroup.id),
+                false => gate.decisions.made(event.at, cgroup, &mut gate.steps),
+            }
+            self.carry_out(Some(probe));
+        }
+        resolver.notice(event);
+        let Some(gate) = &mut self.gate else { return };
+        let (hierarchy, decisions) = (&self.hierarchy, &gate.decisions);
+        let inside = gate.members.has(event, &mut |pid| {
+            Some(decisions.wants(&cgroup_of(hierarchy, pid)?))
+        });
+        if let (
+            RawBody::Comm {
+                pid, exec: true, ..
+            },
+            Some(inside),
+        ) = (&event.body, inside)
+        {
+            resolver.notice_place(*pid, event.at, inside);
+        }
+    }
+
+    /// Takes answers, and does what follows from them.
+    pub(super) fn answer(&mut self, probe: Option<&mut Probe>, resolver: &mut Resolver) {
+        for container in self.describer.poll() {
+            let own = &container.identity.cgroup;
+            self.asked.remove(own);
+            if let Some(gate) = &mut self.gate {
+                gate.decisions.answered(&container, &mut gate.steps);
+                if self.answers.len() < MAX_ASKED {
+                    self.answers.insert(own.clone(), container.clone());
+                }
+            }
+            resolver.describe(&container);
+        }
+        if let Some(gate) = &mut self.gate {
+            let given_up = gate.decisions.give_up(now(), &mut gate.steps);
+            for path in given_up {
+                log::warn!(
+                    "nobody knows whether cgroup {path} is {}: it is not recorded",
+                    gate.text
+                );
+            }
+        }
+        self.carry_out(probe);
+        self.tidy();
+    }
+
+    /// Leaves of events, which are in order, those that can go on: what is not wanted is taken out, and
+    /// what is not known yet waits, but for the `last` time. Returns how many samples were taken out.
+    pub(super) fn pass(
+        &mut self,
+        events: &mut Vec<RawEvent>,
+        last: bool,
+        probe: Option<&mut Probe>,
+    ) -> u64 {
+        let Some(gate) = &mut self.gate else { return 0 };
+        let (hierarchy, decisions, steps) = (&self.hierarchy, &mut gate.decisions, &mut gate.steps);
+        let taken_out = gate.hold.pass(events, last, &mut |at, sample| {
+            if let Some(fate) = decisions.fate(sample) {
+                return fate;
+            }
+            // Its making was not told: it was lost, or is on its way.
+            let id = sample.cgroup;
+            match hierarchy.path_of(id) {
+                Some(path) => {
+                    let cgroup = RawCgroup {
+                        id,
+                        path: path.into(),
+                        removed: false,
+                        verdict: CgroupVerdict::Undecided,
+                    };
+                    decisions.made(at, &cgroup, steps);
+                }
+                None => decisions.nameless(at, id),
+            }
+            decisions.fate(sample).unwrap_or(Fate::Lose)
+        });
+        self.carry_out(probe);
+        taken_out
+    }
+
+    /// Has containers described that the resolver has met.
+    pub(super) fn feed(&mut self, resolver: &mut Resolver) {
+        for identity in resolver.take_unknown_containers() {
+            match self.answers.get(&identity.cgroup) {
+                Some(container) => resolver.describe(container),
+                None => self.ask(&identity),
+            }
+        }
+    }
+
+    /// At the end: waits a moment for answers that samples wait for.
+    pub(super) fn settle(&mut self, events: &mut Vec<RawEvent>, resolver: &mut Resolver) -> u64 {
+        let mut taken_out = self.pass(events, false, None);
+        let until = Instant::now() + Duration::from_nanos(PATIENCE_NS);
+        let mut more = Vec::new();
+        while self
+            .gate
+            .as_ref()
+            .is_some_and(|gate| gate.hold.is_waiting())
+            && Instant::now() < until
+        {
+            self.wait(until);
+            self.answer(None, resolver);
+            taken_out += self.pass(&mut more, false, None);
+            events.append(&mut more);
+        }
+        taken_out += self.pass(&mut more, true, None);
+        events.append(&mut more);
+        taken_out
+    }
+
+    /// At the very end: waits a moment for names of containers.
+    pub(super) fn describe_rest(&mut self, resolver: &mut Resolver) {
+        let until = Instant::now() + LAST_PATIENCE;
+        self.feed(resolver);
+        self.answer(None, resolver);
+        while !self.asked.is_empty() && Instant::now() < until {
+            self.wait(until);
+            self.answer(None, resolver);
+            self.feed(resolver);
+        }
+    }
+
+    fn wait(&self, until: Instant) {
+        let fd: BorrowedFd<'_> = self.describer.wake_fd();
+        let mut polled = [rustix::event::PollFd::new(
+            &fd,
+            rustix::event::PollFlags::IN,
+        )];
+        let left = until.saturating_duration_since(Instant::now());
+        let left = left.min(Duration::from_millis(100));
+        let timeout = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        // Interrupted or not: what is there is looked at.
+        let _ = rustix::event::poll(&mut polled, Some(&timeout));
+    }
+
+    fn ask(&mut self, identity: &Identity) {
+        if self.asked.len() < MAX_ASKED {
+            self.asked.insert(identity.cgroup.clone(), Instant::now());
+        }
+        self.describer.ask(identity);
+    }
+
+    /// Does what the gate has decided to do.
+    fn carry_out(&mut self, mut probe: Option<&mut Probe>) {
+        let Some(gate) = &mut self.gate else { return };
+        let mut asked = Vec::new();
+        for step in std::mem::take(&mut gate.steps) {
+            match step {
+                Step::Ask(identity) => asked.push(identity),
+                Step::Decide(id, wanted) => {
+                    gate.tell(probe.as_deref_mut(), id, wanted);
+                    if let Some(path) = gate.decisions.path_of(id) {
+                        gate.wanted.decide(path, wanted);
+                        if wanted {
+                            let pids = self.hierarchy.processes(path, MAX_PROCESSES);
+                            gate.members.add(pids);
+                        }
+                    }
+                }
+                Step::Admit(path) => {
+                    // It may have ended meanwhile.
+                    if let Ok(cgroup) = self.hierarchy.cgroup(&path) {
+                        gate.tell(probe.as_deref_mut(), cgroup.id, true);
+                        gate.wanted.decide(&path, true);
+                        gate.admit(&self.hierarchy, path, cgroup.id);
+                    }
+                }
+            }
+        }
+        for identity in asked {
+            self.ask(&identity);
+        }
+    }
+
+    fn tidy(&mut self) {
+        let Some(gate) = &mut self.gate else {
+            return;
+        };
+        if gate.tidied.elapsed() < TIDY {
+            return;
+        }
+        gate.tidied = Instant::now();
+        gate.decisions.tidy(now());
+        self.asked.retain(|_, since| since.elapsed() < 2 * TIDY);
+        if self.answers.len() >= MAX_ASKED {
+            self.answers.clear();
+        }
+    }
+}
+
+impl Gate {
+    /// A cgroup is wanted.
+    fn admit(&mut self, hierarchy: &Hierarchy, path: String, id: u64) {
+        self.members.add(hierarchy.processes(&path, MAX_PROCESSES));
+        self.decisions.admit(&Cgroup { path, id });
+    }
+
+    fn tell(&mut self, probe: Option<&mut Probe>, id: u64, wanted: bool) {
+        let Some(probe) = probe else { return };
+        if let Err(error) = probe.decide(id, wanted)
+            && !std::mem::replace(&mut self.failed, true)
+        {
+            log::error!("the kernel side can't be told which cgroups are recorded: {error}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Engines whose files are in a folder, and sockets that answer like theirs.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+const UID: &str = "6f4f6ae2-0be9-4d4b-a13c-6f3ef02f3a4f";
+
+/// A machine's root that is removed with its value.
+struct Machine(PathBuf);
+
+impl Machine {
+    fn new(name: &str) -> Machine {
+        let name = format!("profiler-engines-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Machine(path)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn describe(&self, cgroup: &str) -> Container {
+        let mut engines = Engines::at(&self.0);
+        let identity = engines.identify(cgroup).unwrap();
+        engines.describe(&identity)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn shown(container: &Container) -> [&str; 5] {
+    [
+        container.engine.name(),
+        container.name.as_deref().unwrap_or("-"),
+        container.image.as_deref().unwrap_or("-"),
+        container.pod.as_deref().unwrap_or("-"),
+        container.namespace.as_deref().unwrap_or("-"),
+    ]
+}
+
+fn docker_file(id: &str, name: &str) -> String {
+    format!(r#"{{"ID":"{id}","Name":"/{name}","Config":{{"Image":"nginx:1"}}}}"#)
+}
+
+#[test]
+fn files_of_docker() {
+    let machine = Machine::new("docker");
+    let path = |root: &str, id: &str| format!("{root}/containers/{id}/config.v2.json");
+    machine.file(&path("var/lib/docker", A), &docker_file(A, "web"));
+    machine.file("etc/docker/daemon.json", r#"{"data-root":"/srv/docker"}"#);
+    machine.file(
+        &path("srv/docker", B),
+        &docker_file(B, "k8s_app_web-0_prod_6f_0"),
+    );
+    // A user's claim to have a container of root's.
+    machine.file(
+        &path("home/eve/.local/share/docker", A),
+        &docker_file(A, "mine"),
+    );
+    let found = machine.describe(&format!("/docker/{A}/below"));
+    assert_eq!(shown(&found), ["docker", "web", "nginx:1", "-", "-"]);
+    assert_eq!(found.identity.cgroup, format!("/docker/{A}"));
+    // Below a parent that says nothing of the engine.
+    let found = machine.describe(&format!("/mine/{A}"));
+    assert_eq!(shown(&found), ["docker", "web", "nginx:1", "-", "-"]);
+    let found = machine.describe(&format!("/kubepods/pod{UID}/{B}"));
+    assert_eq!(shown(&found), ["docker", "app", "nginx:1", "web-0", "prod"]);
+}
+
+#[test]
+fn files_of_containerd() {
+    let machine = Machine::new("containerd");
+    let task = |namespace: &str, id: &str| {
+        format!("run/containerd/io.containerd.runtime.v2.task/{namespace}/{id}/config.json")
+    };
+    let annotations = format!(
+        r#"{{"annotations":{{"io.kubernetes.cri.container-type":"container",
+        "io.kubernetes.cri.container-name":"app","io.kubernetes.cri.image-name":"nginx:1",
+        "io.kubernetes.cri.sandbox-name":"web-0","io.kubernetes.cri.sandbox-namespace":"prod",
+        "io.kubernetes.cri.sandbox-uid":"{UID}"}}}}"#
+    );
+    machine.file(&task("k8s.io", A), &annotations);
+    machine.file(
+        &task("default", B),
+        r#"{"annotations":{"nerdctl/name":"web"}}"#,
+    );
+    let uid = UID.replace('-', "_");
+    let slice = format!("/kubepods.slice/kubepods-pod{uid}.slice");
+    let found = machine.describe(&format!("{slice}/cri-containerd-{A}.scope"));
+    assert_eq!(
+        shown(&found),
+        ["containerd", "app", "nginx:1", "web-0", "prod"]
+    );
+    let found = machine.describe(&format!("/k8s.io/{A}"));
+    assert_eq!(found.identity.pod_uid.as_deref(), Some(UID));
+    let found = machine.describe(&format!("/system.slice/nerdctl-{B}.scope"));
+    assert_eq!(shown(&found), ["containerd", "web", "-", "-", "-"]);
+}
+
+#[test]
+fn names_of_logs_name_pods() {
+    let machine = Machine::new("pods");
+    machine.file(&format!("var/log/pods/prod_web-0_{UID}/app/0.log"), "");
+    machine.file(&format!("var/log/containers/web-0_prod_app-{A}.log"), "");
+    let pod = machine.describe(&format!("/kubepods/burstable/pod{UID}"));
+    assert_eq!(shown(&pod), ["oci", "-", "-", "web-0", "prod"]);
+    let found = machine.describe(&format!("/kubepods/burstable/pod{UID}/{A}"));
+    assert_eq!(shown(&found), ["oci", "app", "-", "web-0", "prod"]);
+    // Of the other one only the pod is told.
+    let found = machine.describe(&format!("/kubepods/burstable/pod{UID}/{B}"));
+    assert_eq!(shown(&found), ["oci", "-", "-", "web-0", "prod"]);
+}
+
+#[test]
+fn files_of_podman_and_cri_o() {
+    let machine = Machine::new("podman");
+    let storage = "var/lib/containers/storage/overlay-containers";
+    machine.file(
+        &format!("{storage}/containers.json"),
+        &format!(r#"[{{"id":"{A}","names":["web"],"metadata":"{{\"image-name\":\"nginx:1\"}}"}}]"#),
+    );
+    machine.file(
+        &format!("{storage}/{B}/userdata/config.json"),
+        r#"{"annotations":{"io.kubernetes.pod.name":"web-0",
+        "io.kubernetes.pod.namespace":"prod","io.kubernetes.container.name":"app",
+        "io.kubernetes.cri-o.ImageName":"nginx:1"}}"#,
+    );
+    let found = machine.describe(&format!("/machine.slice/libpod-{A}.scope/container"));
+    assert_eq!(shown(&found), ["podman", "web", "nginx:1", "-", "-"]);
+    let found = machine.describe(&format!("/kubepods/pod{UID}/crio-{B}"));
+    assert_eq!(shown(&found), ["cri-o", "app", "nginx:1", "web-0", "prod"]);
+}
+
+#[test]
+fn states_of_runtimes() {
+    let machine = Machine::new("runtimes");
+    let state = |path: &str| format!(r#"{{"cgroup_paths":{{"":"/sys/fs/cgroup{path}"}}}}"#);
+    machine.file("run/runc/rc1/state.json", &state("/user.slice/s.scope/rc1"));
+    machine.file("run/crun/cr1/status", r#"{"cgroup-path":"/cr1"}"#);
+    // A user's runtime has a say in what is the user's.
+    machine.file(
+        "run/user/1000/runc/evil/state.json",
+        &state("/system.slice/a.service"),
+    );
+    let mine = "/user.slice/user-1000.slice/mine";
+    machine.file("run/user/1000/runc/mine/state.json", &state(mine));
+    let mut engines = Engines::at(&machine.0);
+    let mut id = |path: &str| engines.identify(path).and_then(|found| found.id);
+    assert_eq!(id("/user.slice/s.scope/rc1/below").as_deref(), Some("rc1"));
+    assert_eq!(id("/user.slice/s.scope/rc10"), None);
+    assert_eq!(id("/cr1").as_deref(), Some("cr1"));
+    assert_eq!(id("/system.slice/a.service/x"), None);
+    assert_eq!(id(mine).as_deref(), Some("mine"));
+    assert_eq!(id(&format!("/cr1/docker/{A}")).as_deref(), Some(A));
+    assert_eq!(engines.identify("/other"), None);
+}
+
+/// Answers as many connections with these bytes, and tells what was asked.
+fn serve(socket: &Path, answers: Vec<String>) -> std::thread::JoinHandle<Vec<String>> {
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        let answer = |answer: String| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap();
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let size = answer.len();
+            write!(stream, "{head}{size:x}\r\n{answer}\r\n0\r\n\r\n").unwrap();
+            let request = String::from_utf8_lossy(&request[..length]);
+            request.lines().next().unwrap_or_default().to_owned()
+        };
+        answers.into_iter().map(answer).collect()
+    })
+}
+
+#[test]
+fn sockets_are_asked_for_what_no_file_says() {
+    let machine = Machine::new("socket");
+    let inspection = format!(r#"{{"Id":"{A}","Name":"/web","Config":{{"Image":"nginx:1"}}}}"#);
+    let list = format!(
+        r#"[{{"Id":"{A}","Names":["/web"],"Image":"nginx:1"}},
+        {{"Id":"{B}","Names":["/db"],"Image":"pg:1"}}]"#
+    );
+    let socket = machine.0.join("run/docker.sock");
+    let server = serve(&socket, vec![inspection, list, "garbage".to_owned()]);
+    let mut engines = Engines::at(&machine.0);
+    let one = identify(&format!("/docker/{A}")).unwrap();
+    let two = identify(&format!("/docker/{B}")).unwrap();
+    let found = engines.describe(&one);
+    assert_eq!(shown(&found), ["docker", "web", "nginx:1", "-", "-"]);
+    let found = engines.describe_all(&[one.clone(), two]);
+    assert_eq!(shown(&found[1]), ["docker", "db", "pg:1", "-", "-"]);
+    assert_eq!(engines.describe(&one), Container::new(one));
+    let asked = server.join().unwrap();
+    assert_eq!(asked[0], format!("GET /containers/{A}/json HTTP/1.1"));
+    assert_eq!(asked[1], "GET /containers/json?all=1 HTTP/1.1");
+}
+
+#[test]
+fn no_engine_at_all() {
+    let machine = Machine::new("none");
+    let found = machine.describe(&format!("/docker/{A}"));
+    assert_eq!(shown(&found), ["docker", "-", "-", "-", "-"]);
+}
