@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use profiler::model::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap, RawSample, RawStack};
 use profiler::model::*;
 use profiler::resolve::{ResolveOptions, Resolver};
+use profiler::target::cgroup::Hierarchies;
 
 const PROGRAM: &str = r#"
 #include <stdio.h>
@@ -119,6 +120,10 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
     })))
 }
 
+fn inside<'t>(path: &'t str, root: &str) -> &'t str {
+    path.strip_prefix(root).unwrap_or(path)
+}
+
 /// What the kernel would have said of a process's fork, exec and mappings.
 fn side_band(pid: u32) -> Vec<RawEvent> {
     let own = std::process::id();
@@ -137,6 +142,9 @@ fn side_band(pid: u32) -> Vec<RawEvent> {
         }),
     ];
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    // Read from outside, paths begin at the root of the mount namespace.
+    let root = std::fs::read_link(format!("/proc/{pid}/root")).unwrap();
+    let root = root.to_str().unwrap().trim_end_matches('/');
     for line in maps.lines() {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         if !fields[1].contains('x') {
@@ -151,7 +159,9 @@ fn side_band(pid: u32) -> Vec<RawEvent> {
             start: hex(start),
             len: hex(end) - hex(start),
             file_offset: hex(fields[2]),
-            path: fields.get(5).unwrap_or(&"//anon").as_bytes().into(),
+            path: inside(fields.get(5).unwrap_or(&"//anon"), root)
+                .as_bytes()
+                .into(),
             file: FileIdentity::Inode {
                 major: hex(major) as u32,
                 minor: hex(minor) as u32,
@@ -354,6 +364,221 @@ fn places_of_a_program_that_has_ended_in_other_namespaces_can_be_asked_about() {
     let mut frames = tables.frames.iter();
     let named = frames.any(|(id, _)| tables.frame_name(id) == "work");
     assert!(named, "{:?}", resolver.counters());
+}
+
+/// A static program whose function is called like this, and its process below an overlay of its own.
+struct Contained {
+    child: Running,
+    pid: u32,
+    address: u64,
+}
+
+/// What to do in a new mount namespace to run `/app` of an overlay, without /proc and without a shell.
+fn contained(dir: &TempDir, setup: &str, options: &str, namespaces: &[&str]) -> Contained {
+    let merged = dir.0.join("merged").display().to_string();
+    std::fs::create_dir_all(&merged).unwrap();
+    let script = format!(
+        "{setup} mount -t overlay overlay -o {options} {merged} && exec chroot {merged} /app stay"
+    );
+    let child = Command::new("unshare")
+        .args(namespaces)
+        .args(["sh", "-ec", &script])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = Running(child.unwrap());
+    let address = printed_address(&mut child.0);
+    Contained {
+        pid: child.0.id(),
+        child,
+        address,
+    }
+}
+
+fn build_static(dir: &TempDir, function: &str) -> PathBuf {
+    let source = dir.0.join(format!("{function}.c"));
+    std::fs::write(&source, PROGRAM.replace("work", function)).unwrap();
+    let out = dir.0.join(function);
+    let gcc = Command::new("gcc")
+        .args(["-static", "-O0", "-Wl,--build-id=none", "-o"])
+        .args([&out, &source])
+        .status();
+    assert!(gcc.unwrap().success());
+    out
+}
+
+fn gone(pid: u32) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Path::new(&format!("/proc/{pid}/root/")).exists() {
+        assert!(Instant::now() < until, "pid {pid} does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn two_overlays_with_the_same_inode_numbers_share_no_names() {
+    if skip("two_overlays_with_the_same_inode_numbers_share_no_names") {
+        return;
+    }
+    let dir = TempDir::new("overlays");
+    let mut resolver = Resolver::new(ResolveOptions::default()).unwrap();
+    let mut events = Vec::new();
+    let mut inodes = Vec::new();
+    for function in ["alpha", "omega"] {
+        let program = build_static(&dir, function);
+        let below = dir.0.join("below").display().to_string();
+        std::fs::create_dir_all(&below).unwrap();
+        // Each on a file system of its own, whose inodes are numbered alike; gone with the process.
+        let setup = format!(
+            "mount -t tmpfs none {below} && mkdir {below}/l {below}/u {below}/w && \
+             cp {} {below}/l/app &&",
+            program.display()
+        );
+        let options = format!("lowerdir={below}/l,upperdir={below}/u,workdir={below}/w");
+        let contained = contained(&dir, &setup, &options, &["--mount"]);
+        let pid = contained.pid;
+        let new = side_band(pid);
+        for event in &new {
+            resolver.notice(event);
+            if let RawBody::Mmap(mmap) = &event.body
+                && &*mmap.path == b"/app"
+                && let FileIdentity::Inode { inode, .. } = mmap.file
+            {
+                inodes.push(inode);
+            }
+        }
+        events.extend(new);
+        events.push(sample(pid, &[contained.address + 4]));
+        drop(contained.child);
+        gone(pid);
+    }
+    inodes.dedup();
+    assert_eq!(inodes.len(), 1, "the numbers differ: this tests nothing");
+    let (_, stacks) = finish(&mut resolver, &mut events);
+    assert_eq!(stacks, [["alpha"], ["omega"]]);
+}
+
+#[test]
+fn a_program_that_something_is_mounted_over_is_found_in_its_layer() {
+    if skip("a_program_that_something_is_mounted_over_is_found_in_its_layer") {
+        return;
+    }
+    let machines = &["--mount"][..];
+    let strangers = &["--user", "--map-root-user", "--mount"][..];
+    for (namespaces, expected) in [(machines, Some("alpha")), (strangers, None)] {
+        let dir = TempDir::new("layered");
+        let program = build_static(&dir, "alpha");
+        for folder in ["low", "up", "work"] {
+            std::fs::create_dir(dir.0.join(folder)).unwrap();
+        }
+        std::fs::rename(program, dir.0.join("low/app")).unwrap();
+        let folder = dir.0.display();
+        let options = format!("lowerdir={folder}/low,upperdir={folder}/up,workdir={folder}/work");
+        let contained = contained(&dir, "", &options, namespaces);
+        let pid = contained.pid;
+        let mut resolver = Resolver::new(ResolveOptions::default()).unwrap();
+        let mut events = side_band(pid);
+        let is_mapping = |event: &RawEvent| matches!(event.body, RawBody::Mmap(_));
+        // The root is looked at when the program starts; its files are not, until it has ended.
+        for event in events.iter().filter(|event| !is_mapping(event)) {
+            resolver.notice(event);
+        }
+        let over = Command::new("nsenter")
+            .arg(format!("--mount=/proc/{pid}/ns/mnt"))
+            .args(["mount", "--bind", "/bin/true"])
+            .arg(dir.0.join("merged/app"))
+            .status();
+        assert!(over.unwrap().success());
+        drop(contained.child);
+        gone(pid);
+        for event in events.iter().filter(|event| is_mapping(event)) {
+            resolver.notice(event);
+        }
+        events.push(sample(pid, &[contained.address + 4]));
+        let (_, stacks) = finish(&mut resolver, &mut events);
+        let named = stacks[0][0].as_str() == "alpha";
+        assert_eq!(named, expected.is_some(), "{namespaces:?}: {stacks:?}");
+    }
+}
+
+#[test]
+fn a_deleted_program_is_found_without_its_mapping() {
+    if skip("a_deleted_program_is_found_without_its_mapping") {
+        return;
+    }
+    let dir = TempDir::new("by-exe");
+    let program = dir.build("program");
+    let mut child = Running(
+        Command::new(&program)
+            .arg("stay")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let address = printed_address(&mut child.0);
+    std::fs::remove_file(&program).unwrap();
+    let pid = child.0.id();
+    let mut events = side_band(pid);
+    for event in &mut events {
+        // As where the kernel does not let us look at mappings.
+        if let RawBody::Mmap(mmap) = &mut event.body {
+            mmap.len += 4096;
+        }
+    }
+    let mut resolver = Resolver::new(ResolveOptions::default()).unwrap();
+    for event in &events {
+        resolver.notice(event);
+    }
+    drop(child);
+    events.push(sample(pid, &[address + 4]));
+    let (_, stacks) = finish(&mut resolver, &mut events);
+    assert_eq!(stacks, [["work"]]);
+}
+
+#[test]
+fn a_process_is_in_the_cgroup_that_its_samples_name() {
+    if skip("a_process_is_in_the_cgroup_that_its_samples_name") {
+        return;
+    }
+    let hierarchies = Hierarchies::read().unwrap();
+    let hierarchy = hierarchies.primary().unwrap();
+    // Named as Docker names its own, of which nothing but the path is there.
+    let id = "0123456789abcdef".repeat(4);
+    let name = format!("/resolve-{}/docker/{id}", std::process::id());
+    let folder = hierarchy.directory(&name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let cgroup = hierarchy.cgroup(&name).unwrap();
+    let child = Running(Command::new("sleep").arg("60").spawn().unwrap());
+    let pid = child.0.id();
+    let mut resolver = Resolver::new(ResolveOptions {
+        hierarchy: Some(hierarchy.clone()),
+        ..ResolveOptions::default()
+    })
+    .unwrap();
+    resolver.snapshot(now());
+    std::fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
+    let mut moved = sample(pid, &[]);
+    if let RawBody::Sample(sample) = &mut moved.body {
+        sample.cgroup = cgroup.id;
+    }
+    let (tables, _) = finish(&mut resolver, &mut vec![moved]);
+    drop(child);
+    let removed = [folder.as_path(), folder.parent().unwrap()]
+        .into_iter()
+        .chain(folder.parent().unwrap().parent())
+        .map(std::fs::remove_dir);
+    let removed: Vec<_> = removed.collect();
+    let (_, process) = tables
+        .processes()
+        .find(|(_, process)| process.pid == Pid(pid))
+        .unwrap();
+    assert_eq!(process.cgroup.map(|path| tables.string(path)), Some(&*name));
+    let container = tables.container(process.container.unwrap()).unwrap();
+    let text = |text: Option<StringId>| text.map(|text| tables.string(text));
+    assert_eq!(text(container.engine), Some("docker"));
+    assert_eq!(text(container.id), Some(&*id));
+    let asked = resolver.take_unknown_containers();
+    assert!(asked.iter().any(|identity| identity.cgroup == name));
+    assert!(removed.iter().all(Result::is_ok), "{removed:?}");
 }
 
 #[test]

@@ -131,12 +131,13 @@ impl Resolver {
     /// Looks at an event as soon as it is drained, before its turn: opens the file of a new mapping
     /// and reads what describes a new program, while the process is still there.
     pub fn notice(&mut self, event: &RawEvent) {
+        self.files.now = self.files.now.max(event.at);
         match &event.body {
             RawBody::Fork {
                 pid, parent_pid, ..
             } if pid != parent_pid => {
                 if let Some(root) = self.root_of(*parent_pid) {
-                    self.live_roots.insert(*pid, root);
+                    self.keep_root(*pid, root);
                 }
             }
             RawBody::Comm {
@@ -144,7 +145,7 @@ impl Resolver {
             } => {
                 let root = self.roots.of(*pid);
                 if let Some(root) = &root {
-                    self.live_roots.insert(*pid, root.clone());
+                    self.keep_root(*pid, root.clone());
                 }
                 let execs = self.execs.entry(*pid).or_default();
                 if execs.len() < MAX_EXECS {
@@ -190,8 +191,12 @@ impl Resolver {
         }
     }
 
+    fn keep_root(&mut self, pid: Pid, root: Arc<Root>) {
+        self.live_roots.insert(pid, (root, self.files.now));
+    }
+
     fn root_of(&mut self, pid: Pid) -> Option<Arc<Root>> {
-        if let Some(root) = self.live_roots.get(&pid) {
+        if let Some((root, _)) = self.live_roots.get(&pid) {
             return Some(root.clone());
         }
         let known = self
@@ -200,7 +205,7 @@ impl Resolver {
             .and_then(|process| process.root.clone());
         match known.or_else(|| self.roots.of(pid)) {
             Some(root) => {
-                self.live_roots.insert(pid, root.clone());
+                self.keep_root(pid, root.clone());
                 Some(root)
             }
             // Ended already, or out of reach. What is found below our own root must be the very
@@ -345,7 +350,7 @@ impl Resolver {
         }
         let root = self.roots.of(pid);
         if let Some(root) = &root {
-            self.live_roots.insert(pid, root.clone());
+            self.keep_root(pid, root.clone());
         }
         let facts = proc_fs::facts(pid, self.processes.containers.hierarchy());
         let executable = proc_fs::executable(pid);
@@ -580,7 +585,7 @@ impl Resolver {
         let process = self.processes.get(mmap.pid);
         let roots = [
             process.and_then(|process| process.root.as_ref()),
-            self.live_roots.get(&mmap.pid),
+            self.live_roots.get(&mmap.pid).map(|(root, _)| root),
             self.host.as_ref(),
         ];
         let key = |root| self.files.key(&mmap.file, path, Some(root));

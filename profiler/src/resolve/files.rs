@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit};
 use super::copies::{Copies, Print};
 use super::layers::Layers;
 use crate::model::raw::FileIdentity;
-use crate::model::{BuildId, Pid};
+use crate::model::{BuildId, Pid, Timestamp};
 use crate::trace::elf::{Elf, ElfError};
 
 /// Largest file that is read at all.
@@ -306,6 +306,8 @@ pub(super) struct MappedFile<'a> {
 struct Open {
     file: Arc<TargetFile>,
     used: u64,
+    /// When events came that spoke of it last.
+    noticed: Timestamp,
 }
 
 /// All target files that are open.
@@ -316,6 +318,8 @@ pub(super) struct Files {
     copies: Copies,
     capacity: usize,
     clock: u64,
+    /// Time of the events that come now. They are resolved later.
+    pub(super) now: Timestamp,
 }
 
 impl Files {
@@ -332,6 +336,7 @@ impl Files {
         let open = self.open.get_mut(key)?;
         self.clock += 1;
         open.used = self.clock;
+        open.noticed = self.now;
         Some(open.file.clone())
     }
 
@@ -421,9 +426,13 @@ impl Files {
         self.failed.remove(key);
     }
 
-    /// Closes the files that `needed` says nobody needs.
-    pub(super) fn retain(&mut self, needed: impl Fn(&FileKey) -> bool) {
+    /// Closes the files that `needed` says nobody needs, unless there have been events since `resolved`
+    /// that spoke of them: their turn is still to come.
+    pub(super) fn retain(&mut self, resolved: Timestamp, needed: impl Fn(&FileKey) -> bool) {
         self.open.retain(|key, open| {
+            if open.noticed >= resolved {
+                return true;
+            }
             let by_build_id = open.file.build_id();
             let by_build_id = by_build_id.map(|build_id| {
                 FileKey::BuildId(
@@ -440,7 +449,13 @@ impl Files {
     fn keep(&mut self, key: FileKey, file: Arc<TargetFile>) {
         self.clock += 1;
         let used = self.clock;
-        self.open.insert(key, Open { file, used });
+        let noticed = self.now;
+        let open = Open {
+            file,
+            used,
+            noticed,
+        };
+        self.open.insert(key, open);
         if self.open.len() > self.capacity {
             // Seldom: a quarter goes at once, so that this is not done for each file.
             let mut ages: Vec<u64> = self.open.values().map(|open| open.used).collect();

@@ -126,7 +126,7 @@ pub struct Resolver {
     processes: ProcessTable,
     roots: Roots,
     host: Option<Arc<Root>>,
-    live_roots: FxHashMap<Pid, Arc<Root>>,
+    live_roots: FxHashMap<Pid, (Arc<Root>, Timestamp)>,
     execs: FxHashMap<Pid, VecDeque<ExecFacts>>,
     modules: FxHashMap<(Box<str>, Option<FileKey>), Weak<CodeModule>>,
     files: Files,
@@ -645,14 +645,16 @@ impl Resolver {
             .keys()
             .filter_map(|(_, key)| key.as_ref())
             .collect();
-        self.files.retain(|key| mapped.contains(key));
+        // What has come, and waits for its turn behind events of others, is not known yet.
+        let resolved = Timestamp(now.0.saturating_sub(process::GRACE_NS));
+        self.files.retain(resolved, |key| mapped.contains(key));
         let processes = &self.processes;
         self.calls.retain(|pid, tid| {
             let thread = processes.thread(tid);
             thread.is_some_and(|thread| thread.pid == pid && !thread.exited)
         });
         self.live_roots
-            .retain(|&pid, _| processes.get(pid).is_some());
+            .retain(|&pid, (_, noticed)| *noticed >= resolved || processes.get(pid).is_some());
         self.execs.retain(|_, execs| {
             execs.retain(|exec| now.since(exec.at) < TIDY_NS);
             !execs.is_empty()

@@ -190,7 +190,9 @@ fn run_below(dir: &TempDir, programs: &[(&str, u64, FileIdentity)]) -> Vec<(Stri
         // As it is found at the moment of an exec.
         events.push(fork(time, std::process::id(), id));
         let map = map(time + 1, id, (BASE, 0x10000), "/app", 0, identity.clone());
-        resolver.live_roots.insert(Pid(id), Arc::new(root));
+        resolver
+            .live_roots
+            .insert(Pid(id), (Arc::new(root), Timestamp(time)));
         resolver.notice(&map);
         events.push(map);
         events.push(sample(time + 2, id, "program", &[BASE + offset + 4], &[]));
@@ -200,7 +202,7 @@ fn run_below(dir: &TempDir, programs: &[(&str, u64, FileIdentity)]) -> Vec<(Stri
     for event in events {
         if let RawBody::Mmap(mmap) = &event.body {
             let root = resolver.live_roots.get(&mmap.pid).cloned();
-            resolver.processes.get_mut(mmap.pid).unwrap().root = root;
+            resolver.processes.get_mut(mmap.pid).unwrap().root = root.map(|(root, _)| root);
         }
         resolver.resolve(&mut vec![event], &mut out);
     }

@@ -309,6 +309,36 @@ fn a_parent_is_found_though_its_child_was_read_first() {
 }
 
 #[test]
+fn what_waits_for_its_turn_stays_open() {
+    let dir = TempDir::new("waiting");
+    let program = build(&dir, "program", &[]);
+    let code = BASE + offset_of(&program, "inner");
+    let id = pid(19);
+    // Much later than what the resolver has seen so far: it tidies up before this comes.
+    let time = 3_600_000_000_000;
+    let mut events = start(time, id, "program");
+    events.push(map_file(time + 2, id, BASE, 0x10000, &program, 0));
+    events.push(sample(time + 3, id, "program", &[code], &[]));
+    events.push(exit(time + 4, id));
+    let mut resolver = Resolver::new(options()).unwrap();
+    for event in &events {
+        resolver.notice(event);
+    }
+    std::fs::remove_file(&program).unwrap();
+    resolver.tidy(Timestamp(time - 1));
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    resolver.finish(Duration::from_secs(60), &mut |_| {}, &mut out);
+    let mut reader = Reader::default();
+    reader.read(out);
+    assert_eq!(reader.user_stacks(), [["inner"]]);
+    // Not for ever.
+    resolver.tidy(Timestamp(time + 10_000_000_000));
+    resolver.tidy(Timestamp(time + 20_000_000_000));
+    assert!(resolver.live_roots.is_empty());
+}
+
+#[test]
 fn ten_thousand_short_lives_leave_nothing_behind() {
     let dir = TempDir::new("storm");
     let program = build(&dir, "program", &[]);
