@@ -47,6 +47,10 @@ fn bad_usage() -> Outcome {
         &["record", "-d", "-1"],
         &["record", "-e", "nosuchevent"],
         &["record", "-a", "-p", "1"],
+        &["record", "-a", "--container", "web"],
+        &["record", "--wait", "-p", "1"],
+        &["record", "--pod", "a/b/c"],
+        &["record", "--container", "web", "--", "true"],
         &["report", "x.cap", "--format", "nonsense"],
         &["export", "x.cap", "--format", "nonsense", "-o", "out"],
     ] {
@@ -97,6 +101,9 @@ fn targets_that_do_not_exist() -> Outcome {
         (&["-t", "4194303"], "4194303"),
         (&["--uid", "nosuchuser"], "nosuchuser"),
         (&["--cgroup", "/no/such/cgroup"], "/no/such/cgroup"),
+        (&["--container", "no-such-one"], "container no-such-one"),
+        (&["--pod", "no/such-pod"], "pod no/such-pod"),
+        (&["--unit", "no-such-unit"], "unit no-such-unit.service"),
     ] {
         let mut all = vec!["record", "-o", "x.cap", "-d", "1"];
         all.extend(arguments);

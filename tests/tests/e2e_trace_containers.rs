@@ -54,7 +54,14 @@ fn program(other: bool) -> io::Result<PathBuf> {
     let built = workload::made(name, &inputs, |output| {
         let mut command = Command::new("cc");
         command.args([
-            "-O2", "-g", "-static", "-no-pie", "-Wall", "-Wextra", "-Werror",
+            "-O2",
+            "-g",
+            "-static",
+            "-no-pie",
+            "-fno-toplevel-reorder",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
         ]);
         command.args(other.then_some("-DOTHER"));
         command.arg("-o").arg(output).arg(&inputs[0]);
@@ -432,7 +439,8 @@ fn a_container_from_its_first_instruction() -> Outcome {
     let mut pids = Vec::new();
     for (name, image) in [("one", "image"), ("two", "other"), ("three", "image")] {
         let mut container = site.start(name, image, "-300")?.ok_or("no container")?;
-        std::thread::sleep(Duration::from_millis(100));
+        // Longer than it takes to read the program in a build that is not optimised.
+        std::thread::sleep(Duration::from_millis(1500));
         container.input.write_all(b"\n")?;
         pids.push(container.pid);
         container.end()?;

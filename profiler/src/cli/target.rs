@@ -328,3 +328,81 @@ fn uid(user: &str) -> Result<u32, Failure> {
 fn find_user(name: &str) -> Result<User, Failure> {
     User::find(name).ok_or_else(|| Failure::failed(format!("there is no user '{name}'")))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        target: TargetArgs,
+    }
+
+    fn parse(words: &str) -> Result<TargetArgs, clap::Error> {
+        let words = ["record"].into_iter().chain(words.split(' '));
+        Line::try_parse_from(words).map(|line| line.target)
+    }
+
+    #[test]
+    fn containers_pods_and_units_add_up() {
+        let words = "--container web --container /db --pod cart --pod shop/api --unit nginx \
+                     --cgroup /a --cgroup pids/b --wait";
+        let target = parse(words).unwrap();
+        let pod = |namespace: &str, name: &str| Selector::Pod {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let cgroups = target.cgroups();
+        let expected = [
+            Selector::Container("web".to_owned()),
+            Selector::Container("db".to_owned()),
+            pod("default", "cart"),
+            pod("shop", "api"),
+            Selector::Unit("nginx".to_owned()),
+        ];
+        assert_eq!(cgroups.selectors, expected);
+        assert_eq!(cgroups.paths, ["/a", "pids/b"].map(PathBuf::from));
+        assert!(cgroups.wait && target.filter().is_ok());
+        assert_eq!(
+            target.describe(),
+            "cgroup /a, cgroup pids/b, container web, container db, pod default/cart, pod shop/api, \
+             unit nginx"
+        );
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for words in [
+            "--container=",
+            "--container=/",
+            "--pod=a/",
+            "--pod=/a",
+            "--pod=a/b/c",
+        ] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+        for words in ["--unit=", "--unit=system.slice/nginx.service"] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_together_is_refused() {
+        for words in [
+            "--wait",
+            "--wait -p 1",
+            "-a --container web",
+            "-a --cgroup /a",
+            "--container web -- ls",
+            "--unit nginx --wait -- ls",
+        ] {
+            let refused = parse(words).unwrap().filter().unwrap_err();
+            assert_eq!(refused.status, crate::error::USAGE, "{words}");
+        }
+        assert!(parse("--cgroup /a -p 1 --comm b").unwrap().filter().is_ok());
+        assert!(parse("--cgroup /a -- ls").unwrap().filter().is_ok());
+    }
+}

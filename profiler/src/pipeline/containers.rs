@@ -15,6 +15,7 @@ mod decisions;
 mod hold;
 mod members;
 
+use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ const MAX_PROCESSES: usize = 100_000;
 const MAX_ASKED: usize = 4096;
 /// How long to wait for answers when all else is done.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a description is believed when its container is started again.
+const FRESH: Duration = Duration::from_secs(12);
 /// How often what was removed is forgotten.
 const TIDY: Duration = Duration::from_secs(5);
 
@@ -51,8 +54,8 @@ pub(super) struct Containers {
     describer: Describer,
     /// Containers that are not described yet, by their cgroup, since when.
     asked: FxHashMap<String, Instant>,
-    /// Descriptions that only the gate has asked for so far.
-    answers: FxHashMap<String, Container>,
+    /// Descriptions, for who asks later: nobody is asked twice in a while.
+    answers: FxHashMap<String, (Instant, Container)>,
     gate: Option<Gate>,
 }
 
@@ -194,7 +197,8 @@ impl Containers {
             if let Some(gate) = &mut self.gate {
                 gate.decisions.answered(&container, &mut gate.steps);
                 if self.answers.len() < MAX_ASKED {
-                    self.answers.insert(own.clone(), container.clone());
+                    let answer = (Instant::now(), container.clone());
+                    self.answers.insert(own.clone(), answer);
                 }
             }
             resolver.describe(&container);
@@ -250,7 +254,7 @@ impl Containers {
     pub(super) fn feed(&mut self, resolver: &mut Resolver) {
         for identity in resolver.take_unknown_containers() {
             match self.answers.get(&identity.cgroup) {
-                Some(container) => resolver.describe(container),
+                Some((_, container)) => resolver.describe(container),
                 None => self.ask(&identity),
             }
         }
@@ -316,9 +320,20 @@ impl Containers {
     fn carry_out(&mut self, mut probe: Option<&mut Probe>) {
         let Some(gate) = &mut self.gate else { return };
         let mut asked = Vec::new();
-        for step in std::mem::take(&mut gate.steps) {
+        let mut steps = VecDeque::from(std::mem::take(&mut gate.steps));
+        while let Some(step) = steps.pop_front() {
             match step {
-                Step::Ask(identity) => asked.push(identity),
+                Step::Ask(identity) => {
+                    // One that is started again soon after it was asked about.
+                    let known = self.answers.get(&identity.cgroup);
+                    if let Some((_, container)) = known.filter(|(at, _)| at.elapsed() < FRESH) {
+                        gate.decisions.answered(container, &mut gate.steps);
+                    }
+                    if gate.steps.is_empty() {
+                        asked.push(identity);
+                    }
+                    steps.extend(gate.steps.drain(..));
+                }
                 Step::Decide(id, wanted) => {
                     gate.tell(probe.as_deref_mut(), id, wanted);
                     if let Some(path) = gate.decisions.path_of(id) {

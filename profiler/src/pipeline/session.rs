@@ -6,6 +6,9 @@
 //!
 //! What does not belong here: consumers of batches, and when a session ends (`record`, `stream`).
 
+mod about;
+mod hurry;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
@@ -21,10 +24,13 @@ use crate::error::{Context, Failure};
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{self, Batch, Cpu, Event, LostReason, Sampling, Timestamp};
 use crate::order::Order;
-use crate::probe::{AttachedSource, Probe, now, set_own_nice};
-use crate::resolve::{KnownProcesses, ResolveCounters, Resolver, SourceOptions};
+use crate::probe::{AttachedSource, Probe, now};
+use crate::resolve::{KnownProcesses, ResolveCounters, Resolver};
 use crate::target::command::{RunningCommand, StoppedCommand};
 
+pub(super) use hurry::Hurry;
+
+use self::about::{exec_failure, machine, source};
 use super::containers::Containers;
 use super::marks::Marks;
 use super::prepare::Prepared;
@@ -45,9 +51,6 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_PENDING: usize = 1 << 20;
 /// So many calls at a time are passed on at once: memory that was just written is read faster.
 const MANY_CALLS: u64 = 4096;
-/// Nice value of the thread that empties the kernel's buffers. It takes little time, but what it
-/// leaves there too long is lost, on a busy machine most of all.
-const NICE: i32 = -10;
 const POLL_FAILED: &str = "failed to poll for what happens";
 
 /// See the module.
@@ -645,26 +648,6 @@ impl Session {
     }
 }
 
-/// While it lives, this thread goes before others.
-pub(super) struct Hurry(io::Result<i32>);
-
-impl Hurry {
-    pub(super) fn begin() -> Hurry {
-        let before = set_own_nice(NICE);
-        Hurry(before.inspect_err(|error| log::debug!("the priority stays as it is: {error}")))
-    }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        if let Ok(before) = self.0
-            && let Err(error) = set_own_nice(before)
-        {
-            log::debug!("the priority is not set back: {error}");
-        }
-    }
-}
-
 /// Has the event loop watch a descriptor of our own.
 #[allow(unsafe_code)]
 fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -682,37 +665,5 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
             }
         }
         None => std::future::pending().await,
-    }
-}
-
-/// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
-fn exec_failure(program: &str, error: &io::Error) -> Failure {
-    let status = match error.kind() {
-        io::ErrorKind::NotFound => 127,
-        _ => 126,
-    };
-    Failure {
-        status,
-        ..Failure::because(format!("failed to run {program}"), error)
-    }
-}
-
-fn source(attached: &AttachedSource) -> SourceOptions {
-    SourceOptions {
-        name: attached.name.clone(),
-        unit: attached.unit,
-        frequency_hz: attached.frequency_hz,
-        period: attached.period,
-    }
-}
-
-fn machine() -> model::Session {
-    let uname = rustix::system::uname();
-    model::Session {
-        host: uname.nodename().to_string_lossy().into_owned(),
-        kernel: uname.release().to_string_lossy().into_owned(),
-        arch: uname.machine().to_string_lossy().into_owned(),
-        cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
-        ..model::Session::default()
     }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashSet;
 
-use crate::error::Failure;
+use crate::error::{Context, Failure};
 use crate::target::cgroup::{
     Cgroup, CgroupError, CgroupFilter, Hierarchies, Hierarchy, Version, contains,
 };
-use crate::target::container::{Container, Engines, Selector, identify};
+use crate::target::container::{Container, Engines, Selected, Selector, identify};
 
 /// Where hierarchies are mounted.
 const MOUNTS: &str = "/sys/fs/cgroup";
@@ -128,8 +128,7 @@ impl CgroupTargets {
         }
         let mut containers = Vec::new();
         if !self.selectors.is_empty() {
-            let mut engines = Engines::at(Path::new("/"));
-            let selected = Selector::select(&self.selectors, &hierarchy, &mut engines, self.wait)?;
+            let selected = self.select(&hierarchy)?;
             filter.undecided |= selected.undecided;
             filter.names = selected.names;
             for container in selected.containers {
@@ -157,6 +156,23 @@ impl CgroupTargets {
                 text: self.text(),
             }),
         })
+    }
+
+    /// Engines are asked on a thread of its own: an event loop runs on this one.
+    fn select(&self, hierarchy: &Hierarchy) -> Result<Selected, Failure> {
+        let select = || {
+            let mut engines = Engines::at(Path::new("/"));
+            Selector::select(&self.selectors, hierarchy, &mut engines, self.wait)
+        };
+        let selected = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("containers".to_owned());
+            let thread = thread.spawn_scoped(scope, select);
+            thread.map(|thread| thread.join())
+        });
+        match selected.context(|| "failed to start a thread")? {
+            Ok(selected) => Ok(selected?),
+            Err(_) => Err(Failure::failed("failed to look for containers")),
+        }
     }
 
     fn text(&self) -> String {

@@ -145,7 +145,9 @@ impl Tracer {
                 pending()
             }
             None => {
-                self.family.insert(pid);
+                if self.request.follow_exact {
+                    self.family.insert(pid);
+                }
                 true
             }
         }

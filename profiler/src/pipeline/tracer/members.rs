@@ -43,6 +43,8 @@ pub(super) struct Members {
     scanned_at: Timestamp,
     /// New cgroups whose first program is still to be started, and since when.
     hurried: Vec<(Box<str>, Timestamp)>,
+    /// Processes there whose files have been attached to.
+    reached: FxHashSet<Pid>,
     /// Processes that had ended before anybody could tell which cgroup they were in.
     pub(super) untold: u64,
 }
@@ -64,6 +66,7 @@ impl Members {
             inside: FxHashSet::default(),
             scanned_at: now(),
             hurried: Vec::new(),
+            reached: FxHashSet::default(),
             untold: 0,
         }
     }
@@ -170,8 +173,8 @@ impl Tracer {
         members.scanned_at = at;
         let found = members.scan();
         let mut left: FxHashSet<Pid> = members.inside.difference(&found).copied().collect();
-        // One that was found a moment too late may be inside all the same.
-        left.retain(|&pid| members.is_inside(pid) != Some(true));
+        // Those that have ended are let go when what is pending of them has been looked at.
+        left.retain(|&pid| members.is_inside(pid) == Some(false));
         for &pid in &found {
             if !members.inside.insert(pid) || self.pending.iter().any(|known| known.is_of(pid)) {
                 continue;
@@ -199,12 +202,17 @@ impl Tracer {
         let at = now();
         let waits = |(_, since): &(_, Timestamp)| at.since(*since) < HURRY_NS;
         members.hurried.retain(waits);
+        if members.hurried.is_empty() {
+            members.reached.clear();
+            return;
+        }
         let cgroups = members.hurried.iter();
         let found: Vec<Pid> = cgroups
             .flat_map(|(path, _)| members.processes(path))
             .collect();
         for pid in found {
-            if Finder::has_own_root(pid) {
+            let is_new = |members: &Members| !members.reached.contains(&pid);
+            if self.members.as_ref().is_some_and(is_new) && Finder::has_own_root(pid) {
                 self.attach_at_paths(pid, probe, resolver);
             }
         }
@@ -213,6 +221,9 @@ impl Tracer {
     /// Attaches to the files that are named by a path, below the root of a process.
     fn attach_at_paths(&mut self, pid: Pid, probe: &mut Probe, resolver: &mut Resolver) {
         let found = self.finder.objects_at_paths(pid);
+        if let (Some(members), false) = (&mut self.members, found.is_empty()) {
+            members.reached.insert(pid);
+        }
         let before = self.probes.len();
         let objects: Vec<usize> = found
             .iter()

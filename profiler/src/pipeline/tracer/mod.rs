@@ -139,7 +139,7 @@ impl Tracer {
         let limited = named || members.is_some();
         let shared = request.follow_exact || narrowed || !limited || running.len() > most;
         if shared && limited && !request.follow_exact && !narrowed {
-            log::info!(
+            log::warn!(
                 "{} processes share their probes: others that run the same code are slowed as well",
                 running.len()
             );
