@@ -417,6 +417,27 @@ mod tests {
     }
 
     #[test]
+    fn paths_that_lead_to_an_object_by_links_are_known() {
+        let link = std::env::temp_dir().join(format!("profiler-link-{}", std::process::id()));
+        let exe = std::env::current_exe().unwrap();
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&exe, &link).unwrap();
+        let pid = Pid(std::process::id());
+        let paths = [link.to_str().unwrap(), "/no/such", exe.to_str().unwrap()];
+        let mut finder = Finder::default().with_paths(paths.map(Box::from).to_vec());
+        let objects = finder.objects_of(pid).unwrap();
+        assert_eq!(objects[0].aliases, [Box::from(paths[0])]);
+        assert!(objects[1..].iter().all(|object| object.aliases.is_empty()));
+        let found = finder.objects_at_paths(pid);
+        std::fs::remove_file(&link).unwrap();
+        assert!(found.len() == 2 && found.iter().all(|object| object.id == objects[0].id));
+        assert!(!Finder::has_own_root(pid));
+        assert!(started(pid).is_some());
+        let main = (objects[0].id, vec![objects[0].ranges[0].2]);
+        assert!(!is_patched(pid, &[main]), "nobody has probes in it");
+    }
+
+    #[test]
     fn what_can_not_be_found_is_named() {
         let mut finder = Finder::default();
         let gone = finder.objects_of(Pid(i32::MAX as u32)).unwrap_err();

@@ -180,6 +180,19 @@ fn sources_match_by_path_end_or_name() {
     assert!("".parse::<SourcePattern>().is_err());
 }
 
+#[test]
+fn objects_that_are_named_by_whole_paths() {
+    let selection = Selection {
+        include: ["/a/b:x", "/a/*:x", "libc:x", r"/a\*b:y", "/^x/", "/a/b:z"]
+            .map(pattern)
+            .to_vec(),
+        exclude: vec![pattern("/c.so:x")],
+        sources: Vec::new(),
+    };
+    let paths: Vec<Box<str>> = ["/a*b", "/a/b", "/c.so"].map(Box::from).to_vec();
+    assert_eq!(selection.paths(), paths);
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in "\\PC{0,40}", name in "\\PC{0,40}") {
