@@ -129,11 +129,15 @@ fn become_user(command: &mut Command, user: &User) -> io::Result<()> {
     }
     let (uid, gid, groups) = (user.uid, user.gid, user.groups()?);
     // std's own `uid` drops the privilege before closures run, too early for setgroups.
-    // SAFETY: runs between fork and exec in the child: three system calls, one of which reads the
+    // SAFETY: runs between fork and exec in the child: four system calls, one of which reads the
     // list that the closure owns; nothing allocates or locks.
     unsafe {
         command.pre_exec(move || {
-            let done = libc::setgroups(groups.len(), groups.as_ptr()) == 0
+            // Where this does not run as root, changing the user would not take ambient capabilities
+            // away, and exec would pass them on.
+            let clear = libc::PR_CAP_AMBIENT_CLEAR_ALL;
+            let done = libc::prctl(libc::PR_CAP_AMBIENT, clear, 0, 0, 0) == 0
+                && libc::setgroups(groups.len(), groups.as_ptr()) == 0
                 && libc::setgid(gid) == 0
                 && libc::setuid(uid) == 0;
             if done {
