@@ -96,7 +96,7 @@ pub const USES: &[Use] = &[
         recording: false,
     },
     Use {
-        name: "CAP_SETUID and CAP_SETGID",
+        name: "CAP_SETGID and CAP_SETUID",
         capability: CapabilitySet::SETUID.union(CapabilitySet::SETGID),
         purpose: "running commands as another user",
         without: "--as names nobody but yourself",
@@ -169,7 +169,7 @@ fn remedy_for(missing: CapabilitySet, is_root: bool) -> String {
     let names = names(missing);
     match is_root {
         true => format!(
-            "this root has not {names}: start the container with {}",
+            "root lacks {names} here: start the container with {}",
             add_line(missing)
         ),
         false => format!(
@@ -371,7 +371,7 @@ mod tests {
         let set = CapabilitySet::BPF | CapabilitySet::PERFMON;
         assert_eq!(
             remedy_for(set, true),
-            "this root has not CAP_PERFMON and CAP_BPF: start the container with \
+            "root lacks CAP_PERFMON and CAP_BPF here: start the container with \
              --cap-add=PERFMON --cap-add=BPF"
         );
         let line = remedy_for(set, false);

@@ -8,12 +8,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::error::{Context, Failure};
+use crate::error::Failure;
 use crate::probe::ProbeOptions;
 use crate::resolve::ResolveOptions;
 use crate::target::command::StoppedCommand;
 use crate::target::user::User;
 
+use super::privileges::start_failure;
 use super::targets::{Target, open_targets};
 use super::tracer::{TraceRequest, Tracer};
 
@@ -51,7 +52,7 @@ impl Prepared {
         let command = match &watch.command {
             Some(command) => {
                 let stopped = StoppedCommand::create(command, watch.user.as_ref())
-                    .context(|| format!("failed to start {}", command[0].display()))?;
+                    .map_err(|error| start_failure(&command[0], watch.user.is_some(), &error))?;
                 watch.probe.filter.pids.push(stopped.pid());
                 Some(stopped)
             }

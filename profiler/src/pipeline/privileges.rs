@@ -3,7 +3,11 @@
 //! [`Later`] -> capabilities, as the table in docs/permissions.md has them. What does not belong here: how
 //! they are given up (`crate::privileges`).
 
-use crate::privileges::{CapabilitySet, lacking, names, reduce};
+use std::ffi::OsStr;
+use std::io;
+
+use crate::error::Failure;
+use crate::privileges::{CapabilitySet, effective, lacking, names, reduce, remedy};
 use crate::probe::features::{maps_need_capabilities, processors_can_be_added};
 
 /// What a session still does after it has attached.
@@ -57,6 +61,21 @@ fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
         kept |= CapabilitySet::SYS_ADMIN;
     }
     kept
+}
+
+/// Why a command could not be started; with what to do if it was to be another user's, and we may not
+/// become that.
+pub(super) fn start_failure(program: &OsStr, as_another: bool, error: &io::Error) -> Failure {
+    let what = format!("failed to start {}", program.display());
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let lacks = !lacking(needed, effective()).is_empty();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if as_another && lacks => {
+            // Both: one alone changes the user or its groups only.
+            Failure::failed(format!("{what} as another user: {}", remedy(needed)))
+        }
+        _ => Failure::because(what, error),
+    }
 }
 
 #[cfg(test)]
