@@ -11,6 +11,7 @@
 pub mod arbitrary;
 pub mod bytefrog;
 pub mod canonical;
+pub mod containers;
 pub mod fuzzing;
 pub mod kernel_objects;
 pub mod process;

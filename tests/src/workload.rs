@@ -110,16 +110,23 @@ pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
 
 /// `chain` without shared libraries: it runs where there is nothing else, below a root of its own.
 pub fn static_chain() -> Result<PathBuf, Unbuilt> {
-    let input = source_path("chain.c");
-    made(
-        "chain-static",
-        &[input.clone(), source_path("burn.h")],
-        |fresh| {
-            let (compiler, mut command) = compiler_of("c");
-            command.arg("-static").arg("-o").arg(fresh).arg(&input);
-            (compiler, command)
-        },
-    )
+    static_program("chain.c", "chain-static", &[])
+}
+
+/// `contained` without shared libraries, whose functions' names begin with `name`: `name_leaf`, ...
+pub fn contained(name: &str) -> Result<PathBuf, Unbuilt> {
+    let define = format!("-DNAME={name}");
+    static_program("contained.c", &format!("contained-{name}"), &[&define])
+}
+
+fn static_program(source: &str, output: &str, flags: &[&str]) -> Result<PathBuf, Unbuilt> {
+    let input = source_path(source);
+    made(output, &[input.clone(), source_path("burn.h")], |fresh| {
+        let (compiler, mut command) = compiler_of("c");
+        command.args(flags).arg("-static");
+        command.arg("-o").arg(fresh).arg(&input);
+        (compiler, command)
+    })
 }
 
 /// Path of the source of a workload.
