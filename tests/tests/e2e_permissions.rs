@@ -414,7 +414,7 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
             CapabilitySet::KILL | CapabilitySet::BPF,
         ),
         (
-            &["record", "-a", "--rotate", "1s", "-o", "c.cap"],
+            &["record", "-a", "--rotate", "10s", "-o", "c.cap"],
             CapabilitySet::DAC_OVERRIDE,
         ),
         (
@@ -460,7 +460,7 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
         );
         if arguments[0] == "record" && more != CapabilitySet::DAC_OVERRIDE {
             let capture = arguments[arguments.iter().position(|a| *a == "-o").ok_or("-o")? + 1];
-            let recording = Recording::read(&bench.folder.join(capture))?;
+            let recording = Recording::read(&bench.setting.path(capture))?;
             assert!(!recording.samples.is_empty());
             assert!(kernel_is_named(&recording));
         }
@@ -511,7 +511,9 @@ fn outputs_are_made_where_root_may() -> Outcome {
         .run(&["record", "-a", "-d", "1", "--ring", "10m", "-o", &ring])?
         .success()?;
     assert!(!Recording::read(&theirs.join("c.cap"))?.samples.is_empty());
-    let rotated = ["record", "-a", "-d", "2.5", "--rotate", "1s", "-o", &turned];
+    let rotated = [
+        "record", "-a", "-d", "11.5", "--rotate", "10s", "-o", &turned,
+    ];
     bench.setting.run(&rotated)?.success()?;
     let files = fs::read_dir(&theirs)?.flatten();
     let rotated = files.filter(|f| f.file_name().to_string_lossy().starts_with("d"));
