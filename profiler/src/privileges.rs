@@ -63,8 +63,8 @@ pub const USES: &[Use] = &[
         name: "CAP_DAC_READ_SEARCH",
         capability: CapabilitySet::DAC_READ_SEARCH,
         purpose: "files that only others may read: programs, engines' records, tracefs",
-        without: "no tracepoints (-p, -t, -- CMD, --cgroup and -e CATEGORY:NAME need them), no names \
-                  for programs that only their owners may read, no names of containers",
+        without: "no tracepoints (-p, -t, -- CMD and -e CATEGORY:NAME need them), no names for \
+                  programs that only their owners may read, no names of containers",
         recording: true,
     },
     Use {

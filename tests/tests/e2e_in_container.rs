@@ -312,6 +312,7 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
+    static_profiler()?;
     // Below a root of its own, which is not ours.
     let root = Root::new(&setting.path("red"), "red")?;
     let mut command = Command::new("chroot");

@@ -14,7 +14,6 @@ use crate::resolve::ResolveOptions;
 use crate::target::command::StoppedCommand;
 use crate::target::user::User;
 
-use super::privileges::start_failure;
 use super::targets::{Target, open_targets};
 use super::tracer::{TraceRequest, Tracer};
 
@@ -51,8 +50,11 @@ impl Prepared {
         let targets = open_targets(&watch.probe.filter)?;
         let command = match &watch.command {
             Some(command) => {
-                let stopped = StoppedCommand::create(command, watch.user.as_ref())
-                    .map_err(|error| start_failure(&command[0], watch.user.is_some(), &error))?;
+                let stopped =
+                    StoppedCommand::create(command, watch.user.as_ref()).map_err(|error| {
+                        let as_another = watch.user.is_some();
+                        super::privileges::start_failure(&command[0], as_another, &error)
+                    })?;
                 watch.probe.filter.pids.push(stopped.pid());
                 Some(stopped)
             }

@@ -4,7 +4,9 @@
 //! they are given up (`crate::privileges`).
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io;
+use std::path::Path;
 
 use crate::error::Failure;
 use crate::privileges::{CapabilitySet, effective, lacking, names, reduce, remedy};
@@ -19,7 +21,7 @@ pub(super) struct Later {
     pub(super) uses_tracefs: bool,
     /// Sends signals to a command, or to processes on behalf of clients.
     pub(super) signals: bool,
-    /// Makes files where the user wants them, or writes to those of cgroups.
+    /// Makes files where the user wants them, writes to those of cgroups, or connects to sockets.
     pub(super) writes_files: bool,
 }
 
@@ -36,12 +38,28 @@ const PROCESSORS: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::IP
 pub(super) fn settle(later: Later) {
     let held = rustix::thread::capabilities(None);
     let held = held.map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
+    let later = Later {
+        writes_files: later.writes_files || users_run_engines(Path::new("/run/user")),
+        ..later
+    };
     let keeps_bpf = later.attaches || maps_need_capabilities() || processors_can_be_added();
     let kept = kept(later, keeps_bpf, held);
     match reduce(kept) {
         Ok(()) => log::debug!("kept from now on: {}", names(kept & held)),
         Err(error) => log::warn!("privileges that are not needed any more stay: {error}"),
     }
+}
+
+/// Whether an engine listens on a socket that is another user's: connecting is writing.
+fn users_run_engines(sessions: &Path) -> bool {
+    let Ok(sessions) = fs::read_dir(sessions) else {
+        return false;
+    };
+    sessions.flatten().any(|session| {
+        ["docker.sock", "podman/podman.sock"]
+            .iter()
+            .any(|socket| fs::exists(session.path().join(socket)).unwrap_or(false))
+    })
 }
 
 fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
@@ -115,6 +133,17 @@ mod tests {
             kept(later, false, ALL) - less,
             CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN
         );
+    }
+
+    #[test]
+    fn engines_of_users_are_seen_by_their_sockets() {
+        let folder = std::env::temp_dir().join(format!("profiler-users-{}", std::process::id()));
+        fs::create_dir_all(folder.join("1000/podman")).unwrap();
+        assert!(!users_run_engines(&folder));
+        assert!(!users_run_engines(&folder.join("none")));
+        fs::write(folder.join("1000/podman/podman.sock"), "").unwrap();
+        assert!(users_run_engines(&folder));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Root {
         let busybox = super::in_path("busybox")
             .ok_or_else(|| io::Error::other("busybox is not installed"))?;
         fs::copy(busybox, self.inside("/bin/busybox"))?;
-        for command in ["sh", "sleep", "mkdir"] {
+        for command in ["sh", "sleep", "mkdir", "mount"] {
             symlink("busybox", self.inside("/bin").join(command))?;
         }
         Ok(self)

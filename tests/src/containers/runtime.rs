@@ -187,9 +187,18 @@ impl Contained {
 
     /// Asks its first process to end.
     pub fn terminate(&self) -> io::Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Starts a workload that waits.
+    pub fn begin(&self) -> io::Result<()> {
+        self.signal(Signal::USR1)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
         let pid = Pid::from_raw(self.pid.cast_signed())
             .ok_or_else(|| io::Error::other("process id 0"))?;
-        Ok(kill_process(pid, Signal::TERM)?)
+        Ok(kill_process(pid, signal)?)
     }
 }
 
