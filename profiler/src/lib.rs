@@ -15,6 +15,7 @@ pub mod import;
 pub mod model;
 pub mod order;
 pub mod pipeline;
+pub mod privileges;
 pub mod probe;
 pub mod resolve;
 pub mod serve;

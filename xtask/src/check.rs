@@ -18,6 +18,7 @@ use crate::{
 const MODULES: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("error", &[]),
+    ("privileges", &[]),
     ("wire", &[]),
     ("target", &["model"]),
     ("trace", &["model"]),
@@ -26,7 +27,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("unwind", &["model"]),
     ("capture", &["model"]),
     ("derive", &["model"]),
-    ("probe", &["model", "target", "trace", "unwind", "decode"]),
+    (
+        "probe",
+        &["model", "target", "trace", "unwind", "decode", "privileges"],
+    ),
     ("resolve", &["model", "target", "trace", "unwind"]),
     ("import", &["model", "derive", "wire"]),
     ("export", &["model", "derive", "wire"]),
@@ -47,13 +51,47 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING_BUT_CLI: &[&str] = &[
-    "model", "error", "wire", "target", "trace", "decode", "order", "unwind", "capture", "derive",
-    "probe", "resolve", "import", "export", "serve", "view", "session",
+    "model",
+    "error",
+    "privileges",
+    "wire",
+    "target",
+    "trace",
+    "decode",
+    "order",
+    "unwind",
+    "capture",
+    "derive",
+    "probe",
+    "resolve",
+    "import",
+    "export",
+    "serve",
+    "view",
+    "session",
 ];
 
 const EVERYTHING: &[&str] = &[
-    "model", "error", "wire", "target", "trace", "decode", "order", "unwind", "capture", "derive",
-    "probe", "resolve", "import", "export", "serve", "view", "session", "pipeline", "cli",
+    "model",
+    "error",
+    "privileges",
+    "wire",
+    "target",
+    "trace",
+    "decode",
+    "order",
+    "unwind",
+    "capture",
+    "derive",
+    "probe",
+    "resolve",
+    "import",
+    "export",
+    "serve",
+    "view",
+    "session",
+    "pipeline",
+    "cli",
 ];
 
 /// Folders with sources.

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use crate::error::{FAILED, Failure};
+use crate::privileges::{add_line, recording_set, setcap_line};
 use crate::probe::features::{State, survey};
 use crate::view::term::{Paint, Style};
 
@@ -30,5 +31,12 @@ pub(super) fn doctor(common: &Common, out: &mut dyn Write) -> Result<u8, Failure
         1 => writeln!(out, "\nRecording needs the one that is MISSING.")?,
         count => writeln!(out, "\nRecording needs the {count} that are MISSING.")?,
     }
+    writeln!(
+        out,
+        "All that a recording of the machine needs, without being root: {}\nIn a container: \
+         --pid=host --cap-drop=ALL {}",
+        setcap_line(recording_set()),
+        add_line(recording_set())
+    )?;
     Ok(if missing == 0 { 0 } else { FAILED })
 }

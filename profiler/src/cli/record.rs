@@ -199,7 +199,7 @@ fn summarize(finished: &Finished) {
     }
     if finished.counters.kernel_hidden {
         say!(
-            "note: the kernel hides its addresses; run as root, or set sysctl kernel.kptr_restrict=1 or 0, for names of kernel functions"
+            "note: the kernel hides its addresses; for names of kernel functions run as root or grant CAP_SYSLOG, with sysctl kernel.kptr_restrict=1 or 0"
         );
     }
     if let Some((path, bytes)) = &finished.capture {

@@ -11,6 +11,7 @@ mod outlive;
 mod output;
 mod outputs;
 mod prepare;
+mod privileges;
 mod record;
 mod scope;
 mod serve;

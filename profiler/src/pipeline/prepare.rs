@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::error::{Context, Failure};
+use crate::error::Failure;
 use crate::probe::ProbeOptions;
 use crate::resolve::ResolveOptions;
 use crate::target::command::StoppedCommand;
@@ -65,8 +65,11 @@ impl Prepared {
         }
         let command = match &watch.command {
             Some(command) => {
-                let stopped = StoppedCommand::create(command, watch.user.as_ref())
-                    .context(|| format!("failed to start {}", command[0].display()))?;
+                let stopped =
+                    StoppedCommand::create(command, watch.user.as_ref()).map_err(|error| {
+                        let as_another = watch.user.is_some();
+                        super::privileges::start_failure(&command[0], as_another, &error)
+                    })?;
                 watch.probe.filter.pids.push(stopped.pid());
                 Some(stopped)
             }

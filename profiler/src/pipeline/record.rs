@@ -22,6 +22,7 @@ use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
+use super::privileges::{self, Later};
 use super::session::{Due, Gone, Hurry, Session};
 use super::signals::{Signals, hangup, in_foreground};
 use super::tracer::TraceSummary;
@@ -83,7 +84,16 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         .clone()
         .unwrap_or_else(|| scratch.path.clone());
     let exports = std::mem::take(&mut request.exports);
-    let mut finished = record(request, &capture)?;
+    let later = Later {
+        attaches: request.watch.trace.is_some(),
+        signals: request.watch.command.is_some(),
+        // Exports are renamed at the end; rings, rotation and dumps make files as they go.
+        writes_files: !exports.is_empty()
+            || request.create.ring.is_some()
+            || request.create.rotate.is_some(),
+        uses_tracefs: false,
+    };
+    let mut finished = record(request, &capture, later)?;
     if !exports.is_empty() {
         outputs::export(&capture, |_| TimeRange::ALL, exports)
             .map_err(|failure| scratch.keep(failure))?;
@@ -94,11 +104,11 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
     Ok(finished)
 }
 
-fn record(request: Request, path: &Path) -> Result<Finished, Failure> {
+fn record(request: Request, path: &Path, later: Later) -> Result<Finished, Failure> {
     super::event_loop()?.block_on(async {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
         let mut recording = Recording::start(request, path)?;
-        let end = recording.watch(&mut signals).await;
+        let end = recording.watch(&mut signals, later).await;
         recording.finish(end, &mut signals).await
     })
 }
@@ -211,9 +221,10 @@ impl Recording {
     }
 
     /// Runs until something ends the recording.
-    async fn watch(&mut self, signals: &mut Signals) -> End {
+    async fn watch(&mut self, signals: &mut Signals, later: Later) -> End {
         // What is still to be done after this can wait.
         let _hurry = Hurry::begin();
+        privileges::settle(later);
         match self.drive(signals).await {
             Ok(end) => end,
             Err(failure) => End::Failed(failure),

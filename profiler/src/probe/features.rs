@@ -5,8 +5,10 @@
 
 use std::fs;
 
-use super::{ProbeError, hotplug, offsets, sampler, sideband, source::CYCLES, tracefs::Tracefs};
-use crate::target::cgroup::Version;
+use super::{ProbeError, hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+use crate::privileges::{self, CapabilitySet, effective, lacking};
+
+mod surroundings;
 
 /// Something that recording needs or can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,28 +35,14 @@ pub enum State {
 /// Oldest kernel that all of the kernel side works on.
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-// From <linux/capability.h>.
-const CAP_DAC_READ_SEARCH: u32 = 2;
-const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_SYSLOG: u32 = 34;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
-
-/// Privileges that recording needs and that are not there.
-fn missing_privileges() -> Vec<&'static str> {
-    [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
-        .into_iter()
-        .filter(|(capability, _)| !has(*capability))
-        .map(|(_, name)| name)
-        .collect()
-}
+/// What recording anything needs.
+const REQUIRED: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
 /// Fails where privileges are missing, as attaching would: for those who attach much later.
 pub fn check_privileges() -> Result<(), ProbeError> {
-    match missing_privileges()[..] {
-        [] => Ok(()),
-        _ => Err(ProbeError::Permission {
+    match lacking(REQUIRED, effective()).is_empty() {
+        true => Ok(()),
+        false => Err(ProbeError::Permission {
             action: "load the kernel-side programs".to_owned(),
             remedy: privilege_remedy(),
         }),
@@ -63,16 +51,37 @@ pub fn check_privileges() -> Result<(), ProbeError> {
 
 /// How to get the privileges that recording needs.
 pub(super) fn privilege_remedy() -> String {
-    let missing = missing_privileges();
-    if missing.is_empty() {
-        return "the privileges are there, so a container's seccomp profile, a security module or \
-                kernel lockdown forbids it; run outside of it"
-            .to_owned();
+    let missing = lacking(REQUIRED, effective());
+    if !missing.is_empty() {
+        return privileges::remedy(missing);
     }
-    format!(
-        "run as root (sudo), or grant the binary {} with setcap",
-        missing.join(" and ")
-    )
+    if surroundings::is_filtered() {
+        return format!(
+            "the privileges are there, and {}",
+            surroundings::SECCOMP_REMEDY
+        );
+    }
+    "the privileges are there, so a security module or kernel lockdown forbids it; run outside of it"
+        .to_owned()
+}
+
+/// Whether the kernel wants CAP_BPF even of those who read and write a map that they have open:
+/// before 5.19 it does.
+pub fn maps_need_capabilities() -> bool {
+    kernel().is_none_or(|version| version < (5, 19))
+}
+
+/// Whether processors may come online that have no buffers yet.
+pub fn processors_can_be_added() -> bool {
+    match (hotplug::online(), hotplug::possible_cpus()) {
+        (Ok(online), Ok(possible)) => online != possible,
+        _ => true,
+    }
+}
+
+/// Whether tracefs is where it usually is, and can be read.
+pub fn tracefs_is_mounted() -> bool {
+    Tracefs::mounted().is_ok()
 }
 
 /// Looks at everything.
@@ -83,14 +92,20 @@ pub fn survey() -> Vec<Feature> {
         programs(),
         perf_events(),
         lockdown(),
+        surroundings::seccomp(),
+        surroundings::unprivileged_bpf(),
         locked_memory(),
+        surroundings::pid_namespace(),
+        surroundings::user_namespace(),
         tracepoints(),
         cycles(),
         max_rate(),
         max_stack(),
         build_ids(),
         kernel_symbols(),
-        cgroups(),
+        surroundings::cgroups(),
+        surroundings::cgroup_namespace(),
+        surroundings::kernel_types(),
         processors(),
         function_tracing(),
     ]);
@@ -157,69 +172,16 @@ fn architecture() -> Feature {
 }
 
 fn capabilities() -> impl Iterator<Item = Feature> {
-    [
-        (CAP_BPF, "CAP_BPF", "loading kernel-side programs", true),
-        (
-            CAP_PERFMON,
-            "CAP_PERFMON",
-            "sampling other users' processes and the kernel",
-            true,
-        ),
-        (
-            CAP_SYS_PTRACE,
-            "CAP_SYS_PTRACE",
-            "reading the binaries of other users' processes",
-            false,
-        ),
-        (
-            CAP_DAC_READ_SEARCH,
-            "CAP_DAC_READ_SEARCH",
-            "opening files that only others may read",
-            false,
-        ),
-        (
-            CAP_SYSLOG,
-            "CAP_SYSLOG",
-            "addresses of kernel symbols",
-            false,
-        ),
-        (
-            CAP_SYS_ADMIN,
-            "CAP_SYS_ADMIN",
-            "a private tracefs where none is mounted",
-            false,
-        ),
-    ]
-    .into_iter()
-    .map(|(capability, name, purpose, required)| {
-        let state = if has(capability) {
-            Ok("effective".to_owned())
-        } else {
-            Err(format!(
-                "run as root (sudo), or grant the binary {name} with setcap"
-            ))
+    let held = effective();
+    privileges::USES.iter().map(move |used| {
+        let missing = lacking(used.capability, held);
+        let state = match missing.is_empty() {
+            true => Ok("effective".to_owned()),
+            false => Err(format!("{}; {}", used.without, privileges::remedy(missing))),
         };
-        feature(name, purpose, required, state)
+        let required = REQUIRED.contains(used.capability);
+        feature(used.name(), used.purpose, required, state)
     })
-}
-
-/// Whether a capability is effective. CAP_SYS_ADMIN stands for those split off from it.
-fn has(capability: u32) -> bool {
-    let Ok(status) = fs::read_to_string("/proc/self/status") else {
-        return false;
-    };
-    let Some(effective) = effective(&status) else {
-        return false;
-    };
-    let bit = |capability: u32| effective >> capability & 1 == 1;
-    bit(capability) || matches!(capability, CAP_BPF | CAP_PERFMON) && bit(CAP_SYS_ADMIN)
-}
-
-fn effective(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 fn programs() -> Feature {
@@ -237,8 +199,8 @@ fn perf_events() -> Feature {
         )),
         Err(error) => Err(match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => format!(
-                "not permitted with kernel.perf_event_paranoid at {paranoid}: run as root, grant \
-                 CAP_PERFMON, or 'sysctl kernel.perf_event_paranoid=-1'"
+                "not permitted with kernel.perf_event_paranoid at {paranoid}: {}",
+                privilege_remedy()
             ),
             _ => format!("{error}; the kernel needs CONFIG_PERF_EVENTS"),
         }),
@@ -276,7 +238,7 @@ fn tracepoints() -> Feature {
         .map_err(|error| error.to_string());
     feature(
         "tracepoints",
-        "following children (-p, -- CMD), -e category:name",
+        "following children (-p, -- CMD), new containers, -e category:name",
         false,
         state,
     )
@@ -351,38 +313,18 @@ fn kernel_symbols() -> Feature {
             Ok("/proc/kallsyms has addresses".to_owned())
         }
         Some(_) => Err(format!(
-            "/proc/kallsyms hides addresses (kernel.kptr_restrict is {}): run as root, grant \
-             CAP_SYSLOG, or 'sysctl kernel.kptr_restrict=0'",
-            sysctl("kernel.kptr_restrict").unwrap_or_default()
+            "/proc/kallsyms hides addresses (kernel.kptr_restrict is {}, kernel.perf_event_paranoid \
+             {}): {}",
+            sysctl("kernel.kptr_restrict").unwrap_or_default(),
+            sysctl("kernel.perf_event_paranoid").unwrap_or_default(),
+            match lacking(CapabilitySet::SYSLOG, effective()) {
+                missing if missing.is_empty() => "'sysctl kernel.kptr_restrict=1'".to_owned(),
+                missing => privileges::remedy(missing),
+            }
         )),
         None => Err("/proc/kallsyms can't be read: the kernel needs CONFIG_KALLSYMS".to_owned()),
     };
     feature("kernel symbols", "names of kernel functions", false, state)
-}
-
-fn cgroups() -> Feature {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        matches!(kind, "cgroup2" | "cgroup").then(|| format!("mounted at {path}"))
-    });
-    let state = match mounted {
-        None => Err("mount -t cgroup2 none /sys/fs/cgroup".to_owned()),
-        Some(mounted) => match offsets::of_cgroups(&Version::Two) {
-            Ok(_) => Ok(mounted),
-            Err(error) => Err(format!(
-                "the kernel can't filter by them: {}",
-                offsets::remedy(&error)
-            )),
-        },
-    };
-    feature(
-        "cgroups",
-        "--cgroup, and samples by container",
-        false,
-        state,
-    )
 }
 
 fn processors() -> Feature {
@@ -423,12 +365,6 @@ mod tests {
         assert_eq!(parse_release("6.18.44-fc-v657"), Some((6, 18)));
         assert_eq!(parse_release("7.0-rc1"), Some((7, 0)));
         assert_eq!(parse_release("unknown"), None);
-    }
-
-    #[test]
-    fn effective_capabilities_are_the_ones_that_count() {
-        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000004000000000\n";
-        assert_eq!(effective(status), Some(1 << CAP_PERFMON));
     }
 
     #[test]

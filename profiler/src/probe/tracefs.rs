@@ -8,6 +8,7 @@ use std::{fs::File, io, io::Read, os::fd::OwnedFd};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::{ProbeError, sys};
+use crate::privileges::{CapabilitySet, effective, lacking, remedy};
 
 /// Longest file read: a format file has a few KiB.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
@@ -16,22 +17,49 @@ const MAX_FILE_BYTES: u64 = 256 * 1024;
 pub(super) struct Tracefs(OwnedFd);
 
 impl Tracefs {
-    /// Opens the mounted tracefs, or mounts a private one.
-    pub(super) fn open() -> Result<Tracefs, ProbeError> {
+    /// The mounted tracefs, if it can be read.
+    pub(super) fn mounted() -> io::Result<Tracefs> {
+        let mut refused = None;
         for path in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
             let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
             // An unmounted one is an empty directory.
-            if let Ok(dir) = rustix::fs::open(path, flags, Mode::empty())
-                && openat(&dir, "events", flags, Mode::empty()).is_ok()
-            {
-                return Ok(Tracefs(dir));
+            let opened = rustix::fs::open(path, flags, Mode::empty()).and_then(|dir| {
+                openat(&dir, "events", flags, Mode::empty())?;
+                Ok(dir)
+            });
+            match opened {
+                Ok(dir) => return Ok(Tracefs(dir)),
+                // Says more than that the other place is empty.
+                Err(rustix::io::Errno::ACCESS) => refused = Some(rustix::io::Errno::ACCESS),
+                Err(_) => {}
             }
+        }
+        Err(refused.unwrap_or(rustix::io::Errno::NOENT).into())
+    }
+
+    /// Opens the mounted tracefs, or mounts a private one.
+    pub(super) fn open() -> Result<Tracefs, ProbeError> {
+        let refused = match Tracefs::mounted() {
+            Ok(tracefs) => return Ok(tracefs),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        // Mounting is no help to those who may not read what is mounted.
+        if refused && !lacking(CapabilitySet::DAC_READ_SEARCH, effective()).is_empty() {
+            return Err(unreadable("use tracepoints"));
         }
         sys::mount_tracefs().map(Tracefs).map_err(|error| {
             if error.raw_os_error() == Some(libc::ENODEV) {
                 ProbeError::Unsupported {
                     action: "use tracepoints".to_owned(),
                     remedy: "it needs CONFIG_FTRACE and CONFIG_EVENT_TRACING".to_owned(),
+                }
+            } else if !lacking(CapabilitySet::SYS_ADMIN, effective()).is_empty() {
+                ProbeError::Permission {
+                    action: "mount tracefs".to_owned(),
+                    remedy: format!(
+                        "mount -t tracefs tracefs /sys/kernel/tracing, or {}",
+                        remedy(CapabilitySet::SYS_ADMIN)
+                    ),
                 }
             } else {
                 ProbeError::from_io(
@@ -51,6 +79,9 @@ impl Tracefs {
                         "no tracepoint {category}:{name} in this kernel; \
                      /sys/kernel/tracing/available_events lists them"
                     )),
+                    io::ErrorKind::PermissionDenied => {
+                        unreadable(&format!("look up tracepoint {category}:{name}"))
+                    }
                     _ => {
                         ProbeError::from_io(format!("look up tracepoint {category}:{name}"), error)
                     }
@@ -72,7 +103,10 @@ impl Tracefs {
         let action = || format!("read the format of tracepoint {category}:{name}");
         let text = self
             .read(&format!("events/{category}/{name}/format"))
-            .map_err(|error| ProbeError::from_io(action(), error))?;
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => unreadable(&action()),
+                _ => ProbeError::from_io(action(), error),
+            })?;
         offset_in_format(&text, field).ok_or_else(|| ProbeError::Unsupported {
             action: action(),
             remedy: format!("it has no field '{field}'; please report the kernel's version"),
@@ -85,6 +119,14 @@ impl Tracefs {
         let mut text = String::new();
         file.take(MAX_FILE_BYTES).read_to_string(&mut text)?;
         Ok(text)
+    }
+}
+
+/// tracefs is there, and its files are root's.
+fn unreadable(action: &str) -> ProbeError {
+    ProbeError::Permission {
+        action: action.to_owned(),
+        remedy: remedy(lacking(CapabilitySet::DAC_READ_SEARCH, effective())),
     }
 }
 

@@ -320,7 +320,7 @@ impl Resolver {
         if !std::mem::replace(&mut self.kernel_known, true) && self.kernel.is_restricted() {
             log::warn!(
                 "the kernel hides its addresses: kernel functions will have no names; \
-                 run as root, or set kernel.kptr_restrict to 0"
+                 run as root or grant CAP_SYSLOG, with kernel.kptr_restrict at 1 or 0"
             );
         }
     }

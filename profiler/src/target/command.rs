@@ -11,6 +11,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
 
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
 use crate::model::Pid;
 
 use super::user::User;
@@ -129,18 +131,24 @@ fn become_user(command: &mut Command, user: &User) -> io::Result<()> {
     }
     let (uid, gid, groups) = (user.uid, user.gid, user.groups()?);
     // std's own `uid` drops the privilege before closures run, too early for setgroups.
-    // SAFETY: runs between fork and exec in the child: three system calls, one of which reads the
+    // SAFETY: runs between fork and exec in the child: four system calls, one of which reads the
     // list that the closure owns; nothing allocates or locks.
     unsafe {
         command.pre_exec(move || {
             let done = libc::setgroups(groups.len(), groups.as_ptr()) == 0
                 && libc::setgid(gid) == 0
                 && libc::setuid(uid) == 0;
-            if done {
-                Ok(())
-            } else {
-                Err(io::Error::last_os_error())
+            if !done {
+                return Err(io::Error::last_os_error());
             }
+            // Where this does not run as root, changing the user takes no capabilities away, and exec
+            // would pass ambient ones on. Those of root come back with the exec.
+            let none = CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            };
+            Ok(set_capabilities(None, none)?)
         });
     }
     Ok(())

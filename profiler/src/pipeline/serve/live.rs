@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Failure;
 use crate::model::{Demand, Sampling};
-use crate::probe::features::check_privileges;
+use crate::probe::features::{check_privileges, tracefs_is_mounted};
 use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
 use crate::resolve::{EpochLimits, KnownProcesses, ResolveOptions};
 use crate::serve::tcf::{Order, Place, Question};
@@ -21,6 +21,7 @@ use crate::view::progress::{LiveLine, Progress};
 
 use super::super::containers::CgroupTargets;
 use super::super::prepare::{Prepared, Watch};
+use super::super::privileges::{self, Later};
 use super::super::session::{Due, Hurry, Session};
 use super::super::signals::Signals;
 use super::{Front, ended};
@@ -119,6 +120,12 @@ impl Ready {
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let _hurry = Hurry::begin();
+        privileges::settle(Later {
+            attaches: true,
+            uses_tracefs: !tracefs_is_mounted(),
+            signals: true,
+            writes_files: false,
+        });
         let mut live = Live::new(self, LINGER);
         let served = tokio::select! {
             served = live.drive(server) => served,

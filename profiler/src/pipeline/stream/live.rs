@@ -25,6 +25,7 @@ use crate::wire::bytefrog::{Filter, Mode};
 
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;
+use super::super::privileges::{self, Later};
 use super::super::session::{Consumer, Due, Gone, Hurry, Session};
 use super::super::signals::{Signals, hangup, in_foreground};
 use super::super::tracer::{News, PathFilter};
@@ -50,6 +51,13 @@ pub(super) async fn stream(
 ) -> Result<Streamed, Failure> {
     check_privileges()?;
     let mut prepared = Prepared::new(source.watch)?;
+    let later = Later {
+        attaches: prepared.tracer.is_some(),
+        signals: true,
+        // A cgroup that is to stand still may be another user's.
+        writes_files: source.allow_control,
+        uses_tracefs: false,
+    };
     let pausable = pausable(&prepared, source.allow_control);
     let chosen = Instant::now();
     let mut agent = start_agent(options)?;
@@ -89,7 +97,7 @@ pub(super) async fn stream(
         stop_detaches: source.stop_detaches,
         session,
     };
-    let end = live.run(suspended, &mut signals).await;
+    let end = live.run(suspended, later, &mut signals).await;
     live.finish(end, &mut signals).await
 }
 
@@ -209,9 +217,10 @@ struct Live {
 
 impl Live {
     /// From the start to what ends it.
-    async fn run(&mut self, suspended: bool, signals: &mut Signals) -> End {
+    async fn run(&mut self, suspended: bool, later: Later, signals: &mut Signals) -> End {
         // What is still to be done after this can wait.
         let _hurry = Hurry::begin();
+        privileges::settle(later);
         if let Err(failure) = self.begin(suspended) {
             return End::Failed(failure);
         }
