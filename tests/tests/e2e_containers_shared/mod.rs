@@ -7,6 +7,8 @@
 //! that the workload says it used since its main began. Exact again: the capture holds as many samples as
 //! the recorder says it took, and nothing was lost but ticks that the kernel skipped.
 
+use std::collections::BTreeMap;
+
 use profiler_tests::Outcome;
 use profiler_tests::containers::{self, Docker, PROGRAM, Root};
 use profiler_tests::process::Running;
@@ -57,9 +59,18 @@ pub(crate) fn finish(
     Ok(recording)
 }
 
-/// Samples of the workload itself, which the runtime's process becomes by its exec.
+/// Samples of the workload itself. The runtime's process becomes it by its exec, so that the name of the
+/// process alone does not tell them from the runtime's.
 pub(crate) fn of_work(recording: &Recording) -> Vec<&Sample> {
-    recording.of_process(PROCESS)
+    let is_work = |sample: &Sample| {
+        let mut modules = sample
+            .user
+            .iter()
+            .filter_map(|frame| frame.module.as_deref());
+        modules.any(|module| module == PROGRAM)
+    };
+    let all = recording.of_process(PROCESS);
+    all.into_iter().filter(|sample| is_work(sample)).collect()
 }
 
 /// Checks that all samples are of the container whose workload is `name`, and named as its functions
@@ -105,14 +116,19 @@ pub(crate) fn only(recording: &Recording, name: &str, neighbours: &[&str]) -> Ou
     Ok(())
 }
 
-/// Checks that at least 99 % of all user frames have names; gives how many have none.
-pub(crate) fn named(samples: &[&Sample]) -> Result<usize, String> {
+/// Checks that at least 99 % of all user frames have names.
+pub(crate) fn named(samples: &[&Sample]) -> Result<(), String> {
     let frames = samples.iter().flat_map(|sample| &sample.user);
-    let (all, named) = frames.fold((0, 0), |(all, named), frame| {
-        (all + 1, named + usize::from(frame.named))
-    });
-    at_least("frames with names", named, all, 0.99)?;
-    Ok(all - named)
+    let (mut all, mut unnamed) = (0, BTreeMap::<_, usize>::new());
+    for frame in frames {
+        all += 1;
+        if !frame.named {
+            *unnamed.entry(&frame.module).or_default() += 1;
+        }
+    }
+    let named = all - unnamed.values().sum::<usize>();
+    at_least("frames with names", named, all, 0.99)
+        .map_err(|why| format!("{why}; without: {unnamed:?}"))
 }
 
 /// Checks that samples stand for the CPU time that workloads say they used.
@@ -136,7 +152,7 @@ pub(crate) fn all_of(
 pub(crate) fn listed(
     setting: &Setting,
 ) -> Result<Vec<serde_json::Value>, Box<dyn std::error::Error>> {
-    let ended = setting.run(&["list", "containers", "--format", "json"])?;
+    let ended = setting.run(&["list", "containers", "--json"])?;
     let list = ended.success()?.json()?;
     Ok(list["containers"].as_array().ok_or("no list")?.clone())
 }
