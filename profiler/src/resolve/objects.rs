@@ -108,11 +108,7 @@ impl FileId {
             true => FileId {
                 device: 0,
                 inode: stat.st_ino & INODE,
-                below: (
-                    stat.st_ctime as i64,
-                    stat.st_ctime_nsec as i64,
-                    stat.st_size,
-                ),
+                below: (stat.st_ctime, stat.st_ctime_nsec as i64, stat.st_size),
             },
             false => FileId {
                 device: stat.st_dev,
