@@ -258,6 +258,10 @@ impl Containers {
                 None => self.ask(&identity),
             }
         }
+        // Most of these are no containers, and then nobody answers.
+        for path in resolver.take_unknown_cgroups() {
+            self.describer.ask_about(&path);
+        }
     }
 
     /// At the end: waits a moment for answers that samples wait for.
