@@ -408,9 +408,10 @@ impl Resolver {
         if self.rescan_due {
             return;
         }
-        self.rescanned = Some(Instant::now());
         self.counters.rescans += 1;
         self.snapshot(now);
+        // From its end: one that takes long does not make the next one due.
+        self.rescanned = Some(Instant::now());
     }
 
     pub(super) fn forked(&mut self, at: Timestamp, new: (Pid, Tid), parent: (Pid, Tid)) {

@@ -168,10 +168,16 @@ fn what_is_known_of_processes_outlives_a_resolver() {
     let mut goes = goes.arg("100").spawn().unwrap();
     let mut resolver = Resolver::new(whole_tree()).unwrap();
     let mut out = Vec::new();
-    // As exact as the kernel's events are, and /proc is not.
-    let at_fork = Timestamp(now().0 - 3_000_001);
+    // As exact as the kernel's events are, and /proc is not. Read, since the clock may have gone on by
+    // more than starts may differ until a busy machine comes to look at it.
+    let clocks = proc_fs::Clocks::read();
+    let forked = |child: &std::process::Child| {
+        let stat = proc_fs::process_stat(Pid(child.id()), &clocks).unwrap();
+        Timestamp(stat.started.0 + 3_000_001)
+    };
+    let at_fork = forked(&stays);
     let mut events: Vec<RawEvent> = [&stays, &goes]
-        .map(|child| fork(at_fork.0, std::process::id(), child.id()))
+        .map(|child| fork(forked(child).0, std::process::id(), child.id()))
         .into();
     resolver.resolve(&mut events, &mut out);
     let known = resolver.into_known_processes();
