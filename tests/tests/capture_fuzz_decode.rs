@@ -112,11 +112,11 @@ fn seeds_are_decoded_whole() {
             decoder.record(seed[1..].to_vec().into(), &mut events);
         }
     }
-    assert_eq!((decoder, events.len()), (Decoder::default(), 4));
+    assert_eq!((decoder, events.len()), (Decoder::default(), 7));
     for seed in fuzzing::seeds("side_band").unwrap() {
         decoder.side_band(Cpu(0), &seed[1..], &mut events);
     }
     // Each kind alone and all in one; of eight kinds, one is not known.
     assert_eq!((decoder.bad, decoder.unknown), (0, 2));
-    assert_eq!(events.len(), 4 + 14);
+    assert_eq!(events.len(), 7 + 14);
 }

@@ -5,13 +5,16 @@
 
 use bytes::Bytes;
 use profiler::decode::Decoder;
-use profiler::model::raw::{RawBody, RawEvent, RawSample, RawStack};
+use profiler::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
 use profiler::model::{Cpu, StackEnd};
+use profiler_common::cgroup::{
+    CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES,
+};
 use profiler_common::sample::{
-    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_NO_STACK, END_TRUNCATED,
+    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_NO_STACK, END_TRUNCATED, FLAG_UNDECIDED,
     SECTION_KERNEL_STACK, SECTION_USER_STACK, SampleHead,
 };
-use profiler_common::{KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
+use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
 
 /// Head of a perf record: type, misc, size.
 const PERF_HEAD_BYTES: usize = 8;
@@ -31,7 +34,7 @@ pub fn records(data: &[u8]) {
         let (bytes, behind) = more.split_at(len);
         rest = behind;
         let mut bytes = bytes.to_vec();
-        set_head(&mut bytes);
+        set_head(&mut bytes, KIND_SAMPLE);
         record(&bytes);
     }
 }
@@ -47,17 +50,27 @@ fn record(bytes: &[u8]) {
         return;
     };
     assert_eq!(decoder.bad, 0, "an event of a record that is called bad");
-    let RawBody::Sample(sample) = &event.body else {
-        panic!("a ring buffer record gives {event:?}");
+    let encoded = match &event.body {
+        RawBody::Sample(sample) => {
+            for stack in [&sample.kernel, &sample.user] {
+                assert!(stack.bytes.len() <= (MAX_FRAMES * 8).min(bytes.len()));
+                assert_eq!(stack.addresses().len() * 8, stack.bytes.len());
+            }
+            Some(encoded(event, sample))
+        }
+        RawBody::Cgroup(cgroup) => {
+            // A byte that is no UTF-8 takes three, so that the path may be too long to be a record's.
+            assert!(cgroup.path.len() <= 3 * PATH_BYTES.min(bytes.len()));
+            (cgroup.path.len() < PATH_BYTES).then(|| encoded_cgroup(event, cgroup))
+        }
+        _ => panic!("a ring buffer record gives {event:?}"),
     };
-    for stack in [&sample.kernel, &sample.user] {
-        assert!(stack.bytes.len() <= (MAX_FRAMES * 8).min(bytes.len()));
-        assert_eq!(stack.addresses().len() * 8, stack.bytes.len());
+    if let Some(encoded) = encoded {
+        let (mut again, mut same) = (Decoder::default(), Vec::new());
+        again.record(Bytes::from(encoded), &mut same);
+        assert_eq!(same, out, "encoded again it is another event");
+        assert_eq!(again, Decoder::default());
     }
-    let (mut again, mut same) = (Decoder::default(), Vec::new());
-    again.record(Bytes::from(encoded(event, sample)), &mut same);
-    assert_eq!(same, out, "encoded again it is another event");
-    assert_eq!(again, Decoder::default());
     // A record that its end is missing of contradicts its length.
     let (mut cut, mut none) = (Decoder::default(), Vec::new());
     cut.record(Bytes::copy_from_slice(&bytes[..bytes.len() - 1]), &mut none);
@@ -74,12 +87,34 @@ pub(super) fn encoded(event: &RawEvent, sample: &RawSample) -> Vec<u8> {
         bytes.extend(value.to_ne_bytes());
     }
     bytes.extend(sample.source.to_ne_bytes());
-    bytes.extend(0u16.to_ne_bytes());
+    let flags = if sample.undecided { FLAG_UNDECIDED } else { 0 };
+    bytes.extend(flags.to_ne_bytes());
     bytes.extend(sample.comm.0);
     assert_eq!(bytes.len(), size_of::<SampleHead>());
     section(&mut bytes, SECTION_KERNEL_STACK, &sample.kernel);
     section(&mut bytes, SECTION_USER_STACK, &sample.user);
-    set_head(&mut bytes);
+    set_head(&mut bytes, KIND_SAMPLE);
+    bytes
+}
+
+/// The record of a cgroup that was made or removed, as the kernel side writes it.
+pub(super) fn encoded_cgroup(event: &RawEvent, cgroup: &RawCgroup) -> Vec<u8> {
+    let mut bytes = vec![0; 8];
+    bytes.extend(event.at.0.to_ne_bytes());
+    bytes.extend(cgroup.id.to_ne_bytes());
+    let wanted = match cgroup.verdict {
+        CgroupVerdict::Inherited => CGROUP_UNWANTED,
+        CgroupVerdict::Wanted => CGROUP_WANTED,
+        CgroupVerdict::Undecided => CGROUP_UNDECIDED,
+    };
+    let path_len = cgroup.path.len() as u32;
+    for value in [event.cpu.0, path_len, wanted, u32::from(cgroup.removed)] {
+        bytes.extend(value.to_ne_bytes());
+    }
+    assert_eq!(bytes.len(), size_of::<CgroupHead>());
+    bytes.extend(cgroup.path.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    set_head(&mut bytes, KIND_CGROUP);
     bytes
 }
 
@@ -98,12 +133,12 @@ fn section(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
     bytes.extend(&stack.bytes);
 }
 
-fn set_head(bytes: &mut [u8]) {
+fn set_head(bytes: &mut [u8], kind: u16) {
     let len = bytes.len() as u32;
     let head = bytes.iter_mut().zip(
         len.to_ne_bytes()
             .into_iter()
-            .chain(KIND_SAMPLE.to_ne_bytes())
+            .chain(kind.to_ne_bytes())
             .chain(RECORD_VERSION.to_ne_bytes()),
     );
     head.for_each(|(byte, value)| *byte = value);

@@ -12,7 +12,9 @@ use std::process::Command;
 use bytes::Bytes;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use profiler::capture::{CreateOptions, Writer};
-use profiler::model::raw::{Comm, RawBody, RawEvent, RawSample, RawStack};
+use profiler::model::raw::{
+    CgroupVerdict, Comm, RawBody, RawCgroup, RawEvent, RawSample, RawStack,
+};
 use profiler::model::{
     Batch, Code, Cpu, Definition, EpochId, Pid, StackEnd, StringId, Tid, Timestamp,
 };
@@ -23,7 +25,7 @@ use profiler_common::call::{
 };
 
 use super::bytefrog::seeds as bytefrog;
-use super::decode::encoded;
+use super::decode::{encoded, encoded_cgroup};
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
 use super::unframed;
@@ -240,7 +242,7 @@ fn records() -> Vec<Vec<u8>> {
             end,
         };
         let sample = RawSample {
-            undecided: false,
+            undecided: frames == 7,
             pid: Pid(10),
             tid: Tid(11),
             comm: Comm::from_bytes(b"worker"),
@@ -268,6 +270,24 @@ fn records() -> Vec<Vec<u8>> {
         seeds.push([&[1], record.as_slice()].concat());
     }
     seeds.push(row);
+    for (path, removed, verdict) in [
+        ("/web/1f2e", false, CgroupVerdict::Wanted),
+        ("/12345678", false, CgroupVerdict::Undecided),
+        ("/web/1f2e", true, CgroupVerdict::Inherited),
+    ] {
+        let cgroup = RawCgroup {
+            id: 77,
+            path: path.into(),
+            removed,
+            verdict,
+        };
+        let event = RawEvent {
+            at: Timestamp(1_000),
+            cpu: Cpu(3),
+            body: RawBody::Cgroup(Box::new(cgroup.clone())),
+        };
+        seeds.push([&[1], encoded_cgroup(&event, &cgroup).as_slice()].concat());
+    }
     seeds
 }
 
