@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use e2e_tcf_shared::profile::Profile;
 use e2e_tcf_shared::{Agent, Failure, Talking, now_s, with_clients};
+use profiler::target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::LIMIT;
@@ -242,18 +243,15 @@ fn children_as_a_scope() -> Outcome {
     family.end()
 }
 
-/// A cgroup v2 that is removed when the test ends.
+/// A cgroup of the hierarchy that sessions look at, version 1 or 2; removed when the test ends.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
     fn new(name: &str) -> Option<Cgroup> {
-        let mounts = fs::read_to_string("/proc/mounts").ok()?;
-        let root = mounts.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let place = fields.next()?;
-            (fields.next()? == "cgroup2").then(|| PathBuf::from(place))
-        })?;
-        let path = root.join(format!("{name}-{}", std::process::id()));
+        let hierarchies = Hierarchies::read().ok()?;
+        let path = hierarchies
+            .primary()?
+            .directory(&format!("/{name}-{}", std::process::id()));
         fs::create_dir(&path).ok().map(|()| Cgroup(path))
     }
 }
@@ -272,7 +270,7 @@ fn a_container_as_a_scope() -> Outcome {
         return Ok(());
     };
     let Some(cgroup) = Cgroup::new("profiler-tcf") else {
-        skip(test, "no cgroup v2 that can be written");
+        skip(test, "no cgroups that can be written");
         return Ok(());
     };
     let program = setting.workload("tcf_family.c")?;
