@@ -3,7 +3,8 @@
 //!
 //! The profiler runs as a user who is not root, with ambient capabilities (`setpriv`). Workloads of yet
 //! another user are the oracle: one whose program anybody may read, one whose program only its owner may,
-//! one that deletes its program, and one whose program is in a mount namespace of its own.
+//! one that deletes its program, one whose library is deleted, and one whose program is in a mount
+//! namespace of its own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -26,8 +27,9 @@ const SOMEBODY: u32 = 1000;
 const READABLE: &str = "w_readable";
 const PRIVATE: &str = "w_private";
 const DELETED: &str = "w_deleted";
+const LIBRARY: &str = "w_library";
 const ELSEWHERE: &str = "w_elsewhere";
-const WORKLOADS: [&str; 4] = [READABLE, PRIVATE, DELETED, ELSEWHERE];
+const WORKLOADS: [&str; 5] = [READABLE, PRIVATE, DELETED, LIBRARY, ELSEWHERE];
 
 /// A setting with the profiler where anybody may run it, and a folder where anybody may write.
 struct Bench {
@@ -102,10 +104,15 @@ impl Bench {
 
     /// A copy of the chain under this name.
     fn chain(&self, name: &str) -> std::io::Result<PathBuf> {
-        let folder = self.setting.path(&format!("of-{name}"));
+        self.copy("chain.c", name, name)
+    }
+
+    /// A copy of what is built of `source`, in the folder of a workload.
+    fn copy(&self, source: &str, workload: &str, name: &str) -> std::io::Result<PathBuf> {
+        let folder = self.setting.path(&format!("of-{workload}"));
         fs::create_dir_all(&folder)?;
         let copy = folder.join(name);
-        fs::copy(self.setting.workload("chain.c")?, &copy)?;
+        fs::copy(self.setting.workload(source)?, &copy)?;
         chown(&folder, Some(SOMEBODY), Some(SOMEBODY))?;
         chown(&copy, Some(SOMEBODY), Some(SOMEBODY))?;
         Ok(copy)
@@ -130,12 +137,30 @@ impl Bench {
         self.start(name, command.uid(SOMEBODY).gid(SOMEBODY))
     }
 
+    /// One that burns in a library, whose file is gone.
+    fn start_with_deleted_library(&self) -> std::io::Result<Running> {
+        let program = self.copy("dlopen_late.c", LIBRARY, LIBRARY)?;
+        let library = self.copy("plugin.c", LIBRARY, "plugin.so")?;
+        let mut command = Command::new(program);
+        // Milliseconds before it is loaded, and in it.
+        command.arg("1").arg(&library).arg("600000");
+        command.uid(SOMEBODY).gid(SOMEBODY);
+        let mut running = self.start(LIBRARY, &mut command)?;
+        let maps = format!("/proc/{}/maps", running.pid());
+        running.wait_until("loading the library", LIMIT, |_| {
+            fs::read_to_string(&maps).is_ok_and(|text| text.contains("plugin.so"))
+        })?;
+        fs::remove_file(library)?;
+        Ok(running)
+    }
+
     /// All workloads, each busy until it is dropped.
     fn workloads(&self) -> std::io::Result<Vec<Running>> {
         let mut running = vec![
             self.start_plain(READABLE, &[])?,
             self.start_plain(PRIVATE, &[])?,
             self.start_plain(DELETED, &["--unlink"])?,
+            self.start_with_deleted_library()?,
         ];
         let script = format!(
             "mount -t tmpfs tmpfs /mnt && cp {from} /mnt/{ELSEWHERE} && chmod 755 /mnt/{ELSEWHERE} && \
@@ -159,7 +184,12 @@ fn named(recording: &Recording) -> Result<Vec<&'static str>, String> {
         if samples.len() < 20 {
             return Err(format!("{name} has {} samples", samples.len()));
         }
-        let named = samples.iter().filter(|s| s.calls("outer")).count();
+        let function = if name == LIBRARY {
+            "plugin_work"
+        } else {
+            "outer"
+        };
+        let named = samples.iter().filter(|s| s.calls(function)).count();
         if named > 0 {
             at_least(name, named, samples.len(), 0.95)?;
             found.push(name);
@@ -191,16 +221,11 @@ fn the_documented_set_is_enough() -> Outcome {
         let doctor = bench.run(user, set, &["doctor"])?.success()?;
         assert!(!doctor.stdout.contains("MISSING"), "{}", doctor.stdout);
     }
-    let [readable, private, deleted, elsewhere] = &workloads[..] else {
-        return Err("four workloads".into());
+    let [_, private, _, _, elsewhere] = &workloads[..] else {
+        return Err("five workloads".into());
     };
-    let pids = format!(
-        "{},{},{},{}",
-        readable.pid(),
-        private.pid(),
-        deleted.pid(),
-        elsewhere.pid()
-    );
+    let pids: Vec<String> = workloads.iter().map(|one| one.pid().to_string()).collect();
+    let pids = pids.join(",");
     let (_, recording) = bench.record(NOBODY, set, &["-F", "499", "-d", "1", "-p", &pids])?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(
@@ -263,9 +288,12 @@ fn each_capability_is_needed() -> Outcome {
         assert!(ended.stdout.contains(&setcap), "{}", ended.stdout);
     }
     for (capability, lost) in [
-        (CapabilitySet::SYS_PTRACE, &[DELETED, ELSEWHERE][..]),
-        (CapabilitySet::DAC_READ_SEARCH, &[PRIVATE, DELETED]),
-        (CapabilitySet::CHECKPOINT_RESTORE, &[DELETED]),
+        (
+            CapabilitySet::SYS_PTRACE,
+            &[DELETED, LIBRARY, ELSEWHERE][..],
+        ),
+        (CapabilitySet::DAC_READ_SEARCH, &[PRIVATE, LIBRARY]),
+        (CapabilitySet::CHECKPOINT_RESTORE, &[LIBRARY]),
         (CapabilitySet::SYSLOG, &[]),
     ] {
         let (ended, recording) = bench.record(NOBODY, without(capability), &SYSTEM_WIDE)?;
@@ -273,7 +301,7 @@ fn each_capability_is_needed() -> Outcome {
             .into_iter()
             .filter(|w| !lost.contains(w))
             .collect();
-        // A deleted program that only its owner may have read may be opened by what was its folder.
+        // A deleted program is what its process still says that it runs; a library is nowhere else.
         assert_eq!(named(&recording)?, expected, "without {capability:?}");
         let kernel = capability != CapabilitySet::SYSLOG;
         assert_eq!(

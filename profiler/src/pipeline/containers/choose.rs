@@ -161,7 +161,7 @@ impl CgroupTargets {
     /// Engines are asked on a thread of its own: an event loop runs on this one.
     fn select(&self, hierarchy: &Hierarchy) -> Result<Selected, Failure> {
         let select = || {
-            let mut engines = Engines::at(Path::new("/"));
+            let mut engines = Engines::of_this_machine();
             Selector::select(&self.selectors, hierarchy, &mut engines, self.wait)
         };
         let selected = std::thread::scope(|scope| {
