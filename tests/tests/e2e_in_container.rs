@@ -142,6 +142,58 @@ fn with_sys_admin(words: &[String]) -> Vec<String> {
     words
 }
 
+/// All samples of a process are said to be of this container, which Docker has made of an image of that
+/// name.
+fn in_container(recording: &Recording, pid: u32, name: &str) {
+    for sample in recording.of_pid(pid) {
+        let Some(container) = &sample.container else {
+            panic!("no container: {sample:?}");
+        };
+        assert_eq!(container.name.as_deref(), Some(name));
+        assert_eq!(container.image.as_deref(), Some(name));
+        assert_eq!(container.engine.as_deref(), Some("docker"));
+    }
+}
+
+/// From the container: the other one is found by its name, by its cgroup, and in the list; and also from
+/// a namespace of cgroups, which Kubernetes gives.
+fn containers_by_name(docker: &Docker, words: &[String], out: &Path, red: &Workload) -> Outcome {
+    let image = words
+        .iter()
+        .position(|word| word == "prof")
+        .ok_or("image")?;
+    let id = docker.command(&["inspect", "--format", "{{.Id}}", "red"])?;
+    for namespace in ["--cgroupns=host", "--cgroupns=private"] {
+        let run = |arguments: &[&str]| {
+            let options = words[..=image].iter().map(|word| match word.as_str() {
+                "--cgroupns=host" => namespace,
+                word => word,
+            });
+            let all: Vec<&str> = options.chain(arguments.iter().copied()).collect();
+            docker.command(&all)
+        };
+        let listed = run(&["list", "containers", "--json", "red"])?;
+        for part in [&*id, "\"red\"", "docker"] {
+            assert!(listed.contains(part), "{namespace}: {listed}");
+        }
+        let record = ["record", "-F", "499", "-d", "1", "--force", "-o"];
+        for target in [
+            ["--container", "red"],
+            ["--cgroup", &format!("docker/{id}")],
+        ] {
+            run(&[&record[..], &["/out/one.cap"], &target].concat())?;
+            let one = Recording::read(&out.join("one.cap"))?;
+            named(&one, &[red])?;
+            in_container(&one, red.pid, "red");
+            let others = one.samples.iter().filter(|sample| sample.pid != red.pid);
+            assert_eq!(others.count(), 0, "{namespace} {target:?}");
+        }
+        run(&[&record[..], &["/out/all.cap", "-a"]].concat())?;
+        in_container(&Recording::read(&out.join("all.cap"))?, red.pid, "red");
+    }
+    Ok(())
+}
+
 /// From the container: a process of the host, and one of another container.
 #[test]
 fn the_documented_container_sees_the_machine() -> Outcome {
@@ -195,7 +247,10 @@ fn the_documented_container_sees_the_machine() -> Outcome {
         }
         Err(error) => return Err(error.into()),
     };
-    named(&Recording::read(&out.join("profile.cap"))?, &[&red, &green])?;
+    let whole = Recording::read(&out.join("profile.cap"))?;
+    named(&whole, &[&red, &green])?;
+    in_container(&whole, red.pid, "red");
+    containers_by_name(&docker, &words, &out, &red)?;
 
     // `doctor` inside: all well, and what is missing named if it is not.
     let inside = |drop: &str| -> Vec<String> {

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use profiler::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
+use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::Recording;
 use profiler_tests::setting::{LIMIT, Setting};
@@ -190,6 +191,7 @@ fn named(recording: &Recording) -> Result<Vec<&'static str>, String> {
             "outer"
         };
         let named = samples.iter().filter(|s| s.calls(function)).count();
+        eprintln!("{name}: {named} of {} samples have names", samples.len());
         if named > 0 {
             at_least(name, named, samples.len(), 0.95)?;
             found.push(name);
@@ -269,7 +271,7 @@ fn each_capability_is_needed() -> Outcome {
     let Some(bench) = Bench::new("e2e_permissions::each_capability_is_needed")? else {
         return Ok(());
     };
-    let _workloads = bench.workloads()?;
+    let workloads = bench.workloads()?;
     let without = |capability| recording_set() - capability;
     for (capability, name) in [
         (CapabilitySet::BPF, "CAP_BPF"),
@@ -316,11 +318,88 @@ fn each_capability_is_needed() -> Outcome {
             ended.stderr
         );
     }
+    for alone in [
+        CapabilitySet::BPF | CapabilitySet::PERFMON,
+        CapabilitySet::SYS_ADMIN,
+    ] {
+        let (_, recording) = bench.record(NOBODY, alone, &SYSTEM_WIDE)?;
+        assert_eq!(named(&recording)?, [READABLE], "{alone:?} alone");
+    }
+    let pid = workloads[0].pid().to_string();
+    let trace = [
+        "record", "-d", "1", "-o", "none.cap", "-p", &pid, "--trace", "outer",
+    ];
+    let ended = bench
+        .run(NOBODY, without(CapabilitySet::SYS_PTRACE), &trace)?
+        .expect_status(1)?;
+    one_line(&ended, "CAP_SYS_PTRACE");
     let follow = ["record", "-d", "1", "-o", "none.cap", "--", "/bin/true"];
     let capability = CapabilitySet::DAC_READ_SEARCH;
     let ended = bench
         .run(NOBODY, without(capability), &follow)?
         .expect_status(1)?;
+    one_line(&ended, "CAP_DAC_READ_SEARCH");
+    Ok(())
+}
+
+/// Containers by name, by cgroup, in the list and as labels, and what is left of that without the right to
+/// read engines' files.
+#[test]
+fn containers_with_the_documented_set() -> Outcome {
+    let test = "e2e_permissions::containers_with_the_documented_set";
+    let Some(bench) = Bench::new(test)? else {
+        return Ok(());
+    };
+    let Some(docker) = Docker::start(&bench.setting, test)? else {
+        return Ok(());
+    };
+    for name in ["red", "blue"] {
+        let root = Root::new(&bench.setting.path(name), name)?;
+        docker.image(name, &root)?;
+    }
+    docker.run("profiler-blue", &[], "blue", &[PROGRAM, "600000"])?;
+    let id = docker.run("profiler-red", &[], "red", &[PROGRAM, "600000"])?;
+    let pid = docker.pid("profiler-red")?;
+    let cgroup = format!("docker/{id}");
+    let by_name = ["--container", "profiler-red"];
+    let by_cgroup = ["--cgroup", &cgroup];
+    let rate = ["-F", "499", "-d", "1"];
+    let set = recording_set();
+    for user in [NOBODY, 0] {
+        let listed = bench.run(user, set, &["list", "containers", "--json"])?;
+        assert!(listed.success()?.stdout.contains("\"profiler-red\""));
+        for target in [by_name, by_cgroup] {
+            let (_, recording) = bench.record(user, set, &[&rate[..], &target].concat())?;
+            assert!(recording.samples.len() >= 20, "{target:?}");
+            let called = recording.samples.iter().filter(|s| s.calls("red_outer"));
+            at_least("red", called.count(), recording.samples.len(), 0.95)?;
+            for sample in &recording.samples {
+                assert_eq!(sample.pid, pid, "{target:?}");
+                let container = sample.container.as_ref().ok_or("no container")?;
+                assert_eq!(container.name.as_deref(), Some("profiler-red"));
+                assert_eq!(container.image.as_deref(), Some("red"));
+            }
+        }
+        let (_, recording) = bench.record(user, set, &[&rate[..], &["-a"]].concat())?;
+        for name in ["profiler-red", "profiler-blue"] {
+            let of_it = recording.samples.iter().filter(|sample| {
+                let container = sample.container.as_ref();
+                container.is_some_and(|container| container.name.as_deref() == Some(name))
+            });
+            assert!(of_it.count() >= 20, "{name}");
+        }
+    }
+    // Without, there are ids and no names; who is root reads them as root.
+    let less = set - CapabilitySet::DAC_READ_SEARCH;
+    let (_, recording) = bench.record(NOBODY, less, &[&rate[..], &by_cgroup].concat())?;
+    assert!(recording.samples.len() >= 20);
+    for sample in &recording.samples {
+        let container = sample.container.as_ref().ok_or("no container")?;
+        assert_eq!(container.id.as_deref(), Some(&*id));
+        assert_eq!(container.name, None);
+    }
+    let all = [&["record", "-o", "none.cap"][..], &rate, &by_name].concat();
+    let ended = bench.run(NOBODY, less, &all)?.expect_status(1)?;
     one_line(&ended, "CAP_DAC_READ_SEARCH");
     Ok(())
 }
