@@ -34,7 +34,7 @@ pub use runtime::{Bundle, Contained, Runtime};
 pub const PROGRAM: &str = "/bin/work";
 
 /// How long one command of an engine or a runtime may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
 /// Why containers can't be had here: one of these programs is missing, or privileges are.
 fn missing(programs: &[&str]) -> Option<String> {

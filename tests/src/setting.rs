@@ -187,7 +187,7 @@ fn profiler() -> io::Result<&'static Path> {
         }
         let release = std::env::current_exe()
             .is_ok_and(|exe| exe.starts_with(workload::target().join("release")));
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        let mut cargo = workload::cargo();
         cargo
             .args([
                 "build",

@@ -85,6 +85,21 @@ pub fn target() -> PathBuf {
     found.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"))
 }
 
+/// Cargo, without what the one that runs this test says of the package it runs: build scripts that ask for
+/// that would run anew each time, and all that depends on them would be built anew.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let of_package = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if of_package {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
 /// Path of the program built of `source`, one of [`ALL`].
 pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
     let input = source_path(source);

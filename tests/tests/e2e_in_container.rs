@@ -22,7 +22,7 @@ use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload;
 
-/// How long a shell of continuous integration may take to build the static binary from nothing.
+/// How long building the static binary may take, from nothing.
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
 fn documentation(name: &str) -> PathBuf {
@@ -31,36 +31,34 @@ fn documentation(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The profiler without shared libraries, of the present sources. It is built aside, since all that it is
-/// made of is.
+/// The profiler without shared libraries, of the present sources. Only its last step is another than
+/// that of the ordinary one: what both are made of is built once. A folder of its own for what comes out
+/// keeps the ordinary one.
 fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let from = Instant::now();
-        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let folder = workload::target().join("static");
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        let mut cargo = workload::cargo();
         cargo
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "profiler",
-                "--bin",
-                "profiler",
-            ])
-            .args(["--target", &target, "--target-dir"])
+            .args(["rustc", "--quiet", "--package", "profiler"])
+            .args(["--bin", "profiler", "--target-dir"])
             .arg(&folder)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static")
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .args([
+                "--",
+                "-C",
+                "target-feature=+crt-static",
+                "-C",
+                "strip=symbols",
+            ])
+            .env("CARGO_BUILD_BUILD_DIR", workload::target())
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         run(&mut cargo, &folder, "build", BUILD_LIMIT)
             .map_err(|error| error.to_string())?
             .success()?;
         eprintln!("the static binary took {} s", from.elapsed().as_secs());
-        Ok(folder.join(target).join("debug/profiler"))
+        Ok(folder.join("debug/profiler"))
     });
     let path = built.clone()?;
     use object::{Object, read::elf::ElfFile64};
@@ -98,9 +96,12 @@ fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
             assert!(workload.functions.contains(&frame.name), "{}", frame.name);
         }
     }
-    let kernel = recording.samples.iter().flat_map(|s| &s.kernel);
-    assert!(kernel.filter(|frame| frame.named).count() > 0);
     Ok(())
+}
+
+fn kernel_is_named(recording: &Recording) -> bool {
+    let mut kernel = recording.samples.iter().flat_map(|s| &s.kernel);
+    kernel.any(|frame| frame.named)
 }
 
 fn start_green(setting: &Setting) -> Result<(Running, Workload), Box<dyn std::error::Error>> {
@@ -142,6 +143,62 @@ fn with_sys_admin(words: &[String]) -> Vec<String> {
         .collect();
     words.insert(1, "--cap-add=SYS_ADMIN".to_owned());
     words
+}
+
+/// All samples of a process are said to be of this container, which Docker has made of an image of that
+/// name.
+fn in_container(recording: &Recording, pid: u32, name: &str) {
+    for sample in recording.of_pid(pid) {
+        let Some(container) = &sample.container else {
+            panic!("no container: {sample:?}");
+        };
+        assert_eq!(container.name.as_deref(), Some(name));
+        assert_eq!(container.image.as_deref(), Some(name));
+        assert_eq!(container.engine.as_deref(), Some("docker"));
+    }
+}
+
+/// From the container: the other one is found by its name, by its cgroup, and in the list; and also from
+/// a namespace of cgroups, which Kubernetes gives.
+fn containers_by_name(docker: &Docker, words: &[String], out: &Path, red: &Workload) -> Outcome {
+    let image = words
+        .iter()
+        .position(|word| word == "prof")
+        .ok_or("image")?;
+    let id = docker.command(&["inspect", "--format", "{{.Id}}", "red"])?;
+    for namespace in ["--cgroupns=host", "--cgroupns=private"] {
+        let run = |arguments: &[&str]| {
+            let options = words[..=image].iter().map(|word| match word.as_str() {
+                "--cgroupns=host" => namespace,
+                word => word,
+            });
+            let all: Vec<&str> = options.chain(arguments.iter().copied()).collect();
+            docker.command(&all)
+        };
+        let listed = run(&["list", "containers", "--json", "red"])?;
+        for part in [&*id, "\"red\"", "docker"] {
+            assert!(listed.contains(part), "{namespace}: {listed}");
+        }
+        let record = ["record", "-F", "499", "-d", "1", "--force", "-o"];
+        for target in [
+            ["--container", "red"],
+            ["--cgroup", &format!("docker/{id}")],
+        ] {
+            run(&[&record[..], &["/out/one.cap"], &target].concat())?;
+            let one = Recording::read(&out.join("one.cap"))?;
+            named(&one, &[red])?;
+            in_container(&one, red.pid, "red");
+            let others = one.samples.iter().filter(|sample| sample.pid != red.pid);
+            assert_eq!(others.count(), 0, "{namespace} {target:?}");
+        }
+        // By its number: nothing has looked for a name.
+        let pid = red.pid.to_string();
+        run(&[&record[..], &["/out/pid.cap", "-p", &pid]].concat())?;
+        let by_pid = Recording::read(&out.join("pid.cap"))?;
+        named(&by_pid, &[red])?;
+        in_container(&by_pid, red.pid, "red");
+    }
+    Ok(())
 }
 
 /// From the container: a process of the host, and one of another container.
@@ -197,7 +254,11 @@ fn the_documented_container_sees_the_machine() -> Outcome {
         }
         Err(error) => return Err(error.into()),
     };
-    named(&Recording::read(&out.join("profile.cap"))?, &[&red, &green])?;
+    let whole = Recording::read(&out.join("profile.cap"))?;
+    named(&whole, &[&red, &green])?;
+    assert!(kernel_is_named(&whole));
+    in_container(&whole, red.pid, "red");
+    containers_by_name(&docker, &words, &out, &red)?;
 
     // `doctor` inside: all well, and what is missing named if it is not.
     let inside = |drop: &str| -> Vec<String> {
@@ -331,10 +392,9 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
         let output = format!("{user}.cap");
         let arguments = ["record", "-a", "-F", "499", "-d", "2", "-o", &output];
         in_bundle(&setting, user, recording_set(), &arguments)?.success()?;
-        named(
-            &Recording::read(&setting.path("out").join(output))?,
-            &[&red.0, &green],
-        )?;
+        let recording = Recording::read(&setting.path("out").join(output))?;
+        named(&recording, &[&red.0, &green])?;
+        assert!(kernel_is_named(&recording));
         let pid = red.0.pid.to_string();
         let output = format!("{user}-p.cap");
         let arguments = [

@@ -3,7 +3,8 @@
 //!
 //! The profiler runs as a user who is not root, with ambient capabilities (`setpriv`). Workloads of yet
 //! another user are the oracle: one whose program anybody may read, one whose program only its owner may,
-//! one that deletes its program, and one whose program is in a mount namespace of its own.
+//! one that deletes its program, one whose library is deleted, and one whose program is in a mount
+//! namespace of its own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -13,6 +14,7 @@ use std::process::Command;
 
 use profiler::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
+use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::Recording;
 use profiler_tests::setting::{LIMIT, Setting};
@@ -26,8 +28,9 @@ const SOMEBODY: u32 = 1000;
 const READABLE: &str = "w_readable";
 const PRIVATE: &str = "w_private";
 const DELETED: &str = "w_deleted";
+const LIBRARY: &str = "w_library";
 const ELSEWHERE: &str = "w_elsewhere";
-const WORKLOADS: [&str; 4] = [READABLE, PRIVATE, DELETED, ELSEWHERE];
+const WORKLOADS: [&str; 5] = [READABLE, PRIVATE, DELETED, LIBRARY, ELSEWHERE];
 
 /// A setting with the profiler where anybody may run it, and a folder where anybody may write.
 struct Bench {
@@ -102,10 +105,15 @@ impl Bench {
 
     /// A copy of the chain under this name.
     fn chain(&self, name: &str) -> std::io::Result<PathBuf> {
-        let folder = self.setting.path(&format!("of-{name}"));
+        self.copy("chain.c", name, name)
+    }
+
+    /// A copy of what is built of `source`, in the folder of a workload.
+    fn copy(&self, source: &str, workload: &str, name: &str) -> std::io::Result<PathBuf> {
+        let folder = self.setting.path(&format!("of-{workload}"));
         fs::create_dir_all(&folder)?;
         let copy = folder.join(name);
-        fs::copy(self.setting.workload("chain.c")?, &copy)?;
+        fs::copy(self.setting.workload(source)?, &copy)?;
         chown(&folder, Some(SOMEBODY), Some(SOMEBODY))?;
         chown(&copy, Some(SOMEBODY), Some(SOMEBODY))?;
         Ok(copy)
@@ -130,12 +138,30 @@ impl Bench {
         self.start(name, command.uid(SOMEBODY).gid(SOMEBODY))
     }
 
+    /// One that burns in a library, whose file is gone.
+    fn start_with_deleted_library(&self) -> std::io::Result<Running> {
+        let program = self.copy("dlopen_late.c", LIBRARY, LIBRARY)?;
+        let library = self.copy("plugin.c", LIBRARY, "plugin.so")?;
+        let mut command = Command::new(program);
+        // Milliseconds before it is loaded, and in it.
+        command.arg("1").arg(&library).arg("600000");
+        command.uid(SOMEBODY).gid(SOMEBODY);
+        let mut running = self.start(LIBRARY, &mut command)?;
+        let maps = format!("/proc/{}/maps", running.pid());
+        running.wait_until("loading the library", LIMIT, |_| {
+            fs::read_to_string(&maps).is_ok_and(|text| text.contains("plugin.so"))
+        })?;
+        fs::remove_file(library)?;
+        Ok(running)
+    }
+
     /// All workloads, each busy until it is dropped.
     fn workloads(&self) -> std::io::Result<Vec<Running>> {
         let mut running = vec![
             self.start_plain(READABLE, &[])?,
             self.start_plain(PRIVATE, &[])?,
             self.start_plain(DELETED, &["--unlink"])?,
+            self.start_with_deleted_library()?,
         ];
         let script = format!(
             "mount -t tmpfs tmpfs /mnt && cp {from} /mnt/{ELSEWHERE} && chmod 755 /mnt/{ELSEWHERE} && \
@@ -159,7 +185,13 @@ fn named(recording: &Recording) -> Result<Vec<&'static str>, String> {
         if samples.len() < 20 {
             return Err(format!("{name} has {} samples", samples.len()));
         }
-        let named = samples.iter().filter(|s| s.calls("outer")).count();
+        let function = if name == LIBRARY {
+            "plugin_work"
+        } else {
+            "outer"
+        };
+        let named = samples.iter().filter(|s| s.calls(function)).count();
+        eprintln!("{name}: {named} of {} samples have names", samples.len());
         if named > 0 {
             at_least(name, named, samples.len(), 0.95)?;
             found.push(name);
@@ -191,16 +223,11 @@ fn the_documented_set_is_enough() -> Outcome {
         let doctor = bench.run(user, set, &["doctor"])?.success()?;
         assert!(!doctor.stdout.contains("MISSING"), "{}", doctor.stdout);
     }
-    let [readable, private, deleted, elsewhere] = &workloads[..] else {
-        return Err("four workloads".into());
+    let [_, private, _, _, elsewhere] = &workloads[..] else {
+        return Err("five workloads".into());
     };
-    let pids = format!(
-        "{},{},{},{}",
-        readable.pid(),
-        private.pid(),
-        deleted.pid(),
-        elsewhere.pid()
-    );
+    let pids: Vec<String> = workloads.iter().map(|one| one.pid().to_string()).collect();
+    let pids = pids.join(",");
     let (_, recording) = bench.record(NOBODY, set, &["-F", "499", "-d", "1", "-p", &pids])?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(
@@ -244,7 +271,7 @@ fn each_capability_is_needed() -> Outcome {
     let Some(bench) = Bench::new("e2e_permissions::each_capability_is_needed")? else {
         return Ok(());
     };
-    let _workloads = bench.workloads()?;
+    let workloads = bench.workloads()?;
     let without = |capability| recording_set() - capability;
     for (capability, name) in [
         (CapabilitySet::BPF, "CAP_BPF"),
@@ -263,9 +290,12 @@ fn each_capability_is_needed() -> Outcome {
         assert!(ended.stdout.contains(&setcap), "{}", ended.stdout);
     }
     for (capability, lost) in [
-        (CapabilitySet::SYS_PTRACE, &[DELETED, ELSEWHERE][..]),
-        (CapabilitySet::DAC_READ_SEARCH, &[PRIVATE, DELETED]),
-        (CapabilitySet::CHECKPOINT_RESTORE, &[DELETED]),
+        (
+            CapabilitySet::SYS_PTRACE,
+            &[DELETED, LIBRARY, ELSEWHERE][..],
+        ),
+        (CapabilitySet::DAC_READ_SEARCH, &[PRIVATE, LIBRARY]),
+        (CapabilitySet::CHECKPOINT_RESTORE, &[LIBRARY]),
         (CapabilitySet::SYSLOG, &[]),
     ] {
         let (ended, recording) = bench.record(NOBODY, without(capability), &SYSTEM_WIDE)?;
@@ -273,7 +303,7 @@ fn each_capability_is_needed() -> Outcome {
             .into_iter()
             .filter(|w| !lost.contains(w))
             .collect();
-        // A deleted program that only its owner may have read may be opened by what was its folder.
+        // A deleted program is what its process still says that it runs; a library is nowhere else.
         assert_eq!(named(&recording)?, expected, "without {capability:?}");
         let kernel = capability != CapabilitySet::SYSLOG;
         assert_eq!(
@@ -288,11 +318,88 @@ fn each_capability_is_needed() -> Outcome {
             ended.stderr
         );
     }
+    for alone in [
+        CapabilitySet::BPF | CapabilitySet::PERFMON,
+        CapabilitySet::SYS_ADMIN,
+    ] {
+        let (_, recording) = bench.record(NOBODY, alone, &SYSTEM_WIDE)?;
+        assert_eq!(named(&recording)?, [READABLE], "{alone:?} alone");
+    }
+    let pid = workloads[0].pid().to_string();
+    let trace = [
+        "record", "-d", "1", "-o", "none.cap", "-p", &pid, "--trace", "outer",
+    ];
+    let ended = bench
+        .run(NOBODY, without(CapabilitySet::SYS_PTRACE), &trace)?
+        .expect_status(1)?;
+    one_line(&ended, "CAP_SYS_PTRACE");
     let follow = ["record", "-d", "1", "-o", "none.cap", "--", "/bin/true"];
     let capability = CapabilitySet::DAC_READ_SEARCH;
     let ended = bench
         .run(NOBODY, without(capability), &follow)?
         .expect_status(1)?;
+    one_line(&ended, "CAP_DAC_READ_SEARCH");
+    Ok(())
+}
+
+/// Containers by name, by cgroup, in the list and as labels, and what is left of that without the right to
+/// read engines' files.
+#[test]
+fn containers_with_the_documented_set() -> Outcome {
+    let test = "e2e_permissions::containers_with_the_documented_set";
+    let Some(bench) = Bench::new(test)? else {
+        return Ok(());
+    };
+    let Some(docker) = Docker::start(&bench.setting, test)? else {
+        return Ok(());
+    };
+    for name in ["red", "blue"] {
+        let root = Root::new(&bench.setting.path(name), name)?;
+        docker.image(name, &root)?;
+    }
+    docker.run("profiler-blue", &[], "blue", &[PROGRAM, "600000"])?;
+    let id = docker.run("profiler-red", &[], "red", &[PROGRAM, "600000"])?;
+    let pid = docker.pid("profiler-red")?;
+    let cgroup = format!("docker/{id}");
+    let by_name = ["--container", "profiler-red"];
+    let by_cgroup = ["--cgroup", &cgroup];
+    let rate = ["-F", "499", "-d", "1"];
+    let set = recording_set();
+    for user in [NOBODY, 0] {
+        let listed = bench.run(user, set, &["list", "containers", "--json"])?;
+        assert!(listed.success()?.stdout.contains("\"profiler-red\""));
+        for target in [by_name, by_cgroup] {
+            let (_, recording) = bench.record(user, set, &[&rate[..], &target].concat())?;
+            assert!(recording.samples.len() >= 20, "{target:?}");
+            let called = recording.samples.iter().filter(|s| s.calls("red_outer"));
+            at_least("red", called.count(), recording.samples.len(), 0.95)?;
+            for sample in &recording.samples {
+                assert_eq!(sample.pid, pid, "{target:?}");
+                let container = sample.container.as_ref().ok_or("no container")?;
+                assert_eq!(container.name.as_deref(), Some("profiler-red"));
+                assert_eq!(container.image.as_deref(), Some("red"));
+            }
+        }
+        let (_, recording) = bench.record(user, set, &[&rate[..], &["-a"]].concat())?;
+        for name in ["profiler-red", "profiler-blue"] {
+            let of_it = recording.samples.iter().filter(|sample| {
+                let container = sample.container.as_ref();
+                container.is_some_and(|container| container.name.as_deref() == Some(name))
+            });
+            assert!(of_it.count() >= 20, "{name}");
+        }
+    }
+    // Without, there are ids and no names; who is root reads them as root.
+    let less = set - CapabilitySet::DAC_READ_SEARCH;
+    let (_, recording) = bench.record(NOBODY, less, &[&rate[..], &by_cgroup].concat())?;
+    assert!(recording.samples.len() >= 20);
+    for sample in &recording.samples {
+        let container = sample.container.as_ref().ok_or("no container")?;
+        assert_eq!(container.id.as_deref(), Some(&*id));
+        assert_eq!(container.name, None);
+    }
+    let all = [&["record", "-o", "none.cap"][..], &rate, &by_name].concat();
+    let ended = bench.run(NOBODY, less, &all)?.expect_status(1)?;
     one_line(&ended, "CAP_DAC_READ_SEARCH");
     Ok(())
 }

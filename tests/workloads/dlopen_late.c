@@ -1,6 +1,6 @@
 /* Burns CPU time in `before_dlopen`, loads a shared object, and burns as much in its `plugin_work`.
  *
- * Usage: dlopen_late MILLISECONDS PLUGIN
+ * Usage: dlopen_late MILLISECONDS PLUGIN [MILLISECONDS_IN_PLUGIN]
  * Output: {"before_dlopen": NS, "plugin_work": NS}. */
 #include "burn.h"
 #include <dlfcn.h>
@@ -27,6 +27,7 @@ int main(int argc, char **argv) {
     void *plugin = dlopen(argv[2], RTLD_NOW);
     worker work = plugin ? (worker)dlsym(plugin, "plugin_work") : NULL;
     if (!work) return 1;
+    if (argc > 3) wanted = strtoull(argv[3], NULL, 10) * 1000000;
     uint64_t after = burn(work, wanted, ms);
     printf("{\"before_dlopen\": %llu, \"plugin_work\": %llu}\n", (unsigned long long)before,
            (unsigned long long)after);

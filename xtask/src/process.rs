@@ -32,9 +32,19 @@ pub(crate) fn workspace() -> PathBuf {
     path
 }
 
-/// The cargo that runs us.
+/// The cargo that runs us, without what it says of our own package: build scripts that ask for that would run
+/// anew for each who calls, and all that depends on them would be built anew.
 pub(crate) fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let of_package = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if of_package {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }
 
 /// Runs a command to its end; its output is the user's to see.

@@ -44,6 +44,7 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[
             "binutils",
             "dwz",
             "elfutils",
+            "libcap2-bin",
             "llvm",
             "openssl",
             "python3",

@@ -129,7 +129,7 @@ fn install_compilers() -> io::Result<()> {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let mut command = crate::process::cargo();
     command
         .args(arguments)
         .current_dir(root)

@@ -17,7 +17,6 @@ mod members;
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -82,7 +81,7 @@ impl Containers {
     ) -> std::io::Result<Containers> {
         let mut containers = Containers {
             hierarchy: chosen.hierarchy,
-            describer: Describer::start(Engines::at(Path::new("/")))?,
+            describer: Describer::start(Engines::of_this_machine())?,
             asked: FxHashMap::default(),
             answers: FxHashMap::default(),
             gate: None,

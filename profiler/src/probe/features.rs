@@ -49,6 +49,11 @@ pub fn check_privileges() -> Result<(), ProbeError> {
     }
 }
 
+/// Whether a privilege that recording needs is missing.
+pub(super) fn lacks_privileges() -> bool {
+    !lacking(REQUIRED, effective()).is_empty()
+}
+
 /// How to get the privileges that recording needs.
 pub(super) fn privilege_remedy() -> String {
     let missing = lacking(REQUIRED, effective());

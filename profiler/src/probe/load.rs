@@ -302,5 +302,10 @@ pub(super) fn refused(error: &(dyn Error + 'static)) -> ProbeError {
         }
         cause = current.source();
     }
+    if super::features::lacks_privileges() {
+        // Where anybody may load programs, what is special about ours is refused for other reasons.
+        let io = io::Error::from_raw_os_error(libc::EPERM);
+        return ProbeError::from_io("load the kernel-side programs", io);
+    }
     ProbeError::Load(error.to_string())
 }

@@ -41,6 +41,9 @@ pub(super) enum OpenError {
     /// It is gone, or out of reach.
     #[error("can't be opened: {0}")]
     Open(#[from] io::Error),
+    /// Nothing of its process's files is to be seen.
+    #[error("is out of reach: that takes CAP_SYS_PTRACE (run as root)")]
+    OutOfReach,
     /// It is a directory, device, FIFO or socket.
     #[error("is not a regular file")]
     NotRegular,
@@ -489,8 +492,11 @@ pub(super) fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenErr
 /// Opens a mapped file that is not to be had by its mapping: by its path below the process's root; as the
 /// program that the process runs, whatever became of its path; or in the layers of its root.
 fn open_by_path(mapped: &MappedFile<'_>) -> Result<(File, Stat), OpenError> {
-    let missing = || io::Error::from(io::ErrorKind::NotFound);
-    let root = mapped.root.ok_or_else(missing)?;
+    let out_of_reach = || match std::path::Path::new(&format!("/proc/{}", mapped.pid)).exists() {
+        true => OpenError::OutOfReach,
+        false => OpenError::Open(io::ErrorKind::NotFound.into()),
+    };
+    let root = mapped.root.ok_or_else(out_of_reach)?;
     let failed = match root.open(mapped.path) {
         Ok(opened) if is_same(mapped, &opened, false) => return Ok(opened),
         Ok(_) => OpenError::Replaced,

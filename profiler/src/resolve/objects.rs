@@ -42,9 +42,12 @@ pub enum ObjectsError {
     /// Its mappings can't be read, or it has none.
     #[error(
         "process {0} shows no code: it is a thread of the kernel, has ended, or belongs to another \
-         user (run as root)"
+         user, which takes CAP_SYS_PTRACE (run as root)"
     )]
     NoCode(Pid),
+    /// Its files can't be seen.
+    #[error("the files of process {0} are out of reach: that takes CAP_SYS_PTRACE (run as root)")]
+    OutOfReach(Pid),
     /// The file can't be opened.
     #[error("{path} {why}")]
     Open {
@@ -204,6 +207,8 @@ impl Finder {
                 Ok(file) if file.elf.is_some() && objects.len() < MAX_OBJECTS => file,
                 // Memory of graphics drivers, files of a JIT, archives.
                 Ok(_) | Err(OpenError::NotRegular) => continue,
+                // Neither can any other of this process.
+                Err(OpenError::OutOfReach) => return Err(ObjectsError::OutOfReach(pid)),
                 Err(error) => {
                     log::warn!("{path}, mapped by process {pid}, {error}");
                     continue;

@@ -2,8 +2,6 @@
 //!
 //! The cgroups of this machine and what engines say -> a table.
 
-use std::path::Path;
-
 use clap::Args;
 use regex::RegexBuilder;
 
@@ -47,7 +45,7 @@ pub(super) fn containers(args: &ContainersArgs, common: &Common) -> Result<u8, F
         .primary()
         .ok_or_else(|| failed(CgroupError::NotMounted))?;
     let wanted = Wanted::parse(args.glob.as_deref())?;
-    let mut engines = Engines::at(Path::new("/"));
+    let mut engines = Engines::of_this_machine();
     let mut found: Vec<ListedContainer> = Selector::list(hierarchy, &mut engines, args.units)
         .into_iter()
         .filter(|container| wanted.covers(container))

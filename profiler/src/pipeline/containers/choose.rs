@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashSet;
 
 use crate::error::{Context, Failure};
+use crate::privileges::{CapabilitySet, effective, lacking, remedy};
 use crate::target::cgroup::{
     Cgroup, CgroupError, CgroupFilter, Hierarchies, Hierarchy, Version, contains,
 };
-use crate::target::container::{Container, Engines, Selected, Selector, identify};
+use crate::target::container::{Container, Engines, Selected, Selector, SelectorError, identify};
 
 /// Where hierarchies are mounted.
 const MOUNTS: &str = "/sys/fs/cgroup";
@@ -161,7 +162,7 @@ impl CgroupTargets {
     /// Engines are asked on a thread of its own: an event loop runs on this one.
     fn select(&self, hierarchy: &Hierarchy) -> Result<Selected, Failure> {
         let select = || {
-            let mut engines = Engines::at(Path::new("/"));
+            let mut engines = Engines::of_this_machine();
             Selector::select(&self.selectors, hierarchy, &mut engines, self.wait)
         };
         let selected = std::thread::scope(|scope| {
@@ -170,8 +171,26 @@ impl CgroupTargets {
             thread.map(|thread| thread.join())
         });
         match selected.context(|| "failed to start a thread")? {
-            Ok(selected) => Ok(selected?),
+            Ok(selected) => selected.map_err(|error| self.unknown(&error)),
             Err(_) => Err(Failure::failed("failed to look for containers")),
+        }
+    }
+
+    /// A name that is not known may be one that we may not read.
+    fn unknown(&self, error: &SelectorError) -> Failure {
+        let needed = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_PTRACE;
+        let missing = lacking(needed, effective());
+        let is_unit = |selector: &Selector| matches!(selector, Selector::Unit(_));
+        match error {
+            SelectorError::Unknown { .. }
+                if !missing.is_empty() && !self.selectors.iter().all(is_unit) =>
+            {
+                Failure::failed(format!(
+                    "{error}; names that engines keep may be out of reach: {}",
+                    remedy(missing)
+                ))
+            }
+            _ => Failure::failed(error.to_string()),
         }
     }
 

@@ -42,7 +42,7 @@ use crate::model::raw::RawEvent;
 use crate::model::{Pid, Timestamp};
 use crate::pipeline::wanted::WantedCgroups;
 use crate::probe::{self, CallOptions, Probe, now};
-use crate::resolve::objects::{FileId, Finder, TargetObject};
+use crate::resolve::objects::{FileId, Finder, ObjectsError, TargetObject};
 use crate::resolve::{Resolver, Role};
 use crate::target::Filter;
 use crate::target::cgroup::Hierarchy;
@@ -188,6 +188,7 @@ impl Tracer {
             targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
             tracer.family.insert(pid);
         }
+        let mut out_of_reach = 0;
         for pid in running {
             if tracer.members.is_some() && shared {
                 // What is started there from now on.
@@ -209,8 +210,17 @@ impl Tracer {
                         &error,
                     ));
                 }
-                Err(error) => log::debug!("pid {pid}: {error}"),
+                Err(error) => {
+                    out_of_reach += usize::from(matches!(error, ObjectsError::OutOfReach(_)));
+                    log::debug!("pid {pid}: {error}");
+                }
             }
+        }
+        if out_of_reach > 0 {
+            log::warn!(
+                "nothing is traced in {out_of_reach} processes of other users: that takes \
+                 CAP_SYS_PTRACE (run as root)"
+            );
         }
         tracer.choose(targets)?;
         tracer.max_probes = tracer.probes.len() as u32 + ROOM;

@@ -81,10 +81,18 @@ struct Facts {
 }
 
 impl Engines {
-    /// Those whose files and sockets are below a root: `/`, but for tests.
-    pub fn at(root: &Path) -> Engines {
+    /// Those of the machine that this runs on, also if it runs in a container itself.
+    pub fn of_this_machine() -> Engines {
         Engines {
-            is_machine: root == Path::new("/"),
+            is_machine: true,
+            ..Engines::at(files::root_of_this_machine())
+        }
+    }
+
+    /// Those whose files and sockets are below a root.
+    pub(in crate::target) fn at(root: &Path) -> Engines {
+        Engines {
+            is_machine: false,
             root: Root::new(root),
             sockets: Sockets::default(),
             places: None,

@@ -66,6 +66,22 @@ impl Root {
     }
 }
 
+/// The root of the machine as this process sees it: that of the first process, unless this process sees
+/// the same files as that one, or may not look at it (that takes CAP_SYS_PTRACE). Where process ids are a
+/// container's own, the first process is the container's, and nothing leads out.
+pub(super) fn root_of_this_machine() -> &'static Path {
+    const FIRST: &str = "/proc/1/root/";
+    let mounts = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt"));
+    let elsewhere = match (mounts("self"), mounts("1")) {
+        (Ok(ours), Ok(first)) => ours.ino() != first.ino(),
+        _ => false,
+    };
+    match elsewhere && fs::read_dir(FIRST).is_ok() {
+        true => Path::new(FIRST),
+        false => Path::new("/"),
+    }
+}
+
 /// The beginning of a regular file, which is all of it if it is not larger than any that is expected.
 pub(super) fn read(path: &Path) -> Option<Vec<u8>> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
