@@ -32,14 +32,15 @@ impl Tracer {
         }
         let Strangers { count, all } = self.strangers(now());
         let at_least = if all { "" } else { "at least " };
-        let when = if beginning { "run" } else { "ran at the end" };
+        let when = if beginning { "" } else { " at the end" };
+        let processes = if count == 1 { "process" } else { "processes" };
         if count > 0 {
             log::warn!(
-                "--follow-exact: {at_least}{count} other processes {when} the traced files and pay for \
-                 each call as the target does; none of it is recorded"
+                "--follow-exact: {at_least}{count} other {processes}{when} with the traced files in \
+                 memory, slowed at each call as the target is; none of it is recorded"
             );
         } else {
-            log::info!("--follow-exact: {at_least}no other process {when} the traced files");
+            log::info!("--follow-exact: no other process{when} has the traced files in memory");
         }
     }
 
