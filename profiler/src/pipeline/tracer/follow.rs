@@ -33,6 +33,8 @@ pub(super) struct Pending {
     parent: Option<Pid>,
     /// Files that it has mapped, as it sees them.
     paths: Vec<Box<str>>,
+    /// All of these were attached for all processes before.
+    attached: bool,
 }
 
 impl Pending {
@@ -43,6 +45,7 @@ impl Pending {
             since,
             parent: None,
             paths: Vec::new(),
+            attached: false,
         }
     }
 
@@ -81,16 +84,17 @@ impl Tracer {
                 let file = (mmap.file.clone(), mmap.path.clone());
                 // Where cgroups say who is traced, one may have run a file before it was attached.
                 let for_all = self.shared && self.members.is_none();
-                match self.seen.get(&file) {
+                let attached = match self.seen.get(&file) {
                     // Nothing in it is traced, or it is attached for all already.
                     Some(traced) if !traced || for_all => return,
-                    _ => {}
-                }
+                    seen => seen.is_some() && self.shared,
+                };
                 let path = String::from_utf8_lossy(&mmap.path).into();
                 let mut pending = self.pending.iter_mut();
                 if let Some(pending) =
                     pending.find(|pending| pending.pid == mmap.pid && pending.parent.is_none())
                 {
+                    pending.attached &= attached;
                     if pending.paths.len() < MAX_PATHS {
                         pending.paths.push(path);
                     }
@@ -101,6 +105,7 @@ impl Tracer {
                     since: event.at,
                     parent: None,
                     paths: vec![path],
+                    attached,
                 });
                 return;
             }
@@ -127,6 +132,7 @@ impl Tracer {
                 since: event.at,
                 parent,
                 paths: Vec::new(),
+                attached: false,
             });
         }
     }
@@ -331,7 +337,7 @@ impl Tracer {
                 let selection = &self.request.selection;
                 let mut paths = pending.paths.iter();
                 let unseen = paths.any(|path| selection.may_cover(path, true));
-                members.untold += u64::from(unseen);
+                members.untold += u64::from(unseen && !pending.attached);
                 false
             }
         }

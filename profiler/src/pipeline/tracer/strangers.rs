@@ -47,10 +47,15 @@ impl Tracer {
     /// Processes of whom nobody could tell any more whether they were in a wanted cgroup.
     pub(super) fn tell_untold(&self) {
         let untold = self.members.as_ref().map_or(0, |members| members.untold);
+        let hint = match self.request.follow_exact {
+            true => "",
+            false => " (--follow-exact traces from the first instruction)",
+        };
         if untold > 0 {
+            let processes = if untold == 1 { "process" } else { "processes" };
             log::warn!(
-                "{untold} processes that may have run traced functions ended before it was seen which \
-                 cgroup they were in (--follow-exact traces from the first instruction)"
+                "{untold} {processes} that may have run traced functions ended before it was seen in \
+                 which cgroup{hint}"
             );
         }
     }
