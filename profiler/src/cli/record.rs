@@ -34,9 +34,10 @@ Examples:
 
 Samples are taken on every processor. Children of -p processes and of the command are followed.
 Targets of one kind add up (containers, pods, units and cgroups are one kind, processes and threads
-another); those of different kinds must all hold: --container web --comm nginx. Containers, pods, units
-and cgroups that are started later under the same name are recorded from their first sample. When all
-of them have ended the recording goes on, since they may be started again: -d or Ctrl-C ends it.
+another); those of different kinds must all hold: --container web --comm nginx. Containers, pods,
+units and cgroups that are started later under the same name are recorded from their first sample.
+When all of them have ended the recording goes on, since they may be started again: -d or Ctrl-C
+ends it.
 The exit status is that of the command.")]
 pub(super) struct RecordArgs {
     /// End by itself after so long

@@ -46,6 +46,9 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_secs(12);
 /// How often what was removed is forgotten.
 const TIDY: Duration = Duration::from_secs(5);
+/// Most cgroups that are told of one by one when nobody knows what they are; anybody may make many.
+const MAX_TOLD: u64 = 8;
+const TOLD_NO_MORE: u64 = MAX_TOLD + 1;
 
 /// See the module.
 pub(super) struct Containers {
@@ -70,6 +73,8 @@ struct Gate {
     /// The kernel side could not be told; said once.
     failed: bool,
     text: String,
+    /// Cgroups of which nobody knew what they are.
+    given_up: u64,
 }
 
 impl Containers {
@@ -103,6 +108,7 @@ impl Containers {
             tidied: Instant::now(),
             failed: false,
             text: chosen.text.clone(),
+            given_up: 0,
         };
         for container in &chosen.containers {
             gate.decisions.remember(container);
@@ -205,10 +211,17 @@ impl Containers {
         if let Some(gate) = &mut self.gate {
             let given_up = gate.decisions.give_up(now(), &mut gate.steps);
             for path in given_up {
-                log::warn!(
-                    "nobody knows whether cgroup {path} is {}: it is not recorded",
-                    gate.text
-                );
+                gate.given_up += 1;
+                match gate.given_up {
+                    ..=MAX_TOLD => log::warn!(
+                        "nobody knows whether cgroup {path} is {}: it is not recorded",
+                        gate.text
+                    ),
+                    TOLD_NO_MORE => log::warn!(
+                        "there are more such cgroups; what is not recorded of them is counted as lost"
+                    ),
+                    _ => {}
+                }
             }
         }
         self.carry_out(probe);

@@ -6,6 +6,7 @@
 //! What does not belong here: files that are mapped later (`follow`), one file (`objects`).
 
 use super::Tracer;
+use super::members::Members;
 use crate::error::Failure;
 use crate::model::Pid;
 use crate::resolve::objects::TargetObject;
@@ -112,10 +113,16 @@ impl Tracer {
         {
             return Err(Failure::failed(first.to_string()));
         }
+        // Of what is waited for it is no wonder that it is not there.
+        let awaited = self.members.as_ref().is_some_and(Members::is_empty);
         for complaint in complaints {
-            log::warn!("{complaint}");
+            let level = match awaited && !final_one(&complaint) {
+                true => log::Level::Info,
+                false => log::Level::Warn,
+            };
+            log::log!(level, "{complaint}");
         }
-        if chosen == 0 {
+        if chosen == 0 && !awaited {
             log::warn!(
                 "nothing is traced yet; programs and libraries that the target loads from now on are \
                  looked at ('profiler list functions' shows what there is)"

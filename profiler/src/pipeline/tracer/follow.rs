@@ -15,8 +15,8 @@ use super::members::Place;
 use crate::model::raw::{FileIdentity, RawBody, RawEvent};
 use crate::model::{GapReason, Pid, Timestamp};
 use crate::probe::{Probe, now};
-use crate::resolve::Resolver;
 use crate::resolve::objects::TargetObject;
+use crate::resolve::{Resolver, Role};
 
 /// Most files of one process that are remembered until it is looked at.
 const MAX_PATHS: usize = 256;
@@ -33,6 +33,8 @@ pub(super) struct Pending {
     parent: Option<Pid>,
     /// Files that it has mapped, as it sees them.
     paths: Vec<Box<str>>,
+    /// All of these were attached for all processes before.
+    attached: bool,
 }
 
 impl Pending {
@@ -43,6 +45,7 @@ impl Pending {
             since,
             parent: None,
             paths: Vec::new(),
+            attached: false,
         }
     }
 
@@ -79,16 +82,19 @@ impl Tracer {
                     return;
                 }
                 let file = (mmap.file.clone(), mmap.path.clone());
-                match self.seen.get(&file) {
+                // Where cgroups say who is traced, one may have run a file before it was attached.
+                let for_all = self.shared && self.members.is_none();
+                let attached = match self.seen.get(&file) {
                     // Nothing in it is traced, or it is attached for all already.
-                    Some(traced) if !traced || self.shared => return,
-                    _ => {}
-                }
+                    Some(traced) if !traced || for_all => return,
+                    seen => seen.is_some() && self.shared,
+                };
                 let path = String::from_utf8_lossy(&mmap.path).into();
                 let mut pending = self.pending.iter_mut();
                 if let Some(pending) =
                     pending.find(|pending| pending.pid == mmap.pid && pending.parent.is_none())
                 {
+                    pending.attached &= attached;
                     if pending.paths.len() < MAX_PATHS {
                         pending.paths.push(path);
                     }
@@ -99,6 +105,7 @@ impl Tracer {
                     since: event.at,
                     parent: None,
                     paths: vec![path],
+                    attached,
                 });
                 return;
             }
@@ -125,6 +132,7 @@ impl Tracer {
                 since: event.at,
                 parent,
                 paths: Vec::new(),
+                attached: false,
             });
         }
     }
@@ -194,6 +202,8 @@ impl Tracer {
         let before = self.probes.len();
         let was_safe = self.safety.verdict().uretprobe;
         let mut objects: Vec<usize> = Vec::new();
+        // What it will run, or has begun to run a moment ago.
+        let mut expected: Vec<usize> = Vec::new();
         // It has ended before anybody could look at what it runs.
         let mut unseen = false;
         let parent = pending.parent;
@@ -210,15 +220,21 @@ impl Tracer {
             }
             // It may be gone by now: then there is nothing to attach to.
             None => match self.finder.objects_of(pending.pid) {
-                Ok(mut found) => {
-                    if self.members.is_some() && self.request.follow_exact {
-                        // What it will run is attached before it does.
-                        found.extend(self.finder.objects_at_paths(pending.pid));
-                    }
-                    for object in found {
+                Ok(found) => {
+                    let ahead = match self.members.is_some() && self.request.follow_exact {
+                        true => self.finder.objects_at_paths(pending.pid),
+                        false => Vec::new(),
+                    };
+                    let found = found.into_iter().map(|object| (object, true));
+                    let ahead = ahead.into_iter().map(|object| (object, false));
+                    for (object, is_mapped) in found.chain(ahead) {
                         let index = self.object(&object, Some(pending.pid));
-                        self.note_seen(&object, index.is_some());
-                        objects.extend(index);
+                        if is_mapped {
+                            self.note_seen(&object, index.is_some());
+                            objects.extend(index);
+                        } else {
+                            expected.extend(index);
+                        }
                         if self.switching.contains(&object.id) {
                             self.switchers.push(pending.pid);
                         }
@@ -244,13 +260,20 @@ impl Tracer {
         let process = self.process(pending.pid);
         for object in objects {
             if self.processes.entry(process).or_default().insert(object) {
-                attached = true;
+                attached |= self.has_calls(object);
                 result = result.and(self.attach(probe, object, process));
             }
+            let ahead = self.ahead.get(&object);
+            attached |= ahead.is_some_and(|&ahead| pending.since < ahead);
+        }
+        expected.retain(|&object| self.processes.entry(process).or_default().insert(object));
+        for &object in &expected {
+            result = result.and(self.attach(probe, object, process));
         }
         if self.suspension.is_none() {
             result = result.and(self.arm(probe, &new));
         }
+        self.note_ahead(&expected);
         if let Err(error) = result {
             self.tell_unlinked(process, &error);
         }
@@ -314,7 +337,7 @@ impl Tracer {
                 let selection = &self.request.selection;
                 let mut paths = pending.paths.iter();
                 let unseen = paths.any(|path| selection.may_cover(path, true));
-                members.untold += u64::from(unseen);
+                members.untold += u64::from(unseen && !pending.attached);
                 false
             }
         }
@@ -339,6 +362,20 @@ impl Tracer {
         }
         let path = object.path.as_bytes().into();
         self.seen.insert((object.identity.clone(), path), traced);
+    }
+
+    /// Whether functions of an object are traced: without its other probes no call is missing.
+    fn has_calls(&self, object: usize) -> bool {
+        let mut probes = self.objects[object].probes.clone();
+        probes.any(|number| self.probes[number as usize].role == Role::Call)
+    }
+
+    /// Objects are attached now that nobody was seen to map. Who is told of later to have mapped one
+    /// before this has a gap.
+    pub(super) fn note_ahead(&mut self, objects: &[usize]) {
+        let at = now();
+        self.ahead
+            .extend(objects.iter().map(|&object| (object, at)));
     }
 
     /// Pairing needs to know whose threads have stacks of their own making.

@@ -96,6 +96,11 @@ impl Members {
         self.inside.contains(&pid)
     }
 
+    /// Whether no process has been seen inside.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inside.is_empty()
+    }
+
     /// Takes in a child of a process that is inside.
     pub(super) fn enter(&mut self, pid: Pid) {
         self.inside.insert(pid);
@@ -225,7 +230,7 @@ impl Tracer {
             members.reached.insert(pid);
         }
         let before = self.probes.len();
-        let objects: Vec<usize> = found
+        let mut objects: Vec<usize> = found
             .iter()
             .filter_map(|object| self.object(object, Some(pid)))
             .collect();
@@ -233,14 +238,14 @@ impl Tracer {
         let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
         let mut result = self.tell(probe, &new);
         let process = self.process(pid);
-        for object in objects {
-            if self.processes.entry(process).or_default().insert(object) {
-                result = result.and(self.attach(probe, object, process));
-            }
+        objects.retain(|&object| self.processes.entry(process).or_default().insert(object));
+        for &object in &objects {
+            result = result.and(self.attach(probe, object, process));
         }
         if self.suspension.is_none() {
             result = result.and(self.arm(probe, &new));
         }
+        self.note_ahead(&objects);
         if let Err(error) = result {
             self.tell_unlinked(process, &error);
         }

@@ -99,6 +99,8 @@ pub(super) struct Tracer {
     pending: VecDeque<Pending>,
     /// Mapped files, and whether anything of them is traced.
     seen: FxHashMap<SeenFile, bool>,
+    /// Objects that were attached before any process was seen to map them, and since when they are.
+    ahead: FxHashMap<usize, Timestamp>,
     /// Processes whose main thread has ended.
     ending: Vec<Pid>,
     refused: FxHashSet<u32>,
@@ -167,6 +169,7 @@ impl Tracer {
             began: at,
             pending: VecDeque::new(),
             seen: FxHashMap::default(),
+            ahead: FxHashMap::default(),
             ending: Vec::new(),
             refused: FxHashSet::default(),
             budget_at: at,

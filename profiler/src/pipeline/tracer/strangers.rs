@@ -32,24 +32,30 @@ impl Tracer {
         }
         let Strangers { count, all } = self.strangers(now());
         let at_least = if all { "" } else { "at least " };
-        let when = if beginning { "run" } else { "ran at the end" };
+        let when = if beginning { "" } else { " at the end" };
+        let processes = if count == 1 { "process" } else { "processes" };
         if count > 0 {
             log::warn!(
-                "--follow-exact: {at_least}{count} other processes {when} the traced files and pay for \
-                 each call as the target does; none of it is recorded"
+                "--follow-exact: {at_least}{count} other {processes}{when} with the traced files in \
+                 memory, slowed at each call as the target is; none of it is recorded"
             );
         } else {
-            log::info!("--follow-exact: {at_least}no other process {when} the traced files");
+            log::info!("--follow-exact: no other process{when} has the traced files in memory");
         }
     }
 
     /// Processes of whom nobody could tell any more whether they were in a wanted cgroup.
     pub(super) fn tell_untold(&self) {
         let untold = self.members.as_ref().map_or(0, |members| members.untold);
+        let hint = match self.request.follow_exact {
+            true => "",
+            false => " (--follow-exact traces from the first instruction)",
+        };
         if untold > 0 {
+            let processes = if untold == 1 { "process" } else { "processes" };
             log::warn!(
-                "{untold} processes that may have run traced functions ended before it was seen which \
-                 cgroup they were in (--follow-exact traces from the first instruction)"
+                "{untold} {processes} that may have run traced functions ended before it was seen in \
+                 which cgroup{hint}"
             );
         }
     }

@@ -29,6 +29,8 @@ use super::{Container, Engine, Identity, identify};
 
 /// How long it is believed where engines have their files.
 const PLACES_FOR: Duration = Duration::from_secs(10);
+/// The same when there is a container that none of them knows: an engine may have been started since.
+const PLACES_FOR_STRANGERS: Duration = Duration::from_millis(500);
 /// How long lists of containers are believed.
 const LISTS_FOR: Duration = Duration::from_millis(200);
 
@@ -137,16 +139,32 @@ impl Engines {
 
     /// What is known of containers, each in its place. Engines that have a list are asked once.
     pub fn describe_all(&mut self, identities: &[Identity]) -> Vec<Container> {
+        let mut facts = self.look(identities);
+        let is_stranger = |(identity, facts): (&Identity, &Facts)| {
+            identity.id.is_some() && facts.is_incomplete() && facts.name.is_none()
+        };
+        if identities.iter().zip(&facts).any(is_stranger)
+            && (self.places.as_ref()).is_some_and(|(at, _)| at.elapsed() >= PLACES_FOR_STRANGERS)
+        {
+            self.places = None;
+            self.lists = None;
+            facts = self.look(identities);
+        }
+        let described = identities.iter().zip(facts);
+        described
+            .map(|(identity, facts)| merged(identity, facts))
+            .collect()
+    }
+
+    /// What files say and, where they don't say all, sockets.
+    fn look(&mut self, identities: &[Identity]) -> Vec<Facts> {
         let (places, lists) = self.refresh();
         let mut facts: Vec<Facts> = identities
             .iter()
             .map(|identity| from_files(identity, places, lists))
             .collect();
         self.ask_sockets(identities, &mut facts);
-        let described = identities.iter().zip(facts);
-        described
-            .map(|(identity, facts)| merged(identity, facts))
-            .collect()
+        facts
     }
 
     /// Asks those who may know more than files say.

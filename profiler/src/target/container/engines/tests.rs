@@ -219,3 +219,18 @@ fn no_engine_at_all() {
     let found = machine.describe(&format!("/docker/{A}"));
     assert_eq!(shown(&found), ["docker", "-", "-", "-", "-"]);
 }
+
+#[test]
+fn engines_that_are_started_later() {
+    let machine = Machine::new("later");
+    let identity = identify(&format!("/docker/{A}")).unwrap();
+    let mut engines = Engines::at(&machine.0);
+    assert_eq!(engines.describe(&identity).name, None);
+    machine.file("etc/docker/daemon.json", r#"{"data-root":"/srv/docker"}"#);
+    machine.file(
+        &format!("srv/docker/containers/{A}/config.v2.json"),
+        &docker_file(A, "web"),
+    );
+    std::thread::sleep(PLACES_FOR_STRANGERS);
+    assert_eq!(engines.describe(&identity).name.as_deref(), Some("web"));
+}
