@@ -49,6 +49,9 @@ const SLOW_TICK: Duration = Duration::from_secs(1);
 const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 /// Events held back to be ordered; more are passed on unordered rather than kept.
 const MAX_PENDING: usize = 1 << 20;
+/// So many events are resolved before it is looked whether there are new processes: they may be gone in
+/// a moment.
+const AT_ONCE: usize = 256;
 /// So many calls at a time are passed on at once: memory that was just written is read faster.
 const MANY_CALLS: u64 = 4096;
 const POLL_FAILED: &str = "failed to poll for what happens";
@@ -318,12 +321,21 @@ impl Session {
             self.samples = self.samples.saturating_sub(taken_out);
         }
         self.scope.retain(&mut due);
-        self.resolver.resolve(&mut due, &mut self.batches);
+        let mut rest = due.drain(..);
+        loop {
+            let some = rest.by_ref().take(AT_ONCE);
+            self.resolver.take(some, &mut self.batches);
+            if rest.len() == 0 {
+                break;
+            }
+            self.drain_if_woken();
+        }
+        drop(rest);
+        self.resolver.give(&mut self.batches);
         if let Some(containers) = &mut self.containers {
             containers.feed(&mut self.resolver);
         }
         self.resolver.poll_symbols(&mut self.batches);
-        due.clear();
         self.due = due;
     }
 
@@ -568,6 +580,13 @@ impl Session {
         }
         self.order.push(&mut self.raw);
         self.see_arrival();
+    }
+
+    /// The same while there is other work, if it does not bear waiting.
+    fn drain_if_woken(&mut self) {
+        if self.probe.as_ref().is_some_and(Probe::is_awake) {
+            self.drain();
+        }
     }
 
     /// Takes what is told of containers.

@@ -263,6 +263,14 @@ impl Probe {
         self.epoll.as_fd()
     }
 
+    /// Whether [`Probe::wake_fd`] is readable now.
+    pub fn is_awake(&self) -> bool {
+        let flags = rustix::event::PollFlags::IN;
+        let mut polled = [rustix::event::PollFd::new(&self.epoll, flags)];
+        let at_once = rustix::event::Timespec::default();
+        rustix::event::poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Decodes everything that is in the buffers now. Unordered between processors.
     pub fn drain(&mut self, out: &mut Vec<RawEvent>) -> DrainStats {
         self.clear_wake();

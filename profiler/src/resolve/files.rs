@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::process::{Resource, Rlimit};
 
+use super::closing::Closer;
 use super::copies::{Copies, Print};
 use super::layers::Layers;
 use crate::model::raw::FileIdentity;
@@ -82,14 +83,22 @@ impl FileKey {
 /// is held no longer than processes and questions about their code are.
 #[derive(Debug)]
 pub(super) struct Root {
-    dir: OwnedFd,
+    /// None once it is dropped.
+    dir: Option<OwnedFd>,
     /// Another one for each, as long as this process runs.
     number: u64,
     /// Whether it is this process's own, below which only the machine's root is root.
     own: bool,
     /// What it is made of, if it is an overlay.
     layers: Option<Layers>,
-    _namespace: Option<OwnedFd>,
+    namespace: Option<OwnedFd>,
+    closer: Closer,
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        self.closer.close((self.namespace.take(), self.dir.take()));
+    }
 }
 
 impl Root {
@@ -120,8 +129,9 @@ impl Root {
         inside: ResolveFlags,
     ) -> Result<(File, Stat), OpenError> {
         let path = path.trim_start_matches('/');
+        let dir = self.dir.as_ref();
         open_checked(rustix::fs::openat2(
-            &self.dir,
+            dir.ok_or(io::Error::from(io::ErrorKind::NotFound))?,
             path,
             flags,
             Mode::empty(),
@@ -131,8 +141,9 @@ impl Root {
 
     /// The root of this process's own namespace.
     pub(super) fn own() -> io::Result<Root> {
-        let root = Root::at(std::path::Path::new("/"))?;
-        Ok(Root { own: true, ..root })
+        let mut root = Root::at(std::path::Path::new("/"))?;
+        root.own = true;
+        Ok(root)
     }
 
     /// A directory as a root.
@@ -140,11 +151,12 @@ impl Root {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root {
-            dir,
+            dir: Some(dir),
             number: next_number(),
             own: false,
             layers: None,
-            _namespace: None,
+            namespace: None,
+            closer: Closer::default(),
         })
     }
 }
@@ -181,12 +193,16 @@ pub(super) fn open_checked(handle: rustix::io::Result<OwnedFd>) -> Result<(File,
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     known: FxHashMap<(u64, u64, u64), Weak<Root>>,
+    closer: Closer,
 }
 
 impl Roots {
-    /// Knows this process's own root.
-    pub(super) fn new(own: Option<&Arc<Root>>) -> Roots {
-        let mut roots = Roots::default();
+    /// Knows this process's own root. Others are closed by `closer`.
+    pub(super) fn new(own: Option<&Arc<Root>>, closer: Closer) -> Roots {
+        let mut roots = Roots {
+            closer,
+            ..Roots::default()
+        };
         if let (Some(own), Some(id)) = (own, root_id("self")) {
             roots.known.insert(id, Arc::downgrade(own));
         }
@@ -205,11 +221,12 @@ impl Roots {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let link = format!("/proc/{pid}/ns/mnt");
         let root = Arc::new(Root {
-            dir,
+            dir: Some(dir),
             number: next_number(),
             own: false,
             layers: layers_of(pid),
-            _namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
+            namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
+            closer: self.closer.clone(),
         });
         self.known.retain(|_, root| root.strong_count() > 0);
         self.known.insert(id, Arc::downgrade(&root));
@@ -323,13 +340,15 @@ pub(super) struct Files {
     clock: u64,
     /// Time of the events that come now. They are resolved later.
     pub(super) now: Timestamp,
+    closer: Closer,
 }
 
 impl Files {
-    /// Room for `capacity` files.
-    pub(super) fn new(capacity: usize) -> Files {
+    /// Room for `capacity` files, which are closed by `closer`.
+    pub(super) fn new(capacity: usize, closer: Closer) -> Files {
         Files {
             capacity,
+            closer,
             ..Files::default()
         }
     }
@@ -432,9 +451,9 @@ impl Files {
     /// Closes the files that `needed` says nobody needs, unless there have been events since `resolved`
     /// that spoke of them: their turn is still to come.
     pub(super) fn retain(&mut self, resolved: Timestamp, needed: impl Fn(&FileKey) -> bool) {
-        self.open.retain(|key, open| {
+        let unneeded = self.open.extract_if(|key, open| {
             if open.noticed >= resolved {
-                return true;
+                return false;
             }
             let by_build_id = open.file.build_id();
             let by_build_id = by_build_id.map(|build_id| {
@@ -444,8 +463,10 @@ impl Files {
                     open.file.print,
                 )
             });
-            needed(key) || by_build_id.is_some_and(|key| needed(&key))
+            !needed(key) && !by_build_id.is_some_and(|key| needed(&key))
         });
+        let unneeded: Vec<Open> = unneeded.map(|(_, open)| open).collect();
+        self.closer.close(unneeded);
         self.failed.retain(|_, at| at.elapsed() < RETRY);
     }
 
@@ -464,7 +485,9 @@ impl Files {
             let mut ages: Vec<u64> = self.open.values().map(|open| open.used).collect();
             ages.sort_unstable();
             let oldest = ages[ages.len() / 4];
-            self.open.retain(|_, open| open.used > oldest);
+            let old = self.open.extract_if(|_, open| open.used <= oldest);
+            let old: Vec<Open> = old.map(|(_, open)| open).collect();
+            self.closer.close(old);
         }
     }
 }

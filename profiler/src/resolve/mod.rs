@@ -12,6 +12,7 @@
 
 mod ask;
 mod calls;
+mod closing;
 mod containers;
 mod copies;
 mod debug_files;
@@ -56,6 +57,7 @@ pub use proc_fs::{
 };
 
 use crate::target::container::{Container, Identity};
+use closing::Closer;
 use containers::Containers;
 use debug_files::Search;
 use files::{FileKey, Files, Root, Roots, TargetFile};
@@ -157,6 +159,7 @@ impl Resolver {
     /// Starts the symbolizer, and begins to read the kernel's symbols.
     pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
         let host = Root::own().ok().map(Arc::new);
+        let closer = Closer::start().map_err(ResolveError::Thread)?;
         let search = Search {
             debug_dirs: options.debug_dirs,
             debuginfod: options.debuginfod,
@@ -188,12 +191,12 @@ impl Resolver {
             seed: seed(),
             addresses: Vec::new(),
             processes: ProcessTable::new(grace_ns, Containers::new(options.hierarchy)),
-            roots: Roots::new(host.as_ref()),
+            roots: Roots::new(host.as_ref(), closer.clone()),
             host: host.clone(),
             live_roots: FxHashMap::default(),
             execs: FxHashMap::default(),
             modules: FxHashMap::default(),
-            files: Files::new(files::raise_file_limit()),
+            files: Files::new(files::raise_file_limit(), closer),
             vdso: stacks::own_vdso(),
             kernel: Kernel::default(),
             kernel_loading: None,
@@ -253,13 +256,26 @@ impl Resolver {
     /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
-        if let Some(last) = events.last() {
-            self.last_event = (last.at, Instant::now());
-        }
-        for event in events.drain(..) {
+        self.take(events.drain(..), out);
+        self.give(out);
+    }
+
+    /// The same in parts, for who has other things to do meanwhile: takes some events. Epochs that end
+    /// between two of them are given, the rest by [`Resolver::give`].
+    pub fn take(&mut self, events: impl Iterator<Item = RawEvent>, out: &mut Vec<Batch>) {
+        let mut last = None;
+        for event in events {
+            last = Some(event.at);
             self.turn_epoch(event.at, out);
             self.event(event);
         }
+        if let Some(last) = last {
+            self.last_event = (last, Instant::now());
+        }
+    }
+
+    /// Gives what was made of events that were taken.
+    pub fn give(&mut self, out: &mut Vec<Batch>) {
         self.tell_unmatched(self.last_event.0);
         self.flush(out);
         self.names.send(&self.symbolizer);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use rustix::fs::Stat;
 
+use super::closing::Closer;
 use super::debug_files::Search;
 use super::files::{
     MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
@@ -143,7 +144,7 @@ impl Finder {
         let host = Root::own().ok().map(Arc::new);
         Finder {
             paths: Vec::new(),
-            roots: Roots::new(host.as_ref()),
+            roots: Roots::new(host.as_ref(), Closer::default()),
             search: Search {
                 debug_dirs,
                 debuginfod: None,
