@@ -58,6 +58,8 @@ pub(super) struct Containers {
     asked: FxHashMap<String, Instant>,
     /// Descriptions, for who asks later: nobody is asked twice in a while.
     answers: FxHashMap<String, (Instant, Container)>,
+    /// Those that were named and ran: the resolver is still to be told what they are.
+    named: Vec<Container>,
     gate: Option<Gate>,
 }
 
@@ -89,6 +91,7 @@ impl Containers {
             describer: Describer::start(Engines::of_this_machine())?,
             asked: FxHashMap::default(),
             answers: FxHashMap::default(),
+            named: Vec::new(),
             gate: None,
         };
         if let (Some(chosen), Some(wanted)) = (chosen.wanted, wanted) {
@@ -113,6 +116,7 @@ impl Containers {
         for container in &chosen.containers {
             gate.decisions.remember(container);
         }
+        self.named.clone_from(&chosen.containers);
         for cgroup in chosen.tops() {
             // Unless it has ended since it was looked for.
             if self
@@ -264,6 +268,9 @@ impl Containers {
 
     /// Has containers described that the resolver has met.
     pub(super) fn feed(&mut self, resolver: &mut Resolver) {
+        for container in self.named.drain(..) {
+            resolver.describe(&container);
+        }
         for identity in resolver.take_unknown_containers() {
             match self.answers.get(&identity.cgroup) {
                 Some((_, container)) => resolver.describe(container),
