@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use profiler::capture::Reader;
+use profiler::target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::recording::weight;
@@ -150,5 +151,50 @@ fn what_never_comes_is_said() -> Outcome {
         assert!(ended.stderr.contains(line), "{}", ended.stderr);
     }
     assert!(setting.recording()?.samples.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_unit_by_its_name() -> Outcome {
+    let test = "e2e_targets_cgroups::a_unit_by_its_name";
+    let hierarchies = Hierarchies::read()?;
+    let Some(hierarchy) = hierarchies.primary() else {
+        return Ok(skip(test, "no cgroups are mounted"));
+    };
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let unit = format!("profiler-test-unit-{}", std::process::id());
+    let service = format!("{unit}.service");
+    let stranger = hierarchy.directory(&format!("/{unit}-other.service"));
+    let Ok(stranger) = Cgroup::make(&stranger) else {
+        return Ok(skip(test, "no cgroup can be made"));
+    };
+    let recorder = setting.start_recording(&["-F", "4999", "--unit", &unit, "--wait"])?;
+    let bystander = start_in(&setting, &stranger, 600_000)?;
+    let cgroup = Cgroup::make(&hierarchy.directory(&format!("/{service}")))?;
+    let chain = start_in(&setting, &cgroup, 1000)?;
+    let pid = chain.pid();
+    let chain = chain.end(LIMIT)?.success()?;
+    let total = chain.json()?["total"].as_u64().ok_or("no truth")?;
+    recorder.signal(rustix::process::Signal::INT)?;
+    recorder.end(LIMIT)?.success()?;
+    drop(bystander);
+    drop((cgroup, stranger));
+    let recording = setting.recording()?;
+    let samples: Vec<_> = recording.samples.iter().collect();
+    let foreign = samples.iter().find(|sample| sample.pid != pid);
+    assert!(foreign.is_none(), "another's sample: {foreign:?}");
+    let skipped = recording.skipped_ns();
+    amount(&unit, weight(&samples), total, skipped, samples.len(), 0.05)?;
+    let tables = Reader::open(&setting.path("out.cap"))?.load_tables()?;
+    let units: Vec<_> = tables
+        .processes()
+        .map(|(id, process)| {
+            let unit = tables.container_of(id).and_then(|container| container.unit);
+            (process.pid.0, unit.map(|unit| tables.string(unit)))
+        })
+        .collect();
+    assert_eq!(units, [(pid, Some(service.as_str()))]);
     Ok(())
 }
