@@ -159,7 +159,8 @@ fn a_unit_by_its_name() -> Outcome {
     let test = "e2e_targets_cgroups::a_unit_by_its_name";
     let hierarchies = Hierarchies::read()?;
     let Some(hierarchy) = hierarchies.primary() else {
-        return Ok(skip(test, "no cgroups are mounted"));
+        skip(test, "no cgroups are mounted");
+        return Ok(());
     };
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
@@ -168,7 +169,8 @@ fn a_unit_by_its_name() -> Outcome {
     let service = format!("{unit}.service");
     let stranger = hierarchy.directory(&format!("/{unit}-other.service"));
     let Ok(stranger) = Cgroup::make(&stranger) else {
-        return Ok(skip(test, "no cgroup can be made"));
+        skip(test, "no cgroup can be made");
+        return Ok(());
     };
     let recorder = setting.start_recording(&["-F", "4999", "--unit", &unit, "--wait"])?;
     let bystander = start_in(&setting, &stranger, 600_000)?;
