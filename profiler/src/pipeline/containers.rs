@@ -34,7 +34,7 @@ pub(super) use choose::{Chosen, Wanted};
 use super::wanted::WantedCgroups;
 use decisions::{Decisions, Meaning, PATIENCE_NS, Step};
 use hold::{Fate, Hold};
-use members::{Members, cgroup_of};
+use members::Members;
 
 /// Most processes of a cgroup that are looked at when it turns out to be wanted.
 const MAX_PROCESSES: usize = 100_000;
@@ -185,7 +185,7 @@ impl Containers {
         let Some(gate) = &mut self.gate else { return };
         let (hierarchy, decisions) = (&self.hierarchy, &gate.decisions);
         let inside = gate.members.has(event, &mut |pid| {
-            Some(decisions.wants(&cgroup_of(hierarchy, pid)?))
+            Some(decisions.wants(&hierarchy.path_of_process(pid)?))
         });
         if let (
             RawBody::Comm {

@@ -177,11 +177,12 @@ pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
 
 /// Path of the cgroup that the main thread of a process is in.
 pub(super) fn cgroup(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Box<str>> {
-    let bytes = read(&format!("/proc/{pid}/cgroup"), MAX_BYTES)?;
-    let text = String::from_utf8_lossy(&bytes);
     match hierarchy {
-        Some(hierarchy) => hierarchy.path_in(&text).map(Into::into),
-        None => parse_cgroup(&text),
+        Some(hierarchy) => hierarchy.path_of_process(pid),
+        None => {
+            let bytes = read(&format!("/proc/{pid}/cgroup"), MAX_BYTES)?;
+            parse_cgroup(&String::from_utf8_lossy(&bytes))
+        }
     }
 }
 

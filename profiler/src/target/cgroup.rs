@@ -42,6 +42,9 @@ const CONTROLLERS: [&str; 12] = [
 /// containers.
 const INDISPENSABLE: usize = 4;
 
+/// Most bytes read of /proc/PID/cgroup.
+const MAX_MEMBERSHIP_BYTES: u64 = 64 << 10;
+
 /// A mounted hierarchy of cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
@@ -234,6 +237,17 @@ impl Hierarchy {
         }
         let within = &path[self.top().trim_end_matches('/').len()..];
         self.mount.join(within.trim_start_matches('/'))
+    }
+
+    /// The path of the cgroup that the main thread of a process is in; none as of
+    /// [`Hierarchy::path_in`], and if there is no such process.
+    pub fn path_of_process(&self, pid: Pid) -> Option<Box<str>> {
+        let mut text = Vec::new();
+        let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
+        file.take(MAX_MEMBERSHIP_BYTES)
+            .read_to_end(&mut text)
+            .ok()?;
+        Some(self.path_in(&String::from_utf8_lossy(&text))?.into())
     }
 
     /// The path of a process's cgroup in this hierarchy, out of the text of /proc/PID/cgroup. None also

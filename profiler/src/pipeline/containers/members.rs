@@ -3,16 +3,10 @@
 //! Process events as drained, /proc/PID/cgroup at an exec -> whether an event concerns the recording. A
 //! child is where its parent is. What does not belong here: which cgroups are wanted (`decisions`).
 
-use std::io::Read;
-
 use rustc_hash::FxHashSet;
 
 use crate::model::Pid;
 use crate::model::raw::{RawBody, RawEvent};
-use crate::target::cgroup::Hierarchy;
-
-/// Most bytes read of /proc/PID/cgroup.
-const MAX_TEXT_BYTES: u64 = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -69,12 +63,4 @@ impl Members {
             _ => Some(true),
         }
     }
-}
-
-/// The cgroup of a process; none if it has ended.
-pub(super) fn cgroup_of(hierarchy: &Hierarchy, pid: Pid) -> Option<String> {
-    let file = std::fs::File::open(format!("/proc/{pid}/cgroup")).ok()?;
-    let mut text = String::new();
-    file.take(MAX_TEXT_BYTES).read_to_string(&mut text).ok()?;
-    hierarchy.path_in(&text).map(str::to_owned)
 }

@@ -7,9 +7,6 @@
 //!
 //! What does not belong here: which cgroups are wanted (`wanted`), attaching (`follow`).
 
-use std::fs::File;
-use std::io::Read;
-
 use rustc_hash::FxHashSet;
 
 use super::Tracer;
@@ -26,8 +23,6 @@ use crate::target::cgroup::{Hierarchy, contains};
 const SCAN_NS: u64 = 1_000_000_000;
 /// Most processes of one cgroup that are looked at.
 const MAX_PROCESSES: usize = 16_384;
-/// Most bytes of /proc/PID/cgroup.
-const MAX_BYTES: u64 = 64 << 10;
 /// How long a new cgroup's first process is waited for in a hurry, if nothing may be missed.
 const HURRY_NS: u64 = 5_000_000_000;
 /// Most cgroups that are waited for so.
@@ -120,17 +115,8 @@ impl Members {
 
     /// Whether a process is in a wanted cgroup now; none if it is gone.
     fn is_inside(&self, pid: Pid) -> Option<bool> {
-        let path = self.path_of(pid)?;
+        let path = self.hierarchy.path_of_process(pid)?;
         Some(self.wanted.contains(&path))
-    }
-
-    /// The path of a process's cgroup.
-    fn path_of(&self, pid: Pid) -> Option<Box<str>> {
-        let mut text = Vec::new();
-        let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
-        file.take(MAX_BYTES).read_to_end(&mut text).ok()?;
-        let text = String::from_utf8_lossy(&text);
-        Some(self.hierarchy.path_in(&text)?.into())
     }
 
     fn scan(&self) -> FxHashSet<Pid> {
@@ -259,7 +245,7 @@ impl Tracer {
         if members.hurried.is_empty() || !Finder::has_own_root(pid) {
             return;
         }
-        let Some(path) = members.path_of(pid) else {
+        let Some(path) = members.hierarchy.path_of_process(pid) else {
             return;
         };
         let holds = |(whole, _): &(Box<str>, _)| contains(whole, &path);
