@@ -12,7 +12,10 @@
 pub mod call;
 pub mod cgroup;
 pub mod control;
+pub mod python;
 pub mod sample;
+pub mod sched;
+pub mod unwind;
 
 /// Most frames kept of one user stack and of one kernel stack.
 pub const MAX_FRAMES: usize = 127;
@@ -40,5 +43,14 @@ pub const KIND_SAMPLE: u16 = 1;
 
 /// A [`cgroup::CgroupHead`] followed by a path.
 pub const KIND_CGROUP: u16 = 3;
+
+/// A [`sched::WaitStackHead`] followed by sections.
+pub const KIND_WAIT_STACK: u16 = 4;
+
+/// A [`sched::WaitRecord`].
+pub const KIND_WAIT: u16 = 5;
+
+/// A [`sched::WaitTotalsRecord`].
+pub const KIND_WAIT_TOTALS: u16 = 6;
 
 const _: () = assert!(size_of::<RecordHead>() == 8);

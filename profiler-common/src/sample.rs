@@ -4,8 +4,7 @@
 //! SampleHead (64 bytes) | SectionHead, payload | SectionHead, payload | ...
 //! ```
 //! A section that the reader doesn't know is skipped by its length. Payloads are padded to 8 bytes.
-//! Sections for a copied piece of stack and for interpreter frames come with their unwinders; they
-//! take the next free kinds, and readers of today step over them.
+//! What the kernel side has no table for yet comes as a copied piece of the stack behind the frames found so far.
 
 use crate::{COMM_LEN, RecordHead};
 
@@ -56,6 +55,17 @@ pub struct SectionHead {
 pub const SECTION_KERNEL_STACK: u16 = 1;
 /// User stack: u64 addresses, leaf first.
 pub const SECTION_USER_STACK: u16 = 2;
+/// A [`crate::unwind::CopyHead`] and up to [`crate::unwind::COPY_BYTES`] bytes of the user stack: where
+/// the walk of the user stack is to go on.
+pub const SECTION_STACK_COPY: u16 = 3;
+/// Frames of CPython, leaf first: [`crate::python::PythonFrame`]s.
+pub const SECTION_PYTHON: u16 = 4;
+/// Nothing: what is left of a record whose length is fixed.
+pub const SECTION_PADDING: u16 = 5;
+
+/// Set in an address of a user stack behind the leaf that is no return address: a signal came there, or
+/// a switch of stacks.
+pub const EXACT_ADDRESS: u64 = 1 << 63;
 
 /// The walk reached the outermost frame.
 pub const END_COMPLETE: u16 = 0;
@@ -67,6 +77,18 @@ pub const END_BAD_MEMORY: u16 = 2;
 pub const END_FRAME_POINTER: u16 = 3;
 /// The thread has no such stack (a kernel thread has no user stack).
 pub const END_NO_STACK: u16 = 4;
+/// Nothing says where the caller of the last frame is.
+pub const END_NO_RULE: u16 = 5;
+/// The last frame is code made at run time that has no frame pointer.
+pub const END_JIT: u16 = 6;
+/// The last frame's table was not loaded yet. If a copy of the stack follows, it goes on there.
+pub const END_NO_TABLE: u16 = 7;
+/// The last address is in no known mapping. If a copy of the stack follows, it goes on there: it may be
+/// one that the kernel side was not told of yet.
+pub const END_NO_MAPPING: u16 = 8;
+/// There is no memory any more that the stack was in: the process is ending (its last frame may be
+/// given), or `execve` has replaced its memory while the registers are those of before (no frame is).
+pub const END_GONE: u16 = 9;
 
 const _: () = assert!(size_of::<SampleHead>() == 64);
 const _: () = assert!(size_of::<SectionHead>() == 8);

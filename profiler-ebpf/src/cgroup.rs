@@ -35,7 +35,7 @@ use crate::{
         CGROUP_LOSSES, CGROUP_NAMES, CGROUP_OFFSETS, CGROUP_ROOT, CGROUP_STATE, CGROUP_SUBSYS,
         CGROUPS, CGROUPS_UNDECIDED, FILTER, RECORD_BYTES, Scratch, VERDICTS,
     },
-    sample::claim_scratch,
+    record,
 };
 
 const HEAD_BYTES: usize = size_of::<CgroupHead>();
@@ -195,13 +195,13 @@ pub fn on_change<const REMOVED: bool>(ctx: &RawTracePointContext) -> u32 {
         renew();
         enter(cgroup, id)
     };
-    let told = match claim_scratch() {
+    let told = match record::claim() {
         None => Err(emit::Full),
         Some(scratch) => {
             // SAFETY: `scratch` was claimed by this run of the program and is released at once.
             unsafe {
                 let told = tell(scratch, id, path, wanted, REMOVED);
-                addr_of_mut!((*scratch).busy).write_volatile(0);
+                record::release(scratch);
                 told
             }
         }

@@ -50,6 +50,21 @@ pub unsafe fn emit_at_once(record: *mut c_void, len: u64) -> Result<(), Full> {
     unsafe { output(ring, record, len, true) }
 }
 
+/// Whether so much lies in the ring buffer of this processor that what is large and can be done without
+/// is left out: twice what the reader is woken by, so that it has time to come.
+#[inline(always)]
+pub fn is_filling() -> bool {
+    // SAFETY: the helper takes no pointers.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let Some(ring) = RINGS.get(cpu) else {
+        return true;
+    };
+    let ring = core::ptr::from_ref(ring).cast_mut().cast::<c_void>();
+    // SAFETY: `ring` is an inner map that the lookup returned.
+    let lies = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
+    lies >= 2 * WAKE_BYTES.load()
+}
+
 /// What the ring buffer adds to a record.
 const HEAD_BYTES: u64 = 8;
 

@@ -25,13 +25,25 @@ mod limit;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
+mod proof;
+#[cfg(target_arch = "bpf")]
+mod python;
+#[cfg(target_arch = "bpf")]
+mod record;
+#[cfg(target_arch = "bpf")]
+mod registers;
+#[cfg(target_arch = "bpf")]
 mod sample;
+#[cfg(target_arch = "bpf")]
+mod sched;
 #[cfg(target_arch = "bpf")]
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod task;
 #[cfg(target_arch = "bpf")]
 mod turn;
+#[cfg(target_arch = "bpf")]
+mod unwind;
 
 #[cfg(target_arch = "bpf")]
 mod entry {
@@ -41,7 +53,7 @@ mod entry {
         programs::{PerfEventContext, ProbeContext, RawTracePointContext, TracePointContext},
     };
 
-    use crate::{call, cgroup, sample, task};
+    use crate::{call, cgroup, sample, sched, task};
 
     macro_rules! samplers {
         ($($source:literal $on_perf_event:ident $on_tracepoint:ident)*) => {$(
@@ -90,6 +102,30 @@ mod entry {
     #[raw_tracepoint]
     fn cgroup_removed(ctx: RawTracePointContext) -> u32 {
         cgroup::on_change::<true>(&ctx)
+    }
+
+    /// On the raw tracepoint `sched_switch`: a thread begins to wait, another one goes on.
+    #[raw_tracepoint]
+    fn wait_switch(ctx: RawTracePointContext) -> u32 {
+        sched::on_switch(&ctx)
+    }
+
+    /// On the raw tracepoint `sched_waking`: a thread that waits is made runnable.
+    #[raw_tracepoint]
+    fn wait_waking(ctx: RawTracePointContext) -> u32 {
+        sched::on_waking(&ctx)
+    }
+
+    /// On the raw tracepoint `sched_wakeup_new`: a new thread can run.
+    #[raw_tracepoint]
+    fn wait_new(ctx: RawTracePointContext) -> u32 {
+        sched::on_new(&ctx)
+    }
+
+    /// On the raw tracepoint `sched_process_exec`: stacks seen before are another program's.
+    #[raw_tracepoint]
+    fn wait_exec(ctx: RawTracePointContext) -> u32 {
+        sched::on_exec(&ctx)
     }
 
     /// On every place of every traced function; the cookie says which.

@@ -6,19 +6,26 @@
 
 use aya_ebpf::{
     Global,
+    bindings::BPF_F_MMAPABLE,
     btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
 use profiler_common::{
-    COMM_LEN,
+    COMM_LEN, MAX_FRAMES,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::{CgroupLosses, NAME_BYTES, OFFSETS, SUBSYS_NONE, VERDICT_SLOTS, Verdict},
     control::{Adjusted, Counters, MAX_SOURCES},
+    python::{BLOCK_BYTES, Layout, MAX_LAYOUTS, MAX_PYTHON_FRAMES, PythonFrame, PythonProcess},
+    sched::{
+        SWITCH_PLAIN, ThreadWaits, WAIT_OFFSETS as WAIT_OFFSET_COUNT, WaitCounters, WaitRecord,
+        WaitTotalsRecord,
+    },
+    unwind::{self, Process, REGISTERS, Rule, SEGMENT_WORDS, Table, UnwindCounters},
 };
 
-/// Bytes of a record under construction. The longest (both stacks full) takes 2,112; a power of two
-/// lets a length be masked to what the verifier can follow.
-pub const RECORD_BYTES: usize = 4096;
+/// Bytes of a record under construction. With all stacks full and a copied stack it takes 21,712; the
+/// kernel allows values of 32 KiB per processor.
+pub const RECORD_BYTES: usize = 0x7f00;
 
 /// How many samplers may be at work at a time on one processor: one, and one that interrupts it.
 pub const NESTING_LEVELS: u32 = 2;
@@ -28,6 +35,11 @@ pub const NESTING_LEVELS: u32 = 2;
 pub struct Scratch {
     /// Not 0 while a program uses it.
     pub busy: u64,
+    /// Which of them it is.
+    pub level: u64,
+    /// Bytes of the record so far. Here and not in a register: the verifier would follow the programs
+    /// behind each section with each length that the section may have.
+    pub len: u64,
     /// The record.
     pub record: [u8; RECORD_BYTES],
 }
@@ -284,3 +296,250 @@ pub static CALL_CALLERS: Global<u8> = Global::new(0);
 /// The reader is woken when a ring buffer of calls comes to hold this many bytes.
 #[unsafe(no_mangle)]
 pub static CALL_WAKE_BYTES: Global<u64> = Global::new(2048);
+
+/// Processes that run CPython. Preallocated, as `WATCHED`.
+#[btf_map]
+pub static PYTHON_PROCESSES: HashMap<u32, PythonProcess, 1> = HashMap::new();
+
+/// Where versions of CPython have what a walk needs.
+#[btf_map]
+pub static PYTHON_LAYOUTS: Array<Layout, { MAX_LAYOUTS as usize }> = Array::new();
+
+/// Where frames of CPython are put together.
+#[repr(C)]
+pub struct PythonScratch {
+    /// Not 0 while a program uses it.
+    pub busy: u64,
+    /// Where `_PyRuntime` is.
+    pub runtime: u64,
+    /// Index of the layout.
+    pub layout: u64,
+    /// The thread pointer of the current thread.
+    pub pointer: u64,
+    /// For waits: what tells the frames from others.
+    pub print: u64,
+    /// The next interpreter to look through.
+    pub interpreter: u64,
+    /// The next thread state.
+    pub thread: u64,
+    /// The next frame.
+    pub frame: u64,
+    /// Frames found.
+    pub count: u64,
+    /// Not 0: it is not known yet if the last frame was called from machine code.
+    pub open: u64,
+    /// The structure that was read last.
+    pub block: [u8; BLOCK_BYTES],
+    /// Frames found.
+    pub frames: [PythonFrame; MAX_PYTHON_FRAMES as usize + 1],
+}
+
+/// Workspaces, claimed as those of the sampler are.
+#[btf_map]
+pub static PYTHON_SCRATCH: PerCpuArray<PythonScratch, WALKS_AT_A_TIME> = PerCpuArray::new();
+
+/// Where a task has its thread pointer; 0: not known, and there are no frames of CPython.
+#[unsafe(no_mangle)]
+pub static TASK_FSBASE: Global<u32> = Global::new(0);
+
+/// Flags of maps that user space writes by mapping them.
+const MAPPED: usize = BPF_F_MMAPABLE as usize;
+
+/// Lists of mappings, directories and rows: see `profiler_common::unwind`. All segments have the same
+/// size, so that the kernel replaces look-ups in them by a few instructions.
+#[btf_map]
+pub static SEGMENTS: ArrayOfMaps<Array<u64, SEGMENT_WORDS, MAPPED>, 1> = ArrayOfMaps::new();
+
+/// What is known of processes. Preallocated, as `WATCHED`.
+#[btf_map]
+pub static PROCESSES: HashMap<u32, Process, 1> = HashMap::new();
+
+/// The tables of object files, by number.
+#[btf_map]
+pub static TABLES: Array<Table, 1, MAPPED> = Array::new();
+
+/// How to find callers, by number.
+#[btf_map]
+pub static RULES: Array<Rule, 1, MAPPED> = Array::new();
+
+/// What became of walks.
+#[btf_map]
+pub static UNWIND_COUNTERS: PerCpuArray<UnwindCounters, 1> = PerCpuArray::new();
+
+/// A user stack on its way.
+#[repr(C)]
+pub struct Walk {
+    /// When it began.
+    pub now_ns: u64,
+    /// The list of mappings of the process; 0: none is known.
+    pub mappings: u64,
+    /// The mapping that was found last, word by word as in the list; `end` is 0 if none was.
+    pub start: u64,
+    /// See `start`.
+    pub end: u64,
+    /// See `start`.
+    pub address: u64,
+    /// See `start`.
+    pub table: u64,
+    /// Where the frame is whose caller is looked for.
+    pub pc: u64,
+    /// 1 if `pc` is a return address.
+    pub is_return: u64,
+    /// Not 0: all `registers` are known.
+    pub all_known: u64,
+    /// Not 0: the frame pointer is known.
+    pub fp_known: u64,
+    /// Where the frame's rbx is: 0 if it is among the `registers`, else its address; one that is not
+    /// readable if it is lost.
+    pub bx: u64,
+    /// Not 0: the thread is in the kernel.
+    pub in_kernel: u64,
+    /// Not 0: `pc` was found by a frame pointer, and is only believed if there is code; 1 more than the
+    /// `END_*` that is to be said if there is none.
+    pub guessed: u64,
+    /// How many `frames` there are.
+    pub count: u64,
+    /// Why it ended: an `END_*`.
+    pub why: u64,
+    /// Not 0: the rest is to be copied, from the stack pointer on.
+    pub copies: u64,
+    /// Address of the kernel's page that probed calls return to; 0: not looked up, 1: there is none.
+    pub trampoline: u64,
+    /// The next pending return of a probed call, in the kernel.
+    pub pending: u64,
+    /// Where on the stack the last one that was found had its return address.
+    pub pending_slot: u64,
+    /// By DWARF's number, as far as they are known.
+    pub registers: [u64; REGISTERS],
+    /// Registers as the kernel saves them.
+    pub saved: [u64; SAVED_REGISTERS],
+    /// Addresses, leaf first.
+    pub frames: [u64; WALK_FRAMES],
+}
+
+/// Words of the kernel's `pt_regs`, and at least those of `gregset_t` up to the instruction pointer.
+pub const SAVED_REGISTERS: usize = 21;
+
+/// Room for frames: a power of two, so that an index can be masked.
+pub const WALK_FRAMES: usize = 128;
+
+/// How many walks there may be at a time on one processor: those of the sampler by its nesting level, and
+/// one for waits.
+pub const WALKS_AT_A_TIME: usize = NESTING_LEVELS as usize + 1;
+
+/// The walk of a program that is called when a thread leaves its processor, which a sampler may
+/// interrupt.
+pub const WAIT_WALK: u32 = NESTING_LEVELS;
+
+/// Walks under way.
+#[btf_map]
+pub static WALKS: PerCpuArray<Walk, WALKS_AT_A_TIME> = PerCpuArray::new();
+
+/// For the limit on copies of stacks: the current second of each processor.
+#[btf_map]
+pub static COPY_RATE: PerCpuArray<RateWindow, 1> = PerCpuArray::new();
+
+/// Not 0: user stacks are walked by tables; else by frame pointers alone.
+#[unsafe(no_mangle)]
+pub static UNWIND: Global<u8> = Global::new(0);
+
+/// Not 0: samples are sent with what it takes to walk their stacks again; see `proof`.
+#[unsafe(no_mangle)]
+pub static UNWIND_PROOF: Global<u8> = Global::new(0);
+
+/// Most frames that the kernel's own walkers give, at most `MAX_FRAMES`.
+#[unsafe(no_mangle)]
+pub static KERNEL_WALK_FRAMES: Global<u32> = Global::new(MAX_FRAMES as u32);
+
+/// Most stacks copied per second and processor.
+#[unsafe(no_mangle)]
+pub static UNWIND_COPIES: Global<u32> = Global::new(0);
+
+/// How registers of user space are found in the kernel: a `REGISTERS_*`.
+#[unsafe(no_mangle)]
+pub static USER_REGISTERS: Global<u8> = Global::new(unwind::REGISTERS_NONE);
+
+/// Where the kernel's structures have what walks read; see `profiler_common::unwind`.
+#[unsafe(no_mangle)]
+pub static UNWIND_OFFSETS: [Global<u32>; unwind::OFFSETS] =
+    [const { Global::new(0) }; unwind::OFFSETS];
+/// What a processor's programs of waits keep. They run with interrupts disabled, and none of them in
+/// an NMI: nothing else uses this meanwhile.
+#[repr(C)]
+pub struct WaitCpu {
+    /// What was seen and lost.
+    pub counters: WaitCounters,
+    /// When the present window began.
+    pub window_ns: u64,
+    /// Waits recorded in it.
+    pub recorded: u64,
+    /// Shorter waits are recorded by chance.
+    pub sure_ns: u64,
+    /// Stacks walked in it.
+    pub walked: u64,
+    /// Of so many stacks that were not seen before one is walked: the exponent of a power of two.
+    pub share_log: u64,
+    /// A place to look at an address as a number.
+    pub address: u64,
+    /// Where chance goes on; 0: it has not begun.
+    pub random: u64,
+    /// A thread's first value.
+    pub thread: ThreadWaits,
+    /// Records under construction.
+    pub record: WaitRecord,
+    /// See `record`.
+    pub totals: WaitTotalsRecord,
+}
+
+/// See [`WaitCpu`].
+#[btf_map]
+pub static WAIT_CPU: PerCpuArray<WaitCpu, 1> = PerCpuArray::new();
+
+/// Threads that wait or have waited, by the lower bits of their ids: see [`ThreadWaits`].
+#[btf_map]
+pub static WAIT_THREADS: Array<ThreadWaits, 1> = Array::new();
+
+/// Those whose place another one has, by their ids. Preallocated: it is changed where memory can't be
+/// had.
+#[btf_map]
+pub static WAITING: HashMap<u32, ThreadWaits, 1> = HashMap::new();
+
+/// How many there are in `WAITING`: as a rule none, and nobody is looked for there.
+#[btf_map]
+pub static WAIT_APART: Array<u64, 1> = Array::new();
+
+/// Which bits of a thread's id are its place in `WAIT_THREADS`.
+#[unsafe(no_mangle)]
+pub static WAIT_PLACES: Global<u32> = Global::new(0);
+
+/// Slots of `WAIT_KEYS`.
+pub const WAIT_KEY_SLOTS: usize = 16_384;
+
+/// Keys of stacks that user space has; 0: none. Each has two slots that it can be in.
+#[btf_map]
+pub static WAIT_KEYS: Array<u64, WAIT_KEY_SLOTS> = Array::new();
+
+/// Where the kernel's structure of a task has its members, in bytes.
+#[unsafe(no_mangle)]
+pub static WAIT_OFFSETS: [Global<u32>; WAIT_OFFSET_COUNT] =
+    [const { Global::new(0) }; WAIT_OFFSET_COUNT];
+
+/// What the arguments of `sched_switch` are: `SWITCH_*`.
+#[unsafe(no_mangle)]
+pub static WAIT_SWITCH: Global<u32> = Global::new(SWITCH_PLAIN);
+
+/// Not 0: the kernel says where a task's user registers are (from 5.15 on).
+#[unsafe(no_mangle)]
+pub static WAIT_REGISTERS: Global<u8> = Global::new(0);
+
+/// Nobody can foretell it, so that nobody can make stacks whose keys are the same.
+#[unsafe(no_mangle)]
+pub static WAIT_SEED: Global<u64> = Global::new(0);
+
+/// Waits to be recorded in a window of one processor.
+#[unsafe(no_mangle)]
+pub static WAIT_BUDGET: Global<u64> = Global::new(50);
+
+/// Stacks to be walked in a window of one processor.
+#[unsafe(no_mangle)]
+pub static WAIT_WALK_BUDGET: Global<u64> = Global::new(20);

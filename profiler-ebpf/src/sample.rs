@@ -3,7 +3,7 @@
 //! Every event is counted, whatever becomes of it (`Counters`). Weights are in the unit of the
 //! event source. Times are nanoseconds of CLOCK_MONOTONIC.
 
-use core::{arch::asm, ffi::c_void, ptr::addr_of_mut};
+use core::{ffi::c_void, ptr::addr_of_mut};
 
 use aya_ebpf::{
     helpers::{
@@ -22,10 +22,12 @@ use profiler_common::{
 use crate::{
     cgroup, emit, filter,
     maps::{
-        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, NESTING_LEVELS, PERIODS, RECORD_BYTES, SCRATCH,
-        Scratch, USER_STACKS,
+        ADJUSTED, COUNTERS, FILTER, KERNEL_STACKS, PERIODS, Scratch, UNWIND, UNWIND_PROOF,
+        USER_STACKS,
     },
-    stack,
+    proof,
+    record::{self, Wanted},
+    registers, unwind,
 };
 
 const HEAD_BYTES: usize = size_of::<SampleHead>();
@@ -127,7 +129,7 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
             }
         }
     }
-    let Some(scratch) = claim_scratch() else {
+    let Some(scratch) = record::claim() else {
         counters.nested += 1;
         return 0;
     };
@@ -151,7 +153,7 @@ fn take(ctx: *mut c_void, source: u32, mut weight: u64, mut flags: u32, mut tick
     // SAFETY: `scratch` was claimed by this run of the program and is released below.
     let sent = unsafe { write_and_send(ctx, scratch, head) };
     // SAFETY: as above.
-    unsafe { addr_of_mut!((*scratch).busy).write_volatile(0) };
+    unsafe { record::release(scratch) };
     match sent {
         Ok(()) => counters.sent += 1,
         Err(emit::Full) => {
@@ -175,23 +177,40 @@ unsafe fn write_and_send(
     scratch: *mut Scratch,
     mut head: SampleHead,
 ) -> Result<(), emit::Full> {
-    // SAFETY: the record has room for the head and both sections at their longest: the offset of
-    // the second is at most HEAD_BYTES + 8 + STACK_BYTES.
+    // SAFETY: the caller's; the record begins with room for the head.
     unsafe {
-        let record = addr_of_mut!((*scratch).record).cast::<u8>();
-        let mut kernel_bytes = 0;
-        if head.flags & FLAG_IN_KERNEL != 0 && wants_kernel_stacks() {
-            kernel_bytes = stack::kernel(ctx, record.add(HEAD_BYTES));
-        }
-        let mut user_bytes = 0;
-        if USER_STACKS.load() != 0 {
-            let offset = bound_offset(HEAD_BYTES as u64 + kernel_bytes);
-            user_bytes = stack::user(ctx, record.add(offset as usize));
-        }
-        let len = bound_len(HEAD_BYTES as u64 + kernel_bytes + user_bytes);
+        let level = addr_of_mut!((*scratch).level).read_volatile() as u32;
+        let by_tables =
+            USER_STACKS.load() != 0 && UNWIND.load() != 0 && take_registers(ctx, head.flags, level);
+        let wanted = Wanted {
+            tgid: head.tgid,
+            at_ns: head.at_ns,
+            kernel: head.flags & FLAG_IN_KERNEL != 0 && wants_kernel_stacks(),
+            walk: by_tables.then_some(level),
+        };
+        let len = record::sections::<HEAD_BYTES>(ctx, scratch, wanted);
         head.head.len = len as u32;
-        record.cast::<SampleHead>().write_unaligned(head);
+        let record = addr_of_mut!((*scratch).record).cast::<u8>();
+        record.cast::<SampleHead>().write(head);
+        if UNWIND_PROOF.load() != 0 && take_registers(ctx, head.flags, level) {
+            unwind::restart(level);
+            return proof::emit(record, len, level);
+        }
         emit::emit(record.cast(), len)
+    }
+}
+
+/// Takes the registers that the walk of the user stack begins with; whether there are any.
+///
+/// # Safety
+/// `ctx` is the program's context.
+#[inline(always)]
+unsafe fn take_registers(ctx: *mut c_void, flags: u16, level: u32) -> bool {
+    if flags & FLAG_IN_KERNEL == 0 {
+        // SAFETY: the caller's; only perf events come in user space.
+        unsafe { registers::of_event(ctx, level) }
+    } else {
+        registers::of_task(level)
     }
 }
 
@@ -217,49 +236,6 @@ fn wants_kernel_stacks() -> bool {
             .is_some_and(|adjusted| adjusted.kernel_stacks != 0),
         wanted => wanted != 0,
     }
-}
-
-/// `offset`, in a form from which the verifier sees that a section fits behind it.
-#[inline(always)]
-fn bound_offset(offset: u64) -> u64 {
-    let mut bounded = offset;
-    // SAFETY: a plain AND of a register.
-    unsafe { asm!("{0} &= 0x7f8", inout(reg) bounded) };
-    bounded
-}
-
-/// `len`, in a form from which the verifier sees that it is within the record.
-#[inline(always)]
-fn bound_len(len: u64) -> u64 {
-    let mut bounded = len;
-    // SAFETY: a plain AND of a register.
-    unsafe { asm!("{0} &= 0xfff", inout(reg) bounded) };
-    bounded
-}
-
-const _: () = {
-    let section = 8 + stack::STACK_BYTES as usize;
-    assert!(HEAD_BYTES + section <= 0x7f8);
-    assert!(0x7f8 + section <= RECORD_BYTES);
-    assert!(RECORD_BYTES == 0xfff + 1);
-};
-
-/// A workspace that no interrupted program uses.
-#[inline(always)]
-pub fn claim_scratch() -> Option<*mut Scratch> {
-    for level in 0..NESTING_LEVELS {
-        let scratch = SCRATCH.get_ptr_mut(level)?;
-        // SAFETY: this processor's own slot, which the lookup returned. A program that interrupts
-        // between the two accesses has released the slot when this one goes on.
-        unsafe {
-            let busy = addr_of_mut!((*scratch).busy);
-            if busy.read_volatile() == 0 {
-                busy.write_volatile(1);
-                return Some(scratch);
-            }
-        }
-    }
-    None
 }
 
 /// Finds the clock ticks that are missing between the last one and `now`.

@@ -2,8 +2,7 @@
 //!
 //! Each function writes one [`SectionHead`] and u64 addresses, leaf first, and returns the bytes
 //! written. The kernel's own walkers are used here: exact for kernel code, frame pointers for user
-//! code. Another unwinder is another function of this shape, called by `sample` in place of
-//! [`user`]; a copied piece of stack is another section.
+//! code. Walks of user stacks by tables are in `unwind`.
 
 use core::{arch::asm, ffi::c_void};
 
@@ -19,12 +18,15 @@ use profiler_common::{
 /// Most bytes of addresses in a section.
 pub const STACK_BYTES: u32 = (MAX_FRAMES * 8) as u32;
 
+use crate::maps::KERNEL_WALK_FRAMES;
+
 const HEAD_BYTES: u64 = size_of::<SectionHead>() as u64;
 
 /// Writes the kernel stack. Nothing is written if there is none.
 ///
 /// # Safety
-/// `ctx` is the program's context; `section` has room for a section head and [`STACK_BYTES`].
+/// `ctx` is the program's context; `section` has room for a section head and [`STACK_BYTES`], and is
+/// at a multiple of 8.
 #[inline(always)]
 pub unsafe fn kernel(ctx: *mut c_void, section: *mut u8) -> u64 {
     // SAFETY: the caller's.
@@ -55,10 +57,11 @@ unsafe fn walk(ctx: *mut c_void, section: *mut u8, flags: u64, kind: u16, end: u
     }
     let (len, end) = if bytes < 0 {
         (0, END_BAD_MEMORY)
-    } else if bytes >= i64::from(STACK_BYTES) {
-        (u64::from(STACK_BYTES), END_TRUNCATED)
     } else {
-        (bound(bytes as u64), end)
+        let len = bound(bytes as u64);
+        // The kernel does not say that there were more.
+        let most = u64::from(KERNEL_WALK_FRAMES.load()) * 8;
+        (len, if len >= most { END_TRUNCATED } else { end })
     };
     let head = SectionHead {
         kind,
@@ -66,7 +69,7 @@ unsafe fn walk(ctx: *mut c_void, section: *mut u8, flags: u64, kind: u16, end: u
         len: len as u32,
     };
     // SAFETY: as above.
-    unsafe { section.cast::<SectionHead>().write_unaligned(head) };
+    unsafe { section.cast::<SectionHead>().write(head) };
     HEAD_BYTES + len
 }
 

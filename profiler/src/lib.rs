@@ -21,6 +21,7 @@ pub mod resolve;
 pub mod serve;
 pub mod target;
 pub mod trace;
+pub mod unwind;
 pub mod view;
 pub mod wire;
 

@@ -104,7 +104,9 @@ fn raw_stacks(cost: &mut Cost) {
         buffer_bytes: 2 << 20,
         kernel_stacks: true,
         user_stacks: true,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
         calls: None,
     })

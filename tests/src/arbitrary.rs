@@ -80,15 +80,21 @@ impl Random {
 }
 
 const UNITS: [Unit; 3] = [Unit::Nanoseconds, Unit::Cycles, Unit::Events];
-const MODULES: [ModuleKind; 6] = [
+const MODULES: [ModuleKind; 7] = [
     ModuleKind::File,
     ModuleKind::Kernel,
     ModuleKind::KernelModule,
     ModuleKind::Vdso,
     ModuleKind::Jit,
+    ModuleKind::Interpreted,
     ModuleKind::Unknown,
 ];
-const FRAMES: [FrameKind; 3] = [FrameKind::Native, FrameKind::Kernel, FrameKind::Jit];
+const FRAMES: [FrameKind; 4] = [
+    FrameKind::Native,
+    FrameKind::Kernel,
+    FrameKind::Jit,
+    FrameKind::Interpreted,
+];
 const UNKNOWN: [UnknownReason; 5] = [
     UnknownReason::NoMapping,
     UnknownReason::NoFile,
@@ -96,15 +102,26 @@ const UNKNOWN: [UnknownReason; 5] = [
     UnknownReason::BadFile,
     UnknownReason::GaveUp,
 ];
-const ENDS: [StackEnd; 6] = [
+const ENDS: [StackEnd; 11] = [
     StackEnd::Complete,
     StackEnd::Truncated,
     StackEnd::BadMemory,
     StackEnd::FramePointer,
     StackEnd::NoStack,
+    StackEnd::NoRule,
+    StackEnd::Jit,
+    StackEnd::NoTable,
+    StackEnd::NoMapping,
+    StackEnd::Gone,
     StackEnd::Unknown,
 ];
-const LOST: [LostReason; 10] = [
+const STATES: [WaitState; 4] = [
+    WaitState::Preempted,
+    WaitState::Sleeping,
+    WaitState::Disk,
+    WaitState::Stopped,
+];
+const LOST: [LostReason; 12] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -115,6 +132,8 @@ const LOST: [LostReason; 10] = [
     LostReason::CallRingFull,
     LostReason::Unmatched,
     LostReason::Undecided,
+    LostReason::WaitTable,
+    LostReason::WaitUnseen,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [
@@ -378,7 +397,7 @@ fn container(random: &mut Random, counts: &mut Counts) -> Definition {
 
 fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
     let at = Timestamp(now);
-    match random.below(18) {
+    match random.below(19) {
         0 => Event::Mark(Mark {
             at,
             text: one(random, counts.strings),
@@ -428,6 +447,14 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
             process: some(random, counts.processes),
             reason: random.pick(&GAPS),
         }),
+        18 => Event::Waits(Waits {
+            thread: one(random, counts.threads),
+            from: Timestamp(random.any().min(now)),
+            to: at,
+            count: [(); 4].map(|()| random.any()),
+            ns: [(); 4].map(|()| random.any()),
+            runnable_ns: random.any(),
+        }),
         7 | 8 => {
             let edge = call_edge(random, counts, now);
             Event::Call(Call {
@@ -453,7 +480,15 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
                 (true, None) => StackEnd::NoStack,
                 _ => random.pick(&ENDS),
             };
+            let wait = random.chance(3).then(|| Wait {
+                ns: random.any(),
+                runnable_ns: random.any(),
+                state: random.pick(&STATES),
+                waker: some(random, counts.threads),
+                count: random.any32(),
+            });
             Event::Sample(Sample {
+                wait,
                 at,
                 thread: one(random, counts.threads),
                 cpu: Cpu(cpu),

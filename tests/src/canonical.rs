@@ -7,7 +7,7 @@
 //! a space and a quote in it, and a marker. Four functions and a marker are traced: calls with values
 //! that nest, one left by an exception, one that the recording's end cuts off, a gap, counts. All of
 //! it is reached by [`session`]; everything is deterministic. [`session_in_containers`] is the same with
-//! containers, and some processes more.
+//! containers, and some processes more; [`session_with_waits`] has off-CPU time and interpreted frames.
 
 use std::sync::Arc;
 
@@ -150,6 +150,7 @@ pub fn session() -> (Tables, Vec<Event>) {
         for _ in 0..count {
             tick += 1;
             b.events.push(Event::Sample(Sample {
+                wait: None,
                 at: Timestamp(START + tick * MS),
                 thread,
                 cpu: Cpu(u32::from(thread == worker)),
@@ -189,6 +190,297 @@ pub fn session() -> (Tables, Vec<Event>) {
         count: 4,
         reason: LostReason::Skipped,
     }));
+    b.events.sort_by_key(Event::at);
+    (b.tables, b.events)
+}
+
+/// The session with all time of its threads: what they waited for besides what they ran, a program in
+/// Python whose frames are interpreted, and why more stacks ended. `worker` and `db` wake `main`, `main`
+/// wakes `worker`; one sample stands for four waits; the kernel counted more waits than were recorded.
+pub fn session_with_waits() -> (Tables, Vec<Event>) {
+    let (tables, events) = session();
+    let mut b = Builder { tables, events };
+    let name = b.string("off-cpu");
+    let (waits, _) = b.tables.sources.intern(Source {
+        name,
+        unit: Unit::Nanoseconds,
+        frequency_hz: None,
+        period: None,
+    });
+    let thread = |tid: u32| {
+        let mut threads = b.tables.threads();
+        threads
+            .find(|(_, thread)| thread.tid == Tid(tid))
+            .map(|(id, _)| id)
+    };
+    let (Some(main), Some(worker), Some(database)) = (thread(100), thread(101), thread(200)) else {
+        return (b.tables, b.events);
+    };
+    let python = b.process(
+        500,
+        START - 600 * MS,
+        None,
+        "python3",
+        "/usr/bin/python3.11",
+    );
+    let script = b.thread(python, 500, START - 600 * MS, "python3");
+
+    let kernel = b.module(ModuleKind::Kernel, "[kernel]", Some(&[0x11; 20]), 0);
+    let app = b.module(
+        ModuleKind::File,
+        "/usr/bin/web",
+        Some(&[0xab; 20]),
+        0x40_0000,
+    );
+    let libc = b.module(ModuleKind::File, "/usr/lib/libc.so.6", Some(&[0xee; 20]), 0);
+    let interpreter = b.module(
+        ModuleKind::File,
+        "/usr/bin/python3.11",
+        Some(&[0x33; 20]),
+        0,
+    );
+    let code = b.module(ModuleKind::Interpreted, "/srv/jobs/etl.py", None, 0);
+    let mut in_kernel = |address, name| b.named(FrameKind::Kernel, kernel, address, name, None);
+    let entry = in_kernel(0x1000, "entry_SYSCALL_64_after_hwframe");
+    let epoll = in_kernel(0x4100, "do_epoll_wait");
+    let futex = in_kernel(0x4200, "futex_wait_queue");
+    let page = in_kernel(0x4300, "folio_wait_bit_common");
+    let nap = in_kernel(0x4400, "hrtimer_nanosleep");
+    let timeout = in_kernel(0x4500, "schedule_timeout");
+    let schedule = in_kernel(0x4600, "__schedule");
+    let thread_of_kernel = in_kernel(0x4700, "worker_thread");
+    let start = b.native(app, 0x1010, "_start", "start.S", 10);
+    let main_fn = b.native(app, 0x1105, "main", "src/main.c", 42);
+    let serve = b.native(app, 0x1920, "serve_forever", "src/web.cc", 90);
+    let poll = b.native(libc, 0x10_8000, "epoll_wait", "epoll_wait.c", 30);
+    let lock = b.native(
+        libc,
+        0x8_9000,
+        "__futex_abstimed_wait_common",
+        "futex-internal.c",
+        57,
+    );
+    let fetch = b.native(app, 0x1a20, "fetch_page", "src/page.cc", 12);
+    let spin = b.native(app, 0x1b20, "checksum", "src/page.cc", 44);
+    let run = b.native(interpreter, 0x2100, "Py_RunMain", "main.c", 700);
+    let evaluate = b.native(
+        interpreter,
+        0x5200,
+        "_PyEval_EvalFrameDefault",
+        "ceval.c",
+        1100,
+    );
+    let sleep = b.native(libc, 0xe_6000, "clock_nanosleep", "clock_nanosleep.c", 48);
+    let mut python_at = |address, name, line| {
+        let source = Some(("/srv/jobs/etl.py", line));
+        b.named(FrameKind::Interpreted, code, address, name, source)
+    };
+    let module_body = python_at(0x100, "<module>", 61);
+    let transform = python_at(0x200, "transform", 33);
+    let parse_row = python_at(0x300, "Row.parse", 12);
+
+    let in_epoll = b.stack(&[start, main_fn, serve, poll]);
+    let in_lock = b.stack(&[start, main_fn, lock]);
+    let in_fetch = b.stack(&[start, main_fn, fetch]);
+    let in_spin = b.stack(&[start, main_fn, fetch, spin]);
+    let in_python = b.stack(&[run, evaluate, module_body, transform, parse_row]);
+    let in_sleep = b.stack(&[run, evaluate, module_body, transform, sleep]);
+    let polling = b.stack(&[entry, epoll, timeout, schedule]);
+    let locking = b.stack(&[entry, futex, schedule]);
+    let reading = b.stack(&[entry, page, schedule]);
+    let napping = b.stack(&[entry, nap, schedule]);
+    let resting = b.stack(&[thread_of_kernel, schedule]);
+
+    let kworker = b.process(2, 0, None, "kworker/0:1", "");
+    let kworker = b.thread(kworker, 2, 0, "kworker/0:1");
+    let us = MS / 1000;
+    // (thread, stacks, begin and end in us, runnable us, state, waker, how many)
+    let plan = [
+        (
+            worker,
+            Some(in_lock),
+            Some(locking),
+            500,
+            30_500,
+            100,
+            WaitState::Sleeping,
+            Some(main),
+            1,
+        ),
+        (
+            main,
+            Some(in_epoll),
+            Some(polling),
+            39_500,
+            50_500,
+            200,
+            WaitState::Sleeping,
+            Some(worker),
+            1,
+        ),
+        (
+            worker,
+            Some(in_spin),
+            None,
+            40_100,
+            40_900,
+            800,
+            WaitState::Preempted,
+            None,
+            1,
+        ),
+        (
+            worker,
+            Some(in_lock),
+            Some(locking),
+            63_500,
+            75_500,
+            1_500,
+            WaitState::Sleeping,
+            Some(main),
+            1,
+        ),
+        (
+            main,
+            Some(in_epoll),
+            Some(polling),
+            75_300,
+            98_500,
+            20,
+            WaitState::Sleeping,
+            Some(database),
+            1,
+        ),
+        (
+            database,
+            Some(in_fetch),
+            Some(reading),
+            600,
+            84_500,
+            50,
+            WaitState::Disk,
+            None,
+            1,
+        ),
+        (
+            script,
+            Some(in_sleep),
+            Some(napping),
+            10_000,
+            12_000,
+            10,
+            WaitState::Sleeping,
+            None,
+            4,
+        ),
+        (
+            script,
+            Some(in_python),
+            None,
+            22_500,
+            22_900,
+            400,
+            WaitState::Preempted,
+            None,
+            1,
+        ),
+        (
+            script,
+            Some(in_sleep),
+            Some(napping),
+            60_000,
+            62_000,
+            30,
+            WaitState::Sleeping,
+            None,
+            1,
+        ),
+        (
+            kworker,
+            None,
+            Some(resting),
+            5_000,
+            9_000,
+            5,
+            WaitState::Sleeping,
+            Some(main),
+            1,
+        ),
+        (
+            kworker,
+            None,
+            None,
+            9_100,
+            9_900,
+            0,
+            WaitState::Stopped,
+            Some(main),
+            1,
+        ),
+    ];
+    for (thread, user, kernel, from, to, runnable, state, waker, count) in plan {
+        let ns = (to - from) * us;
+        b.events.push(Event::Sample(Sample {
+            at: Timestamp(START + to * us),
+            thread,
+            cpu: Cpu(1),
+            kernel,
+            user,
+            kernel_end: kernel.map_or(StackEnd::NoStack, |_| StackEnd::Complete),
+            user_end: user.map_or(StackEnd::NoStack, |_| StackEnd::Complete),
+            weight: ns * u64::from(count),
+            source: waits,
+            wait: Some(Wait {
+                ns,
+                runnable_ns: runnable * us,
+                state,
+                waker,
+                count,
+            }),
+        }));
+    }
+    let clock = b.events.iter().find_map(|event| match event {
+        Event::Sample(sample) if sample.wait.is_none() => Some(sample.source),
+        _ => None,
+    });
+    let ends = [
+        StackEnd::Complete,
+        StackEnd::NoRule,
+        StackEnd::Jit,
+        StackEnd::NoTable,
+        StackEnd::NoMapping,
+    ];
+    for tick in 0..10 {
+        b.events.push(Event::Sample(Sample {
+            at: Timestamp(START + (20 + 4 * tick) * MS + 500 * us),
+            thread: script,
+            cpu: Cpu(0),
+            kernel: None,
+            user: Some(in_python),
+            kernel_end: StackEnd::NoStack,
+            user_end: ends[tick as usize % ends.len()],
+            weight: PERIOD_NS,
+            source: clock.unwrap_or(waits),
+            wait: None,
+        }));
+    }
+    let (from, to) = (Timestamp(START), Timestamp(START + 100 * MS));
+    // Preempted, sleeping, disk, stopped.
+    for (thread, count, ns, runnable_us) in [
+        (main, [0, 2, 0, 0], [0, 34_200, 0, 0], 220),
+        (worker, [3, 2, 0, 0], [900, 42_000, 0, 0], 2_450),
+        (database, [0, 0, 1, 0], [0, 0, 83_900, 0], 50),
+        (script, [1, 6, 0, 0], [400, 11_500, 0, 0], 490),
+    ] {
+        b.events.push(Event::Waits(Waits {
+            thread,
+            from,
+            to,
+            count,
+            ns: ns.map(|in_us: u64| in_us * us),
+            runnable_ns: runnable_us * us,
+        }));
+    }
     b.events.sort_by_key(Event::at);
     (b.tables, b.events)
 }

@@ -6,7 +6,7 @@
 //! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
 //! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing,
 //! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say, [`tcf_frames`]
-//! and [`tcf`] what clients of a TCF agent do.
+//! and [`tcf`] what clients of a TCF agent do, [`unwind`](unwind()) is what files say of their frames.
 
 mod bytefrog;
 mod calls;
@@ -16,6 +16,7 @@ mod object;
 mod seeds;
 mod signature;
 mod tcf;
+pub mod unwind;
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -37,6 +38,7 @@ pub use object::object;
 pub use seeds::{capture_file, seeds, write_seeds};
 pub use signature::signature;
 pub use tcf::{tcf, tcf_frames};
+pub use unwind::unwind;
 
 /// Reads bytes as a capture. If the first is odd, the rest is a capture file as it is; if even,
 /// it is a row of blocks (kind, epoch, length in two bytes, payload) which get right headers
@@ -180,6 +182,7 @@ fn check_event(event: &Event, tables: &Tables) {
             let thrower = throw.thrower.map(|frame| tables.frames.get(frame));
             assert_ne!(thrower, Some(None));
         }
+        Event::Waits(waits) => assert!(tables.thread(waits.thread).is_some()),
         Event::CallCount(count) => assert!(tables.functions.get(count.function).is_some()),
         Event::Gap(gap) => {
             let function = gap.function.map(|function| tables.functions.get(function));

@@ -14,6 +14,7 @@ pub mod canonical;
 pub mod containers;
 pub mod fuzzing;
 pub mod kernel_objects;
+pub mod oracle;
 pub mod process;
 pub mod recording;
 pub mod setting;

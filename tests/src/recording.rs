@@ -96,18 +96,27 @@ impl Recording {
         Ok(recording)
     }
 
-    /// How much the ticks stand for that the kernel skipped, as the profiler estimates.
-    pub fn skipped_ns(&self) -> u64 {
-        let ticks = self.lost.get(&LostReason::Skipped).copied().unwrap_or(0);
-        ticks * self.samples.first().map_or(0, |sample| sample.weight)
+    /// How much the samples stand for that the profiler itself says are missing: ticks that the kernel
+    /// skipped, as it estimates, and samples that found no room because it did not get a processor to
+    /// make some. On a machine with little to do there are none of the latter; see
+    /// [`Recording::nothing_lost`].
+    pub fn missing_ns(&self) -> u64 {
+        let reasons = [
+            LostReason::Skipped,
+            LostReason::RingFull,
+            LostReason::Nested,
+        ];
+        let lost = reasons.iter().filter_map(|reason| self.lost.get(reason));
+        lost.sum::<u64>() * self.samples.first().map_or(0, |sample| sample.weight)
     }
 
-    /// Fails if anything was lost but ticks that the kernel skipped: these are the machine's.
+    /// Fails if anything was lost but ticks that the kernel skipped, and switches that it did not tell:
+    /// these are the machine's.
     pub fn nothing_lost(&self) -> Result<(), String> {
         match self
             .lost
             .iter()
-            .find(|(reason, _)| **reason != LostReason::Skipped)
+            .find(|(reason, _)| !matches!(reason, LostReason::Skipped | LostReason::WaitUnseen))
         {
             None => Ok(()),
             Some(_) => Err(format!("lost: {:?}", self.lost)),
@@ -194,7 +203,8 @@ impl Sink for Recording {
             | Event::Call(_)
             | Event::Throw(_)
             | Event::CallCount(_)
-            | Event::Gap(_) => {}
+            | Event::Gap(_)
+            | Event::Waits(_) => {}
         }
         Ok(())
     }

@@ -135,15 +135,16 @@ impl Setting {
     pub fn start_recording(&self, arguments: &[&str]) -> io::Result<Running> {
         let capture = self.fresh("out.cap");
         let mut command = self.profiler();
+        // The file that is to replace another one gets its name when all is attached and time counts;
+        // one that replaces none has it from the start.
         command
-            .arg("record")
-            .arg("-o")
+            .args(["record", "--force", "-o"])
             .arg(&capture)
             .args(arguments);
         let mut running = Running::start(&mut command, &self.folder, "record")?;
-        running.wait_until("creating the capture", LIMIT, |_| capture.exists())?;
-        // Programs are attached before the first block is written, well within this.
-        std::thread::sleep(Duration::from_millis(700));
+        running.wait_until("recording", LIMIT, |_| capture.exists())?;
+        // Unwind tables of what runs already are built meanwhile.
+        std::thread::sleep(Duration::from_millis(300));
         Ok(running)
     }
 
@@ -188,15 +189,11 @@ fn profiler() -> io::Result<&'static Path> {
         let release = std::env::current_exe()
             .is_ok_and(|exe| exe.starts_with(workload::target().join("release")));
         let mut cargo = workload::cargo();
+        // Together with the tests' own package: alone it would ask for fewer features of what it depends
+        // on, and most of it would be built a second time.
         cargo
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "profiler",
-                "--bin",
-                "profiler",
-            ])
+            .args(["build", "--quiet", "--bin", "profiler"])
+            .args(["--package", "profiler", "--package", "profiler-tests"])
             .args(release.then_some("--release"))
             .arg("--target-dir")
             .arg(workload::target())

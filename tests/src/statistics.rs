@@ -53,29 +53,29 @@ pub fn no_less(
 /// four standard deviations of a Poisson count, and never more than `at_most` (0 to 1) of it.
 ///
 /// A virtual machine whose processor was taken away skips ticks; perf misses the same ones. What the
-/// profiler itself says was skipped (`skipped_ns`) may be missing, no more.
+/// profiler itself says is missing (`missing_ns`) may be, no more.
 pub fn amount(
     what: &str,
     weight_ns: u64,
     truth_ns: u64,
-    skipped_ns: u64,
+    missing_ns: u64,
     samples: usize,
     at_most: f64,
 ) -> Result<(), String> {
     let off = (weight_ns as f64 - truth_ns as f64) / truth_ns as f64;
     let allowed = (SIGMAS / (samples.max(1) as f64).sqrt()).min(at_most);
-    let skipped = skipped_ns as f64 / truth_ns as f64;
-    if off <= allowed && off >= -allowed - skipped {
+    let missing = missing_ns as f64 / truth_ns as f64;
+    if off <= allowed && off >= -allowed - missing {
         Ok(())
     } else {
         Err(format!(
             "{what}: {samples} samples stand for {:.1} ms, {:.1} ms were used: {:+.2} %, allowed \
-             {:.2} % and {:.2} % skipped",
+             {:.2} % and {:.2} % said to be missing",
             weight_ns as f64 / 1e6,
             truth_ns as f64 / 1e6,
             100.0 * off,
             100.0 * allowed,
-            100.0 * skipped
+            100.0 * missing
         ))
     }
 }

@@ -203,7 +203,8 @@ class Churn:
                 found = await services.place(channel, process, address)
                 self.count("addresses" if found.name else "addresses without a name")
             except Refused as refused:
-                if refused.code not in GONE:
+                # What was found is gone when the process executes another program before it is asked for.
+                if refused.code not in (*GONE, services.SYM_NOT_FOUND):
                     raise
 
         await services.all_of(map(name, addresses))

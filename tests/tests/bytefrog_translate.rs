@@ -251,7 +251,8 @@ proptest! {
     ) {
         let (_, counts) = arbitrary_run(&batches, NameStyle::Grammar, true, anew, breaks);
         let (_, events) = arbitrary::expected(&batches);
-        let samples = events.iter().filter(|event| matches!(event, Event::Sample(_))).count();
+        let runs = |event: &&Event| matches!(event, Event::Sample(Sample { wait: None, .. }));
+        let samples = events.iter().filter(runs).count();
         prop_assert_eq!(counts.samples + counts.samples_without_stack, samples as u64);
         prop_assert_eq!(counts.events_forgotten, 0);
     }
@@ -514,6 +515,7 @@ fn samples_wait_for_names() {
     let source = SourceId::from_index(0);
     let sample = |at, user| {
         Event::Sample(Sample {
+            wait: None,
             at: Timestamp(at),
             thread,
             cpu: Cpu(0),

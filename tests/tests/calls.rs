@@ -322,7 +322,9 @@ fn attach(calls: CallOptions, filter: Filter) -> Probe {
         buffer_bytes: 1 << 20,
         kernel_stacks: false,
         user_stacks: false,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
     };
     Probe::attach(options).unwrap()

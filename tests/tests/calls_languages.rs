@@ -68,7 +68,9 @@ fn start(test: &str, source: &str, rounds: &str, fetches: bool) -> Option<Traced
         buffer_bytes: 1 << 20,
         kernel_stacks: false,
         user_stacks: false,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
     };
     Some(Traced {

@@ -175,6 +175,8 @@ impl Case {
             .flat_map(|address| address.to_ne_bytes())
             .collect();
         self.push(RawBody::Sample(Box::new(RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             undecided: false,
             pid: Pid(PID),
             tid: Tid(PID),

@@ -116,8 +116,12 @@ fn describe(event: &Event, tables: &Tables) -> String {
         Event::Sample(sample) => {
             let source = tables.sources.get(sample.source).unwrap();
             let source = (tables.string(source.name), source.unit, source.period);
+            let wait = sample.wait.map(|wait| {
+                let waker = wait.waker.map(thread);
+                (wait.ns, wait.runnable_ns, wait.state, waker, wait.count)
+            });
             format!(
-                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {source:?}",
+                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {source:?} {wait:?}",
                 sample.at,
                 thread(sample.thread),
                 sample.cpu,
@@ -137,6 +141,15 @@ fn describe(event: &Event, tables: &Tables) -> String {
             format!("{:?} {:?} {name}", change.at, thread(change.thread))
         }
         Event::Mark(mark) => format!("{:?} {:?}", mark.at, tables.string(mark.text)),
+        Event::Waits(waits) => format!(
+            "{:?} {:?} {:?} {:?} {:?} {}",
+            thread(waits.thread),
+            waits.from,
+            waits.to,
+            waits.count,
+            waits.ns,
+            waits.runnable_ns
+        ),
         Event::Call(call) => {
             let edge = match &call.edge {
                 CallEdge::Exit(exit) => {

@@ -152,6 +152,7 @@ impl Simulation {
             let chain = STACKS + skewed(&mut self.random, STACKS / 20);
             let kernel = in_kernel.then(|| self.stack(chain, &mut batch));
             batch.events.push(Event::Sample(Sample {
+                wait: None,
                 at: Timestamp(self.now[cpu]),
                 thread,
                 cpu: Cpu(cpu as u32),

@@ -128,6 +128,7 @@ impl Workload {
                 self.stacks += 1;
             }
             batch.events.push(Event::Sample(Sample {
+                wait: None,
                 at: Timestamp(at),
                 thread: ThreadId::from_index(0),
                 cpu: Cpu(0),

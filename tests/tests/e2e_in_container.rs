@@ -16,7 +16,7 @@ use profiler::privileges::{CapabilitySet, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, PROGRAM, Root, functions, in_path};
 use profiler_tests::process::{Ended, Running, run};
-use profiler_tests::recording::Recording;
+use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
@@ -89,8 +89,10 @@ fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
             workload.prefix,
             samples.len()
         );
-        let outer = format!("{}_outer", workload.prefix);
-        let named = samples.iter().filter(|s| s.calls(&outer)).count();
+        // On a busy machine the first stacks may end before its callers: tables come first.
+        let own = ["leaf", "inner", "outer"].map(|name| format!("{}_{name}", workload.prefix));
+        let is_named = |sample: &&&Sample| own.iter().any(|name| sample.calls(name));
+        let named = samples.iter().filter(is_named).count();
         at_least(workload.prefix, named, samples.len(), 0.95)?;
         for frame in samples.iter().flat_map(|s| &s.user).filter(|f| f.named) {
             assert!(workload.functions.contains(&frame.name), "{}", frame.name);

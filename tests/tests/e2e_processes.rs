@@ -98,7 +98,7 @@ fn fork_storm_adds_up() -> Outcome {
         "storm",
         weight(&samples),
         cpu_ns,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         0.03,
     )?;
@@ -111,7 +111,7 @@ fn fork_storm_adds_up() -> Outcome {
         "children at work",
         working_ns,
         expected_ns,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         100,
         0.25,
     )?;

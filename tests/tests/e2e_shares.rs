@@ -37,7 +37,7 @@ fn check_chain(
         "whole process",
         weight(&samples),
         total,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         0.03,
     )?;
@@ -173,7 +173,7 @@ fn threads_with_names() -> Outcome {
         "whole process",
         weight(&samples),
         total,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         // Four sigma of 5,000 samples, and the time before the threads started.
         0.06,
@@ -232,7 +232,7 @@ fn migrating_thread() -> Outcome {
             &function,
             weight,
             cpu_ns,
-            recording.skipped_ns(),
+            recording.missing_ns(),
             hits.len(),
             0.05,
         )?;

@@ -35,7 +35,7 @@ fn only_chain(recording: &Recording, truth: &serde_json::Value, pid: u32) -> Out
         "chain",
         weight(&samples),
         truth["total"].as_u64().ok_or("no truth")?,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         0.05,
     )?;
@@ -107,7 +107,7 @@ fn by_pid_with_children() -> Outcome {
         "chain",
         weight(&samples),
         total,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         0.05,
     )?;
@@ -146,7 +146,7 @@ fn by_tid() -> Outcome {
         "worker-2",
         weight(&samples),
         cpu_ns,
-        recording.skipped_ns(),
+        recording.missing_ns(),
         samples.len(),
         0.05,
     )?;

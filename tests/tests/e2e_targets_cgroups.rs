@@ -115,7 +115,7 @@ fn awaited_and_made_again() -> Outcome {
         let samples: Vec<_> = recording.samples.iter().collect();
         let foreign = samples.iter().find(|sample| !pids.contains(&sample.pid));
         assert!(foreign.is_none(), "{path}: another's sample: {foreign:?}");
-        let skipped = recording.skipped_ns();
+        let skipped = recording.missing_ns();
         amount(&path, weight(&samples), total, skipped, samples.len(), 0.05)?;
         assert_eq!(known(&setting)?, pids, "{path}: processes of others");
     }
@@ -187,7 +187,7 @@ fn a_unit_by_its_name() -> Outcome {
     let samples: Vec<_> = recording.samples.iter().collect();
     let foreign = samples.iter().find(|sample| sample.pid != pid);
     assert!(foreign.is_none(), "another's sample: {foreign:?}");
-    let skipped = recording.skipped_ns();
+    let skipped = recording.missing_ns();
     amount(&unit, weight(&samples), total, skipped, samples.len(), 0.05)?;
     let tables = Reader::open(&setting.path("out.cap"))?.load_tables()?;
     let units: Vec<_> = tables

@@ -24,6 +24,35 @@ fn folded_is_golden() {
 }
 
 #[test]
+fn waits_are_leaves() {
+    let session = canonical::session_with_waits();
+    golden("wall.folded", &export("folded", &[], &session));
+    let options = [("source", "off-cpu"), ("threads", "yes")];
+    golden("off-cpu.folded", &export("folded", &options, &session));
+    let options = [("source", "off-cpu"), ("count", "samples")];
+    let counted = export("folded", &options, &session);
+    assert_eq!(
+        counted
+            .lines()
+            .filter(|line| line.contains(";[sleeping] "))
+            .count(),
+        4,
+        "{counted}"
+    );
+    let running = export("folded", &[("source", "cpu-clock")], &session);
+    let ended = running.lines().any(|line| line.contains("[sleeping]"));
+    assert!(!ended && running.contains("Row.parse_[p] 10"), "{running}");
+    let svg = export("svg", &[("width", "1200")], &session);
+    xml_elements(std::slice::from_ref(&svg)).unwrap();
+    golden("wall.svg", &svg);
+    let error = try_export("folded", &[("source", "wall")], &canonical::session()).unwrap_err();
+    assert!(
+        error.to_string().contains("'wall'; there are: cpu-clock"),
+        "{error}"
+    );
+}
+
+#[test]
 fn containers_are_the_roots_if_asked_for() {
     let session = canonical::session_in_containers();
     let options = [("containers", "yes"), ("threads", "yes")];

@@ -109,7 +109,9 @@ fn counts((tables, events): &Recording) -> (BTreeMap<String, u64>, u64) {
     let mut functions = BTreeMap::new();
     let mut samples = 0;
     for event in events {
-        if let Event::Sample(sample) = event {
+        if let Event::Sample(sample) = event
+            && sample.wait.is_none()
+        {
             samples += 1;
             for frame in stack_frames(tables, sample.kernel, sample.user) {
                 *functions.entry(frame.name.into_owned()).or_default() += 1;
@@ -323,6 +325,119 @@ fn lives(seed: u64, boot: u64) -> Recording {
         });
     }
     (tables, events)
+}
+
+/// Waits are states of goroutines, as long as they were, unblocked by who woke them.
+#[test]
+fn waits_are_states() {
+    let session = canonical::session_with_waits();
+    golden("waits.gotrace", &export("go-trace", &[], &session));
+    let (functions, samples) = counts(&session);
+    for version in VERSIONS {
+        for generation in ["200000", "40", "7", "1"] {
+            let options = [("version", version), ("generation", generation)];
+            let Some(found) = check("waits", &options, &session) else {
+                return;
+            };
+            let seen: BTreeMap<String, u64> =
+                serde_json::from_value(found["functions"].clone()).unwrap();
+            assert_eq!(seen, functions, "{options:?}");
+            assert_eq!(found["samples"], samples);
+            assert_eq!(found["open_tasks"], 0);
+            if generation != "200000" {
+                continue;
+            }
+            let logs = logs(&found);
+            let summary = "waits: 11 waits; 0 too short to be shown, 3 not recorded";
+            assert!(logs.contains(summary), "{logs}");
+            let us = |state: &str| {
+                let ns = found["states"][state].as_f64().unwrap_or(0.0);
+                (ns / 1000.0).round()
+            };
+            for (state, expected) in [
+                ("web Waiting select", 10_800.0 + 23_180.0),
+                ("worker 1 Waiting sync", 29_900.0 + 10_500.0),
+                ("worker 1 Runnable preempted", 800.0),
+                ("db Waiting disk", 83_850.0),
+                ("python3 Waiting sleep", 1_990.0 + 1_970.0),
+                ("python3 Runnable preempted", 400.0),
+                ("kworker/0:1 Waiting stopped", 800.0),
+            ] {
+                assert_eq!(us(state), expected, "{state}: {}", found["states"]);
+            }
+            for (edge, times) in [
+                ("worker 1 > web", 1),
+                ("db > web", 1),
+                ("web > worker 1", 2),
+                ("web > kworker/0:1", 2),
+            ] {
+                assert_eq!(
+                    found["unblocks"][edge], times,
+                    "{edge}: {}",
+                    found["unblocks"]
+                );
+            }
+            assert_eq!(found["left_in"]["checksum"], 1, "{}", found["left_in"]);
+        }
+    }
+}
+
+/// Waits in any order, of threads that come and go, woken by any: each is a valid trace.
+#[test]
+fn any_order_of_waits_is_a_trace() {
+    for (seed, boot) in (1..=8).zip(
+        [1_u64, 5_000_000_000, 31_536_000_000_000_000]
+            .into_iter()
+            .cycle(),
+    ) {
+        let (mut tables, mut events) = lives(seed, boot);
+        let name = tables.intern_string("off-cpu").0;
+        let source = Source {
+            name,
+            unit: Unit::Nanoseconds,
+            frequency_hz: None,
+            period: None,
+        };
+        let source = tables.sources.intern(source).0;
+        let threads: Vec<ThreadId> = tables.threads().map(|(id, _)| id).collect();
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for event in &mut events {
+            if let Event::Sample(sample) = event
+                && random(3) > 0
+            {
+                let ns = random(4) * random(30_000_000) + random(9);
+                sample.source = source;
+                sample.wait = Some(Wait {
+                    ns,
+                    runnable_ns: [0, ns, random(ns + 1), u64::MAX][random(4) as usize],
+                    state: WaitState::from_code(random(4) as u32).unwrap(),
+                    waker: (random(3) > 0).then(|| threads[random(threads.len() as u64) as usize]),
+                    count: random(3) as u32,
+                });
+            }
+        }
+        let session = (tables, events);
+        let (functions, samples) = counts(&session);
+        for version in VERSIONS {
+            for generation in ["3", "50", "100000"] {
+                let options = [("version", version), ("generation", generation)];
+                let Some(found) = check("any-waits", &options, &session) else {
+                    return;
+                };
+                let seen: BTreeMap<String, u64> =
+                    serde_json::from_value(found["functions"].clone()).unwrap();
+                assert_eq!(seen, functions, "seed {seed} {options:?}");
+                assert_eq!(found["samples"], samples);
+                assert_eq!(found["open_tasks"], 0);
+            }
+        }
+    }
 }
 
 #[test]

@@ -22,7 +22,16 @@ fn collect(range: TimeRange) -> (Tables, Collector) {
 }
 
 fn report(options: &ReportOptions) -> String {
-    let (tables, collected) = collect(options.range);
+    let (tables, events) = canonical::session();
+    // Calls are not filtered here: see golden_calls.
+    let mut collected = Collector::for_report(&ReportOptions {
+        range: options.range,
+        by: options.by,
+        ..ReportOptions::default()
+    });
+    for event in &events {
+        collected.add(event, &tables);
+    }
     let recording = Recording {
         tables: &tables,
         collected: &collected,
@@ -135,6 +144,51 @@ fn tables() {
     }
 }
 
+/// Why user stacks end too early, and in which module.
+#[test]
+fn ends() {
+    let by_end = ReportOptions {
+        by: Some(By::End),
+        ..ReportOptions::default()
+    };
+    check("by-end.txt", by_end.clone());
+    let narrow = ReportOptions {
+        width: Some(80),
+        ..by_end.clone()
+    };
+    check("by-end-80.txt", narrow);
+    let of_db = ReportOptions {
+        filter: Filter {
+            comms: vec!["db".into()],
+            ..Filter::default()
+        },
+        format: Format::Json,
+        ..by_end
+    };
+    let value: serde_json::Value = serde_json::from_str(&report(&of_db)).unwrap();
+    let whole = ReportOptions {
+        filter: Filter::default(),
+        ..of_db
+    };
+    let all: serde_json::Value = serde_json::from_str(&report(&whole)).unwrap();
+    let samples = |value: &serde_json::Value| -> u64 {
+        let early = value["ends"]["early"].as_array().unwrap();
+        early
+            .iter()
+            .map(|row| row["samples"].as_u64().unwrap())
+            .sum()
+    };
+    for value in [&value, &all] {
+        let ends = &value["ends"];
+        let (samples, complete) = (samples(value), ends["complete"].as_u64().unwrap());
+        assert_eq!(samples + complete, ends["samples"].as_u64().unwrap());
+    }
+    assert!(samples(&value) < samples(&all));
+    // What is not asked for is not there.
+    let plain = ReportOptions { by: None, ..whole };
+    assert!(!report(&plain).contains("\"ends\":"));
+}
+
 #[test]
 fn callers_and_callees() {
     for (name, function) in [("callers-main.txt", "main"), ("callers-walk.txt", "walk*")] {
@@ -220,6 +274,97 @@ fn what_is_not_there_is_an_error_that_says_so() {
     };
     let error = run(&no_source).unwrap_err().to_string();
     assert!(error.ends_with("it has samples of: cpu-clock"), "{error}");
+}
+
+fn wait_report(options: &ReportOptions) -> String {
+    let (tables, events) = canonical::session_with_waits();
+    let mut collected = Collector::for_report(options);
+    for event in &events {
+        collected.add(event, &tables);
+    }
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    let mut out = Vec::new();
+    report::run(&recording, options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// All time: running and waiting in one, apart in columns and at the leaves of the tree.
+#[test]
+fn waits() {
+    let default = ReportOptions::default();
+    let off_cpu = Some("off-cpu".to_owned());
+    for (name, options) in [
+        ("wall.txt", default.clone()),
+        (
+            "wall-80.txt",
+            ReportOptions {
+                width: Some(80),
+                ..default.clone()
+            },
+        ),
+        (
+            "wall.json",
+            ReportOptions {
+                format: Format::Json,
+                ..default.clone()
+            },
+        ),
+        (
+            "off-cpu.txt",
+            ReportOptions {
+                source: off_cpu.clone(),
+                ..default.clone()
+            },
+        ),
+        (
+            "by-wait.txt",
+            ReportOptions {
+                by: Some(By::Wait),
+                source: off_cpu,
+                ..default.clone()
+            },
+        ),
+        (
+            "wall-part.txt",
+            ReportOptions {
+                by: Some(By::Wait),
+                range: "40ms..60ms".parse().unwrap(),
+                filter: Filter {
+                    comms: vec!["web".into()],
+                    ..Filter::default()
+                },
+                ..default.clone()
+            },
+        ),
+        (
+            "wall-by-process.txt",
+            ReportOptions {
+                by: Some(By::Process),
+                ..default.clone()
+            },
+        ),
+        (
+            "wall-callers.txt",
+            ReportOptions {
+                callers_of: Some("schedule_timeout".into()),
+                ..default.clone()
+            },
+        ),
+        (
+            "wall-not.txt",
+            ReportOptions {
+                by: Some(By::Function),
+                source: Some("cpu-clock".into()),
+                ..default
+            },
+        ),
+    ] {
+        let text = wait_report(&options);
+        check_text(name, &options, text);
+    }
 }
 
 /// The canonical session with each third sample made by another source.

@@ -74,6 +74,7 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
     let mut collected = Collector::default();
     for (index, (thread, user, kernel, weight)) in samples.iter().enumerate() {
         let sample = Sample {
+            wait: None,
             at: Timestamp(index as u64 + 1),
             thread: thread_of(&mut tables, *thread),
             cpu: Cpu(0),

@@ -43,7 +43,9 @@ fn options(event: &str, rate: Rate, filter: Filter) -> ProbeOptions {
         buffer_bytes: 8 << 20,
         kernel_stacks: true,
         user_stacks: true,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
         calls: None,
     }

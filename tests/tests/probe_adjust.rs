@@ -47,7 +47,9 @@ fn options() -> ProbeOptions {
         // Of no consequence: whether they are walked is adjusted.
         kernel_stacks: true,
         user_stacks: true,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: true,
         calls: None,
     }

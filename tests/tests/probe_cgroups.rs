@@ -50,7 +50,9 @@ fn options(hierarchy: &Hierarchy, filter: CgroupFilter) -> ProbeOptions {
         buffer_bytes: 8 << 20,
         kernel_stacks: false,
         user_stacks: false,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
         calls: None,
     }

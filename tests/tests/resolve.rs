@@ -105,6 +105,8 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
         .flat_map(|address| address.to_ne_bytes())
         .collect();
     event(RawBody::Sample(Box::new(RawSample {
+        copy: None,
+        interpreted: bytes::Bytes::new(),
         undecided: false,
         pid: Pid(pid),
         tid: Tid(pid),

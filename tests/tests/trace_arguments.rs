@@ -532,20 +532,52 @@ fn tables_cut_short_are_read_in_time() {
     }
 }
 
+/// Sources with many functions, none like another, and the program of them.
+fn large_program(folder: &Path) -> std::path::PathBuf {
+    const FILES: usize = 4;
+    const FUNCTIONS: usize = 5_000;
+    let program = folder.join("large");
+    let mut compilers = Vec::new();
+    for file in 0..FILES {
+        let mut text = String::new();
+        for function in 0..FUNCTIONS {
+            let name = format!("f{file}_{function}");
+            text += &format!(
+                "struct s{name} {{ int first; const char *second; struct s{name} *next; }};\n\
+                 long {name}(struct s{name} *self, unsigned long at_{function}, const char *text) \
+                 {{ return self->first + at_{function} + text[0]; }}\n"
+            );
+        }
+        if file == 0 {
+            text += "int main(void) { return 0; }\n";
+        }
+        let source = folder.join(format!("{file}.c"));
+        std::fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-g", "-c", "-o"]);
+        compiler.arg(source.with_extension("o")).arg(source);
+        compilers.push(compiler.spawn().unwrap());
+    }
+    for mut compiler in compilers {
+        assert!(compiler.wait().unwrap().success());
+    }
+    let objects = (0..FILES).map(|file| folder.join(format!("{file}.o")));
+    let mut linker = Command::new("gcc");
+    let linked = linker.arg("-o").arg(&program).args(objects).status();
+    assert!(linked.unwrap().success());
+    program
+}
+
 #[test]
 fn a_large_program_is_searched_lazily() {
-    // The one at hand: this test, which has the whole profiler in it.
-    let elf = Elf::read(&std::env::current_exe().unwrap());
-    let mut found: Vec<_> = elf
-        .functions()
-        .filter(|(_, symbol)| symbol.contains("Signatures"))
-        .collect();
-    found.retain(|(_, symbol)| symbol.contains("signature17h") || symbol.ends_with("9signature"));
-    let (address, symbol) = found
-        .first()
-        .expect("the function that this test calls")
-        .clone();
+    let folder = std::env::temp_dir().join(format!("large-program-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let elf = Elf::read(&large_program(&folder));
+    std::fs::remove_dir_all(&folder).unwrap();
     let debug_info = elf.section(".debug_info").unwrap().len();
+    assert!(debug_info > 2 << 20, "{debug_info} bytes");
+    // In the last unit, where a search from the beginning comes to it last.
+    let (address, symbol) = function(&elf, "f3_4999");
     let began = Instant::now();
     let mut signatures = open(&elf);
     let signature = signatures.signature(address, &symbol).unwrap();
@@ -555,8 +587,8 @@ fn a_large_program_is_searched_lazily() {
         .iter()
         .map(|parameter| &*parameter.name)
         .collect();
-    assert_eq!(names, ["self", "address", "linkage_name"]);
-    assert_eq!(&*signature.parameters[2].kind, "&str");
+    assert_eq!(names, ["self", "at_4999", "text"]);
+    assert_eq!(&*signature.parameters[0].kind, "sf3_4999 *");
     println!("{debug_info} bytes of .debug_info: {spent:?}");
     // Unoptimised, on a machine that does other things too.
     assert!(spent < Duration::from_secs(5), "{spent:?}");

@@ -24,7 +24,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("trace", &["model"]),
     ("decode", &["model"]),
     ("order", &["model"]),
-    ("unwind", &["model"]),
+    ("unwind", &["model", "trace"]),
     ("capture", &["model"]),
     ("derive", &["model"]),
     (

@@ -23,6 +23,7 @@ const TARGETS: &[&str] = &[
     "bytefrog_hq",
     "tcf",
     "tcf_frames",
+    "unwind",
 ];
 
 /// Coverage that steers libFuzzer: edges, with counters, and the operands of comparisons.

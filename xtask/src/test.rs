@@ -1,15 +1,61 @@
 //! `cargo xtask test`: all tests, and a summary of what passed and what was skipped.
 //!
-//! Tests that measure run one at a time, each test binary after the other. A skip is said aloud at the
-//! end; with `CI=true` one that is not declared in `tests/declared-skips.txt` is a failure, and so is a
-//! missing compiler.
+//! Tests that measure, or load anything into the kernel, run one at a time, each test binary after the
+//! other; before them, several at a time, those that do neither. A skip is said aloud at the end; with
+//! `CI=true` one that is not declared in `tests/declared-skips.txt` is a failure, and so is a missing
+//! compiler.
+//!
+//! What runs alone measures a machine on which others may be at work: shares, times, what a busy processor
+//! let pass. One that fails there is run again (`again`), which is said at the end whatever comes of it.
+
+mod again;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
+
+use again::{Failed, Lines};
+
+/// Files of tests that wait for sockets, or calculate: they measure nothing, load nothing into the
+/// kernel, and the seconds that they allow are many times what they need. What takes longest comes
+/// first. A file that is not listed runs alone.
+const BESIDE_OTHERS: &[&str] = &[
+    "bytefrog_agent",
+    "hq",
+    "trace_lines",
+    "trace_arguments",
+    "bytefrog_agent_faults",
+    "go_trace",
+    "trace_placement",
+    "capture_output",
+    "export",
+    "unwind_rules",
+    "hq_bounds",
+    "tcf_channel_sockets",
+    "bytefrog_configuration",
+    "bytefrog_translate",
+    "bytefrog_wire",
+    "calls_pairing",
+    "capture",
+    "capture_fuzz",
+    "capture_fuzz_decode",
+    "golden_calls",
+    "golden_containers",
+    "golden_report",
+    "golden_report_sums",
+    "tcf_channel",
+    "tcf_channel_bounds",
+    "tcf_client",
+    "tcf_wire",
+];
+/// How many of them at a time: they wait for more than half of theirs.
+const AT_A_TIME: usize = 3;
 
 /// What to run.
 #[derive(clap::Args)]
@@ -17,6 +63,9 @@ pub(crate) struct Arguments {
     /// Without the end-to-end tests, which need root and some minutes.
     #[arg(long)]
     no_e2e: bool,
+    /// Don't run again what failed among the tests that run alone.
+    #[arg(long)]
+    once: bool,
     /// Passed on to the test binaries: a filter by name, or flags of libtest.
     #[arg(last = true)]
     rest: Vec<String>,
@@ -57,33 +106,46 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             "--no-fail-fast",
         ],
     );
-    let mut e2e = cargo(
+    let mut alone = cargo(
         &root,
         &["test", "--package", "profiler-tests", "--no-fail-fast"],
     );
-    if arguments.no_e2e {
-        e2e.args(["--lib", "--bins"]);
-        for name in test_files(&root)? {
-            if !name.starts_with("e2e_") {
-                e2e.args(["--test", &name]);
-            }
+    alone.args(["--lib", "--bins"]);
+    for name in test_files(&root)? {
+        let left_out = arguments.no_e2e && name.starts_with("e2e_");
+        if !(left_out || BESIDE_OTHERS.contains(&&*name)) {
+            alone.args(["--test", &name]);
         }
     }
     all.arg("--").args(&arguments.rest);
-    e2e.arg("--").arg("--test-threads=1").args(&arguments.rest);
+    alone
+        .arg("--")
+        .arg("--test-threads=1")
+        .args(&arguments.rest);
     let go = crate::setup::test_tools().map_err(|failure| io::Error::other(failure.0))?;
-    for (name, mut command) in [
-        ("unit and documentation tests", all),
-        ("end-to-end tests", e2e),
-    ] {
-        println!("== {name}");
+    let prepare = |command: &mut Command| {
         command.env("PROFILER_SKIP_LOG", &log);
         if let Some(go) = &go {
             command.env("PROFILER_GO", go);
         }
-        if !tee(&mut command, &mut sums)? {
-            failures.push(name);
-        }
+    };
+    println!("== unit and documentation tests");
+    prepare(&mut all);
+    if !tee(&mut all, &mut sums)?.0 {
+        failures.push("unit and documentation tests".to_owned());
+    }
+    println!("== tests that run beside others");
+    failures.extend(run_beside(&root, &arguments.rest, &prepare, &mut sums)?);
+    println!("== tests that run alone");
+    prepare(&mut alone);
+    let (passed, lines) = tee(&mut alone, &mut sums)?;
+    let mut unsteady = Vec::new();
+    if !passed {
+        let found = again::judge(lines, !arguments.once, &mut |failed| {
+            run_again(&root, failed, &prepare)
+        })?;
+        unsteady = found.unsteady;
+        failures.extend(found.failures);
     }
 
     let undeclared = report_skips(&root, &log)?;
@@ -94,6 +156,12 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         sums.ignored,
         started.elapsed().as_secs_f64()
     );
+    if !unsteady.is_empty() {
+        println!("{} of them failed once, and then passed:", unsteady.len());
+        for failed in &unsteady {
+            println!("  {failed}");
+        }
+    }
     if !failures.is_empty() {
         return Err(io::Error::other(format!(
             "failures in: {}",
@@ -128,6 +196,63 @@ fn install_compilers() -> io::Result<()> {
         .map_err(|failure| io::Error::other(failure.to_string()))
 }
 
+/// Builds all tests, and runs those of [`BESIDE_OTHERS`], several files at a time. What one of them says
+/// is shown when it has ended. Gives the files that failed.
+fn run_beside(
+    root: &Path,
+    rest: &[String],
+    prepare: &(dyn Fn(&mut Command) + Sync),
+    sums: &mut Sums,
+) -> io::Result<Vec<String>> {
+    let mut build = cargo(root, &["test", "--package", "profiler-tests", "--no-run"]);
+    build.arg("--quiet");
+    prepare(&mut build);
+    if !build.status()?.success() {
+        return Ok(vec!["building the tests".to_owned()]);
+    }
+    let next = AtomicUsize::new(0);
+    let ended: Mutex<(&mut Sums, Vec<String>)> = Mutex::new((sums, Vec::new()));
+    let work = || -> io::Result<()> {
+        while let Some(name) = BESIDE_OTHERS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut command = cargo(root, &["test", "--package", "profiler-tests"]);
+            command.args(["--no-fail-fast", "--test", name]);
+            command.arg("--").arg("--test-threads=1").args(rest);
+            prepare(&mut command);
+            let output = command.output()?;
+            let mut ended = ended
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            show(name, &output, ended.0)?;
+            if !output.status.success() {
+                ended.1.push((*name).to_owned());
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            let ended = worker.join();
+            ended.unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+        })
+    })?;
+    let ended = ended.into_inner();
+    Ok(ended.unwrap_or_else(std::sync::PoisonError::into_inner).1)
+}
+
+/// Shows what a file of tests said, and adds up the results in it.
+fn show(name: &str, output: &Output, sums: &mut Sums) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "-- {name}")?;
+    // What cargo says, and tests that write past the harness.
+    stdout.write_all(&output.stderr)?;
+    stdout.write_all(&output.stdout)?;
+    for line in output.stdout.split(|byte| *byte == b'\n') {
+        sums.add(&String::from_utf8_lossy(line));
+    }
+    Ok(())
+}
+
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = crate::process::cargo();
     command
@@ -152,20 +277,36 @@ fn test_files(root: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs a command, shows its standard output, and adds up the results in it. Gives whether it
-/// succeeded.
-fn tee(command: &mut Command, sums: &mut Sums) -> io::Result<bool> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
+/// Runs a test that failed once more: whether it passes.
+fn run_again(root: &Path, failed: &Failed, prepare: &dyn Fn(&mut Command)) -> io::Result<bool> {
+    println!("== {failed} again");
+    let mut command = cargo(root, &["test", "--package", "profiler-tests"]);
+    command.args(["--test", &failed.file]);
+    command.args(["--", "--test-threads=1", "--exact", &failed.name]);
+    prepare(&mut command);
+    Ok(tee(&mut command, &mut Sums::default())?.0)
+}
+
+/// Runs a command, shows its output, and adds up the results in it. Gives whether it succeeded, and
+/// what it said of failures.
+fn tee(command: &mut Command, sums: &mut Sums) -> io::Result<(bool, Lines)> {
+    // One pipe for both, since cargo says on the one which file the tests on the other are of.
+    let (output, into) = io::pipe()?;
+    command.stdout(into.try_clone()?).stderr(into);
+    let mut child = command.spawn()?;
+    // The command holds the ends to write to, behind which the output would never end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut stdout = io::stdout();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).split(b'\n') {
-            let line = line?;
-            stdout.write_all(&line)?;
-            stdout.write_all(b"\n")?;
-            sums.add(&String::from_utf8_lossy(&line));
-        }
+    let mut lines = Lines::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line?;
+        stdout.write_all(&line)?;
+        stdout.write_all(b"\n")?;
+        let line = String::from_utf8_lossy(&line);
+        sums.add(&line);
+        lines.add(&line);
     }
-    Ok(child.wait()?.success())
+    Ok((child.wait()?.success(), lines))
 }
 
 impl Sums {
@@ -241,6 +382,16 @@ mod tests {
         sums.add("test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
         sums.add("test e2e_x::y ... ok");
         assert_eq!((sums.passed, sums.failed, sums.ignored), (7, 2, 1));
+    }
+
+    #[test]
+    fn what_runs_beside_others_exists_and_is_no_end_to_end_test() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let files = test_files(&root).unwrap();
+        for name in BESIDE_OTHERS {
+            assert!(files.iter().any(|file| file == name), "{name}");
+            assert!(!name.starts_with("e2e_"), "{name}");
+        }
     }
 
     #[test]

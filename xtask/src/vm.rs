@@ -3,7 +3,7 @@
 //! Kernel images come from the Debian archive that this machine uses already, by a configuration of
 //! apt of our own; nothing is installed but QEMU, busybox and cpio. Each kernel boots with an initial
 //! file system that holds the test binary and the libraries it needs, and turns itself off. Emulated
-//! without KVM, so a kernel takes about half a minute.
+//! without KVM, so a kernel takes some minutes.
 
 use std::{
     collections::BTreeSet,
@@ -29,10 +29,17 @@ const KERNELS: &[(&str, &str)] = &[
 const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
 
 /// The tests that run there; `INIT` starts them.
-const TESTS: [&str; 4] = ["probe", "probe_adjust", "probe_cgroups", "calls"];
+const TESTS: [&str; 6] = [
+    "probe",
+    "probe_adjust",
+    "probe_cgroups",
+    "probe_unwind",
+    "probe_waits",
+    "calls",
+];
 
 /// A kernel that takes longer has hung.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -50,8 +57,12 @@ probe=$?
 adjust=$?
 /probe_cgroups --test-threads=1
 cgroups=$?
+/probe_unwind --test-threads=1
+unwind=$?
+/probe_waits --test-threads=1
+waits=$?
 /calls --test-threads=1
-echo \"status: $((probe + adjust + cgroups + $?))\"
+echo \"status: $((probe + adjust + cgroups + unwind + waits + $?))\"
 poweroff -f
 ";
 

@@ -139,6 +139,9 @@ impl<'t> Announcer<'t> {
                 sample.source = self.source(sample.source)?;
                 sample.kernel = self.maybe_stack(sample.kernel)?;
                 sample.user = self.maybe_stack(sample.user)?;
+                if let Some(wait) = &mut sample.wait {
+                    wait.waker = wait.waker.and_then(|waker| self.thread(waker));
+                }
             }
             Event::Process(change) => {
                 change.thread = self.thread(change.thread)?;
@@ -168,6 +171,7 @@ impl<'t> Announcer<'t> {
                 };
             }
             Event::CallCount(count) => count.function = self.function(count.function)?,
+            Event::Waits(waits) => waits.thread = self.thread(waits.thread)?,
             Event::Gap(gap) => {
                 gap.function = match gap.function {
                     Some(function) => Some(self.function(function)?),

@@ -378,6 +378,7 @@ impl EventDecoder {
             event::THROW => return self.calls.throw(fields),
             event::CALL_COUNT => return self.calls.count(fields),
             event::GAP => return self.calls.gap(fields),
+            event::WAITS => return waits(fields).map(Some),
             _ => {}
         }
         if !(event::PROCESS..=event::LOST).contains(&kind) {
@@ -466,6 +467,10 @@ impl EventDecoder {
         if flags & sample::SOURCE != 0 {
             context.source = fields.get32()?;
         }
+        let mut wait = None;
+        if flags & sample::WAIT != 0 {
+            wait = self::wait(fields)?;
+        }
         Ok(Sample {
             at,
             thread: id(context.thread)?,
@@ -476,6 +481,41 @@ impl EventDecoder {
             user_end,
             weight: context.weight,
             source: id(context.source)?,
+            wait,
         })
     }
+}
+
+/// Reads what a sample says of a wait; none if its state is of a later version.
+fn wait(fields: &mut Fields<'_>) -> Result<Option<Wait>, Bad> {
+    let (ns, runnable_ns) = (fields.get()?, fields.get()?);
+    let state = u32::try_from(fields.get()?).unwrap_or(u32::MAX);
+    let waker = fields.optional()?;
+    let count = fields.get32()?;
+    Ok(WaitState::from_code(state).map(|state| Wait {
+        ns,
+        runnable_ns,
+        state,
+        waker,
+        count,
+    }))
+}
+
+/// Reads the totals of a thread's waits.
+fn waits(fields: &mut Fields<'_>) -> Result<Event, Bad> {
+    let to = fields.get()?;
+    let from = to.saturating_sub(fields.get()?);
+    let thread = fields.id()?;
+    let (mut count, mut ns) = ([0; 4], [0; 4]);
+    for value in count.iter_mut().chain(&mut ns) {
+        *value = fields.get()?;
+    }
+    Ok(Event::Waits(Waits {
+        thread,
+        from: Timestamp(from),
+        to: Timestamp(to),
+        count,
+        ns,
+        runnable_ns: fields.get()?,
+    }))
 }

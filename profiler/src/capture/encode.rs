@@ -341,6 +341,7 @@ impl EventEncoder {
             Event::Throw(_) => event::THROW,
             Event::CallCount(_) => event::CALL_COUNT,
             Event::Gap(_) => event::GAP,
+            Event::Waits(_) => event::WAITS,
         };
         self.payload.push(kind as u8);
         // The length is one byte, unless there are values.
@@ -351,6 +352,7 @@ impl EventEncoder {
             Event::Throw(throw) => self.calls.put_throw(&mut self.payload, throw),
             Event::CallCount(count) => self.calls.put_count(&mut self.payload, count),
             Event::Gap(gap) => self.calls.put_gap(&mut self.payload, gap),
+            Event::Waits(waits) => self.waits(waits),
             item => self.other(at, item),
         }
         let len = self.payload.len() - start;
@@ -374,7 +376,11 @@ impl EventEncoder {
         let difference = at.wrapping_sub(self.previous_ns) as i64;
         self.previous_ns = at;
         match item {
-            Event::Call(_) | Event::Throw(_) | Event::CallCount(_) | Event::Gap(_) => {}
+            Event::Call(_)
+            | Event::Throw(_)
+            | Event::CallCount(_)
+            | Event::Gap(_)
+            | Event::Waits(_) => {}
             Event::Sample(sample) => self.sample(difference, sample),
             Event::Process(change) => self.process(difference, change),
             Event::Mark(mark) => {
@@ -446,7 +452,26 @@ impl EventEncoder {
             flags |= sample::SOURCE;
             self.put(item.source.get());
         }
+        if let Some(wait) = &item.wait {
+            flags |= sample::WAIT;
+            put(&mut self.payload, wait.ns);
+            put(&mut self.payload, wait.runnable_ns);
+            put(&mut self.payload, wait.state as u64);
+            self.put(wait.waker.map_or(0, ThreadId::get));
+            self.put(wait.count);
+        }
         self.payload[flags_at] = flags;
+    }
+
+    /// In full, so that readers that don't know this kind lose no chain of times.
+    fn waits(&mut self, item: &Waits) {
+        put(&mut self.payload, item.to.0);
+        put(&mut self.payload, item.to.0.saturating_sub(item.from.0));
+        self.put(item.thread.get());
+        for value in item.count.iter().chain(&item.ns) {
+            put(&mut self.payload, *value);
+        }
+        put(&mut self.payload, item.runnable_ns);
     }
 
     fn process(&mut self, difference: i64, item: &ProcessEvent) {

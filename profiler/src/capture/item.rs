@@ -39,8 +39,9 @@ pub(super) mod event {
     pub(crate) const THROW: u64 = 7;
     pub(crate) const CALL_COUNT: u64 = 8;
     pub(crate) const GAP: u64 = 9;
+    pub(crate) const WAITS: u64 = 10;
     /// How many kinds there are.
-    pub(crate) const KINDS: usize = 9;
+    pub(crate) const KINDS: usize = 10;
 }
 
 /// Events by kind; that of kind 1 at index 0.
@@ -62,6 +63,8 @@ pub(super) mod sample {
     pub(crate) const WEIGHT: u8 = 32;
     /// Else the source of the processor's previous sample.
     pub(crate) const SOURCE: u8 = 64;
+    /// It stands for a wait, which follows.
+    pub(crate) const WAIT: u8 = 128;
 }
 
 /// Bits of a call's first byte.
@@ -227,6 +230,7 @@ pub(super) fn module_kind_code(kind: ModuleKind) -> u64 {
         ModuleKind::KernelModule => 3,
         ModuleKind::Vdso => 4,
         ModuleKind::Jit => 5,
+        ModuleKind::Interpreted => 6,
     }
 }
 
@@ -237,6 +241,7 @@ pub(super) fn module_kind(code: u64) -> ModuleKind {
         3 => ModuleKind::KernelModule,
         4 => ModuleKind::Vdso,
         5 => ModuleKind::Jit,
+        6 => ModuleKind::Interpreted,
         _ => ModuleKind::Unknown,
     }
 }
@@ -246,6 +251,7 @@ pub(super) fn frame_kind_code(kind: FrameKind) -> u64 {
         FrameKind::Native => 1,
         FrameKind::Kernel => 2,
         FrameKind::Jit => 3,
+        FrameKind::Interpreted => 4,
     }
 }
 
@@ -253,6 +259,7 @@ pub(super) fn frame_kind(code: u64) -> FrameKind {
     match code {
         2 => FrameKind::Kernel,
         3 => FrameKind::Jit,
+        4 => FrameKind::Interpreted,
         _ => FrameKind::Native,
     }
 }
@@ -322,6 +329,8 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         8 => LostReason::CallRingFull,
         9 => LostReason::Unmatched,
         10 => LostReason::Undecided,
+        11 => LostReason::WaitTable,
+        12 => LostReason::WaitUnseen,
         _ => return None,
     })
 }

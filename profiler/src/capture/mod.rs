@@ -40,5 +40,5 @@ pub use merge::{Merged, merge, rewrite};
 pub use reader::{Reader, TimeRange, replay_into};
 pub use replay::ReplayStats;
 pub use ring::Dump;
-pub use summary::{CallSummary, ContainerSummary, SourceSummary, Summary};
+pub use summary::{CallSummary, ContainerSummary, SourceSummary, Summary, WaitSummary};
 pub use writer::{CreateOptions, Totals, Writer};

@@ -416,6 +416,7 @@ pub(super) fn shift_event(event: &mut Event, shift_ns: u64) {
         Event::Throw(throw) => [Some(&mut throw.at), None],
         Event::CallCount(count) => [Some(&mut count.from), Some(&mut count.to)],
         Event::Gap(gap) => [Some(&mut gap.from), Some(&mut gap.to)],
+        Event::Waits(waits) => [Some(&mut waits.from), Some(&mut waits.to)],
         Event::Process(change) => [Some(&mut change.at), None],
         Event::Mark(mark) => [Some(&mut mark.at), None],
         Event::Clock(clock) => [Some(&mut clock.monotonic), None],
@@ -491,6 +492,7 @@ mod tests {
 
     fn sample(at: u64, stack: usize) -> Event {
         Event::Sample(Sample {
+            wait: None,
             at: Timestamp(at),
             thread: ThreadId::from_index(0),
             cpu: Cpu(1),
@@ -577,7 +579,10 @@ mod tests {
         for epoch in 0..3 {
             writer.write(&batch(epoch)).unwrap();
         }
-        assert_eq!(writer.finish().unwrap().events, [6, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            writer.finish().unwrap().events,
+            [6, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
         let mut reader = Reader::open(&path).unwrap();
         let tables = reader.load_tables().unwrap();
         assert_eq!(tables.frames.len(), 4);

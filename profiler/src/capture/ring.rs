@@ -167,7 +167,7 @@ pub struct Dump {
 impl Dump {
     /// Writes it. Returns the events by kind (as in [`Totals`](super::Totals)), the bytes of the
     /// file and those before packing.
-    pub fn run(mut self) -> Result<([u64; 9], u64, u64), CaptureError> {
+    pub fn run(mut self) -> Result<([u64; event::KINDS], u64, u64), CaptureError> {
         let mut unpacker = Unpacker::new()?;
         let mut unused = Vec::new();
         let mut stored = Vec::new();

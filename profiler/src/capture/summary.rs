@@ -34,6 +34,14 @@ pub struct Summary {
     pub events: BTreeMap<&'static str, u64>,
     /// By source: name, unit, samples, sum of weights.
     pub sources: Vec<SourceSummary>,
+    /// Waits, by [`WaitState`]: samples that are such.
+    pub waits: [WaitSummary; 4],
+    /// What the kernel counted of waits: how many, nanoseconds.
+    pub counted_waits: (u64, u64),
+    /// Samples by the kinds of code in their stacks.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// Modules of interpreted code.
+    pub interpreted_modules: u64,
     /// Traced functions, and what happened to their calls.
     pub calls: CallSummary,
     /// What was lost by reason; estimates included.
@@ -64,6 +72,30 @@ pub struct Summary {
     pub unknown: u64,
     /// What is damaged.
     pub damage: Vec<Damage>,
+}
+
+/// Waits for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitSummary {
+    /// How many were recorded.
+    pub recorded: u64,
+    /// How many these stand for.
+    pub count: u64,
+    /// How long they were, in nanoseconds.
+    pub ns: u64,
+    /// Of that: runnable, but without a processor.
+    pub runnable_ns: u64,
+}
+
+impl WaitSummary {
+    fn add(&mut self, sample: &Sample, wait: &Wait) {
+        let count = u64::from(wait.count);
+        self.recorded += 1;
+        self.count = self.count.saturating_add(count);
+        self.ns = self.ns.saturating_add(sample.weight);
+        let runnable_ns = wait.runnable_ns.saturating_mul(count);
+        self.runnable_ns = self.runnable_ns.saturating_add(runnable_ns);
+    }
 }
 
 /// What one source has given.
@@ -129,16 +161,60 @@ pub struct CallSummary {
     pub inferred: u64,
 }
 
+/// Kinds of code, in the order of the bits of [`stack_kinds`].
+const KINDS: [&str; 4] = ["native", "kernel", "jit", "interpreted"];
+
+/// Which kinds of code are in each stack.
+fn stack_kinds(tables: &Tables) -> Vec<u8> {
+    let mut kinds: Vec<u8> = Vec::with_capacity(tables.stacks.len());
+    for (_, stack) in tables.stacks.iter() {
+        let frame = tables.frames.get(stack.frame);
+        let own = frame.map_or(0, |frame| match frame.kind {
+            FrameKind::Native => 1,
+            FrameKind::Kernel => 2,
+            FrameKind::Jit => 4,
+            FrameKind::Interpreted => 8,
+        });
+        // Callers come before those that they call.
+        let callers = stack.parent.and_then(|parent| kinds.get(parent.index()));
+        kinds.push(own | callers.copied().unwrap_or(0));
+    }
+    kinds
+}
+
+/// Samples by what there is of their user stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserStacks {
+    /// With a stack to be found.
+    pub there: u64,
+    /// Of these: found up to the outermost function.
+    pub complete: u64,
+    /// Besides: those of processes that were ending or replacing their program.
+    pub gone: u64,
+}
+
 impl Summary {
     /// Samples.
     pub fn samples(&self) -> u64 {
         self.events.get("sample").copied().unwrap_or(0)
     }
 
-    /// User stacks with frames missing at the outer end.
+    /// How many user stacks there could be, and how many are whole.
+    pub fn user_stacks(&self) -> UserStacks {
+        let of = |end| self.user_ends.get(&end).copied().unwrap_or(0);
+        let all: u64 = self.user_ends.values().sum();
+        UserStacks {
+            there: all - of(StackEnd::NoStack) - of(StackEnd::Gone),
+            complete: of(StackEnd::Complete),
+            gone: of(StackEnd::Gone),
+        }
+    }
+
+    /// Stacks with frames missing at the outer end.
     pub fn truncated(&self) -> u64 {
         let ends = self.kernel_ends.iter().chain(&self.user_ends);
-        let cut = ends.filter(|(end, _)| !matches!(end, StackEnd::Complete | StackEnd::NoStack));
+        let whole = [StackEnd::Complete, StackEnd::NoStack, StackEnd::Gone];
+        let cut = ends.filter(|(end, _)| !whole.contains(end));
         cut.map(|(_, count)| count).sum()
     }
 }
@@ -151,6 +227,13 @@ impl Reader {
         let mut sources: BTreeMap<SourceId, (u64, u64)> = BTreeMap::new();
         let mut sampled: FxHashMap<ThreadId, u64> = FxHashMap::default();
         let named = named_stacks(&tables);
+        let kinds = stack_kinds(&tables);
+        let kinds_of = |stack: Option<StackId>| {
+            stack
+                .and_then(|stack| kinds.get(stack.index()))
+                .copied()
+                .unwrap_or(0)
+        };
         let is_named = |stack: Option<StackId>| {
             stack.is_none_or(|stack| named.get(stack.index()).copied().unwrap_or(false))
         };
@@ -167,6 +250,15 @@ impl Reader {
                     *sampled.entry(sample.thread).or_default() += 1;
                     *summary.kernel_ends.entry(sample.kernel_end).or_default() += 1;
                     *summary.user_ends.entry(sample.user_end).or_default() += 1;
+                    if let Some(wait) = &sample.wait {
+                        summary.waits[wait.state as usize].add(sample, wait);
+                    }
+                    let seen = kinds_of(sample.kernel) | kinds_of(sample.user);
+                    for (bit, name) in KINDS.iter().enumerate() {
+                        if seen & 1 << bit != 0 {
+                            *summary.kinds.entry(name).or_default() += 1;
+                        }
+                    }
                     if !is_named(sample.kernel) || !is_named(sample.user) {
                         summary.unsymbolized_samples += 1;
                     }
@@ -192,6 +284,15 @@ impl Reader {
                 Event::Throw(_) => "throw",
                 Event::CallCount(_) => "call count",
                 Event::Gap(_) => "gap",
+                Event::Waits(waits) => {
+                    let (count, ns) = &mut summary.counted_waits;
+                    *count = waits
+                        .count
+                        .iter()
+                        .fold(*count, |sum, n| sum.saturating_add(*n));
+                    *ns = waits.ns.iter().fold(*ns, |sum, n| sum.saturating_add(*n));
+                    "waits"
+                }
                 Event::Mark(_) => "mark",
                 Event::Clock(clock) => {
                     summary.clock.get_or_insert(*clock);
@@ -247,6 +348,9 @@ impl Reader {
         let frames = tables.frames.iter();
         let unnamed = frames.filter(|&(frame, _)| tables.lines(frame).is_empty());
         summary.unsymbolized_frames = unnamed.count() as u64;
+        let modules = tables.modules.iter();
+        let interpreted = modules.filter(|(_, module)| module.kind == ModuleKind::Interpreted);
+        summary.interpreted_modules = interpreted.count() as u64;
         summary.calls.functions = tables.all_traced().count() as u64;
         summary.unusable = stats.unusable;
         summary.session = tables.session;

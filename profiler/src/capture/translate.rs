@@ -134,6 +134,9 @@ impl Translation {
                 sample.kernel = self.stacks.maybe(sample.kernel)?;
                 sample.user = self.stacks.maybe(sample.user)?;
                 sample.source = self.sources.get(sample.source)?;
+                if let Some(wait) = &mut sample.wait {
+                    wait.waker = wait.waker.and_then(|waker| self.threads.get(waker));
+                }
             }
             Event::Process(event) => {
                 event.thread = self.threads.get(event.thread)?;
@@ -160,6 +163,7 @@ impl Translation {
                 throw.thrower = self.frames.maybe(throw.thrower)?;
             }
             Event::CallCount(count) => count.function = self.functions.get(count.function)?,
+            Event::Waits(waits) => waits.thread = self.threads.get(waits.thread)?,
             Event::Gap(gap) => {
                 gap.function = self.functions.maybe(gap.function)?;
                 gap.process = self.processes.maybe(gap.process)?;

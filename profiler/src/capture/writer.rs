@@ -69,7 +69,7 @@ impl Default for CreateOptions {
 pub struct Totals {
     /// Events in the file by kind: samples, process events, marks, clocks, losses, calls, throws,
     /// call counts, gaps.
-    pub events: [u64; 9],
+    pub events: [u64; event::KINDS],
     /// Definitions written.
     pub definitions: u64,
     /// Bytes of all files written.
@@ -562,6 +562,7 @@ fn kind_index(event: &Event) -> usize {
         Event::Throw(_) => 6,
         Event::CallCount(_) => 7,
         Event::Gap(_) => 8,
+        Event::Waits(_) => 9,
     }
 }
 

@@ -30,6 +30,7 @@ Examples:
   profiler report new.cap --diff old.cap
   profiler report node.cap --by container
   profiler report node.cap --pod shop/cart-7d9f --tree
+  profiler report node.cap --by end           why stacks are not complete, and whose
   profiler report web.cap --annotate handle_request
   profiler report web.cap --calls --sort p99
   profiler report web.cap --histogram handle_request
@@ -43,7 +44,8 @@ pub(super) struct ReportArgs {
     /// or max (total unless told)
     #[arg(long, value_name = "WHAT")]
     sort: Option<CallSort>,
-    /// Only one table: function, line, module, process, thread, container, pod, unit or image
+    /// Only one table: function, line, module, process, thread, container, pod, unit, image, wait or
+    /// end (why user stacks end too early, and in which module)
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
     /// Only the call tree

@@ -20,6 +20,8 @@ mod hq;
 mod list;
 mod record;
 mod serve;
+mod stack_notes;
+mod stacks;
 mod stream;
 mod target;
 mod top;

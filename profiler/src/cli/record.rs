@@ -14,6 +14,8 @@ use crate::probe::AttachedSource;
 use crate::view::quantity;
 
 use super::Common;
+use super::stack_notes::Facts;
+use super::stacks::StackArgs;
 use super::target::{NameArgs, SourceArgs, TargetArgs};
 use super::values;
 
@@ -27,6 +29,8 @@ Examples:
   profiler record --pod shop/cart-0 --unit redis a pod and a systemd unit
   profiler record --container web --wait -d 10   10 seconds from when it is started
   profiler record -e page-faults --period 1 -- ls
+  profiler record --off-cpu -p 1234              when, where and how long its threads wait
+  profiler record --wall -- make                 all of the time: running and waiting
   profiler record --trace libc:malloc -p 1234    every call of a function, beside the samples
   profiler record --trace 'app:handle_*' --args -- ./app
   profiler record --ring 10m                     flight recorder: SIGUSR2 writes it out
@@ -61,6 +65,8 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     sources: SourceArgs,
     #[command(flatten)]
+    stacks: StackArgs,
+    #[command(flatten)]
     names: NameArgs,
     #[command(flatten)]
     trace: super::trace::TraceArgs,
@@ -82,7 +88,7 @@ pub(super) fn record(args: RecordArgs, common: &Common) -> Result<u8, Failure> {
     let request = request(args, common)?;
     let finished = pipeline::run(request)?;
     if !common.quiet {
-        summarize(&finished);
+        summarize(&finished, common.verbose > 0);
     }
     Ok(finished.status)
 }
@@ -114,6 +120,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
         watch: Watch {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
+            unwind_bytes: args.stacks.unwind_bytes(),
             trace,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),
@@ -171,7 +178,7 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
     Ok((capture, exports))
 }
 
-fn summarize(finished: &Finished) {
+fn summarize(finished: &Finished, verbose: bool) {
     for source in &finished.sources {
         if let Some(note) = &source.note {
             say!("note: {note}");
@@ -189,6 +196,9 @@ fn summarize(finished: &Finished) {
         sources.join(", "),
         quantity::count(finished.lost),
     );
+    for line in Facts::of(finished).lines(verbose) {
+        say!("{line}");
+    }
     if let Some(trace) = &finished.trace {
         summarize_trace(trace);
     }

@@ -11,6 +11,7 @@ use crate::serve::admission::Admission;
 use crate::serve::tcf::{Limits, TcfOptions, TlsOptions};
 use crate::target::user::User;
 
+use super::stacks::StackArgs;
 use super::stream::{Speed, speed};
 use super::target::NameArgs;
 use super::{Common, values};
@@ -46,7 +47,7 @@ pub(super) struct ServeArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["allow_control", "allow_env", "buffer", "max_frequency", "debug_dir", "debuginfod", "no_inlines"]
+        conflicts_with_all = ["allow_control", "allow_env", "buffer", "max_frequency", "debug_dir", "debuginfod", "no_inlines", "call_graph", "unwind_memory"]
     )]
     replay: Option<PathBuf>,
     /// How much faster than it happened: 1 (the default), 2.5, or max for all at once. Time goes by
@@ -62,6 +63,8 @@ pub(super) struct ServeArgs {
     max_frequency: u64,
     #[command(flatten)]
     access: AccessArgs,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[command(flatten)]
     resolve: NameArgs,
 }
@@ -108,7 +111,9 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
         None => {
             let buffer_bytes = usize::try_from(args.buffer).unwrap_or(usize::MAX);
             let kernel_log = common.verbose >= 2;
-            let options = adjustable(args.resolve.options(), buffer_bytes, kernel_log);
+            let unwind_bytes = args.stacks.unwind_bytes();
+            let resolve = args.resolve.options();
+            let options = adjustable(resolve, buffer_bytes, unwind_bytes, kernel_log);
             ServeSource::Live(Box::new(options))
         }
     };

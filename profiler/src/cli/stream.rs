@@ -11,6 +11,7 @@ use crate::serve::bytefrog::AgentOptions;
 use crate::serve::bytefrog::translate::NameStyle;
 use crate::view::quantity;
 
+use super::stacks::StackArgs;
 use super::target::{NameArgs, TargetArgs, sampled, unsampled};
 use super::trace::TraceArgs;
 use super::{Common, values};
@@ -90,12 +91,14 @@ struct BytefrogArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "container", "pod", "unit", "wait", "all", "command", "trace", "allow_control", "stop_detaches"]
+        conflicts_with_all = ["pid", "tid", "comm", "uid", "cgroup", "container", "pod", "unit", "wait", "all", "command", "trace", "allow_control", "stop_detaches", "call_graph", "unwind_memory"]
     )]
     replay: Option<PathBuf>,
     /// How much faster than it happened: 1, 2.5, or max for as fast as HQ takes it (the default)
     #[arg(long, value_name = "N", value_parser = speed)]
     speed: Option<Speed>,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[command(flatten)]
     resolve: NameArgs,
     #[command(flatten)]
@@ -174,6 +177,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
         watch: Watch {
             probe,
             resolve: args.resolve.options(),
+            unwind_bytes: args.stacks.unwind_bytes(),
             trace,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),

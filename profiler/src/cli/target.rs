@@ -83,6 +83,13 @@ pub(super) struct SourceArgs {
     /// What to sample: cycles, cpu-clock, page-faults, ..., or a tracepoint as category:name
     #[arg(short, long, value_name = "EVENT")]
     event: Vec<EventSpec>,
+    /// When threads wait, for how long, where and for what: time off the processor, alone unless -e,
+    /// -F or --period ask for samples as well
+    #[arg(long)]
+    off_cpu: bool,
+    /// All the time of threads: samples of those that run, and --off-cpu
+    #[arg(long)]
+    wall: bool,
     /// No kernel stacks
     #[arg(long)]
     no_kernel: bool,
@@ -90,7 +97,7 @@ pub(super) struct SourceArgs {
     #[arg(long)]
     no_user: bool,
     /// No samples, traced functions only
-    #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event"])]
+    #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event", "wall"])]
     no_samples: bool,
     /// Memory for all buffers between kernel and profiler; as much again for traced calls
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
@@ -218,13 +225,19 @@ impl SourceArgs {
             buffer_bytes: usize::try_from(self.buffer).unwrap_or(usize::MAX),
             kernel_stacks: !self.no_kernel,
             user_stacks: !self.no_user,
+            unwind: None,
             kernel_log: common.verbose >= 2,
+            off_cpu: self.off_cpu || self.wall,
             adjustable: false,
         })
     }
 
     fn specs(&self) -> Result<Vec<SourceSpec>, Failure> {
-        if self.no_samples {
+        let sampled = self.wall
+            || !self.event.is_empty()
+            || self.frequency.is_some()
+            || self.period.is_some();
+        if self.no_samples || self.off_cpu && !sampled {
             return Ok(Vec::new());
         }
         let rate = match (self.frequency, self.period) {
@@ -270,7 +283,9 @@ pub(super) fn unsampled(target: &TargetArgs, common: &Common) -> Result<ProbeOpt
         buffer_bytes: DEFAULT_BUFFER_BYTES,
         kernel_stacks: false,
         user_stacks: true,
+        unwind: None,
         kernel_log: common.verbose >= 2,
+        off_cpu: false,
         adjustable: false,
     })
 }

@@ -10,6 +10,7 @@ use crate::pipeline::{self, Request, ScreenOptions, Watch};
 use crate::view::report::CallSort;
 use crate::view::top::TopOptions;
 
+use super::stacks::StackArgs;
 use super::target::{NameArgs, SourceArgs, TargetArgs};
 use super::trace::TraceArgs;
 use super::{Common, values};
@@ -45,6 +46,8 @@ pub(super) struct TopArgs {
     #[command(flatten)]
     sources: SourceArgs,
     #[command(flatten)]
+    stacks: StackArgs,
+    #[command(flatten)]
     names: NameArgs,
     #[command(flatten)]
     trace: TraceArgs,
@@ -58,6 +61,7 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
         watch: Watch {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
+            unwind_bytes: args.stacks.unwind_bytes(),
             trace: args.trace.request()?,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),

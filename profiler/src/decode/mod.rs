@@ -1,6 +1,7 @@
 //! Bytes of the kernel -> raw events.
 //!
-//! Two languages: records of our own kernel side ([`sample`], [`cgroup`], [`call`]), and records of the
+//! Two languages: records of our own kernel side ([`sample`], [`waits`],
+//! [`cgroup`], [`call`]), and records of the
 //! kernel's perf side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
 //! take time linear in their length. What is unknown is skipped by its length and counted.
 //!
@@ -12,6 +13,7 @@ mod cgroup;
 mod reader;
 mod sample;
 mod sideband;
+mod waits;
 
 use bytes::Bytes;
 
@@ -34,6 +36,13 @@ impl Decoder {
             match cgroup::decode(&record) {
                 Ok(event) => out.push(event),
                 Err(cgroup::Bad) => self.bad += 1,
+            }
+            return;
+        }
+        if waits::is_one(&record) {
+            match waits::decode(record, &mut self.unknown) {
+                Ok(event) => out.push(event),
+                Err(waits::Bad) => self.bad += 1,
             }
             return;
         }

@@ -5,11 +5,15 @@
 use bytes::Bytes;
 use profiler_common::{
     COMM_LEN, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION,
-    sample::{FLAG_UNDECIDED, SECTION_KERNEL_STACK, SECTION_USER_STACK, SampleHead, SectionHead},
+    sample::{
+        FLAG_UNDECIDED, SECTION_KERNEL_STACK, SECTION_PADDING, SECTION_PYTHON, SECTION_STACK_COPY,
+        SECTION_USER_STACK, SampleHead, SectionHead,
+    },
+    unwind::{CopyHead, PROOF_BYTES},
 };
 
 use super::reader::Reader;
-use crate::model::raw::{Comm, RawBody, RawEvent, RawSample, RawStack};
+use crate::model::raw::{Comm, RawBody, RawCopy, RawEvent, RawSample, RawStack};
 use crate::model::{Cpu, Pid, StackEnd, Tid, Timestamp};
 
 /// The record contradicts itself.
@@ -28,21 +32,51 @@ pub(super) fn decode(record: Bytes, unknown: &mut u64) -> Result<Option<RawEvent
         return Ok(None);
     }
     let (at, cpu, mut sample) = fixed_part(&mut reader).ok_or(Bad)?;
-    let mut offset = size_of::<SampleHead>();
-    while offset < record.len() {
-        let section = Section::read(&record, offset).ok_or(Bad)?;
-        match section.kind {
-            SECTION_KERNEL_STACK => sample.kernel = section.stack(&record)?,
-            SECTION_USER_STACK => sample.user = section.stack(&record)?,
-            _ => *unknown += 1,
-        }
-        offset = section.next;
-    }
+    let stacks = sections(&record, size_of::<SampleHead>(), unknown)?;
+    sample.kernel = stacks.kernel;
+    sample.user = stacks.user;
+    sample.copy = stacks.copy;
+    sample.interpreted = stacks.interpreted;
     let body = RawBody::Sample(Box::new(sample));
     Ok(Some(RawEvent { at, cpu, body }))
 }
 
-fn head(reader: &mut Reader<'_>) -> Option<(usize, u16, u16)> {
+/// What sections say.
+pub(super) struct Stacks {
+    pub(super) kernel: RawStack,
+    pub(super) user: RawStack,
+    pub(super) copy: Option<Box<RawCopy>>,
+    pub(super) interpreted: Bytes,
+}
+
+/// Decodes the sections of a record from an offset on. Those that are not known are added to `unknown`.
+pub(super) fn sections(
+    record: &Bytes,
+    mut offset: usize,
+    unknown: &mut u64,
+) -> Result<Stacks, Bad> {
+    let mut stacks = Stacks {
+        kernel: RawStack::NONE,
+        user: RawStack::NONE,
+        copy: None,
+        interpreted: Bytes::new(),
+    };
+    while offset < record.len() {
+        let section = Section::read(record, offset).ok_or(Bad)?;
+        match section.kind {
+            SECTION_KERNEL_STACK => stacks.kernel = section.stack(record)?,
+            SECTION_USER_STACK => stacks.user = section.stack(record)?,
+            SECTION_STACK_COPY => stacks.copy = Some(section.copy(record)?),
+            SECTION_PYTHON => stacks.interpreted = section.payload(record),
+            SECTION_PADDING => {}
+            _ => *unknown += 1,
+        }
+        offset = section.next;
+    }
+    Ok(stacks)
+}
+
+pub(super) fn head(reader: &mut Reader<'_>) -> Option<(usize, u16, u16)> {
     Some((reader.u32()? as usize, reader.u16()?, reader.u16()?))
 }
 
@@ -67,6 +101,8 @@ fn fixed_part(reader: &mut Reader<'_>) -> Option<(Timestamp, Cpu, RawSample)> {
         source,
         kernel: RawStack::NONE,
         user: RawStack::NONE,
+        copy: None,
+        interpreted: Bytes::new(),
     };
     Some((at, cpu, sample))
 }
@@ -97,6 +133,21 @@ impl Section {
         })
     }
 
+    fn payload(&self, record: &Bytes) -> Bytes {
+        record.slice(self.start..self.start + self.len)
+    }
+
+    fn copy(&self, record: &Bytes) -> Result<Box<RawCopy>, Bad> {
+        let payload = self.payload(record);
+        let mut reader = Reader(&payload);
+        let head = copy_head(&mut reader).ok_or(Bad)?;
+        let bytes = payload.slice(size_of::<CopyHead>()..);
+        if bytes.len() > PROOF_BYTES {
+            return Err(Bad);
+        }
+        Ok(Box::new(RawCopy { head, bytes }))
+    }
+
     fn stack(&self, record: &Bytes) -> Result<RawStack, Bad> {
         if !self.len.is_multiple_of(8) || self.len > MAX_FRAMES * 8 {
             return Err(Bad);
@@ -106,6 +157,20 @@ impl Section {
             end: StackEnd::from_code(self.end),
         })
     }
+}
+
+/// In the order of [`CopyHead`].
+fn copy_head(reader: &mut Reader<'_>) -> Option<CopyHead> {
+    let mut head = CopyHead {
+        pc: reader.u64()?,
+        is_return: reader.u64()?,
+        all_known: reader.u64()?,
+        ..CopyHead::default()
+    };
+    for register in &mut head.registers {
+        *register = reader.u64()?;
+    }
+    Some(head)
 }
 
 #[cfg(test)]

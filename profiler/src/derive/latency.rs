@@ -38,19 +38,27 @@ pub struct Bucket {
 impl Latency {
     /// Adds one duration.
     pub fn record(&mut self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    /// Adds a duration that stands for so many.
+    pub fn record_many(&mut self, ns: u64, many: u64) {
+        if many == 0 {
+            return;
+        }
         let (row, step) = place(ns);
         if row >= self.rows.len() {
             self.rows.resize(row + 1, None);
         }
         let counts = self.rows[row].get_or_insert_with(|| Box::new([0; STEPS as usize]));
-        counts[step] += 1;
+        counts[step] = counts[step].saturating_add(many);
         self.min_ns = match self.count {
             0 => ns,
             _ => self.min_ns.min(ns),
         };
         self.max_ns = self.max_ns.max(ns);
-        self.count += 1;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.count = self.count.saturating_add(many);
+        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(many));
     }
 
     /// Adds all durations of another.
@@ -63,7 +71,7 @@ impl Latency {
             _ => self.min_ns.min(other.min_ns),
         };
         self.max_ns = self.max_ns.max(other.max_ns);
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         if self.rows.len() < other.rows.len() {
             self.rows.resize(other.rows.len(), None);
@@ -72,7 +80,7 @@ impl Latency {
             match (own, theirs) {
                 (Some(own), Some(theirs)) => {
                     for (count, more) in own.iter_mut().zip(theirs.iter()) {
-                        *count += more;
+                        *count = count.saturating_add(*more);
                     }
                 }
                 (own @ None, Some(theirs)) => *own = Some(theirs.clone()),
@@ -110,9 +118,9 @@ impl Latency {
     /// 0 if there are none.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         let wanted = (part * self.count as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
+        let mut seen: u64 = 0;
         for bucket in self.buckets() {
-            seen += bucket.count;
+            seen = seen.saturating_add(bucket.count);
             if seen >= wanted {
                 let middle = bucket.from_ns + (bucket.to_ns - bucket.from_ns) / 2;
                 return middle.clamp(self.min_ns, self.max_ns);

@@ -39,6 +39,8 @@ pub enum Place {
     Address(FrameId),
     /// Samples without any frame.
     NoStack,
+    /// The thread waited there: below what it waited in, never above anything.
+    Wait(WaitState),
 }
 
 /// Index of a place in its tree.
@@ -64,9 +66,9 @@ pub struct PlaceInfo {
 }
 
 impl PlaceInfo {
-    /// Whether this is code, and not a process or the root.
+    /// Whether this is code, and not a process, a wait or the root.
     pub fn is_code(&self) -> bool {
-        !matches!(self.place, Place::All | Place::Process(_))
+        !matches!(self.place, Place::All | Place::Process(_) | Place::Wait(_))
     }
 
     /// The module of the code.
@@ -94,6 +96,10 @@ pub struct Node {
     pub count: u64,
     /// Their weight.
     pub weight: u64,
+    /// Weight of the waits that a program began here: see [`Sums::own_wait`].
+    pub own_wait: u64,
+    /// Weight of all waits here or below.
+    pub wait: u64,
     /// Indexes of the callees' nodes, heaviest first.
     pub children: Vec<usize>,
 }
@@ -118,6 +124,11 @@ pub struct Sums {
     pub count: u64,
     /// Their weight.
     pub weight: u64,
+    /// Weight of the waits that began in the group: its code is the innermost of the program, or,
+    /// where there is nothing but kernel code, the innermost outside of the scheduler.
+    pub own_wait: u64,
+    /// Weight of the waits with the group anywhere in their stacks.
+    pub wait: u64,
 }
 
 /// Stacks to merge into a tree.
@@ -133,6 +144,8 @@ pub struct Path {
     pub count: u64,
     /// Weight.
     pub weight: u64,
+    /// Why the thread waited; none: it ran.
+    pub wait: Option<WaitState>,
 }
 
 /// Merged stacks. Node 0 is the root; parents come before their children.
@@ -205,9 +218,11 @@ impl CallTree {
                     let sum = &mut sums[group];
                     sum.self_count += node.self_count;
                     sum.self_weight = sum.self_weight.saturating_add(node.self_weight);
+                    sum.own_wait = sum.own_wait.saturating_add(node.own_wait);
                     if on_path[group] == 0 {
                         sum.count += node.count;
                         sum.weight = sum.weight.saturating_add(node.weight);
+                        sum.wait = sum.wait.saturating_add(node.wait);
                     }
                     on_path[group] += 1;
                 }
@@ -322,6 +337,8 @@ impl<'a> Builder<'a> {
             self_weight: 0,
             count: 0,
             weight: 0,
+            own_wait: 0,
+            wait: 0,
             children: Vec::new(),
         });
         builder
@@ -335,14 +352,46 @@ impl<'a> Builder<'a> {
         }
         let base = node;
         node = self.push_stack(node, path.user);
+        let user = node;
         node = self.push_stack(node, path.kernel);
-        if node == base {
+        if let Some(state) = path.wait {
+            let began = match user == base {
+                true => self.outside_scheduler(base, node),
+                false => user,
+            };
+            let own = &mut self.tree.nodes[began].own_wait;
+            *own = own.saturating_add(path.weight);
+            let place = self.place(Place::Wait(state), FrameKind::Native, false);
+            node = self.child(node, place);
+            let wait = &mut self.tree.nodes[node].wait;
+            *wait = wait.saturating_add(path.weight);
+        } else if node == base {
             let place = self.place(Place::NoStack, FrameKind::Native, false);
             node = self.child(node, place);
         }
         let node = &mut self.tree.nodes[node];
         node.self_count += path.count;
         node.self_weight = node.self_weight.saturating_add(path.weight);
+    }
+
+    /// The innermost node above `base` that is no part of the scheduler: it is where each wait ends
+    /// up, and says nothing. `node` itself if there is no other.
+    fn outside_scheduler(&self, base: usize, node: usize) -> usize {
+        let mut outside = node;
+        while outside != base {
+            let place = self.tree.place(self.tree.nodes[outside].place).place;
+            let is_scheduler = match place {
+                Place::Function { name, .. } => {
+                    super::waits::is_scheduler(self.tables.string(name))
+                }
+                _ => false,
+            };
+            if !is_scheduler {
+                return outside;
+            }
+            outside = self.tree.nodes[outside].parent;
+        }
+        node
     }
 
     /// Walks down from `base` along a stack; gives the leaf's node.
@@ -429,6 +478,8 @@ impl<'a> Builder<'a> {
                 self_weight: 0,
                 count: 0,
                 weight: 0,
+                own_wait: 0,
+                wait: 0,
                 children: Vec::new(),
             });
             nodes.len() - 1
@@ -442,10 +493,12 @@ impl<'a> Builder<'a> {
             node.count += node.self_count;
             node.weight = node.weight.saturating_add(node.self_weight);
             let (parent, count, weight) = (node.parent, node.count, node.weight);
+            let wait = node.wait;
             if index != 0 {
                 let parent = &mut tree.nodes[parent];
                 parent.count += count;
                 parent.weight = parent.weight.saturating_add(weight);
+                parent.wait = parent.wait.saturating_add(wait);
                 parent.children.push(index);
             }
         }
@@ -503,6 +556,7 @@ mod tests {
                 kernel: fixture.stack(kernel),
                 count: 1,
                 weight,
+                wait: None,
             });
         }
         let tree = CallTree::build(&fixture.0, Granularity::Function, paths);
@@ -530,6 +584,46 @@ mod tests {
         assert_eq!((b.self_weight, b.weight, b.count), (15, 15, 2));
         let a = sums(&tables, &tree, "a");
         assert_eq!((a.self_weight, a.weight), (1, 16));
+    }
+
+    #[test]
+    fn waits_are_leaves_and_belong_to_the_program() {
+        let mut fixture = Fixture(Tables::default());
+        let mut paths = Vec::new();
+        for (user, kernel, weight, wait) in [
+            ("ab", "", 5, None),
+            ("ab", "kl", 100, Some(WaitState::Sleeping)),
+            ("ab", "kl", 30, Some(WaitState::Disk)),
+            ("", "kl", 7, Some(WaitState::Disk)),
+            ("", "", 2, Some(WaitState::Preempted)),
+        ] {
+            paths.push(Path {
+                process: None,
+                user: fixture.stack(user),
+                kernel: fixture.stack(kernel),
+                count: 1,
+                weight,
+                wait,
+            });
+        }
+        let tree = CallTree::build(&fixture.0, Granularity::Function, paths);
+        let tables = fixture.0;
+        let b = sums(&tables, &tree, "b");
+        assert_eq!((b.self_weight, b.own_wait), (5, 130));
+        assert_eq!((b.weight, b.wait), (135, 130));
+        let l = sums(&tables, &tree, "l");
+        assert_eq!((l.self_weight, l.own_wait, l.wait), (0, 7, 137));
+        assert_eq!((tree.root().weight, tree.root().wait), (144, 139));
+        let leaves: Vec<_> = (tree.nodes().iter())
+            .filter_map(|node| match tree.place(node.place).place {
+                Place::Wait(state) => Some((state, node.self_weight)),
+                _ => None,
+            })
+            .collect();
+        let sleeping = (WaitState::Sleeping, 100);
+        let disks = [(WaitState::Disk, 30), (WaitState::Disk, 7)];
+        assert_eq!(leaves[..3], [sleeping, disks[0], disks[1]]);
+        assert_eq!(leaves[3], (WaitState::Preempted, 2));
     }
 
     #[test]

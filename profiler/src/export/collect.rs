@@ -2,7 +2,8 @@
 //!
 //! Input: events; output: [`Folded`], sorted, with what a reader must know of the recording's gaps.
 //! Numbers are samples or the unit of the samples' source; times are CLOCK_MONOTONIC. Only samples
-//! of one source are in it, since units of different sources do not add up.
+//! of one source are in it, since units of different sources do not add up; but CPU time and waits do
+//! (see [`Sources`]). What a thread waited for is a frame below the code that waited.
 
 use std::cmp::Ordering;
 use std::io;
@@ -12,7 +13,8 @@ use rustc_hash::FxHashMap;
 use super::name;
 use super::options::{Count, ExportOptions};
 use crate::derive::{
-    Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, container_label_of, frame_lines,
+    Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, Sources, container_label_of,
+    frame_lines, wait_frame,
 };
 use crate::model::*;
 
@@ -23,7 +25,8 @@ const NO_CONTAINER: &str = "[no container]";
 pub(super) struct Collector {
     aggregator: Aggregator,
     losses: Losses,
-    first_source: Option<SourceId>,
+    /// In order of their first samples.
+    sources: Vec<SourceId>,
     last: Option<Timestamp>,
 }
 
@@ -32,10 +35,14 @@ pub(super) struct Collector {
 pub(super) struct Folded {
     /// Frames joined by `;`, root first, each stack once; in order of their frames.
     pub(super) stacks: Vec<(String, u64)>,
-    /// The source whose samples these are; none if there is no sample.
-    pub(super) source: Option<SourceId>,
-    /// How many samples.
+    /// The sources whose samples these are.
+    pub(super) sources: Sources,
+    /// How many samples of running threads.
     pub(super) samples: u64,
+    /// How many waits.
+    pub(super) waits: u64,
+    /// How long they were, in nanoseconds.
+    pub(super) waits_ns: u64,
     /// How many of these have a frame without a name.
     pub(super) unnamed: u64,
     /// Samples of other sources, left out.
@@ -58,7 +65,7 @@ impl Collector {
         Collector {
             aggregator: Aggregator::new(merge),
             losses: Losses::default(),
-            first_source: None,
+            sources: Vec::new(),
             last: None,
         }
     }
@@ -67,7 +74,9 @@ impl Collector {
         self.last = self.last.max(Some(event.at()));
         match event {
             Event::Sample(sample) => {
-                self.first_source.get_or_insert(sample.source);
+                if !self.sources.contains(&sample.source) {
+                    self.sources.push(sample.source);
+                }
                 self.aggregator.add(sample, tables);
             }
             Event::Lost(lost) => self.losses.add(lost),
@@ -75,19 +84,32 @@ impl Collector {
         }
     }
 
-    /// Folds the samples of the wanted source.
+    /// What the numbers are to be: what was asked for, else what `running` threads are counted by.
+    /// Waits are told by their lengths, not by their number.
+    pub(super) fn count(
+        &self,
+        tables: &Tables,
+        options: &ExportOptions,
+        running: Count,
+    ) -> io::Result<Count> {
+        let sources = self.wanted(tables, options)?;
+        Ok(match options.count {
+            Some(count) => count,
+            None if sources.is_wall() || sources.is_waits(tables) => Count::Weight,
+            None => running,
+        })
+    }
+
+    /// Folds the samples of the wanted sources.
     pub(super) fn fold(
         &self,
         tables: &Tables,
         options: &ExportOptions,
         count: Count,
     ) -> io::Result<Folded> {
-        let source = match &options.source {
-            None => self.first_source,
-            Some(name) => Some(self.source_named(name, tables)?),
-        };
+        let sources = self.wanted(tables, options)?;
         let mut folded = Folded {
-            source,
+            sources,
             last: self.last,
             lost: self.losses.samples(),
             ..Folded::default()
@@ -95,7 +117,7 @@ impl Collector {
         let mut writer = StackWriter::new(tables, options.containers);
         let mut numbers: FxHashMap<String, u64> = FxHashMap::default();
         for (key, aggregate) in self.aggregator.iter() {
-            if Some(key.source) != source {
+            if !sources.has(key.source) {
                 folded.others += aggregate.count;
                 continue;
             }
@@ -103,6 +125,12 @@ impl Collector {
                 Count::Samples => aggregate.count,
                 Count::Weight => aggregate.weight,
             };
+            if key.wait.is_some() {
+                folded.waits = folded.waits.saturating_add(aggregate.waits.count);
+                folded.waits_ns = folded.waits_ns.saturating_add(aggregate.weight);
+            } else {
+                folded.samples += aggregate.count;
+            }
             let (stack, unnamed) = writer.stack(key);
             match numbers.get_mut(stack) {
                 Some(sum) => *sum = sum.saturating_add(number),
@@ -125,31 +153,30 @@ impl Collector {
         Ok(folded)
     }
 
-    fn source_named(&self, name: &str, tables: &Tables) -> io::Result<SourceId> {
-        let named = |id: SourceId| {
-            let source = tables.sources.get(id);
-            source.map_or("", |source| tables.string(source.name))
-        };
-        let mut seen: Vec<_> = self.aggregator.iter().map(|(key, _)| key.source).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        if let Some(&id) = seen.iter().find(|&&id| named(id) == name) {
-            return Ok(id);
-        }
-        let known: Vec<_> = seen.into_iter().map(named).collect();
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "no sample is of event source '{name}'; there are: {}",
-                known.join(", ")
-            ),
-        ))
+    fn wanted(&self, tables: &Tables, options: &ExportOptions) -> io::Result<Sources> {
+        let wanted = options.source.as_deref();
+        Sources::choose(&self.sources, wanted, tables).ok_or_else(|| {
+            let named = |id: &SourceId| {
+                let source = tables.sources.get(*id);
+                source.map_or("", |source| tables.string(source.name))
+            };
+            let mut seen = self.sources.clone();
+            seen.sort_unstable();
+            let known: Vec<_> = seen.iter().map(named).collect();
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "no sample is of event source '{}'; there are: {}",
+                    wanted.unwrap_or_default(),
+                    known.join(", ")
+                ),
+            )
+        })
     }
 }
 
 impl Folded {
     fn add(&mut self, aggregate: &Aggregate, unnamed: bool) {
-        self.samples += aggregate.count;
         self.ends.add(&aggregate.ends);
         if unnamed {
             self.unnamed += aggregate.count;
@@ -201,6 +228,10 @@ impl<'a> StackWriter<'a> {
             self.text.push(';');
             self.text.push_str(text);
         }
+        if let Some(state) = key.wait {
+            self.text.push(';');
+            self.text.push_str(wait_frame(state));
+        }
         (&self.text, unnamed)
     }
 
@@ -236,6 +267,7 @@ fn frame_text(tables: &Tables, id: FrameId) -> (String, bool) {
             let mark = match (line.kind, line.inlined) {
                 (FrameKind::Kernel, _) => "_[k]",
                 (FrameKind::Jit, _) => "_[j]",
+                (FrameKind::Interpreted, _) => "_[p]",
                 (FrameKind::Native, true) => "_[i]",
                 (FrameKind::Native, false) => "",
             };

@@ -2,7 +2,7 @@
 //!
 //! Input: events; output: UTF-8 lines in order of their frames. The number is the count of samples,
 //! or their weight in the unit of their source. Names are made safe by [`super::name`]; marks are
-//! `_[k]` kernel, `_[j]` made at run time, `_[i]` inlined, as flame graph tools know them. Source:
+//! `_[k]` kernel, `_[j]` made at run time, `_[p]` interpreted, `_[i]` inlined, as flame graph tools know them. Source:
 //! the format of stackcollapse-perf; docs/formats/folded.md.
 
 use std::io::{self, BufWriter, Write};
@@ -21,7 +21,7 @@ pub(super) const FORMAT: Format = Format {
             name: "count",
             value: "samples|weight",
             help: "what the number of a line is: samples, or what they stand for in the unit of \
-                   their source (default: samples)",
+                   their source (default: samples; weight where there are waits)",
         },
         help::SOURCE,
         help::THREADS,
@@ -53,7 +53,9 @@ impl Sink for FoldedSink {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let count = self.options.count.unwrap_or(Count::Samples);
+        let count = self
+            .collector
+            .count(tables, &self.options, Count::Samples)?;
         let folded = self.collector.fold(tables, &self.options, count)?;
         write_lines(&folded, &mut self.output)?;
         self.output.flush()

@@ -32,8 +32,8 @@ pub enum Count {
 pub struct ExportOptions {
     /// What to count; none: the format's own choice.
     pub count: Option<Count>,
-    /// Name of the event source whose samples are wanted; none: that of the first sample. Samples
-    /// of several sources are never added up, since their units differ.
+    /// Name of the event source whose samples are wanted, or `wall`; see
+    /// [`crate::derive::Sources::choose`].
     pub source: Option<String>,
     /// Threads apart, by a frame with the thread's name and id below the process.
     pub threads: bool,
@@ -89,7 +89,8 @@ pub(super) mod help {
     pub(crate) const SOURCE: OptionHelp = OptionHelp {
         name: "source",
         value: "EVENT",
-        help: "samples of this event source (default: the source of the first sample)",
+        help: "samples of this event source; `off-cpu`: waits; `wall`: CPU time and waits together \
+               (default: `wall` if both were recorded, else the source of the first sample)",
     };
     pub(crate) const THREADS: OptionHelp = OptionHelp {
         name: "threads",

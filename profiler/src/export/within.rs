@@ -47,6 +47,7 @@ impl Sink for Within {
             Event::Call(call) => process(call.thread),
             Event::Throw(throw) => process(throw.thread),
             Event::Gap(gap) if gap.process.is_some() => gap.process,
+            Event::Waits(waits) => process(waits.thread),
             Event::CallCount(_) => return Ok(()),
             Event::Gap(_) | Event::Mark(_) | Event::Clock(_) | Event::Lost(_) => {
                 return self.inner.event(event, tables);

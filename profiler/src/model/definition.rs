@@ -200,6 +200,9 @@ pub enum ModuleKind {
     Jit,
     /// Memory not backed by any of these; frame addresses are absolute.
     Unknown,
+    /// What an interpreter runs. Frame addresses are numbers that stand for places in the source, the same
+    /// in all captures.
+    Interpreted,
 }
 
 /// Something that code lives in. Identity is (`kind`, `path`, `build_id`).
@@ -259,6 +262,8 @@ pub enum FrameKind {
     Kernel,
     /// Machine code made at run time.
     Jit,
+    /// Source that an interpreter runs.
+    Interpreted,
 }
 
 /// One place in code; identity is all of it.

@@ -16,6 +16,8 @@ pub enum Event {
     CallCount(CallCount),
     /// Calls in this time are not in the recording.
     Gap(Gap),
+    /// How long a thread waited.
+    Waits(Waits),
     /// A process or thread changed.
     Process(ProcessEvent),
     /// A marker set by a person or by the profiler.
@@ -27,7 +29,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// When it happened (for [`Lost`], [`Gap`] and [`CallCount`]: the end of the time they speak
+    /// When it happened (for [`Lost`], [`Gap`], [`Waits`] and [`CallCount`]: the end of the time they speak
     /// of).
     pub fn at(&self) -> Timestamp {
         match self {
@@ -36,6 +38,7 @@ impl Event {
             Event::Throw(throw) => throw.at,
             Event::CallCount(count) => count.to,
             Event::Gap(gap) => gap.to,
+            Event::Waits(waits) => waits.to,
             Event::Process(event) => event.at,
             Event::Mark(mark) => mark.at,
             Event::Clock(clock) => clock.monotonic,
@@ -65,6 +68,81 @@ pub struct Sample {
     pub weight: u64,
     /// What made it.
     pub source: SourceId,
+    /// It stands for a time that the thread waited, which ended at `at`; none: it was running.
+    pub wait: Option<Wait>,
+}
+
+/// The name of the source whose samples are waits.
+pub const OFF_CPU: &str = "off-cpu";
+
+/// A time in which a thread was not running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How long it was.
+    pub ns: u64,
+    /// How long of that the thread could have run, but had no processor.
+    pub runnable_ns: u64,
+    /// Why.
+    pub state: WaitState,
+    /// Who ended it, if that was a thread.
+    pub waker: Option<ThreadId>,
+    /// How many waits this one stands for: more than 1 where there were too many to record each.
+    pub count: u32,
+}
+
+/// Why a thread was not running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum WaitState {
+    /// It could have run: another one was put in its place.
+    Preempted = 0,
+    /// It waited for something, and could be interrupted.
+    Sleeping = 1,
+    /// It waited for something and could not be interrupted: a disk, as a rule.
+    Disk = 2,
+    /// It was stopped, or is traced.
+    Stopped = 3,
+}
+
+impl WaitState {
+    /// From its number in records and captures.
+    pub fn from_code(code: u32) -> Option<WaitState> {
+        Some(match code {
+            0 => WaitState::Preempted,
+            1 => WaitState::Sleeping,
+            2 => WaitState::Disk,
+            3 => WaitState::Stopped,
+            _ => return None,
+        })
+    }
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            WaitState::Preempted => "preempted",
+            WaitState::Sleeping => "sleeping",
+            WaitState::Disk => "disk",
+            WaitState::Stopped => "stopped",
+        }
+    }
+}
+
+/// How long a thread waited since the last such event, by the kernel's own count. Exact, whatever
+/// became of the single waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Which thread.
+    pub thread: ThreadId,
+    /// Since when.
+    pub from: Timestamp,
+    /// Until when.
+    pub to: Timestamp,
+    /// How many waits ended, by [`WaitState`].
+    pub count: [u64; 4],
+    /// How long they were, by [`WaitState`].
+    pub ns: [u64; 4],
+    /// Of all that: runnable, but without a processor.
+    pub runnable_ns: u64,
 }
 
 /// A traced function was entered or left.
@@ -235,6 +313,17 @@ pub enum StackEnd {
     FramePointer = 3,
     /// There is no such stack (user mode has no kernel stack, a kernel thread no user stack).
     NoStack = 4,
+    /// Nothing says where the caller of the last frame is.
+    NoRule = 5,
+    /// The last frame is code made at run time without a frame pointer.
+    Jit = 6,
+    /// The unwind table of the last frame's file was not there in time.
+    NoTable = 7,
+    /// The last address is in no known mapping.
+    NoMapping = 8,
+    /// There was no memory any more that the stack had been in: the process was ending, or replacing
+    /// its program. Nothing is missing that could be there.
+    Gone = 9,
     /// The record gave a reason that this version does not know.
     Unknown = 255,
 }
@@ -248,6 +337,11 @@ impl StackEnd {
             2 => StackEnd::BadMemory,
             3 => StackEnd::FramePointer,
             4 => StackEnd::NoStack,
+            5 => StackEnd::NoRule,
+            6 => StackEnd::Jit,
+            7 => StackEnd::NoTable,
+            8 => StackEnd::NoMapping,
+            9 => StackEnd::Gone,
             _ => StackEnd::Unknown,
         }
     }
@@ -334,6 +428,11 @@ pub enum LostReason {
     Unmatched = 9,
     /// A sample of a container of which nobody could say in time whether it is one of those asked for.
     Undecided = 10,
+    /// A wait began and there was no room to remember it.
+    WaitTable = 11,
+    /// A thread left its processor once more, but that it had come there was not seen: so the end of a
+    /// wait is not known. Some kernels tell no tracepoint in the context of some tasks.
+    WaitUnseen = 12,
 }
 
 /// What one step of the walk hands to the next: definitions, then the events that use them.

@@ -3,7 +3,7 @@
 //! Addresses and kernel ids as the kernel gave them; stacks stay in the bytes they came in.
 
 use bytes::Bytes;
-use profiler_common::COMM_LEN;
+use profiler_common::{COMM_LEN, sched::WaitRecord, unwind::CopyHead};
 
 use super::event::{GapReason, Lost, StackEnd};
 use super::id::*;
@@ -64,6 +64,12 @@ pub enum RawBody {
     },
     /// Records are missing.
     Lost(Lost),
+    /// A wait of a thread has ended.
+    Wait(Box<RawWait>),
+    /// Stacks of waits that follow.
+    WaitStack(Box<RawWaitStack>),
+    /// How long a thread waited.
+    Waits(Box<RawWaits>),
     /// A cgroup was made, or removed.
     Cgroup(Box<RawCgroup>),
     /// A marker was set.
@@ -127,6 +133,68 @@ pub struct RawSample {
     pub kernel: RawStack,
     /// User stack.
     pub user: RawStack,
+    /// Where the user stack goes on, if the kernel side could not walk it to its end.
+    pub copy: Option<Box<RawCopy>>,
+    /// Frames of an interpreter, leaf first, as the kernel side wrote them; empty if there are none.
+    pub interpreted: Bytes,
+}
+
+/// A piece of a stack, and the registers that its walk begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawCopy {
+    /// What the kernel side says of it.
+    pub head: CopyHead,
+    /// Memory from the stack pointer upwards.
+    pub bytes: Bytes,
+}
+
+/// A wait that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawWait {
+    /// What the kernel side says of it.
+    pub record: WaitRecord,
+    /// The cgroup of the thread; see [`RawSample::undecided`].
+    pub undecided: bool,
+}
+
+/// The stacks of waits that name them by a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawWaitStack {
+    /// See [`profiler_common::sched::WaitStackHead::key`].
+    pub key: u64,
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Kernel stack.
+    pub kernel: RawStack,
+    /// User stack.
+    pub user: RawStack,
+    /// See [`RawSample::copy`].
+    pub copy: Option<Box<RawCopy>>,
+    /// See [`RawSample::interpreted`].
+    pub interpreted: Bytes,
+}
+
+/// Totals of a thread's waits since the last such event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawWaits {
+    /// Process.
+    pub pid: Pid,
+    /// Thread.
+    pub tid: Tid,
+    /// Its cgroup; see [`RawSample::cgroup`].
+    pub cgroup: u64,
+    /// See [`RawSample::undecided`].
+    pub undecided: bool,
+    /// Since when.
+    pub from: Timestamp,
+    /// See [`super::event::Waits::count`].
+    pub count: [u64; 4],
+    /// See [`super::event::Waits::ns`].
+    pub ns: [u64; 4],
+    /// See [`super::event::Waits::runnable_ns`].
+    pub runnable_ns: u64,
 }
 
 /// A cgroup of the session's hierarchy that was made or removed.

@@ -544,6 +544,9 @@ impl Epoch {
                 sample.kernel = self.stacks.maybe("stack", sample.kernel)?;
                 sample.user = self.stacks.maybe("stack", sample.user)?;
                 sample.source = self.sources.get("source", sample.source)?;
+                if let Some(wait) = &mut sample.wait {
+                    wait.waker = self.threads.maybe("thread", wait.waker)?;
+                }
             }
             Event::Process(event) => {
                 event.thread = self.threads.get("thread", event.thread)?;
@@ -571,6 +574,7 @@ impl Epoch {
             Event::CallCount(count) => {
                 count.function = self.functions.get("function", count.function)?;
             }
+            Event::Waits(waits) => waits.thread = self.threads.get("thread", waits.thread)?,
             Event::Gap(gap) => {
                 gap.function = self.functions.maybe("function", gap.function)?;
                 gap.process = self.processes.maybe("process", gap.process)?;

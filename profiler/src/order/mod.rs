@@ -135,9 +135,10 @@ fn rank(body: &RawBody) -> u8 {
         RawBody::Fork { .. } => 1,
         RawBody::Comm { .. } => 2,
         RawBody::Mmap(_) => 3,
-        RawBody::Sample(_) | RawBody::Call(_) => 4,
+        RawBody::WaitStack(_) => 3,
+        RawBody::Sample(_) | RawBody::Call(_) | RawBody::Wait(_) => 4,
         RawBody::Mark(_) | RawBody::Clock { .. } => 5,
-        RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) => 6,
+        RawBody::Lost(_) | RawBody::CallCount(_) | RawBody::Gap(_) | RawBody::Waits(_) => 6,
         RawBody::Exit { .. } => 7,
         // Nobody is in it any more.
         RawBody::Cgroup(_) => 8,
@@ -156,6 +157,8 @@ mod tests {
 
     fn sample(at: u64, cpu: u32) -> RawEvent {
         let body = RawBody::Sample(Box::new(RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             pid: Pid(1),
             tid: Tid(1),
             comm: Comm::default(),

@@ -26,7 +26,7 @@ use crate::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
 use crate::probe::{Probe, now};
 use crate::resolve::Resolver;
 use crate::target::cgroup::{Cgroup, Hierarchy};
-use crate::target::container::{Container, Describer, Engines, Identity, identify};
+use crate::target::container::{Container, Describer, Engine, Engines, Identity, identify};
 
 pub use choose::CgroupTargets;
 pub(super) use choose::{Chosen, Wanted};
@@ -181,6 +181,13 @@ impl Containers {
             }
             self.carry_out(Some(probe));
         }
+        if let RawBody::Cgroup(cgroup) = &event.body
+            && let Some(identity) = begun(cgroup)
+        {
+            // By the time that its first sample is resolved it may have been removed, and be forgotten
+            // by its engine. Who is not met is not waited for at the end.
+            self.describer.ask(&identity);
+        }
         resolver.notice(event);
         let Some(gate) = &mut self.gate else { return };
         let (hierarchy, decisions) = (&self.hierarchy, &gate.decisions);
@@ -242,12 +249,12 @@ impl Containers {
     ) -> u64 {
         let Some(gate) = &mut self.gate else { return 0 };
         let (hierarchy, decisions, steps) = (&self.hierarchy, &mut gate.decisions, &mut gate.steps);
-        let taken_out = gate.hold.pass(events, last, &mut |at, sample| {
-            if let Some(fate) = decisions.fate(sample) {
+        let taken_out = gate.hold.pass(events, last, &mut |at, place| {
+            if let Some(fate) = decisions.fate(place) {
                 return fate;
             }
             // Its making was not told: it was lost, or is on its way.
-            let id = sample.cgroup;
+            let id = place.cgroup;
             match hierarchy.path_of(id) {
                 Some(path) => {
                     let cgroup = RawCgroup {
@@ -260,7 +267,7 @@ impl Containers {
                 }
                 None => decisions.nameless(at, id),
             }
-            decisions.fate(sample).unwrap_or(Fate::Lose)
+            decisions.fate(place).unwrap_or(Fate::Lose)
         });
         self.carry_out(probe);
         taken_out
@@ -398,6 +405,14 @@ impl Containers {
     }
 }
 
+/// The container that begins with a cgroup, if the path says so.
+fn begun(cgroup: &RawCgroup) -> Option<Identity> {
+    let identity = identify(&cgroup.path).filter(|_| !cgroup.removed)?;
+    let is_own = identity.cgroup == *cgroup.path;
+    // Of a unit, the path says all there is to know.
+    (is_own && identity.engine != Engine::Systemd).then_some(identity)
+}
+
 impl Gate {
     /// A cgroup is wanted.
     fn admit(&mut self, hierarchy: &Hierarchy, path: String, id: u64) {
@@ -412,5 +427,29 @@ impl Gate {
         {
             log::error!("the kernel side can't be told which cgroups are recorded: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_asked_about_when_their_own_cgroup_is_made() {
+        let asked = |path: &str, removed| {
+            let cgroup = RawCgroup {
+                id: 7,
+                path: path.into(),
+                removed,
+                verdict: CgroupVerdict::Undecided,
+            };
+            begun(&cgroup).map(|identity| identity.cgroup)
+        };
+        let own = format!("/docker/{}", "ab".repeat(32));
+        assert_eq!(asked(&own, false), Some(own.clone()));
+        assert_eq!(asked(&own, true), None);
+        assert_eq!(asked(&format!("{own}/inner"), false), None);
+        assert_eq!(asked("/system.slice/cron.service", false), None);
+        assert_eq!(asked("/docker", false), None);
     }
 }

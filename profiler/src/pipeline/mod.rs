@@ -20,6 +20,7 @@ mod signals;
 mod stream;
 mod targets;
 mod tracer;
+mod unwinding;
 pub mod wanted;
 mod writer;
 
@@ -33,8 +34,10 @@ pub use outputs::{Export, export, export_difference, open_export};
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
+pub use session::StackEnds;
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, News, PathFilter, TraceRequest, TraceSummary};
+pub use unwinding::{COPIES_PER_SECOND, UnwindSummary};
 
 /// What drives a recording, a stream or a server: all of it on the thread that calls.
 fn event_loop() -> Result<Runtime, Failure> {

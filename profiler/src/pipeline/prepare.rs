@@ -17,14 +17,18 @@ use crate::target::user::User;
 use super::containers::{CgroupTargets, Chosen};
 use super::targets::{Target, open_targets};
 use super::tracer::{TraceRequest, Tracer};
+use super::unwinding;
 use super::wanted::WantedCgroups;
 
 /// Whom to watch, and what of them.
 pub struct Watch {
-    /// The probes.
+    /// The probes. How user stacks are walked follows from `unwind_bytes`.
     pub probe: ProbeOptions,
     /// The resolver; its session and sources are filled in when the probes are attached.
     pub resolve: ResolveOptions,
+    /// User stacks are walked by tables, which take so much memory at the most, the kernel's included;
+    /// none: by frame pointers alone.
+    pub unwind_bytes: Option<u64>,
     /// Functions to trace.
     pub trace: Option<TraceRequest>,
     /// Cgroups, containers, pods and units that are watched. The filter and the hierarchy follow.
@@ -37,6 +41,10 @@ pub struct Watch {
     pub user: Option<User>,
     /// Samples and calls before this time are left out.
     pub delay: Duration,
+}
+
+fn samples_user_stacks(probe: &ProbeOptions) -> bool {
+    probe.user_stacks && (probe.adjustable || probe.off_cpu || !probe.sources.is_empty())
 }
 
 /// See the module.
@@ -55,6 +63,14 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Makes all ready. The filter of the probes names the command's process from now on.
     pub(super) fn new(mut watch: Watch) -> Result<Prepared, Failure> {
+        if let Some(bytes) = watch
+            .unwind_bytes
+            .filter(|_| samples_user_stacks(&watch.probe))
+        {
+            let (kernel, user) = unwinding::shares(bytes);
+            watch.probe.unwind = Some(kernel);
+            watch.resolve.tables_bytes = Some(user);
+        }
         let targets = open_targets(&watch.probe.filter)?;
         let cgroups = watch.cgroups.choose()?;
         if let Some(chosen) = &cgroups {

@@ -17,6 +17,8 @@ use crate::probe::features::{maps_need_capabilities, processors_can_be_added};
 pub(super) struct Later {
     /// Attaches again, or attaches to more: `--trace`, a server.
     pub(super) attaches: bool,
+    /// Makes maps for unwind tables.
+    pub(super) loads_tables: bool,
     /// Mounts tracefs again, should it have to.
     pub(super) uses_tracefs: bool,
     /// Sends signals to a command, or to processes on behalf of clients.
@@ -42,7 +44,10 @@ pub(super) fn settle(later: Later) {
         writes_files: later.writes_files || users_run_engines(Path::new("/run/user")),
         ..later
     };
-    let keeps_bpf = later.attaches || maps_need_capabilities() || processors_can_be_added();
+    let keeps_bpf = later.attaches
+        || later.loads_tables
+        || maps_need_capabilities()
+        || processors_can_be_added();
     let kept = kept(later, keeps_bpf, held);
     match reduce(kept) {
         Ok(()) => log::debug!("kept from now on: {}", names(kept & held)),

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
 use crate::probe::{AttachedSource, now};
-use crate::resolve::ResolveCounters;
+use crate::resolve::{ResolveCounters, UnsupportedPython};
 use crate::target::command::shell_status;
 use crate::view::progress::{LiveLine, Progress};
 use crate::view::table::printable;
@@ -23,9 +23,10 @@ use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
-use super::session::{Due, Gone, Hurry, Session};
+use super::session::{Due, Gone, Hurry, Session, StackEnds};
 use super::signals::{Signals, hangup, in_foreground};
 use super::tracer::TraceSummary;
+use super::unwinding::UnwindSummary;
 use super::writer::CaptureThread;
 
 /// How long to wait for names when everything else is done.
@@ -64,6 +65,12 @@ pub struct Finished {
     pub sources: Vec<AttachedSource>,
     /// What the resolver says.
     pub counters: ResolveCounters,
+    /// Why user stacks ended.
+    pub stacks: StackEnds,
+    /// How they were walked by tables, if they were.
+    pub unwound: Option<UnwindSummary>,
+    /// Interpreters of Python whose frames are not known.
+    pub pythons: Vec<UnsupportedPython>,
     /// The capture, and how large all its files are, if one was asked for.
     pub capture: Option<(PathBuf, u64)>,
     /// Kernel memory of maps and buffers.
@@ -86,6 +93,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
     let exports = std::mem::take(&mut request.exports);
     let later = Later {
         attaches: request.watch.trace.is_some(),
+        loads_tables: request.watch.unwind_bytes.is_some(),
         signals: request.watch.command.is_some(),
         // Exports are renamed at the end; rings, rotation and dumps make files as they go.
         writes_files: !exports.is_empty()
@@ -373,6 +381,8 @@ impl Recording {
         let (sources, kernel_bytes) =
             (self.session.sources().to_vec(), self.session.kernel_bytes());
         let counters = self.session.counters();
+        let (stacks, unwound) = (self.session.stacks().clone(), self.session.unwound());
+        let pythons = self.session.unsupported_pythons();
         let bytes = self.output.finish();
         let mut command = self.session.into_command();
         let how = "without being recorded";
@@ -393,6 +403,9 @@ impl Recording {
             elapsed,
             sources,
             counters,
+            stacks,
+            unwound,
+            pythons,
             capture: Some((self.path, bytes)),
             kernel_bytes,
             trace,

@@ -81,7 +81,11 @@ impl Scope {
                 }
                 true
             }
-            RawBody::CallCount(_)
+            // What the kernel's own filter let through, as above.
+            RawBody::Wait(_)
+            | RawBody::WaitStack(_)
+            | RawBody::Waits(_)
+            | RawBody::CallCount(_)
             | RawBody::Gap(_)
             | RawBody::Lost(_)
             | RawBody::Cgroup(_)
@@ -152,6 +156,8 @@ mod tests {
             ..Filter::default()
         });
         let sample = event(RawBody::Sample(Box::new(RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             pid: Pid(12),
             tid: Tid(12),
             comm: Comm::default(),

@@ -7,6 +7,7 @@
 //! What does not belong here: consumers of batches, and when a session ends (`record`, `stream`).
 
 mod about;
+mod ends;
 mod hurry;
 
 use std::io;
@@ -25,9 +26,10 @@ use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{self, Batch, Cpu, Event, LostReason, Sampling, Timestamp};
 use crate::order::Order;
 use crate::probe::{AttachedSource, Probe, now};
-use crate::resolve::{KnownProcesses, ResolveCounters, Resolver};
+use crate::resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPython};
 use crate::target::command::{RunningCommand, StoppedCommand};
 
+pub use ends::StackEnds;
 pub(super) use hurry::Hurry;
 
 use self::about::{exec_failure, machine, source};
@@ -37,12 +39,15 @@ use super::prepare::Prepared;
 use super::scope::Scope;
 use super::targets::Target;
 use super::tracer::{News, TraceSummary, Tracer};
+use super::unwinding::{UnwindSummary, Unwinding};
 
 /// How often what is due is passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// How often is looked for a program that is about to be started, and is to be traced from its first
 /// instruction.
 const HURRY: Duration = Duration::from_millis(1);
+/// How often is looked for unwind tables that are being built.
+const TABLES_TICK: Duration = Duration::from_millis(5);
 /// How often losses are asked for, processors looked at and the wall clock read.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 /// How often the wall clock is put into the recording.
@@ -74,6 +79,10 @@ pub(super) struct Session {
     /// What is to be recorded does not exist yet.
     awaiting: bool,
     tracer: Option<Tracer>,
+    unwinding: Unwinding,
+    /// What came of it, once the probes are gone.
+    unwound: Option<UnwindSummary>,
+    stacks: StackEnds,
     marks: Option<Marks>,
     stopped: Option<StoppedCommand>,
     command: Option<RunningCommand>,
@@ -190,8 +199,19 @@ impl Session {
             (Some(pids), None) => resolver.snapshot_of(&pids, at),
             (None, None) => resolver.snapshot(at),
         }
+        tell_pythons(&mut resolver, &mut probe);
         if let Some(tracer) = &mut tracer {
             tracer.attach_all(&mut probe, &mut resolver)?;
+        }
+        let mut unwinding = Unwinding::default();
+        if let Some(unwinder) = probe.unwinder() {
+            let inside = containers.as_ref().and_then(Containers::pids);
+            let mut named = inside.or(scope.pids());
+            if let (Some(named), Some(command)) = (&mut named, &command) {
+                // It is a copy of this process until it runs.
+                named.retain(|pid| *pid != command.pid());
+            }
+            unwinding.begin(named.as_deref(), &mut resolver, unwinder);
         }
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"))
@@ -214,6 +234,9 @@ impl Session {
             containers,
             answers,
             tracer,
+            unwinding,
+            unwound: None,
+            stacks: StackEnds::default(),
             marks,
             stopped: command,
             command: None,
@@ -266,6 +289,7 @@ impl Session {
             () = readable(self.answers.as_ref()) => Due::Answers,
             _ = self.tick.tick() => Due::Tick,
             () = tokio::time::sleep(HURRY), if self.is_in_a_hurry() => Due::Buffers,
+            () = tokio::time::sleep(TABLES_TICK), if self.resolver.builds_tables() => Due::Buffers,
         }
     }
 
@@ -289,6 +313,9 @@ impl Session {
                 self.drain();
                 self.answer();
                 self.trace();
+                if let Some(unwinder) = self.probe.as_mut().and_then(Probe::unwinder) {
+                    self.unwinding.tick(&mut self.resolver, unwinder);
+                }
                 Some(until)
             }
         }
@@ -309,6 +336,10 @@ impl Session {
             None => self.order.finish(&mut due),
         }
         self.resolve(due);
+        if until.is_none() {
+            self.resolver.await_tables(&mut self.batches);
+            self.resolver.give(&mut self.batches);
+        }
         self.hand_over(consumer);
     }
 
@@ -325,6 +356,10 @@ impl Session {
         loop {
             let some = rest.by_ref().take(AT_ONCE);
             self.resolver.take(some, &mut self.batches);
+            // Engines forget what has been removed: they are asked before the rest is resolved.
+            if let Some(containers) = &mut self.containers {
+                containers.feed(&mut self.resolver);
+            }
             if rest.len() == 0 {
                 break;
             }
@@ -332,8 +367,11 @@ impl Session {
         }
         drop(rest);
         self.resolver.give(&mut self.batches);
-        if let Some(containers) = &mut self.containers {
-            containers.feed(&mut self.resolver);
+        if self.resolver.take_forgotten_stacks()
+            && let Some(probe) = &mut self.probe
+            && let Err(error) = probe.forget_wait_stacks()
+        {
+            log::warn!("some waits will have no stacks: {error}");
         }
         self.resolver.poll_symbols(&mut self.batches);
         self.due = due;
@@ -343,11 +381,13 @@ impl Session {
     fn hand_over(&mut self, consumer: &mut impl Consumer) {
         for batch in self.batches.drain(..) {
             for event in &batch.events {
-                if let Event::Lost(lost) = event
+                match event {
                     // Calls that had begun before they were traced are no loss.
-                    && lost.reason != LostReason::Unmatched
-                {
-                    self.lost += lost.count;
+                    Event::Lost(lost) if lost.reason != LostReason::Unmatched => {
+                        self.lost += lost.count;
+                    }
+                    Event::Sample(sample) => self.stacks.count(sample),
+                    _ => {}
                 }
             }
             self.dropped += consumer.send(batch);
@@ -445,6 +485,8 @@ impl Session {
     /// Takes everything out of the kernel, and in what was left there: it is to be released.
     pub(super) fn detach(&mut self) -> Option<TraceSummary> {
         let at = now();
+        // Who set one just before the end was told that it was recorded.
+        self.take_marks(at);
         self.read_clock();
         let mut trace = None;
         // What has begun and can't be traced any more is to be told of.
@@ -454,8 +496,14 @@ impl Session {
             if let Some(tracer) = &mut self.tracer {
                 trace = Some(tracer.finish(probe, &mut self.raw));
             }
+            probe.finish_waits(&mut self.raw);
         }
         self.drain();
+        if let Some(probe) = &mut self.probe {
+            let unwinder = probe.unwinder();
+            self.unwound = unwinder.map(|of| self.unwinding.summary(&self.resolver, of));
+            self.kernel_bytes = self.kernel_bytes.max(probe.memory_bytes());
+        }
         // Nothing is left behind in the kernel while consumers are waited for.
         self.probe = None;
         trace
@@ -535,9 +583,24 @@ impl Session {
         self.kernel_bytes
     }
 
+    /// How user stacks were walked by tables, if they were. Known once it has ended.
+    pub(super) fn unwound(&self) -> Option<UnwindSummary> {
+        self.unwound
+    }
+
+    /// Why user stacks ended.
+    pub(super) fn stacks(&self) -> &StackEnds {
+        &self.stacks
+    }
+
     /// What the resolver says.
     pub(super) fn counters(&self) -> ResolveCounters {
         self.resolver.counters()
+    }
+
+    /// Interpreters of Python whose frames are not known.
+    pub(super) fn unsupported_pythons(&self) -> Vec<UnsupportedPython> {
+        self.resolver.unsupported_pythons()
     }
 
     /// Takes what is in the kernel's buffers and opens files that may soon be gone.
@@ -547,9 +610,12 @@ impl Session {
         let (from, mut samples, mut calls) = (self.from, 0, 0);
         let suspended = self.suspended;
         self.raw.retain(|event| match event.body {
-            RawBody::Sample(_) | RawBody::Call(_) if suspended => false,
-            RawBody::Sample(_) | RawBody::Call(_) if event.at < from => false,
-            RawBody::Sample(_) => {
+            RawBody::Sample(_) | RawBody::Call(_) | RawBody::Wait(_) | RawBody::Waits(_)
+                if suspended || event.at < from =>
+            {
+                false
+            }
+            RawBody::Sample(_) | RawBody::Wait(_) => {
                 samples += 1;
                 true
             }
@@ -562,7 +628,16 @@ impl Session {
         self.samples += samples;
         self.calls += calls;
         // Of these there are few. Forks come before what the child does, whatever buffer they came in.
-        let hits = |event: &&RawEvent| matches!(event.body, RawBody::Sample(_) | RawBody::Call(_));
+        let hits = |event: &&RawEvent| {
+            matches!(
+                event.body,
+                RawBody::Sample(_)
+                    | RawBody::Call(_)
+                    | RawBody::Wait(_)
+                    | RawBody::WaitStack(_)
+                    | RawBody::Waits(_)
+            )
+        };
         let mut changes: Vec<&RawEvent> = self.raw.iter().filter(|event| !hits(event)).collect();
         changes.sort_by_key(|event| event.at);
         for event in changes {
@@ -578,6 +653,20 @@ impl Session {
                 None => self.resolver.notice(event),
             }
         }
+        if let Some(unwinder) = probe.unwinder() {
+            self.raw
+                .iter()
+                .for_each(|event| self.resolver.foresee(event));
+            self.unwinding.step(&mut self.resolver, unwinder);
+        }
+        for event in self
+            .raw
+            .iter()
+            .filter(|event| !matches!(event.body, RawBody::Call(_)))
+        {
+            self.resolver.notice_interpreted(event);
+        }
+        tell_pythons(&mut self.resolver, probe);
         self.order.push(&mut self.raw);
         self.see_arrival();
     }
@@ -628,13 +717,7 @@ impl Session {
 
     /// What does not come by itself: losses, markers, the wall clock, processors.
     fn extras(&mut self, at: Timestamp) {
-        while let Some(text) = self.marks.as_ref().and_then(Marks::next) {
-            self.raw.push(RawEvent {
-                at,
-                cpu: Cpu(0),
-                body: RawBody::Mark(text),
-            });
-        }
+        self.take_marks(at);
         let now = Instant::now();
         if self
             .clock_tick
@@ -652,6 +735,16 @@ impl Session {
             if let Err(error) = probe.update_cpus() {
                 log::warn!("a processor that came online is not recorded: {error}");
             }
+        }
+    }
+
+    fn take_marks(&mut self, at: Timestamp) {
+        while let Some(text) = self.marks.as_ref().and_then(Marks::next) {
+            self.raw.push(RawEvent {
+                at,
+                cpu: Cpu(0),
+                body: RawBody::Mark(text),
+            });
         }
     }
 
@@ -684,5 +777,14 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
             }
         }
         None => std::future::pending().await,
+    }
+}
+
+/// Tells the kernel side which processes run Python.
+fn tell_pythons(resolver: &mut Resolver, probe: &mut Probe) {
+    for change in resolver.take_python_changes() {
+        if let Err(error) = probe.set_python(change.pid, change.runs) {
+            log::debug!("pid {}: {error}", change.pid);
+        }
     }
 }

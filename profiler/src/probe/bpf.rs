@@ -16,6 +16,9 @@ use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
 use profiler_common::{
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::CgroupLosses,
+    python::{Layout, PythonProcess},
+    sched::{ThreadWaits, WaitCounters, WaitRecord, WaitTotalsRecord},
+    unwind::{Process, UnwindCounters},
 };
 
 use super::sys::owned;
@@ -41,8 +44,42 @@ unsafe impl Value for CallCounters {}
 unsafe impl Value for CallCpu {}
 // SAFETY: repr(C), of u64 only.
 unsafe impl Value for CgroupLosses {}
+// SAFETY: repr(C), of u32 only.
+unsafe impl Value for Layout {}
+// SAFETY: repr(C), with its padding as a field.
+unsafe impl Value for PythonProcess {}
+// SAFETY: repr(C), of u64 only.
+unsafe impl Value for Process {}
+// SAFETY: repr(C), of u64 only.
+unsafe impl Value for UnwindCounters {}
+// SAFETY: repr(C), with its padding as fields.
+unsafe impl Value for WaitSlot {}
+// SAFETY: integers only, no padding.
+unsafe impl Value for ThreadWaits {}
 // SAFETY: repr(C), with its padding as fields.
 unsafe impl Value for [Fetch; MAX_FETCHES] {}
+
+/// What the kernel side keeps of waits for each processor: its `WaitCpu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct WaitSlot {
+    /// What was seen and lost.
+    pub(super) counters: WaitCounters,
+    /// What only the kernel side reads.
+    private: [u64; 7 + WAIT_RECORD_BYTES / 8],
+}
+
+const WAIT_RECORD_BYTES: usize =
+    size_of::<ThreadWaits>() + size_of::<WaitRecord>() + size_of::<WaitTotalsRecord>();
+
+impl Default for WaitSlot {
+    fn default() -> WaitSlot {
+        WaitSlot {
+            counters: WaitCounters::default(),
+            private: [0; 7 + WAIT_RECORD_BYTES / 8],
+        }
+    }
+}
 
 #[repr(C)]
 struct Batch {
@@ -292,8 +329,8 @@ pub(super) fn load_kprobe(
     owned(bpf(bpf_cmd::BPF_PROG_LOAD, &load)?)
 }
 
-/// Makes an array map with values of 8 bytes.
-pub(super) fn make_array(entries: u32) -> io::Result<OwnedFd> {
+/// Makes an array map with values of 8 bytes. `flags` are those of the command.
+pub(super) fn make_array(entries: u32, flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Create {
         kind: u32,
@@ -307,7 +344,7 @@ pub(super) fn make_array(entries: u32) -> io::Result<OwnedFd> {
         key_bytes: 4,
         value_bytes: 8,
         entries,
-        flags: 0,
+        flags,
     };
     owned(bpf(bpf_cmd::BPF_MAP_CREATE, &create)?)
 }

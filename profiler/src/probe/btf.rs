@@ -7,7 +7,11 @@
 //!
 //! What does not belong here: which members are needed, and what for (`offsets`).
 
-use std::{fs::File, io, io::Read};
+use std::{
+    fs::File,
+    io::{self, Read},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
@@ -25,6 +29,9 @@ const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
 const KIND_ENUM64: u32 = 19;
+const KIND_POINTER: u32 = 2;
+const KIND_TYPEDEF: u32 = 8;
+const KIND_ARGUMENTS: u32 = 13;
 
 /// Most anonymous members within each other that are looked into.
 const MAX_NESTING: u32 = 8;
@@ -41,20 +48,31 @@ pub(super) struct Btf {
     /// Those of the types that are structures with a name, and enumerations.
     structures: Vec<u32>,
     enumerations: Vec<u32>,
+    typedefs: Vec<u32>,
 }
 
 impl Btf {
-    /// Reads that of the running kernel.
-    pub(super) fn of_kernel() -> io::Result<Btf> {
-        let mut bytes = Vec::new();
+    /// That of the running kernel: read, unless somebody has it still. Who asks several things holds
+    /// it meanwhile.
+    pub(super) fn of_kernel() -> io::Result<Arc<Btf>> {
+        static HELD: Mutex<Weak<Btf>> = Mutex::new(Weak::new());
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(btf) = held.upgrade() {
+            return Ok(btf);
+        }
         let file = File::open(VMLINUX)?;
+        let len = file.metadata()?.len().min(MAX_BYTES);
+        let mut bytes = Vec::with_capacity(len as usize + 1);
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        Btf::parse(bytes).ok_or_else(|| {
+        let btf = Btf::parse(bytes).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{VMLINUX} is not in a format that this version knows"),
             )
-        })
+        })?;
+        let btf = Arc::new(btf);
+        *held = Arc::downgrade(&btf);
+        Ok(btf)
     }
 
     /// Finds the types in `bytes`.
@@ -70,6 +88,7 @@ impl Btf {
         };
         let (all, strings) = (section(8, 12)?, section(16, 20)?);
         let (mut types, mut structures, mut enumerations) = (Vec::new(), Vec::new(), Vec::new());
+        let mut typedefs = Vec::new();
         let mut at = all.start;
         while at + TYPE_BYTES <= all.end {
             let (kind, count) = kind_and_count(&bytes, at)?;
@@ -78,6 +97,7 @@ impl Btf {
             match kind {
                 KIND_STRUCT if u32_at(&bytes, at)? != 0 => structures.push(place),
                 KIND_ENUM | KIND_ENUM64 => enumerations.push(place),
+                KIND_TYPEDEF => typedefs.push(place),
                 _ => {}
             }
             at += TYPE_BYTES + trailing_bytes(kind, count)?;
@@ -88,6 +108,7 @@ impl Btf {
             types,
             structures,
             enumerations,
+            typedefs,
         })
     }
 
@@ -114,6 +135,34 @@ impl Btf {
                 let place = places.find(|place| self.is_named(*place, name))?;
                 u32_at(&self.bytes, place + 4)
             })
+    }
+
+    /// Of each argument of a tracepoint, whether it is a pointer.
+    pub(super) fn tracepoint(&self, name: &str) -> Option<Vec<bool>> {
+        let name = format!("btf_trace_{name}");
+        let mut found = self.typedefs.iter().map(|at| *at as usize);
+        let function = found.find(|at| self.is_named(*at, &name))?;
+        let mut at = self.target(function)?;
+        if kind_and_count(&self.bytes, at)?.0 == KIND_POINTER {
+            at = self.target(at)?;
+        }
+        let (kind, count) = kind_and_count(&self.bytes, at)?;
+        if kind != KIND_ARGUMENTS {
+            return None;
+        }
+        // The first one is what the program was registered with.
+        (1..count)
+            .map(|index| {
+                let argument = u32_at(&self.bytes, at + TYPE_BYTES + index * 8 + 4)?;
+                let kind = kind_and_count(&self.bytes, self.type_at(argument)?)?.0;
+                Some(kind == KIND_POINTER)
+            })
+            .collect()
+    }
+
+    /// The type that the typedef or pointer at `at` is of.
+    fn target(&self, at: usize) -> Option<usize> {
+        self.type_at(u32_at(&self.bytes, at + 8)?)
     }
 
     /// The offset of a member of the structure or union at `at`.

@@ -5,6 +5,8 @@
 
 use std::fs;
 
+use profiler_common::unwind::REGISTERS_NONE;
+
 use super::{ProbeError, hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
 use crate::privileges::{self, CapabilitySet, effective, lacking};
 
@@ -106,6 +108,7 @@ pub fn survey() -> Vec<Feature> {
         cycles(),
         max_rate(),
         max_stack(),
+        unwind_tables(),
         build_ids(),
         kernel_symbols(),
         surroundings::cgroups(),
@@ -141,6 +144,11 @@ pub(super) fn kernel() -> Option<(u32, u32)> {
 /// that it hides: kernels before 6.11 do.
 pub fn shows_trampolines() -> bool {
     kernel().is_some_and(|version| version < (6, 11))
+}
+
+/// Whether programs can ask where a task's user registers are.
+pub(super) fn has_task_registers() -> bool {
+    kernel().is_some_and(|version| version >= (6, 1))
 }
 
 fn parse_release(release: &str) -> Option<(u32, u32)> {
@@ -289,6 +297,18 @@ fn max_stack() -> Feature {
             None => Err("kernel.perf_event_max_stack can't be read".to_owned()),
         };
     feature("kernel.perf_event_max_stack", "whole stacks", false, state)
+}
+
+fn unwind_tables() -> Feature {
+    let state = match super::offsets::of_walks() {
+        (_, REGISTERS_NONE) => Err(
+            "threads that are in the kernel have their user stacks walked by frame pointers: boot a \
+             kernel with type information (CONFIG_DEBUG_INFO_BTF)"
+                .to_owned(),
+        ),
+        _ => Ok("from user mode and from the kernel, without frame pointers".to_owned()),
+    };
+    feature("unwind tables", "whole user stacks", false, state)
 }
 
 fn build_ids() -> Feature {

@@ -5,7 +5,7 @@
 
 use std::{
     error::Error,
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -15,7 +15,7 @@ use aya::{
     programs::Program,
 };
 use profiler_common::{
-    COMM_LEN,
+    COMM_LEN, MAX_FRAMES,
     control::{
         FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, KERNEL_STACKS_ADJUSTED,
         MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD, watch_root,
@@ -27,7 +27,10 @@ use super::{
     calls::{CallOptions, CallSettings},
     cgroups::CgroupSettings,
     memory,
+    python::PythonSettings,
     tracefs::Tracefs,
+    unwind::{self, UnwindOptions},
+    waits::WaitSettings,
 };
 use crate::target::Filter;
 
@@ -48,12 +51,20 @@ pub(super) struct Settings<'a> {
     pub(super) filter: &'a Filter,
     /// What it says of cgroups, and which hierarchy's they are.
     pub(super) cgroups: &'a CgroupSettings,
+    /// If waits are recorded: how.
+    pub(super) waits: Option<&'a WaitSettings>,
     /// Whether the period, kernel stacks and the tasks of the filter change later.
     pub(super) adjustable: bool,
     /// Whether to walk kernel stacks, if that does not change.
     pub(super) kernel_stacks: bool,
     /// Whether to walk user stacks.
     pub(super) user_stacks: bool,
+    /// How frames of Python are found.
+    pub(super) python: &'a PythonSettings,
+    /// How to walk them, other than by frame pointers.
+    pub(super) unwind: Option<&'a UnwindOptions>,
+    /// Whether samples carry what a test walks their stacks with again.
+    pub(super) unwind_proof: bool,
     /// Whether the kernel side logs.
     pub(super) kernel_log: bool,
     /// Per source: nanoseconds between ticks of a clock, hits per sample of a tracepoint, else 0.
@@ -114,6 +125,8 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let wants_tasks = kinds & FILTER_TASKS != 0;
     let size = |count: usize| count.max(1) as u32;
 
+    let walk_frames = walk_frames();
+    let unwind = unwind::Globals::new(settings.unwind, settings.user_stacks);
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types.
@@ -121,6 +134,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .override_global("FILTER", &kinds, true)
         .override_global("KERNEL_STACKS", &kernel_stacks, true)
         .override_global("USER_STACKS", &user_stacks, true)
+        .override_global("KERNEL_WALK_FRAMES", &walk_frames, true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
         .override_global("PERIODS", &periods, true)
         .override_global(aya_log::LEVEL, &log_level, true)
@@ -129,6 +143,14 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .map_max_entries("COMMS", size(filter.comms.len()))
         .map_max_entries("UIDS", size(filter.uids.len()));
     settings.cgroups.set(&mut loader);
+    settings.python.set(&mut loader);
+    unwind.set(&mut loader);
+    match settings.waits {
+        Some(waits) => waits.set(&mut loader),
+        None => drop(loader.map_max_entries("WAIT_KEYS", 1)),
+    }
+    let unwind_proof = u8::from(settings.unwind_proof);
+    loader.override_global("UNWIND_PROOF", &unwind_proof, true);
     if !settings.kernel_log {
         loader.map_max_entries("AYA_LOGS", rustix::param::page_size() as u32);
     }
@@ -149,6 +171,13 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     fill_filter(&mut ebpf, filter)?;
     settings.cgroups.fill(&mut ebpf)?;
     Ok(ebpf)
+}
+
+/// Most frames that the kernel's own walkers give: it is a setting of the machine.
+fn walk_frames() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack");
+    let set = text.ok().and_then(|text| text.trim().parse().ok());
+    set.unwrap_or(u32::MAX).min(MAX_FRAMES as u32)
 }
 
 /// Settings of call tracing as globals of the object.

@@ -19,12 +19,15 @@ mod load;
 mod losses;
 mod memory;
 mod offsets;
+mod python;
 mod ring;
 mod sampler;
 mod sideband;
 mod source;
 mod sys;
 mod tracefs;
+mod unwind;
+mod waits;
 mod watched;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +35,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use bytes::{Bytes, BytesMut};
-use profiler_common::control::{Counters, MAX_SOURCES, WATCH_PROCESS};
+use profiler_common::{
+    control::{Counters, MAX_SOURCES, WATCH_PROCESS},
+    python::Layout,
+    sched::WaitCounters,
+};
 use rustix::{
     event::epoll,
     time::{ClockId, clock_gettime},
@@ -45,16 +52,20 @@ pub use error::ProbeError;
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 pub use sys::set_own_nice;
+pub use unwind::{MappedCode, NoRoom, Runtime, Slot, UnwindOptions, Unwinder};
 
 use self::{
     adjust::Adjustment,
+    btf::Btf,
     calls::{CallSettings, Calls},
     cgroups::{CgroupSettings, Cgroups},
     losses::{Account, LossMeter},
+    python::{PythonProcesses, PythonSettings},
     ring::Ring,
     sampler::Plan,
     sideband::SideBand,
     tracefs::Tracefs,
+    waits::{WaitSettings, Waits},
 };
 use crate::decode::Decoder;
 use crate::model::raw::RawEvent;
@@ -65,11 +76,15 @@ use crate::target::cgroup::Hierarchy;
 /// A clock that ticks on does so within this time, however busy the machine.
 const MIN_PATIENCE_NS: u64 = 3_000_000_000;
 
+/// The reader is woken when it has not read so large a part of a ring; copies of stacks take up to twice
+/// that.
+const WAKE_PART: u64 = 4;
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct ProbeOptions {
-    /// Event sources; samples name them by their index here. At least one, unless
-    /// calls are traced.
+    /// Event sources; samples name them by their index here. At least one, unless calls are traced or
+    /// waits recorded.
     pub sources: Vec<SourceSpec>,
     /// If calls of functions are traced: how.
     pub calls: Option<CallOptions>,
@@ -84,8 +99,12 @@ pub struct ProbeOptions {
     pub kernel_stacks: bool,
     /// Whether to walk user stacks.
     pub user_stacks: bool,
+    /// How user stacks are walked; none: by frame pointers alone.
+    pub unwind: Option<UnwindOptions>,
     /// Whether the kernel side logs (to the logger, at debug level).
     pub kernel_log: bool,
+    /// Whether to record when threads wait: as samples of a source behind all others, [`crate::model::OFF_CPU`].
+    pub off_cpu: bool,
     /// Nothing is sampled until [`Probe::adjust`] says so: there is one source, whose frequency and
     /// tasks, and whether to walk kernel stacks, change while it is attached.
     pub adjustable: bool,
@@ -120,6 +139,10 @@ pub struct Probe {
     losses: LossMeter,
     calls: Option<Calls>,
     cgroups: Cgroups,
+    python: PythonProcesses,
+    unwinder: Option<Unwinder>,
+    /// None if waits are not recorded.
+    waits: Option<Waits>,
     /// None if sampling does not change.
     adjustment: Option<Adjustment>,
     /// Side-band records of processors that have gone, not decoded yet.
@@ -153,7 +176,22 @@ impl Probe {
     /// Loads and attaches everything: the side-band first, so that a sample's process is known
     /// before the sample. On an error nothing stays behind.
     pub fn attach(options: ProbeOptions) -> Result<Probe, ProbeError> {
-        check_count(options.sources.len(), options.calls.is_some())?;
+        Probe::attach_as(options, false)
+    }
+
+    /// As [`Probe::attach`], for tests of the walk of user stacks: every sample carries the registers
+    /// that the walk began with, and up to `profiler_common::unwind::PROOF_BYTES` of the stack, as the
+    /// copy that a sample of a file without a table has otherwise.
+    #[doc(hidden)]
+    pub fn attach_with_proof(options: ProbeOptions) -> Result<Probe, ProbeError> {
+        Probe::attach_as(options, true)
+    }
+
+    fn attach_as(options: ProbeOptions, unwind_proof: bool) -> Result<Probe, ProbeError> {
+        check_count(
+            options.sources.len(),
+            options.calls.is_some() || options.off_cpu,
+        )?;
         if options.adjustable {
             adjust::check(&options)?;
         }
@@ -170,7 +208,13 @@ impl Probe {
             .map(|spec| Plan::new(spec, tracefs.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
 
+        // Several ask it; those that can't do without say so themselves.
+        let types = Btf::of_kernel().ok();
         let cgroups = CgroupSettings::new(&options)?;
+        let waits = options
+            .off_cpu
+            .then(|| WaitSettings::new(online.len()))
+            .transpose()?;
         let sizes = Sizes::new(&options, online.len());
         let support = options.calls.map(|_| call_support()).transpose()?;
         let settings = match (options.calls, &support, sizes.call_ring_bytes) {
@@ -200,19 +244,26 @@ impl Probe {
             Some(tracefs) if follows => Some(load::TaskOffsets::read(tracefs)?),
             _ => None,
         };
+        let python = PythonSettings::new(options.user_stacks);
+        let unwind = options.unwind.filter(|_| options.user_stacks);
         let mut ebpf = load::load(&load::Settings {
             filter: &options.filter,
             cgroups: &cgroups,
+            waits: waits.as_ref(),
             adjustable: options.adjustable,
             kernel_stacks: options.kernel_stacks,
             user_stacks: options.user_stacks,
+            python: &python,
+            unwind: unwind.as_ref(),
+            unwind_proof,
             kernel_log: options.kernel_log,
             periods,
-            wake_bytes: sizes.ring_bytes as u64 / 2,
+            wake_bytes: sizes.ring_bytes as u64 / WAKE_PART,
             possible_cpus: hotplug::possible()?,
             calls: settings,
             task_offsets,
         })?;
+        drop(types);
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf));
         let logger = logger
             .transpose()
@@ -222,8 +273,15 @@ impl Probe {
             _ => None,
         };
 
+        let unwinder = unwind.map(|unwind| Unwinder::new(&ebpf, &unwind));
+        let unwinder = unwinder.transpose()?;
+
         let mut probe = Probe {
-            attached: sources.iter().map(|plan| plan.attached.clone()).collect(),
+            attached: sources
+                .iter()
+                .map(|plan| plan.attached.clone())
+                .chain(waits.as_ref().map(|_| waits::source()))
+                .collect(),
             sources,
             cpus,
             shared_events: Vec::new(),
@@ -235,6 +293,9 @@ impl Probe {
             losses: LossMeter::new(now(), &idle::read()),
             calls,
             cgroups: Cgroups::default(),
+            python: python.attach(),
+            unwinder,
+            waits: None,
             adjustment: options.adjustable.then(Adjustment::default),
             left: Vec::new(),
             buffer: BytesMut::new(),
@@ -246,6 +307,9 @@ impl Probe {
         probe.cgroups = cgroups.attach(&mut probe.ebpf)?;
         if let (true, Some(tracefs)) = (follows, &tracefs) {
             probe.follow_children(tracefs)?;
+        }
+        if let Some(waits) = &waits {
+            probe.waits = Some(waits.attach(&mut probe.ebpf, now())?);
         }
         probe.start_sampling()?;
         Ok(probe)
@@ -316,7 +380,33 @@ impl Probe {
         if let Some(adjustment) = &mut self.adjustment {
             out.append(&mut adjustment.lost);
         }
+        if let Some(waits) = &mut self.waits {
+            waits.losses(&self.ebpf, now, out);
+        }
         self.update_losses(now, out, false);
+    }
+
+    /// Ends the recording of waits, and adds what the kernel side still knows to `out`: the rest of the
+    /// totals, and the waits that go on. What lies in the buffers is still to be drained.
+    pub fn finish_waits(&mut self, out: &mut Vec<RawEvent>) {
+        if let Some(mut waits) = self.waits.take() {
+            let at = now();
+            waits.losses(&self.ebpf, at, out);
+            waits.finish(&mut self.ebpf, at, out);
+        }
+    }
+
+    /// Has the stacks of waits sent again, because those that were sent are not kept any longer.
+    pub fn forget_wait_stacks(&mut self) -> Result<(), ProbeError> {
+        match self.waits {
+            Some(_) => waits::forget_stacks(&self.ebpf),
+            None => Ok(()),
+        }
+    }
+
+    /// What each processor has seen of waits since attaching.
+    pub fn wait_counters(&self) -> Vec<WaitCounters> {
+        waits::counters(&self.ebpf)
     }
 
     fn update_losses(&mut self, now: Timestamp, out: &mut Vec<RawEvent>, rebase: bool) {
@@ -391,6 +481,12 @@ impl Probe {
         self.cgroups.decide(&mut self.ebpf, id, wanted)
     }
 
+    /// Says where `_PyRuntime` is in a process that runs CPython, and where that version has its
+    /// members, so that its samples have its frames; or that it does not run it any more.
+    pub fn set_python(&mut self, pid: Pid, runs: Option<(u64, Layout)>) -> Result<(), ProbeError> {
+        self.python.tell(&self.ebpf, pid, runs)
+    }
+
     /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let maps = self.ebpf.maps().filter_map(|(_, map)| memory::map_fd(map));
@@ -401,13 +497,19 @@ impl Probe {
             .flatten()
             .map(Ring::as_fd);
         let locked: u64 = maps.chain(rings).map(memory::locked_bytes).sum();
+        let tables = self.unwinder.as_ref().map_or(0, Unwinder::segment_bytes);
         let perf: usize = self
             .cpus
             .iter()
             .filter_map(|cpu| cpu.side_band.as_ref())
             .map(SideBand::memory_bytes)
             .sum();
-        locked + perf as u64
+        locked + tables + perf as u64
+    }
+
+    /// Tables that user stacks are walked by; none if they are not.
+    pub fn unwinder(&mut self) -> Option<&mut Unwinder> {
+        self.unwinder.as_mut()
     }
 }
 
@@ -590,8 +692,8 @@ impl Sizes {
     }
 }
 
-fn check_count(sources: usize, calls: bool) -> Result<(), ProbeError> {
-    if (usize::from(!calls)..=MAX_SOURCES).contains(&sources) {
+fn check_count(sources: usize, others: bool) -> Result<(), ProbeError> {
+    if (usize::from(!others)..=MAX_SOURCES).contains(&sources) {
         return Ok(());
     }
     Err(ProbeError::Request(format!(

@@ -13,6 +13,12 @@ use profiler_common::cgroup::{
     OFFSETS_KNOWN, ROOT_NUMBER, SET_MEMBER, TASK_CGROUPS,
 };
 
+use profiler_common::sched::{
+    SWITCH_PLAIN, SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_COMM, TASK_PID, TASK_STACK,
+    TASK_STATE, WAIT_OFFSETS,
+};
+use profiler_common::unwind as walk;
+
 use super::btf::Btf;
 use crate::target::cgroup::Version;
 
@@ -27,6 +33,34 @@ const CGROUPS: [(usize, &str, &str); 9] = [
     (KN_NAME, "kernfs_node", "name"),
     (CGROUP_ROOT_POINTER, "cgroup", "root"),
     (ROOT_NUMBER, "cgroup_root", "hierarchy_id"),
+];
+
+/// Index, and structures and members in one another, of what walks of user stacks read. What is not
+/// there is done without.
+const WALKS: [(usize, &[(&str, &str)]); walk::OFFSETS] = [
+    (walk::TASK_STACK, &[("task_struct", "stack")]),
+    (
+        walk::TASK_FSBASE,
+        &[("task_struct", "thread"), ("thread_struct", "fsbase")],
+    ),
+    (walk::TASK_UTASK, &[("task_struct", "utask")]),
+    (walk::TASK_MM, &[("task_struct", "mm")]),
+    (
+        walk::MM_XOL_AREA,
+        &[
+            ("mm_struct", "uprobes_state"),
+            ("uprobes_state", "xol_area"),
+        ],
+    ),
+    (walk::XOL_VADDR, &[("xol_area", "vaddr")]),
+    (walk::UTASK_RETURNS, &[("uprobe_task", "return_instances")]),
+    (walk::UTASK_VADDR, &[("uprobe_task", "vaddr")]),
+    (walk::RETURN_STACK, &[("return_instance", "stack")]),
+    (
+        walk::RETURN_ADDRESS,
+        &[("return_instance", "orig_ret_vaddr")],
+    ),
+    (walk::RETURN_NEXT, &[("return_instance", "next")]),
 ];
 
 const POINTER_BYTES: u32 = 8;
@@ -59,6 +93,39 @@ pub(super) fn remedy(error: &OffsetError) -> String {
     }
 }
 
+/// What is read for walks of user stacks, as `UNWIND_OFFSETS`, and how registers are found, as
+/// `USER_REGISTERS`. Without a description, nothing is.
+pub(super) fn of_walks() -> ([u32; walk::OFFSETS], u8) {
+    let mut offsets = [0; walk::OFFSETS];
+    let btf = match Btf::of_kernel() {
+        Ok(btf) => btf,
+        Err(error) => {
+            log::debug!("user stacks below the kernel are walked by frame pointers: {error}");
+            return (offsets, walk::REGISTERS_NONE);
+        }
+    };
+    for (index, path) in WALKS {
+        let members = path
+            .iter()
+            .map(|(structure, name)| btf.member(structure, name));
+        match members.sum::<Option<u32>>() {
+            Some(offset) => offsets[index] = offset,
+            None => log::debug!("the kernel has no {path:?}"),
+        }
+    }
+    let registers = if btf
+        .enumerator("bpf_func_id", "BPF_FUNC_task_pt_regs")
+        .is_some()
+    {
+        walk::REGISTERS_HELPER
+    } else if offsets[walk::TASK_STACK] != 0 {
+        walk::REGISTERS_STACK
+    } else {
+        walk::REGISTERS_NONE
+    };
+    (offsets, registers)
+}
+
 /// What is read for cgroups of a hierarchy, as `CGROUP_OFFSETS`.
 pub(super) fn of_cgroups(version: &Version) -> Result<[u32; OFFSETS], OffsetError> {
     if matches!(version, Version::One { controllers } if controllers.is_empty()) {
@@ -86,6 +153,47 @@ pub(super) fn of_cgroups(version: &Version) -> Result<[u32; OFFSETS], OffsetErro
         }
     };
     Ok(offsets)
+}
+
+/// Where a task has its thread pointer, in bytes. On x86-64 the kernel writes it there when it is set,
+/// and at the latest when the thread leaves the processor.
+pub(super) fn of_thread_pointer() -> Result<u32, OffsetError> {
+    let btf = Btf::of_kernel().map_err(OffsetError::NoBtf)?;
+    let member = |structure: &str, member: &str| {
+        btf.member(structure, member)
+            .ok_or_else(|| OffsetError::Missing(format!("{structure}.{member}")))
+    };
+    Ok(member("task_struct", "thread")?.saturating_add(member("thread_struct", "fsbase")?))
+}
+
+/// What is read for waits: offsets as `WAIT_OFFSETS`, and what the arguments of `sched_switch` are.
+pub(super) fn of_waits() -> Result<([u32; WAIT_OFFSETS], u32), OffsetError> {
+    let btf = Btf::of_kernel().map_err(OffsetError::NoBtf)?;
+    let member = |member: &str| {
+        btf.member("task_struct", member)
+            .ok_or_else(|| OffsetError::Missing(format!("task_struct.{member}")))
+    };
+    let mut offsets = [0; WAIT_OFFSETS];
+    offsets[TASK_PID] = member("pid")?;
+    if member("tgid")? != offsets[TASK_PID] + 4 {
+        return Err(OffsetError::Missing(
+            "task_struct.tgid behind pid".to_owned(),
+        ));
+    }
+    offsets[TASK_COMM] = member("comm")?;
+    offsets[TASK_STATE] = member("__state").or_else(|_| member("state"))?;
+    offsets[TASK_STACK] = member("stack")?;
+    let arguments = match btf.tracepoint("sched_switch").as_deref() {
+        Some([false, true, true]) => SWITCH_PLAIN,
+        Some([false, false, true, true]) => SWITCH_STATE_SECOND,
+        Some([false, true, true, false]) => SWITCH_STATE_LAST,
+        _ => {
+            return Err(OffsetError::Missing(
+                "tracepoint sched_switch with known arguments".to_owned(),
+            ));
+        }
+    };
+    Ok((offsets, arguments))
 }
 
 /// The kernel's name of a controller's number. One controller has another name in version 1.
@@ -124,6 +232,17 @@ mod tests {
             unified.iter().all(|offset| *offset < 1 << 16),
             "{unified:?}"
         );
+    }
+
+    #[test]
+    fn what_waits_need_is_found() {
+        if let Err(error) = Btf::of_kernel() {
+            eprintln!("SKIPPED: the kernel's types: {error}");
+            return;
+        }
+        let (offsets, _) = of_waits().unwrap();
+        assert!(offsets.iter().all(|offset| *offset < 1 << 16));
+        assert!(offsets[TASK_PID] > 0 && offsets[TASK_COMM] > 0);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 
 use super::{ProbeError, bpf, load::refused};
 
-/// Smallest ring: it holds several samples of greatest length.
-const MIN_RING_BYTES: usize = 16 * 1024;
+/// Smallest ring: it holds several samples of greatest length, with a copied stack.
+const MIN_RING_BYTES: usize = 64 * 1024;
 /// Largest ring: more would only hide a reader that is too slow.
 const MAX_RING_BYTES: usize = 64 << 20;
 

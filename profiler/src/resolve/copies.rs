@@ -37,6 +37,13 @@ pub(super) struct Print {
     pub(super) name: Option<u32>,
 }
 
+impl Print {
+    /// What the contents come to.
+    pub(super) fn hash(self) -> u64 {
+        self.hash
+    }
+}
+
 /// Files that were met.
 #[derive(Debug, Default)]
 pub(super) struct Copies {

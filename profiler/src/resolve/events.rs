@@ -5,12 +5,12 @@
 //!
 //! What does not belong here: the table itself (`process`), stacks (`stacks`).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::containers::Place;
 use super::files::{FileKey, MappedFile, OpenError, Root};
-use super::jit::JitProcess;
+use super::jit::{JitProcess, is_dump};
 use super::mapping::{CodeModule, CodeRange, Mappings, next_uid};
 use super::process::{GRACE_NS, ProcessState};
 use super::{ExecFacts, Resolver, proc_fs};
@@ -60,6 +60,7 @@ impl Resolver {
             for tid in self.processes.vanish(pid, now) {
                 self.push_change(now, tid, ProcessChange::Exited);
             }
+            self.unwinding.ended(pid, now);
         }
         if self.threads {
             self.miss_threads(now);
@@ -136,6 +137,7 @@ impl Resolver {
             RawBody::Fork {
                 pid, parent_pid, ..
             } if pid != parent_pid => {
+                self.python.forked(*pid, *parent_pid, event.at);
                 if let Some(root) = self.root_of(*parent_pid) {
                     self.keep_root(*pid, root);
                 }
@@ -143,6 +145,7 @@ impl Resolver {
             RawBody::Comm {
                 pid, exec: true, ..
             } => {
+                self.python.ended(*pid, event.at);
                 let root = self.roots.of(*pid);
                 if let Some(root) = &root {
                     self.keep_root(*pid, root.clone());
@@ -158,9 +161,11 @@ impl Resolver {
                 }
             }
             RawBody::Mmap(mmap) => self.notice_mapping(mmap),
+            RawBody::Exit { pid, tid } if pid.0 == tid.0 => self.python.ended(*pid, event.at),
             RawBody::Cgroup(cgroup) => self.processes.containers.learn(cgroup),
             _ => {}
         }
+        self.notice_code(event);
     }
 
     fn notice_mapping(&mut self, mmap: &RawMmap) {
@@ -172,7 +177,8 @@ impl Resolver {
         let Some(key) = self.files.key(&mmap.file, &path, root.as_ref()) else {
             return;
         };
-        if self.files.get(&key).is_some() {
+        if let Some(file) = self.files.get(&key) {
+            self.notice_python(mmap, &path, &file);
             return;
         }
         self.files.forgive(&key);
@@ -183,11 +189,13 @@ impl Resolver {
             identity: &mmap.file,
             root: root.as_ref(),
         });
-        if let Err(error) = opened
-            && !matches!(error, OpenError::Again)
-        {
-            self.counters.files_not_opened += 1;
-            log::debug!("pid {}: {path}: {error}", mmap.pid);
+        match opened {
+            Ok(file) => self.notice_python(mmap, &path, &file),
+            Err(OpenError::Again) => {}
+            Err(error) => {
+                self.counters.files_not_opened += 1;
+                log::debug!("pid {}: {path}: {error}", mmap.pid);
+            }
         }
     }
 
@@ -195,7 +203,7 @@ impl Resolver {
         self.live_roots.insert(pid, (root, self.files.now));
     }
 
-    fn root_of(&mut self, pid: Pid) -> Option<Arc<Root>> {
+    pub(super) fn root_of(&mut self, pid: Pid) -> Option<Arc<Root>> {
         if let Some((root, _)) = self.live_roots.get(&pid) {
             return Some(root.clone());
         }
@@ -385,10 +393,11 @@ impl Resolver {
                 mappings.insert(range);
             }
         }
-        if let Some(process) = self.processes.get_mut(pid)
-            && !process.mappings.is_like(&mappings)
-        {
-            process.mappings = Arc::new(mappings);
+        if let Some(process) = self.processes.get_mut(pid) {
+            if !process.mappings.is_like(&mappings) {
+                process.mappings = Arc::new(mappings);
+            }
+            self.unwinding.found(pid, &process.mappings, now);
         }
         true
     }
@@ -530,6 +539,10 @@ impl Resolver {
         }
         self.push_change(at, tid, ProcessChange::Exited);
         self.processes.exit(pid, tid, at);
+        let process = self.processes.get(pid);
+        if process.is_none_or(|process| process.exited.is_some()) {
+            self.unwinding.ended(pid, at);
+        }
     }
 
     fn push_change(&mut self, at: Timestamp, tid: Tid, change: ProcessChange) {
@@ -539,45 +552,49 @@ impl Resolver {
     }
 
     fn range_of(&mut self, at: Timestamp, mmap: &RawMmap) -> Option<CodeRange> {
-        let end = mmap.start.checked_add(mmap.len)?;
         let path = path_of(mmap);
+        if is_dump(&path)
+            && let Some(jit) = &self.jit_module(mmap.pid).jit
+        {
+            // The first one: a child that was forked maps its own later.
+            let _ = jit.dump.set(path.clone().into());
+        }
         let module = self.module_of(mmap, &path);
-        let offset = match module.kind {
-            ModuleKind::File => mmap.file_offset,
-            ModuleKind::Vdso => 0,
-            _ => mmap.start,
-        };
-        Some(CodeRange {
-            start: mmap.start,
-            end,
-            offset,
-            mapped: (mmap.start, end),
-            at,
-            module,
-            identity: Arc::new(mmap.file.clone()),
-        })
+        let module = module.unwrap_or_else(|| self.jit_module(mmap.pid));
+        range_within(at, mmap, module)
     }
 
-    fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Arc<CodeModule> {
+    /// The same as soon as it is drained: of whose memory it is little may be known.
+    pub(super) fn early_range_of(&mut self, at: Timestamp, mmap: &RawMmap) -> Option<CodeRange> {
+        let path = path_of(mmap);
+        let module = self.module_of(mmap, &path);
+        // Nobody sees this one.
+        let module = module.unwrap_or_else(|| self.named_module(ModuleKind::Jit, "[jit]"));
+        range_within(at, mmap, module)
+    }
+
+    /// What is mapped; none: code made at run time.
+    fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Option<Arc<CodeModule>> {
         let key = self.key_of(mmap, path);
-        match backing(path) {
+        let module = match backing(path) {
             Backing::File => self.file_module(mmap, path, key),
             Backing::Memory => {
                 let file = key.as_ref().and_then(|key| self.files.get(key));
                 if file.is_some_and(|file| file.elf.is_some()) {
                     self.file_module(mmap, path, key)
                 } else {
-                    self.jit_module(mmap.pid)
+                    return None;
                 }
             }
-            Backing::Anonymous => self.jit_module(mmap.pid),
+            Backing::Anonymous => return None,
             Backing::Vdso => match &self.vdso {
                 // That of a 32-bit process lies below 4 GiB, and is another one.
                 Some((module, _)) if mmap.start > u64::from(u32::MAX) => module.clone(),
                 _ => self.named_module(ModuleKind::Unknown, path),
             },
             Backing::Other => self.named_module(ModuleKind::Unknown, path),
-        }
+        };
+        Some(module)
     }
 
     /// What a mapped file is known by: below the root of its process as events tell it, else as it was
@@ -614,7 +631,7 @@ impl Resolver {
             return known.clone();
         }
         let copy = file.as_ref().and_then(|file| file.print.name);
-        let elf = file.and_then(|file| file.elf.clone());
+        let elf = file.as_ref().and_then(|file| file.elf.clone());
         if let Some(known) = known
             && elf.is_none()
         {
@@ -631,6 +648,10 @@ impl Resolver {
             build_id: told.or_else(|| elf.as_ref()?.build_id.clone()),
             bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
             copy,
+            code: match (&elf, &file) {
+                (Some(elf), Some(file)) => self.unwinding.code_of(file, elf, key.as_ref()),
+                _ => None,
+            },
             key,
             elf,
             jit: None,
@@ -639,7 +660,7 @@ impl Resolver {
         module
     }
 
-    fn named_module(&mut self, kind: ModuleKind, path: &str) -> Arc<CodeModule> {
+    pub(super) fn named_module(&mut self, kind: ModuleKind, path: &str) -> Arc<CodeModule> {
         let place = (Box::from(path), None);
         if let Some(known) = self.modules.get(&place).and_then(std::sync::Weak::upgrade) {
             return known;
@@ -667,6 +688,7 @@ impl Resolver {
             namespace_pid: facts.namespace_pids.last().copied().unwrap_or(pid),
             uid: facts.uid,
             root: process.root.clone(),
+            dump: OnceLock::new(),
         };
         // Two lives of one id in an epoch must not share frames, whose addresses are absolute.
         let place = |path: &str| (Box::from(path), None);
@@ -690,6 +712,24 @@ pub(super) fn idle_comm() -> Comm {
     Comm::from_bytes(b"swapper")
 }
 
+fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Option<CodeRange> {
+    let end = mmap.start.checked_add(mmap.len)?;
+    let offset = match module.kind {
+        ModuleKind::File => mmap.file_offset,
+        ModuleKind::Vdso => 0,
+        _ => mmap.start,
+    };
+    Some(CodeRange {
+        start: mmap.start,
+        end,
+        offset,
+        mapped: (mmap.start, end),
+        at,
+        module,
+        identity: Arc::new(mmap.file.clone()),
+    })
+}
+
 fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> CodeModule {
     CodeModule {
         uid: next_uid(),
@@ -701,6 +741,7 @@ fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> C
         key: None,
         elf: None,
         jit,
+        code: None,
     }
 }
 

@@ -23,6 +23,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::debug_files::{DebugFile, build_id_path};
 use super::files::TargetFile;
+use super::go_names::{GoNames, GoPlace};
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
 use crate::model::UnknownReason;
 use crate::trace::elf::{Elf, ElfError, Section};
@@ -54,6 +55,10 @@ pub(super) struct Loaded {
     elf: Elf,
     /// Asked in this order.
     sources: Vec<SymbolSource>,
+    /// Asked before them: the functions of a Go program, stripped or not.
+    go: Option<GoNames>,
+    /// Whether inlined functions are wanted.
+    inlines: bool,
     /// Gives names as they are in the symbol table.
     plain: Option<Symbolizer>,
     functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
@@ -145,12 +150,16 @@ impl Loaded {
         let mut loaded = Loaded {
             elf,
             sources: Vec::new(),
+            go: None,
+            inlines: settings.inlines,
             plain: None,
             functions: FxHashMap::default(),
             // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
             // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
             cost: (symbol_bytes / 24 * 16).saturating_add(if lines { debug_bytes } else { 0 }),
         };
+        loaded.go = GoNames::load(&target.file, &loaded.elf);
+        loaded.cost += loaded.go.as_ref().map_or(0, GoNames::bytes);
         if let Some((file, contents)) = &separate {
             match SymbolSource::of_debug_file(file, contents, settings, lines) {
                 Ok(source) => loaded.sources.push(source),
@@ -189,6 +198,11 @@ impl Loaded {
         bias: Option<u64>,
         code: Option<&File>,
     ) -> (Answer, Option<CodeBytes>) {
+        if let Some(go) = &self.go
+            && let Some(place) = go.find(address, self.inlines)
+        {
+            return self.in_go(place, bias, code);
+        }
         let mut damaged = false;
         for index in 0..self.sources.len() {
             let source = &self.sources[index];
@@ -202,7 +216,8 @@ impl Loaded {
                     let placed = self.place(&mut sym, address);
                     let lines = self.lines(index, &sym, placed, bias);
                     let code = code.filter(|_| placed);
-                    let code = code.and_then(|file| self.code(file, &sym));
+                    let size = sym.size.unwrap_or(0) as u64;
+                    let code = code.and_then(|file| self.code(file, sym.addr, size));
                     return (Answer::Lines(lines.into()), code);
                 }
                 Ok(None) => {}
@@ -260,9 +275,16 @@ impl Loaded {
         let function = match known {
             Some(function) => function.clone(),
             None => {
+                let plain = self.plain_name(source, sym);
+                let plain = plain.as_deref().filter(|plain| *plain != sym.name);
                 let info = FunctionInfo {
-                    name: cut(&sym.name).into(),
-                    linkage_name: self.linkage_name(source, sym),
+                    name: match plain {
+                        Some(plain) if is_no_mangled_name(plain, &sym.name) => cut(plain).into(),
+                        _ => cut(&sym.name).into(),
+                    },
+                    linkage_name: plain
+                        .filter(|plain| is_mangled(plain))
+                        .map(|plain| cut(plain).into()),
                     file,
                     start: match bias {
                         _ if !placed => None,
@@ -276,6 +298,40 @@ impl Loaded {
         };
         lines.push((function, line));
         lines
+    }
+
+    /// Functions of Go's own table.
+    fn in_go(
+        &mut self,
+        place: GoPlace,
+        bias: Option<u64>,
+        code: Option<&File>,
+    ) -> (Answer, Option<CodeBytes>) {
+        let GoPlace {
+            frames,
+            start,
+            size,
+        } = place;
+        let last = frames.len().saturating_sub(1);
+        let mut lines = Vec::with_capacity(frames.len());
+        for (index, frame) in frames.into_iter().enumerate() {
+            let whole = index == last;
+            let offset = match bias {
+                Some(bias) => Some(start.wrapping_sub(bias)),
+                None => self.elf.offset_of(start),
+            };
+            let key = whole.then_some(start);
+            let function = self.function(key, &frame.name, || FunctionInfo {
+                name: cut(&frame.name).into(),
+                linkage_name: None,
+                file: frame.file.as_deref().map(|file| cut(file).into()),
+                start: offset.filter(|_| whole),
+                size: whole.then_some(size),
+            });
+            lines.push((function, frame.line));
+        }
+        let code = code.and_then(|file| self.code(file, start, size));
+        (Answer::Lines(lines.into()), code)
     }
 
     fn function(
@@ -292,8 +348,8 @@ impl Loaded {
         known.or_insert_with(|| Arc::new(make())).clone()
     }
 
-    /// The name of the symbol at a function's start, if the one it has was made readable.
-    fn linkage_name(&mut self, source: usize, sym: &Sym<'_>) -> Option<Box<str>> {
+    /// The name of the symbol at a function's start, as it is in the table.
+    fn plain_name(&mut self, source: usize, sym: &Sym<'_>) -> Option<String> {
         let path = &self.sources[source].path;
         let plain = self.plain.get_or_insert_with(|| {
             let builder = Symbolizer::builder().enable_demangling(false);
@@ -303,18 +359,27 @@ impl Loaded {
                 .build()
         });
         let found = find(plain, path, sym.addr, false).ok()??;
-        let mangled = found.name.starts_with("_Z") || found.name.starts_with("_R");
-        (found.addr == sym.addr && mangled && found.name != sym.name)
-            .then(|| cut(&found.name).into())
+        (found.addr == sym.addr).then(|| found.name.into_owned())
     }
 
-    fn code(&self, file: &File, sym: &Sym<'_>) -> Option<CodeBytes> {
-        let start = self.elf.offset_of(sym.addr)?;
-        let size = sym.size.filter(|&size| size > 0)? as u64;
+    fn code(&self, file: &File, address: u64, size: u64) -> Option<CodeBytes> {
+        let start = self.elf.offset_of(address).filter(|_| size > 0)?;
         let mut bytes = vec![0; size.min(MAX_CODE_BYTES) as usize];
         file.read_exact_at(&mut bytes, start).ok()?;
         Some((start, bytes.into()))
     }
+}
+
+/// Whether a symbol's name is one that a compiler has made of a longer one.
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_Z") || name.starts_with("_R")
+}
+
+/// Whether `shown` was made of a name that was never mangled. Of a symbol whose language is not known,
+/// all that looks like a mangled type is made readable: a C function `a` would be a `signed char`.
+fn is_no_mangled_name(plain: &str, shown: &str) -> bool {
+    let read = || cpp_demangle::Symbol::new(plain).ok()?.demangle().ok();
+    !is_mangled(plain) && read().is_some_and(|read| read == shown)
 }
 
 impl SymbolSource {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::files::FileKey;
+use super::unwinding::CodeFile;
 use crate::model::raw::FileIdentity;
 use crate::model::{BuildId, ModuleKind, Timestamp};
 use crate::trace::elf::Elf;
@@ -39,6 +40,8 @@ pub(super) struct CodeModule {
     pub(super) elf: Option<Elf>,
     /// Of run-time code: the process that made it.
     pub(super) jit: Option<Arc<super::jit::JitProcess>>,
+    /// What says how its stacks are walked, if it is an ELF file.
+    pub(super) code: Option<Arc<CodeFile>>,
 }
 
 /// A number that no module had before.
@@ -70,6 +73,12 @@ impl CodeRange {
     /// The frame address of an address in this range.
     pub(super) fn frame_address(&self, address: u64) -> u64 {
         (address - self.start).wrapping_add(self.offset)
+    }
+
+    /// The file's own address (ELF virtual address) of the first byte.
+    pub(super) fn own_address(&self) -> u64 {
+        let bias = self.module.elf.as_ref().map(|elf| elf.bias(self.offset));
+        self.offset.wrapping_add(bias.unwrap_or(0))
     }
 }
 
@@ -184,10 +193,16 @@ pub(super) mod tests {
             key: None,
             elf: None,
             jit: None,
+            code: None,
         })
     }
 
-    fn range(start: u64, end: u64, offset: u64, module: &Arc<CodeModule>) -> CodeRange {
+    pub(in crate::resolve) fn range(
+        start: u64,
+        end: u64,
+        offset: u64,
+        module: &Arc<CodeModule>,
+    ) -> CodeRange {
         CodeRange {
             start,
             end,

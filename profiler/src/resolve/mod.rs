@@ -18,6 +18,7 @@ mod copies;
 mod debug_files;
 mod events;
 mod files;
+mod go_names;
 mod intern;
 mod jit;
 mod kernel;
@@ -31,10 +32,13 @@ mod offline;
 mod options;
 mod proc_fs;
 mod process;
+mod python;
 mod stacks;
 mod symbolize;
 #[cfg(test)]
 mod tests;
+mod unwinding;
+mod waits;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -50,11 +54,15 @@ use crate::model::{
 };
 
 pub use calls::{ExceptionName, Role, TracedProbe};
+pub use go_names::{GoFrame, GoNames, GoPlace};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
+pub use unwinding::{Code, CodeFile, TableCounters, TableState};
+
 pub use proc_fs::{
     cpu_time_ns, is_made_code, makes_code, processes, split_stat, suspended_ns, tick_ns,
 };
+pub use python::{PythonChange, UnsupportedPython};
 
 use crate::target::container::{Container, Identity};
 use closing::Closer;
@@ -67,6 +75,7 @@ use mapping::CodeModule;
 use names::{Answered, Names};
 use proc_fs::{Clocks, Facts};
 use process::ProcessTable;
+use python::Pythons;
 use symbolize::{Answer, Settings, Symbolizer};
 
 /// How often what is no longer used is closed and forgotten.
@@ -153,6 +162,9 @@ pub struct Resolver {
     symbolizer: Symbolizer,
     counters: ResolveCounters,
     calls: calls::Calls,
+    unwinding: unwinding::Unwinding,
+    python: Pythons,
+    wait_stacks: waits::WaitStacks,
 }
 
 impl Resolver {
@@ -214,6 +226,9 @@ impl Resolver {
             symbolizer: Symbolizer::start(settings).map_err(ResolveError::Thread)?,
             counters: ResolveCounters::default(),
             calls: calls::Calls::default(),
+            unwinding: unwinding::Unwinding::start(options.tables_bytes)?,
+            python: Pythons::default(),
+            wait_stacks: waits::WaitStacks::default(),
         };
         resolver.load_kernel();
         resolver.start_epoch(0, began);
@@ -266,16 +281,16 @@ impl Resolver {
         let mut last = None;
         for event in events {
             last = Some(event.at);
-            self.turn_epoch(event.at, out);
-            self.event(event);
+            self.event_or_hold(event, out);
         }
         if let Some(last) = last {
             self.last_event = (last, Instant::now());
         }
     }
 
-    /// Gives what was made of events that were taken.
+    /// Gives what was made of events that were taken, but for those that wait for unwind tables.
     pub fn give(&mut self, out: &mut Vec<Batch>) {
+        self.release_held(out);
         self.tell_unmatched(self.last_event.0);
         self.flush(out);
         self.names.send(&self.symbolizer);
@@ -321,6 +336,7 @@ impl Resolver {
         out: &mut Vec<Batch>,
     ) {
         let deadline = deadline.min(MAX_DEADLINE);
+        self.await_tables(out);
         let until = Instant::now() + deadline;
         let hurry = until - deadline / HURRY_SHARE;
         let mut hurried = false;
@@ -418,7 +434,12 @@ impl Resolver {
                 };
                 let kernel = self.kernel_stack(&sample.kernel.bytes);
                 let user = self.with_real_returns(sample.pid, sample.tid, sample.user.bytes);
-                let (user, user_end) = self.user_stack(sample.pid, &user, sample.user.end);
+                let (user, user_end) = if sample.interpreted.is_empty() {
+                    self.user_stack(sample.pid, &user, sample.user.end)
+                } else {
+                    let who = (sample.pid, at);
+                    self.stack_with_interpreted(who, &user, sample.user.end, &sample.interpreted)
+                };
                 let source = self.source(sample.source);
                 self.push(Event::Sample(Sample {
                     at,
@@ -430,6 +451,7 @@ impl Resolver {
                     user_end: end_of(user, user_end),
                     weight: sample.weight,
                     source,
+                    wait: None,
                 }));
             }
             RawBody::Call(call) => {
@@ -448,6 +470,9 @@ impl Resolver {
                 self.push(Event::Lost(lost));
             }
             RawBody::Cgroup(cgroup) => self.processes.containers.learn(&cgroup),
+            RawBody::WaitStack(stack) => self.wait_stack(&stack),
+            RawBody::Wait(wait) => self.wait(at, event.cpu, &wait),
+            RawBody::Waits(waits) => self.waits(at, &waits),
             RawBody::Mark(text) => {
                 let text = self.epoch.string(&text);
                 self.push(Event::Mark(Mark { at, text }));
@@ -665,6 +690,11 @@ impl Resolver {
         let resolved = Timestamp(now.0.saturating_sub(process::GRACE_NS));
         self.files.retain(resolved, |key| mapped.contains(key));
         let processes = &self.processes;
+        self.python.tidy(now, |pid| {
+            processes
+                .get(pid)
+                .is_some_and(|process| process.exited.is_none())
+        });
         self.calls.retain(|pid, tid| {
             let thread = processes.thread(tid);
             thread.is_some_and(|thread| thread.pid == pid && !thread.exited)

@@ -69,6 +69,8 @@ pub struct ResolveOptions {
     /// How long what has ended is known, with its files open: for events that come late and for
     /// questions about it. At least 2 s.
     pub grace: Duration,
+    /// User stacks are walked by tables, of which so much memory may be used here; none: they are not.
+    pub tables_bytes: Option<u64>,
 }
 
 impl Default for ResolveOptions {
@@ -84,6 +86,7 @@ impl Default for ResolveOptions {
             threads: false,
             hierarchy: None,
             grace: Duration::from_nanos(GRACE_NS),
+            tables_bytes: None,
         }
     }
 }
@@ -91,8 +94,10 @@ impl Default for ResolveOptions {
 /// Why resolving can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// No thread for symbols.
-    #[error("failed to start a thread for symbols: {0}; is the limit of threads reached?")]
+    /// No thread for symbols or tables.
+    #[error(
+        "failed to start a thread for symbols or unwind tables: {0}; is the limit of threads reached?"
+    )]
     Thread(#[source] std::io::Error),
 }
 
@@ -131,6 +136,17 @@ pub struct ResolveCounters {
     pub rescans: u64,
     /// Entries of traced functions that are not shown, because too many calls were open.
     pub calls_too_deep: u64,
+    /// User stacks that user space walked on from a copy.
+    pub stacks_continued: u64,
+    /// Of these, not to their end: a table was not there in time, or the copy was too short.
+    pub stacks_without_table: u64,
+    /// User stacks that were cut because the kernel side had not been told yet what was mapped.
+    pub stacks_outdated: u64,
+    /// Stacks (of each epoch) in which frames of Python could not be put where they belong: they are
+    /// together, at the innermost place that has any.
+    pub python_misplaced: u64,
+    /// Mappings of interpreters of Python that frames can't be had of.
+    pub python_unsupported: u64,
     /// Epochs begun.
     pub epochs: u64,
     /// Whether the kernel hides its addresses, so that its functions have no names

@@ -127,6 +127,12 @@ pub(super) fn thread_stat(pid: Pid, tid: Tid, clocks: &Clocks) -> Option<Stat> {
     )
 }
 
+/// The name of a thread.
+pub(super) fn thread_comm(pid: Pid, tid: Tid) -> Option<Comm> {
+    let name = read(&format!("/proc/{pid}/task/{tid}/comm"), MAX_BYTES)?;
+    Some(Comm::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)))
+}
+
 fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
     let (name, rest) = split_stat(text)?;
     let mut fields = rest.split_ascii_whitespace();

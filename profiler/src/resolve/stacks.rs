@@ -12,6 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use bytes::Bytes;
+use profiler_common::sample::EXACT_ADDRESS;
 use rustix::fs::MemfdFlags;
 
 use super::Resolver;
@@ -19,6 +20,7 @@ use super::files::{MappedFile, TargetFile};
 use super::kernel::{Kernel, KernelFiles};
 use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::symbolize::{Answer, FunctionInfo};
+use super::unwinding::CodeFile;
 use crate::model::{FrameId, FrameKind, ModuleKind, Pid, StackEnd, StackId, Tid, UnknownReason};
 use crate::trace::elf::read_up_to;
 
@@ -43,6 +45,13 @@ pub(super) struct Found {
     stack: StackId,
     /// The walk had left the code of the process; the stack ends before that.
     cut: bool,
+}
+
+impl Found {
+    /// The stack, and why it ended: `end` unless the walk left the code before.
+    pub(super) fn outcome(self, end: StackEnd, wreck: StackEnd) -> (Option<StackId>, StackEnd) {
+        (Some(self.stack), if self.cut { wreck } else { end })
+    }
 }
 
 impl Resolver {
@@ -89,7 +98,7 @@ impl Resolver {
                 continue;
             }
             // A caller in the place of the leaf is looked up inside of its call, too.
-            let became_leaf = depth > 0 && real.is_empty();
+            let became_leaf = depth > 0 && real.is_empty() && word & EXACT_ADDRESS == 0;
             real.extend((word - u64::from(became_leaf)).to_ne_bytes());
         }
         real.into()
@@ -99,7 +108,8 @@ impl Resolver {
     ///
     /// Code built without frame pointers uses the register for something else, and a walk that
     /// meets it goes on with whatever that points to. A caller that is in no mapping of the process
-    /// is such a wreck: the stack is cut before it. A leaf is where the thread really was.
+    /// is such a wreck, by whatever means it was found: the stack is cut before it. A leaf is where
+    /// the thread really was.
     pub(super) fn user_stack(
         &mut self,
         pid: Pid,
@@ -107,8 +117,7 @@ impl Resolver {
         end: StackEnd,
     ) -> (Option<StackId>, StackEnd) {
         match self.find_user_stack(pid, bytes) {
-            Some(Found { stack, cut: false }) => (Some(stack), end),
-            Some(Found { stack, cut: true }) => (Some(stack), StackEnd::FramePointer),
+            Some(found) => found.outcome(end, self.unwinding.end_of_wreck()),
             None => (None, end),
         }
     }
@@ -119,22 +128,61 @@ impl Resolver {
         }
         let generation = self.processes.get(pid)?.mappings.generation();
         self.announce_mappings(pid, generation);
-        let key = (generation, hash(bytes, self.seed));
-        if let Some(&found) = self.stacks.get(&key) {
-            self.counters.stacks_known += 1;
+        let key = self.stack_key(generation, bytes);
+        if let Some(found) = self.known_stack(key) {
             return Some(found);
         }
-        let mappings = self.processes.get(pid)?.mappings.clone();
-        let mut addresses = self.code_addresses(bytes);
+        let (frames, addresses, cut) = self.native_frames(pid, bytes);
+        self.addresses = addresses;
+        let mut stack = None;
+        for &frame in frames.iter().rev() {
+            stack = Some(self.epoch.stack(stack, frame));
+        }
+        Some(self.keep_stack(key, stack?, cut))
+    }
+
+    /// What a stack is remembered by.
+    pub(super) fn stack_key(&self, generation: u64, bytes: &Bytes) -> (u64, u64) {
+        (generation, hash(bytes, self.seed))
+    }
+
+    /// A stack that was seen before.
+    pub(super) fn known_stack(&mut self, key: (u64, u64)) -> Option<Found> {
+        let found = self.stacks.get(&key).copied();
+        self.counters.stacks_known += u64::from(found.is_some());
+        found
+    }
+
+    /// Remembers a stack.
+    pub(super) fn keep_stack(&mut self, key: (u64, u64), stack: StackId, cut: bool) -> Found {
+        let found = Found { stack, cut };
+        self.remember(key, found);
+        found
+    }
+
+    /// The frames of a user stack, leaf first, with their addresses, and whether the walk had left the
+    /// code before its end.
+    pub(super) fn native_frames(
+        &mut self,
+        pid: Pid,
+        bytes: &Bytes,
+    ) -> (Vec<FrameId>, Vec<u64>, bool) {
+        let mut addresses = self.user_addresses(bytes);
         let mut cut = false;
-        if mappings.find(addresses[0]).is_some()
-            && let Some(wreck) = addresses.iter().position(|&at| mappings.find(at).is_none())
+        let Some(process) = self.processes.get(pid) else {
+            addresses.clear();
+            return (Vec::new(), addresses, cut);
+        };
+        let mappings = process.mappings.clone();
+        let mapped = |address: &u64| mappings.find(*address).is_some();
+        if addresses.first().is_some_and(mapped)
+            && let Some(wreck) = addresses.iter().position(|at| !mapped(at))
         {
             addresses.truncate(wreck);
             cut = true;
         }
-        let mut stack = None;
-        for (depth, &address) in addresses.iter().enumerate().rev() {
+        let mut frames = Vec::with_capacity(addresses.len());
+        for (depth, &address) in addresses.iter().enumerate() {
             let frame = match mappings.find(address) {
                 Some(range) => self.user_frame(pid, range, address, depth == 0),
                 None => {
@@ -145,12 +193,9 @@ impl Resolver {
                     frame
                 }
             };
-            stack = Some(self.epoch.stack(stack, frame));
+            frames.push(frame);
         }
-        self.addresses = addresses;
-        let found = Found { stack: stack?, cut };
-        self.remember(key, found);
-        Some(found)
+        (frames, addresses, cut)
     }
 
     /// Announces the mappings of a process with its first stack of an epoch, and when they have
@@ -181,7 +226,7 @@ impl Resolver {
             self.counters.stacks_known += 1;
             return Some(found.stack);
         }
-        let addresses = self.code_addresses(bytes);
+        let addresses = self.kernel_addresses(bytes);
         let mut stack = None;
         for &address in addresses.iter().rev() {
             let frame = self.kernel_frame(address);
@@ -198,15 +243,32 @@ impl Resolver {
         stack
     }
 
-    /// Addresses inside the instructions that a stack speaks of, leaf first.
-    fn code_addresses(&mut self, bytes: &Bytes) -> Vec<u64> {
+    /// Addresses inside the instructions that a kernel stack speaks of, leaf first.
+    fn kernel_addresses(&mut self, bytes: &Bytes) -> Vec<u64> {
+        let mut addresses = self.words(bytes);
+        for caller in addresses.iter_mut().skip(1) {
+            *caller = caller.saturating_sub(1);
+        }
+        addresses
+    }
+
+    /// The same of a user stack, where a caller may be no return address: it was interrupted.
+    fn user_addresses(&mut self, bytes: &Bytes) -> Vec<u64> {
+        let mut addresses = self.words(bytes);
+        for (depth, address) in addresses.iter_mut().enumerate() {
+            *address = match *address & EXACT_ADDRESS {
+                0 if depth > 0 => address.saturating_sub(1),
+                _ => *address & !EXACT_ADDRESS,
+            };
+        }
+        addresses
+    }
+
+    fn words(&mut self, bytes: &Bytes) -> Vec<u64> {
         let mut addresses = std::mem::take(&mut self.addresses);
         addresses.clear();
         let words = bytes.as_chunks::<8>().0.iter();
         addresses.extend(words.map(|word| u64::from_ne_bytes(*word)));
-        for caller in addresses.iter_mut().skip(1) {
-            *caller = caller.saturating_sub(1);
-        }
         addresses
     }
 
@@ -420,6 +482,7 @@ pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
         key: None,
         elf: Some(elf),
         jit: None,
+        code: Some(CodeFile::new("[vdso]")),
     };
     Some((Arc::new(module), Arc::new(file)))
 }

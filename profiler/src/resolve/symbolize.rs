@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::debug_files::Search;
 use super::files::TargetFile;
-use super::jit::PerfMap;
+use super::jit::JitCode;
 use super::loaded::{LoadError, Loaded};
 use super::mapping::CodeModule;
 use crate::model::UnknownReason;
@@ -29,11 +29,11 @@ const QUEUE: usize = 256;
 const MAX_LOADED: usize = 64;
 /// Estimated memory of one thread's loaded files; one alone may exceed it.
 const MAX_LOADED_BYTES: u64 = 24 << 20;
-/// Memory of perf maps.
+/// Memory of what runtimes say of their code.
 const MAX_MAP_BYTES: usize = 32 << 20;
 /// When nothing has been asked for this long, everything loaded is dropped.
 const IDLE: Duration = Duration::from_secs(10);
-/// A perf map is not read again sooner.
+/// It is not read again sooner.
 const MAP_INTERVAL: Duration = Duration::from_millis(500);
 /// Debug information larger than this is read on the second thread, unless told otherwise.
 pub(super) const LARGE_BYTES: u64 = 48 << 20;
@@ -280,7 +280,7 @@ struct Worker {
     large: Option<LargeLane>,
     lines: bool,
     loaded: Vec<Cached>,
-    maps: FxHashMap<u64, (PerfMap, Instant)>,
+    maps: FxHashMap<u64, (JitCode, Instant)>,
     clock: u64,
 }
 
@@ -384,43 +384,33 @@ impl Worker {
             return Vec::new();
         };
         let uid = request.module.uid;
-        if self
-            .maps
-            .values()
-            .map(|(map, _)| map.bytes())
-            .sum::<usize>()
-            > MAX_MAP_BYTES
-        {
+        let kept: usize = self.maps.values().map(|(code, _)| code.bytes()).sum();
+        if kept > MAX_MAP_BYTES {
             self.maps.retain(|&known, _| known == uid);
         }
         let known = self.maps.entry(uid);
-        let (map, read) =
-            known.or_insert_with(|| (PerfMap::default(), Instant::now() - MAP_INTERVAL));
-        let missing = |&(address, _): &(u64, bool)| map.find(address).is_none();
+        let (jit, read) =
+            known.or_insert_with(|| (JitCode::default(), Instant::now() - MAP_INTERVAL));
+        let missing = |&(address, _): &(u64, bool)| !jit.knows(address);
         if request.addresses.iter().any(missing) && read.elapsed() >= MAP_INTERVAL {
             *read = Instant::now();
-            if let Err(error) = map.refresh(process) {
-                log::debug!(
-                    "pid {}: perf-{}.map: {error}",
-                    process.pid,
-                    process.namespace_pid
-                );
-            }
+            jit.refresh(process);
         }
-        let answers = request.addresses.iter().map(|&(address, _)| Reply {
-            module: uid,
-            address,
-            answer: map.find(address).map_or(Answer::NotYet, |symbol| {
-                let function = FunctionInfo {
-                    name: symbol.name.into(),
-                    linkage_name: None,
-                    file: None,
-                    start: Some(symbol.start),
-                    size: Some(symbol.size),
-                };
-                Answer::Lines([(Arc::new(function), 0)].into())
-            }),
-            code: None,
+        let answers = request.addresses.iter().map(|&(address, wants_code)| {
+            let found = jit.find(address, wants_code);
+            let (answer, code) = match found {
+                Some(place) => {
+                    let lines = [(Arc::new(place.function), place.line)];
+                    (Answer::Lines(lines.into()), place.code)
+                }
+                None => (Answer::NotYet, None),
+            };
+            Reply {
+                module: uid,
+                address,
+                answer,
+                code,
+            }
         });
         answers.collect()
     }

@@ -10,8 +10,9 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
+use super::quantity::{percent, percent_of};
 use crate::capture::{CaptureError, Reader, Summary};
-use crate::model::{Container, LostReason, StackEnd, Unit};
+use crate::model::{Container, LostReason, StackEnd, Unit, WaitState};
 
 /// Containers that text lists; a machine has hundreds of units.
 const MAX_CONTAINERS: usize = 30;
@@ -87,6 +88,7 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
             (None, None) => writeln!(out)?,
         }
     }
+    write_waits(summary, out)?;
     write!(out, "events     ")?;
     for (i, (kind, count)) in summary.events.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
@@ -105,7 +107,61 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         out,
         "code        {modules} modules, {functions} functions, {frames} frames, {stacks} stacks"
     )?;
+    write_kinds(summary, out)?;
     write_lacks(summary, out)
+}
+
+/// What threads waited for, if that was recorded.
+fn write_waits(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let states = (0..).map_while(WaitState::from_code).zip(&summary.waits);
+    for (state, waits) in states.filter(|(_, waits)| waits.recorded > 0) {
+        writeln!(
+            out,
+            "waits       {}: {} of {:.3} s, of which {:.3} s runnable; {} recorded",
+            state.name(),
+            waits.count,
+            seconds(waits.ns),
+            seconds(waits.runnable_ns),
+            waits.recorded,
+        )?;
+    }
+    let (count, ns) = summary.counted_waits;
+    match count {
+        0 => Ok(()),
+        _ => writeln!(
+            out,
+            "waits       counted by the kernel: {count} of {:.3} s",
+            seconds(ns)
+        ),
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Kinds of code in the stacks, if there is more than native code and the kernel.
+fn write_kinds(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    if !summary
+        .kinds
+        .keys()
+        .any(|kind| matches!(*kind, "jit" | "interpreted"))
+    {
+        return Ok(());
+    }
+    let kinds: Vec<String> = (summary.kinds.iter())
+        .map(|(kind, samples)| format!("{kind} in {}", share(*samples, summary)))
+        .collect();
+    write!(out, "kinds       {} of samples", kinds.join(", "))?;
+    match summary.interpreted_modules {
+        0 => writeln!(out),
+        modules => writeln!(out, "; {modules} interpreted modules"),
+    }
+}
+
+/// Part of all samples.
+fn share(samples: u64, summary: &Summary) -> String {
+    percent(percent_of(samples, summary.samples()))
 }
 
 /// What processes ran in. Losses can't be told apart by it: the kernel counts them per processor.
@@ -128,6 +184,28 @@ fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     match summary.containers.len().saturating_sub(MAX_CONTAINERS) {
         0 => Ok(()),
         more => writeln!(out, "container   {more} more; --format json lists all"),
+    }
+}
+
+/// How many user stacks are whole, and who tells of the others.
+fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = summary.user_stacks();
+    if stacks.there + stacks.gone == 0 {
+        return Ok(());
+    }
+    let share = percent(percent_of(stacks.complete, stacks.there));
+    write!(
+        out,
+        "stacks      {share} of {} user stacks complete",
+        stacks.there
+    )?;
+    if stacks.gone > 0 {
+        let what = stack_end(StackEnd::Gone);
+        write!(out, "; besides {} with their {what}", stacks.gone)?;
+    }
+    match stacks.complete == stacks.there {
+        true => writeln!(out),
+        false => writeln!(out, "; profiler report --by end tells where the others end"),
     }
 }
 
@@ -155,12 +233,14 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         ("user", &summary.user_ends),
     ] {
         for (end, count) in ends {
-            if !matches!(end, StackEnd::Complete | StackEnd::NoStack) {
-                write!(out, "; {count} {name}: {}", stack_end(*end))?;
+            if !matches!(end, StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone) {
+                let share = share(*count, summary);
+                write!(out, "; {count} ({share}) {name}: {}", stack_end(*end))?;
             }
         }
     }
     writeln!(out)?;
+    write_stacks(summary, out)?;
     writeln!(
         out,
         "unnamed     {} of {} frames, in {} of {} samples",
@@ -229,6 +309,18 @@ fn as_json(path: &str, summary: &Summary) -> Value {
             .map(|(end, count)| (stack_end(*end).to_owned(), json!(count)))
             .collect()
     };
+    let states = (0..).map_while(WaitState::from_code).zip(&summary.waits);
+    let waits: Map<String, Value> = states
+        .map(|(state, waits)| {
+            let numbers = json!({
+                "recorded": waits.recorded,
+                "count": waits.count,
+                "ns": waits.ns,
+                "runnable_ns": waits.runnable_ns,
+            });
+            (state.name().to_owned(), numbers)
+        })
+        .collect();
     let damage = summary.damage.iter();
     let damage: Vec<Value> = damage
         .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
@@ -260,6 +352,10 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "first_realtime_ns": wall_ns(summary),
         "sources": sources,
         "events": summary.events,
+        "waits": waits,
+        "counted_waits": {"count": summary.counted_waits.0, "ns": summary.counted_waits.1},
+        "kinds": summary.kinds,
+        "interpreted_modules": summary.interpreted_modules,
         "processes": {"all": summary.processes.0, "sampled": summary.processes.1},
         "threads": {"all": summary.threads.0, "sampled": summary.threads.1},
         "containers": containers,
@@ -270,6 +366,11 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "lost": lost,
         "dropped_events": summary.dropped,
         "truncated_stacks": summary.truncated(),
+        "user_stacks": {
+            "there": summary.user_stacks().there,
+            "complete": summary.user_stacks().complete,
+            "gone": summary.user_stacks().gone,
+        },
         "stack_ends": {"kernel": ends(&summary.kernel_ends), "user": ends(&summary.user_ends)},
         "unsymbolized": {
             "frames": summary.unsymbolized_frames,
@@ -317,16 +418,24 @@ fn lost_reason(reason: LostReason) -> &'static str {
         LostReason::CallRingFull => "ring buffer of calls full",
         LostReason::Unmatched => "exits without an entry",
         LostReason::Undecided => "container not known in time",
+        LostReason::WaitTable => "waits without room",
+        LostReason::WaitUnseen => "waits whose end was not seen",
     }
 }
 
-fn stack_end(end: StackEnd) -> &'static str {
+/// Why a stack ended, in words.
+pub fn stack_end(end: StackEnd) -> &'static str {
     match end {
         StackEnd::Complete => "complete",
         StackEnd::Truncated => "too deep",
         StackEnd::BadMemory => "memory could not be read",
         StackEnd::FramePointer => "frame pointers ended",
         StackEnd::NoStack => "no stack",
+        StackEnd::NoRule => "no unwind rule",
+        StackEnd::Jit => "run-time code without frame pointers",
+        StackEnd::NoTable => "unwind table not loaded in time",
+        StackEnd::NoMapping => "in no known mapping",
+        StackEnd::Gone => "memory gone: process ending or in exec",
         StackEnd::Unknown => "unknown reason",
     }
 }

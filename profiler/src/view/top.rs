@@ -16,7 +16,9 @@ use super::report::CallSort;
 use super::table::{Align, Cell, Table, cut};
 use super::term::{Paint, Style};
 use crate::derive::calls::Part;
-use crate::derive::{CallLimits, CallTable, FunctionCalls, is_of_calls, stack_frames};
+use crate::derive::{
+    CallLimits, CallTable, FunctionCalls, is_of_calls, stack_frames, waiting_frame,
+};
 use crate::model::*;
 
 const S: u64 = 1_000_000_000;
@@ -62,6 +64,8 @@ pub enum Action {
 struct Sampled {
     own: u64,
     total: u64,
+    /// Time of the waits that began in it.
+    waited_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +74,8 @@ struct Slice {
     calls: FxHashMap<FunctionId, FunctionCalls>,
     sampled: FxHashMap<(StringId, Option<ModuleId>), Sampled>,
     samples: u64,
+    waits: u64,
+    waited_ns: u64,
     lost: u64,
     lost_calls: u64,
 }
@@ -98,6 +104,8 @@ struct Rows {
     calls: Vec<(FunctionId, FunctionCalls)>,
     sampled: Vec<((StringId, Option<ModuleId>), Sampled)>,
     samples: u64,
+    waits: u64,
+    waited_ns: u64,
     lost: u64,
     lost_calls: u64,
 }
@@ -126,6 +134,9 @@ impl TopTable {
     pub fn event(&mut self, event: &Event, tables: &Tables) {
         self.advance(event.at().0);
         match event {
+            Event::Sample(Sample {
+                wait: Some(wait), ..
+            }) => self.wait(event, wait, tables),
             Event::Sample(sample) => self.sample(sample, tables),
             Event::Lost(lost) if is_of_calls(lost.reason) => self.current.lost_calls += lost.count,
             Event::Lost(lost) if lost.reason != LostReason::SideBand => {
@@ -140,6 +151,26 @@ impl TopTable {
             // Counts come seldom, and are of more than the window.
             Event::Throw(_) | Event::Process(_) => self.calls.add(event, tables, Part::Counted),
             _ => {}
+        }
+    }
+
+    /// What waits does not run: it is told apart from samples.
+    fn wait(&mut self, event: &Event, wait: &Wait, tables: &Tables) {
+        let Event::Sample(sample) = event else {
+            return;
+        };
+        let current = &mut self.current;
+        current.waits = current.waits.saturating_add(wait.count.into());
+        current.waited_ns = current.waited_ns.saturating_add(sample.weight);
+        let frame = waiting_frame(tables, sample.kernel, sample.user);
+        let function = frame.and_then(|frame| tables.functions.get(frame.function?));
+        let Some(function) = function else {
+            return;
+        };
+        let key = (function.name, function.module);
+        if current.sampled.len() < MAX_SAMPLED || current.sampled.contains_key(&key) {
+            let sums = current.sampled.entry(key).or_default();
+            sums.waited_ns = sums.waited_ns.saturating_add(sample.weight);
         }
     }
 
@@ -256,6 +287,12 @@ impl TopTable {
                     plural(functions, "function")
                 )
             }
+            false if rows.waits > 0 => format!(
+                "{} samples and {} off-CPU in {}",
+                count(rows.samples),
+                duration(rows.waited_ns),
+                plural(rows.waits, "wait")
+            ),
             false => format!("{} samples", count(rows.samples)),
         };
         text += &format!(" in the last {}", duration(rows.span_ns));
@@ -289,8 +326,11 @@ impl TopTable {
                 let sums = sampled.entry(key).or_default();
                 sums.own += more.own;
                 sums.total += more.total;
+                sums.waited_ns = sums.waited_ns.saturating_add(more.waited_ns);
             }
             rows.samples += slice.samples;
+            rows.waits = rows.waits.saturating_add(slice.waits);
+            rows.waited_ns = rows.waited_ns.saturating_add(slice.waited_ns);
             rows.lost += slice.lost;
             rows.lost_calls += slice.lost_calls;
         }
@@ -302,8 +342,10 @@ impl TopTable {
             .filter(|(_, calls)| ended(calls) > 0)
             .collect();
         rows.sampled = sampled.into_iter().collect();
-        rows.sampled
-            .sort_by_key(|&(key, sums)| (std::cmp::Reverse((sums.own, sums.total)), key));
+        rows.sampled.sort_by_key(|&(key, sums)| {
+            let order = (sums.own, sums.total, sums.waited_ns);
+            (std::cmp::Reverse(order), key)
+        });
         rows
     }
 
@@ -376,24 +418,34 @@ impl TopTable {
 }
 
 fn sample_table(rows: &Rows, room: usize, tables: &Tables) -> Table {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("self", Align::Right),
         ("total", Align::Right),
         ("samples", Align::Right),
-        ("function", Align::Left),
-        ("module", Align::Minor),
-    ]);
+    ];
+    if rows.waits > 0 {
+        columns.push(("off-CPU", Align::Right));
+    }
+    columns.extend([("function", Align::Left), ("module", Align::Minor)]);
+    let mut table = Table::new(&columns);
     for ((name, module), sums) in rows.sampled.iter().take(room) {
         let own = percent_of(sums.own, rows.samples);
         let module = module.and_then(|id| tables.modules.get(id));
         let path = module.map_or("", |module| tables.string(module.path));
-        table.row([
+        let mut cells = vec![
             Cell::styled(percent(own), Style::of_share(own)),
             Cell::new(percent(percent_of(sums.total, rows.samples))),
             Cell::new(dash(sums.own)),
-            Cell::new(tables.string(*name)),
-            Cell::styled(last_part(path), Style::Dim),
-        ]);
+        ];
+        if rows.waits > 0 {
+            cells.push(Cell::new(match sums.waited_ns {
+                0 => "-".to_owned(),
+                ns => duration(ns),
+            }));
+        }
+        cells.push(Cell::new(tables.string(*name)));
+        cells.push(Cell::styled(last_part(path), Style::Dim));
+        table.row(cells);
     }
     table
 }

@@ -38,6 +38,12 @@ type report struct {
 	Deepest     int            `json:"deepest_region"`
 	Generations int            `json:"generations"`
 	WallNS      []int64        `json:"wall_ns"`
+	// Time of goroutines, by `name state reason`.
+	States map[string]int64 `json:"states"`
+	// Who unblocked whom: `waker > name`; waker is empty if it was no running goroutine.
+	Unblocks map[string]int `json:"unblocks"`
+	// Innermost functions of the stacks that goroutines left their Ps with.
+	LeftIn map[string]int `json:"left_in"`
 }
 
 // sum is how many regions of one type there were, and how long they took.
@@ -123,7 +129,13 @@ func read(wire []byte, v version.Version) report {
 		Leaves:     map[string]int{},
 		Goroutines: map[string]int{},
 		Regions:    map[string]sum{},
+		States:     map[string]int64{},
+		Unblocks:   map[string]int{},
+		LeftIn:     map[string]int{},
 	}
+	names := map[trace.GoID]string{}
+	since := map[trace.GoID]trace.Time{}
+	reasons := map[trace.GoID]string{}
 	regions := map[trace.GoID][]trace.Time{}
 	r, err := trace.NewReader(bytes.NewReader(wire))
 	fail(err)
@@ -185,7 +197,27 @@ func read(wire []byte, v version.Version) report {
 			if t.Resource.Kind != trace.ResourceGoroutine {
 				break
 			}
-			_, to := t.Goroutine()
+			from, to := t.Goroutine()
+			g := t.Resource.Goroutine()
+			if from == trace.GoNotExist || from == trace.GoUndetermined {
+				for f := range t.Stack.Frames() {
+					names[g] = f.Func
+				}
+			} else {
+				key := strings.TrimSpace(names[g] + " " + from.String() + " " + reasons[g])
+				rep.States[key] += int64(e.Time().Sub(since[g]))
+			}
+			since[g] = e.Time()
+			reasons[g] = t.Reason
+			if from == trace.GoWaiting && to == trace.GoRunnable {
+				rep.Unblocks[names[e.Goroutine()]+" > "+names[g]]++
+			}
+			if from == trace.GoRunning && to != trace.GoNotExist {
+				for f := range t.Stack.Frames() {
+					rep.LeftIn[f.Func]++
+					break
+				}
+			}
 			running[t.Resource.Goroutine()] = to.Executing()
 			if to == trace.GoRunnable {
 				for f := range t.Stack.Frames() {

@@ -11,8 +11,9 @@ use profiler_common::cgroup::{
     CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES,
 };
 use profiler_common::sample::{
-    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_NO_STACK, END_TRUNCATED, FLAG_UNDECIDED,
-    SECTION_KERNEL_STACK, SECTION_USER_STACK, SampleHead,
+    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_GONE, END_JIT, END_NO_MAPPING,
+    END_NO_RULE, END_NO_STACK, END_NO_TABLE, END_TRUNCATED, FLAG_UNDECIDED, SECTION_KERNEL_STACK,
+    SECTION_USER_STACK, SampleHead,
 };
 use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
 
@@ -125,6 +126,11 @@ fn section(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
         StackEnd::BadMemory => END_BAD_MEMORY,
         StackEnd::FramePointer => END_FRAME_POINTER,
         StackEnd::NoStack => END_NO_STACK,
+        StackEnd::NoRule => END_NO_RULE,
+        StackEnd::Jit => END_JIT,
+        StackEnd::NoTable => END_NO_TABLE,
+        StackEnd::NoMapping => END_NO_MAPPING,
+        StackEnd::Gone => END_GONE,
         StackEnd::Unknown => u16::MAX,
     };
     bytes.extend(kind.to_ne_bytes());

@@ -28,7 +28,7 @@ use super::bytefrog::seeds as bytefrog;
 use super::decode::{encoded, encoded_cgroup};
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
-use super::unframed;
+use super::{unframed, unwind};
 use crate::arbitrary::{Random, recording};
 use crate::canonical;
 
@@ -109,6 +109,7 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "bytefrog_hq" => Ok(bytefrog::hq()),
         "tcf" => Ok(tcf::commands()),
         "tcf_frames" => Ok(tcf::frames()),
+        "unwind" => Ok(unwind::seeds()),
         _ => Err(io::Error::other(format!("no fuzz target '{target}'"))),
     }
 }
@@ -242,6 +243,8 @@ fn records() -> Vec<Vec<u8>> {
             end,
         };
         let sample = RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             undecided: frames == 7,
             pid: Pid(10),
             tid: Tid(11),

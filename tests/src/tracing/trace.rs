@@ -179,7 +179,11 @@ impl Sink for Trace {
                 reason: gap.reason,
             }),
             Event::Lost(lost) => *self.lost.entry(lost.reason).or_default() += lost.count,
-            Event::Sample(_) | Event::Process(_) | Event::Mark(_) | Event::Clock(_) => {}
+            Event::Sample(_)
+            | Event::Process(_)
+            | Event::Mark(_)
+            | Event::Clock(_)
+            | Event::Waits(_) => {}
         }
         Ok(())
     }

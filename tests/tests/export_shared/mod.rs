@@ -148,6 +148,7 @@ pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
         }
         for _ in 0..*count {
             events.push(Event::Sample(Sample {
+                wait: None,
                 at: Timestamp(events.len() as u64),
                 thread,
                 cpu: Cpu(0),

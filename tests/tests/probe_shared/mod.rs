@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 pub mod cgroups;
+pub mod stacks;
 
 use std::{
     collections::BTreeSet,

@@ -32,12 +32,13 @@ struct Run {
 }
 
 /// The processes; they end with their standard input.
-struct Host {
+pub(super) struct Host {
     children: Vec<Child>,
 }
 
 impl Host {
-    fn start(executables: &[PathBuf], processes: usize) -> io::Result<Host> {
+    /// Starts so many, of each executable in turn.
+    pub(super) fn start(executables: &[PathBuf], processes: usize) -> io::Result<Host> {
         let mut host = Host {
             children: Vec::new(),
         };

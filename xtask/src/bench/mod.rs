@@ -11,10 +11,12 @@ mod latency;
 mod measure;
 mod sampling;
 mod slope;
+mod sysctls;
 mod table;
 mod tcf;
 mod tool;
 mod tracing;
+mod unwinding;
 
 use std::fs;
 use std::io;
@@ -27,7 +29,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "tracing", "bytefrog", "tcf", "containers"])]
+    #[arg(value_parser = ["sampling", "unwinding", "tracing", "bytefrog", "tcf", "containers"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -37,10 +39,11 @@ pub(crate) struct Arguments {
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`; of tcf `cost`, `answers`,
-    /// `tree`; of containers `start`, `discard`.
+    /// `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
+    /// `processes`, `waits`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Seconds of each load (bytefrog, tcf).
+    /// Seconds of each load (bytefrog, tcf, unwinding).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// Tools to compare.
@@ -93,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         "bytefrog" => &bytefrog::SCENARIOS,
         "tcf" => &tcf::SCENARIOS,
         "containers" => &containers::SCENARIOS,
+        "unwinding" => &unwinding::SCENARIOS,
         _ => &SAMPLING,
     };
     if let Some(unknown) = arguments
@@ -115,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         (None, false) => 10,
     };
     println!("{}", machine());
-    if let "bytefrog" | "tcf" = arguments.name.as_str() {
+    if let "bytefrog" | "tcf" | "unwinding" = arguments.name.as_str() {
         let seconds = match (arguments.seconds, arguments.quick) {
             (Some(seconds), _) => seconds,
             (None, true) => 1,
@@ -127,6 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             (None, false) => 5,
         };
         return match arguments.name.as_str() {
+            "unwinding" => unwinding::run(&bench, rounds.min(3), seconds.max(2), wanted),
             "tcf" => tcf::run(&bench, rounds, seconds, wanted),
             _ => bytefrog::run(&bench, rounds, seconds, wanted),
         };
@@ -178,7 +183,11 @@ impl Bench {
     }
 }
 
+/// Builds the profiler; `PROFILER_BIN` names another one.
 fn build_profiler(root: &Path) -> io::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("PROFILER_BIN") {
+        return Ok(path.into());
+    }
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args([
             "build",

@@ -6,6 +6,7 @@ use inferno::flamegraph::color::Color;
 
 use super::super::collect::Folded;
 use super::super::name;
+use crate::derive::wait_frame;
 use crate::model::*;
 
 /// Longer titles would run into what stands beside them.
@@ -14,14 +15,23 @@ const MAX_TITLE_CHARS: usize = 70;
 /// What was recorded, and what is missing, in one line.
 pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
     let mut parts = Vec::new();
-    let source = folded.source.and_then(|id| tables.sources.get(id));
+    let source = folded.sources.main.and_then(|id| tables.sources.get(id));
+    let waits = || {
+        let seconds = folded.waits_ns as f64 / 1e9;
+        format!("{} waits ({seconds:.1} s)", folded.waits)
+    };
     let samples = match source {
+        Some(_) if folded.sources.is_waits(tables) => waits(),
         Some(source) => {
             let name = name::text(tables.string(source.name));
-            match source.frequency_hz {
+            let mut text = match source.frequency_hz {
                 Some(hz) => format!("{} samples of {name} at {hz} Hz", folded.samples),
                 None => format!("{} samples of {name}", folded.samples),
+            };
+            if folded.sources.is_wall() {
+                text += &format!(" and {}", waits());
             }
+            text
         }
         None => "no samples".to_owned(),
     };
@@ -35,6 +45,10 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
         (folded.lost, "lost"),
         (folded.ends.truncated, "truncated"),
         (folded.ends.unreadable, "with unreadable stacks"),
+        (
+            folded.ends.no_rule + folded.ends.no_table + folded.ends.no_mapping + folded.ends.jit,
+            "not walked to the end",
+        ),
         (folded.unnamed, "with unnamed frames"),
     ] {
         if number > 0 {
@@ -55,29 +69,22 @@ pub(super) fn short(title: &str) -> String {
 }
 
 /// Kinds of code as the legend lists them; the process is not code, and grey.
-pub(super) const KINDS: [(&str, [u8; 3]); 5] = [
+const KINDS: [(&str, [u8; 3]); 7] = [
     ("user", [240, 120, 95]),
     ("inlined", [250, 200, 100]),
     ("kernel", [125, 160, 235]),
     ("JIT", [120, 200, 120]),
     ("no name", [200, 180, 205]),
+    ("interpreted", [95, 200, 195]),
+    ("off-CPU", [150, 130, 220]),
 ];
 const PROCESS: [u8; 3] = [190, 195, 200];
 
 /// The colour of a frame, by what kind of code its mark and its name say it is.
 pub(super) fn colour(frame: &str, process: bool) -> Color {
-    let base = if process {
-        PROCESS
-    } else if frame.ends_with("_[k]") {
-        KINDS[2].1
-    } else if frame.ends_with("_[j]") {
-        KINDS[3].1
-    } else if is_location(frame) {
-        KINDS[4].1
-    } else if frame.ends_with("_[i]") {
-        KINDS[1].1
-    } else {
-        KINDS[0].1
+    let base = match kind(frame) {
+        _ if process => PROCESS,
+        kind => KINDS[kind].1,
     };
     // Neighbours of one kind differ a little, and a name keeps its colour from graph to graph.
     let hash = frame.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
@@ -91,6 +98,45 @@ pub(super) fn colour(frame: &str, process: bool) -> Color {
     }
 }
 
+/// The kind of code, as an index of [`KINDS`].
+fn kind(frame: &str) -> usize {
+    if is_wait(frame) {
+        6
+    } else if frame.ends_with("_[k]") {
+        2
+    } else if frame.ends_with("_[j]") {
+        3
+    } else if frame.ends_with("_[p]") {
+        5
+    } else if is_location(frame) {
+        4
+    } else if frame.ends_with("_[i]") {
+        1
+    } else {
+        0
+    }
+}
+
+/// Whether a frame is what a thread waited for.
+fn is_wait(frame: &str) -> bool {
+    let states = (0..).map_while(WaitState::from_code);
+    frame.starts_with('[') && states.map(wait_frame).any(|name| name == frame)
+}
+
+/// What the legend must tell: the kinds that always can be met, and of the others those that are.
+pub(super) fn used_kinds(stacks: &[(String, u64)], owners: usize) -> Vec<(&'static str, [u8; 3])> {
+    let mut used = [true, true, true, true, true, false, false];
+    for (stack, _) in stacks {
+        for frame in stack.split(';').skip(owners) {
+            used[kind(frame)] = true;
+        }
+    }
+    let kinds = KINDS.into_iter().zip(used);
+    kinds
+        .filter_map(|(kind, used)| used.then_some(kind))
+        .collect()
+}
+
 /// Whether a frame is `module+0xoffset`.
 fn is_location(frame: &str) -> bool {
     frame.rsplit_once("+0x").is_some_and(|(_, offset)| {
@@ -98,18 +144,18 @@ fn is_location(frame: &str) -> bool {
     })
 }
 
-/// Adds a legend to the drawing, left of the title.
+/// Adds a legend to the drawing, below its title and what stands under that.
 pub(super) fn with_legend(mut svg: Vec<u8>, legend: &[(&str, [u8; 3])]) -> Vec<u8> {
     const END: &[u8] = b"</svg>";
     if let Some(at) = svg.windows(END.len()).rposition(|part| part == END) {
         svg.truncate(at);
-        let mut x = 90;
+        let mut x = 10;
         for (label, [r, g, b]) in legend {
             let text = x + 13;
             svg.extend_from_slice(
                 format!(
-                    "<rect x=\"{x}\" y=\"15\" width=\"10\" height=\"10\" fill=\"rgb({r},{g},{b})\"/>\
-                     <text x=\"{text}\" y=\"24\">{label}</text>"
+                    "<rect x=\"{x}\" y=\"56\" width=\"10\" height=\"10\" fill=\"rgb({r},{g},{b})\"/>\
+                     <text x=\"{text}\" y=\"65\">{label}</text>"
                 )
                 .as_bytes(),
             );
@@ -162,6 +208,7 @@ mod tests {
         };
         assert!(near("main", 0) && near("f_[i]", 1) && near("read_[k]", 2));
         assert!(near("render_[j]", 3) && near("libc.so+0x12", 4));
+        assert!(near("main_[p]", 5) && near("[sleeping]", 6) && near("[disk]", 6));
     }
 
     #[test]

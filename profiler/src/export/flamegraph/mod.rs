@@ -18,7 +18,7 @@ use super::options::{Count, ExportOptions, OptionHelp, help};
 use super::{Format, Output};
 use crate::model::*;
 pub use differential::differential;
-use look::{KINDS, colour, empty, short, subtitle, with_legend};
+use look::{colour, empty, short, subtitle, used_kinds, with_legend};
 
 pub(super) const FORMAT: Format = Format {
     name: "svg",
@@ -85,7 +85,7 @@ impl Sink for FlameGraph {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let mut count = self.options.count.unwrap_or(Count::Weight);
+        let mut count = self.collector.count(tables, &self.options, Count::Weight)?;
         let mut folded = self.collector.fold(tables, &self.options, count)?;
         if folded.stacks.iter().all(|(_, number)| *number == 0) {
             // Samples without weights still have a place.
@@ -133,7 +133,8 @@ fn draw(
 
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut image, lines.iter().rev().map(String::as_str), &mut svg)?;
-    Ok(with_legend(svg, &KINDS))
+    let seen: Vec<_> = used_kinds(&folded.stacks, 1 + usize::from(options.containers));
+    Ok(with_legend(svg, &seen))
 }
 
 /// What holds for all images. Lines must be given in the order of [`lines`], last one first.
@@ -195,8 +196,7 @@ struct Scale {
 
 impl Scale {
     fn of(folded: &Folded, tables: &Tables, count: Count, total: u128) -> Scale {
-        let source = folded.source.and_then(|id| tables.sources.get(id));
-        let (unit, factor) = match (count, source.map(|source| source.unit)) {
+        let (unit, factor) = match (count, folded.sources.unit(tables)) {
             (Count::Samples, _) => ("samples", 1.0),
             (_, Some(Unit::Nanoseconds)) if total >= 10_000_000_000 => ("ms", 1e-6),
             (_, Some(Unit::Nanoseconds)) => ("µs", 1e-3),

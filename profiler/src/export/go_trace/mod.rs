@@ -2,7 +2,8 @@
 //!
 //! Input: events; output: the text of Go's `internal/trace/raw`, or the wire form that
 //! `go tool trace` opens. Times are nanoseconds of CLOCK_MONOTONIC. A thread is an M and a G, and
-//! has a P to itself from its first event to its end; processes are tasks; traced calls are regions;
+//! has a P to itself from its first event to its end, and is off it while it waits, if the recording
+//! has waits; processes are tasks; traced calls are regions;
 //! markers, renames, gaps and facts about the recording are logs. Written in generations, so that memory stays bounded.
 //! Mapping and what it loses: docs/formats/go-trace.md.
 //!
@@ -10,13 +11,15 @@
 
 mod regions;
 mod schedule;
+mod stream;
 mod trace;
+mod waits;
 
 use std::io;
 
 use super::options::{ExportOptions, OptionHelp, help};
 use super::{Format, Output};
-use crate::derive::Losses;
+use crate::derive::{Losses, OFF_CPU, WALL};
 use crate::model::*;
 use crate::wire::go_trace::Encoding;
 use regions::{CallCounts, Regions};
@@ -82,6 +85,12 @@ struct Counts {
     samples: u64,
     others: u64,
     truncated: u64,
+    /// Waits that are shown.
+    waits: u64,
+    /// Waits too short to be shown.
+    short: u64,
+    /// Waits that others stand for.
+    not_recorded: u64,
 }
 
 impl GoTrace {
@@ -117,7 +126,7 @@ impl GoTrace {
             };
             self.now = self.now.max(start);
             self.trace.begin(start)?;
-            let mut schedule = Schedule::begin(&mut self.trace, tables.session.cpus)?;
+            let mut schedule = Schedule::begin(&mut self.trace, tables)?;
             for (key, value) in facts(&tables.session) {
                 schedule.log(&mut self.trace, start, 0, key, &value)?;
             }
@@ -129,6 +138,9 @@ impl GoTrace {
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) -> io::Result<()> {
+        if let Some(wait) = &sample.wait {
+            return self.wait(sample, wait, tables);
+        }
         let first = self.source.is_none();
         if first && self.is_wanted(sample.source, tables) {
             self.source = Some(sample.source);
@@ -152,10 +164,21 @@ impl GoTrace {
         Ok(())
     }
 
+    fn wait(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) -> io::Result<()> {
+        let (trace, schedule) = self.begun(tables)?;
+        let shown = schedule.waited(trace, sample, wait, tables)?;
+        let counts = &mut self.counts;
+        counts.waits += u64::from(shown);
+        counts.short += u64::from(!shown);
+        counts.not_recorded += u64::from(wait.count.saturating_sub(1));
+        Ok(())
+    }
+
     fn is_wanted(&self, id: SourceId, tables: &Tables) -> bool {
         match (&self.options.source, tables.sources.get(id)) {
-            (Some(wanted), Some(source)) => wanted == tables.string(source.name),
-            (wanted, _) => wanted.is_none(),
+            // Waits come as what threads did, with any source.
+            (Some(wanted), Some(source)) if wanted != WALL => wanted == tables.string(source.name),
+            (wanted, _) => wanted.as_deref().is_none_or(|wanted| wanted == WALL),
         }
     }
 
@@ -228,6 +251,7 @@ impl GoTrace {
                 counts.left_out = counts.left_out.saturating_add(count.left_out);
                 Ok(())
             }
+            Event::Waits(_) => Ok(()),
             Event::Gap(gap) => {
                 let (trace, schedule) = self.begun(tables)?;
                 schedule.log(trace, now, 0, "gap", &gap_text(gap, tables))
@@ -260,7 +284,10 @@ impl Sink for GoTrace {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        if let (Some(wanted), None) = (&self.options.source, self.source) {
+        let is_waits = |wanted: &str| wanted == OFF_CPU && self.counts.waits > 0;
+        if let (Some(wanted), None) = (&self.options.source, self.source)
+            && !is_waits(wanted)
+        {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("no sample is of event source '{wanted}'"),
@@ -272,6 +299,9 @@ impl Sink for GoTrace {
             samples,
             others,
             truncated,
+            waits,
+            short,
+            not_recorded,
         } = self.counts;
         let lost = self.losses.samples();
         let summary = format!(
@@ -283,6 +313,13 @@ impl Sink for GoTrace {
         let (trace, schedule, regions) = self.all(tables)?;
         regions.settle_all(trace, schedule, tables)?;
         schedule.log(trace, now, 0, "summary", &summary)?;
+        if waits + short > 0 {
+            let summary = format!(
+                "{waits} waits; {short} too short to be shown, {not_recorded} not recorded one by \
+                 one: there threads seem to run on"
+            );
+            schedule.log(trace, now, 0, "waits", &summary)?;
+        }
         let open = schedule.open_regions();
         let CallCounts {
             calls,
@@ -335,6 +372,8 @@ fn lost_text(lost: &Lost) -> String {
         LostReason::CallRingFull => "a ring buffer of calls was full",
         LostReason::Unmatched => "exits without an entry",
         LostReason::Undecided => "of containers that were not known in time",
+        LostReason::WaitTable => "waits that there was no room to remember",
+        LostReason::WaitUnseen => "waits whose end was not seen",
     };
     let cpu = lost
         .cpu

@@ -14,29 +14,38 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::stream::Stream;
 use super::trace::{Context, Trace};
+use super::waits::{Off, quiet_ns};
 use crate::derive::container_label_of;
 use crate::model::*;
-use crate::wire::go_trace::{Batch, Kind};
+use crate::wire::go_trace::{Kind, NO_THREAD};
 
 const CAPTURE_G: u64 = 1 << 32;
 const P_RUNNING: u64 = 1;
 const P_IDLE: u64 = 2;
 const G_RUNNING: u64 = 2;
+const G_WAITING: u64 = 4;
 
 /// A time surely later than `at`. Readers turn times into floating point, which beyond 2^53 ns (104
 /// days) tells only larger steps apart.
-fn after(at: u64) -> u64 {
+pub(super) fn after(at: u64) -> u64 {
     at + (at >> 52) + 1
 }
 
 /// A thread between its first event and its end.
-struct Running {
-    context: Context,
+pub(super) struct Running {
+    pub(super) context: Context,
     process: ProcessId,
     /// The task of its process, 0 if it has none.
     task: u64,
-    batch: Batch,
+    pub(super) stream: Stream,
+    /// Why it is off its P; none: it is on it.
+    pub(super) off: Option<Off>,
+    /// Number of its goroutine's last event in this generation, as readers count them.
+    pub(super) g_seq: u64,
+    /// When it was last known to run.
+    pub(super) seen: u64,
     /// Regions that are open, outermost first; their depths increase.
     regions: Vec<Region>,
 }
@@ -70,8 +79,15 @@ struct Task {
 }
 
 pub(super) struct Schedule {
-    capture: Batch,
+    capture: Stream,
+    /// How long threads may go unseen while they run; none if the recording has no waits.
+    quiet_ns: Option<u64>,
     running: BTreeMap<ThreadId, Running>,
+    /// What threads did that ended in this generation, in that order, where events are put in later:
+    /// those whom a thread wakes by its end wait longer than it lives.
+    ended: Vec<Stream>,
+    /// Where it is.
+    ended_threads: FxHashMap<ThreadId, usize>,
     /// The running thread of each M.
     threads: FxHashMap<u64, ThreadId>,
     /// How many lives each M has had, and when the last ended; bounded by the kernel's pid_max.
@@ -85,11 +101,15 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// Begins the first generation.
-    pub(super) fn begin(trace: &mut Trace, cpus: u32) -> io::Result<Schedule> {
+    pub(super) fn begin(trace: &mut Trace, tables: &Tables) -> io::Result<Schedule> {
+        let quiet_ns = quiet_ns(tables);
         let start = trace.start();
         let mut schedule = Schedule {
-            capture: trace.thread_batch(0, start),
+            capture: Stream::new(trace.thread_batch(0, start), quiet_ns.is_some()),
+            quiet_ns,
             running: BTreeMap::new(),
+            ended: Vec::new(),
+            ended_threads: FxHashMap::default(),
             threads: FxHashMap::default(),
             lives: FxHashMap::default(),
             processors: vec![Processor {
@@ -105,7 +125,8 @@ impl Schedule {
         schedule.tell(trace, Kind::ProcStatus, start, &[0, P_RUNNING])?;
         schedule.tell(trace, Kind::GoCreate, start, &[CAPTURE_G, name, 0])?;
         schedule.tell(trace, Kind::GoStart, start, &[CAPTURE_G, 1])?;
-        schedule.tell(trace, Kind::ProcsChange, start, &[u64::from(cpus), 0])?;
+        let cpus = u64::from(tables.session.cpus);
+        schedule.tell(trace, Kind::ProcsChange, start, &[cpus, 0])?;
         Ok(schedule)
     }
 
@@ -132,6 +153,23 @@ impl Schedule {
         at: u64,
         tables: &Tables,
     ) -> io::Result<Option<Context>> {
+        if let Some(running) = self.running.get_mut(&id) {
+            let context = running.context;
+            running.seen = running.seen.max(at);
+            self.resume(trace, id, at, at, None)?;
+            return Ok(Some(context));
+        }
+        self.ensure(trace, id, at, tables)
+    }
+
+    /// The same, but a thread that is off its P stays so.
+    pub(super) fn ensure(
+        &mut self,
+        trace: &mut Trace,
+        id: ThreadId,
+        at: u64,
+        tables: &Tables,
+    ) -> io::Result<Option<Context>> {
         if let Some(running) = self.running.get(&id) {
             return Ok(Some(running.context));
         }
@@ -146,7 +184,10 @@ impl Schedule {
         // Three steps earlier, so that what made us look at the thread happens while it runs.
         let at = at.saturating_sub(3 * (after(at) - at));
         self.join_task(trace, thread.process, at, tables)?;
-        let created = at.max(after(trace.start())).max(self.capture.last());
+        let mut created = at.max(after(trace.start()));
+        if self.quiet_ns.is_none() {
+            created = created.max(self.capture.last());
+        }
         let (lives, ended) = self.lives.get(&m).copied().unwrap_or_default();
         let p = self.idle_processor(trace, created)?;
         let name = trace.name_stack(tables.string(thread.name))?;
@@ -159,15 +200,19 @@ impl Schedule {
         let processor = &mut self.processors[p];
         processor.starts += 1;
         let context = Context { m, p: p as u64, g };
-        let mut batch = trace.thread_batch(m, starts);
-        batch.push_timed(Kind::ProcStart, starts, &[context.p, processor.starts]);
-        batch.push_timed(Kind::GoStart, after(starts), &[g, 1]);
+        let args = [context.p, processor.starts];
+        let mut stream = Stream::new(trace.thread_batch(m, starts), self.quiet_ns.is_some());
+        stream.push(trace, Kind::ProcStart, starts, &args)?;
+        stream.push(trace, Kind::GoStart, after(starts), &[g, 1])?;
         self.threads.insert(m, id);
         let running = Running {
             context,
             process: thread.process,
             task: self.task_of(id, tables),
-            batch,
+            stream,
+            off: None,
+            g_seq: 1,
+            seen: after(starts),
             regions: Vec::new(),
         };
         self.running.insert(id, running);
@@ -208,12 +253,15 @@ impl Schedule {
         region: Region,
         tables: &Tables,
     ) -> io::Result<()> {
+        self.awake(trace, id, at)?;
         self.close(trace, id, at, region.depth)?;
         if let Some(running) = self.running.get_mut(&id) {
             let name = trace.string(&region.name)?;
             let stack = trace.function_stack(region.function, &region.name, tables)?;
             let args = [running.task, name, stack];
-            running.push(trace, Kind::UserRegionBegin, at, &args)?;
+            running
+                .stream
+                .push(trace, Kind::UserRegionBegin, at, &args)?;
             running.regions.push(region);
         }
         Ok(())
@@ -227,6 +275,12 @@ impl Schedule {
         at: u64,
         depth: u32,
     ) -> io::Result<()> {
+        if self
+            .innermost(id)
+            .is_some_and(|innermost| innermost >= depth)
+        {
+            self.awake(trace, id, at)?;
+        }
         match self.running.get_mut(&id) {
             Some(running) => running.close(trace, at, depth),
             None => Ok(()),
@@ -255,7 +309,7 @@ impl Schedule {
 
     /// Time of a running thread's last event.
     pub(super) fn last(&self, id: ThreadId) -> Option<u64> {
-        Some(self.running.get(&id)?.batch.last())
+        Some(self.running.get(&id)?.stream.last())
     }
 
     /// Writes a log of a running thread, within its regions.
@@ -267,13 +321,14 @@ impl Schedule {
         key: &str,
         value: &str,
     ) -> io::Result<()> {
+        self.awake(trace, id, at)?;
         let Some(running) = self.running.get_mut(&id) else {
             return Ok(());
         };
         let key = trace.string(key)?;
         let value = trace.string(value)?;
         let args = [running.task, key, value, 0];
-        running.push(trace, Kind::UserLog, at, &args)
+        running.stream.push(trace, Kind::UserLog, at, &args)
     }
 
     /// The task of a thread's process; 0 if it has none.
@@ -286,6 +341,9 @@ impl Schedule {
 
     /// Ends the generation and begins the next; returns the time from which events may follow.
     pub(super) fn next_generation(&mut self, trace: &mut Trace, now: u64) -> io::Result<u64> {
+        if let Some(quiet_ns) = self.quiet_ns {
+            self.leave_quiet(trace, now, quiet_ns)?;
+        }
         let latest = self.latest(now);
         self.write_all(trace)?;
         trace.end()?;
@@ -296,18 +354,21 @@ impl Schedule {
             processor.announced = false;
         }
         self.processors[0].announced = true;
-        self.capture = trace.thread_batch(0, start);
+        let held = self.quiet_ns.is_some();
+        self.capture = Stream::new(trace.thread_batch(0, start), held);
         self.tell(trace, Kind::ProcStatus, start, &[0, P_RUNNING])?;
         self.tell(trace, Kind::GoStatus, start, &[CAPTURE_G, 0, G_RUNNING])?;
         for running in self.running.values_mut() {
             let Context { m, p, g } = running.context;
-            running.batch = trace.thread_batch(m, start);
-            running
-                .batch
-                .push_timed(Kind::ProcStatus, start, &[p, P_RUNNING]);
-            running
-                .batch
-                .push_timed(Kind::GoStatus, start, &[g, m, G_RUNNING]);
+            running.stream = Stream::new(trace.thread_batch(m, start), held);
+            running.g_seq = 0;
+            let (stream, p_status, g_status) = match running.off {
+                // Whose M it has no P on.
+                Some(_) => (&mut self.capture, P_IDLE, [g, NO_THREAD, G_WAITING]),
+                None => (&mut running.stream, P_RUNNING, [g, m, G_RUNNING]),
+            };
+            stream.push(trace, Kind::ProcStatus, start, &[p, p_status])?;
+            stream.push(trace, Kind::GoStatus, start, &g_status)?;
             if let Some(processor) = self.processors.get_mut(p as usize) {
                 processor.announced = true;
             }
@@ -317,12 +378,18 @@ impl Schedule {
 
     /// Ends all threads and tasks, and the last generation.
     pub(super) fn finish(&mut self, trace: &mut Trace, now: u64) -> io::Result<()> {
+        if let Some(quiet_ns) = self.quiet_ns {
+            self.leave_quiet(trace, now, quiet_ns)?;
+        }
         let end = after(self.latest(now));
         let running: Vec<_> = self.running.keys().copied().collect();
         for id in running {
-            self.end(trace, id, end)?;
+            // What waits goes on waiting. Regions must end, and that takes a running thread.
+            if !self.is_off(id) || self.innermost(id).is_some() {
+                self.end(trace, id, end)?;
+            }
         }
-        let end = after(after(after(end)));
+        let end = after(after(after(end))).max(after(self.latest(end)));
         for task in std::mem::take(&mut self.tasks).into_values() {
             self.tell(trace, Kind::UserTaskEnd, end, &[task.id, 0])?;
         }
@@ -334,17 +401,24 @@ impl Schedule {
 
     /// Ends a thread if it runs.
     fn end(&mut self, trace: &mut Trace, id: ThreadId, at: u64) -> io::Result<()> {
+        self.awake(trace, id, at)?;
         let Some(mut running) = self.running.remove(&id) else {
             return Ok(());
         };
         let Context { m, p, .. } = running.context;
         running.close(trace, at, 0)?;
-        running.make_room(trace)?;
-        let destroyed = at.max(after(running.batch.last()));
+        let destroyed = at.max(after(running.stream.last()));
         let stopped = after(destroyed);
-        running.batch.push_timed(Kind::GoDestroy, destroyed, &[]);
-        running.batch.push_timed(Kind::ProcStop, stopped, &[]);
-        trace.write(&mut running.batch)?;
+        let stream = &mut running.stream;
+        stream.push(trace, Kind::GoDestroy, destroyed, &[])?;
+        stream.push(trace, Kind::ProcStop, stopped, &[])?;
+        match self.quiet_ns {
+            Some(_) => {
+                self.ended_threads.insert(id, self.ended.len());
+                self.ended.push(running.stream);
+            }
+            None => stream.write(trace)?,
+        }
         if let Some(processor) = self.processors.get_mut(p as usize) {
             processor.idle_since = stopped;
             self.idle.insert(p as usize);
@@ -361,7 +435,13 @@ impl Schedule {
 
     /// An idle P whose status is known in this generation: the first there is, else a new one.
     fn idle_processor(&mut self, trace: &mut Trace, at: u64) -> io::Result<usize> {
-        let p = self.idle.pop_first().unwrap_or_else(|| {
+        let is_free = |p: &usize| {
+            let processor = self.processors.get(*p);
+            // Where events are put in their places later, a P may have become idle after `at`.
+            self.quiet_ns.is_none() || processor.is_some_and(|p| p.idle_since < at)
+        };
+        let free = self.idle.iter().copied().find(is_free);
+        let p = free.filter(|p| self.idle.remove(p)).unwrap_or_else(|| {
             self.processors.push(Processor {
                 starts: 0,
                 idle_since: 0,
@@ -425,23 +505,79 @@ impl Schedule {
 
     /// An event of the capture's own thread.
     fn tell(&mut self, trace: &mut Trace, kind: Kind, at: u64, rest: &[u64]) -> io::Result<()> {
-        if !self.capture.fits_timed(1) {
-            trace.write(&mut self.capture)?;
+        let at = at.max(trace.start());
+        match self.capture.insert(kind, at, rest) {
+            true => Ok(()),
+            false => self.capture.push(trace, kind, at, rest),
         }
-        self.capture.push_timed(kind, at, rest);
-        Ok(())
+    }
+
+    /// Puts a thread on its P if it is off it.
+    fn awake(&mut self, trace: &mut Trace, id: ThreadId, at: u64) -> io::Result<()> {
+        self.resume(trace, id, at, at, None)
+    }
+
+    pub(super) fn running_mut(&mut self, id: ThreadId) -> Option<&mut Running> {
+        self.running.get_mut(&id)
+    }
+
+    /// What a thread did in this generation, if it had not ended at a time.
+    pub(super) fn stream_at(&mut self, id: ThreadId, at: u64) -> Option<&mut Stream> {
+        if let Some(running) = self.running.get_mut(&id) {
+            return Some(&mut running.stream);
+        }
+        let ended = self.ended.get_mut(*self.ended_threads.get(&id)?);
+        // Its id may be in use again after that.
+        ended.filter(|stream| at <= stream.last())
+    }
+
+    /// Whether a thread was never seen in the trace.
+    pub(super) fn is_new(&self, id: ThreadId, tables: &Tables) -> bool {
+        let m = tables.thread(id).map(|thread| machine(thread.tid));
+        let used = m.is_none_or(|m| self.lives.contains_key(&m) || self.threads.contains_key(&m));
+        !used && !self.running.contains_key(&id)
+    }
+
+    /// Whether a thread is off its P.
+    pub(super) fn is_off(&self, id: ThreadId) -> bool {
+        let running = self.running.get(&id);
+        running.is_some_and(|running| running.off.is_some())
+    }
+
+    /// Threads on their Ps, and when they were last known to run.
+    pub(super) fn on_processors(&self) -> Vec<(ThreadId, u64)> {
+        let on = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.off.is_none());
+        on.map(|(&id, running)| (id, running.seen)).collect()
+    }
+
+    /// The number of a P's next start.
+    pub(super) fn next_start(&mut self, p: u64) -> u64 {
+        match self.processors.get_mut(p as usize) {
+            Some(processor) => {
+                processor.starts += 1;
+                processor.starts
+            }
+            None => 1,
+        }
     }
 
     fn write_all(&mut self, trace: &mut Trace) -> io::Result<()> {
-        trace.write(&mut self.capture)?;
+        self.capture.write(trace)?;
+        self.ended_threads.clear();
+        for mut stream in std::mem::take(&mut self.ended) {
+            stream.write(trace)?;
+        }
         for running in self.running.values_mut() {
-            trace.write(&mut running.batch)?;
+            running.stream.write(trace)?;
         }
         Ok(())
     }
 
     fn latest(&self, now: u64) -> u64 {
-        let threads = self.running.values().map(|running| running.batch.last());
+        let threads = self.running.values().map(|running| running.stream.last());
         let idle = self.processors.iter().map(|processor| processor.idle_since);
         threads
             .chain(idle)
@@ -450,25 +586,11 @@ impl Schedule {
 }
 
 impl Running {
-    fn push(&mut self, trace: &mut Trace, kind: Kind, at: u64, rest: &[u64]) -> io::Result<()> {
-        self.make_room(trace)?;
-        self.batch.push_timed(kind, at, rest);
-        Ok(())
-    }
-
-    /// Makes room for two more events.
-    fn make_room(&mut self, trace: &mut Trace) -> io::Result<()> {
-        match self.batch.fits_timed(2) {
-            true => Ok(()),
-            false => trace.write(&mut self.batch),
-        }
-    }
-
     fn close(&mut self, trace: &mut Trace, at: u64, depth: u32) -> io::Result<()> {
         while let Some(region) = self.regions.pop_if(|region| region.depth >= depth) {
             let name = trace.string(&region.name)?;
             let args = [self.task, name, 0];
-            self.push(trace, Kind::UserRegionEnd, at, &args)?;
+            self.stream.push(trace, Kind::UserRegionEnd, at, &args)?;
         }
         Ok(())
     }

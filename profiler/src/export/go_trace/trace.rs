@@ -209,6 +209,23 @@ impl Trace {
         self.stack(key, &[frame])
     }
 
+    /// The id of a sample's stack.
+    pub(super) fn sample_stack(
+        &mut self,
+        kernel: Option<StackId>,
+        user: Option<StackId>,
+        tables: &Tables,
+    ) -> io::Result<u64> {
+        let key = StackKey::Sample(kernel, user);
+        match self.stacks.get(&key) {
+            Some(&id) => Ok(id),
+            None => {
+                let places = self.places(kernel, user, tables)?;
+                self.stack(key, &places)
+            }
+        }
+    }
+
     /// Writes a sample.
     pub(super) fn sample(
         &mut self,
@@ -218,14 +235,7 @@ impl Trace {
         user: Option<StackId>,
         tables: &Tables,
     ) -> io::Result<()> {
-        let key = StackKey::Sample(kernel, user);
-        let stack = match self.stacks.get(&key) {
-            Some(&id) => id,
-            None => {
-                let places = self.places(kernel, user, tables)?;
-                self.stack(key, &places)?
-            }
-        };
+        let stack = self.sample_stack(kernel, user, tables)?;
         let Context { m, p, g } = context;
         let args = [at.max(self.start), m, p, g, stack];
         let record = Record::new(Kind::CPUSample, &args);

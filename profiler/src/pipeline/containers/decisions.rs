@@ -8,9 +8,9 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::hold::Fate;
+use super::hold::{Fate, Place};
 use crate::model::Timestamp;
-use crate::model::raw::{CgroupVerdict, RawCgroup, RawSample};
+use crate::model::raw::{CgroupVerdict, RawCgroup};
 use crate::target::cgroup::{Cgroup, contains};
 use crate::target::container::{Container, Engine, Identity, Selector};
 
@@ -322,16 +322,16 @@ impl Decisions {
         }
     }
 
-    /// What becomes of a sample; none if nothing is known of its cgroup.
-    pub(super) fn fate(&self, sample: &RawSample) -> Option<Fate> {
-        match self.known.get(&sample.cgroup) {
+    /// What becomes of what a thread did there; none if nothing is known of its cgroup.
+    pub(super) fn fate(&self, place: Place) -> Option<Fate> {
+        match self.known.get(&place.cgroup) {
             Some(known) => Some(match known.verdict {
                 Verdict::Wanted => Fate::Keep,
                 Verdict::Unwanted => Fate::Drop,
                 Verdict::GivenUp => Fate::Lose,
                 Verdict::Undecided => Fate::Wait,
             }),
-            None => (!sample.undecided).then_some(Fate::Keep),
+            None => (!place.undecided).then_some(Fate::Keep),
         }
     }
 

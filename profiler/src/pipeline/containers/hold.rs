@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::model::raw::{RawBody, RawEvent, RawSample};
+use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{Cpu, Lost, LostReason, Timestamp};
 
 /// Most events that wait.
@@ -26,6 +26,28 @@ pub(super) enum Fate {
     Lose,
     /// It is not known yet.
     Wait,
+}
+
+/// Where the thread was that an event speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The id of its cgroup.
+    pub(super) cgroup: u64,
+    /// The kernel side did not know whether it is wanted.
+    pub(super) undecided: bool,
+}
+
+impl Place {
+    /// That of an event; none if it is to be passed on wherever it was.
+    fn of(event: &RawEvent) -> Option<Place> {
+        let (cgroup, undecided) = match &event.body {
+            RawBody::Sample(sample) => (sample.cgroup, sample.undecided),
+            RawBody::Wait(wait) => (wait.record.cgroup, wait.undecided),
+            RawBody::Waits(waits) => (waits.cgroup, waits.undecided),
+            _ => return None,
+        };
+        Some(Place { cgroup, undecided })
+    }
 }
 
 /// See the module.
@@ -47,11 +69,11 @@ impl Hold {
         &mut self,
         events: &mut Vec<RawEvent>,
         last: bool,
-        fate: &mut dyn FnMut(Timestamp, &RawSample) -> Fate,
+        fate: &mut dyn FnMut(Timestamp, Place) -> Fate,
     ) -> u64 {
-        let mut fate = |event: &RawEvent| match &event.body {
-            RawBody::Sample(sample) => fate(event.at, sample),
-            _ => Fate::Keep,
+        let mut fate = |event: &RawEvent| match Place::of(event) {
+            Some(place) => fate(event.at, place),
+            None => Fate::Keep,
         };
         let first = match self.waiting.is_empty() {
             true => events.iter().position(|event| fate(event) != Fate::Keep),
@@ -71,7 +93,11 @@ impl Hold {
                 Fate::Wait => break,
                 Fate::Keep => events.extend(self.waiting.pop_front()),
                 Fate::Drop | Fate::Lose => {
-                    self.waiting.pop_front();
+                    let event = self.waiting.pop_front();
+                    // Totals are about what was counted with the waits themselves.
+                    if event.is_some_and(|event| matches!(event.body, RawBody::Waits(_))) {
+                        continue;
+                    }
                     taken_out += 1;
                     if fate == Fate::Lose {
                         self.lose(at, cpu);
@@ -114,11 +140,13 @@ mod tests {
     use rustc_hash::FxHashMap;
 
     use super::*;
-    use crate::model::raw::{Comm, RawStack};
+    use crate::model::raw::{Comm, RawSample, RawStack};
     use crate::model::{Pid, Tid};
 
     fn sample(at: u64, cgroup: u64) -> RawEvent {
         let body = RawBody::Sample(Box::new(RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             pid: Pid(1),
             tid: Tid(1),
             comm: Comm::default(),
@@ -147,8 +175,8 @@ mod tests {
         }
     }
 
-    fn by_cgroup(_: Timestamp, sample: &RawSample) -> Fate {
-        match sample.cgroup {
+    fn by_cgroup(_: Timestamp, place: Place) -> Fate {
+        match place.cgroup {
             0 => Fate::Keep,
             1 => Fate::Drop,
             2 => Fate::Lose,
@@ -183,9 +211,9 @@ mod tests {
         let mut events = vec![sample(5, 0)];
         hold.pass(&mut events, false, &mut by_cgroup);
         assert_eq!(events, []);
-        let mut decided = |at, sample: &RawSample| match sample.cgroup {
+        let mut decided = |at, place: Place| match place.cgroup {
             9 => Fate::Keep,
-            _ => by_cgroup(at, sample),
+            _ => by_cgroup(at, place),
         };
         assert_eq!(hold.pass(&mut events, false, &mut decided), 1);
         assert_eq!(events, [sample(2, 9), exit(3), sample(5, 0)]);
@@ -223,7 +251,7 @@ mod tests {
         ) {
             let decided: Rc<RefCell<FxHashMap<u64, Fate>>> = Rc::default();
             let known = decided.clone();
-            let mut fate = move |_: Timestamp, sample: &RawSample| match sample.cgroup {
+            let mut fate = move |_: Timestamp, place: Place| match place.cgroup {
                 0 => Fate::Keep,
                 cgroup => known.borrow().get(&cgroup).copied().unwrap_or(Fate::Wait),
             };
@@ -250,7 +278,8 @@ mod tests {
                 let last = turn + 1 == count;
                 taken_out += hold.pass(&mut events, last, &mut fate);
                 let waits = hold.waiting.front().is_some_and(|event| match &event.body {
-                    RawBody::Sample(sample) => fate(event.at, sample) == Fate::Wait,
+                    RawBody::Sample(_) => Place::of(event)
+                        .is_some_and(|place| fate(event.at, place) == Fate::Wait),
                     _ => false,
                 });
                 prop_assert_eq!(waits, hold.is_waiting());
@@ -262,7 +291,10 @@ mod tests {
             out.retain(|event| !matches!(event.body, RawBody::Lost(_)));
             let mut dropped = 0;
             all.retain(|event| match &event.body {
-                RawBody::Sample(sample) => match fate(event.at, sample) {
+                RawBody::Sample(sample) => match fate(event.at, Place {
+                    cgroup: sample.cgroup,
+                    undecided: sample.undecided,
+                }) {
                     Fate::Keep => true,
                     Fate::Drop => {
                         dropped += 1;

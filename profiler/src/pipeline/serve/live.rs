@@ -41,11 +41,18 @@ const EPOCH_BYTES: u64 = 32 << 20;
 pub struct Adjustable {
     probe: ProbeOptions,
     resolve: ResolveOptions,
+    unwind_bytes: Option<u64>,
 }
 
 /// A session of the whole machine that samples nothing until it is told to. `buffer_bytes` is memory
-/// between kernel and profiler, `kernel_log` whether the kernel side logs.
-pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool) -> Adjustable {
+/// between kernel and profiler, `unwind_bytes` that of unwind tables, if these are used, `kernel_log`
+/// whether the kernel side logs.
+pub fn adjustable(
+    resolve: ResolveOptions,
+    buffer_bytes: usize,
+    unwind_bytes: Option<u64>,
+    kernel_log: bool,
+) -> Adjustable {
     Adjustable {
         probe: ProbeOptions {
             sources: vec![SourceSpec {
@@ -59,7 +66,9 @@ pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool
             buffer_bytes,
             kernel_stacks: true,
             user_stacks: true,
+            unwind: None,
             kernel_log,
+            off_cpu: false,
             adjustable: true,
         },
         resolve: ResolveOptions {
@@ -73,6 +82,7 @@ pub fn adjustable(resolve: ResolveOptions, buffer_bytes: usize, kernel_log: bool
             grace: GRACE,
             ..resolve
         },
+        unwind_bytes,
     }
 }
 
@@ -81,6 +91,7 @@ impl Adjustable {
         let prepared = Prepared::new(Watch {
             probe: self.probe.clone(),
             resolve: self.resolve.clone(),
+            unwind_bytes: self.unwind_bytes,
             trace: None,
             cgroups: CgroupTargets::default(),
             target: "system-wide".to_owned(),
@@ -122,6 +133,7 @@ impl Ready {
         let _hurry = Hurry::begin();
         privileges::settle(Later {
             attaches: true,
+            loads_tables: true,
             uses_tracefs: !tracefs_is_mounted(),
             signals: true,
             writes_files: false,

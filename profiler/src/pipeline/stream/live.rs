@@ -53,6 +53,7 @@ pub(super) async fn stream(
     let mut prepared = Prepared::new(source.watch)?;
     let later = Later {
         attaches: prepared.tracer.is_some(),
+        loads_tables: prepared.watch.probe.unwind.is_some(),
         signals: true,
         // A cgroup that is to stand still may be another user's.
         writes_files: source.allow_control,

@@ -37,7 +37,9 @@ pub fn calibrate() -> Result<CostTable, ProbeError> {
         buffer_bytes: 1 << 18,
         kernel_stacks: false,
         user_stacks: false,
+        unwind: None,
         kernel_log: false,
+        off_cpu: false,
         adjustable: false,
     })?;
     let on = ProbeControl {

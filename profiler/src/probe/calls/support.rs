@@ -64,7 +64,7 @@ pub fn call_support() -> Result<CallSupport, ProbeError> {
 
 fn find_support() -> Result<CallSupport, ProbeError> {
     let failed = |error| ProbeError::from_io("try probes on functions", error);
-    let counts = bpf::make_array(1).map_err(failed)?;
+    let counts = bpf::make_array(1, 0).map_err(failed)?;
     let pid_filter = try_multi(&counts).map_err(failed)?;
     if let Some(pid_filter) = pid_filter {
         return Ok(CallSupport {

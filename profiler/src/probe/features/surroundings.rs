@@ -97,7 +97,12 @@ pub(super) fn kernel_types() -> Feature {
         Ok(_) => Ok(format!("at {BTF}")),
         Err(error) => Err(offsets::remedy(&error)),
     };
-    feature("kernel types (BTF)", "--cgroup, --container", false, state)
+    feature(
+        "kernel types (BTF)",
+        "--cgroup, --container, --off-cpu",
+        false,
+        state,
+    )
 }
 
 pub(super) fn cgroups() -> Feature {

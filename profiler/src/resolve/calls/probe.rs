@@ -142,6 +142,7 @@ impl Resolver {
             key: None,
             elf: None,
             jit: None,
+            code: None,
         };
         let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");
         let before = self.calls.probes.get(probe);

@@ -293,6 +293,18 @@ int main(void) { return busy(1000); }
 }
 
 #[test]
+fn names_of_c_functions_are_not_taken_for_mangled_types() {
+    let dir = TempDir::new("letters");
+    // What the letter would stand for in a mangled C++ name: `signed char`.
+    let code = "volatile int n; __attribute__((noinline)) int a(void) { return n; } int main(void) { return a(); }";
+    std::fs::write(dir.path("program.c"), code).unwrap();
+    tool(&dir, "gcc -O2 -Wl,--build-id=sha1 -o program program.c");
+    let program = dir.path("program");
+    let (name, _) = found(&program, offset_of(&program, "a"), &[]);
+    assert_eq!(name, "a");
+}
+
+#[test]
 fn the_vdso_has_names() {
     let mut resolver = Resolver::new(options()).unwrap();
     let own = proc_fs::mappings(Pid(std::process::id()));

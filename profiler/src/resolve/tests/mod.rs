@@ -117,6 +117,8 @@ pub(super) fn sample(time: u64, pid: u32, name: &str, user: &[u64], kernel: &[u6
     at(
         time,
         RawBody::Sample(Box::new(RawSample {
+            copy: None,
+            interpreted: bytes::Bytes::new(),
             undecided: false,
             pid: Pid(pid),
             tid: Tid(pid),

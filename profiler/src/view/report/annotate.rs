@@ -412,5 +412,7 @@ fn share(sums: &Sums, whole: u64) -> Share {
         total_samples: sums.count,
         total_weight: sums.weight,
         total_percent: build::share_of(sums.weight, whole),
+        self_wait_weight: 0,
+        total_wait_weight: 0,
     }
 }

@@ -11,7 +11,7 @@ use super::data::*;
 use super::options::{By, ReportOptions, Sort};
 use super::pattern::Pattern;
 use super::select::{self, Selected, SourceSums};
-use super::{Recording, ReportError, calls, containers, header, tree};
+use super::{Recording, ReportError, calls, containers, ends, header, tree, waits};
 use crate::derive::*;
 use crate::model::*;
 use crate::view::quantity;
@@ -22,9 +22,11 @@ const MAX_FOCUS: usize = 5;
 /// What the parts of a report are made of.
 pub(super) struct Base<'a> {
     pub(super) tables: &'a Tables,
-    pub(super) source: Option<SourceId>,
+    pub(super) sources: Sources,
     pub(super) source_sums: SourceSums,
     pub(super) selected: Vec<Selected>,
+    /// Threads among whose waits the kernel's counts are looked at.
+    pub(super) counted_threads: Vec<ThreadId>,
     pub(super) tree: CallTree,
 }
 
@@ -45,15 +47,17 @@ impl<'a> Base<'a> {
     ) -> Result<Base<'a>, ReportError> {
         let tables = recording.tables;
         let source_sums = select::source_sums(recording.collected);
-        let source = select::choose_source(tables, &source_sums, options.source.as_deref())?;
+        let sources = select::choose_sources(tables, &source_sums, options.source.as_deref())?;
         let filter = &options.filter;
-        let selected = select::select(tables, recording.collected, source, filter, containers);
+        let (selected, counted_threads) =
+            select::select(tables, recording.collected, sources, filter, containers);
         let tree = build_tree(tables, Granularity::Function, &selected);
         Ok(Base {
             tables,
-            source,
+            sources,
             source_sums,
             selected,
+            counted_threads,
             tree,
         })
     }
@@ -75,6 +79,19 @@ impl<'a> Base<'a> {
             total_samples: sums.count,
             total_weight: sums.weight,
             total_percent: self.percent(sums.weight),
+            self_wait_weight: 0,
+            total_wait_weight: sums.wait,
+        }
+    }
+
+    /// The same, with the waits that a program began there as its own.
+    pub(super) fn share_with_waits(&self, sums: &Sums) -> Share {
+        let weight = sums.self_weight.saturating_add(sums.own_wait);
+        Share {
+            self_weight: weight,
+            self_percent: self.percent(weight),
+            self_wait_weight: sums.own_wait,
+            ..self.share(sums)
         }
     }
 
@@ -86,6 +103,7 @@ impl<'a> Base<'a> {
             }
             Place::Address(frame) => self.tables.frame_location(frame),
             Place::NoStack => "[no stack]".to_owned(),
+            Place::Wait(state) => wait_frame(state).to_owned(),
         }
     }
 
@@ -100,8 +118,7 @@ impl<'a> Base<'a> {
     }
 
     pub(super) fn unit(&self) -> Unit {
-        let source = self.source.and_then(|id| self.tables.sources.get(id));
-        source.map_or(Unit::Events, |source| source.unit)
+        self.sources.unit(self.tables).unwrap_or(Unit::Events)
     }
 }
 
@@ -135,6 +152,8 @@ pub(super) fn build(
         threads: threads(&base),
         modules: modules(&base, options.sort),
         unsymbolized: unsymbolized(&base),
+        waits: waits::build(recording, &base),
+        ends: (options.by == Some(By::End)).then(|| ends::build(recording, &base)),
         calls: calls::build(recording, options)?,
         callers_of,
     })
@@ -151,6 +170,7 @@ fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) 
         user: s.key.user,
         count: s.aggregate.count,
         weight: s.aggregate.weight,
+        wait: s.key.wait,
     });
     CallTree::build(tables, granularity, paths)
 }
@@ -166,7 +186,10 @@ pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec
     let sums = place_sums(tree);
     let code = tree.places().filter(|(_, info)| info.is_code());
     let mut rows: Vec<FunctionRow> = code
-        .map(|(id, info)| function_row(base, info, &sums[id.index()]))
+        .map(|(id, info)| FunctionRow {
+            share: base.share_with_waits(&sums[id.index()]),
+            ..function_row(base, info, &sums[id.index()])
+        })
         .collect();
     rows.sort_by(|a, b| {
         by_share(sort, &a.share, &b.share)
@@ -192,11 +215,12 @@ fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
     }
 }
 
-fn kind_name(kind: FrameKind) -> &'static str {
+pub(super) fn kind_name(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::Native => "native",
         FrameKind::Kernel => "kernel",
         FrameKind::Jit => "jit",
+        FrameKind::Interpreted => "interpreted",
     }
 }
 
@@ -239,7 +263,7 @@ fn modules(base: &Base<'_>, sort: Sort) -> Vec<ModuleRow> {
         .zip(&sums)
         .map(|(module, sums)| ModuleRow {
             module,
-            share: base.share(sums),
+            share: base.share_with_waits(sums),
         })
         .collect();
     rows.sort_by(|a, b| by_share(sort, &a.share, &b.share).then_with(|| a.module.cmp(&b.module)));
@@ -293,10 +317,10 @@ fn unknown_reason(symbol: Option<&Symbol>) -> &'static str {
 }
 
 fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
-    let mut sums: BTreeMap<ProcessId, (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<ProcessId, OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
         if let Some(id) = selected.process {
-            add(sums.entry(id).or_default(), &selected.aggregate);
+            sums.entry(id).or_default().add(selected);
         }
     }
     owner_rows(base, sums, |id| {
@@ -306,10 +330,10 @@ fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
 }
 
 fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
-    let mut sums: BTreeMap<ThreadId, (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<ThreadId, OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
         if let Some(id) = selected.thread() {
-            add(sums.entry(id).or_default(), &selected.aggregate);
+            sums.entry(id).or_default().add(selected);
         }
     }
     owner_rows(base, sums, |id| {
@@ -318,18 +342,33 @@ fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
     })
 }
 
-pub(super) fn add((count, weight): &mut (u64, u64), aggregate: &Aggregate) {
-    *count += aggregate.count;
-    *weight = weight.saturating_add(aggregate.weight);
+/// What samples of one owner sum up to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OwnerSums {
+    pub(super) samples: u64,
+    pub(super) weight: u64,
+    /// Of that, waits.
+    pub(super) wait_weight: u64,
+}
+
+impl OwnerSums {
+    pub(super) fn add(&mut self, selected: &Selected) {
+        let weight = selected.aggregate.weight;
+        self.samples += selected.aggregate.count;
+        self.weight = self.weight.saturating_add(weight);
+        if selected.key.wait.is_some() {
+            self.wait_weight = self.wait_weight.saturating_add(weight);
+        }
+    }
 }
 
 fn owner_rows<'a, I: Copy>(
     base: &Base<'a>,
-    sums: BTreeMap<I, (u64, u64)>,
+    sums: BTreeMap<I, OwnerSums>,
     find: impl Fn(I) -> Option<(&'a Process, Option<&'a Thread>)>,
 ) -> Vec<OwnerRow> {
     let text = |id: StringId| base.tables.string(id).to_owned();
-    let row = |(id, (samples, weight)): (I, (u64, u64))| {
+    let row = |(id, sums): (I, OwnerSums)| {
         let (process, thread) = find(id)?;
         Some(OwnerRow {
             pid: process.pid.0,
@@ -338,9 +377,10 @@ fn owner_rows<'a, I: Copy>(
             container: container_label_of(base.tables, process),
             tid: thread.map(|thread| thread.tid.0),
             thread: thread.map(|thread| text(thread.name)),
-            samples,
-            weight,
-            percent: base.percent(weight),
+            samples: sums.samples,
+            weight: sums.weight,
+            wait_weight: sums.wait_weight,
+            percent: base.percent(sums.weight),
         })
     };
     let mut rows: Vec<OwnerRow> = sums.into_iter().filter_map(row).collect();
@@ -383,7 +423,7 @@ fn focus_on(base: &Base<'_>, id: PlaceId, function: FunctionRow) -> Focus {
     let row = |edge: &Edge| {
         let info = base.tree.place(edge.place);
         EdgeRow {
-            name: match info.is_code() {
+            name: match info.is_code() || matches!(info.place, Place::Wait(_)) {
                 true => base.place_name(info),
                 false => "[outermost]".to_owned(),
             },

@@ -5,10 +5,10 @@
 
 use std::io;
 
-use super::options::{ReportOptions, TimeRange};
+use super::options::{By, ReportOptions, TimeRange};
 use super::select_calls::CallFilter;
 use crate::derive::calls::Part;
-use crate::derive::{Aggregator, CallLimits, CallTable, Losses, Merge};
+use crate::derive::{Aggregator, CallLimits, CallTable, EndTable, Losses, Merge, WaitTable};
 use crate::model::*;
 
 /// Marks beyond this many are only counted: a report lists a few.
@@ -22,6 +22,9 @@ pub struct Collector {
     last: Timestamp,
     clock: Option<Clock>,
     pub(super) samples: Aggregator,
+    pub(super) waits: WaitTable,
+    pub(super) ends: EndTable,
+    wants_ends: bool,
     pub(super) calls: CallTable,
     call_filter: CallFilter,
     pub(super) losses: Losses,
@@ -54,6 +57,7 @@ impl Collector {
         Collector {
             calls: CallTable::new(limits),
             call_filter: CallFilter::new(&options.filter),
+            wants_ends: options.by == Some(By::End),
             ..Collector::new(options.range)
         }
     }
@@ -63,8 +67,11 @@ impl Collector {
         match event {
             Event::Sample(sample) => {
                 self.all_samples += 1;
-                if self.is_wanted(sample.at, tables) {
-                    self.samples.add(sample, tables);
+                let wanted = self.is_wanted(sample.at, tables);
+                match &sample.wait {
+                    Some(wait) if !self.range.is_all() => self.part_of(sample, wait, tables),
+                    _ if wanted => self.take(sample, tables),
+                    _ => {}
                 }
             }
             Event::Call(_) | Event::Throw(_) => {
@@ -84,6 +91,14 @@ impl Collector {
                 }
             }
             Event::Gap(gap) => self.gap(gap, tables),
+            Event::Waits(waits) => {
+                let wanted = self.is_wanted(waits.to, tables);
+                let from = waits.from.since(self.origin());
+                // Of a span that is only partly looked at nobody knows which waits are meant.
+                if wanted && self.range.from_ns.is_none_or(|start| from >= start) {
+                    self.waits.totals(waits);
+                }
+            }
             Event::Lost(lost) => {
                 let origin = self.origin_at(lost.from, tables);
                 let (from, to) = (lost.from.since(origin), lost.to.since(origin));
@@ -113,6 +128,35 @@ impl Collector {
     /// whole recording.
     pub(super) fn counts_hold(&self) -> bool {
         self.range.is_all() && self.call_filter.admits_all_threads()
+    }
+
+    /// Takes the part of a wait that is in the range.
+    fn part_of(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) {
+        let origin = self.origin();
+        let at = |ns: u64| Timestamp(origin.0.saturating_add(ns));
+        let (from, to) = (self.range.from_ns.unwrap_or(0), self.range.to_ns);
+        let part = wait.within(sample.at, at(from), at(to.unwrap_or(u64::MAX)));
+        let Some(part) = part else {
+            return;
+        };
+        let share = match wait.ns {
+            0 => u128::from(sample.weight),
+            ns => u128::from(sample.weight) * u128::from(part.ns) / u128::from(ns),
+        };
+        let sample = Sample {
+            weight: u64::try_from(share).unwrap_or(u64::MAX),
+            wait: Some(part),
+            ..sample.clone()
+        };
+        self.take(&sample, tables);
+    }
+
+    fn take(&mut self, sample: &Sample, tables: &Tables) {
+        self.samples.add(sample, tables);
+        self.waits.sample(sample);
+        if self.wants_ends {
+            self.ends.add(sample, tables);
+        }
     }
 
     /// Takes the part of a gap that is in the range.

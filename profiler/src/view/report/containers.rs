@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::build::{Base, add};
+use super::build::{Base, OwnerSums};
 use super::data::ContainerRow;
 use crate::model::*;
 
 #[derive(Default)]
 struct Sums {
     processes: Vec<ProcessId>,
-    sums: (u64, u64),
+    sums: OwnerSums,
 }
 
 pub(super) fn rows(base: &Base<'_>) -> Vec<ContainerRow> {
@@ -21,7 +21,7 @@ pub(super) fn rows(base: &Base<'_>) -> Vec<ContainerRow> {
         let process = selected.process.and_then(|id| base.tables.process(id));
         let sum = sums.entry(process.and_then(|p| p.container)).or_default();
         sum.processes.extend(selected.process);
-        add(&mut sum.sums, &selected.aggregate);
+        sum.sums.add(selected);
     }
     if !sums.keys().any(Option::is_some) {
         return Vec::new();
@@ -44,7 +44,7 @@ fn row(base: &Base<'_>, id: Option<ContainerId>, mut sum: Sums) -> ContainerRow 
         let id = container.and_then(pick)?;
         Some(base.tables.string(id).to_owned())
     };
-    let (samples, weight) = sum.sums;
+    let sums = sum.sums;
     ContainerRow {
         container: container.map(|container| base.tables.container_label(container)),
         cgroup: text(|container| Some(container.cgroup)),
@@ -56,8 +56,9 @@ fn row(base: &Base<'_>, id: Option<ContainerId>, mut sum: Sums) -> ContainerRow 
         namespace: text(|container| container.namespace),
         unit: text(|container| container.unit),
         processes: sum.processes.len() as u64,
-        samples,
-        weight,
-        percent: base.percent(weight),
+        samples: sums.samples,
+        weight: sums.weight,
+        wait_weight: sums.wait_weight,
+        percent: base.percent(sums.weight),
     }
 }

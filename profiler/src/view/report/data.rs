@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use super::calls_data::Calls;
+use super::waits_data::WaitReport;
 
 /// Name and version of this shape; fields may be added under the same version.
 pub const SCHEMA: &str = "profiler-report/1";
@@ -35,6 +36,12 @@ pub struct Report {
     pub modules: Vec<ModuleRow>,
     /// Modules with code that has no name.
     pub unsymbolized: Vec<UnsymbolizedRow>,
+    /// Waits, if any of the samples is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitReport>,
+    /// How user stacks end, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<EndReport>,
     /// Traced calls, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls: Option<Calls>,
@@ -70,12 +77,17 @@ pub struct Header {
     pub is_part: bool,
     /// Samples of the whole recording, of all sources.
     pub recorded_samples: u64,
-    /// All sources; one of them is what the report is about.
+    /// All sources; those that are shown are what the report is about.
     pub sources: Vec<SourceRow>,
+    /// What the report is about: a source's name, or `wall` for running and waiting together.
+    pub profile: Option<String>,
     /// Samples selected by source, range and filters.
     pub samples: u64,
     /// Their weight.
     pub weight: u64,
+    /// Of that, waits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wait_weight: u64,
     /// Unit of weights: `nanoseconds`, `cycles` or `events`.
     pub unit: &'static str,
     /// Processes among the selected samples.
@@ -88,6 +100,8 @@ pub struct Header {
     pub stacks: StackRow,
     /// What has no name.
     pub unnamed: UnnamedRow,
+    /// What kinds of code are in the stacks of the selected samples.
+    pub kinds: Vec<KindRow>,
     /// Markers.
     pub marks: Vec<MarkRow>,
     /// How many there are; `marks` may hold fewer.
@@ -131,6 +145,14 @@ pub struct StackRow {
     pub unreadable: u64,
     /// The chain of frame pointers ended; frames may be missing.
     pub frame_pointer: u64,
+    /// There was no rule for the code.
+    pub no_rule: u64,
+    /// Code made at run time could not be walked through.
+    pub jit: u64,
+    /// The rules for the code were not loaded in time.
+    pub no_table: u64,
+    /// The address was in no known mapping.
+    pub no_mapping: u64,
     /// There is no stack at all.
     pub none: u64,
 }
@@ -146,6 +168,21 @@ pub struct UnnamedRow {
     pub frames: u64,
     /// All frames, counted alike.
     pub all_frames: u64,
+}
+
+/// Samples by one kind of code.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct KindRow {
+    /// `native`, `inlined`, `kernel`, `jit` or `interpreted`.
+    pub kind: &'static str,
+    /// Samples with such code anywhere in their stacks.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Their part of the whole.
+    pub percent: f64,
+    /// Part of the samples that ended in such code.
+    pub self_percent: f64,
 }
 
 /// A marker.
@@ -172,6 +209,17 @@ pub struct Share {
     pub total_weight: u64,
     /// Their part of the whole.
     pub total_percent: f64,
+    /// Of `self_weight`: waits that a program began here. Only in tables of functions, lines and
+    /// modules; in the tree waits have rows of their own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub self_wait_weight: u64,
+    /// Of `total_weight`: waits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub total_wait_weight: u64,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Where code lives.
@@ -191,7 +239,7 @@ pub struct FunctionRow {
     /// Where it lives.
     #[serde(flatten)]
     pub module: CodeModule,
-    /// `native`, `kernel` or `jit`.
+    /// `native`, `kernel`, `jit` or `interpreted`.
     pub kind: &'static str,
     /// Whether it has a name.
     pub named: bool,
@@ -217,7 +265,7 @@ pub struct TreeRow {
     pub parent: Option<usize>,
     /// Distance from the root.
     pub depth: usize,
-    /// `all`, `process`, `function`, `address` or `no_stack`.
+    /// `all`, `process`, `function`, `address`, `no_stack` or `wait`.
     pub kind: &'static str,
     /// Name.
     pub name: String,
@@ -260,6 +308,9 @@ pub struct OwnerRow {
     pub samples: u64,
     /// Their weight.
     pub weight: u64,
+    /// Of that, waits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wait_weight: u64,
     /// Their part of the whole.
     pub percent: f64,
 }
@@ -291,6 +342,9 @@ pub struct ContainerRow {
     pub samples: u64,
     /// Their weight.
     pub weight: u64,
+    /// Of that, waits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wait_weight: u64,
     /// Their part of the whole.
     pub percent: f64,
 }
@@ -329,6 +383,37 @@ pub struct UnsymbolizedRow {
     /// Samples with such an address anywhere in their stacks.
     pub samples: u64,
     /// Their part of all selected samples' weight.
+    pub percent: f64,
+}
+
+/// How user stacks end.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndReport {
+    /// Samples with a user stack.
+    pub samples: u64,
+    /// Of these, those with one that reaches the outermost function.
+    pub complete: u64,
+    /// Their part of these.
+    pub complete_percent: f64,
+    /// Why the others end, and where.
+    pub early: Vec<EndRow>,
+}
+
+/// User stacks that end too early for one reason in one module.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndRow {
+    /// The reason, in words.
+    pub end: &'static str,
+    /// Where the outermost frame is that was found.
+    #[serde(flatten)]
+    pub module: CodeModule,
+    /// Name of the frame that is the outermost one most often, or `module+0xoffset`.
+    pub outermost: String,
+    /// Samples.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Their part of the whole.
     pub percent: f64,
 }
 

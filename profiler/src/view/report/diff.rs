@@ -109,9 +109,8 @@ fn other_base<'a>(
     options: &ReportOptions,
     containers: ContainerSet,
 ) -> Result<Base<'a>, ReportError> {
-    let source = base.source.and_then(|id| base.tables.sources.get(id));
     let same = ReportOptions {
-        source: source.map(|source| base.tables.string(source.name).to_owned()),
+        source: base.sources.name(base.tables).map(str::to_owned),
         ..options.clone()
     };
     match Base::of(other, &same, containers.clone()) {
@@ -124,10 +123,7 @@ fn other_base<'a>(
 
 fn warnings(this: &Header, other: &Header) -> Vec<String> {
     let mut warnings = Vec::new();
-    let name = |header: &Header| {
-        let shown = header.sources.iter().find(|source| source.shown);
-        shown.map_or_else(String::new, |source| source.name.clone())
-    };
+    let name = |header: &Header| header.profile.clone().unwrap_or_default();
     for (header, which) in [(this, "this"), (other, "the other")] {
         if header.samples == 0 {
             warnings.push(format!("{which} recording has no samples that match"));

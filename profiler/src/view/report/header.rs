@@ -30,8 +30,10 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Header {
         is_part: !collected.range().is_all(),
         recorded_samples: collected.all_samples,
         sources: sources(base),
+        profile: base.sources.name(tables).map(str::to_owned),
         samples: base.tree.root().count,
         weight: base.weight(),
+        wait_weight: base.tree.root().wait,
         unit: unit_name(base.unit()),
         process_count: processes.len() as u64,
         lost: (losses.iter())
@@ -43,6 +45,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Header {
         lost_samples: losses.samples(),
         stacks: stacks(base),
         unnamed: unnamed(base),
+        kinds: kinds(base),
         marks: (collected.marks.iter())
             .map(|mark| MarkRow {
                 at_ns: mark.at.since(collected.origin()),
@@ -63,7 +66,7 @@ fn sources(base: &Base<'_>) -> Vec<SourceRow> {
             period: source.period,
             samples,
             weight,
-            shown: base.source == Some(id),
+            shown: base.sources.has(id),
         }
     };
     base.tables.sources.iter().map(row).collect()
@@ -82,6 +85,10 @@ fn stacks(base: &Base<'_>) -> StackRow {
         truncated: ends.truncated,
         unreadable: ends.unreadable,
         frame_pointer: ends.frame_pointer,
+        no_rule: ends.no_rule,
+        jit: ends.jit,
+        no_table: ends.no_table,
+        no_mapping: ends.no_mapping,
         none,
     }
 }
@@ -114,6 +121,37 @@ fn unnamed(base: &Base<'_>) -> UnnamedRow {
     row
 }
 
+/// Samples by the kinds of code in their stacks.
+fn kinds(base: &Base<'_>) -> Vec<KindRow> {
+    // In the order of the rows.
+    let rank = |kind| match kind {
+        FrameKind::Native => 0,
+        FrameKind::Kernel => 2,
+        FrameKind::Jit => 3,
+        FrameKind::Interpreted => 4,
+    };
+    let places: Vec<Option<usize>> = (base.tree.places())
+        .map(|(_, info)| match info.place {
+            Place::NoStack => None,
+            _ if !info.is_code() => None,
+            _ if info.inlined && info.kind == FrameKind::Native => Some(1),
+            _ => Some(rank(info.kind)),
+        })
+        .collect();
+    let sums = base.tree.sums(5, |place| places[place.index()]);
+    let names = ["native", "inlined", "kernel", "jit", "interpreted"];
+    (names.into_iter().zip(&sums))
+        .filter(|(_, sums)| sums.count > 0)
+        .map(|(kind, sums)| KindRow {
+            kind,
+            samples: sums.count,
+            weight: sums.weight,
+            percent: base.percent(sums.weight),
+            self_percent: base.percent(sums.self_weight.saturating_add(sums.own_wait)),
+        })
+        .collect()
+}
+
 fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Nanoseconds => "nanoseconds",
@@ -134,5 +172,7 @@ fn reason_name(reason: LostReason) -> &'static str {
         LostReason::CallRingFull => "call_ring_full",
         LostReason::Unmatched => "unmatched",
         LostReason::Undecided => "undecided",
+        LostReason::WaitTable => "wait_table",
+        LostReason::WaitUnseen => "wait_unseen",
     }
 }

@@ -14,6 +14,7 @@ pub mod data;
 pub mod diff;
 pub mod diff_calls;
 mod disassemble;
+mod ends;
 mod header;
 mod options;
 mod pattern;
@@ -26,11 +27,15 @@ mod text_calls;
 mod text_calls_tree;
 mod text_containers;
 mod text_diff;
+mod text_ends;
 mod text_head;
 mod text_histogram;
 mod text_owners;
 mod text_tree;
+mod text_waits;
 mod tree;
+mod waits;
+pub mod waits_data;
 
 use std::io::{self, Write};
 

@@ -27,7 +27,7 @@ pub struct ReportOptions {
     pub range: TimeRange,
     /// Samples that match.
     pub filter: Filter,
-    /// Samples of the source of this name; of the one with the most samples if not given.
+    /// Samples of the source of this name, or `wall`; see [`crate::derive::Sources::choose`].
     pub source: Option<String>,
     /// Branches of the call tree with a smaller share are summed up.
     pub min_percent: f64,
@@ -140,6 +140,10 @@ pub enum By {
     Unit,
     /// An image that containers were made of.
     Image,
+    /// A wait: by state, by what waited, by thread.
+    Wait,
+    /// A reason why user stacks end too early, in a module.
+    End,
 }
 
 /// How a report is written.
@@ -191,7 +195,7 @@ names!(CallSort, "calls" => CallSort::Calls, "total" => CallSort::Total,
 names!(Format, "text" => Format::Text, "json" => Format::Json);
 names!(By, "function" => By::Function, "line" => By::Line, "module" => By::Module,
     "process" => By::Process, "thread" => By::Thread, "container" => By::Container,
-    "pod" => By::Pod, "unit" => By::Unit, "image" => By::Image);
+    "pod" => By::Pod, "unit" => By::Unit, "image" => By::Image, "wait" => By::Wait, "end" => By::End);
 
 /// A span of a recording, in nanoseconds since its start; the end is not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::ReportError;
 use super::collect::Collector;
 use super::options::Filter;
 use super::pattern::Pattern;
-use crate::derive::{Aggregate, ContainerSet, Key, Owner, frame_lines};
+use crate::derive::{Aggregate, ContainerSet, Key, Owner, Sources, frame_lines};
 use crate::model::*;
 
 /// An aggregate that is looked at.
@@ -45,47 +45,43 @@ pub(super) fn source_sums(collected: &Collector) -> SourceSums {
     sums
 }
 
-/// The source of a name, or the one with the most samples; none if there are no samples.
-pub(super) fn choose_source(
+/// The sources of a name, or those of the most interest: see [`Sources::choose`].
+pub(super) fn choose_sources(
     tables: &Tables,
     sums: &SourceSums,
     wanted: Option<&str>,
-) -> Result<Option<SourceId>, ReportError> {
+) -> Result<Sources, ReportError> {
     let name = |id: SourceId| (tables.sources.get(id)).map_or("", |s| tables.string(s.name));
-    let candidates = sums
-        .iter()
-        .filter(|(id, _)| wanted.is_none_or(|wanted| name(**id) == wanted));
-    let best = candidates.max_by_key(|(id, (count, _))| (*count, Reverse(**id)));
-    match (best, wanted) {
-        (Some((&id, _)), _) => Ok(Some(id)),
-        (None, None) => Ok(None),
-        (None, Some(wanted)) => {
-            let names: Vec<&str> = sums.keys().map(|&id| name(id)).collect();
-            Err(ReportError::NoSource {
-                wanted: wanted.to_owned(),
-                present: names.join(", "),
-            })
+    let mut present: Vec<SourceId> = sums.keys().copied().collect();
+    present.sort_by_key(|id| (Reverse(sums.get(id).map(|(count, _)| *count)), *id));
+    Sources::choose(&present, wanted, tables).ok_or_else(|| {
+        let names: Vec<&str> = sums.keys().map(|&id| name(id)).collect();
+        ReportError::NoSource {
+            wanted: wanted.unwrap_or_default().to_owned(),
+            present: names.join(", "),
         }
-    }
+    })
 }
 
 pub(super) fn select(
     tables: &Tables,
     collected: &Collector,
-    source: Option<SourceId>,
+    sources: Sources,
     filter: &Filter,
     containers: ContainerSet,
-) -> Vec<Selected> {
+) -> (Vec<Selected>, Vec<ThreadId>) {
     let mut matcher = Matcher::new(tables, filter, containers);
     let all = collected.samples.sorted().into_iter();
-    all.filter(|(key, _)| Some(key.source) == source)
+    let selected = all
+        .filter(|(key, _)| sources.has(key.source))
         .map(|(key, aggregate)| Selected {
             key,
             aggregate,
             process: key.owner.process(tables),
         })
         .filter(|selected| matcher.admits(selected))
-        .collect()
+        .collect();
+    (selected, matcher.counted_threads(collected))
 }
 
 struct Matcher<'a> {
@@ -115,16 +111,29 @@ impl<'a> Matcher<'a> {
     }
 
     fn admits(&mut self, selected: &Selected) -> bool {
-        self.admits_owner(selected)
+        self.admits_owner(selected.thread(), selected.process)
             && self.modules.admits(self.tables, &selected.key, has_module)
             && self
                 .functions
                 .admits(self.tables, &selected.key, has_function)
     }
 
-    fn admits_owner(&self, selected: &Selected) -> bool {
-        let process = selected.process.and_then(|id| self.tables.process(id));
-        let thread = selected.thread().and_then(|id| self.tables.thread(id));
+    /// Threads whose waits the kernel counted; none where stacks are asked for, which it doesn't know.
+    fn counted_threads(&self, collected: &Collector) -> Vec<ThreadId> {
+        if !self.modules.patterns.is_empty() || !self.functions.patterns.is_empty() {
+            return Vec::new();
+        }
+        let mut threads = collected.waits.counted_threads();
+        threads.retain(|&id| {
+            let process = self.tables.thread(id).map(|thread| thread.process);
+            self.admits_owner(Some(id), process)
+        });
+        threads
+    }
+
+    fn admits_owner(&self, thread: Option<ThreadId>, process: Option<ProcessId>) -> bool {
+        let process = process.and_then(|id| self.tables.process(id));
+        let thread = thread.and_then(|id| self.tables.thread(id));
         let named = |name: StringId| {
             let name = self.tables.string(name);
             self.comms.iter().any(|comm| comm.matches(name))

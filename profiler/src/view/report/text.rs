@@ -10,6 +10,7 @@ use super::options::{By, ReportOptions, Sort};
 use super::short_name;
 use super::text_head::Head;
 use super::{text_calls, text_tree};
+use crate::derive::WALL;
 use crate::view::quantity::{count, duration, percent, plural, short_count};
 use crate::view::table::{Align, Cell, Table, cut_start, printable};
 use crate::view::term::{Paint, Style};
@@ -80,6 +81,7 @@ pub(super) struct Writer<'a> {
 impl Writer<'_> {
     fn everything(&mut self) -> io::Result<()> {
         self.functions()?;
+        self.waits(SIDE_LIMIT)?;
         self.containers_by_name()?;
         self.processes_by_name()?;
         self.threads_by_name()?;
@@ -107,6 +109,8 @@ impl Writer<'_> {
             By::Pod => self.pods(),
             By::Unit => self.units(),
             By::Image => self.images(),
+            By::Wait => self.waits(self.limit()),
+            By::End => self.ends(),
         }
     }
 
@@ -145,11 +149,55 @@ impl Writer<'_> {
         }
     }
 
-    fn is_narrow(&self) -> bool {
+    pub(super) fn is_narrow(&self) -> bool {
         self.options.width.is_some_and(|width| width < NARROW)
     }
 
+    /// Whether running and waiting stand side by side.
+    pub(super) fn is_wall(&self) -> bool {
+        self.report.header.profile.as_deref() == Some(WALL)
+    }
+
+    /// Titles of share, weight and samples of owners: see [`Self::owner_cells`].
+    pub(super) fn owner_columns(&self) -> [(&'static str, Align); 3] {
+        let titles = match self.is_wall() {
+            true => ["share", "on-CPU", "off-CPU"],
+            false => ["share", self.weight_title(), "samples"],
+        };
+        titles.map(|title| (title, Align::Right))
+    }
+
+    /// An owner's share, then time on and off the processors, or weight and samples.
+    pub(super) fn owner_cells(
+        &self,
+        share: f64,
+        weight: u64,
+        wait_weight: u64,
+        samples: u64,
+    ) -> [Cell; 3] {
+        let share = Cell::styled(percent(share), Style::of_share(share));
+        match self.is_wall() {
+            true => [
+                share,
+                Cell::new(self.weight(weight.saturating_sub(wait_weight))),
+                Cell::new(self.weight(wait_weight)),
+            ],
+            false => [
+                share,
+                Cell::new(self.weight(weight)),
+                Cell::new(count(samples)),
+            ],
+        }
+    }
+
     fn share_columns(&self) -> Vec<(&'static str, Align)> {
+        if self.is_wall() {
+            let titles: &[&'static str] = match self.is_narrow() {
+                false => &["self", "on-CPU", "off-CPU", "total", "on-CPU", "off-CPU"],
+                true => &["self", "on-CPU", "off-CPU", "total"],
+            };
+            return titles.iter().map(|&title| (title, Align::Right)).collect();
+        }
         let weight = self.weight_title();
         let titles: &[&'static str] = match (self.is_narrow(), self.options.sort) {
             (false, _) => &["self", weight, "total", weight, "samples"],
@@ -172,6 +220,18 @@ impl Writer<'_> {
         let own = Cell::styled(percent(share.self_percent), self_style);
         let own_weight = Cell::new(self.weight(share.self_weight));
         let total = Cell::styled(percent(share.total_percent), total_style);
+        if self.is_wall() {
+            let pair = |all: u64, waits: u64| {
+                let running = Cell::new(self.weight(all.saturating_sub(waits)));
+                [running, Cell::new(self.weight(waits))]
+            };
+            let [own_running, own_waits] = pair(share.self_weight, share.self_wait_weight);
+            let mut cells = vec![own, own_running, own_waits, total];
+            if !self.is_narrow() {
+                cells.extend(pair(share.total_weight, share.total_wait_weight));
+            }
+            return cells;
+        }
         let total_weight = Cell::new(self.weight(share.total_weight));
         match (self.is_narrow(), self.options.sort) {
             (false, _) => vec![
@@ -351,7 +411,7 @@ impl Writer<'_> {
         let report = self.report;
         let shown_above: Vec<&CodeModule> = match (&report.callers_of, self.options.by) {
             (Some(focus), _) => focus.iter().flat_map(Focus::modules).collect(),
-            (None, Some(By::Process | By::Thread)) => return Ok(()),
+            (None, Some(By::Process | By::Thread | By::End)) => return Ok(()),
             _ => {
                 let functions = report.functions.iter().take(self.limit());
                 let lines = report.lines.iter().flatten().take(self.limit());

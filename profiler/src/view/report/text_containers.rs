@@ -9,7 +9,7 @@ use std::io;
 use super::data::ContainerRow;
 use super::text::{SIDE_LIMIT, Writer};
 use crate::model::Container;
-use crate::view::quantity::{count, percent};
+use crate::view::quantity::count;
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::Style;
 
@@ -43,10 +43,11 @@ impl Writer<'_> {
         let groups = grouped(rows, |row| row.container.clone());
         let shown = groups.len().min(SIDE_LIMIT);
         self.title(title, shown, groups.len())?;
+        let [share, weight, samples] = self.owner_columns();
         let mut table = Table::new(&[
-            ("share", Align::Right),
-            (self.weight_title(), Align::Right),
-            ("samples", Align::Right),
+            share,
+            weight,
+            samples,
             ("container", Align::Left),
             ("image or engine", Align::Minor),
         ]);
@@ -76,22 +77,24 @@ impl Writer<'_> {
         }
         let shown = rows.len().min(self.limit());
         self.title("Containers and units", shown, rows.len())?;
+        let [share, weight, samples] = self.owner_columns();
         let mut table = Table::new(&[
-            ("share", Align::Right),
-            (self.weight_title(), Align::Right),
-            ("samples", Align::Right),
+            share,
+            weight,
+            samples,
             ("container", Align::Left),
             ("engine", Align::Left),
             ("id", Align::Left),
             ("image", Align::Minor),
         ]);
         for row in &rows[..shown] {
-            let share = Style::of_share(row.percent);
+            let [share, weight, samples] =
+                self.owner_cells(row.percent, row.weight, row.wait_weight, row.samples);
             let id = row.id.as_deref().map(Container::short_id);
             table.row([
-                Cell::styled(percent(row.percent), share),
-                Cell::new(self.weight(row.weight)),
-                Cell::new(count(row.samples)),
+                share,
+                weight,
+                samples,
                 Cell::new(row.container.as_deref().unwrap_or(NO_CONTAINER)),
                 Cell::new(row.engine.as_deref().unwrap_or_default()),
                 Cell::new(id.unwrap_or_default()),
@@ -131,10 +134,11 @@ impl Writer<'_> {
         let groups = grouped(&self.report.containers, &key);
         let shown = groups.len().min(self.limit());
         self.title(title, shown, groups.len())?;
+        let [share, weight, samples] = self.owner_columns();
         let mut table = Table::new(&[
-            ("share", Align::Right),
-            (self.weight_title(), Align::Right),
-            ("samples", Align::Right),
+            share,
+            weight,
+            samples,
             ("processes", Align::Right),
             (column, Align::Left),
         ]);
@@ -153,11 +157,12 @@ impl Writer<'_> {
     }
 
     fn cells(&self, group: &Group<'_>) -> [Cell; 3] {
-        [
-            Cell::styled(percent(group.percent), Style::of_share(group.percent)),
-            Cell::new(self.weight(group.weight)),
-            Cell::new(count(group.samples)),
-        ]
+        self.owner_cells(
+            group.percent,
+            group.weight,
+            group.wait_weight,
+            group.samples,
+        )
     }
 }
 
@@ -173,6 +178,7 @@ struct Group<'a> {
     processes: u64,
     samples: u64,
     weight: u64,
+    wait_weight: u64,
     percent: f64,
 }
 
@@ -188,6 +194,7 @@ fn grouped(rows: &[ContainerRow], key: impl Fn(&ContainerRow) -> Option<String>)
                 processes: 0,
                 samples: 0,
                 weight: 0,
+                wait_weight: 0,
                 percent: 0.0,
             });
         }
@@ -196,6 +203,7 @@ fn grouped(rows: &[ContainerRow], key: impl Fn(&ContainerRow) -> Option<String>)
         group.processes += row.processes;
         group.samples += row.samples;
         group.weight = group.weight.saturating_add(row.weight);
+        group.wait_weight = group.wait_weight.saturating_add(row.wait_weight);
         group.percent += row.percent;
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.weight));

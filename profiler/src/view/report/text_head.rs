@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 
 use super::data::{Header, SourceRow};
+use crate::derive::{OFF_CPU, WALL};
 use crate::view::quantity::{count, date_utc, duration, percent, percent_of, plural, short_count};
 use crate::view::table::{cut, printable};
 use crate::view::term::{Paint, Style};
@@ -35,6 +36,7 @@ impl Head<'_> {
         if header.samples > 0 {
             self.stacks(header)?;
             self.names(header)?;
+            self.kinds(header)?;
         }
         self.marks(header)
     }
@@ -83,6 +85,7 @@ impl Head<'_> {
             return self.line("Samples", "none");
         }
         let (shown, others): (Vec<_>, Vec<_>) = header.sources.iter().partition(|s| s.shown);
+        let is_wall = header.profile.as_deref() == Some(WALL);
         let mut label = "Samples";
         for source in shown.into_iter().chain(others) {
             let mut text = source.name.clone();
@@ -94,11 +97,14 @@ impl Head<'_> {
                     _ => format!(" every {}", weight(period, source)),
                 };
             }
-            text += &format!(": {}", plural(source.samples, "sample"));
+            text += &match source.name.as_str() {
+                OFF_CPU => format!(": {} recorded", plural(source.samples, "wait")),
+                _ => format!(": {}", plural(source.samples, "sample")),
+            };
             text += &format!(", {}", weight_in_words(source.weight, source));
             if !source.shown {
                 text += &format!(" (not shown; --source {})", source.name);
-            } else if source.samples != header.samples {
+            } else if !is_wall && source.samples != header.samples {
                 text += &format!(
                     "; selected {}, {}",
                     plural(header.samples, "sample"),
@@ -107,6 +113,15 @@ impl Head<'_> {
             }
             self.line(label, &text)?;
             label = "";
+        }
+        if is_wall {
+            let running = header.weight.saturating_sub(header.wait_weight);
+            let text = format!(
+                "shown together: {} on-CPU, {} off-CPU",
+                duration(running),
+                duration(header.wait_weight)
+            );
+            self.line("", &text)?;
         }
         Ok(())
     }
@@ -146,6 +161,13 @@ impl Head<'_> {
                 "end with the frame pointers (frames may be missing)",
             ),
             (stacks.unreadable, "end in unreadable memory"),
+            (stacks.no_rule, "end in code without unwind rules"),
+            (
+                stacks.no_table,
+                "end in code whose unwind table was not loaded in time",
+            ),
+            (stacks.jit, "end in run-time code"),
+            (stacks.no_mapping, "end in no known mapping"),
             (stacks.none, "have no frames"),
         ] {
             if samples > 0 {
@@ -173,6 +195,24 @@ impl Head<'_> {
         self.line("Names", &text)
     }
 
+    /// What runs beside plain native code and the kernel.
+    fn kinds(&mut self, header: &Header) -> io::Result<()> {
+        let is_plain = |kind| matches!(kind, "native" | "inlined" | "kernel");
+        if header.kinds.iter().all(|row| is_plain(row.kind)) {
+            return Ok(());
+        }
+        let parts: Vec<String> = (header.kinds.iter())
+            .map(|row| {
+                let kind = match row.kind {
+                    "jit" => "JIT",
+                    kind => kind,
+                };
+                format!("{kind} {}", percent(row.percent))
+            })
+            .collect();
+        self.line("Code", &format!("in the stacks: {}", parts.join(", ")))
+    }
+
     fn marks(&mut self, header: &Header) -> io::Result<()> {
         let mut label = "Marks";
         for mark in header.marks.iter().take(MARKS) {
@@ -195,6 +235,7 @@ fn weight(value: u64, source: &SourceRow) -> String {
 
 fn weight_in_words(value: u64, source: &SourceRow) -> String {
     match source.unit {
+        "nanoseconds" if source.name == OFF_CPU => format!("{} off-CPU", duration(value)),
         "nanoseconds" => format!("{} of CPU time", duration(value)),
         unit => format!("{} {unit}", short_count(value)),
     }
@@ -209,6 +250,8 @@ fn reason_words(reason: &str) -> &str {
         "late" => "came too late",
         "slow_output" => "dropped, output too slow",
         "bad_record" => "could not be decoded",
+        "wait_table" => "waits that there was no room to remember",
+        "wait_unseen" => "waits whose end was not seen",
         "undecided" => "of a container not known in time",
         other => other,
     }

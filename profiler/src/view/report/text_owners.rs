@@ -8,9 +8,8 @@ use std::io;
 
 use super::data::OwnerRow;
 use super::text::{SIDE_LIMIT, Writer};
-use crate::view::quantity::{count, percent};
+use crate::view::quantity::count;
 use crate::view::table::{Align, Cell, Table};
-use crate::view::term::Style;
 
 impl Writer<'_> {
     /// Processes of one name in one row: 300 short compilers are one thing to a reader.
@@ -113,20 +112,16 @@ impl Writer<'_> {
     ) -> io::Result<()> {
         let shown = groups.len().min(limit);
         self.title(title, shown, groups.len())?;
-        let mut table = Table::new(&[
-            ("share", Align::Right),
-            (self.weight_title(), Align::Right),
-            ("samples", Align::Right),
-            (column, Align::Left),
-        ]);
+        let [share, weight, samples] = self.owner_columns();
+        let mut table = Table::new(&[share, weight, samples, (column, Align::Left)]);
         for group in &groups[..shown] {
-            let share = Style::of_share(group.percent);
-            table.row([
-                Cell::styled(percent(group.percent), share),
-                Cell::new(self.weight(group.weight)),
-                Cell::new(count(group.samples)),
-                Cell::new(label(group)),
-            ]);
+            let [share, weight, samples] = self.owner_cells(
+                group.percent,
+                group.weight,
+                group.wait_weight,
+                group.samples,
+            );
+            table.row([share, weight, samples, Cell::new(label(group))]);
         }
         self.print(&table)
     }
@@ -146,6 +141,7 @@ struct Group<'a> {
     members: u64,
     samples: u64,
     weight: u64,
+    wait_weight: u64,
     percent: f64,
 }
 
@@ -163,6 +159,7 @@ fn grouped<K: std::hash::Hash + Eq>(
                 members: 0,
                 samples: 0,
                 weight: 0,
+                wait_weight: 0,
                 percent: 0.0,
             });
         }
@@ -170,6 +167,7 @@ fn grouped<K: std::hash::Hash + Eq>(
         group.members += 1;
         group.samples += row.samples;
         group.weight = group.weight.saturating_add(row.weight);
+        group.wait_weight = group.wait_weight.saturating_add(row.wait_weight);
         group.percent += row.percent;
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.weight));

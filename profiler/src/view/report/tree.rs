@@ -39,6 +39,8 @@ fn row(base: &Base<'_>, node: &Node, parent: Option<usize>, depth: usize, id: us
         self_weight: node.self_weight,
         count: node.count,
         weight: node.weight,
+        own_wait: node.own_wait,
+        wait: node.wait,
     };
     TreeRow {
         id,
@@ -50,6 +52,7 @@ fn row(base: &Base<'_>, node: &Node, parent: Option<usize>, depth: usize, id: us
             Place::Function { .. } => "function",
             Place::Address(_) => "address",
             Place::NoStack => "no_stack",
+            Place::Wait(_) => "wait",
         },
         name: base.place_name(info),
         module: match info.is_code() {

@@ -18,12 +18,12 @@ use serde::Serialize;
 use super::super::Bench;
 use super::super::measure::Watched;
 use super::super::slope::median;
+use super::super::sysctls::{BPF_STATISTICS, Sysctls};
 use super::super::table::Table;
 use super::super::tool::Tool;
 use super::{Cgroup, Processes, hierarchies};
 
 const HZ: &str = "4999";
-const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 /// `prog_type` of a program for perf events.
 const PERF_EVENT: u64 = 7;
 
@@ -34,28 +34,9 @@ struct Run {
     ns: f64,
 }
 
-/// The kernel's statistics, as they were before when this is dropped.
-struct Statistics(String);
-
-impl Statistics {
-    fn begin() -> io::Result<Statistics> {
-        let before = fs::read_to_string(STATISTICS)?;
-        fs::write(STATISTICS, "1")?;
-        Ok(Statistics(before))
-    }
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        if let Err(error) = fs::write(STATISTICS, self.0.trim()) {
-            eprintln!("{STATISTICS} stays 1: {error}");
-        }
-    }
-}
-
 /// Measures and prints.
 pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
-    let _statistics = Statistics::begin()?;
+    let _statistics = Sysctls::set(&[(BPF_STATISTICS, "1")])?;
     let job = bench.workload("job.c", "job", &[])?;
     let mut cgroups = Cgroups::new()?;
     let mut busy = Processes::default();

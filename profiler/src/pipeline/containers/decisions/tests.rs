@@ -1,8 +1,6 @@
 //! Cgroups of an engine that puts containers at /engine/ID, whose names are not in their paths.
 
 use super::*;
-use crate::model::raw::{Comm, RawStack};
-use crate::model::{Pid, Tid};
 
 fn identify(path: &str) -> Option<Identity> {
     let id = path.strip_prefix("/engine/")?.split('/').next()?;
@@ -56,16 +54,9 @@ fn answered(decisions: &mut Decisions, container: &Container) -> Vec<Step> {
 }
 
 fn fate(decisions: &Decisions, cgroup: u64) -> Option<Fate> {
-    decisions.fate(&RawSample {
-        pid: Pid(1),
-        tid: Tid(1),
-        comm: Comm::default(),
+    decisions.fate(Place {
         cgroup,
         undecided: true,
-        weight: 1,
-        source: 0,
-        kernel: RawStack::NONE,
-        user: RawStack::NONE,
     })
 }
 

@@ -131,7 +131,9 @@ impl Live {
             buffer_bytes: 16 << 20,
             kernel_stacks: false,
             user_stacks: false,
+            unwind: None,
             kernel_log: false,
+            off_cpu: false,
             adjustable: false,
         })
         .unwrap();

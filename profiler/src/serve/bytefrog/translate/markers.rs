@@ -125,6 +125,8 @@ fn lost_reason(reason: LostReason) -> &'static str {
         LostReason::CallRingFull => "calls without room in the kernel's buffer",
         LostReason::Unmatched => "exits without an entry",
         LostReason::Undecided => "samples of containers that were not known in time",
+        LostReason::WaitTable => "waits that there was no room to remember",
+        LostReason::WaitUnseen => "waits whose end was not seen",
     }
 }
 

@@ -159,7 +159,10 @@ impl Translator {
 
     fn other(&mut self, event: &Event, tables: &Tables, out: &mut Vec<u8>) {
         match event {
-            Event::Sample(sample) if self.samples.is_some() => self.sample(sample, tables, out),
+            // What waits runs nothing: calls are inferred from what runs.
+            Event::Sample(sample) if self.samples.is_some() && sample.wait.is_none() => {
+                self.sample(sample, tables, out);
+            }
             Event::Throw(throw) => self.throw(throw, tables, out),
             Event::Process(change) => self.process(change, tables, out),
             Event::Mark(mark) => {
@@ -184,7 +187,7 @@ impl Translator {
                 *calls_lost = calls_lost.saturating_add(count.lost);
                 *calls_limited = calls_limited.saturating_add(count.left_out);
             }
-            Event::Sample(_) | Event::Call(_) => {}
+            Event::Sample(_) | Event::Call(_) | Event::Waits(_) => {}
         }
     }
 

@@ -252,7 +252,8 @@ impl Profiles {
 
     /// A sample, with ids of the world's tables.
     pub(super) fn sample(&mut self, sample: &Sample, world: &mut impl Surroundings) {
-        if self.channels.is_empty() && self.history.is_none() {
+        // Counts are of samples of what runs; a wait is none of these.
+        if sample.wait.is_some() || (self.channels.is_empty() && self.history.is_none()) {
             return;
         }
         let Some((process, thread)) = world.contexts_of(sample.thread) else {
@@ -304,7 +305,11 @@ impl Profiles {
             | LostReason::SlowOutput
             | LostReason::BadRecord
             | LostReason::Undecided => self.lost = self.lost.saturating_add(lost.count),
-            LostReason::SideBand | LostReason::CallRingFull | LostReason::Unmatched => {}
+            LostReason::SideBand
+            | LostReason::CallRingFull
+            | LostReason::Unmatched
+            | LostReason::WaitTable
+            | LostReason::WaitUnseen => {}
         }
     }
 

@@ -101,6 +101,10 @@ fn parameters(limits: &Limits) -> Value {
             "Type": "Boolean", "Default": false,
             "Description": "frames of the kernel before those of the program",
         },
+        "OffCpu": {
+            "Type": "Boolean", "Default": false, "Values": [false],
+            "Description": "time in which threads wait; not supported: samples are of what runs",
+        },
         "Scope": {
             "Type": "String", "Default": "Context",
             "Values": ["Context", "Children", "Container"],
@@ -271,6 +275,7 @@ mod tests {
             "Frequency",
             "KernelStacks",
             "MaxSamples",
+            "OffCpu",
             "Scope",
         ];
         assert_eq!(names, expected);

@@ -175,7 +175,7 @@ impl Memory {
                     (distance < range.end - range.start).then(|| range.start + distance)
                 })
             }
-            ModuleKind::Kernel | ModuleKind::KernelModule => None,
+            ModuleKind::Kernel | ModuleKind::KernelModule | ModuleKind::Interpreted => None,
         }
     }
 

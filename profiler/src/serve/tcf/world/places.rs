@@ -83,7 +83,7 @@ pub(super) fn is_kernel(frame: &Frame) -> bool {
         FrameKind::Kernel => true,
         // BPF programs.
         FrameKind::Jit => frame.address >= KERNEL_START,
-        FrameKind::Native => false,
+        FrameKind::Native | FrameKind::Interpreted => false,
     }
 }
 

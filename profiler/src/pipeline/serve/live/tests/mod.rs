@@ -188,7 +188,7 @@ fn with_session(name: &str, linger: Duration, client: impl AsyncFnOnce(&Client))
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let options = adjustable(ResolveOptions::default(), 4 << 20, false);
+        let options = adjustable(ResolveOptions::default(), 4 << 20, Some(64 << 20), false);
         let ready = Ready::attach(options, true).unwrap();
         let (orders, received) = mpsc::unbounded_channel();
         let seen = Rc::new(RefCell::new(Seen::default()));

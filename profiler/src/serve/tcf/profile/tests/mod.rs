@@ -119,6 +119,7 @@ impl Made {
     /// A sample at 99 Hz.
     fn sample(&mut self, made: Task, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
         Sample {
+            wait: None,
             at: Timestamp(0),
             thread: made.id,
             cpu: Cpu(0),

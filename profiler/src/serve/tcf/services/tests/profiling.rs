@@ -27,6 +27,7 @@ fn sample(bench: &mut Bench) {
     } = &mut bench.state;
     world.define(0, definitions);
     let event = world.event(Event::Sample(Sample {
+        wait: None,
         at: Timestamp(9_000_000_000),
         thread: ThreadId::from_index(0),
         cpu: Cpu(0),

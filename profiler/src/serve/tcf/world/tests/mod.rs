@@ -265,6 +265,7 @@ impl Scene {
         }
         self.flush();
         self.world.event(Event::Sample(Sample {
+            wait: None,
             at: Timestamp(at),
             thread,
             cpu: Cpu(0),

@@ -1,0 +1,140 @@
+//! A record that is made in a workspace: a head, behind it the stacks of the current thread, a section each.
+//!
+//! Lengths are bytes, all multiples of 8, so that what is written is aligned.
+//!
+//! What does not belong here: the heads (`sample`, `sched::stacks`), how a stack is found (`stack`, `unwind`,
+//! `python`), and how a record is sent (`emit`).
+
+use core::{arch::asm, ffi::c_void, ptr::addr_of_mut};
+
+use crate::{
+    maps::{NESTING_LEVELS, RECORD_BYTES, SCRATCH, Scratch, USER_STACKS},
+    python, stack, unwind,
+};
+
+/// A workspace that no interrupted program uses; to be given back by [`release`].
+#[inline(always)]
+pub fn claim() -> Option<*mut Scratch> {
+    for level in 0..NESTING_LEVELS {
+        let scratch = SCRATCH.get_ptr_mut(level)?;
+        // SAFETY: this processor's own slot, which the lookup returned. A program that interrupts
+        // between the two accesses has released the slot when this one goes on.
+        unsafe {
+            let busy = addr_of_mut!((*scratch).busy);
+            if busy.read_volatile() == 0 {
+                busy.write_volatile(1);
+                addr_of_mut!((*scratch).level).write_volatile(level.into());
+                return Some(scratch);
+            }
+        }
+    }
+    None
+}
+
+/// Gives back a workspace.
+///
+/// # Safety
+/// `scratch` is claimed, and not used after this.
+#[inline(always)]
+pub unsafe fn release(scratch: *mut Scratch) {
+    // SAFETY: the caller's.
+    unsafe { addr_of_mut!((*scratch).busy).write_volatile(0) };
+}
+
+/// Whose stacks they are, and what is known of them.
+pub struct Wanted {
+    pub tgid: u32,
+    pub at_ns: u64,
+    /// Whether there is a kernel stack, and it is wanted.
+    pub kernel: bool,
+    /// The walk by tables whose first registers have been taken; without one the kernel's own walk by
+    /// frame pointers is used.
+    pub walk: Option<u32>,
+}
+
+/// Writes the stacks of the current thread behind a head of `HEAD` bytes. Returns the length of the
+/// record, within its bounds.
+///
+/// # Safety
+/// `ctx` is the program's context; `scratch` is claimed by it; if there is a walk, it is this program's.
+#[inline(always)]
+pub unsafe fn sections<const HEAD: usize>(
+    ctx: *mut c_void,
+    scratch: *mut Scratch,
+    wanted: Wanted,
+) -> u64 {
+    const { assert!(HEAD + STACK_SECTION_BYTES <= USER_AT as usize) };
+    // SAFETY: the record has room for the head and all sections at their longest: see the bounds of
+    // their offsets below.
+    unsafe {
+        let record = addr_of_mut!((*scratch).record).cast::<u8>();
+        let len = addr_of_mut!((*scratch).len);
+        len.write_volatile(HEAD as u64);
+        if wanted.kernel {
+            let bytes = stack::kernel(ctx, record.add(HEAD));
+            len.write_volatile(HEAD as u64 + bytes);
+        }
+        if USER_STACKS.load() != 0 {
+            let at = bound::<USER_AT>(len.read_volatile());
+            let section = record.add(at as usize);
+            let mut copies = 0;
+            let bytes = if let Some(walk) = wanted.walk {
+                copies = unwind::unwind_walk(walk, wanted.tgid, wanted.at_ns);
+                unwind::section(section, walk)
+            } else {
+                stack::user(ctx, section)
+            };
+            len.write_volatile(at + bytes);
+            let at = bound::<PYTHON_AT>(len.read_volatile());
+            let bytes = python::frames(record.add(at as usize));
+            len.write_volatile(at + bytes);
+            if let Some(walk) = wanted.walk
+                && copies != 0
+            {
+                let at = bound::<COPY_AT>(len.read_volatile());
+                let bytes = unwind::copy(record.add(at as usize), walk);
+                len.write_volatile(at + bytes);
+            }
+        }
+        bound_len(len.read_volatile())
+    }
+}
+
+/// Most bytes in front of the sections that follow the first, each a mask of multiples of 8.
+const USER_AT: u64 = 0x7f8;
+const PYTHON_AT: u64 = 0xff8;
+const COPY_AT: u64 = 0x1ff8;
+
+const STACK_SECTION_BYTES: usize = 8 + stack::STACK_BYTES as usize;
+
+const _: () = {
+    assert!(USER_AT as usize + STACK_SECTION_BYTES <= PYTHON_AT as usize);
+    assert!(PYTHON_AT as usize + python::PYTHON_BYTES <= COPY_AT as usize);
+    assert!(COPY_AT as usize + unwind::COPY_SECTION_BYTES <= RECORD_BYTES);
+    assert!(core::mem::offset_of!(Scratch, record).is_multiple_of(8));
+};
+
+/// `offset`, in a form from which the verifier sees that it is at most `MOST`, a mask.
+#[inline(always)]
+fn bound<const MOST: u64>(offset: u64) -> u64 {
+    let mut bounded = offset;
+    // SAFETY: a plain AND of a register.
+    unsafe { asm!("{0} &= {most}", inout(reg) bounded, most = const MOST) };
+    bounded
+}
+
+/// `len`, in a form from which the verifier sees that it is within the record.
+#[inline(always)]
+fn bound_len(len: u64) -> u64 {
+    let mut bounded = len;
+    // SAFETY: a comparison and a move of a register; the jump leads behind them.
+    unsafe {
+        asm!(
+            "if {0} <= {most} goto +1",
+            "{0} = {most}",
+            inout(reg) bounded,
+            most = const RECORD_BYTES,
+        )
+    };
+    bounded
+}

@@ -1,0 +1,67 @@
+//! What tells waits of CPython's functions apart where the machine code is the same.
+//!
+//! The current thread's innermost frames of the interpreter -> a number. The interpreter calls a function
+//! of Python without a frame of machine code, so that callers of one native function have the same
+//! registers and depth.
+//!
+//! What does not belong here: which frames those are (`crate::python`), which only a walk says.
+
+use core::ptr::addr_of_mut;
+
+use profiler_common::python::{FRAME_INSTRUCTION, FRAME_PREVIOUS};
+
+use super::key::mix;
+use crate::{
+    maps::{PYTHON_PROCESSES, TASK_FSBASE},
+    python::{claim, python_thread, release, word_at, workspace},
+};
+
+/// How many frames, innermost first, tell.
+const FRAMES: u32 = 16;
+
+/// Whether a process runs CPython, as far as user space knows.
+#[inline(always)]
+pub(super) fn is_run_by(tgid: u32) -> bool {
+    TASK_FSBASE.load() != 0 && PYTHON_PROCESSES.get_ptr(tgid).is_some()
+}
+
+/// What tells the current thread's frames from others; 0: it has none.
+#[inline(always)]
+pub(super) fn print() -> u64 {
+    let Some((level, scratch)) = claim() else {
+        return 0;
+    };
+    // SAFETY: the workspace was claimed just now.
+    unsafe {
+        addr_of_mut!((*scratch).print).write_volatile(0);
+        if python_thread(level) != 0 {
+            for _ in 0..FRAMES {
+                if wait_python_step(level) == 0 {
+                    break;
+                }
+            }
+        }
+        let print = addr_of_mut!((*scratch).print).read_volatile();
+        release(scratch);
+        print
+    }
+}
+
+/// Takes one frame in; 0: there are no more.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn wait_python_step(level: u32) -> u32 {
+    // SAFETY: the caller has claimed it.
+    let Some((scratch, layout)) = (unsafe { workspace(level) }) else {
+        return 0;
+    };
+    let frame = scratch.frame;
+    if frame == 0 {
+        return 0;
+    }
+    let at = |word: usize| frame.wrapping_add(u64::from(layout.words[word]));
+    // An instruction is in the code object of its function.
+    scratch.print = mix(scratch.print, word_at(at(FRAME_INSTRUCTION)));
+    scratch.frame = word_at(at(FRAME_PREVIOUS));
+    1
+}

@@ -1,0 +1,316 @@
+//! What is said at the end of a recording about its user stacks: how many are whole, why others are
+//! not, and what to do.
+//!
+//! Counts of a recording -> lines for people: one about the stacks, at most one note, and with `-v` all
+//! notes and counts. What does not belong here: which stacks they are (`report --by end`).
+
+use crate::model::StackEnd;
+use crate::pipeline::{COPIES_PER_SECOND, Finished, StackEnds, UnwindSummary};
+use crate::resolve::{ResolveCounters, UnsupportedPython};
+use crate::view::info::stack_end;
+use crate::view::quantity::{self, count, plural};
+
+/// Most reasons that are named for stacks that are not whole.
+const REASONS: usize = 3;
+/// With fewer whole stacks, it is said what to do.
+const GOOD_PERCENT: f64 = 95.0;
+/// What concerns fewer stacks is not worth a note.
+const WORTH_PERCENT: f64 = 1.0;
+
+/// What there is to be said something about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    stacks: &'a StackEnds,
+    unwound: Option<UnwindSummary>,
+    counters: ResolveCounters,
+    pythons: &'a [UnsupportedPython],
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn of(finished: &'a Finished) -> Facts<'a> {
+        Facts {
+            stacks: &finished.stacks,
+            unwound: finished.unwound,
+            counters: finished.counters,
+            pythons: &finished.pythons,
+        }
+    }
+
+    /// All lines. `verbose`: nothing is left out.
+    pub(super) fn lines(&self, verbose: bool) -> Vec<String> {
+        let mut lines: Vec<String> = self.about_ends().into_iter().collect();
+        let notes = self.notes();
+        if verbose {
+            lines.extend(notes.iter().map(|note| format!("note: {note}")));
+            lines.extend(self.counts());
+        } else if let Some((first, others)) = notes.split_first() {
+            lines.push(match others.len() {
+                0 => format!("note: {first}"),
+                more => format!(
+                    "note: {first} ({} with -v)",
+                    plural(more as u64, "more note")
+                ),
+            });
+        }
+        lines
+    }
+
+    /// How many user stacks are whole.
+    fn about_ends(&self) -> Option<String> {
+        let total = self.stacks.total();
+        let share = |part| quantity::percent(quantity::percent_of(part, total));
+        let reasons: Vec<String> = (self.stacks.cut().iter().take(REASONS))
+            .map(|(end, samples)| format!("; {} {}", share(*samples), stack_end(*end)))
+            .collect();
+        let percent = quantity::percent_of(self.stacks.whole(), total);
+        let gone = match self.stacks.gone() {
+            0 => String::new(),
+            gone => format!(
+                " (of {}; {} more had no memory left: process ending or in exec)",
+                count(total),
+                count(gone)
+            ),
+        };
+        let reasons = reasons.concat();
+        (total > 0).then(|| format!("user stacks: {percent:.1}% complete{reasons}{gone}"))
+    }
+
+    /// What is wrong and can be helped, or is not seen otherwise; the most important first.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let total = self.stacks.total();
+        let whole = quantity::percent_of(self.stacks.whole(), total);
+        let few = total > 0 && whole < GOOD_PERCENT;
+        let first = self.stacks.cut().first().map(|(end, _)| *end);
+        if let Some(end) = first.filter(|_| few) {
+            notes.extend(self.remedy(end));
+        }
+        for python in self.pythons {
+            let (series, why) = (&python.series, &python.why);
+            notes.push(match python.processes {
+                1 => format!(
+                    "1 process runs CPython {series}, whose frames are not known ({why}): it is shown as native code"
+                ),
+                more => format!(
+                    "{} processes run CPython {series}, whose frames are not known ({why}): they are shown as native code",
+                    count(more)
+                ),
+            });
+        }
+        let unwound = self.unwound.unwrap_or_default();
+        let is_worth = |part| quantity::percent_of(part, total) >= WORTH_PERCENT;
+        let no_table = self.ended(StackEnd::NoTable);
+        if unwound.copies_refused > 0 && is_worth(unwound.copies_refused.min(no_table)) {
+            add(&mut notes, copies_refused(unwound.copies_refused));
+        }
+        if unwound.refused > 0 && is_worth(no_table + self.ended(StackEnd::NoMapping)) {
+            add(&mut notes, NO_ROOM.to_owned());
+        }
+        let stacks = self.counters.stacks_new;
+        if quantity::percent_of(self.counters.python_misplaced, stacks) >= WORTH_PERCENT {
+            notes.push(format!(
+                "in {} the frames of Python could not be put between those of C: they are together",
+                plural(self.counters.python_misplaced, "stack")
+            ));
+        }
+        notes
+    }
+
+    fn ended(&self, end: StackEnd) -> u64 {
+        let cut = self.stacks.cut();
+        cut.iter()
+            .find(|(of, _)| *of == end)
+            .map_or(0, |(_, samples)| *samples)
+    }
+
+    /// What can be done about stacks that end for a reason.
+    fn remedy(&self, end: StackEnd) -> Option<String> {
+        let unwound = self.unwound.unwrap_or_default();
+        let remedy = match end {
+            StackEnd::FramePointer => {
+                "frame pointers alone were followed, and most programs are built without; leave out --call-graph fp"
+            }
+            StackEnd::NoTable if unwound.refused > 0 => NO_ROOM,
+            StackEnd::NoTable if unwound.copies_refused > 0 => {
+                return Some(copies_refused(unwound.copies_refused));
+            }
+            StackEnd::NoTable => {
+                "unwind tables were still being built, which takes long for large programs that are met for the first time: record longer"
+            }
+            StackEnd::Jit => {
+                "code made at run time needs frame pointers: for Java, -XX:+PreserveFramePointer"
+            }
+            StackEnd::NoRule => {
+                "some programs say nothing about their frames: build them with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; which: profiler report --by end"
+            }
+            _ => return None,
+        };
+        Some(remedy.to_owned())
+    }
+
+    /// Everything that was counted.
+    fn counts(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(unwound) = &self.unwound {
+            let mib = |bytes| quantity::bytes(bytes);
+            let tables = &unwound.tables;
+            lines.push(format!(
+                "unwinding: {} walked in the kernel, {} frames; {} words of stacks unreadable, {} tables replaced during a walk",
+                plural(unwound.walks, "stack"),
+                count(unwound.frames),
+                count(unwound.unreadable),
+                count(unwound.changed),
+            ));
+            lines.push(format!(
+                "unwinding: {} copied, {} not (limit of {} a second and processor); {} walked on here, {} of them not to the end",
+                plural(unwound.copies, "stack"),
+                count(unwound.copies_refused),
+                count(COPIES_PER_SECOND.into()),
+                count(self.counters.stacks_continued),
+                count(self.counters.stacks_without_table),
+            ));
+            lines.push(format!(
+                "tables in the kernel: {} loaded, {} evicted, {} times no room, {}",
+                count(unwound.loaded),
+                count(unwound.evicted),
+                count(unwound.refused),
+                mib(unwound.kernel_bytes),
+            ));
+            lines.push(format!(
+                "tables here: {} built or read in {:.2} s, {} dropped, {}; {} without any",
+                count(tables.built),
+                tables.building_ns as f64 / 1e9,
+                count(tables.dropped),
+                mib(tables.bytes),
+                plural(tables.without, "file"),
+            ));
+        }
+        let counters = &self.counters;
+        if counters.python_misplaced > 0 || counters.python_unsupported > 0 {
+            lines.push(format!(
+                "python: {} with frames that could not be placed, {} of interpreters that are not known",
+                plural(counters.python_misplaced, "stack"),
+                plural(counters.python_unsupported, "mapping"),
+            ));
+        }
+        lines
+    }
+}
+
+const NO_ROOM: &str = "there was no room for all unwind tables: allow more with --unwind-memory";
+
+/// Adds a note, unless a remedy is the same.
+fn add(notes: &mut Vec<String>, note: String) {
+    if !notes.contains(&note) {
+        notes.push(note);
+    }
+}
+
+fn copies_refused(stacks: u64) -> String {
+    format!(
+        "{} could not be copied while tables were loaded (limit of {} a second and processor): sample less often, or record longer",
+        plural(stacks, "stack"),
+        count(COPIES_PER_SECOND.into()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(
+        ends: &[(StackEnd, u64)],
+        change: impl FnOnce(&mut Facts<'_>),
+        verbose: bool,
+    ) -> Vec<String> {
+        let stacks: StackEnds = ends.iter().copied().collect();
+        let mut facts = Facts {
+            stacks: &stacks,
+            unwound: Some(UnwindSummary::default()),
+            counters: ResolveCounters {
+                stacks_new: 1000,
+                ..ResolveCounters::default()
+            },
+            pythons: &[],
+        };
+        change(&mut facts);
+        facts.lines(verbose)
+    }
+
+    fn unwound(facts: &mut Facts<'_>, change: impl FnOnce(&mut UnwindSummary)) {
+        change(facts.unwound.get_or_insert_default());
+    }
+
+    #[test]
+    fn nothing_wrong_needs_no_note() {
+        let said = lines(
+            &[(StackEnd::Complete, 990), (StackEnd::Jit, 10)],
+            |_| {},
+            false,
+        );
+        assert_eq!(
+            said,
+            ["user stacks: 99.0% complete; 1.0% run-time code without frame pointers"]
+        );
+        assert!(lines(&[], |_| {}, false).is_empty());
+    }
+
+    #[test]
+    fn the_most_frequent_reason_has_a_remedy() {
+        for (end, remedy) in [
+            (StackEnd::Jit, "PreserveFramePointer"),
+            (StackEnd::NoRule, "--by end"),
+            (StackEnd::NoTable, "record longer"),
+            (StackEnd::FramePointer, "--call-graph fp"),
+        ] {
+            let said = lines(&[(StackEnd::Complete, 50), (end, 50)], |_| {}, false);
+            assert_eq!(said.len(), 2);
+            assert!(
+                said[1].starts_with("note: ") && said[1].contains(remedy),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_several_notes_one_is_said_and_all_with_v() {
+        let ends = [(StackEnd::Complete, 500), (StackEnd::NoTable, 500)];
+        let pythons = [UnsupportedPython {
+            series: "3.9".to_owned(),
+            why: "only 3.11, 3.12 and 3.13 are supported".to_owned(),
+            processes: 3,
+        }];
+        let change = |facts: &mut Facts<'_>| {
+            facts.pythons = Box::leak(Box::new(pythons.clone()));
+            facts.counters.python_misplaced = 10;
+            unwound(facts, |of| (of.refused, of.copies_refused) = (2, 1204));
+        };
+        let short = lines(&ends, change, false);
+        assert_eq!(short.len(), 2, "{short:?}");
+        assert_eq!(short[1], format!("note: {NO_ROOM} (3 more notes with -v)"));
+        let long = lines(&ends, change, true).join("\n");
+        for part in [
+            "note: there was no room",
+            "note: 3 processes run CPython 3.9, whose frames are not known",
+            "note: 1,204 stacks could not be copied while tables were loaded (limit of 1,024 ",
+            "note: in 10 stacks the frames of Python",
+            "unwinding: 0 stacks copied, 1,204 not",
+            "tables in the kernel: 0 loaded, 0 evicted, 2 times no room",
+            "python: 10 stacks",
+        ] {
+            assert!(long.contains(part), "{part}: {long}");
+        }
+        assert_eq!(long.matches("no room for all").count(), 1);
+    }
+
+    #[test]
+    fn what_hardly_matters_is_only_counted() {
+        let ends = [(StackEnd::Complete, 999), (StackEnd::NoTable, 1)];
+        let change = |facts: &mut Facts<'_>| {
+            facts.counters.python_misplaced = 9;
+            unwound(facts, |of| (of.refused, of.copies_refused) = (1, 1));
+        };
+        assert_eq!(lines(&ends, change, false).len(), 1);
+        assert!(lines(&ends, change, true).len() > 4);
+    }
+}

@@ -1,0 +1,240 @@
+//! `record --off-cpu` and `--wall` as a person runs them: waits in the capture with length, reason and
+//! stacks, and exact totals beside them.
+//!
+//! Commands are `sleep`, whose only long wait is known, and a program without frame pointers, whose
+//! callers are. Needs root and the kernel's types.
+
+use std::path::{Path, PathBuf};
+use std::process;
+
+use profiler::capture::{Reader, TimeRange, replay_into};
+use profiler::model::{Event, OFF_CPU, Sink, StackEnd, Tables, Wait, WaitState};
+use profiler_tests::Outcome;
+use profiler_tests::setting::Setting;
+use profiler_tests::statistics::at_least;
+use profiler_tests::workload::{Unbuilt, made, source_path};
+
+const COMMAND: &str = "sleep";
+/// The program without frame pointers, and how often it sleeps.
+const NAPS: &str = "naps";
+const COUNT: usize = 200;
+/// Share of stacks that must be whole.
+const WHOLE: f64 = 0.95;
+/// Most frames between `main` and where a process begins, and of a system call: the C library's.
+const MOST_LIBRARY_FRAMES: usize = 4;
+
+/// A sample of the command.
+struct Found {
+    source: String,
+    wait: Option<Wait>,
+    weight: u64,
+    kernel: Vec<String>,
+    user: Vec<String>,
+    user_end: StackEnd,
+}
+
+/// What a capture says of the command.
+struct Command {
+    name: &'static str,
+    samples: Vec<Found>,
+    slept_ns: u64,
+}
+
+impl Sink for Command {
+    fn event(&mut self, event: &Event, tables: &Tables) -> std::io::Result<()> {
+        let is_command = |thread| {
+            let process = tables
+                .thread(thread)
+                .and_then(|thread| tables.process(thread.process));
+            process.is_some_and(|process| tables.string(process.name) == self.name)
+        };
+        match event {
+            Event::Sample(sample) if is_command(sample.thread) => {
+                let source = tables.sources.get(sample.source);
+                let names = |stack| -> Vec<String> {
+                    let frames = tables.frames_of(stack);
+                    frames.map(|frame| tables.frame_name(frame)).collect()
+                };
+                self.samples.push(Found {
+                    source: source
+                        .map_or("", |source| tables.string(source.name))
+                        .to_owned(),
+                    wait: sample.wait,
+                    weight: sample.weight,
+                    kernel: names(sample.kernel),
+                    user: names(sample.user),
+                    user_end: sample.user_end,
+                });
+            }
+            Event::Waits(waits) if is_command(waits.thread) => {
+                self.slept_ns += waits.ns[WaitState::Sleeping as usize];
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn read(capture: &Path, name: &'static str) -> Result<Command, Box<dyn std::error::Error>> {
+    let mut reader = Reader::open(capture)?;
+    let tables = reader.load_tables()?;
+    let mut command = Command {
+        name,
+        samples: Vec::new(),
+        slept_ns: 0,
+    };
+    replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut command])?;
+    Ok(command)
+}
+
+/// Half a second of sleep is one wait of that length, where the kernel puts threads to sleep.
+fn check_sleep(command: &Command) -> Outcome {
+    let long: Vec<(&Found, Wait)> = command
+        .samples
+        .iter()
+        .filter_map(|sample| Some((sample, sample.wait?)))
+        .filter(|(_, wait)| wait.ns >= 500_000_000)
+        .collect();
+    let [(sample, wait)] = long[..] else {
+        return Err(format!("{} waits of half a second", long.len()).into());
+    };
+    if sample.source != OFF_CPU || sample.weight != wait.ns || wait.count != 1 {
+        return Err(format!(
+            "{}: {wait:?} with a weight of {}",
+            sample.source, sample.weight
+        )
+        .into());
+    }
+    if wait.state != WaitState::Sleeping || wait.waker.is_some() || wait.ns > 2_000_000_000 {
+        return Err(format!("{wait:?}").into());
+    }
+    let leaf = sample.kernel.first().map_or("", String::as_str);
+    if leaf != "__schedule" || !sample.kernel.iter().any(|name| name.contains("nanosleep")) {
+        return Err(format!("{:?}", sample.kernel).into());
+    }
+    if command.slept_ns < wait.ns {
+        return Err(format!("totals say {} ns of {}", command.slept_ns, wait.ns).into());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sleep_is_one_wait_and_nothing_else_is_sampled() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["--off-cpu", "--", COMMAND, "0.5"])?;
+    recording.nothing_lost()?;
+    let command = read(&setting.path("out.cap"), COMMAND)?;
+    if command.samples.iter().any(|sample| sample.wait.is_none()) {
+        return Err("--off-cpu alone has made samples of running threads".into());
+    }
+    check_sleep(&command)
+}
+
+#[test]
+fn all_of_the_time_is_waits_and_samples() -> Outcome {
+    let Some(setting) = Setting::new("wall")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["--wall", "-F", "999", "--", COMMAND, "0.5"])?;
+    if recording.sources.len() < 2 && !recording.sources.iter().any(|name| name == OFF_CPU) {
+        return Err(format!("{:?}", recording.sources).into());
+    }
+    check_sleep(&read(&setting.path("out.cap"), COMMAND)?)
+}
+
+fn naps(setting: &Setting) -> Result<String, Box<dyn std::error::Error>> {
+    let input = source_path("naps.c");
+    let built: PathBuf = made(NAPS, std::slice::from_ref(&input), |fresh| {
+        let mut command = process::Command::new("cc");
+        command.args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
+        command.args(["-Wall", "-Wextra", "-Werror", "-o"]);
+        command.arg(fresh).arg(&input);
+        ("cc", command)
+    })
+    .map_err(|why: Unbuilt| why.to_string())?;
+    let copy = setting.path(NAPS);
+    std::fs::copy(built, &copy)?;
+    Ok(copy.to_string_lossy().into_owned())
+}
+
+/// Whether a user stack is this chain below frames that are named for their system call, above those
+/// of the C library where the process begins, and nothing more.
+fn is_whole(sample: &Found, call: &str, chain: &[&str]) -> bool {
+    let of_call = |name: &&String| !call.is_empty() && name.contains(call);
+    let own = &sample.user[sample.user.iter().take_while(of_call).count()..];
+    let calls = sample.user.len() - own.len();
+    (call.is_empty() || (1..=MOST_LIBRARY_FRAMES).contains(&calls))
+        && own.len() > chain.len()
+        && own.len() <= chain.len() + MOST_LIBRARY_FRAMES
+        && own.iter().zip(chain).all(|(name, known)| name == known)
+        && sample.user_end == StackEnd::Complete
+}
+
+fn check_whole(what: &str, samples: &[&Found], call: &str, chain: &[&str]) -> Outcome {
+    let good = |sample: &&&Found| is_whole(sample, call, chain);
+    let wrong = samples.iter().find(|sample| !good(sample));
+    let wrong = wrong.map(|sample| (&sample.user, sample.user_end));
+    let whole = samples.iter().filter(good).count();
+    at_least(what, whole, samples.len(), WHOLE).map_err(|why| format!("{why}: {wrong:?}"))?;
+    Ok(())
+}
+
+/// Sleeps of the program: about as many as it says, with all their callers.
+fn check_naps(command: &Command) -> Outcome {
+    let is_sleep = |sample: &&Found| {
+        let wait = sample.wait.filter(|wait| wait.ns >= 1_000_000);
+        wait.is_some_and(|wait| wait.state == WaitState::Sleeping)
+    };
+    let sleeps: Vec<&Found> = command.samples.iter().filter(is_sleep).collect();
+    // One that is preempted before it has left its processor has a short wait, or none.
+    if sleeps.len() < COUNT * 9 / 10 {
+        return Err(format!("{} waits of {COUNT} sleeps", sleeps.len()).into());
+    }
+    check_whole("sleeps", &sleeps, "nanosleep", &["nap", "b", "a", "main"])
+}
+
+#[test]
+fn waits_have_all_their_callers_without_frame_pointers() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-callers")? else {
+        return Ok(());
+    };
+    let program = naps(&setting)?;
+    let count = COUNT.to_string();
+    setting.record(&["--off-cpu", "--", &program, &count, "2000", "0"])?;
+    check_naps(&read(&setting.path("out.cap"), NAPS)?)
+}
+
+#[test]
+fn both_sources_have_all_callers_without_frame_pointers() -> Outcome {
+    let Some(setting) = Setting::new("wall-callers")? else {
+        return Ok(());
+    };
+    let program = naps(&setting)?;
+    let count = COUNT.to_string();
+    let words = [
+        "--wall", "-F", "999", "--", &program, &count, "2000", "3000",
+    ];
+    setting.record(&words)?;
+    let command = read(&setting.path("out.cap"), NAPS)?;
+    check_naps(&command)?;
+    let at_work = |sample: &&Found| sample.user.first().is_some_and(|leaf| leaf == "work");
+    let (waits, runs): (Vec<&Found>, Vec<&Found>) = command
+        .samples
+        .iter()
+        .filter(at_work)
+        .partition(|sample| sample.wait.is_some());
+    if runs.len() < COUNT {
+        return Err(format!("{} samples of 0.6 seconds of work", runs.len()).into());
+    }
+    check_whole("work", &runs, "", &["work", "a", "main"])?;
+    if !waits.is_empty() {
+        check_whole("preempted work", &waits, "", &["work", "a", "main"])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+/* Processes that end and programs that are replaced, with some memory each, so that giving it back takes
+ * a while.
+ *
+ * Usage: ends MODE MILLISECONDS
+ *   vforks   main -> fork_loop -> fork_call -> vfork; the child ends at once
+ *   execs    children that run this program again, which ends */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FUNCTION __attribute__((noinline, noclone))
+#define STAY __asm__ volatile("" ::: "memory")
+#define BYTES (16u << 20)
+
+static uint64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+FUNCTION static void take_memory(void) {
+    char *memory =
+        mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        _exit(4);
+    madvise(memory, BYTES, MADV_NOHUGEPAGE);
+    for (size_t at = 0; at < BYTES; at += 4096)
+        ((volatile char *)memory)[at] = 1;
+}
+
+FUNCTION static int fork_call(void) {
+    pid_t pid = vfork();
+    if (pid == 0)
+        _exit(0);
+    waitpid(pid, NULL, 0);
+    STAY;
+    return (int)pid;
+}
+
+FUNCTION static int fork_loop(uint64_t end) {
+    int last = 0;
+    while (now_ns() < end) {
+        last ^= fork_call();
+        STAY;
+    }
+    return last;
+}
+
+FUNCTION static void exec_call(char *program) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        take_memory();
+        char *words[] = {program, "child", "0", NULL};
+        execv(program, words);
+        _exit(5);
+    }
+    waitpid(pid, NULL, 0);
+    STAY;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3)
+        return 2;
+    uint64_t end = now_ns() + strtoull(argv[2], NULL, 10) * 1000000u;
+    if (strcmp(argv[1], "child") == 0) {
+        take_memory();
+        _exit(0);
+    }
+    if (strcmp(argv[1], "vforks") == 0)
+        return fork_loop(end) < 0;
+    while (now_ns() < end)
+        exec_call(argv[0]);
+    return 0;
+}
