@@ -126,7 +126,7 @@ pub struct ThreadWaits {
     pub cgroup: u64,
     /// Tells the keys of this thread from those of others, and from those of its former program.
     pub salt: u64,
-    /// When it was looked which cgroup it is in, and what runs there.
+    /// When it was looked whether it is wanted, which cgroup it is in, and what runs there.
     pub placed_ns: u64,
     /// Since when the totals are.
     pub told_ns: u64,
@@ -163,7 +163,7 @@ pub struct WaitCounters {
     pub table_full: u64,
     /// Waits whose end was not seen: the thread has left its processor again meanwhile.
     pub unseen: u64,
-    /// Waits and stacks that found no room in the ring buffer.
+    /// Waits, stacks and totals that found no room in the ring buffer.
     pub ring_full: u64,
     /// Stacks that were not walked, because all scratch memory was in use.
     pub nested: u64,
@@ -174,8 +174,8 @@ pub struct WaitCounters {
 pub const WAITS_PER_SECOND: u64 = 5_000;
 /// The same for stacks that are walked.
 pub const WALKS_PER_SECOND: u64 = 4_000;
-/// What is recorded is adapted so often, in nanoseconds; a power of two.
-pub const WAIT_WINDOW_NS: u64 = 1 << 23;
+/// What is recorded is adapted at least so seldom: the logarithm of nanoseconds.
+pub const LEAST_WAIT_WINDOW_LOG: u32 = 23;
 
 /// Index of `WAIT_OFFSETS`: `task_struct::pid`; `tgid` is behind it.
 pub const TASK_PID: usize = 0;

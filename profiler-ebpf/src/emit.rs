@@ -32,8 +32,9 @@ pub unsafe fn emit(record: *mut c_void, len: u64) -> Result<(), Full> {
     // SAFETY: `ring` is an inner map that the lookup returned; the caller vouches for the rest.
     let before = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     let wake = WAKE_BYTES.load();
+    let reached = before < wake && before + len + HEAD_BYTES >= wake;
     // SAFETY: as above.
-    unsafe { output(ring, record, len, before < wake && before + len >= wake) }
+    unsafe { output(ring, record, len, reached) }
 }
 
 /// As [`emit`], and wakes the reader.

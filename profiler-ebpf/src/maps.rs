@@ -17,8 +17,8 @@ use profiler_common::{
     control::{Adjusted, Counters, MAX_SOURCES},
     python::{BLOCK_BYTES, Layout, MAX_LAYOUTS, MAX_PYTHON_FRAMES, PythonFrame, PythonProcess},
     sched::{
-        SWITCH_PLAIN, ThreadWaits, WAIT_OFFSETS as WAIT_OFFSET_COUNT, WaitCounters, WaitRecord,
-        WaitTotalsRecord,
+        LEAST_WAIT_WINDOW_LOG, SWITCH_PLAIN, ThreadWaits, WAIT_OFFSETS as WAIT_OFFSET_COUNT,
+        WaitCounters, WaitRecord, WaitTotalsRecord,
     },
     unwind::{self, Process, REGISTERS, Rule, SEGMENT_WORDS, Table, UnwindCounters},
 };
@@ -535,6 +535,10 @@ pub static WAIT_REGISTERS: Global<u8> = Global::new(0);
 /// Nobody can foretell it, so that nobody can make stacks whose keys are the same.
 #[unsafe(no_mangle)]
 pub static WAIT_SEED: Global<u64> = Global::new(0);
+
+/// What is recorded and walked is adapted so often: the logarithm of nanoseconds.
+#[unsafe(no_mangle)]
+pub static WAIT_WINDOW_LOG: Global<u32> = Global::new(LEAST_WAIT_WINDOW_LOG);
 
 /// Waits to be recorded in a window of one processor.
 #[unsafe(no_mangle)]

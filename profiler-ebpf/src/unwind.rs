@@ -137,6 +137,20 @@ unsafe fn finish(walk: *mut Walk, why: u32) -> u32 {
     }
 }
 
+/// Whether a walk that has ended lacks what a table or a copy of the stack would have given.
+#[inline(always)]
+pub fn is_cut(level: u32) -> bool {
+    let Some(walk) = WALKS.get_ptr(level) else {
+        return true;
+    };
+    // SAFETY: this processor's own slot, which the lookup returned.
+    unsafe {
+        let why = get!(walk, why);
+        let lacks = why == u64::from(END_NO_TABLE) || why == u64::from(END_NO_MAPPING);
+        lacks && get!(walk, copies) == 0
+    }
+}
+
 /// Goes back to where the walk began, whose registers were taken again: for `proof`.
 #[inline(always)]
 pub fn restart(level: u32) {

@@ -579,8 +579,10 @@ fn a_wait_that_goes_on_is_told_at_the_end() {
     let mut probe = attach(workload.pid());
     workload.go();
     let events = record(&mut probe, Duration::from_millis(800));
+    let going_on = probe.forget_wait_stacks().unwrap();
+    let ended = now().0;
     let events = finish(probe, events);
-    let until = events.last().unwrap().at.0;
+    let until = ended..=now().0;
     let long: Vec<_> = waits(&events)
         .map(|wait| wait.record)
         .filter(|record| record.at_ns - record.from_ns > 500_000_000)
@@ -588,8 +590,13 @@ fn a_wait_that_goes_on_is_told_at_the_end() {
     let [open] = long[..] else {
         panic!("{long:?}");
     };
-    assert!(open.at_ns == until && open.state == STATE_SLEEPING && open.weight == 1);
+    assert!(
+        until.contains(&open.at_ns) && open.state == STATE_SLEEPING && open.weight == 1,
+        "{open:?} {until:?}"
+    );
     assert!(stacks(&events).any(|(_, stack)| stack.key == open.key));
+    // Its stack is not sent again.
+    assert!(going_on.contains(&open.key), "{going_on:x?}");
     let total = totals(&events)[&open.tid];
     let ns = open.at_ns - open.from_ns;
     assert!(total.ns[STATE_SLEEPING as usize] >= ns, "{total:?}");
@@ -610,7 +617,7 @@ fn two_callers_from_frames_of_one_size_have_their_own_stacks() {
     workload.go();
     let events = record_to_the_end(&mut probe, &mut workload);
     let events = finish(probe, events);
-    let mut found = [0, 0];
+    let (mut found, mut slept) = ([0, 0], [0, 0]);
     let mut latest: BTreeMap<u64, &RawWaitStack> = BTreeMap::new();
     for event in &events {
         match &event.body {
@@ -622,15 +629,17 @@ fn two_callers_from_frames_of_one_size_have_their_own_stacks() {
                 let caller = callers.and_then(|stack| stack.user.addresses().nth(1));
                 if let Some(which) = places.iter().position(|place| Some(*place) == caller) {
                     found[which] += 1;
+                    slept[which] += u64::from(wait.record.state == STATE_SLEEPING);
                 }
             }
             _ => {}
         }
     }
-    // Some are preempted on the way besides.
+    // Some are preempted on the way besides; if that takes longer than the sleep, there is none.
+    let unseen = unseen(&events);
     assert!(
-        found.iter().all(|count| (50..=52).contains(count)),
-        "{found:?}"
+        found.iter().all(|count| count + unseen >= 50) && slept.iter().all(|count| *count <= 50),
+        "{found:?}, of these sleeps {slept:?}, {unseen} unseen"
     );
 }
 

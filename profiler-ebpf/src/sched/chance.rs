@@ -5,10 +5,9 @@
 //! nanoseconds of CLOCK_MONOTONIC.
 
 use aya_ebpf::helpers::bpf_get_prandom_u32;
-use profiler_common::sched::WAIT_WINDOW_NS;
 
 use super::key::mix;
-use crate::maps::{WAIT_BUDGET, WAIT_SEED, WAIT_WALK_BUDGET, WaitCpu};
+use crate::maps::{WAIT_BUDGET, WAIT_SEED, WAIT_WALK_BUDGET, WAIT_WINDOW_LOG, WaitCpu};
 
 /// Bounds of what is recorded by chance: waits shorter than this much.
 /// Powers of two, as all between.
@@ -58,7 +57,7 @@ fn random(cpu: &mut WaitCpu) -> u64 {
 /// so that nothing is preferred.
 #[inline(always)]
 pub(super) fn turn_window(cpu: &mut WaitCpu, now: u64) {
-    let windows = now.saturating_sub(cpu.window_ns) / WAIT_WINDOW_NS;
+    let windows = now.saturating_sub(cpu.window_ns) >> (WAIT_WINDOW_LOG.load() & 63);
     let (most, most_walks) = (WAIT_BUDGET.load(), WAIT_WALK_BUDGET.load());
     if windows == 0 && cpu.recorded < 2 * most && cpu.walked < 2 * most_walks {
         return;

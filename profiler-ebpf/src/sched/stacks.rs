@@ -12,7 +12,7 @@ use crate::{
     emit,
     maps::{KERNEL_STACKS, Scratch, UNWIND, USER_STACKS, WAIT_WALK, WaitCpu},
     record::{self, Wanted},
-    registers,
+    registers, unwind,
 };
 
 const STACK_HEAD: usize = size_of::<WaitStackHead>();
@@ -42,20 +42,25 @@ pub(super) fn walk(
         tid: ids as u32,
     };
     // SAFETY: `scratch` was claimed by this run of the program and is released below.
-    let sent = unsafe { walk_and_send(ctx.as_ptr(), scratch, head) };
+    let (sent, is_whole) = unsafe { walk_and_send(ctx.as_ptr(), scratch, head) };
     // SAFETY: as above.
     unsafe { record::release(scratch) };
     cpu.walked += 1;
     match sent {
         Ok(()) => {
             cpu.counters.walked += 1;
-            know(key, now);
+            if is_whole {
+                know(key, now);
+            }
         }
         Err(emit::Full) => cpu.counters.ring_full += 1,
     }
     sent.is_ok()
 }
 
+/// Also whether it is worth keeping: a stack that is cut, because its table is not there yet, is walked
+/// again.
+///
 /// # Safety
 /// `ctx` is the program's context; `scratch` is claimed by it.
 #[inline(always)]
@@ -63,7 +68,7 @@ unsafe fn walk_and_send(
     ctx: *mut c_void,
     scratch: *mut Scratch,
     mut head: WaitStackHead,
-) -> Result<(), emit::Full> {
+) -> (Result<(), emit::Full>, bool) {
     let by_tables = USER_STACKS.load() != 0 && UNWIND.load() != 0 && registers::of_task(WAIT_WALK);
     let wanted = Wanted {
         tgid: head.tgid,
@@ -77,6 +82,7 @@ unsafe fn walk_and_send(
         head.head.len = len as u32;
         let record = addr_of_mut!((*scratch).record);
         record.cast::<WaitStackHead>().write(head);
-        emit::emit(record.cast(), len)
+        let is_whole = !by_tables || !unwind::is_cut(WAIT_WALK);
+        (emit::emit(record.cast(), len), is_whole)
     }
 }

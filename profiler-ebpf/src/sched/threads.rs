@@ -52,7 +52,10 @@ fn own_place(tid: u32) -> Option<*mut ThreadWaits> {
 #[inline(always)]
 pub(super) fn find_or_add(cpu: &mut WaitCpu, ids: u64, now: u64) -> Option<*mut ThreadWaits> {
     let tid = ids as u32;
-    if let Some(thread) = find(tid) {
+    if let Some(thread) = find(tid)
+        // SAFETY: a value that the lookup returned.
+        && unsafe { (*thread).ids } == ids
+    {
         return Some(thread);
     }
     cpu.thread = ThreadWaits {
@@ -61,7 +64,7 @@ pub(super) fn find_or_add(cpu: &mut WaitCpu, ids: u64, now: u64) -> Option<*mut 
         ids,
         ..BLANK
     };
-    add(cpu);
+    put(cpu, now);
     find(tid)
 }
 
@@ -226,8 +229,7 @@ pub fn on_new(ctx: &RawTracePointContext) -> u32 {
         flags,
         ..BLANK
     };
-    // What is there is what could not be told of a former thread with this id.
-    put(cpu);
+    put(cpu, now);
     0
 }
 
@@ -242,12 +244,11 @@ pub fn on_exec(ctx: &RawTracePointContext) -> u32 {
         && let Some(thread) = find(before)
         && let Some(cpu) = WAIT_CPU.get_ptr_mut(0)
     {
-        // SAFETY: as in `leave`; this processor's own slot. What the main thread had not told before
-        // it ended goes with it.
+        // SAFETY: as in `leave`; this processor's own slot; the helper takes no pointers.
         unsafe {
             fill(&raw mut (*cpu).thread, &*thread);
             (*cpu).thread.ids = ids;
-            put(&mut *cpu);
+            put(&mut *cpu, bpf_ktime_get_ns());
         }
         remove(before);
     }
@@ -262,12 +263,18 @@ pub fn on_exec(ctx: &RawTracePointContext) -> u32 {
     0
 }
 
-/// Makes `cpu.thread` known, in the place of what is known of its id.
+/// Makes `cpu.thread` known, in the place of what could not be told of a former thread with its id.
 #[inline(always)]
-fn put(cpu: &mut WaitCpu) {
-    match find(cpu.thread.ids as u32) {
-        // SAFETY: a value that the lookup returned, of this thread.
-        Some(thread) => unsafe { fill(thread, &cpu.thread) },
-        None => add(cpu),
+fn put(cpu: &mut WaitCpu, now: u64) {
+    let Some(thread) = find(cpu.thread.ids as u32) else {
+        add(cpu);
+        return;
+    };
+    // SAFETY: a value that the lookup returned, of a thread that is gone.
+    unsafe {
+        if !tell(cpu, &mut *thread, now) {
+            cpu.counters.ring_full += 1;
+        }
+        fill(thread, &cpu.thread);
     }
 }

@@ -367,11 +367,14 @@ impl Session {
         }
         drop(rest);
         self.resolver.give(&mut self.batches);
-        if self.resolver.take_forgotten_stacks()
+        if self.resolver.has_forgotten_stacks()
             && let Some(probe) = &mut self.probe
-            && let Err(error) = probe.forget_wait_stacks()
         {
-            log::warn!("some waits will have no stacks: {error}");
+            let going_on = probe.forget_wait_stacks().unwrap_or_else(|error| {
+                log::warn!("some waits will have no stacks: {error}");
+                Vec::new()
+            });
+            self.resolver.keep_stacks_of(going_on);
         }
         self.resolver.poll_symbols(&mut self.batches);
         self.due = due;

@@ -226,7 +226,7 @@ impl LossMeter {
             ..
         } = *account;
         let cpus = counters.iter().map(Vec::len).max().unwrap_or(0);
-        let cpus = cpus.max(lost_calls.len());
+        let cpus = cpus.max(lost_calls.len()).max(self.reported.len());
         self.reported.resize(cpus, Reported::default());
         for cpu in 0..cpus {
             let reported = self.reported[cpu];
@@ -240,6 +240,10 @@ impl LossMeter {
                 total.nested += seen.nested;
             }
             total.calls = lost_calls.get(cpu).copied().unwrap_or(0);
+            // Counters that could not be read this time are no smaller: else they were told again.
+            total.ring_full = total.ring_full.max(reported.ring_full);
+            total.nested = total.nested.max(reported.nested);
+            total.calls = total.calls.max(reported.calls);
             self.reported[cpu] = total;
             let cpu = Cpu(cpu as u32);
             for (reason, total, before) in [
@@ -389,6 +393,20 @@ mod tests {
             meter.update(&account(&counters, &[]), Timestamp(9), &mut out)
         };
         assert_eq!([update([2, 1]), update([2, 1]), update([2, 5])], [3, 0, 4]);
+    }
+
+    #[test]
+    fn what_could_not_be_read_once_is_not_told_again() {
+        let mut meter = LossMeter::new(Timestamp(5), &[]);
+        let mut out = Vec::new();
+        let counted = [vec![counters(2, 0), counters(3, 4)]];
+        for counters in [&counted[..], &[], &counted[..], &[vec![]], &counted[..]] {
+            let lost_calls: &[u64] = if counters.len() == 1 { &[6, 0] } else { &[] };
+            meter.update(&account(counters, lost_calls), Timestamp(9), &mut out);
+        }
+        let first = out.len();
+        meter.update(&account(&counted, &[6, 0]), Timestamp(9), &mut out);
+        assert_eq!((first, out.len()), (4, 4));
     }
 
     #[test]

@@ -390,17 +390,20 @@ impl Probe {
     /// totals, and the waits that go on. What lies in the buffers is still to be drained.
     pub fn finish_waits(&mut self, out: &mut Vec<RawEvent>) {
         if let Some(mut waits) = self.waits.take() {
+            Waits::take_out(&mut self.ebpf);
+            // What was lost until then is counted.
             let at = now();
             waits.losses(&self.ebpf, at, out);
-            waits.finish(&mut self.ebpf, at, out);
+            waits.tell_rest(&mut self.ebpf, at, out);
         }
     }
 
-    /// Has the stacks of waits sent again, because those that were sent are not kept any longer.
-    pub fn forget_wait_stacks(&mut self) -> Result<(), ProbeError> {
-        match self.waits {
-            Some(_) => waits::forget_stacks(&self.ebpf),
-            None => Ok(()),
+    /// Has the stacks of waits sent again, because those that were sent are not kept any longer. Gives
+    /// the keys of the waits that go on: these stacks are to be kept.
+    pub fn forget_wait_stacks(&mut self) -> Result<Vec<u64>, ProbeError> {
+        match &self.waits {
+            Some(waits) => waits.forget_stacks(&mut self.ebpf),
+            None => Ok(Vec::new()),
         }
     }
 

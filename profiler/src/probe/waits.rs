@@ -23,7 +23,7 @@ use profiler_common::{
     COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
     sample::FLAG_UNDECIDED,
     sched::{
-        STATE_DISK, STATE_NEW, STATE_PREEMPTED, ThreadWaits, WAIT_OFFSETS, WAIT_WINDOW_NS,
+        LEAST_WAIT_WINDOW_LOG, STATE_DISK, STATE_NEW, STATE_PREEMPTED, ThreadWaits, WAIT_OFFSETS,
         WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
     },
 };
@@ -39,8 +39,11 @@ const MAX_THREADS: u64 = 131_072;
 const APART: u32 = 4;
 /// Places that are read at a time.
 const PLACES_AT_ONCE: u32 = 4096;
-/// The least that a processor may record and walk in a window.
+/// The least that a processor may record and walk in a window: what is adapted by less is adapted by
+/// chance.
 const MIN_BUDGET: u64 = 8;
+/// The longest window, for thousands of processors: the logarithm of nanoseconds.
+const LONGEST_WINDOW_LOG: u32 = 32;
 /// Slots of `WAIT_KEYS`.
 const KEY_SLOTS: u32 = 16_384;
 
@@ -67,6 +70,7 @@ pub(super) struct WaitSettings {
     arguments: u32,
     registers: u8,
     seed: u64,
+    window_log: u32,
     budget: u64,
     walks: u64,
     threads: u32,
@@ -84,7 +88,7 @@ impl WaitSettings {
         })?;
         // Of those that there are, each may be known, and as many again may come.
         let threads = (4 * living_threads()).clamp(MIN_THREADS, MAX_THREADS) as u32;
-        let windows = 1_000_000_000 / WAIT_WINDOW_NS * cpus.max(1) as u64;
+        let Window { log, budget, walks } = Window::of(cpus);
         Ok(WaitSettings {
             offsets,
             arguments,
@@ -92,8 +96,9 @@ impl WaitSettings {
             seed: std::collections::hash_map::RandomState::new()
                 .build_hasher()
                 .finish(),
-            budget: (WAITS_PER_SECOND / windows).max(MIN_BUDGET),
-            walks: (WALKS_PER_SECOND / windows).max(MIN_BUDGET),
+            window_log: log,
+            budget,
+            walks,
             threads,
             places: threads.next_power_of_two() - 1,
         })
@@ -121,11 +126,39 @@ impl WaitSettings {
             .override_global("WAIT_SWITCH", &self.arguments, true)
             .override_global("WAIT_REGISTERS", &self.registers, true)
             .override_global("WAIT_SEED", &self.seed, true)
+            .override_global("WAIT_WINDOW_LOG", &self.window_log, true)
             .override_global("WAIT_BUDGET", &self.budget, true)
             .override_global("WAIT_WALK_BUDGET", &self.walks, true)
             .override_global("WAIT_PLACES", &self.places, true)
             .map_max_entries("WAIT_THREADS", self.places + 1)
             .map_max_entries("WAITING", self.threads / APART);
+    }
+}
+
+/// What a processor may record and walk in which time.
+#[derive(Debug, PartialEq, Eq)]
+struct Window {
+    log: u32,
+    budget: u64,
+    walks: u64,
+}
+
+impl Window {
+    /// As short as it can be, so that what is recorded follows what there is, for one of so many
+    /// processors, which together keep to the limits of a second.
+    fn of(cpus: usize) -> Window {
+        let of = |log| {
+            let share =
+                |per_second: u64| (per_second << log) / (1_000_000_000 * cpus.max(1) as u64);
+            Window {
+                log,
+                budget: share(WAITS_PER_SECOND),
+                walks: share(WALKS_PER_SECOND),
+            }
+        };
+        let mut windows = (LEAST_WAIT_WINDOW_LOG..LONGEST_WINDOW_LOG).map(of);
+        let enough = windows.find(|window| window.budget.min(window.walks) >= MIN_BUDGET);
+        enough.unwrap_or_else(|| of(LONGEST_WINDOW_LOG))
     }
 }
 
@@ -178,7 +211,8 @@ impl Waits {
                 (LostReason::RingFull, total.ring_full, &mut told.ring_full),
                 (LostReason::Nested, total.nested, &mut told.nested),
             ] {
-                let count = total.saturating_sub(std::mem::replace(told, total));
+                let count = total.saturating_sub(*told);
+                *told = total.max(*told);
                 if count > 0 {
                     let cpu = Cpu(cpu as u32);
                     let lost = Lost {
@@ -194,8 +228,8 @@ impl Waits {
         }
     }
 
-    /// Takes the programs out, and tells of what was not told yet: totals, and the waits that go on.
-    pub(super) fn finish(&self, ebpf: &mut Ebpf, now: Timestamp, out: &mut Vec<RawEvent>) {
+    /// Takes the programs out.
+    pub(super) fn take_out(ebpf: &mut Ebpf) {
         for (name, _) in PROGRAMS.iter().rev() {
             let unloaded = program(ebpf, name)
                 .and_then(|program| program.unload().map_err(|error| load::refused(&error)));
@@ -203,22 +237,34 @@ impl Waits {
                 log::debug!("{name} could not be taken out: {error}");
             }
         }
-        let apart = load::typed_map::<HashMap<&mut MapData, u32, Thread>>(ebpf, "WAITING");
-        match apart {
-            Ok(threads) => {
-                for (_, Thread(thread)) in threads.iter().filter_map(Result::ok) {
-                    told_last(&thread, now, out);
-                }
-            }
-            Err(error) => log::warn!("the last totals of waits could not be read: {error}"),
-        }
-        if let Err(error) = self.placed(ebpf, |thread| told_last(thread, now, out)) {
+    }
+
+    /// Tells of what was not told yet by programs that were taken out: totals, and the waits that go on.
+    pub(super) fn tell_rest(&self, ebpf: &mut Ebpf, now: Timestamp, out: &mut Vec<RawEvent>) {
+        if let Err(error) = self.each(ebpf, |thread| told_last(thread, now, out)) {
             log::warn!("the last totals of waits could not be read: {error}");
         }
     }
 
-    /// All threads that have their place.
-    fn placed(&self, ebpf: &Ebpf, mut each: impl FnMut(&ThreadWaits)) -> Result<(), ProbeError> {
+    /// Has all stacks sent again. Gives the keys of the waits that go on, whose stacks are not.
+    pub(super) fn forget_stacks(&self, ebpf: &mut Ebpf) -> Result<Vec<u64>, ProbeError> {
+        forget_keys(ebpf)?;
+        let mut keys = Vec::new();
+        self.each(ebpf, |thread| {
+            if thread.from_ns != 0 && thread.key != 0 {
+                keys.push(thread.key);
+            }
+        })?;
+        Ok(keys)
+    }
+
+    /// All threads that are known.
+    fn each(&self, ebpf: &mut Ebpf, mut each: impl FnMut(&ThreadWaits)) -> Result<(), ProbeError> {
+        let apart = load::typed_map::<HashMap<&mut MapData, u32, Thread>>(ebpf, "WAITING")?;
+        // A thread that is gone meanwhile is none.
+        for (_, Thread(thread)) in apart.iter().filter_map(Result::ok) {
+            each(&thread);
+        }
         let map = load::map_fd(ebpf, "WAIT_THREADS")?;
         let mut threads: Vec<ThreadWaits> = Vec::new();
         let mut first = 0;
@@ -247,8 +293,8 @@ pub(super) fn counters(ebpf: &Ebpf) -> Vec<WaitCounters> {
     }
 }
 
-/// Forgets which stacks user space has: they are sent again.
-pub(super) fn forget_stacks(ebpf: &Ebpf) -> Result<(), ProbeError> {
+/// Forgets which stacks user space has.
+fn forget_keys(ebpf: &Ebpf) -> Result<(), ProbeError> {
     let map: BorrowedFd<'_> = load::map_fd(ebpf, "WAIT_KEYS")?;
     let slots: Vec<u32> = (0..KEY_SLOTS).collect();
     let none = vec![0_u64; slots.len()];
@@ -338,4 +384,25 @@ fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
 fn comm_of(pid: u32, tid: u32) -> [u8; COMM_LEN] {
     let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     crate::model::raw::Comm::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_share_the_limits() {
+        for cpus in [1, 2, 4, 5, 6, 16, 64, 512, 4096, 8192] {
+            let Window { log, budget, walks } = Window::of(cpus);
+            let windows = 1e9 / (1_u64 << log) as f64 * cpus as f64;
+            assert!(budget as f64 * windows <= WAITS_PER_SECOND as f64, "{cpus}");
+            assert!(walks as f64 * windows <= WALKS_PER_SECOND as f64, "{cpus}");
+            assert!(
+                walks as f64 * windows > 0.8 * WALKS_PER_SECOND as f64,
+                "{cpus}"
+            );
+        }
+        assert_eq!(Window::of(1).log, LEAST_WAIT_WINDOW_LOG);
+        assert!(Window::of(64).log < 29, "half a second");
+    }
 }

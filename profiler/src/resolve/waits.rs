@@ -3,12 +3,13 @@
 //!
 //! The kernel side sends the stacks of a key once, so they are kept, as they came: mappings and epochs
 //! change. What was not used for longest is forgotten first; then the kernel side has to send its
-//! stacks again ([`Resolver::take_forgotten_stacks`]). Times are nanoseconds of CLOCK_MONOTONIC.
+//! stacks again ([`Resolver::has_forgotten_stacks`]), but for those of waits that go on, which are kept.
+//! Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: what the kernel side counts (`probe`).
 
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Resolver;
 use super::end_of;
@@ -18,9 +19,9 @@ use crate::model::{
     Timestamp, Wait, WaitState, Waits,
 };
 
-/// Most stacks, and most of their bytes, that are kept in one of two generations.
+/// Most stacks, and most of their bytes, that are kept in one generation.
 const MAX_KEYS: usize = 16_384;
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 10 << 20;
 /// What a stack takes besides its addresses, roughly.
 const OVERHEAD_BYTES: usize = 256;
 
@@ -29,47 +30,104 @@ const WALKERS: [&str; 4] = ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__tra
 /// Most of these in a stack.
 const MAX_WALKERS: usize = 6;
 
-/// Stacks of waits by their keys.
+/// Stacks of waits by their keys, in generations: one that is full makes the next one older.
 #[derive(Debug, Default)]
 pub(super) struct WaitStacks {
-    /// Those that came or were used since the others were, and their bytes.
-    young: FxHashMap<u64, RawWaitStack>,
-    young_bytes: usize,
-    old: FxHashMap<u64, RawWaitStack>,
-    /// Some were dropped, and the kernel side does not know.
+    /// Those that came or were used since the others were.
+    young: Generation,
+    old: Generation,
+    /// The kernel side sends them again, but records that name them may be on their way, and some belong
+    /// to waits that go on. They stay until the next ones come here.
+    leaving: Generation,
+    /// Of those that were here before, the ones of waits that went on.
+    left: Generation,
+    /// Keys of the waits that went on when the last ones began to leave.
+    going_on: FxHashSet<u64>,
+    /// Some have begun to leave, and the kernel side does not know.
     forgotten: bool,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    stacks: FxHashMap<u64, RawWaitStack>,
+    bytes: usize,
+}
+
+impl Generation {
+    fn insert(&mut self, stack: RawWaitStack) {
+        self.bytes += bytes_of(&stack);
+        if let Some(before) = self.stacks.insert(stack.key, stack) {
+            self.bytes -= bytes_of(&before);
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> Option<RawWaitStack> {
+        let stack = self.stacks.remove(&key)?;
+        self.bytes -= bytes_of(&stack);
+        Some(stack)
+    }
+
+    /// Whether there is more than so many times what fits.
+    fn exceeds(&self, times: usize) -> bool {
+        self.stacks.len() > times * MAX_KEYS || self.bytes > times * MAX_BYTES
+    }
+}
+
+fn bytes_of(stack: &RawWaitStack) -> usize {
+    OVERHEAD_BYTES
+        + stack.kernel.bytes.len()
+        + stack.user.bytes.len()
+        + stack.interpreted.len()
+        + stack.copy.as_ref().map_or(0, |copy| copy.bytes.len())
 }
 
 impl WaitStacks {
     fn keep(&mut self, stack: RawWaitStack) {
-        let bytes = OVERHEAD_BYTES
-            + stack.kernel.bytes.len()
-            + stack.user.bytes.len()
-            + stack.interpreted.len()
-            + stack.copy.as_ref().map_or(0, |copy| copy.bytes.len());
-        if self.young.len() >= MAX_KEYS || self.young_bytes + bytes > MAX_BYTES {
-            let dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-            self.young_bytes = 0;
-            self.forgotten |= !dropped.is_empty();
+        self.young.insert(stack);
+        // While it is not known which waits go on, none is dropped, if there are not far too many.
+        if self.young.exceeds(1) && (!self.forgotten || self.young.exceeds(2)) {
+            self.age();
         }
-        self.young_bytes += bytes;
-        self.young.insert(stack.key, stack);
+    }
+
+    fn age(&mut self) {
+        let going_on = std::mem::take(&mut self.going_on);
+        let mut left = Generation::default();
+        for of in [&mut self.left, &mut self.leaving] {
+            for (key, stack) in of.stacks.drain() {
+                if going_on.contains(&key) && !left.exceeds(1) {
+                    left.insert(stack);
+                }
+            }
+        }
+        self.left = left;
+        self.leaving = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        self.forgotten |= !self.leaving.stacks.is_empty();
     }
 
     fn find(&mut self, key: u64) -> Option<RawWaitStack> {
-        if let Some(stack) = self.young.get(&key) {
+        if let Some(stack) = self.young.stacks.get(&key) {
             return Some(stack.clone());
         }
-        let stack = self.old.remove(&key)?;
+        let others = [&mut self.old, &mut self.leaving, &mut self.left];
+        let stack = others.into_iter().find_map(|of| of.remove(key))?;
         self.keep(stack.clone());
         Some(stack)
     }
 }
 
 impl Resolver {
-    /// Whether stacks of waits were forgotten since the last call: the kernel side is to send all again.
-    pub fn take_forgotten_stacks(&mut self) -> bool {
-        std::mem::take(&mut self.wait_stacks.forgotten)
+    /// Whether stacks of waits are being forgotten: the kernel side is to send all again, and
+    /// [`Self::keep_stacks_of`] to be called.
+    pub fn has_forgotten_stacks(&self) -> bool {
+        self.wait_stacks.forgotten
+    }
+
+    /// The kernel side sends all stacks again, but for those of the waits that go on, which have these
+    /// keys.
+    pub fn keep_stacks_of(&mut self, going_on: Vec<u64>) {
+        self.wait_stacks.forgotten = false;
+        self.wait_stacks.going_on = going_on.into_iter().collect();
     }
 
     /// Keeps the stacks of waits to come.
@@ -267,30 +325,100 @@ mod tests {
         }
     }
 
+    /// So many keys that no other one had.
+    fn fill(stacks: &mut WaitStacks, from: &mut u64, count: usize) {
+        for _ in 0..count {
+            *from += 1;
+            stacks.keep(stack(*from, 1));
+        }
+    }
+
+    /// As the session does.
+    fn tell(stacks: &mut WaitStacks, going_on: &[u64]) -> bool {
+        let told = std::mem::take(&mut stacks.forgotten);
+        if told {
+            stacks.going_on = going_on.iter().copied().collect();
+        }
+        told
+    }
+
     #[test]
     fn what_is_used_outlives_what_is_not() {
         let mut stacks = WaitStacks::default();
-        for key in 1..2 * MAX_KEYS as u64 {
-            stacks.keep(stack(key, 1));
-            assert!(stacks.find(7).is_some() || key < 7, "{key}");
-        }
-        assert!(!stacks.forgotten, "two generations fit");
-        for key in 1..=MAX_KEYS as u64 {
-            stacks.keep(stack(u64::MAX - key, 1));
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        stacks.keep(stack(8, 1));
+        for _ in 0..8 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[]);
             assert!(stacks.find(7).is_some());
         }
-        assert!(stacks.forgotten && stacks.find(8).is_none());
-        assert!(stacks.young.len() <= MAX_KEYS && stacks.old.len() <= MAX_KEYS);
+        assert!(stacks.find(8).is_none());
+        let generations = [&stacks.young, &stacks.old, &stacks.leaving];
+        assert!(generations.iter().all(|of| of.stacks.len() <= MAX_KEYS + 1));
+        assert!(stacks.left.stacks.is_empty());
+    }
+
+    #[test]
+    fn the_kernel_side_is_told_before_anything_is_lost() {
+        let mut stacks = WaitStacks::default();
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        fill(&mut stacks, &mut next, 2 * MAX_KEYS);
+        assert!(!tell(&mut stacks, &[]), "two generations fit");
+        fill(&mut stacks, &mut next, 2);
+        assert!(stacks.forgotten);
+        // A record of a wait that was over before is still on its way.
+        assert!(tell(&mut stacks, &[]) && stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_keeps_its_stack() {
+        let mut stacks = WaitStacks::default();
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        stacks.keep(stack(8, 1));
+        for _ in 0..10 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[7]);
+        }
+        assert!(stacks.left.stacks.len() == 1 && stacks.find(8).is_none());
+        assert!(stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_bounded() {
+        let mut stacks = WaitStacks::default();
+        fill(&mut stacks, &mut 0, 20 * MAX_KEYS);
+        let all = [&stacks.young, &stacks.old, &stacks.leaving, &stacks.left];
+        let most = all.iter().map(|of| of.stacks.len()).max();
+        assert!(stacks.forgotten && most.unwrap() <= 2 * MAX_KEYS + 1);
+    }
+
+    #[test]
+    fn a_stack_that_comes_again_counts_once() {
+        let mut stacks = WaitStacks::default();
+        for _ in 0..4 * MAX_KEYS {
+            stacks.keep(stack(7, 127));
+        }
+        assert_eq!(stacks.young.bytes, OVERHEAD_BYTES + 127 * 8);
+        assert!(!stacks.forgotten && stacks.old.stacks.is_empty());
     }
 
     #[test]
     fn long_stacks_are_bounded_by_their_bytes() {
         let mut stacks = WaitStacks::default();
-        for key in 1..=3 * MAX_KEYS as u64 {
+        let one = 127 * 8 + OVERHEAD_BYTES;
+        let everyone: Vec<u64> = (1..=6 * MAX_KEYS as u64).collect();
+        for &key in &everyone {
             stacks.keep(stack(key, 127));
-            assert!(stacks.young_bytes <= MAX_BYTES);
+            tell(&mut stacks, &everyone);
+            let all = [&stacks.young, &stacks.old, &stacks.leaving, &stacks.left];
+            for of in all {
+                assert!(of.bytes <= MAX_BYTES + one);
+                assert!(key % 1000 > 0 || of.bytes == of.stacks.len() * one);
+            }
         }
-        let most = 2 * MAX_BYTES / (127 * 8 + OVERHEAD_BYTES);
-        assert!(stacks.forgotten && stacks.young.len() + stacks.old.len() <= most);
+        assert!(stacks.left.bytes > MAX_BYTES / 2);
     }
 }
