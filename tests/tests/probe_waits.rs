@@ -560,14 +560,19 @@ fn what_a_thread_has_waited_is_told_when_it_ends() {
     let events = record_to_the_end(&mut probe, &mut workload);
     let events = finish(probe, events);
     no_losses(&events);
-    let slept = totals(&events)
-        .into_values()
-        .filter(|total| total.count[STATE_SLEEPING as usize] >= 3)
-        .filter(|total| total.ns[STATE_SLEEPING as usize] >= 4_000_000)
-        .count();
-    // On a slow processor a timer may fire before its thread has gone to sleep.
-    let wanted = if emulated() { MANY * 9 / 10 } else { MANY };
-    assert!(slept >= wanted, "{slept} of {MANY} threads");
+    let totals = totals(&events);
+    let at_least = |sleeps: u64, ns: u64| {
+        let state = STATE_SLEEPING as usize;
+        let has = |total: &&RawWaits| total.count[state] >= sleeps && total.ns[state] >= ns;
+        totals.values().filter(has).count()
+    };
+    let (told, slept) = (at_least(1, 0), at_least(3, 4_000_000));
+    // On a slow or busy processor a timer may fire before its thread has gone to sleep.
+    let wanted = MANY * if emulated() { 90 } else { 97 } / 100;
+    assert!(
+        told >= MANY && slept >= wanted,
+        "{told} and {slept} of {MANY} threads"
+    );
 }
 
 #[test]
