@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_finished_table_has_no_room_to_spare() {
         let mut builder = Builder::default();
-        for index in 0..1000 {
+        for index in 0..700 {
             builder.push(index * 100, rule(index as i32 * 8));
         }
         let table = builder.finish().unwrap();

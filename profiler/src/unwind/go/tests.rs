@@ -184,8 +184,8 @@ fn values_and_code_of_all_functions_are_bounded() {
 
 #[test]
 fn functions_of_the_runtime_are_one_of_each() {
-    // A name without an end for each of many functions is not read to where it should have one.
-    let name = [b'x'; 1 << 20];
+    // A long name is not read to its end for each of many functions.
+    let name = [&[b'x'; 100][..], b"\0"].concat();
     let table = Pclntab::new(endless(1000, 8, 4, &name), TEXT).unwrap();
     assert!(table.functions().all(|of| table.known_name(&of).is_none()));
     let name = b"runtime.systemstack.abi0\0";
