@@ -180,7 +180,7 @@ mod tests {
             symbols.take(&symbol(place, address), names);
         }
         assert_eq!((symbols.state, symbols.code_type), (Some(1), Some(5)));
-        assert_eq!(symbols.code, [3..11]);
+        assert_eq!((symbols.code.len(), symbols.code[0].clone()), (1, 3..11));
         // Its name has no end.
         assert_eq!(symbols.version, None);
     }
