@@ -25,8 +25,8 @@ use profiler::{
         raw::{RawBody, RawEvent, RawSample},
     },
     probe::{
-        CallOptions, CallSite, CallTarget, MappedCode, NoRoom, Probe, ProbeOptions, Rate, Runtime,
-        Slot, SourceSpec, UnwindOptions,
+        CallOptions, CallSite, CallTarget, MappedCode, NoRoom, Probe, ProbeOptions, Rate, Slot,
+        SourceSpec, UnwindOptions,
     },
     target::Filter,
     unwind::{
@@ -116,9 +116,7 @@ impl Spinner {
 
     fn map(&self, probe: &mut Probe, mappings: &[MappedCode]) {
         let unwinder = probe.unwinder().unwrap();
-        unwinder
-            .set_process(self.pid(), mappings, Runtime::default())
-            .unwrap();
+        unwinder.set_process(self.pid(), mappings).unwrap();
     }
 
     /// Has walks of its stack use its table.
@@ -614,8 +612,7 @@ fn forty_thousand_processes_and_a_full_list() {
     // Beyond the ids that there are.
     let pids = || (10_000_000..10_040_000).map(Pid);
     let unwinder = probe.unwinder().unwrap();
-    let refused = pids()
-        .filter(|pid| unwinder.set_process(*pid, &[whole], Runtime::default()) == Err(NoRoom));
+    let refused = pids().filter(|pid| unwinder.set_process(*pid, &[whole]) == Err(NoRoom));
     assert_eq!(refused.count(), 40_001 - MAX_PROCESSES as usize);
     let bytes = unwinder.memory_bytes();
     spinner.expect(&mut probe, &expected, StackEnd::Complete);
@@ -625,9 +622,7 @@ fn forty_thousand_processes_and_a_full_list() {
         collect(&mut probe);
         let unwinder = probe.unwinder().unwrap();
         for pid in pids().take(30_000) {
-            unwinder
-                .set_process(pid, &[whole], Runtime::default())
-                .unwrap();
+            unwinder.set_process(pid, &[whole]).unwrap();
         }
         assert_eq!(unwinder.memory_bytes(), bytes);
     }
@@ -744,9 +739,7 @@ fn timing_of_loads() {
     };
     for pid in 0..1000 {
         let pid = Pid(10_000_000 + pid);
-        unwinder
-            .set_process(pid, &[mapping; 20], Runtime::default())
-            .unwrap();
+        unwinder.set_process(pid, &[mapping; 20]).unwrap();
     }
     println!("1,000 processes: {:?}", began.elapsed());
     let began = Instant::now();

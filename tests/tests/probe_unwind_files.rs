@@ -23,7 +23,7 @@ use probe_shared::*;
 
 use profiler::{
     model::{Pid, StackEnd},
-    probe::{MappedCode, Probe, ProbeOptions, Rate, Runtime, Slot, SourceSpec, UnwindOptions},
+    probe::{MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions},
     target::Filter,
     unwind::{Table, build_file, build_vdso},
 };
@@ -217,9 +217,7 @@ impl Target {
                 slot: Some(slot),
             });
         }
-        unwinder
-            .set_process(Pid(pid), &mappings, Runtime::default())
-            .unwrap();
+        unwinder.set_process(Pid(pid), &mappings).unwrap();
     }
 
     /// The function at an address of a stack.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::Pid;
-use crate::probe::{MappedCode, NoRoom, Runtime, Slot, UnwindOptions, Unwinder, now};
+use crate::probe::{MappedCode, NoRoom, Slot, UnwindOptions, Unwinder, now};
 use crate::resolve::{Code, CodeFile, Resolver, TableCounters, TableState};
 use crate::unwind::Table;
 
@@ -199,7 +199,7 @@ impl Unwinding {
             });
             true
         });
-        if unwinder.set_process(pid, &mapped, Runtime::default()) == Err(NoRoom) {
+        if unwinder.set_process(pid, &mapped) == Err(NoRoom) {
             self.summary.refused += 1;
             // What was there is of the past.
             unwinder.forget_process(pid);

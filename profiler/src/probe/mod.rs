@@ -52,7 +52,7 @@ pub use error::ProbeError;
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 pub use sys::set_own_nice;
-pub use unwind::{MappedCode, NoRoom, Runtime, Slot, UnwindOptions, Unwinder};
+pub use unwind::{MappedCode, NoRoom, Slot, UnwindOptions, Unwinder};
 
 use self::{
     adjust::Adjustment,

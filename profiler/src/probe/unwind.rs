@@ -63,17 +63,6 @@ pub struct MappedCode {
     pub slot: Option<Slot>,
 }
 
-/// The interpreter of a process: see `profiler_common::unwind::Process`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Runtime {
-    /// A `RUNTIME_*` constant.
-    pub kind: u32,
-    /// Index of its layout.
-    pub layout: u32,
-    /// Where the walk begins, an address in the process.
-    pub address: u64,
-}
-
 /// Words of a value of `TABLES`, and where they are in it.
 const TABLE_WORDS: usize = size_of::<profiler_common::unwind::Table>() / 8;
 const DIRECTORY: usize = 0;
@@ -292,12 +281,7 @@ impl Unwinder {
 
     /// Says what a process has mapped, ordered by address and without overlaps, in place of what was
     /// said before.
-    pub fn set_process(
-        &mut self,
-        pid: Pid,
-        mappings: &[MappedCode],
-        runtime: Runtime,
-    ) -> Result<(), NoRoom> {
+    pub fn set_process(&mut self, pid: Pid, mappings: &[MappedCode]) -> Result<(), NoRoom> {
         let is_new = !self.lists.contains_key(&pid);
         if is_new && self.lists.len() >= MAX_PROCESSES as usize {
             return Err(NoRoom);
@@ -320,8 +304,7 @@ impl Unwinder {
         let value = Process {
             pid: pid.0.into(),
             mappings: span.map_or(0, |span| Span { len: count, ..span }.word()),
-            runtime: u64::from(runtime.kind) | u64::from(runtime.layout) << 32,
-            runtime_address: runtime.address,
+            ..Process::default()
         };
         if let Err(error) = bpf::update_map(self.processes.as_fd(), &[pid.0], &[value]) {
             log::debug!("can't list the mappings of process {}: {error}", pid.0);

@@ -11,6 +11,8 @@ use crate::unwind::go::Program;
 
 /// Most functions at one address.
 const MAX_INLINED: usize = 64;
+/// Most values of tables that are looked at for one address.
+const MAX_VALUES: usize = 1 << 20;
 
 /// A Go program's functions.
 #[derive(Debug)]
@@ -68,19 +70,20 @@ impl GoNames {
         let table = &self.program.table;
         let mut function = table.find(address)?;
         let mut frames = Vec::new();
+        let mut left = MAX_VALUES;
         let mut at = address;
         // Nothing is executed between functions. Frames that nobody called (a signal's return) are looked
         // up there, one byte before they begin.
-        let code_end = table.stack(&function).last().map(|held| held.at.end);
+        let code_end = || table.stack(&function).last().map(|held| held.at.end);
         if address + 1 == function.end
-            && code_end.is_some_and(|end| end <= address)
+            && code_end().is_some_and(|end| end <= address)
             && let Some(next) = table.find(function.end)
         {
             (function, at) = (next, next.start);
         }
         while frames.len() < MAX_INLINED {
-            let (file, line) = table.place(&function, at);
-            let call = table.inlined(&function, at);
+            let (file, line) = table.place(&function, at, &mut left);
+            let call = table.inlined(&function, at, &mut left);
             let call = call.and_then(|index| {
                 let call = self
                     .program

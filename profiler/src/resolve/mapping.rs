@@ -80,6 +80,11 @@ impl CodeRange {
         let bias = self.module.elf.as_ref().map(|elf| elf.bias(self.offset));
         self.offset.wrapping_add(bias.unwrap_or(0))
     }
+
+    /// The same of an address in this range.
+    pub(super) fn own_address_of(&self, address: u64) -> u64 {
+        (address - self.start).wrapping_add(self.own_address())
+    }
 }
 
 /// The executable mappings of a process, ordered by address.
@@ -181,6 +186,7 @@ impl Mappings {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::trace::elf::Segment;
 
     pub(in crate::resolve) fn module(path: &str) -> Arc<CodeModule> {
         Arc::new(CodeModule {
@@ -247,6 +253,25 @@ pub(super) mod tests {
         );
         assert_eq!(mappings.find(0x1fff).unwrap().frame_address(0x1fff), 0x10ff);
         assert!(mappings.find(0xfff).is_none() && mappings.find(0xa000).is_none());
+    }
+
+    #[test]
+    fn a_file_may_say_that_its_addresses_are_any() {
+        let mut file = module("a");
+        let mut elf = Elf::default();
+        elf.segments = [Segment {
+            offset: 0x1000,
+            address: u64::MAX - 0xfff,
+            len: 0x4000,
+            executable: true,
+        }]
+        .into();
+        Arc::get_mut(&mut file).unwrap().elf = Some(elf);
+        let range = range(0x10_0000, 0x10_4000, 0x1000, &file);
+        assert_eq!(range.own_address(), u64::MAX - 0xfff);
+        assert_eq!(range.own_address_of(0x10_0fff), u64::MAX);
+        assert_eq!(range.own_address_of(0x10_1000), 0);
+        assert_eq!(range.own_address_of(0x10_3fff), 0x2fff);
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod lines;
 mod names;
 mod processes;
 mod runtime;
+#[cfg(test)]
+mod tests;
 mod version;
 
 use std::ops::Range;

@@ -22,7 +22,10 @@ const MAX_SEGMENTS: usize = 256;
 const MAX_SECTIONS: usize = 4096;
 /// Most bytes of one note segment or section, and of the section names.
 const MAX_NOTES_BYTES: u64 = 64 << 10;
-/// Most bytes that all compressed sections of a file may have when unpacked.
+/// Most bytes of a section's name that are kept: no name that is looked for is longer, and names may lie
+/// over each other.
+const MAX_NAME_BYTES: usize = 256;
+/// Most bytes that all compressed sections of a file may have when unpacked, and before.
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// Most bytes of a packed section that are read to check it.
 const MAX_PACKED_BYTES: u64 = 128 << 20;
@@ -270,6 +273,7 @@ impl Elf {
         let got = read_up_to(file, &mut text, names.offset)?;
         for (section, offset) in sections.iter_mut().zip(name_offsets) {
             let name = text[..got].get(offset..).unwrap_or_default();
+            let name = &name[..name.len().min(MAX_NAME_BYTES)];
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
             section.name = String::from_utf8_lossy(name).into_owned();
         }
@@ -280,9 +284,14 @@ impl Elf {
     /// unpacks them. Unpacks `.gnu_debugdata` only when there is no symbol table, as blazesym does.
     pub(crate) fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
         let mut left = MAX_UNPACKED_BYTES;
+        // Sections may lie over each other, and say that they unpack to nothing.
+        let mut packed = MAX_UNPACKED_BYTES;
         let symbols = sections.iter().any(|section| section.kind == SHT_SYMTAB);
         for section in sections {
             let unpacked = if section.flags & SHF_COMPRESSED != 0 && section.kind != SHT_NOBITS {
+                packed = packed
+                    .checked_sub(section.len)
+                    .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
                 self.unpacked_len(file, section, left)?
             } else if section.name == ".gnu_debugdata" && !symbols {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
@@ -501,4 +510,57 @@ pub(crate) fn word(bytes: &[u8], at: usize, wide: bool) -> Result<u64, ElfError>
     bytes
         .map(|bytes| u64::from_ne_bytes(*bytes))
         .ok_or(ElfError::Bounds("header"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A file with so many sections of `kind` and `flags`, each of which, and the names, is all that
+    /// follows them.
+    fn file_of(count: u16, kind: u32, flags: u64, content: &[u8]) -> File {
+        let mut bytes = vec![0; 64];
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        bytes[40..48].copy_from_slice(&64_u64.to_ne_bytes());
+        bytes[60..62].copy_from_slice(&count.to_ne_bytes());
+        let place = 64 + 64 * u64::from(count);
+        for _ in 0..count {
+            let mut header = [0; 64];
+            header[4..8].copy_from_slice(&kind.to_ne_bytes());
+            header[8..16].copy_from_slice(&flags.to_ne_bytes());
+            header[24..32].copy_from_slice(&place.to_ne_bytes());
+            header[32..40].copy_from_slice(&(content.len() as u64).to_ne_bytes());
+            bytes.extend(header);
+        }
+        bytes.extend(content);
+        let made = rustix::fs::memfd_create("elf", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut file = File::from(made.unwrap());
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn names_of_sections_without_an_end_are_cut() {
+        // Not UTF-8, so that each byte becomes three.
+        let file = file_of(4096, 3, 0, &[0xff; MAX_NOTES_BYTES as usize]);
+        let sections = Elf::read(&file).unwrap().sections(&file).unwrap();
+        let bytes: usize = sections.iter().map(|section| section.name.len()).sum();
+        assert_eq!(bytes, 4096 * MAX_NAME_BYTES * 3);
+    }
+
+    #[test]
+    fn packed_sections_over_each_other_are_refused() {
+        // Zstandard, and nothing in it.
+        let mut content = vec![0; 1 << 20];
+        content[0] = ELFCOMPRESS_ZSTD as u8;
+        let check = |count| {
+            let file = file_of(count, 1, SHF_COMPRESSED, &content);
+            let elf = Elf::read(&file).unwrap();
+            elf.check_packed(&file, &elf.sections(&file).unwrap())
+        };
+        assert!(check(16).is_ok());
+        assert!(matches!(check(257), Err(ElfError::Bomb(_))));
+    }
 }

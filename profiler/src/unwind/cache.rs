@@ -24,6 +24,7 @@ mod tests;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
@@ -50,10 +51,11 @@ const UNFINISHED_SECONDS: i64 = 3600;
 #[derive(Debug)]
 pub struct Cache {
     /// None: nothing is kept.
-    directory: Option<OwnedFd>,
+    directory: Option<Arc<OwnedFd>>,
     limit_bytes: u64,
-    /// Of all files, as far as known.
-    bytes: u64,
+    /// Of all files, as far as known, for all that share them. Who has it locked is the only one that makes
+    /// files, or room for them.
+    bytes: Arc<Mutex<u64>>,
     counts: CacheCounts,
 }
 
@@ -78,7 +80,17 @@ impl Cache {
         Cache {
             directory: None,
             limit_bytes: 0,
-            bytes: 0,
+            bytes: Arc::default(),
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// The same kept tables for another thread: both keep within one limit. Each counts its own requests.
+    pub fn share(&self) -> Cache {
+        Cache {
+            directory: self.directory.clone(),
+            limit_bytes: self.limit_bytes,
+            bytes: self.bytes.clone(),
             counts: CacheCounts::default(),
         }
     }
@@ -99,8 +111,9 @@ impl Cache {
         };
         match open_directory(path) {
             Ok(directory) => {
-                cache.directory = Some(directory);
-                cache.make_room();
+                cache.directory = Some(Arc::new(directory));
+                let bytes = cache.bytes.clone();
+                cache.make_room(&mut lock(&bytes), 0);
             }
             Err(error) => {
                 log::debug!("unwind tables are not kept in {}: {error}", path.display());
@@ -153,7 +166,7 @@ impl Cache {
     }
 
     fn find(&mut self, name: &str) -> Option<(Table, BuildReport)> {
-        let directory = self.directory.as_ref()?;
+        let directory = self.directory.as_deref()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, name, flags, Mode::empty()).ok()?;
         let found = read(file.as_fd(), self.limit_bytes).and_then(|bytes| decode(&bytes));
@@ -176,20 +189,22 @@ impl Cache {
     }
 
     fn keep(&mut self, name: &str, bytes: &[u8]) {
-        let Some(directory) = &self.directory else {
+        let Some(directory) = self.directory.clone() else {
             return;
         };
         let len = bytes.len() as u64;
         if len > self.limit_bytes / 4 {
             return;
         }
-        match write(directory, name, bytes) {
+        let all = self.bytes.clone();
+        let mut all = lock(&all);
+        if *all + len > self.limit_bytes {
+            self.make_room(&mut all, len);
+        }
+        match write(&directory, name, bytes) {
             Ok(()) => {
                 self.counts.kept += 1;
-                self.bytes += len;
-                if self.bytes > self.limit_bytes {
-                    self.make_room();
-                }
+                *all += len;
             }
             // Another profiler keeps the same one, or did when it ended.
             Err(rustix::io::Errno::EXIST) => {}
@@ -200,9 +215,9 @@ impl Cache {
         }
     }
 
-    /// Counts what is there; if that is too much, removes what was not used for longest, down to
-    /// three quarters of the limit.
-    fn make_room(&mut self) {
+    /// Counts what is there; if that and `more` is too much, removes what was not used for longest, down
+    /// to three quarters of the limit.
+    fn make_room(&mut self, bytes: &mut u64, more: u64) {
         let Some(directory) = &self.directory else {
             return;
         };
@@ -210,22 +225,26 @@ impl Cache {
             return;
         };
         files.sort_unstable();
-        self.bytes = files.iter().map(|(_, len, _)| len).sum();
-        let full = self.bytes > self.limit_bytes;
+        *bytes = files.iter().map(|(_, len, _)| len).sum();
+        let full = *bytes + more > self.limit_bytes;
         let long_ago = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec
             - UNFINISHED_SECONDS;
         for (used, len, name) in &files {
-            let over = full && self.bytes > self.limit_bytes / 4 * 3;
+            let over = full && *bytes > self.limit_bytes / 4 * 3;
             let left = *used < long_ago && name.to_bytes().ends_with(UNFINISHED.as_bytes());
             if !over && !left {
                 continue;
             }
             if rustix::fs::unlinkat(directory, &**name, AtFlags::empty()).is_ok() {
-                self.bytes -= len;
+                *bytes -= len;
                 self.counts.removed += 1;
             }
         }
     }
+}
+
+fn lock(bytes: &Mutex<u64>) -> MutexGuard<'_, u64> {
+    bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of what is made of a source.

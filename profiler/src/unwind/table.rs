@@ -156,10 +156,14 @@ impl Builder {
     /// [`Entry::None`].
     pub fn finish(self) -> Result<Table, TooLarge> {
         if self.too_large {
-            Err(TooLarge)
-        } else {
-            Ok(self.table)
+            return Err(TooLarge);
         }
+        let mut table = self.table;
+        // It is kept for as long as the file is mapped somewhere.
+        table.pages.shrink_to_fit();
+        table.rows.shrink_to_fit();
+        table.rules.shrink_to_fit();
+        Ok(table)
     }
 
     fn number(&mut self, entry: Entry) -> u32 {
@@ -238,5 +242,17 @@ mod tests {
             assert_eq!(table.entry_at(address), expected, "{address:x}");
         }
         assert_eq!(table.rules.len(), 3 + 1);
+    }
+
+    #[test]
+    fn a_finished_table_has_no_room_to_spare() {
+        let mut builder = Builder::default();
+        for index in 0..700 {
+            builder.push(index * 100, rule(index as i32 * 8));
+        }
+        let table = builder.finish().unwrap();
+        assert_eq!(table.pages.capacity(), table.pages.len());
+        assert_eq!(table.rows.capacity(), table.rows.len());
+        assert_eq!(table.rules.capacity(), table.rules.len());
     }
 }

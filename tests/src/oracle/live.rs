@@ -15,8 +15,7 @@ use std::{fs, io};
 use profiler::model::raw::{RawBody, RawEvent, RawSample};
 use profiler::model::{Pid, StackEnd};
 use profiler::probe::{
-    EventSpec, MappedCode, Probe, ProbeOptions, Rate, Runtime, Slot, SourceSpec, UnwindOptions,
-    Unwinder,
+    EventSpec, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions, Unwinder,
 };
 use profiler::target::Filter;
 use profiler::unwind::walk::{Code, Place};
@@ -304,7 +303,7 @@ impl Live {
             });
         }
         self.unwinder()?
-            .set_process(Pid(pid), &codes, Runtime::default())
+            .set_process(Pid(pid), &codes)
             .map_err(io::Error::other)?;
         self.questions.mappings(pid, &mapped)?;
         self.mapped.insert(pid, mapped.into());

@@ -20,6 +20,8 @@ use crate::resolve::symbolize::FunctionInfo;
 
 /// Most code objects known of one process; beyond, all are read anew.
 const MAX_CODES: usize = 16_384;
+/// Most memory for those of one process; beyond, the same.
+pub(super) const MAX_BYTES: usize = 32 << 20;
 /// What one takes besides its texts.
 const SEEN_BYTES: usize = 2 * size_of::<(u64, u64, Found)>();
 
@@ -71,7 +73,14 @@ impl Codes {
             };
             Arc::new((code, Arc::new(function)))
         });
-        self.bytes += code.as_ref().map_or(0, |code| code.0.bytes());
+        // The function has the texts once more.
+        let bytes = code
+            .as_ref()
+            .map_or(0, |code| code.0.bytes() + function_bytes(&code.1));
+        if self.bytes() + bytes + SEEN_BYTES > MAX_BYTES {
+            self.clear();
+        }
+        self.bytes += bytes;
         self.seen.insert(key, code);
     }
 
@@ -100,6 +109,11 @@ impl Codes {
     pub(super) fn clear(&mut self) {
         *self = Codes::default();
     }
+}
+
+fn function_bytes(function: &FunctionInfo) -> usize {
+    let file = function.file.as_ref().map_or(0, |file| file.len());
+    size_of::<FunctionInfo>() + function.name.len() + file
 }
 
 fn key(frame: &PythonFrame) -> (u64, u64) {

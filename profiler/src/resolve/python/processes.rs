@@ -29,8 +29,8 @@ const MAX_PROCESSES: usize = 8192;
 const MAX_LIVES: usize = 4;
 /// Most files that are remembered to have an interpreter, or none.
 const MAX_FILES: usize = 4096;
-/// Most memory for names; beyond, all are read anew.
-const MAX_BYTES: usize = 64 << 20;
+/// Most memory for names of all processes; beyond, all are read anew.
+pub(super) const MAX_BYTES: usize = 64 << 20;
 /// Most memories of processes that are kept open.
 const MAX_OPEN: usize = 512;
 
@@ -113,6 +113,8 @@ pub(in crate::resolve) struct Pythons {
     /// Files that were looked into.
     pub(super) runtimes: FxHashMap<Place, Option<Arc<Runtime>>>,
     processes: FxHashMap<Pid, VecDeque<Life>>,
+    /// Memory for names of all processes; no less than it is.
+    name_bytes: usize,
     /// Processes with an interpreter whose frames are not known, by its version.
     unsupported: BTreeMap<Version, (Unsupported, FxHashSet<Pid>)>,
 }
@@ -244,9 +246,35 @@ impl Pythons {
             }
         }
         let Some(memory) = &life.memory else { return };
+        let before = life.codes.bytes();
         for frame in frames.filter(|frame| frame.code != 0) {
             life.codes.look(memory, interpreter, &frame);
         }
+        let (after, from) = (life.codes.bytes(), life.from);
+        self.name_bytes = (self.name_bytes + after).saturating_sub(before);
+        if self.name_bytes > MAX_BYTES {
+            self.forget_names((pid, from));
+        }
+    }
+
+    /// Forgets all names but those of one program of a process.
+    fn forget_names(&mut self, but: (Pid, Timestamp)) {
+        self.name_bytes = 0;
+        for (&pid, lives) in &mut self.processes {
+            for life in lives {
+                if (pid, life.from) != but {
+                    life.codes.clear();
+                }
+                self.name_bytes += life.codes.bytes();
+            }
+        }
+    }
+
+    /// Memory for names, counted anew.
+    #[cfg(test)]
+    pub(super) fn name_bytes(&self) -> usize {
+        let lives = self.processes.values().flatten();
+        lives.map(|life| life.codes.bytes()).sum()
     }
 
     /// What a frame is called.
@@ -279,6 +307,7 @@ impl Pythons {
                 life.codes.clear();
             }
         }
+        self.name_bytes = bytes.min(MAX_BYTES);
     }
 }
 

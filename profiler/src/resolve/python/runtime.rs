@@ -13,8 +13,8 @@ use std::ops::Range;
 use super::version::{DEBUG_OFFSETS_BYTES, Offsets, Unsupported, Version, offsets};
 use crate::trace::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB, Section, read_up_to, u32_at, word};
 
-/// Most bytes of symbols, and of their names, that are read.
-const MAX_TABLE_BYTES: u64 = 64 << 20;
+/// Most bytes of a table of symbols, and of their names, that are read: 1.4 million symbols.
+const MAX_TABLE_BYTES: u64 = 32 << 20;
 /// Bytes of a symbol.
 const SYMBOL_BYTES: usize = 24;
 /// Most pieces of the loop.
@@ -84,12 +84,12 @@ impl Symbols {
     fn read(file: &File, elf: &Elf) -> Symbols {
         let mut symbols = Symbols::default();
         let sections = elf.sections(file).unwrap_or_default();
-        let tables = |kind| sections.iter().filter(move |s: &&Section| s.kind == kind);
-        for table in tables(SHT_DYNSYM).chain(tables(SHT_SYMTAB)) {
+        // The ABI allows one of each, and nobody packs them.
+        let table = |kind| sections.iter().find(move |s: &&Section| s.kind == kind);
+        for table in [SHT_DYNSYM, SHT_SYMTAB].into_iter().filter_map(table) {
             let names = sections.get(table.link as usize);
-            let names = names.and_then(|names| elf.contents(file, names, MAX_TABLE_BYTES).ok());
-            let (Some(names), Ok(entries)) = (names, elf.contents(file, table, MAX_TABLE_BYTES))
-            else {
+            let names = names.and_then(|names| names.bytes(file, MAX_TABLE_BYTES).ok());
+            let (Some(names), Ok(entries)) = (names, table.bytes(file, MAX_TABLE_BYTES)) else {
                 continue;
             };
             for entry in entries.chunks_exact(SYMBOL_BYTES) {
@@ -107,25 +107,24 @@ impl Symbols {
         ) else {
             return;
         };
-        let name = names.get(name as usize..).unwrap_or_default();
-        if address == 0 || !(name.starts_with(b"_Py") || name.starts_with(b"Py")) {
+        if address == 0 {
             return;
         }
-        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        match name {
-            b"_PyRuntime" => self.state = Some(address),
-            b"Py_Version" => self.version = Some(address),
-            b"PyCode_Type" => self.code_type = Some(address),
-            _ => {
-                let piece = address..address.saturating_add(len);
-                // The compiler adds to the name of what it has changed or split off.
-                if let Some(rest) = name.strip_prefix(LOOP)
-                    && (rest.is_empty() || rest.starts_with(b"."))
-                    && self.code.len() < MAX_PIECES
-                    && !self.code.contains(&piece)
-                {
-                    self.code.push(piece);
-                }
+        // Compared as far as what is looked for goes: where a name ends, only its owner knows.
+        let name = names.get(name as usize..).unwrap_or_default();
+        if name.starts_with(b"_PyRuntime\0") {
+            self.state = Some(address);
+        } else if name.starts_with(b"Py_Version\0") {
+            self.version = Some(address);
+        } else if name.starts_with(b"PyCode_Type\0") {
+            self.code_type = Some(address);
+        } else if let Some(rest) = name.strip_prefix(LOOP)
+            // The compiler adds to the name of what it has changed or split off.
+            && matches!(rest.first(), Some(0 | b'.'))
+        {
+            let piece = address..address.saturating_add(len);
+            if self.code.len() < MAX_PIECES && !self.code.contains(&piece) {
+                self.code.push(piece);
             }
         }
     }
@@ -160,6 +159,43 @@ mod tests {
         assert!(runtime.offsets.is_ok() && runtime.code_type.is_some());
         let piece = runtime.code.first().unwrap();
         assert!(piece.end - piece.start > 10_000, "{piece:x?}");
+    }
+
+    /// A symbol with this place of its name and this address.
+    fn symbol(name: u32, address: u64) -> Vec<u8> {
+        let mut entry = vec![0; SYMBOL_BYTES];
+        entry[..4].copy_from_slice(&name.to_ne_bytes());
+        entry[8..16].copy_from_slice(&address.to_ne_bytes());
+        entry[16] = 8;
+        entry
+    }
+
+    #[test]
+    fn names_of_symbols_are_compared_whole() {
+        let names = b"\0_PyRuntime\0_PyRuntimes\0_PyEval_EvalFrameDefault.cold\0\
+            _PyEval_EvalFrameDefaults\0PyCode_Type\0Py_Version";
+        let places = [1, 12, 24, 54, 80, 92];
+        let mut symbols = Symbols::default();
+        for (address, place) in (1..).zip(places) {
+            symbols.take(&symbol(place, address), names);
+        }
+        assert_eq!((symbols.state, symbols.code_type), (Some(1), Some(5)));
+        assert_eq!((symbols.code.len(), symbols.code[0].clone()), (1, 3..11));
+        // Its name has no end.
+        assert_eq!(symbols.version, None);
+    }
+
+    #[test]
+    fn names_of_symbols_without_an_end_take_no_time() {
+        let mut names = b"_PyEval".to_vec();
+        names.resize(4 << 20, b'x');
+        let entry = symbol(0, 1);
+        let began = std::time::Instant::now();
+        let mut symbols = Symbols::default();
+        for _ in 0..100_000 {
+            symbols.take(&entry, &names);
+        }
+        assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     }
 
     #[test]

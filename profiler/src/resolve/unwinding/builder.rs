@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::files::TargetFile;
@@ -68,6 +68,8 @@ impl Queue {
 struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
+    /// What earlier recordings kept, opened by the first thread that gets here.
+    kept: OnceLock<Cache>,
 }
 
 impl Shared {
@@ -158,7 +160,7 @@ impl Builder {
 }
 
 fn work(shared: &Shared, done: &Sender<Built>) {
-    let mut cache = Cache::of_user();
+    let mut cache = shared.kept.get_or_init(Cache::of_user).share();
     while let Some(Job { id, file }) = shared.next() {
         let began = Instant::now();
         let table = catch_unwind(AssertUnwindSafe(|| build(&file, &mut cache)));

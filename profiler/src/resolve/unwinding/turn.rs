@@ -45,7 +45,7 @@ impl MappedCode for Mapped<'_> {
         };
         match (&range.module.code, range.module.kind) {
             (Some(code), _) => match self.store.get(code.id()) {
-                Ok(table) => Place::Table(table, address - range.start + range.own_address()),
+                Ok(table) => Place::Table(table, range.own_address_of(address)),
                 Err(true) => Place::NoTable,
                 Err(false) => {
                     self.absent.set(Some(range));

@@ -80,9 +80,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Table, BuildReport)> {
         first = first.checked_add(page.len)?;
         Some(page)
     });
+    let mut pages: Vec<Page> = pages.collect::<Option<_>>()?;
+    pages.shrink_to_fit();
     let table = Table {
         base,
-        pages: pages.collect::<Option<_>>()?,
+        pages,
         rows: row_bytes.as_chunks().0.iter().map(number).collect(),
         rules: rule_bytes.as_chunks().0.iter().map(rule_of).collect(),
     };

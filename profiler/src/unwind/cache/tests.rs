@@ -29,6 +29,11 @@ impl Folder {
         files.sort();
         files
     }
+
+    fn bytes(&self) -> u64 {
+        let files = self.files().into_iter();
+        files.map(|path| path.metadata().unwrap().len()).sum()
+    }
 }
 
 impl Drop for Folder {
@@ -141,6 +146,34 @@ fn what_was_not_used_for_longest_goes() {
     std::fs::remove_file(folder.files().remove(0)).unwrap();
     assert!(small.table_of_file(&program(), None).is_ok());
     assert_eq!((small.counts().built, small.counts().kept), (1, 0));
+}
+
+#[test]
+fn one_limit_holds_for_all_that_share_it() {
+    let folder = Folder::new("shared");
+    let limit = 1 << 20;
+    let first = folder.cache(limit);
+    let keepers: Vec<_> = (0..4)
+        .map(|thread| {
+            let mut cache = first.share();
+            std::thread::spawn(move || {
+                for index in 0..20 {
+                    let name = format!("{thread}-{index}{SUFFIX}");
+                    cache.keep(&name, &[0; 100 << 10]);
+                }
+                cache.counts().kept
+            })
+        })
+        .collect();
+    let mut most = 0;
+    while !keepers.iter().all(std::thread::JoinHandle::is_finished) {
+        let _held = lock(&first.bytes);
+        most = most.max(folder.bytes());
+    }
+    let kept: u64 = keepers.into_iter().map(|kept| kept.join().unwrap()).sum();
+    assert_eq!(kept, 80);
+    assert_eq!(*lock(&first.bytes), folder.bytes());
+    assert!(most.max(folder.bytes()) <= limit, "{most}");
 }
 
 #[test]

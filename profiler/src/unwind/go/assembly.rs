@@ -97,7 +97,8 @@ impl State {
     }
 }
 
-/// Reads a function. `stack`: how much it has taken where, of which there is some.
+/// Reads a function. `stack`: how much it has taken where, of which there is some: no less than nothing, and
+/// no more than is believed. What the code adds to that can be any number.
 pub(super) fn read(
     function: &Function,
     stack: &[Held],
@@ -156,15 +157,14 @@ impl Reader {
     fn step(&mut self, instruction: &Instruction, taken: i32, then: i32) {
         match instruction.mnemonic() {
             Mnemonic::Push if instruction.op0_register() == Register::RBP => {
-                self.saves(-16 - taken);
+                self.saves(Some(-16 - taken));
             }
             Mnemonic::Mov
                 if instruction.op1_kind() == OpKind::Register
                     && instruction.op1_register() == Register::RBP
-                    && from_stack_pointer(instruction, 0).is_some() =>
+                    && let Some(place) = from_stack_pointer(instruction, 0) =>
             {
-                let place = from_stack_pointer(instruction, 0).unwrap_or(0);
-                self.saves(place - taken - 8);
+                self.saves(place.checked_sub(taken + 8));
             }
             Mnemonic::Pop if instruction.op0_register() == Register::RBP => self.restores(),
             Mnemonic::Leave => self.restores(),
@@ -181,13 +181,18 @@ impl Reader {
             FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
         ) {
             // What follows was jumped to, from where the frame was there if it has its room now.
-            let whole = self.kept.saved.is_some_and(|place| then + 8 >= -place);
+            let whole = self.kept.saved.is_some_and(|place| place >= -8 - then);
             self.state = if whole { self.kept } else { State::BEGIN };
         }
     }
 
-    fn saves(&mut self, place: i32) {
-        if self.state.saved.is_none() && !self.state.fp_lost && self.state.frame.is_none() {
+    /// The caller's frame pointer is saved; none: too far from the CFA to be said.
+    fn saves(&mut self, place: Option<i32>) {
+        if let Some(place) = place
+            && self.state.saved.is_none()
+            && !self.state.fp_lost
+            && self.state.frame.is_none()
+        {
             self.state.saved = Some(place);
             if self.kept.saved.is_none() {
                 self.kept.saved = Some(place);
@@ -212,8 +217,8 @@ impl Reader {
         let is_load =
             instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Memory;
         match place {
-            Some(place) if followed => {
-                self.state.frame = Some(taken + 8 - place);
+            Some(place) if followed && let Some(frame) = (taken + 8).checked_sub(place) => {
+                self.state.frame = Some(frame);
                 self.state.fp_lost |= self.state.saved.is_none();
                 if self.kept.frame.is_none() && self.kept.saved.is_some() {
                     self.kept.frame = self.state.frame;
@@ -222,7 +227,8 @@ impl Reader {
             // From where it was saved at: so the stack pointer is the function's own again, too.
             _ if is_load
                 && self.state.saved.is_some()
-                && from_stack_pointer(instruction, 1).map(|place| place - taken - 8)
+                && from_stack_pointer(instruction, 1)
+                    .and_then(|place| place.checked_sub(taken + 8))
                     == self.state.saved =>
             {
                 self.restores();

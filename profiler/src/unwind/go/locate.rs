@@ -12,7 +12,7 @@ use std::fs::File;
 
 use rustc_hash::FxHashMap;
 
-use super::pclntab::{Header, Layout, Pclntab, u32_at, u64_at};
+use super::pclntab::{Function, Header, Layout, Pclntab, u32_at, u64_at};
 use crate::trace::elf::{Elf, Section, read_up_to};
 
 /// Most bytes of a table.
@@ -68,6 +68,7 @@ impl Program {
         let mut bytes = vec![0; len.min(MAX_TABLE_BYTES) as usize];
         let got = read_up_to(file, &mut bytes, elf.offset_of(address)?).ok()?;
         bytes.truncate(got);
+        bytes.shrink_to_fit();
         let header = Header::of(&bytes)?;
         let module = module(file, elf, &sections, address, &header, &bytes);
         let text = match &module {
@@ -78,8 +79,11 @@ impl Program {
         let table = Pclntab::new(bytes, text)?;
         let mut program = Program { table, data: None };
         if let Some(module) = module {
+            let functions = program.table.functions();
+            let inlining = functions.filter(|of| program.table.inline_tree(of).is_some());
+            let probes: Vec<Function> = inlining.take(PROBES).collect();
             let mut candidates = module.addresses.into_iter();
-            program.data = candidates.find(|&data| program.has_data_at(file, elf, data));
+            program.data = candidates.find(|&data| program.has_data_at(file, elf, data, &probes));
         }
         Some(program)
     }
@@ -89,7 +93,7 @@ impl Program {
         &self,
         file: &File,
         elf: &Elf,
-        function: &super::pclntab::Function,
+        function: &Function,
         index: u32,
     ) -> Option<InlinedCall> {
         self.inlined_call_from(file, elf, self.data, function, index)
@@ -100,7 +104,7 @@ impl Program {
         file: &File,
         elf: &Elf,
         data: Option<u64>,
-        function: &super::pclntab::Function,
+        function: &Function,
         index: u32,
     ) -> Option<InlinedCall> {
         let layout = self.table.layout();
@@ -131,24 +135,15 @@ impl Program {
 
     /// Whether what would be inlined calls there are some: each has the name of a function, and is in the
     /// function that it was inlined into.
-    fn has_data_at(&self, file: &File, elf: &Elf, data: u64) -> bool {
-        let mut probed = 0;
-        for function in self.table.functions() {
-            if self.table.inline_tree(&function).is_none() {
-                continue;
-            }
-            let call = self.inlined_call_from(file, elf, Some(data), &function, 0);
-            let Some(call) = call else { return false };
-            let len = function.end - function.start;
-            if u64::from(call.at) >= len || !self.table.begins_name(call.name) {
-                return false;
-            }
-            probed += 1;
-            if probed == PROBES {
-                break;
-            }
-        }
-        probed > 0
+    fn has_data_at(&self, file: &File, elf: &Elf, data: u64, probes: &[Function]) -> bool {
+        let fits = |function: &Function| {
+            let call = self.inlined_call_from(file, elf, Some(data), function, 0);
+            call.is_some_and(|call| {
+                u64::from(call.at) < function.end - function.start
+                    && self.table.begins_name(call.name)
+            })
+        };
+        !probes.is_empty() && probes.iter().all(fits)
     }
 }
 

@@ -50,8 +50,12 @@ fn rows(table: &Table) -> impl Iterator<Item = (u64, Entry)> + '_ {
             (start + u64::from(row_place(row)), entry)
         }))
     });
-    let end = table.base + ((table.pages.len() as u64) << PAGE_BITS);
-    rows.chain((!table.pages.is_empty()).then_some((end, Entry::None)))
+    // Behind the last page there may be no address.
+    let end = table
+        .base
+        .checked_add((table.pages.len() as u64) << PAGE_BITS);
+    let end = end.filter(|_| !table.pages.is_empty());
+    rows.chain(end.map(|end| (end, Entry::None)))
 }
 
 #[cfg(test)]

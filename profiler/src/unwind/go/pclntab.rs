@@ -14,6 +14,11 @@ use std::ops::Range;
 const MAX_FUNCTIONS: u64 = 4 << 20;
 /// Longest name of a function or a file.
 const MAX_NAME_BYTES: usize = 4096;
+/// Longest name of a function of the runtime that is looked for.
+const MAX_KNOWN_NAME_BYTES: usize = 64;
+/// Most values of one function's table. Of those with more nothing is known: the longest in the programs of
+/// Go's own distribution has some thousands.
+pub(super) const MAX_VALUES: usize = 1 << 18;
 /// Flag of a function that nobody called.
 const TOP_FRAME: u8 = 1;
 /// Flag of a function that is written in assembly.
@@ -237,6 +242,20 @@ impl Pclntab {
         self.name_at(function.name)
     }
 
+    /// A function's name without what the linker adds, if it is short enough to be one that is looked for:
+    /// functions may be many, and have the same long one.
+    pub(super) fn known_name(&self, function: &Function) -> Option<&str> {
+        let at = self.header.names.checked_add(function.name.into())?;
+        let end = self.header.units.min(self.bytes.len() as u64);
+        let bytes = self.bytes.get(usize::try_from(at).ok()?..end as usize)?;
+        let len = bytes
+            .iter()
+            .take(MAX_KNOWN_NAME_BYTES)
+            .position(|&byte| byte == 0);
+        let name = std::str::from_utf8(&bytes[..len?]).ok()?;
+        Some(name.strip_suffix(".abi0").unwrap_or(name))
+    }
+
     /// The name at an offset among the names.
     pub(crate) fn name_at(&self, offset: u32) -> Option<String> {
         self.text_at(
@@ -253,22 +272,34 @@ impl Pclntab {
     }
 
     /// How many bytes of stack a function's instructions have taken, without the return address.
+    /// At most [`MAX_VALUES`]; whether that were all, [`Values::is_cut`] says.
     pub(crate) fn stack(&self, function: &Function) -> Values<'_> {
-        self.values(function, function.stack)
+        self.values(function, function.stack, MAX_VALUES)
     }
 
-    /// File and line of an instruction.
-    pub(crate) fn place(&self, function: &Function, address: u64) -> (Option<String>, u32) {
-        let file = self.value_at(function, function.file, address);
-        let line = self.value_at(function, function.line, address);
+    /// File and line of an instruction. `left`: how many values may still be looked at.
+    pub(crate) fn place(
+        &self,
+        function: &Function,
+        address: u64,
+        left: &mut usize,
+    ) -> (Option<String>, u32) {
+        let file = self.value_at(function, function.file, address, left);
+        let line = self.value_at(function, function.line, address, left);
         let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
         (file.and_then(|file| self.file(function, file)), line)
     }
 
-    /// The index of the innermost inlined call that an instruction belongs to.
-    pub(crate) fn inlined(&self, function: &Function, address: u64) -> Option<u32> {
+    /// The index of the innermost inlined call that an instruction belongs to. `left`: how many values may
+    /// still be looked at.
+    pub(crate) fn inlined(
+        &self,
+        function: &Function,
+        address: u64,
+        left: &mut usize,
+    ) -> Option<u32> {
         let table = self.listed(function, INLINE_INDEX, function.tables, 0)?;
-        let index = self.value_at(function, table, address)?;
+        let index = self.value_at(function, table, address, left)?;
         u32::try_from(index).ok()
     }
 
@@ -310,13 +341,20 @@ impl Pclntab {
         )
     }
 
-    fn value_at(&self, function: &Function, table: u32, address: u64) -> Option<i32> {
-        let mut values = self.values(function, table);
-        let held = values.find(|held| held.at.end > address)?;
-        Some(held.value)
+    fn value_at(
+        &self,
+        function: &Function,
+        table: u32,
+        address: u64,
+        left: &mut usize,
+    ) -> Option<i32> {
+        let mut values = self.values(function, table, *left);
+        let held = values.find(|held| held.at.end > address);
+        *left = values.left;
+        Some(held?.value)
     }
 
-    fn values(&self, function: &Function, table: u32) -> Values<'_> {
+    fn values(&self, function: &Function, table: u32, left: usize) -> Values<'_> {
         let start = self.header.values.saturating_add(table.into());
         let end = self.header.table.min(self.bytes.len() as u64);
         // No table is at offset 0: that says there is none.
@@ -329,6 +367,7 @@ impl Pclntab {
             at: function.start,
             end: function.end,
             value: -1,
+            left,
         }
     }
 
@@ -373,9 +412,16 @@ pub(crate) struct Values<'a> {
     at: u64,
     end: u64,
     value: i32,
+    /// How many more are given.
+    left: usize,
 }
 
 impl Values<'_> {
+    /// Whether there may be more than were given.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.left == 0
+    }
+
     fn number(&mut self) -> Option<u32> {
         let mut number = 0;
         for shift in (0..35).step_by(7) {
@@ -394,9 +440,10 @@ impl Iterator for Values<'_> {
     type Item = Held;
 
     fn next(&mut self) -> Option<Held> {
-        if self.at >= self.end {
+        if self.at >= self.end || self.left == 0 {
             return None;
         }
+        self.left -= 1;
         let change = self.number()?;
         // Behind the last value.
         let is_end = change == 0 && !std::mem::take(&mut self.first);

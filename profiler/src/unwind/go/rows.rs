@@ -21,6 +21,9 @@ const MAX_ROWS: usize = 16 << 20;
 const MAX_FRAME_BYTES: i32 = 256 << 20;
 /// Longest function in assembly that is read.
 pub(super) const MAX_CODE_BYTES: u64 = 256 << 10;
+/// Most bytes of code that are read instruction by instruction in a program, and most that are read at all.
+const MAX_DECODED_BYTES: u64 = 64 << 20;
+const MAX_READ_BYTES: u64 = 1 << 30;
 /// What is read of the code at once.
 const PIECE_BYTES: u64 = 1 << 20;
 /// `push rbp`.
@@ -28,15 +31,28 @@ const PUSH_FP: u8 = 0x55;
 
 /// What holds from which address on.
 pub(super) fn rows(table: &Pclntab, file: &File, elf: &Elf) -> Vec<(u64, Entry)> {
+    rows_within(table, file, elf, (MAX_ROWS, MAX_DECODED_BYTES))
+}
+
+/// The same with other limits: on rows and on values that are looked at, and on bytes of code that are read
+/// instruction by instruction. Each may be exceeded by one function.
+pub(super) fn rows_within(
+    table: &Pclntab,
+    file: &File,
+    elf: &Elf,
+    (most, code_left): (usize, u64),
+) -> Vec<(u64, Entry)> {
     let mut code = Code::new(file, elf);
     let mut rows = Rows {
         rows: Vec::new(),
         switch: switch::rule(table, &mut code),
+        values_left: most,
+        code_left,
     };
     let mut end = 0;
     for function in table.functions() {
-        if rows.rows.len() >= MAX_ROWS {
-            log::warn!("more than {MAX_ROWS} rows of Go functions: the rest is left out");
+        if rows.rows.len() >= most || rows.values_left == 0 || rows.code_left == 0 {
+            log::warn!("too many rows of Go functions: the rest is left out");
             break;
         }
         if function.start >= end {
@@ -64,6 +80,10 @@ pub(super) fn by_stack_pointer(taken: i32, (fp, fp_offset): (u8, i16)) -> Entry 
 struct Rows {
     rows: Vec<(u64, Entry)>,
     switch: Option<Rule>,
+    /// Values of tables that may still be looked at: functions share them.
+    values_left: usize,
+    /// Bytes of code that may still be read instruction by instruction.
+    code_left: u64,
 }
 
 impl Rows {
@@ -100,15 +120,21 @@ impl Rows {
             }
             _ => {}
         }
-        let stack: Vec<Held> = table.stack(function).collect();
+        let mut values = table.stack(function);
+        let stack: Vec<Held> = values.by_ref().collect();
+        self.values_left = self.values_left.saturating_sub(stack.len());
         let believed = |held: &Held| (0..=MAX_FRAME_BYTES).contains(&held.value);
-        if stack.is_empty() || !stack.iter().all(believed) {
+        if stack.is_empty() || values.is_cut() || !stack.iter().all(believed) {
             return self.push(function.start, Entry::None);
         }
         let len = (function.end - function.start).min(MAX_CODE_BYTES);
         let bytes = code.at(function.start, len);
         let known = kind == Kind::Plain && !function.is_assembly();
         if !(known && self.compiled(function, &stack, bytes)) {
+            if bytes.is_empty() {
+                return self.push(function.start, Entry::None);
+            }
+            self.code_left = self.code_left.saturating_sub(bytes.len() as u64);
             let switch = self.switch;
             assembly::read(
                 function,
@@ -170,8 +196,7 @@ fn stores_fp(bytes: &[u8], distance: i32) -> Option<u64> {
 }
 
 fn kind_of(table: &Pclntab, function: &Function) -> Kind {
-    let name = table.name(function).unwrap_or_default();
-    match name.strip_suffix(".abi0").unwrap_or(&name) {
+    match table.known_name(function).unwrap_or_default() {
         // They begin the handler of a signal, which the frame that returns from it has called.
         "runtime.sigtramp"
         | "runtime.cgoSigtramp"
@@ -194,6 +219,8 @@ pub(super) struct Code<'a> {
     elf: &'a Elf,
     start: u64,
     bytes: Vec<u8>,
+    /// Bytes that may still be read.
+    left: u64,
 }
 
 impl<'a> Code<'a> {
@@ -203,6 +230,7 @@ impl<'a> Code<'a> {
             elf,
             start: 0,
             bytes: Vec::new(),
+            left: MAX_READ_BYTES,
         }
     }
 
@@ -216,7 +244,9 @@ impl<'a> Code<'a> {
             let Some(offset) = self.elf.offset_of(address) else {
                 return &[];
             };
-            self.bytes.resize(len.max(PIECE_BYTES) as usize, 0);
+            let len = len.max(PIECE_BYTES).min(self.left);
+            self.left -= len;
+            self.bytes.resize(len as usize, 0);
             let got = read_up_to(self.file, &mut self.bytes, offset).unwrap_or(0);
             self.bytes.truncate(got);
         }

@@ -17,6 +17,8 @@ use super::rows::Code;
 const GOROUTINE: i64 = -8;
 /// Functions that save what a goroutine goes on with.
 const SAVING: [&str; 2] = ["runtime.systemstack", "gosave_systemstack_switch"];
+/// Most functions of these names: there is one of each.
+const MAX_SAVING: usize = 8;
 /// Longest of these functions.
 const MAX_CODE_BYTES: u64 = 4096;
 /// Largest offset that is believed.
@@ -25,13 +27,14 @@ const MAX_OFFSET: i64 = 1 << 15;
 /// The rule for frames of functions that have left a goroutine's stack.
 pub(super) fn rule(table: &Pclntab, code: &mut Code<'_>) -> Option<Rule> {
     let mut found = Found::default();
-    for function in table.functions().filter(|function| function.is_assembly()) {
-        let name = table.name(&function).unwrap_or_default();
-        let name = name.strip_suffix(".abi0").unwrap_or(&name);
-        if SAVING.contains(&name) {
-            let len = (function.end - function.start).min(MAX_CODE_BYTES);
-            found.read(code.at(function.start, len));
-        }
+    let assembly = table.functions().filter(|function| function.is_assembly());
+    let saving = assembly.filter(|function| {
+        let name = table.known_name(function);
+        name.is_some_and(|name| SAVING.contains(&name))
+    });
+    for function in saving.take(MAX_SAVING) {
+        let len = (function.end - function.start).min(MAX_CODE_BYTES);
+        found.read(code.at(function.start, len));
     }
     found.rule()
 }
@@ -148,7 +151,8 @@ impl Found {
         let (thread, current, sp) = self.back?;
         let fp = self.fp?.checked_sub(sp)?;
         // Where it goes on is behind the stack pointer.
-        let saved = [sp, sp + 8].iter().all(|place| self.saved.contains(place));
+        let saved = [sp, sp.wrapping_add(8)];
+        let saved = saved.iter().all(|place| self.saved.contains(place));
         let sane = |offset: i64| (8..MAX_OFFSET).contains(&offset) && offset % 8 == 0;
         if self.elsewhere || !saved || ![thread, current, sp, fp].into_iter().all(sane) {
             return None;
