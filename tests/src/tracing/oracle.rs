@@ -9,6 +9,11 @@ use profiler::model::{LostReason, ReturnMode};
 use super::Truth;
 use super::trace::{Call, Edge, How, Trace};
 
+/// Events shown before and behind a call.
+const AROUND: usize = 3;
+/// Most events shown of its beginning, and of its end.
+const SHOWN: usize = 8;
+
 impl Trace {
     /// How often calls of `function` began (or were hit).
     pub fn entries(&self, function: &str) -> u64 {
@@ -84,15 +89,44 @@ impl Trace {
             let wanted = truth.returns.get(function).copied().unwrap_or(calls);
             if all != calls || returns != wanted {
                 wrong.push(format!(
-                    "{function} ({mode:?}): {calls} calls, {wanted} of them returned; recorded: {exits:?}"
+                    "{function} ({mode:?}): {calls} calls, {wanted} of them returned; recorded: \
+                     {exits:?}, {} counted by the kernel{}",
+                    counts.exits,
+                    self.unexpected(function)
                 ));
             }
         }
         if wrong.is_empty() {
             Ok(())
         } else {
+            wrong.push(format!("lost: {:?}; gaps: {:?}", self.lost, self.gaps));
             Err(wrong.join("\n"))
         }
+    }
+
+    /// The first exit of `function` that is no return, with what happened on its thread around its call.
+    fn unexpected(&self, function: &str) -> String {
+        let is_it = |call: &&Call| match &call.edge {
+            Edge::Exit { how, .. } => *how != How::Return && call.function == function,
+            Edge::Enter(_) | Edge::Hit(_) => false,
+        };
+        let Some(call) = self.calls.iter().find(is_it) else {
+            return String::new();
+        };
+        let Edge::Exit { began_ns, .. } = call.edge else {
+            return String::new();
+        };
+        let on_thread = self.calls.iter().filter(|other| other.tid == call.tid);
+        let calls: Vec<&Call> = on_thread.collect();
+        let first = calls.partition_point(|other| other.at_ns < began_ns);
+        let behind = calls.partition_point(|other| other.at_ns <= call.at_ns);
+        let shown = &calls[first.saturating_sub(AROUND)..calls.len().min(behind + AROUND)];
+        // A call may have many others in it.
+        let left_out = shown.len().saturating_sub(2 * SHOWN);
+        let shown = shown.iter().enumerate();
+        let shown = shown.filter(|(index, _)| !(SHOWN..SHOWN + left_out).contains(index));
+        let lines = shown.map(|(_, call)| format!("\n    {call:?}"));
+        lines.collect()
     }
 
     /// Checks strict nesting, thread by thread: an exit is of the innermost open call, at its depth,
@@ -261,6 +295,24 @@ mod tests {
         assert!(recorded.counted(&truth(2, 2), &["a"]).is_err());
         assert!(recorded.counted(&truth(1, 0), &["a"]).is_err());
         assert!(recorded.counted(&truth(1, 1), &["b"]).is_err());
+        let mut missed = trace(&[
+            enter(5, "b", 0),
+            enter(10, "a", 1),
+            exit(20, "a", 1, 10, 10),
+        ]);
+        missed.modes.clone_from(&recorded.modes);
+        missed.counts.clone_from(&recorded.counts);
+        if let Edge::Exit { how, .. } = &mut missed.calls[2].edge {
+            *how = How::Inferred;
+        }
+        let said = missed.counted(&truth(1, 1), &["a"]).unwrap_err();
+        for part in [
+            "{Inferred: 1}, 1 counted by the kernel",
+            "function: \"b\"",
+            "lost: {}; gaps: []",
+        ] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
         assert_eq!(recorded.complete(), Ok(()));
         recorded.lost.insert(LostReason::CallRingFull, 1);
         assert!(recorded.complete().is_err());

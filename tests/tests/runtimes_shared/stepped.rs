@@ -30,6 +30,8 @@ pub(crate) struct Stepped {
     table: Table,
     bias: u64,
     code: (u64, u64),
+    /// The first instruction of the program itself.
+    entry: u64,
     vdso: Option<(u64, u64, Table)>,
     symbols: Vec<Symbol>,
     thread_pointer: u64,
@@ -49,7 +51,8 @@ pub(crate) struct Stop {
 }
 
 impl Stepped {
-    /// Starts a program, stopped before its first instruction.
+    /// Starts a program, stopped before its first instruction: behind the dynamic linker, if it has one,
+    /// which is not looked at.
     pub(crate) fn start(program: &Path, arguments: &[&str]) -> Stepped {
         // As /proc has it.
         let program = &program.canonicalize().unwrap();
@@ -71,20 +74,55 @@ impl Stepped {
         unsafe { libc::waitpid(pid, &mut status, 0) };
         let file = File::open(program).unwrap();
         let (table, _) = build_file(&file, None).unwrap();
-        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))
+            .unwrap();
         let mut stepped = Stepped {
             child,
             memory,
             table,
             bias: 0,
             code: (0, 0),
+            entry: 0,
             vdso: None,
             symbols: Vec::new(),
             thread_pointer: 0,
             cache: RefCell::default(),
         };
         stepped.place(program);
+        stepped.run_to_entry();
         stepped
+    }
+
+    /// By a breakpoint, since the linker's instructions are many.
+    fn run_to_entry(&mut self) {
+        let mut regs = self.registers();
+        if regs.rip == self.entry {
+            return;
+        }
+        let mut replaced = [0];
+        self.memory
+            .read_exact_at(&mut replaced, self.entry)
+            .unwrap();
+        self.memory.write_all_at(&[0xcc], self.entry).unwrap();
+        self.ptrace(libc::PTRACE_CONT, 0);
+        let mut status = 0;
+        // SAFETY: the status lives during the call; the child is ours.
+        unsafe { libc::waitpid(self.pid(), &mut status, 0) };
+        assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTRAP);
+        self.memory.write_all_at(&replaced, self.entry).unwrap();
+        regs = self.registers();
+        assert_eq!(regs.rip, self.entry + 1);
+        regs.rip = self.entry;
+        // SAFETY: the kernel reads one user_regs_struct there.
+        let set = unsafe {
+            let data = (&raw mut regs).cast::<c_void>();
+            let none = std::ptr::null_mut::<c_void>();
+            libc::ptrace(libc::PTRACE_SETREGS, self.pid(), none, data)
+        };
+        assert_eq!(set, 0);
     }
 
     fn place(&mut self, program: &Path) {
@@ -115,6 +153,7 @@ impl Stepped {
                 self.vdso = Some((start, end, table));
             }
         }
+        self.entry = elf.entry().wrapping_add(self.bias);
         let symbols = elf
             .symbols()
             .filter(|symbol| symbol.kind() == SymbolKind::Text);
@@ -203,8 +242,7 @@ impl Stepped {
         })
     }
 
-    /// Where it is, with its whole stack.
-    pub(crate) fn stop(&mut self) -> Stop {
+    fn registers(&self) -> libc::user_regs_struct {
         // SAFETY: user_regs_struct is plain numbers.
         let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes one user_regs_struct there.
@@ -218,6 +256,12 @@ impl Stepped {
             )
         };
         assert_eq!(got, 0);
+        regs
+    }
+
+    /// Where it is, with its whole stack.
+    pub(crate) fn stop(&mut self) -> Stop {
+        let regs = self.registers();
         self.thread_pointer = regs.fs_base;
         self.cache.borrow_mut().clear();
         let registers = [
