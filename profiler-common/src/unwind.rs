@@ -93,17 +93,7 @@ pub struct Process {
     pub pid: u64,
     /// The [`Span`] of its mappings, counted in mappings; 0: none.
     pub mappings: u64,
-    /// Which interpreter runs in it, and how its frames are found: an index into the map of that
-    /// interpreter's layouts in the upper half, a `RUNTIME_*` constant in the lower.
-    pub runtime: u64,
-    /// Where the interpreter keeps what the walk begins with: an address in the process.
-    pub runtime_address: u64,
 }
-
-/// No interpreter, or none that is known.
-pub const RUNTIME_NONE: u32 = 0;
-/// CPython.
-pub const RUNTIME_PYTHON: u32 = 1;
 
 /// Executable memory of a process, four words of a segment.
 #[repr(C)]
@@ -292,7 +282,7 @@ pub const REGISTERS_HELPER: u8 = 1;
 /// A value of `USER_REGISTERS`: they are at the end of the kernel's stack.
 pub const REGISTERS_STACK: u8 = 2;
 
-const _: () = assert!(size_of::<Process>() == 32);
+const _: () = assert!(size_of::<Process>() == 16);
 const _: () = assert!(size_of::<Mapping>() == MAPPING_WORDS as usize * 8);
 const _: () = assert!(size_of::<Table>() == 32);
 const _: () = assert!(size_of::<Rule>() == 16);

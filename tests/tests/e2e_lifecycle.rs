@@ -129,6 +129,30 @@ fn interrupt_reaches_both() -> Outcome {
     Ok(())
 }
 
+/// Who stops and continues it (a terminal, a freezer, a debugger) makes the verifier give up what it has
+/// before it: that is no failure.
+#[test]
+fn stopped_and_continued_while_it_begins() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::stopped_and_continued_while_it_begins")?
+    else {
+        return Ok(());
+    };
+    for kind in ["--wall", "--off-cpu"] {
+        let mut running = setting.start_recording(&[kind, "--", "sleep", "0.1"])?;
+        while !running.has_ended()? {
+            for _ in 0..10 {
+                running.signal(Signal::STOP)?;
+                std::thread::sleep(Duration::from_millis(1));
+                running.signal(Signal::CONT)?;
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        running.end(LIMIT)?.expect_status(0)?;
+    }
+    Ok(())
+}
+
 /// `kill -9` loses at most the last second.
 #[test]
 fn killed_profiler_leaves_a_readable_capture() -> Outcome {

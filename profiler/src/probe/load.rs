@@ -39,6 +39,9 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
     "/../profiler-ebpf/prebuilt/profiler-kernel.bpf.o"
 ));
 
+/// How often a program is given to the verifier that gives it back undecided.
+const MOST_ATTEMPTS: usize = 20;
+
 /// Most tasks that can be watched at a time: those of the filter and their living descendants.
 pub(super) const WATCHED_TASKS: u32 = 16_384;
 
@@ -286,13 +289,38 @@ where
     M::try_from(map).map_err(|error| refused(&error))
 }
 
+/// Loads a program, once more if the verifier gave up because a signal came (a stop and a continue, say).
+pub(super) fn unless_disturbed<T, E: Error + 'static>(
+    mut load: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 1..MOST_ATTEMPTS {
+        match load() {
+            Err(error) if is_disturbed(&error) => {}
+            result => return result,
+        }
+    }
+    load()
+}
+
+fn is_disturbed(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let system = error.downcast_ref::<io::Error>();
+        if system.and_then(io::Error::raw_os_error) == Some(libc::EAGAIN) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// Loads one program of the object into the kernel.
 pub(super) fn load_program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a Program, ProbeError> {
     let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
     match program {
-        Program::PerfEvent(program) => program.load(),
-        Program::TracePoint(program) => program.load(),
-        Program::RawTracePoint(program) => program.load(),
+        Program::PerfEvent(program) => unless_disturbed(|| program.load()),
+        Program::TracePoint(program) => unless_disturbed(|| program.load()),
+        Program::RawTracePoint(program) => unless_disturbed(|| program.load()),
         _ => return Err(missing(name)),
     }
     .map_err(|error| refused(&error))?;

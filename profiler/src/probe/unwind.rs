@@ -304,7 +304,6 @@ impl Unwinder {
         let value = Process {
             pid: pid.0.into(),
             mappings: span.map_or(0, |span| Span { len: count, ..span }.word()),
-            ..Process::default()
         };
         if let Err(error) = bpf::update_map(self.processes.as_fd(), &[pid.0], &[value]) {
             log::debug!("can't list the mappings of process {}: {error}", pid.0);

@@ -52,7 +52,8 @@ pub(super) fn instructions(ebpf: &Ebpf) -> Result<Vec<bpf_insn>, ProbeError> {
 /// Loads it for links to many uprobes, or for perf events.
 pub(super) fn load(instructions: &[bpf_insn], multi: bool) -> Result<OwnedFd, ProbeError> {
     let attach_type = multi.then_some(bpf_attach_type::BPF_TRACE_UPROBE_MULTI);
-    let error = match bpf::load_kprobe(c"call_hit", instructions, attach_type, &mut []) {
+    let load = || bpf::load_kprobe(c"call_hit", instructions, attach_type, &mut []);
+    let error = match load::unless_disturbed(load) {
         Ok(program) => return Ok(program),
         Err(error) => error,
     };

@@ -18,6 +18,7 @@ use super::{link, specimen::NOP5};
 use crate::probe::{
     ProbeError,
     bpf::{self, Places},
+    load,
 };
 
 /// What the kernel can do for call tracing.
@@ -144,7 +145,7 @@ fn load_trial(counts: &OwnedFd, attach_type: Option<bpf_attach_type>) -> io::Res
         insn(0xb7, 0, 0, 0, 0), // r0 = 0
         insn(0x95, 0, 0, 0, 0), // exit
     ];
-    bpf::load_kprobe(c"call_trial", &program, attach_type, &mut [])
+    load::unless_disturbed(|| bpf::load_kprobe(c"call_trial", &program, attach_type, &mut []))
 }
 
 /// An instruction: code, destination, source, offset, constant.
