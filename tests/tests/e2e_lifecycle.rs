@@ -138,7 +138,11 @@ fn stopped_and_continued_while_it_begins() -> Outcome {
         return Ok(());
     };
     for kind in ["--wall", "--off-cpu"] {
-        let mut running = setting.start_recording(&[kind, "--", "sleep", "0.1"])?;
+        let mut command = setting.profiler();
+        command.args(["record", "--force", kind, "-o"]);
+        command.arg(setting.path("out.cap")).args(["--", "true"]);
+        let mut running = Running::start(&mut command, setting.folder(), "record")?;
+        let mut calm = Duration::from_millis(100);
         while !running.has_ended()? {
             for _ in 0..10 {
                 running.signal(Signal::STOP)?;
@@ -146,7 +150,8 @@ fn stopped_and_continued_while_it_begins() -> Outcome {
                 running.signal(Signal::CONT)?;
                 std::thread::sleep(Duration::from_millis(3));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(calm);
+            calm *= 2;
         }
         running.end(LIMIT)?.expect_status(0)?;
     }

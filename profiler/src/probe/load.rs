@@ -7,6 +7,7 @@ use std::{
     error::Error,
     fs, io,
     os::fd::{AsFd, BorrowedFd},
+    time::Duration,
 };
 
 use aya::{
@@ -39,8 +40,10 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(
     "/../profiler-ebpf/prebuilt/profiler-kernel.bpf.o"
 ));
 
-/// How often a program is given to the verifier that gives it back undecided.
-const MOST_ATTEMPTS: usize = 20;
+/// How often a program is given to the verifier that gives it back undecided, and by how much longer each
+/// time it is waited before: a second in all.
+const MOST_ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Most tasks that can be watched at a time: those of the filter and their living descendants.
 pub(super) const WATCHED_TASKS: u32 = 16_384;
@@ -293,9 +296,9 @@ where
 pub(super) fn unless_disturbed<T, E: Error + 'static>(
     mut load: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    for _ in 1..MOST_ATTEMPTS {
+    for attempt in 1..MOST_ATTEMPTS {
         match load() {
-            Err(error) if is_disturbed(&error) => {}
+            Err(error) if is_disturbed(&error) => std::thread::sleep(PAUSE * attempt),
             result => return result,
         }
     }
@@ -347,8 +350,9 @@ pub(super) fn refused(error: &(dyn Error + 'static)) -> ProbeError {
     let mut cause = Some(error);
     while let Some(current) = cause {
         if let Some(io) = current.downcast_ref::<io::Error>()
-            && let Some(code @ (libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EMFILE)) =
-                io.raw_os_error()
+            && let Some(
+                code @ (libc::EPERM | libc::EACCES | libc::ENOSYS | libc::EMFILE | libc::EAGAIN),
+            ) = io.raw_os_error()
         {
             // EACCES comes with the verifier's log, and then is no question of privileges.
             let verifier = error.to_string().contains("Verifier output");
