@@ -272,10 +272,12 @@ fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
         .arg(image)
         .arg("-initrd")
         .arg(initrd)
-        // On a busy host the timer that the kernel tries out comes too late for it.
+        // On a busy host the timer that the kernel tries out comes too late for it. A processor that comes
+        // back finds its clock to be unstable; then the kernel changes code that others run, which the
+        // emulator gets wrong.
         .args([
             "-append",
-            "console=ttyS0 quiet panic=-1 no_timer_check rdinit=/init",
+            "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable rdinit=/init",
         ])
         .stdin(Stdio::null())
         .stdout(file)

@@ -207,7 +207,7 @@ fn leave(ctx: &RawTracePointContext, cpu: &mut WaitCpu, ids: u64, now: u64) {
             thread.share = share(cpu);
         }
         if thread.share != 0 && (!known || can_walk_again(cpu)) {
-            if !walk(ctx, cpu, key, ids, now) && !known {
+            if !walk(ctx, cpu, (key, known), ids, now) && !known {
                 thread.key = 0;
             }
             // The walk is no part of the wait: those that are walked would be longer than those that

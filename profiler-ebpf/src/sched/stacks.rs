@@ -22,7 +22,7 @@ const STACK_HEAD: usize = size_of::<WaitStackHead>();
 pub(super) fn walk(
     ctx: &RawTracePointContext,
     cpu: &mut WaitCpu,
-    key: u64,
+    (key, known): (u64, bool),
     ids: u64,
     now: u64,
 ) -> bool {
@@ -42,25 +42,31 @@ pub(super) fn walk(
         tid: ids as u32,
     };
     // SAFETY: `scratch` was claimed by this run of the program and is released below.
-    let (sent, is_whole) = unsafe { walk_and_send(ctx.as_ptr(), scratch, head) };
+    let sent = unsafe { walk_and_send(ctx.as_ptr(), scratch, head, known) };
     // SAFETY: as above.
     unsafe { record::release(scratch) };
     cpu.walked += 1;
     match sent {
-        Ok(()) => {
+        Ok(Sent::Whole) => {
             cpu.counters.walked += 1;
-            if is_whole {
-                know(key, now);
-            }
+            know(key, now);
         }
+        Ok(Sent::Cut) => cpu.counters.walked += 1,
+        Ok(Sent::Nothing) => {}
         Err(emit::Full) => cpu.counters.ring_full += 1,
     }
     sent.is_ok()
 }
 
-/// Also whether it is worth keeping: a stack that is cut, because its table is not there yet, is walked
-/// again.
-///
+/// What was sent of a stack.
+enum Sent {
+    Whole,
+    /// Its table is not there yet, nor was there room for a copy: it is to be walked again.
+    Cut,
+    /// It is cut, and a whole one was sent before.
+    Nothing,
+}
+
 /// # Safety
 /// `ctx` is the program's context; `scratch` is claimed by it.
 #[inline(always)]
@@ -68,7 +74,8 @@ unsafe fn walk_and_send(
     ctx: *mut c_void,
     scratch: *mut Scratch,
     mut head: WaitStackHead,
-) -> (Result<(), emit::Full>, bool) {
+    known: bool,
+) -> Result<Sent, emit::Full> {
     let by_tables = USER_STACKS.load() != 0 && UNWIND.load() != 0 && registers::of_task(WAIT_WALK);
     let wanted = Wanted {
         tgid: head.tgid,
@@ -82,7 +89,11 @@ unsafe fn walk_and_send(
         head.head.len = len as u32;
         let record = addr_of_mut!((*scratch).record);
         record.cast::<WaitStackHead>().write(head);
-        let is_whole = !by_tables || !unwind::is_cut(WAIT_WALK);
-        (emit::emit(record.cast(), len), is_whole)
+        let is_cut = by_tables && unwind::is_cut(WAIT_WALK);
+        if is_cut && known {
+            return Ok(Sent::Nothing);
+        }
+        emit::emit(record.cast(), len)?;
+        Ok(if is_cut { Sent::Cut } else { Sent::Whole })
     }
 }

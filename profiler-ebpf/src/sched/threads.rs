@@ -272,7 +272,9 @@ fn put(cpu: &mut WaitCpu, now: u64) {
     };
     // SAFETY: a value that the lookup returned, of a thread that is gone.
     unsafe {
-        if !tell(cpu, &mut *thread, now) {
+        // One that was told, and whose id the main thread has by now, has none.
+        let has_totals = (*thread).totals.ns != NO_TOTALS.ns || (*thread).totals.runnable_ns != 0;
+        if has_totals && !tell(cpu, &mut *thread, now) {
             cpu.counters.ring_full += 1;
         }
         fill(thread, &cpu.thread);
