@@ -142,8 +142,9 @@ fn stopped_and_continued_while_it_begins() -> Outcome {
         command.args(["record", "--force", kind, "-o"]);
         command.arg(setting.path("out.cap")).args(["--", "true"]);
         let mut running = Running::start(&mut command, setting.folder(), "record")?;
+        let began = Instant::now();
         let mut calm = Duration::from_millis(100);
-        while !running.has_ended()? {
+        while !running.has_ended()? && began.elapsed() < LIMIT {
             for _ in 0..10 {
                 running.signal(Signal::STOP)?;
                 std::thread::sleep(Duration::from_millis(1));
@@ -151,7 +152,7 @@ fn stopped_and_continued_while_it_begins() -> Outcome {
                 std::thread::sleep(Duration::from_millis(3));
             }
             std::thread::sleep(calm);
-            calm *= 2;
+            calm = (2 * calm).min(Duration::from_secs(2));
         }
         running.end(LIMIT)?.expect_status(0)?;
     }

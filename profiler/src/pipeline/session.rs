@@ -82,6 +82,7 @@ pub(super) struct Session {
     unwinding: Unwinding,
     /// What came of it, once the probes are gone.
     unwound: Option<UnwindSummary>,
+    warned_of_stacks: bool,
     stacks: StackEnds,
     marks: Option<Marks>,
     stopped: Option<StoppedCommand>,
@@ -236,6 +237,7 @@ impl Session {
             tracer,
             unwinding,
             unwound: None,
+            warned_of_stacks: false,
             stacks: StackEnds::default(),
             marks,
             stopped: command,
@@ -370,11 +372,14 @@ impl Session {
         if self.resolver.has_forgotten_stacks()
             && let Some(probe) = &mut self.probe
         {
-            let going_on = probe.forget_wait_stacks().unwrap_or_else(|error| {
-                log::warn!("some waits will have no stacks: {error}");
-                Vec::new()
-            });
-            self.resolver.keep_stacks_of(going_on);
+            match probe.forget_wait_stacks() {
+                Ok(going_on) => self.resolver.keep_stacks_of(going_on),
+                // Next time, perhaps.
+                Err(error) if !std::mem::replace(&mut self.warned_of_stacks, true) => {
+                    log::warn!("some waits will have no stacks: {error}");
+                }
+                Err(_) => {}
+            }
         }
         self.resolver.poll_symbols(&mut self.batches);
         self.due = due;

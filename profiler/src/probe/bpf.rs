@@ -244,6 +244,10 @@ pub(super) fn read_array<V: Value>(
     if count == 0 {
         return Ok(());
     }
+    // How many processors there can be is not known.
+    if per_key == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let mut keys = vec![0_u32; count as usize];
     // Arrays name the last element of the batch before.
     let before = first.wrapping_sub(1);

@@ -292,7 +292,7 @@ where
     M::try_from(map).map_err(|error| refused(&error))
 }
 
-/// Loads a program, once more if the verifier gave up because a signal came (a stop and a continue, say).
+/// Loads a program, again while the verifier gives up because a signal came (a stop and a continue, say).
 pub(super) fn unless_disturbed<T, E: Error + 'static>(
     mut load: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {

@@ -180,7 +180,8 @@ impl LossMeter {
             .collect();
         for (cpu, reported) in self.reported.iter_mut().enumerate() {
             // What one estimate alone took for skipped is settled as well.
-            reported.skipped = account.of_cpu(cpu).iter().map(|seen| seen.skipped).sum();
+            let seen: u64 = account.of_cpu(cpu).iter().map(|seen| seen.skipped).sum();
+            reported.skipped = seen.max(reported.skipped);
         }
     }
 
@@ -269,8 +270,9 @@ impl LossMeter {
             }
         }
         self.last = now;
-        let unfollowed = counters.iter().flatten().map(|seen| seen.unfollowed).sum();
-        unfollowed - std::mem::replace(&mut self.unfollowed, unfollowed).min(unfollowed)
+        let unfollowed: u64 = counters.iter().flatten().map(|seen| seen.unfollowed).sum();
+        let unfollowed = unfollowed.max(self.unfollowed);
+        unfollowed - std::mem::replace(&mut self.unfollowed, unfollowed)
     }
 }
 
@@ -393,6 +395,8 @@ mod tests {
             meter.update(&account(&counters, &[]), Timestamp(9), &mut out)
         };
         assert_eq!([update([2, 1]), update([2, 1]), update([2, 5])], [3, 0, 4]);
+        // Could not be read.
+        assert_eq!([update([0, 0]), update([2, 5]), update([3, 5])], [0, 0, 1]);
     }
 
     #[test]

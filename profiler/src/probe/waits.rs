@@ -39,8 +39,8 @@ const MAX_THREADS: u64 = 131_072;
 const APART: u32 = 4;
 /// Places that are read at a time.
 const PLACES_AT_ONCE: u32 = 4096;
-/// The least that a processor may record and walk in a window: what is adapted by less is adapted by
-/// chance.
+/// The least that a processor may record and walk in a window, if that is no longer than the longest: what
+/// is adapted by less is adapted by chance.
 const MIN_BUDGET: u64 = 8;
 /// The longest window, for thousands of processors: the logarithm of nanoseconds.
 const LONGEST_WINDOW_LOG: u32 = 32;
@@ -116,6 +116,7 @@ impl WaitSettings {
             reported: Vec::new(),
             last: now,
             places: self.places,
+            apart: (self.threads / APART) as usize,
         })
     }
 
@@ -189,6 +190,7 @@ pub(super) struct Waits {
     reported: Vec<WaitCounters>,
     last: Timestamp,
     places: u32,
+    apart: usize,
 }
 
 impl Waits {
@@ -261,8 +263,9 @@ impl Waits {
     /// All threads that are known.
     fn each(&self, ebpf: &mut Ebpf, mut each: impl FnMut(&ThreadWaits)) -> Result<(), ProbeError> {
         let apart = load::typed_map::<HashMap<&mut MapData, u32, Thread>>(ebpf, "WAITING")?;
-        // A thread that is gone meanwhile is none.
-        for (_, Thread(thread)) in apart.iter().filter_map(Result::ok) {
+        // A thread that is gone meanwhile is none. Where one goes, the kernel begins anew, so that some
+        // come twice: no more are taken than fit.
+        for (_, Thread(thread)) in apart.iter().take(self.apart).filter_map(Result::ok) {
             each(&thread);
         }
         let map = load::map_fd(ebpf, "WAIT_THREADS")?;
@@ -283,10 +286,11 @@ impl Waits {
 
 /// What was seen of waits, by processor.
 pub(super) fn counters(ebpf: &Ebpf) -> Vec<WaitCounters> {
-    let cpus = hotplug::possible().unwrap_or(0) as usize;
     let mut slots: Vec<bpf::WaitSlot> = Vec::new();
-    let read = load::map_fd(ebpf, "WAIT_CPU")
-        .is_ok_and(|map| bpf::read_array(map, 0, 1, cpus, &mut slots).is_ok());
+    let read = load::map_fd(ebpf, "WAIT_CPU").is_ok_and(|map| {
+        let cpus = hotplug::possible().unwrap_or(0) as usize;
+        bpf::read_array(map, 0, 1, cpus, &mut slots).is_ok()
+    });
     match read {
         true => slots.iter().map(|slot| slot.counters).collect(),
         false => Vec::new(),

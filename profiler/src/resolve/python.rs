@@ -94,6 +94,9 @@ impl Resolver {
         };
         if !frames.is_empty() {
             self.python.read_names(pid, event.at, python_frames(frames));
+            if self.python.take_forgotten() {
+                self.wait_stacks.lack_names();
+            }
         }
     }
 

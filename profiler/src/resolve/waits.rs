@@ -19,7 +19,8 @@ use crate::model::{
     Timestamp, Wait, WaitState, Waits,
 };
 
-/// Most stacks, and most of their bytes, that are kept in one generation.
+/// Most stacks, and most of their bytes, that are kept in one generation, of which there are four. While
+/// the kernel side can't be told, the first may have twice as much.
 const MAX_KEYS: usize = 16_384;
 const MAX_BYTES: usize = 10 << 20;
 /// What a stack takes besides its addresses, roughly.
@@ -43,7 +44,9 @@ pub(super) struct WaitStacks {
     left: Generation,
     /// Keys of the waits that went on when the last ones began to leave.
     going_on: FxHashSet<u64>,
-    /// Some have begun to leave, and the kernel side does not know.
+    /// Some have begun to leave, and it is not known which waits go on.
+    aged: bool,
+    /// All are to be sent again, and the kernel side does not know.
     forgotten: bool,
 }
 
@@ -102,7 +105,21 @@ impl WaitStacks {
         }
         self.left = left;
         self.leaving = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-        self.forgotten |= !self.leaving.stacks.is_empty();
+        self.aged |= !self.leaving.stacks.is_empty();
+        self.forgotten |= self.aged;
+    }
+
+    /// Frames of an interpreter have lost their names, which are read when a stack comes.
+    pub(super) fn lack_names(&mut self) {
+        self.forgotten |= !(self.young.stacks.is_empty() && self.old.stacks.is_empty());
+    }
+
+    /// The kernel side sends all again, but for those of the waits that go on, which have these keys.
+    fn told(&mut self, going_on: Vec<u64>) {
+        self.forgotten = false;
+        if std::mem::take(&mut self.aged) {
+            self.going_on = going_on.into_iter().collect();
+        }
     }
 
     fn find(&mut self, key: u64) -> Option<RawWaitStack> {
@@ -126,8 +143,7 @@ impl Resolver {
     /// The kernel side sends all stacks again, but for those of the waits that go on, which have these
     /// keys.
     pub fn keep_stacks_of(&mut self, going_on: Vec<u64>) {
-        self.wait_stacks.forgotten = false;
-        self.wait_stacks.going_on = going_on.into_iter().collect();
+        self.wait_stacks.told(going_on);
     }
 
     /// Keeps the stacks of waits to come.
@@ -335,11 +351,11 @@ mod tests {
 
     /// As the session does.
     fn tell(stacks: &mut WaitStacks, going_on: &[u64]) -> bool {
-        let told = std::mem::take(&mut stacks.forgotten);
-        if told {
-            stacks.going_on = going_on.iter().copied().collect();
+        let is_due = stacks.forgotten;
+        if is_due {
+            stacks.told(going_on.to_vec());
         }
-        told
+        is_due
     }
 
     #[test]
@@ -383,6 +399,23 @@ mod tests {
             tell(&mut stacks, &[7]);
         }
         assert!(stacks.left.stacks.len() == 1 && stacks.find(8).is_none());
+        assert!(stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn stacks_that_lack_names_are_sent_again_and_none_is_lost() {
+        let mut stacks = WaitStacks::default();
+        stacks.lack_names();
+        assert!(!stacks.forgotten, "there are none");
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        for _ in 0..10 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[7]);
+            stacks.lack_names();
+            // No stack has begun to leave: who goes on now does not matter to those that have.
+            assert!(tell(&mut stacks, &[]));
+        }
         assert!(stacks.find(7).is_some());
     }
 

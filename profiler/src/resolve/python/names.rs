@@ -18,9 +18,9 @@ use super::processes::Interpreter;
 use crate::model::UnknownReason;
 use crate::resolve::symbolize::FunctionInfo;
 
-/// Most code objects known of one process; beyond, all are read anew.
+/// Most code objects known of one program of a process; beyond, all are read anew as they are seen.
 const MAX_CODES: usize = 16_384;
-/// Most memory for those of one process; beyond, the same.
+/// Most memory for those of one program; beyond, the same.
 pub(super) const MAX_BYTES: usize = 32 << 20;
 /// What one takes besides its texts.
 const SEEN_BYTES: usize = 2 * size_of::<(u64, u64, Found)>();
@@ -44,6 +44,8 @@ type Found = Option<Arc<(Code, Arc<FunctionInfo>)>>;
 pub(super) struct Codes {
     seen: FxHashMap<(u64, u64), Found>,
     bytes: usize,
+    /// Some were forgotten, and nobody was told.
+    forgotten: bool,
 }
 
 impl Codes {
@@ -107,7 +109,16 @@ impl Codes {
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        *self = Codes::default();
+        let forgotten = self.forgotten || !self.seen.is_empty();
+        *self = Codes {
+            forgotten,
+            ..Codes::default()
+        };
+    }
+
+    /// Whether some were forgotten since the last call.
+    pub(super) fn take_forgotten(&mut self) -> bool {
+        std::mem::take(&mut self.forgotten)
     }
 }
 

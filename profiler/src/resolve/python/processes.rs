@@ -29,7 +29,7 @@ const MAX_PROCESSES: usize = 8192;
 const MAX_LIVES: usize = 4;
 /// Most files that are remembered to have an interpreter, or none.
 const MAX_FILES: usize = 4096;
-/// Most memory for names of all processes; beyond, all are read anew.
+/// Most memory for names of all processes; beyond, half of it is forgotten, and read anew as it is seen.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 /// Most memories of processes that are kept open.
 const MAX_OPEN: usize = 512;
@@ -115,6 +115,8 @@ pub(in crate::resolve) struct Pythons {
     processes: FxHashMap<Pid, VecDeque<Life>>,
     /// Memory for names of all processes; no less than it is.
     name_bytes: usize,
+    /// Names were forgotten, and nobody was told.
+    forgotten: bool,
     /// Processes with an interpreter whose frames are not known, by its version.
     unsupported: BTreeMap<Version, (Unsupported, FxHashSet<Pid>)>,
 }
@@ -250,6 +252,7 @@ impl Pythons {
         for frame in frames.filter(|frame| frame.code != 0) {
             life.codes.look(memory, interpreter, &frame);
         }
+        self.forgotten |= life.codes.take_forgotten();
         let (after, from) = (life.codes.bytes(), life.from);
         self.name_bytes = (self.name_bytes + after).saturating_sub(before);
         if self.name_bytes > MAX_BYTES {
@@ -257,17 +260,32 @@ impl Pythons {
         }
     }
 
-    /// Forgets all names but those of one program of a process.
+    /// Forgets names until half of the memory for them is free, none of one program of a process; those of
+    /// what has ended first.
     fn forget_names(&mut self, but: (Pid, Timestamp)) {
-        self.name_bytes = 0;
-        for (&pid, lives) in &mut self.processes {
-            for life in lives {
-                if (pid, life.from) != but {
-                    life.codes.clear();
+        let lives = self.processes.values().flatten();
+        self.name_bytes = lives.map(|life| life.codes.bytes()).sum();
+        for of_ended in [true, false] {
+            for (&pid, lives) in &mut self.processes {
+                for life in lives {
+                    if self.name_bytes <= MAX_BYTES / 2 {
+                        return;
+                    }
+                    if (pid, life.from) != but && (life.until.is_some() || !of_ended) {
+                        let before = life.codes.bytes();
+                        life.codes.clear();
+                        self.forgotten |= life.codes.take_forgotten();
+                        self.name_bytes -= before - life.codes.bytes();
+                    }
                 }
-                self.name_bytes += life.codes.bytes();
             }
         }
+    }
+
+    /// Whether names were forgotten since the last call: what was seen before has none until it is seen
+    /// again.
+    pub(in crate::resolve) fn take_forgotten(&mut self) -> bool {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// Memory for names, counted anew.
@@ -303,11 +321,8 @@ impl Pythons {
             if open > MAX_OPEN {
                 life.memory = None;
             }
-            if bytes > MAX_BYTES {
-                life.codes.clear();
-            }
         }
-        self.name_bytes = bytes.min(MAX_BYTES);
+        self.name_bytes = bytes;
     }
 }
 

@@ -158,4 +158,5 @@ fn what_is_kept_of_all_processes_is_bounded() {
         assert!(pythons.name_bytes() <= processes::MAX_BYTES);
     }
     assert!(pythons.name_bytes() >= processes::MAX_BYTES / 4);
+    assert!(pythons.take_forgotten() && !pythons.take_forgotten());
 }
