@@ -419,9 +419,11 @@ fn each_sleep_is_a_wait_with_its_length_and_switches_are_counted_exactly() {
         unwoken as u64 <= 5 + unseen,
         "{unwoken} of 100 sleeps were ended unseen, {unseen} switches unseen"
     );
-    // Emulated, the probes at a wake-up take as long as what they measure.
+    // Emulated, the probes at a wake-up take as long as what they measure. A processor takes some time to
+    // become busy (30 us on virtual machines), in which the clock of its run queue stands still.
     if unwoken == 0 && unseen == 0 && !emulated() {
-        assert_near("run delay", runnable, delay, delay / 5 + 2_000_000);
+        let idle_exits = 100_000 * sleeps.len() as u64;
+        assert_near("run delay", runnable, delay, delay / 5 + idle_exits);
     }
     // All that is recorded has been counted, and has a stack that was sent before.
     let total = totals(&events)[&tid];
