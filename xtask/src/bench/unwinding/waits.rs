@@ -144,11 +144,16 @@ pub(super) fn run(bench: &Bench, folder: &Path, rounds: usize, seconds: u64) -> 
     let mut kernels = Vec::new();
     for round in 0..rounds {
         eprintln!("waits: the kernel's share, round {}", round + 1);
-        kernels.push(kernel(bench, folder, &program, seconds)?);
+        match kernel(bench, folder, &program, seconds) {
+            Ok(found) => kernels.push(found),
+            Err(error) => println!("the kernel's share: {error}\n"),
+        }
     }
     bench.keep("unwinding-waits.json", &(&rows, &kernels))?;
     print(&rows, rounds, seconds);
-    print_kernel(&rows, &kernels);
+    if !kernels.is_empty() {
+        print_kernel(&rows, &kernels);
+    }
     Ok(())
 }
 
