@@ -21,6 +21,13 @@ fn collect(range: TimeRange) -> (Tables, Collector) {
     (tables, collected)
 }
 
+fn written(tables: &Tables, collected: &Collector, options: &ReportOptions) -> String {
+    let recording = Recording { tables, collected };
+    let mut out = Vec::new();
+    report::run(&recording, options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
 fn report(options: &ReportOptions) -> String {
     let (tables, events) = canonical::session();
     // Calls are not filtered here: see golden_calls.
@@ -32,13 +39,7 @@ fn report(options: &ReportOptions) -> String {
     for event in &events {
         collected.add(event, &tables);
     }
-    let recording = Recording {
-        tables: &tables,
-        collected: &collected,
-    };
-    let mut out = Vec::new();
-    report::run(&recording, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    written(&tables, &collected, options)
 }
 
 /// The session's first half compared with its second.
@@ -282,13 +283,7 @@ fn wait_report(options: &ReportOptions) -> String {
     for event in &events {
         collected.add(event, &tables);
     }
-    let recording = Recording {
-        tables: &tables,
-        collected: &collected,
-    };
-    let mut out = Vec::new();
-    report::run(&recording, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    written(&tables, &collected, options)
 }
 
 /// All time: running and waiting in one, apart in columns and at the leaves of the tree.

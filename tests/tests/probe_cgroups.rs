@@ -19,6 +19,7 @@ use std::{
 };
 
 use probe_shared::cgroups::{Made, hierarchies, version_one, version_two};
+use probe_shared::statistics::{Statistics, run_times};
 use probe_shared::*;
 
 use profiler::{
@@ -719,40 +720,4 @@ fn timing_of_filters() {
             ns[0]
         );
     }
-}
-
-/// The kernel's statistics of programs, as long as this lives.
-struct Statistics(String);
-
-const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-impl Statistics {
-    fn enable() -> Statistics {
-        let before = fs::read_to_string(STATISTICS).unwrap();
-        fs::write(STATISTICS, "1").unwrap();
-        Statistics(before)
-    }
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        let _ = fs::write(STATISTICS, &self.0);
-    }
-}
-
-/// Nanoseconds and runs of the programs of this process.
-fn run_times() -> (u64, u64) {
-    let (mut ns, mut runs) = (0, 0);
-    for entry in fs::read_dir("/proc/self/fdinfo").unwrap() {
-        let Ok(text) = fs::read_to_string(entry.unwrap().path()) else {
-            continue;
-        };
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.map_or(0, |value| value.trim().parse::<u64>().unwrap())
-        };
-        ns += field("run_time_ns:");
-        runs += field("run_cnt:");
-    }
-    (ns, runs)
 }

@@ -17,6 +17,7 @@ use std::{
 };
 
 use probe_shared::stacks::{self, Code};
+use probe_shared::statistics::{Statistics, run_times};
 use probe_shared::*;
 
 use profiler::{
@@ -745,40 +746,4 @@ fn timing_of_loads() {
     let began = Instant::now();
     unwinder.collect();
     println!("collect: {:?}", began.elapsed());
-}
-
-/// The kernel's statistics of programs, while it lives.
-struct Statistics(&'static str);
-
-impl Statistics {
-    const SETTING: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-    fn enable() -> Statistics {
-        let before = fs::read_to_string(Statistics::SETTING).unwrap();
-        fs::write(Statistics::SETTING, "1").unwrap();
-        Statistics(if before.trim() == "0" { "0" } else { "1" })
-    }
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        let _ = fs::write(Statistics::SETTING, self.0);
-    }
-}
-
-/// Nanoseconds and runs of the programs of this process.
-fn run_times() -> (u64, u64) {
-    let (mut ns, mut runs) = (0, 0);
-    for entry in fs::read_dir("/proc/self/fdinfo").unwrap() {
-        let Ok(text) = fs::read_to_string(entry.unwrap().path()) else {
-            continue;
-        };
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.map_or(0, |value| value.trim().parse::<u64>().unwrap())
-        };
-        ns += field("run_time_ns:");
-        runs += field("run_cnt:");
-    }
-    (ns, runs)
 }

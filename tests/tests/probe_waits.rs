@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use probe_shared::statistics::Statistics;
 use probe_shared::*;
 use profiler::{
     model::{
@@ -657,9 +658,7 @@ fn timing_of_switches() {
     if !can_run() {
         return;
     }
-    let stats = "/proc/sys/kernel/bpf_stats_enabled";
-    let before = fs::read_to_string(stats).unwrap();
-    fs::write(stats, "1").unwrap();
+    let _statistics = Statistics::enable();
     let mut workload = Workload::start("pipes");
     let mut probe = attach_to(Filter::default());
     workload.go();
@@ -693,7 +692,6 @@ fn timing_of_switches() {
             println!("{line}");
         }
     }
-    fs::write(stats, before).unwrap();
 }
 
 /// CPU time of this process.

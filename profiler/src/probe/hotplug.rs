@@ -1,8 +1,8 @@
-//! Processors that are online, come and go.
+//! Processors that are online, come and go; what a map has for each.
 
-use std::{fs, io};
+use std::{fs, io, os::fd::BorrowedFd};
 
-use super::ProbeError;
+use super::{ProbeError, bpf};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
@@ -24,6 +24,14 @@ pub(super) fn possible() -> Result<u32, ProbeError> {
 /// in maps.
 pub(super) fn possible_cpus() -> Result<Vec<u32>, ProbeError> {
     read(POSSIBLE)
+}
+
+/// The values of a map per processor that has one key, in that order.
+pub(super) fn values<V: bpf::Value>(map: BorrowedFd<'_>) -> Result<Vec<V>, ProbeError> {
+    let mut values = Vec::new();
+    bpf::read_array(map, 0, 1, possible_cpus()?.len(), &mut values)
+        .map_err(|error| ProbeError::from_io("read what processors have counted", error))?;
+    Ok(values)
 }
 
 fn read(path: &str) -> Result<Vec<u32>, ProbeError> {

@@ -37,7 +37,7 @@ use profiler_common::{
     control::{Counters, MAX_SOURCES},
 };
 
-use super::{bpf, hotplug, load, sys::CountersValue};
+use super::{hotplug, load, sys::CountersValue};
 use crate::model::raw::{RawBody, RawEvent};
 use crate::model::{Cpu, Lost, LostReason, Timestamp};
 
@@ -59,17 +59,13 @@ pub(super) fn read_counters(ebpf: &Ebpf, sources: usize) -> Vec<Vec<Counters>> {
 
 /// How many records of calls each processor has lost.
 pub(super) fn read_call_losses(ebpf: &Ebpf) -> Vec<u64> {
-    let mut values: Vec<CallCpu> = Vec::new();
-    let read = load::map_fd(ebpf, "CALL_CPU")
-        .map_err(|error| error.to_string())
-        .and_then(|map| {
-            let cpus = hotplug::possible_cpus().map_err(|error| error.to_string())?;
-            bpf::read_array(map, 0, 1, cpus.len(), &mut values).map_err(|error| error.to_string())
-        });
-    if let Err(error) = read {
-        log::warn!("failed to read how many calls were lost: {error}");
+    match load::map_fd(ebpf, "CALL_CPU").and_then(hotplug::values::<CallCpu>) {
+        Ok(values) => values.iter().map(|cpu| cpu.lost).collect(),
+        Err(error) => {
+            log::warn!("failed to read how many calls were lost: {error}");
+            Vec::new()
+        }
     }
-    values.iter().map(|cpu| cpu.lost).collect()
 }
 
 /// Totals of one processor that have been reported.

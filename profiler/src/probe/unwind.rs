@@ -26,7 +26,7 @@ use profiler_common::unwind::{
 use rustc_hash::FxHashMap;
 
 use self::{grace::Grace, rules::Rules, segments::SEGMENT_BYTES, segments::Segments, words::Words};
-use super::{ProbeError, bpf, load, memory, offsets};
+use super::{ProbeError, bpf, hotplug, load, memory, offsets};
 use crate::model::{Pid, Timestamp};
 use crate::unwind::Table;
 
@@ -368,12 +368,11 @@ impl Unwinder {
 
     /// What became of walks since attaching, on all processors.
     pub fn counters(&self) -> UnwindCounters {
-        let mut values: Vec<UnwindCounters> = Vec::new();
-        let per_key = aya::util::nr_cpus().unwrap_or(1);
-        let read = bpf::read_array(self.counters.as_fd(), 0, 1, per_key, &mut values);
-        if let Err(error) = read {
-            log::debug!("can't read the counters of walks: {error}");
-        }
+        let values: Vec<UnwindCounters> =
+            hotplug::values(self.counters.as_fd()).unwrap_or_else(|error| {
+                log::debug!("failed to read the counters of walks: {error}");
+                Vec::new()
+            });
         let mut sum = UnwindCounters::default();
         for cpu in values {
             sum.walks += cpu.walks;

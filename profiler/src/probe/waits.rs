@@ -286,14 +286,12 @@ impl Waits {
 
 /// What was seen of waits, by processor.
 pub(super) fn counters(ebpf: &Ebpf) -> Vec<WaitCounters> {
-    let mut slots: Vec<bpf::WaitSlot> = Vec::new();
-    let read = load::map_fd(ebpf, "WAIT_CPU").is_ok_and(|map| {
-        let cpus = hotplug::possible().unwrap_or(0) as usize;
-        bpf::read_array(map, 0, 1, cpus, &mut slots).is_ok()
-    });
-    match read {
-        true => slots.iter().map(|slot| slot.counters).collect(),
-        false => Vec::new(),
+    match load::map_fd(ebpf, "WAIT_CPU").and_then(hotplug::values::<bpf::WaitSlot>) {
+        Ok(slots) => slots.iter().map(|slot| slot.counters).collect(),
+        Err(error) => {
+            log::debug!("failed to read the counters of waits: {error}");
+            Vec::new()
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod cgroups;
 pub mod stacks;
+pub mod statistics;
 
 use std::{
     collections::BTreeSet,
