@@ -5,8 +5,8 @@
 //! `CI=true` one that is not declared in `tests/declared-skips.txt` is a failure, and so is a missing
 //! compiler.
 //!
-//! What runs alone measures a machine on which others may be at work: shares, times, what a busy processor
-//! let pass. One that fails there is run again (`again`), which is said at the end whatever comes of it.
+//! Many tests measure a machine on which others may be at work: shares, times, what a busy processor let
+//! pass. One that fails is run again, alone (`again`), which is said at the end whatever comes of it.
 
 mod again;
 
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use again::{Failed, Lines};
+use again::{Failed, Judged, Lines};
 
 /// Files of tests that wait for sockets, or calculate: they measure nothing, load nothing into the
 /// kernel, and the seconds that they allow are many times what they need. What takes longest comes
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Without the end-to-end tests, which need root and some minutes.
     #[arg(long)]
     no_e2e: bool,
-    /// Don't run again what failed among the tests that run alone.
+    /// Don't run again what failed.
     #[arg(long)]
     once: bool,
     /// Passed on to the test binaries: a filter by name, or flags of libtest.
@@ -93,7 +93,6 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     install_compilers()?;
     let started = Instant::now();
     let mut sums = Sums::default();
-    let mut failures = Vec::new();
 
     // The kernel side is built for another target; its package is tested through the others.
     let mut all = cargo(
@@ -129,24 +128,22 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
             command.env("PROFILER_GO", go);
         }
     };
-    println!("== unit and documentation tests");
+    let mut lines = Lines::default();
+    let what = "unit and documentation tests";
+    println!("== {what}");
     prepare(&mut all);
-    if !tee(&mut all, &mut sums)?.0 {
-        failures.push("unit and documentation tests".to_owned());
-    }
+    let (passed, said) = tee(&mut all, &mut sums)?;
+    lines.append(said, what, passed);
     println!("== tests that run beside others");
-    failures.extend(run_beside(&root, &arguments.rest, &prepare, &mut sums)?);
-    println!("== tests that run alone");
+    run_beside(&root, &arguments.rest, &prepare, &mut sums, &mut lines)?;
+    let what = "tests that run alone";
+    println!("== {what}");
     prepare(&mut alone);
-    let (passed, lines) = tee(&mut alone, &mut sums)?;
-    let mut unsteady = Vec::new();
-    if !passed {
-        let found = again::judge(lines, !arguments.once, &mut |failed| {
-            run_again(&root, failed, &prepare)
-        })?;
-        unsteady = found.unsteady;
-        failures.extend(found.failures);
-    }
+    let (passed, said) = tee(&mut alone, &mut sums)?;
+    lines.append(said, what, passed);
+    let Judged { unsteady, failures } = again::judge(lines, !arguments.once, &mut |failed| {
+        run_again(&root, failed, &prepare)
+    })?;
 
     let undeclared = report_skips(&root, &log)?;
     println!(
@@ -197,21 +194,23 @@ fn install_compilers() -> io::Result<()> {
 }
 
 /// Builds all tests, and runs those of [`BESIDE_OTHERS`], several files at a time. What one of them says
-/// is shown when it has ended. Gives the files that failed.
+/// is shown when it has ended.
 fn run_beside(
     root: &Path,
     rest: &[String],
     prepare: &(dyn Fn(&mut Command) + Sync),
     sums: &mut Sums,
-) -> io::Result<Vec<String>> {
+    lines: &mut Lines,
+) -> io::Result<()> {
     let mut build = cargo(root, &["test", "--package", "profiler-tests", "--no-run"]);
     build.arg("--quiet");
     prepare(&mut build);
     if !build.status()?.success() {
-        return Ok(vec!["building the tests".to_owned()]);
+        lines.append(Lines::default(), "building the tests", false);
+        return Ok(());
     }
     let next = AtomicUsize::new(0);
-    let ended: Mutex<(&mut Sums, Vec<String>)> = Mutex::new((sums, Vec::new()));
+    let ended = Mutex::new((sums, lines));
     let work = || -> io::Result<()> {
         while let Some(name) = BESIDE_OTHERS.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut command = cargo(root, &["test", "--package", "profiler-tests"]);
@@ -222,10 +221,8 @@ fn run_beside(
             let mut ended = ended
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            show(name, &output, ended.0)?;
-            if !output.status.success() {
-                ended.1.push((*name).to_owned());
-            }
+            let said = show(name, &output, ended.0)?;
+            ended.1.append(said, name, output.status.success());
         }
         Ok(())
     };
@@ -235,22 +232,25 @@ fn run_beside(
             let ended = worker.join();
             ended.unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
         })
-    })?;
-    let ended = ended.into_inner();
-    Ok(ended.unwrap_or_else(std::sync::PoisonError::into_inner).1)
+    })
 }
 
-/// Shows what a file of tests said, and adds up the results in it.
-fn show(name: &str, output: &Output, sums: &mut Sums) -> io::Result<()> {
+/// Shows what a file of tests said, and adds up the results in it. Gives what it said of failures.
+fn show(name: &str, output: &Output, sums: &mut Sums) -> io::Result<Lines> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "-- {name}")?;
     // What cargo says, and tests that write past the harness.
     stdout.write_all(&output.stderr)?;
     stdout.write_all(&output.stdout)?;
-    for line in output.stdout.split(|byte| *byte == b'\n') {
-        sums.add(&String::from_utf8_lossy(line));
+    let mut lines = Lines::default();
+    // The tests' list of failures is on the one, cargo's word of what they are in on the other.
+    for stream in [&output.stdout, &output.stderr] {
+        for line in String::from_utf8_lossy(stream).lines() {
+            sums.add(line);
+            lines.add(line);
+        }
     }
-    Ok(())
+    Ok(lines)
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
@@ -280,8 +280,8 @@ fn test_files(root: &Path) -> io::Result<Vec<String>> {
 /// Runs a test that failed once more: whether it passes.
 fn run_again(root: &Path, failed: &Failed, prepare: &dyn Fn(&mut Command)) -> io::Result<bool> {
     println!("== {failed} again");
-    let mut command = cargo(root, &["test", "--package", "profiler-tests"]);
-    command.args(["--test", &failed.file]);
+    let mut command = cargo(root, &["test"]);
+    command.args(failed.target.split(' '));
     command.args(["--", "--test-threads=1", "--exact", &failed.name]);
     prepare(&mut command);
     Ok(tee(&mut command, &mut Sums::default())?.0)

@@ -64,7 +64,7 @@ impl Traced {
             registers,
             ended: false,
         };
-        traced.wait();
+        assert_eq!(traced.wait(), Some(libc::SIGTRAP));
         if Elf::read(path).is_movable() {
             let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
             let path = std::fs::canonicalize(path).unwrap();
@@ -90,19 +90,33 @@ impl Traced {
         unsafe { libc::ptrace(request, self.pid(), std::ptr::null_mut::<c_void>(), data) }
     }
 
-    fn wait(&mut self) {
+    /// The signal that it has stopped with. None when it has ended.
+    fn wait(&mut self) -> Option<i32> {
         let mut status = 0;
         // SAFETY: the status is written to a number of the right size.
         let got = unsafe { libc::waitpid(self.pid(), &mut status, 0) };
         assert_eq!(got, self.pid());
         self.ended = libc::WIFEXITED(status);
         if self.ended {
-            return;
+            return None;
         }
         assert!(libc::WIFSTOPPED(status), "killed: {status:#x}");
-        assert_eq!(libc::WSTOPSIG(status), libc::SIGTRAP);
         let registers = (&raw mut self.registers).cast();
         assert_eq!(self.request(libc::PTRACE_GETREGS, registers), 0);
+        Some(libc::WSTOPSIG(status))
+    }
+
+    /// Makes a request that lets it run, until it stops at a trap or ends.
+    fn run(&mut self, request: libc::c_uint) {
+        loop {
+            assert_eq!(self.request(request, std::ptr::null_mut()), 0);
+            match self.wait() {
+                None | Some(libc::SIGTRAP) => return,
+                // Go's runtime asks goroutines that run for 10 ms to yield, and asks again: its
+                // signal is not passed on, since its handler would be stepped into.
+                Some(signal) => assert_eq!(signal, libc::SIGURG),
+            }
+        }
     }
 
     fn set(&mut self, at: u64) {
@@ -117,18 +131,13 @@ impl Traced {
         let at = self.registers.rip;
         if let Some(&byte) = self.original.get(&at) {
             self.memory.write_all_at(&[byte], at).unwrap();
-            assert_eq!(
-                self.request(libc::PTRACE_SINGLESTEP, std::ptr::null_mut()),
-                0
-            );
-            self.wait();
+            self.run(libc::PTRACE_SINGLESTEP);
             self.memory.write_all_at(&[BREAKPOINT], at).unwrap();
             if self.ended {
                 return;
             }
         }
-        assert_eq!(self.request(libc::PTRACE_CONT, std::ptr::null_mut()), 0);
-        self.wait();
+        self.run(libc::PTRACE_CONT);
         if !self.ended {
             self.registers.rip -= 1;
             let registers = (&raw mut self.registers).cast();

@@ -1,11 +1,11 @@
-//! Tests that failed -> run again -> which of them fail, and which are unsteady.
+//! Tests that failed -> run again, alone -> which of them fail, and which are unsteady.
 //!
 //! A sampled share is off by chance now and then, and a processor that was given to somebody else for 50 ms
-//! lets things pass that no profiler sees. With hundreds of such tests one of them fails in most runs,
-//! however wide their bounds are, unless they are so wide that they find nothing. A real fault fails again.
-//! Many unsteady ones at once are a fault too: of the machine, or of all of it.
+//! lets things pass that no profiler sees, or a deadline pass. With hundreds of such tests one of them fails
+//! in most runs, however wide their bounds are, unless they are so wide that they find nothing. A real fault
+//! fails again. Many unsteady ones at once are a fault too: of the machine, or of all of it.
 //!
-//! What does not belong here: tests that measure nothing, which are right or wrong.
+//! What does not belong here: crashes and documentation tests, which are right or wrong.
 
 use std::fmt;
 use std::io;
@@ -18,73 +18,68 @@ const MOST_UNSTEADY: usize = 12;
 /// A test that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// The file of tests.
-    pub(super) file: String,
+    /// Options of `cargo test` that name what it is in: `-p PACKAGE --test FILE`.
+    pub(super) target: String,
     /// Its name within that.
     pub(super) name: String,
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}", self.file, self.name)
+        write!(f, "{} -- {}", self.target, self.name)
     }
 }
 
-/// Reads what cargo and the harness print, line by line.
-#[derive(Default)]
+/// Reads what the harness and cargo print, line by line.
+#[derive(Debug, Default)]
 pub(super) struct Lines {
-    file: Option<String>,
     in_list: bool,
+    /// The list of failures of what was run last.
+    list: Vec<String>,
     failed: Vec<Failed>,
-    /// What cargo says has failed: options that name it.
-    targets: Vec<String>,
+    /// What failed without a list: it crashed.
+    crashed: Vec<String>,
 }
 
 impl Lines {
     pub(super) fn add(&mut self, line: &str) {
-        if let Some(file) = file_of(line) {
-            self.file = file;
-            self.in_list = false;
-        } else if let Some(target) = target_of(line) {
-            self.targets.push(target);
+        if let Some(target) = target_of(line) {
+            if self.list.is_empty() {
+                self.crashed.push(target.to_owned());
+            }
+            self.failed.extend(self.list.drain(..).map(|name| Failed {
+                target: target.to_owned(),
+                name,
+            }));
         } else if line == "failures:" {
+            // Twice: first with what the tests have printed, in which anything may be.
             self.in_list = true;
+            self.list.clear();
         } else if line.starts_with("test result: ") {
             self.in_list = false;
         } else if self.in_list
             && let Some(name) = line.strip_prefix("    ")
             && is_path(name)
-            && let Some(file) = &self.file
         {
-            let failed = Failed {
-                file: file.clone(),
-                name: name.to_owned(),
-            };
-            // The names come behind what the tests have printed, where the same line may be by chance.
-            if !self.failed.contains(&failed) {
-                self.failed.push(failed);
-            }
+            self.list.push(name.to_owned());
         }
+    }
+
+    /// Adds the output of something else, called `what`, that has ended, and whether it `passed`.
+    pub(super) fn append(&mut self, other: Lines, what: &str, passed: bool) {
+        if !passed && other.failed.is_empty() && other.crashed.is_empty() {
+            // Nothing was built, or cargo was killed.
+            self.crashed.push(what.to_owned());
+        }
+        self.failed.extend(other.failed);
+        self.crashed.extend(other.crashed);
     }
 }
 
-/// `     Running tests/NAME.rs (target/debug/deps/NAME-0123456789abcdef)`: the name; none of what is not an
-/// integration test.
-fn file_of(line: &str) -> Option<Option<String>> {
-    let (source, _) = line
-        .trim_start()
-        .strip_prefix("Running ")?
-        .split_once(" (")?;
-    let name = source
-        .strip_prefix("tests/")
-        .and_then(|name| name.strip_suffix(".rs"));
-    Some(name.map(str::to_owned))
-}
-
 /// ``error: test failed, to rerun pass `-p PACKAGE --test NAME` ``: the options.
-fn target_of(line: &str) -> Option<String> {
+fn target_of(line: &str) -> Option<&str> {
     let (_, options) = line.strip_prefix("error: test failed")?.split_once('`')?;
-    Some(options.split('`').next()?.to_owned())
+    options.split('`').next()
 }
 
 fn is_path(name: &str) -> bool {
@@ -107,23 +102,13 @@ pub(super) fn judge(
     to_run: bool,
     run: &mut dyn FnMut(&Failed) -> io::Result<bool>,
 ) -> io::Result<Judged> {
-    let mut judged = Judged::default();
     let Lines {
-        failed, targets, ..
+        failed, crashed, ..
     } = lines;
-    if targets.is_empty() {
-        // Nothing was built, or cargo was killed.
-        judged.failures.push("tests that run alone".to_owned());
-    }
-    // What crashed has no list of tests.
-    let has_list = |target: &String| {
-        let mut files = failed
-            .iter()
-            .map(|failed| format!("--test {}", failed.file));
-        files.any(|file| target.ends_with(&file))
+    let mut judged = Judged {
+        failures: crashed,
+        ..Judged::default()
     };
-    let crashed = targets.iter().filter(|target| !has_list(target));
-    judged.failures.extend(crashed.cloned());
     let to_run = to_run && failed.len() <= MOST_UNSTEADY;
     for failed in failed {
         let mut passed = false;
@@ -175,9 +160,9 @@ error: test failed, to rerun pass `-p profiler-tests --test e2e_one`
 test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2.73s
 ";
 
-    fn failed(file: &str, name: &str) -> Failed {
+    fn failed(target: &str, name: &str) -> Failed {
         Failed {
-            file: file.to_owned(),
+            target: target.to_owned(),
             name: name.to_owned(),
         }
     }
@@ -189,21 +174,22 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     fn of(failed: Vec<Failed>) -> Lines {
-        let target = |failed: &Failed| format!("-p profiler-tests --test {}", failed.file);
         Lines {
-            targets: failed.iter().map(target).collect(),
             failed,
             ..Lines::default()
         }
     }
 
     #[test]
-    fn failures_are_found_with_their_files() {
-        let mut lines = lines(OUTPUT);
-        lines.failed.sort_by(|a, b| a.name.cmp(&b.name));
-        let expected = [failed("e2e_one", "inner::bad"), failed("e2e_one", "worse")];
-        assert_eq!(lines.failed, expected);
-        assert_eq!(lines.targets, ["-p profiler-tests --test e2e_one"]);
+    fn failures_are_found_with_what_they_are_in() {
+        let text = OUTPUT.to_owned()
+            + &OUTPUT.replace("-p profiler-tests --test e2e_one", "-p profiler --lib");
+        let lines = lines(&text);
+        let names = ["inner::bad", "worse"];
+        let expected = ["-p profiler-tests --test e2e_one", "-p profiler --lib"]
+            .map(|target| names.map(|name| failed(target, name)));
+        assert_eq!(lines.failed, expected.concat());
+        assert!(lines.crashed.is_empty());
     }
 
     #[test]
@@ -213,11 +199,11 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let lines = of(vec![steady.clone(), chance.clone()]);
         let judged = judge(lines, true, &mut |failed| {
             runs.push(failed.clone());
-            Ok(failed.file == "b" && runs.len() > RUNS + 1)
+            Ok(failed.target == "b" && runs.len() > RUNS + 1)
         });
         let expected = Judged {
             unsteady: vec![chance],
-            failures: vec!["a::steady".to_owned()],
+            failures: vec!["a -- steady".to_owned()],
         };
         assert_eq!(judged.unwrap(), expected);
         assert_eq!(runs.len(), 2 * RUNS);
@@ -234,12 +220,20 @@ test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn what_can_not_be_run_again_has_failed() {
+    fn what_fails_without_a_word_has_failed() {
+        let mut all = lines(OUTPUT);
+        all.append(lines("error: could not compile"), "these", false);
+        all.append(lines("test result: ok. 3 passed"), "others", true);
+        let judged = judge(all, true, &mut |_| Ok(true)).unwrap();
+        assert_eq!(judged.failures, ["these"]);
+        assert_eq!(judged.unsteady.len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_to_be_run_again_has_failed() {
         let mut never = |_: &Failed| -> io::Result<bool> { panic!("run again") };
-        let none = judge(Lines::default(), true, &mut never).unwrap();
-        assert_eq!(none.failures, ["tests that run alone"]);
         let once = judge(of(vec![failed("a", "b")]), false, &mut never).unwrap();
-        assert_eq!(once.failures, ["a::b"]);
+        assert_eq!(once.failures, ["a -- b"]);
         let many = (0..=MOST_UNSTEADY).map(|n| failed("a", &n.to_string()));
         let many = judge(of(many.collect()), true, &mut never).unwrap();
         assert_eq!(many.failures.len(), MOST_UNSTEADY + 1);
