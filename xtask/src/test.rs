@@ -129,18 +129,12 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         }
     };
     let mut lines = Lines::default();
-    let what = "unit and documentation tests";
-    println!("== {what}");
     prepare(&mut all);
-    let (passed, said) = tee(&mut all, &mut sums)?;
-    lines.append(said, what, passed);
+    run_stage("unit and documentation tests", all, &mut sums, &mut lines)?;
     println!("== tests that run beside others");
     run_beside(&root, &arguments.rest, &prepare, &mut sums, &mut lines)?;
-    let what = "tests that run alone";
-    println!("== {what}");
     prepare(&mut alone);
-    let (passed, said) = tee(&mut alone, &mut sums)?;
-    lines.append(said, what, passed);
+    run_stage("tests that run alone", alone, &mut sums, &mut lines)?;
     let Judged { unsteady, failures } = again::judge(lines, !arguments.once, &mut |failed| {
         run_again(&root, failed, &prepare)
     })?;
@@ -277,14 +271,29 @@ fn test_files(root: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs a test that failed once more: whether it passes.
+/// Runs tests, which are called `what`.
+fn run_stage(
+    what: &str,
+    mut command: Command,
+    sums: &mut Sums,
+    lines: &mut Lines,
+) -> io::Result<()> {
+    println!("== {what}");
+    let (passed, said) = tee(&mut command, sums)?;
+    lines.append(said, what, passed);
+    Ok(())
+}
+
+/// Runs a test that failed once more: whether it passes. A name that no test has does not.
 fn run_again(root: &Path, failed: &Failed, prepare: &dyn Fn(&mut Command)) -> io::Result<bool> {
     println!("== {failed} again");
     let mut command = cargo(root, &["test"]);
     command.args(failed.target.split(' '));
     command.args(["--", "--test-threads=1", "--exact", &failed.name]);
     prepare(&mut command);
-    Ok(tee(&mut command, &mut Sums::default())?.0)
+    let mut sums = Sums::default();
+    let (passed, _) = tee(&mut command, &mut sums)?;
+    Ok(passed && sums.passed > 0)
 }
 
 /// Runs a command, shows its output, and adds up the results in it. Gives whether it succeeded, and
