@@ -47,13 +47,35 @@ mod unwind;
 
 #[cfg(target_arch = "bpf")]
 mod entry {
+    use core::ffi::c_void;
+
     use aya_ebpf::{
         EbpfContext,
-        macros::{perf_event, raw_tracepoint, tracepoint, uprobe},
+        macros::{perf_event, raw_tracepoint, uprobe},
         programs::{PerfEventContext, ProbeContext, RawTracePointContext, TracePointContext},
     };
 
     use crate::{call, cgroup, sample, sched, task};
+
+    /// What a program on a tracepoint's perf event returns so that the perf events of others, which
+    /// share the tracepoint, get the hit as well; 0 would end it for all of them. Ours has no buffer and
+    /// is not enabled: nothing more comes of it for us. Raw tracepoints and other events don't ask.
+    const LET_PASS: u32 = 1;
+
+    /// A program on a tracepoint's perf event. The library's own attribute for such programs would have
+    /// it return 0 whatever the function returns.
+    macro_rules! on_tracepoint {
+        ($(#[$doc:meta])* fn $name:ident($ctx:ident) $body:block) => {
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            #[unsafe(link_section = "tracepoint")]
+            extern "C" fn $name(record: *mut c_void) -> u32 {
+                let $ctx = &TracePointContext::new(record);
+                $body
+                LET_PASS
+            }
+        };
+    }
 
     macro_rules! samplers {
         ($($source:literal $on_perf_event:ident $on_tracepoint:ident)*) => {$(
@@ -62,9 +84,10 @@ mod entry {
                 sample::on_perf_event::<$source>(&ctx)
             }
 
-            #[tracepoint]
-            fn $on_tracepoint(ctx: TracePointContext) -> u32 {
-                sample::on_tracepoint::<$source>(ctx.as_ptr())
+            on_tracepoint! {
+                fn $on_tracepoint(ctx) {
+                    sample::on_tracepoint::<$source>(ctx.as_ptr());
+                }
             }
         )*};
     }
@@ -80,16 +103,33 @@ mod entry {
         7 sample_event_7 sample_tracepoint_7
     }
 
-    /// On `task:task_newtask`: follows the children of watched tasks.
-    #[tracepoint]
-    fn watch_child(ctx: TracePointContext) -> u32 {
-        task::watch_child(&ctx)
+    /// On the raw tracepoint `task_newtask`: follows the children of watched tasks.
+    #[raw_tracepoint]
+    fn watch_child(ctx: RawTracePointContext) -> u32 {
+        task::watch_child(&ctx);
+        0
     }
 
-    /// On `sched:sched_process_free`: forgets a watched task before its id can be given out again.
-    #[tracepoint]
-    fn forget_task(ctx: TracePointContext) -> u32 {
-        task::forget(&ctx)
+    /// On the raw tracepoint `sched_process_free`: forgets a watched task before its id can be given
+    /// out again.
+    #[raw_tracepoint]
+    fn forget_task(ctx: RawTracePointContext) -> u32 {
+        task::forget(&ctx);
+        0
+    }
+
+    on_tracepoint! {
+        /// On `task:task_newtask`, for kernels that don't describe their types.
+        fn watch_child_in_record(ctx) {
+            task::watch_child_in_record(ctx);
+        }
+    }
+
+    on_tracepoint! {
+        /// On `sched:sched_process_free`, for kernels that don't describe their types.
+        fn forget_task_in_record(ctx) {
+            task::forget_in_record(ctx);
+        }
     }
 
     /// On the raw tracepoint `cgroup_mkdir`: tells of a new cgroup, and whether it is wanted.

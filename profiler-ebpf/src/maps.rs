@@ -137,6 +137,10 @@ pub static WAKE_BYTES: Global<u64> = Global::new(2048);
 #[unsafe(no_mangle)]
 pub static PERIODS: [Global<u64>; MAX_SOURCES] = [const { Global::new(0) }; MAX_SOURCES];
 
+/// Where the kernel's structure of a task has its id.
+#[unsafe(no_mangle)]
+pub static TASK_PID_OFFSET: Global<u32> = Global::new(0);
+
 /// Where `pid` is in the record of `task:task_newtask`.
 #[unsafe(no_mangle)]
 pub static NEWTASK_PID_OFFSET: Global<u32> = Global::new(8);

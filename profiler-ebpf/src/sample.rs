@@ -50,11 +50,11 @@ pub fn on_perf_event<const SOURCE: u32>(ctx: &PerfEventContext) -> u32 {
 
 /// A tracepoint was hit.
 #[inline(always)]
-pub fn on_tracepoint<const SOURCE: u32>(ctx: *mut c_void) -> u32 {
+pub fn on_tracepoint<const SOURCE: u32>(ctx: *mut c_void) {
     let period = PERIODS[SOURCE as usize].load();
     if period > 1 {
         let Some(counters) = COUNTERS.get_ptr_mut(SOURCE) else {
-            return 0;
+            return;
         };
         // SAFETY: this processor's own slot, which the lookup returned.
         let counters = unsafe { &mut *counters };
@@ -63,11 +63,11 @@ pub fn on_tracepoint<const SOURCE: u32>(ctx: *mut c_void) -> u32 {
             counters.ticks += 1;
             counters.passed_over += 1;
             counters.since_sample += 1;
-            return 0;
+            return;
         }
         counters.since_sample = 0;
     }
-    take(ctx, SOURCE, period, u32::from(FLAG_IN_KERNEL), 0)
+    take(ctx, SOURCE, period, u32::from(FLAG_IN_KERNEL), 0);
 }
 
 /// Whether kernel code was interrupted.

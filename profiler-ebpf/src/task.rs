@@ -4,9 +4,16 @@
 //! for them says so, and from whom it descends, so that user space can take it out again. A task is
 //! forgotten when the kernel frees it: a process's main task outlives all its other threads, so its
 //! id stays watched while any of them runs.
+//!
+//! Raw tracepoints hand over the kernel's own structure of a task, whose members user space finds in
+//! the description of its types. A kernel that has none gets the programs for tracepoints' records
+//! (`*_in_record`), whose layout tracefs describes.
 
 use aya_ebpf::{
-    EbpfContext, bindings::BPF_ANY, helpers::bpf_get_current_pid_tgid, programs::TracePointContext,
+    EbpfContext,
+    bindings::BPF_ANY,
+    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel},
+    programs::{RawTracePointContext, TracePointContext},
 };
 use aya_log_ebpf::{debug, warn};
 use profiler_common::control::{
@@ -15,23 +22,31 @@ use profiler_common::control::{
 
 use crate::{
     filter::watched,
-    maps::{COUNTERS, FREE_PID_OFFSET, NEWTASK_FLAGS_OFFSET, NEWTASK_PID_OFFSET, WATCHED},
+    maps::{
+        COUNTERS, FREE_PID_OFFSET, NEWTASK_FLAGS_OFFSET, NEWTASK_PID_OFFSET, TASK_PID_OFFSET,
+        WATCHED,
+    },
 };
 
 /// From <linux/sched.h>: the new task is a thread of its creator's process.
 const CLONE_THREAD: u64 = 0x10000;
 
-/// A task was created by the current one and has not run yet.
+/// A task was created by the current one and has not run yet: `task_newtask(task, clone_flags)`.
 #[inline(always)]
-pub fn watch_child(ctx: &TracePointContext) -> u32 {
-    let ids = bpf_get_current_pid_tgid();
-    let (process, thread) = (watched((ids >> 32) as u32), watched(ids as u32));
-    let by_process = follows(process, WATCH_PROCESS);
-    let by_thread = follows(thread, WATCH_THREAD);
-    if !by_process && !by_thread {
-        return 0;
+pub fn watch_child(ctx: &RawTracePointContext) {
+    if let Some(parent) = Parent::current()
+        && let Some(child) = id_of(ctx.arg(0))
+    {
+        parent.gets(ctx, child, ctx.arg(1));
     }
-    let root = WATCH_ROOT & if by_process { process } else { thread };
+}
+
+/// As [`watch_child`], by the record of the tracepoint.
+#[inline(always)]
+pub fn watch_child_in_record(ctx: &TracePointContext) {
+    let Some(parent) = Parent::current() else {
+        return;
+    };
     // SAFETY: offsets of fields of this tracepoint's record, from its format.
     let (child, flags) = unsafe {
         (
@@ -39,43 +54,95 @@ pub fn watch_child(ctx: &TracePointContext) -> u32 {
             ctx.read_at::<u64>(NEWTASK_FLAGS_OFFSET.load() as usize),
         )
     };
-    let (Ok(child), Ok(flags)) = (child, flags) else {
-        return 0;
-    };
-    let kind = if flags & CLONE_THREAD == 0 {
-        WATCH_PROCESS
-    } else if by_thread {
-        WATCH_THREAD
-    } else {
-        // A thread of a watched process is watched by its process id.
-        return 0;
-    };
-    let bits = kind | WATCH_FOLLOW | WATCH_INHERITED | root;
-    if WATCHED.insert(child, bits, u64::from(BPF_ANY)).is_err() {
-        if let Some(counters) = COUNTERS.get_ptr_mut(0) {
-            // SAFETY: this processor's own slot, which the lookup returned.
-            unsafe { (*counters).unfollowed += 1 };
-        }
-        warn!(ctx, "no room to follow task {}", child);
-    } else {
-        debug!(ctx, "following task {}, created by {}", child, ctx.pid());
+    if let (Ok(child), Ok(flags)) = (child, flags) {
+        parent.gets(ctx, child, flags);
     }
-    0
+}
+
+/// A task is gone for good; its id may be given out again: `sched_process_free(task)`.
+#[inline(always)]
+pub fn forget(ctx: &RawTracePointContext) {
+    if let Some(id) = id_of(ctx.arg(0)) {
+        // Most freed tasks were not watched; that is no error.
+        let _ = WATCHED.remove(id);
+    }
+}
+
+/// As [`forget`], by the record of the tracepoint.
+#[inline(always)]
+pub fn forget_in_record(ctx: &TracePointContext) {
+    // SAFETY: offset of a field of this tracepoint's record, from its format.
+    if let Ok(id) = unsafe { ctx.read_at::<u32>(FREE_PID_OFFSET.load() as usize) } {
+        let _ = WATCHED.remove(id);
+    }
+}
+
+/// The id of the task whose structure is there, in the initial namespace.
+#[inline(always)]
+fn id_of(task: u64) -> Option<u32> {
+    let at = task + u64::from(TASK_PID_OFFSET.load());
+    // SAFETY: the helper reads kernel memory and fails where there is none.
+    unsafe { bpf_probe_read_kernel(at as *const u32) }.ok()
+}
+
+/// The current task, if what it creates is to be watched.
+struct Parent {
+    process: u32,
+    thread: u32,
+}
+
+impl Parent {
+    #[inline(always)]
+    fn current() -> Option<Parent> {
+        let ids = bpf_get_current_pid_tgid();
+        let parent = Parent {
+            process: watched((ids >> 32) as u32),
+            thread: watched(ids as u32),
+        };
+        (parent.by_process() || parent.by_thread()).then_some(parent)
+    }
+
+    #[inline(always)]
+    fn by_process(&self) -> bool {
+        follows(self.process, WATCH_PROCESS)
+    }
+
+    #[inline(always)]
+    fn by_thread(&self) -> bool {
+        follows(self.thread, WATCH_THREAD)
+    }
+
+    /// It has created `child`.
+    #[inline(always)]
+    fn gets(&self, ctx: &impl EbpfContext, child: u32, flags: u64) {
+        let kind = if flags & CLONE_THREAD == 0 {
+            WATCH_PROCESS
+        } else if self.by_thread() {
+            WATCH_THREAD
+        } else {
+            // A thread of a watched process is watched by its process id.
+            return;
+        };
+        let of = if self.by_process() {
+            self.process
+        } else {
+            self.thread
+        };
+        let bits = kind | WATCH_FOLLOW | WATCH_INHERITED | WATCH_ROOT & of;
+        if WATCHED.insert(child, bits, u64::from(BPF_ANY)).is_err() {
+            if let Some(counters) = COUNTERS.get_ptr_mut(0) {
+                // SAFETY: this processor's own slot, which the lookup returned.
+                unsafe { (*counters).unfollowed += 1 };
+            }
+            warn!(ctx, "no room to follow task {}", child);
+        } else {
+            debug!(ctx, "following task {}, created by {}", child, ctx.pid());
+        }
+    }
 }
 
 /// Whether a value of `WATCHED` is of `kind`, and followed.
 #[inline(always)]
 fn follows(bits: u32, kind: u32) -> bool {
     bits & (kind | WATCH_FOLLOW) == kind | WATCH_FOLLOW
-}
-
-/// A task is gone for good; its id may be given out again.
-#[inline(always)]
-pub fn forget(ctx: &TracePointContext) -> u32 {
-    // SAFETY: offset of a field of this tracepoint's record, from its format.
-    if let Ok(id) = unsafe { ctx.read_at::<u32>(FREE_PID_OFFSET.load() as usize) } {
-        // Most freed tasks were not watched; that is no error.
-        let _ = WATCHED.remove(id);
-    }
-    0
 }

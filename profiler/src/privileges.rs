@@ -63,8 +63,8 @@ pub const USES: &[Use] = &[
         name: "CAP_DAC_READ_SEARCH",
         capability: CapabilitySet::DAC_READ_SEARCH,
         purpose: "files that only others may read: programs, engines' records, tracefs",
-        without: "no tracepoints (-p, -t, -- CMD and -e CATEGORY:NAME need them), no names for \
-                  programs that only their owners may read, no names of containers",
+        without: "no -e CATEGORY:NAME, no names for programs that only their owners may read, no names \
+                  of containers",
         recording: true,
     },
     Use {
@@ -112,8 +112,8 @@ pub const USES: &[Use] = &[
     Use {
         name: "CAP_SYS_ADMIN",
         capability: CapabilitySet::SYS_ADMIN,
-        purpose: "a private tracefs where none is mounted",
-        without: "no tracepoints unless tracefs is mounted: mount -t tracefs tracefs \
+        purpose: "a private tracefs where none is mounted, for -e CATEGORY:NAME",
+        without: "no -e CATEGORY:NAME unless tracefs is mounted: mount -t tracefs tracefs \
                   /sys/kernel/tracing",
         recording: false,
     },

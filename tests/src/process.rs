@@ -12,6 +12,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+/// This test executable again, to run the ignored test `name` of `module` (a `module_path!()`): what a test
+/// has another process do.
+pub fn own_test(module: &str, name: &str) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let test = match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{name}"),
+        None => name.to_owned(),
+    };
+    command.args(["--exact", &test, "--ignored", "--nocapture"]);
+    Ok(command)
+}
+
 /// A command that runs.
 pub struct Running {
     child: Child,

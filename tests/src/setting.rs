@@ -1,8 +1,10 @@
 //! What one end-to-end test runs in: a scratch folder, the workloads, the `profiler` binary, and the
-//! machine to itself.
+//! machine to itself, or with others that share it.
 //!
 //! [`Setting::new`] gives none where the test can't be run, and says so. While a setting lives, no
-//! other test of any test binary has one: tests that measure must not compete for two processors.
+//! other test of any test binary has one: tests that measure must not compete for two processors. Whoever
+//! knows which tests may run beside each other (`cargo xtask test`) says `PROFILER_MACHINE=shared` to
+//! those; they wait only for one that has the machine to itself.
 
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +51,13 @@ impl Setting {
             return Ok(None);
         }
         let machine = File::create(workload::folder().join(".machine"))?;
-        flock(&machine, FlockOperation::LockExclusive)?;
+        let shared = std::env::var_os("PROFILER_MACHINE").is_some_and(|value| value == "shared");
+        let lock = if shared {
+            FlockOperation::LockShared
+        } else {
+            FlockOperation::LockExclusive
+        };
+        flock(&machine, lock)?;
         let name = test.replace("::", "-");
         // Not below the target folder, whose parents other users may not be able to enter.
         let folder = std::env::temp_dir().join(format!("profiler-{name}-{}", std::process::id()));

@@ -36,3 +36,8 @@ pub fn privileged(test: &str) -> bool {
 pub fn emulated() -> bool {
     std::env::var_os("PROFILER_EMULATED").is_some()
 }
+
+/// Whether repetitions are to be as many as a release wants (`cargo xtask test --long`).
+pub fn long() -> bool {
+    std::env::var_os("PROFILER_LONG").is_some()
+}

@@ -2,8 +2,8 @@
 //!
 //! They are built by the compilers themselves and not by cargo, because each needs flags of its own:
 //! optimised, yet with frame pointers and without tail calls, whatever the profile of the workspace.
-//! A workload is built when it is asked for and older than its sources; a lock keeps test binaries
-//! that run at the same time apart.
+//! A workload is built when it is asked for and older than its sources; a lock of each keeps test
+//! binaries that run at the same time apart.
 
 use std::fs::{self, File};
 use std::io;
@@ -160,7 +160,7 @@ pub fn made(
 ) -> Result<PathBuf, Unbuilt> {
     let folder = folder();
     fs::create_dir_all(&folder)?;
-    let lock = File::create(folder.join(".lock"))?;
+    let lock = File::create(folder.join(format!(".{name}.lock")))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
 
     let output = folder.join(name);

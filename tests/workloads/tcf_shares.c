@@ -2,7 +2,8 @@
  * `burner-1` in leaf_a, leaf_b and leaf_c below middle and their own outer_0 and outer_1, `reader`
  * mostly in the kernel, below read_zeros.
  *
- * Usage: tcf_shares
+ * Usage: tcf_shares [PAUSE_MS]
+ *   With a pause of each thread after every turn, for who wants threads, but not all of the machine.
  * First line of the output, before anything is burnt: {"tids": [..]}. For each line of the input one
  * with what was used so far, in nanoseconds of the threads' CPU time: {"threads": [{"leaf_a": NS,
  * "leaf_b": NS, "leaf_c": NS}, .., {"read_zeros": NS}]}. */
@@ -20,6 +21,7 @@ static _Atomic uint64_t took[THREADS][LEAVES];
 static _Atomic int stopped;
 static int tids[THREADS];
 static uint64_t ms;
+static struct timespec pause_between;
 static pthread_barrier_t ready;
 
 FUNCTION uint64_t leaf_a(uint64_t steps) { return spin(steps, 3); }
@@ -45,6 +47,10 @@ FUNCTION uint64_t outer_1(int leaf, uint64_t steps) {
     return result + 2;
 }
 
+static inline void pause_if_told(void) {
+    if (pause_between.tv_nsec) nanosleep(&pause_between, NULL);
+}
+
 FUNCTION void *burn(void *argument) {
     int thread = (int)(long)argument;
     char name[16];
@@ -53,12 +59,14 @@ FUNCTION void *burn(void *argument) {
     pthread_setname_np(pthread_self(), name);
     tids[thread] = (int)syscall(SYS_gettid);
     pthread_barrier_wait(&ready);
-    while (!stopped)
+    while (!stopped) {
         for (int leaf = 0; leaf < LEAVES; leaf++) {
             uint64_t steps = jitter(tenths[thread][leaf] * ms, &random);
             volatile uint64_t sink = thread ? outer_1(leaf, steps) : outer_0(leaf, steps);
             (void)sink;
         }
+        pause_if_told();
+    }
     return NULL;
 }
 
@@ -94,13 +102,15 @@ FUNCTION void *reader(void *argument) {
         uint64_t from = thread_cpu_ns();
         if (read_zeros(file, memory, sizeof memory) < 0) _exit(1);
         took[BURNERS][0] += thread_cpu_ns() - from;
+        pause_if_told();
     }
     return NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     pthread_t threads[THREADS];
     char line[16];
+    if (argc > 1) pause_between.tv_nsec = atol(argv[1]) * 1000000;
     ms = steps_per_ms() / 10;
     pthread_barrier_init(&ready, NULL, THREADS + 1);
     for (long i = 0; i < THREADS; i++)

@@ -8,7 +8,8 @@
  *   forks    COUNT children, one after the other: main -> child -> run -> ..., without an exec
  *   vforks   COUNT children that run this program in mode plain
  *   execs    this program COUNT times in the same process, each time in mode plain
- *   library  plain, then LIBRARY is loaded, and then main -> plugin_outer -> plugin_inner -> plugin_work
+ *   library  plain, then LIBRARY is loaded, and then main -> plugin_outer -> plugin_inner -> plugin_work,
+ *            COUNT times as long
  * Everything for CPU_MS of CPU time each. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -145,7 +146,7 @@ int main(int count, char **words) {
             fprintf(stderr, "%s\n", dlerror());
             return 1;
         }
-        uint64_t end = cpu_ns() + ms * 1000000u;
+        uint64_t end = cpu_ns() + times * ms * 1000000u;
         while (cpu_ns() < end)
             result += outer(result);
     }

@@ -107,10 +107,11 @@ type Check = fn() -> Outcome;
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let checks: [(&str, Check); 5] = [
+    let checks: [(&str, Check); 6] = [
         ("formatting", formatting),
         ("kernel-side object", ebpf::check_fresh),
         ("headers", headers),
+        ("nothing that is not run", nothing_unrun),
         ("dependencies of modules", dependencies),
         ("lints", lints),
     ];
@@ -148,6 +149,46 @@ fn lints() -> Outcome {
         "-D",
         "warnings",
     ]))
+}
+
+/// Nothing is built to run examples in documentation, nor tests of the program itself, so there may be none.
+fn nothing_unrun() -> Outcome {
+    let mut files = Vec::new();
+    for name in CRATES {
+        sources(&workspace().join(name), &mut files)?;
+    }
+    let mut bad = Vec::new();
+    for file in &files {
+        let text = read(file)?;
+        let lines = examples(&text);
+        bad.extend(lines.map(|line| format!("{}:{line}", relative(file))));
+        if file.ends_with("profiler/src/main.rs") && text.contains("#[cfg(test)]") {
+            bad.push(relative(file));
+        }
+    }
+    report(
+        bad,
+        "with examples in documentation that are no `text`, or tests, which nothing would run",
+    )
+}
+
+/// Lines that begin an example in documentation, numbered from 1.
+fn examples(text: &str) -> impl Iterator<Item = usize> {
+    let mut inside = false;
+    let numbered = (1..).zip(text.lines());
+    numbered.filter_map(move |(number, line)| {
+        let line = line.trim_start();
+        let comment = line
+            .strip_prefix("//!")
+            .or_else(|| line.strip_prefix("///"));
+        let fence = comment.and_then(|comment| comment.trim_start().strip_prefix("```"));
+        if comment.is_none() {
+            inside = false;
+        }
+        let language = fence?;
+        inside = !inside;
+        (inside && language.trim() != "text").then_some(number)
+    })
 }
 
 /// Every file of source opens with a comment that says what it is for.
@@ -271,6 +312,12 @@ mod tests {
                       fn f() { crate::decode::x(); }\n\
                       #[cfg(test)]\nmod tests { use crate::resolve::y; }\n";
         assert_eq!(used_modules(source), ["decode", "model"]);
+    }
+
+    #[test]
+    fn examples_are_found_that_would_not_be_run() {
+        let text = "//! ```text\n//! a\n//! ```\n/// ```\n/// b\n/// ```\ncode\n    //! ```rust\n";
+        assert_eq!(examples(text).collect::<Vec<_>>(), [4, 8]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask VERB`. A thin dispatcher, one module per verb.
 
 mod bench;
+mod budgets;
 mod check;
 mod ebpf;
 mod fuzz;
@@ -35,6 +36,8 @@ enum Verb {
     Test(test::Arguments),
     /// Measure what profiling costs, beside other tools.
     Bench(bench::Arguments),
+    /// Print what building, testing and starting the profiler take, beside what they may.
+    Budgets(budgets::Arguments),
     /// Fuzz what reads captures, the kernel's records and targets' files, with libFuzzer.
     Fuzz(fuzz::Arguments),
     /// Run the tests of the kernel side on other kernels, in QEMU.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Verb::Check => check::run(),
         Verb::Test(arguments) => test::run(&arguments).map_err(io),
         Verb::Bench(arguments) => bench::run(&arguments).map_err(io),
+        Verb::Budgets(arguments) => budgets::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };

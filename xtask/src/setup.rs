@@ -55,10 +55,15 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[
             "openssl",
             "python3",
             "python3-venv",
+            "sqlite3",
             "util-linux",
             "xz-utils",
             "zstd",
         ],
+    ),
+    (
+        "tests: other tools, which run beside the profiler",
+        &["bpftrace", "gdb", "linux-perf", "strace"],
     ),
     (
         "tests: containers, by daemons that the tests start and end themselves",
@@ -71,6 +76,29 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[
             "tar",
         ],
     ),
+];
+
+/// What only tests of `--long` need.
+const LONG_TEST_PACKAGES: &[&str] = &[
+    "curl",
+    "gawk",
+    "gdb",
+    "git",
+    "jq",
+    "libpython3.11-testsuite",
+    "make",
+    "mawk",
+    "nginx",
+    "openssh-client",
+    "openssh-server",
+    "postgresql-15",
+    "postgresql-client-15",
+    "procps",
+    "redis-server",
+    "redis-tools",
+    "ruby",
+    "strace",
+    "vim",
 ];
 
 /// Version of the Go distribution whose tools check our Go traces.
@@ -88,8 +116,9 @@ pub(crate) fn run() -> Outcome {
     install_linker()
 }
 
-/// Installs what tests need; returns the Go that checks traces, if there is one.
-pub(crate) fn test_tools() -> Outcome<Option<PathBuf>> {
+/// Installs what tests need (`long`: those of `--long` too); returns the Go that checks traces, if there is
+/// one.
+pub(crate) fn test_tools(long: bool) -> Outcome<Option<PathBuf>> {
     // A test that misses a tool is skipped, and said to be.
     if !rustix::process::geteuid().is_root() {
         println!("not root: tools that tests need are not installed");
@@ -97,6 +126,9 @@ pub(crate) fn test_tools() -> Outcome<Option<PathBuf>> {
     }
     for (purpose, packages) in TEST_PACKAGES {
         install_packages(purpose, packages)?;
+    }
+    if long {
+        install_packages("tests: programs that are traced", LONG_TEST_PACKAGES)?;
     }
     let environment = process::workspace().join("target/go-tools");
     let go = environment.join("bin/go");

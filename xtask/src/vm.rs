@@ -28,15 +28,8 @@ const KERNELS: &[(&str, &str)] = &[
 
 const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
 
-/// The tests that run there; `INIT` starts them.
-const TESTS: [&str; 6] = [
-    "probe",
-    "probe_adjust",
-    "probe_cgroups",
-    "probe_unwind",
-    "probe_waits",
-    "calls",
-];
+/// The test executable that runs there; `INIT` starts it.
+const TESTS: &str = "probes";
 
 /// A kernel that takes longer has hung.
 const TIMEOUT: Duration = Duration::from_secs(900);
@@ -51,18 +44,8 @@ mkdir -p /sys/fs/cgroup /cgroup1
 mount -t cgroup -o pids none /cgroup1
 mount -t cgroup2 none /sys/fs/cgroup
 echo \"kernel: $(uname -r)\"
-/probe --test-threads=1
-probe=$?
-/probe_adjust --test-threads=1
-adjust=$?
-/probe_cgroups --test-threads=1
-cgroups=$?
-/probe_unwind --test-threads=1
-unwind=$?
-/probe_waits --test-threads=1
-waits=$?
-/calls --test-threads=1
-echo \"status: $((probe + adjust + cgroups + unwind + waits + $?))\"
+/probes --test-threads=1 --skip pause:: --skip probe_unwind_files::
+echo \"status: $?\"
 poweroff -f
 ";
 
@@ -88,8 +71,7 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     if kernels.is_empty() {
         return Err(Failure(format!("no such kernel; there are {KERNELS:?}")));
     }
-    let tests = TESTS.iter().map(|name| test_binary(name));
-    let initrd = initrd(&dir, &tests.collect::<Outcome<Vec<_>>>()?)?;
+    let initrd = initrd(&dir, &test_binary(TESTS)?)?;
     let mut bad = Vec::new();
     for (version, suite) in kernels {
         let image = image(&dir, version, suite)?;
@@ -211,7 +193,7 @@ fn numbers(name: &str) -> Vec<u64> {
 }
 
 /// Packs the initial file system.
-fn initrd(dir: &Path, tests: &[PathBuf]) -> Outcome<PathBuf> {
+fn initrd(dir: &Path, tests: &Path) -> Outcome<PathBuf> {
     let root = dir.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|error| failed("clear the file system", error))?;
@@ -220,13 +202,8 @@ fn initrd(dir: &Path, tests: &[PathBuf]) -> Outcome<PathBuf> {
         make_dir(&root.join(part))?;
     }
     copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
-    for (name, test) in TESTS.iter().zip(tests) {
-        copy(test, &root.join(name))?;
-    }
-    let mut libraries = String::new();
-    for test in tests {
-        libraries += &output(Command::new("ldd").arg(test))?;
-    }
+    copy(tests, &root.join(TESTS))?;
+    let libraries = output(Command::new("ldd").arg(tests))?;
     let libraries: BTreeSet<&str> = libraries
         .split_whitespace()
         .filter(|word| word.starts_with('/'))

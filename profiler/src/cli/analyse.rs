@@ -95,6 +95,9 @@ pub(super) struct ReportArgs {
     /// Samples with this function in the stack, calls of it (part of a name, or a glob)
     #[arg(long, value_name = "FUNCTION")]
     function: Vec<String>,
+    /// Without samples and calls of the profiler that recorded
+    #[arg(long)]
+    no_self: bool,
     /// Samples of this event source, where several were recorded
     #[arg(short, long, value_name = "EVENT")]
     source: Option<String>,
@@ -179,6 +182,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             comms: args.comm,
             modules: args.module,
             functions: args.function,
+            no_self: args.no_self,
         },
         source: args.source,
         min_percent: args.min_percent,

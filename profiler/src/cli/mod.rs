@@ -112,6 +112,15 @@ enum Command {
 
 /// Runs the program with these arguments; returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    // A recording has started it, to hold its probes.
+    if arguments
+        .first()
+        .is_some_and(|name| name == crate::probe::KEEPER)
+    {
+        return crate::probe::keep();
+    }
+    crate::probe::offer();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {

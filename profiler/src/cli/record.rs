@@ -9,7 +9,7 @@ use crate::capture::{CreateOptions, Limit};
 use crate::error::{Context, Failure};
 use crate::export::{self, ExportOptions};
 use crate::model::Unit;
-use crate::pipeline::{self, Finished, Request, TraceSummary, Watch, marks};
+use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Watch, marks};
 use crate::probe::AttachedSource;
 use crate::view::quantity;
 
@@ -35,6 +35,7 @@ Examples:
   profiler record --trace 'app:handle_*' --args -- ./app
   profiler record --ring 10m                     flight recorder: SIGUSR2 writes it out
   sudo profiler record -- make                   make runs as you, not as root
+  profiler record -d 10 -- ./app                 10 seconds of it; it runs on to its own end
 
 Samples are taken on every processor. Children of -p processes and of the command are followed.
 Targets of one kind add up (containers, pods, units and cgroups are one kind, processes and threads
@@ -42,9 +43,10 @@ another); those of different kinds must all hold: --container web --comm nginx. 
 units and cgroups that are started later under the same name are recorded from their first sample.
 When all of them have ended the recording goes on, since they may be started again: -d or Ctrl-C
 ends it.
-The exit status is that of the command.")]
+The exit status is that of the command. It is waited for, also when the recording is over before it:
+after -d, or a second Ctrl-C. Signals that come then are passed on to it.")]
 pub(super) struct RecordArgs {
-    /// End by itself after so long
+    /// End by itself after so long; a command runs on, without being recorded
     #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
     /// Leave out the first so long
@@ -121,6 +123,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
+            no_self: args.sources.no_self,
             trace,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),
@@ -196,6 +199,9 @@ fn summarize(finished: &Finished, verbose: bool) {
         sources.join(", "),
         quantity::count(finished.lost),
     );
+    if let Some(line) = idle(finished.samples, finished.own_samples) {
+        say!("{line}");
+    }
     for line in Facts::of(finished).lines(verbose) {
         say!("{line}");
     }
@@ -217,6 +223,17 @@ fn summarize(finished: &Finished, verbose: bool) {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
         say!("wrote {path} ({bytes}); see it with: profiler report {path}");
     }
+}
+
+/// What is said if little happened but the recording itself.
+fn idle(samples: u64, own_samples: u64) -> Option<String> {
+    (own_samples > samples / 2).then(|| {
+        format!(
+            "the machine was idle: {} of {} are of the profiler itself (--no-self leaves them out)",
+            quantity::count(own_samples),
+            quantity::plural(samples, "sample"),
+        )
+    })
 }
 
 /// What became of the tracing.
@@ -243,6 +260,23 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
             }
         );
     }
+    if let Some(leaving) = &trace.leaving {
+        say!("{}", leaving_text(leaving));
+    }
+}
+
+/// What is still in the kernel.
+fn leaving_text(leaving: &Leaving) -> String {
+    let functions = quantity::plural(leaving.functions as u64, "function");
+    let when = match leaving.waits_for_calls {
+        true => "when calls return that are open under return probes",
+        false => "one after the other, in 0.1 s each",
+    };
+    let who = match leaving.process {
+        Some(pid) => format!("; process {pid} waits for that"),
+        None => String::new(),
+    };
+    format!("note: probes of {functions} go {when}{who}; nothing of them is recorded any more")
 }
 
 fn rate(source: &AttachedSource) -> String {
@@ -252,5 +286,25 @@ fn rate(source: &AttachedSource) -> String {
         (None, Some(ns), Unit::Nanoseconds) => format!("{} each {ns} ns", source.name),
         (None, Some(period), _) => format!("{} each {period}", source.name),
         (None, None, _) => source.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_idle_when_most_is_the_profiler() {
+        let idle = |samples, own| idle(samples, own);
+        assert_eq!(idle(0, 0), None);
+        assert_eq!(idle(20, 10), None);
+        assert_eq!(
+            idle(1_021, 1_011).as_deref(),
+            Some(
+                "the machine was idle: 1,011 of 1,021 samples are of the profiler itself \
+                 (--no-self leaves them out)"
+            )
+        );
+        assert!(idle(1, 1).is_some());
     }
 }

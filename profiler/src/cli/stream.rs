@@ -84,7 +84,7 @@ struct BytefrogArgs {
     /// Let HQ pause the target although it was not started here
     #[arg(long)]
     allow_control: bool,
-    /// End by itself so long after the start
+    /// End by itself so long after the start; a command runs on, without being traced
     #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
     /// Send a capture in place of what happens now
@@ -178,6 +178,7 @@ fn live(args: &mut BytefrogArgs, common: &Common) -> Result<LiveSource, Failure>
             probe,
             resolve: args.resolve.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
+            no_self: false,
             trace,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),

@@ -99,6 +99,9 @@ pub(super) struct SourceArgs {
     /// No samples, traced functions only
     #[arg(long, requires = "trace", conflicts_with_all = ["frequency", "period", "event", "wall"])]
     no_samples: bool,
+    /// No samples and waits of the profiler itself
+    #[arg(long)]
+    pub(super) no_self: bool,
     /// Memory for all buffers between kernel and profiler; as much again for traced calls
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
     buffer: u64,

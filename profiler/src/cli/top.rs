@@ -62,6 +62,7 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
             probe: args.sources.probe(&args.target, common)?,
             resolve: args.names.options(),
             unwind_bytes: args.stacks.unwind_bytes(),
+            no_self: args.sources.no_self,
             trace: args.trace.request()?,
             cgroups: args.target.cgroups(),
             target: args.target.describe(),

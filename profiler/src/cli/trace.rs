@@ -17,7 +17,7 @@ use super::values;
 enum ReturnsArg {
     /// By return probes where that is proven safe, else by probes on return instructions
     Auto,
-    /// By return probes: fast, but they break programs that unwind or switch stacks
+    /// By return probes; functions on which they are not shown to be safe are not traced
     Uretprobe,
     /// By probes on return instructions: safe everywhere, dearer
     RetInsn,
@@ -55,6 +55,10 @@ pub(super) struct TraceArgs {
     /// How exits are seen
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
     returns: ReturnsArg,
+    /// With --returns uretprobe: return probes on every function, also where they can crash the
+    /// program or change what it computes
+    #[arg(long = "unsafe", requires = "trace")]
+    insist: bool,
     /// Where entries are seen
     #[arg(long, value_name = "WHERE", value_enum, default_value = "cheapest")]
     probe_at: ProbeAtArg,
@@ -118,10 +122,16 @@ impl TraceArgs {
             exclude: parse(&self.no_trace)?,
             sources: parse(&self.trace_source)?,
         };
-        if self.returns == ReturnsArg::Uretprobe {
+        if self.insist && self.returns != ReturnsArg::Uretprobe {
+            return Err(Failure::usage(
+                "--unsafe is about return probes: give it with --returns uretprobe",
+            ));
+        }
+        if self.insist {
             log::warn!(
-                "--returns uretprobe replaces return addresses: programs that throw exceptions, unwind \
-                 panics, run Go or switch stacks can crash"
+                "--unsafe puts return probes on whatever was asked for: programs that throw exceptions, \
+                 unwind panics, run Go, switch stacks or read return addresses can crash, or compute \
+                 other results"
             );
         }
         Ok(Some(TraceRequest {
@@ -133,6 +143,7 @@ impl TraceArgs {
             },
             returns: match self.returns {
                 ReturnsArg::Auto => place::Returns::Auto,
+                ReturnsArg::Uretprobe if self.insist => place::Returns::Insist,
                 ReturnsArg::Uretprobe => place::Returns::Uretprobe,
                 ReturnsArg::RetInsn => place::Returns::Instructions,
                 ReturnsArg::None => place::Returns::None,

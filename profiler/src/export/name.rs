@@ -12,7 +12,7 @@ pub(super) const UNNAMED: &str = "[unnamed]";
 /// A name that can be a frame of a folded stack.
 pub(super) fn frame(name: &str) -> Cow<'_, str> {
     let name = text(name);
-    if !name.contains(';') && !reads_as_count(&name) && !name.starts_with("# ") {
+    if !name.contains(';') && !reads_as_count(&name) && !begins_comment(&name) {
         return name;
     }
     let mut name = name.replace(';', ":");
@@ -22,9 +22,8 @@ pub(super) fn frame(name: &str) -> Cow<'_, str> {
     {
         name.replace_range(space..=space, "_");
     }
-    // A line that starts like this is a comment.
-    if name.starts_with("# ") {
-        name.replace_range(1..2, "_");
+    if begins_comment(&name) {
+        name.replace_range(1..name.len().min(2), "_");
     }
     Cow::Owned(name)
 }
@@ -56,6 +55,12 @@ fn reads_as_count(name: &str) -> bool {
         .is_some_and(|(_, last)| last.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
 }
 
+/// Whether a line that starts with this name is a comment: `# ` begins one, and behind a name of the whole
+/// line comes a space.
+fn begins_comment(name: &str) -> bool {
+    name == "#" || name.starts_with("# ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +77,9 @@ mod tests {
             ("12", "12"),
             ("# pool", "#_pool"),
             ("#private", "#private"),
+            ("#", "#_"),
+            (" # ", "#_"),
+            ("#;", "#:"),
             (" \n", UNNAMED),
             ("", UNNAMED),
             (";", ":"),

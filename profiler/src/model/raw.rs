@@ -359,22 +359,17 @@ pub struct RawMmap {
     pub file: FileIdentity,
 }
 
-/// What the kernel says to identify a mapped file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum FileIdentity {
-    /// Its build id (kernels from 5.12, if it has one).
-    BuildId(BuildId),
-    /// Device and inode.
-    Inode {
-        /// Device number, major.
-        major: u32,
-        /// Device number, minor.
-        minor: u32,
-        /// Inode number; 0 if no file.
-        inode: u64,
-        /// Generation of the inode.
-        generation: u64,
-    },
+/// What the kernel says to identify a mapped file. Its build id is read from the file itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Device number, major.
+    pub major: u32,
+    /// Device number, minor.
+    pub minor: u32,
+    /// Inode number; 0 if no file.
+    pub inode: u64,
+    /// Generation of the inode; 0 if not known.
+    pub generation: u64,
 }
 
 const _: () = assert!(size_of::<RawEvent>() <= 72);

@@ -36,7 +36,7 @@ pub use record::{Finished, Request, run};
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
 pub use session::StackEnds;
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
-pub use tracer::{COSTS, News, PathFilter, TraceRequest, TraceSummary};
+pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary};
 pub use unwinding::{COPIES_PER_SECOND, UnwindSummary};
 
 /// What drives a recording, a stream or a server: all of it on the thread that calls.

@@ -29,6 +29,8 @@ pub struct Watch {
     /// User stacks are walked by tables, which take so much memory at the most, the kernel's included;
     /// none: by frame pointers alone.
     pub unwind_bytes: Option<u64>,
+    /// The samples and waits of this process are left out.
+    pub no_self: bool,
     /// Functions to trace.
     pub trace: Option<TraceRequest>,
     /// Cgroups, containers, pods and units that are watched. The filter and the hierarchy follow.

@@ -19,8 +19,8 @@ pub(super) struct Later {
     pub(super) attaches: bool,
     /// Makes maps for unwind tables.
     pub(super) loads_tables: bool,
-    /// Mounts tracefs again, should it have to.
-    pub(super) uses_tracefs: bool,
+    /// Attaches again where following children takes a tracefs that has to be mounted for it.
+    pub(super) mounts_tracefs: bool,
     /// Sends signals to a command, or to processes on behalf of clients.
     pub(super) signals: bool,
     /// Makes files where the user wants them, writes to those of cgroups, or connects to sockets.
@@ -73,7 +73,7 @@ fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
         (keeps_bpf, CapabilitySet::BPF),
         (later.signals, CapabilitySet::KILL),
         (later.writes_files, CapabilitySet::DAC_OVERRIDE),
-        (later.uses_tracefs, CapabilitySet::SYS_ADMIN),
+        (later.mounts_tracefs, CapabilitySet::SYS_ADMIN),
     ] {
         if wanted {
             kept |= capability;
@@ -131,7 +131,7 @@ mod tests {
         );
         let later = Later {
             writes_files: true,
-            uses_tracefs: true,
+            mounts_tracefs: true,
             ..Later::default()
         };
         assert_eq!(

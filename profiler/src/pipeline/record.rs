@@ -57,6 +57,8 @@ pub struct Finished {
     pub status: u8,
     /// Samples recorded.
     pub samples: u64,
+    /// Those of the profiler itself among them.
+    pub own_samples: u64,
     /// Events lost, for whatever reason.
     pub lost: u64,
     /// How long it recorded.
@@ -99,7 +101,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         writes_files: !exports.is_empty()
             || request.create.ring.is_some()
             || request.create.rotate.is_some(),
-        uses_tracefs: false,
+        mounts_tracefs: false,
     };
     let mut finished = record(request, &capture, later)?;
     if !exports.is_empty() {
@@ -178,7 +180,6 @@ struct Recording {
     quiet: bool,
     /// How long to record, counted from when what is recorded exists.
     lasts: Option<Duration>,
-    ends_at: Option<Instant>,
     /// It was said that nothing of what is recorded is there any more.
     ended_said: bool,
     interrupts: u32,
@@ -220,7 +221,6 @@ impl Recording {
             live: LiveLine::new(request.quiet),
             quiet: request.quiet,
             lasts,
-            ends_at: None,
             ended_said: false,
             interrupts: 0,
             has_ring,
@@ -316,21 +316,13 @@ impl Recording {
             return Ok(Some(End::Command(status)));
         }
         self.say_ended();
-        if self.is_over() {
+        if self
+            .lasts
+            .is_some_and(|lasts| self.session.has_lasted(lasts))
+        {
             return Ok(Some(End::Duration));
         }
         Ok(gone.map(|_| End::TargetGone))
-    }
-
-    /// Whether it has lasted as long as it was to. As long as what is recorded does not exist, time
-    /// stands still.
-    fn is_over(&mut self) -> bool {
-        let Some(lasts) = self.lasts.filter(|_| self.session.awaited().is_none()) else {
-            return false;
-        };
-        let began = Instant::now() - self.session.elapsed();
-        let ends_at = *self.ends_at.get_or_insert(began + lasts);
-        ends_at <= Instant::now()
     }
 
     /// Says once when the containers that are recorded have all ended: nothing else ends the recording,
@@ -366,7 +358,7 @@ impl Recording {
     /// Detaches, passes on what is left, waits for names and closes the capture.
     async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Finished, Failure> {
         let elapsed = self.session.elapsed();
-        let trace = self.session.detach();
+        let mut trace = self.session.detach();
         self.session.pass(None, &mut self.output);
         let never_came = self.session.awaited().map(str::to_owned);
         let had_ended = self.session.ended_containers().map(str::to_owned);
@@ -374,17 +366,25 @@ impl Recording {
         let live = &mut self.live;
         live.clear();
         let mut left = |left: usize| live.waiting(left);
+        // Who has asked for the end, and asks again, wants it now. Else a signal is the command's.
+        let is_ours = matches!(end, End::Asked) || self.session.command().is_none();
+        let impatience = is_ours.then(|| self.session.be_hurried()).flatten();
         self.session
             .await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
+        drop(impatience);
         self.live.clear();
         let (samples, lost) = (self.session.samples(), self.lost());
+        let own_samples = self.session.own_samples();
         let (sources, kernel_bytes) =
             (self.session.sources().to_vec(), self.session.kernel_bytes());
         let counters = self.session.counters();
         let (stacks, unwound) = (self.session.stacks().clone(), self.session.unwound());
         let pythons = self.session.unsupported_pythons();
         let bytes = self.output.finish();
-        let mut command = self.session.into_command();
+        if let Some(trace) = &mut trace {
+            trace.leaving = self.session.leaving();
+        }
+        let mut command = self.session.take_command();
         let how = "without being recorded";
         let (end, bytes) = match (end, bytes) {
             (End::Failed(failure), _) => return Err(fail(failure, command, how, signals).await),
@@ -399,6 +399,7 @@ impl Recording {
         Ok(Finished {
             status,
             samples,
+            own_samples,
             lost,
             elapsed,
             sources,

@@ -12,6 +12,7 @@ mod hurry;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,9 @@ use super::containers::Containers;
 use super::marks::Marks;
 use super::prepare::Prepared;
 use super::scope::Scope;
+use super::signals::Impatience;
 use super::targets::Target;
-use super::tracer::{News, TraceSummary, Tracer};
+use super::tracer::{Leaving, News, TraceSummary, Tracer};
 use super::unwinding::{UnwindSummary, Unwinding};
 
 /// How often what is due is passed on.
@@ -59,6 +61,8 @@ const MAX_PENDING: usize = 1 << 20;
 const AT_ONCE: usize = 256;
 /// So many calls at a time are passed on at once: memory that was just written is read faster.
 const MANY_CALLS: u64 = 4096;
+/// How long the kernel may take to let go of probes, from when all else is done, until that is said.
+const LEAVING_PATIENCE: Duration = Duration::from_millis(500);
 const POLL_FAILED: &str = "failed to poll for what happens";
 
 /// See the module.
@@ -95,6 +99,8 @@ pub(super) struct Session {
     started: Instant,
     /// Samples and calls before this are not wanted.
     from: Timestamp,
+    /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
+    ends_at: Option<Instant>,
     suspended: bool,
     slow_tick: Instant,
     clock_tick: Option<Instant>,
@@ -103,6 +109,10 @@ pub(super) struct Session {
     due: Vec<RawEvent>,
     batches: Vec<Batch>,
     samples: u64,
+    /// Those of this process among them.
+    own_samples: u64,
+    /// They are not wanted.
+    no_self: bool,
     calls: u64,
     lost: u64,
     dropped: u64,
@@ -247,6 +257,7 @@ impl Session {
             delay: watch.delay,
             started,
             from: at,
+            ends_at: None,
             suspended: false,
             slow_tick: started,
             clock_tick: None,
@@ -254,6 +265,8 @@ impl Session {
             due: Vec::new(),
             batches: Vec::new(),
             samples: 0,
+            own_samples: 0,
+            no_self: watch.no_self,
             calls: 0,
             lost: 0,
             dropped: 0,
@@ -365,6 +378,7 @@ impl Session {
             if rest.len() == 0 {
                 break;
             }
+            self.close_if_over();
             self.drain_if_woken();
         }
         drop(rest);
@@ -421,6 +435,24 @@ impl Session {
         }
     }
 
+    /// Whether it has lasted so long. As long as what is to be watched does not exist, time stands still. No
+    /// call is recorded when that time is over, however much there is to be resolved by then.
+    pub(super) fn has_lasted(&mut self, time: Duration) -> bool {
+        if self.awaited().is_some() {
+            return false;
+        }
+        let began = Instant::now() - self.elapsed();
+        *self.ends_at.get_or_insert(began + time) <= Instant::now()
+    }
+
+    fn close_if_over(&mut self) {
+        if self.ends_at.is_some_and(|at| at <= Instant::now())
+            && let (Some(tracer), Some(probe)) = (&mut self.tracer, &mut self.probe)
+        {
+            tracer.close(probe);
+        }
+    }
+
     /// Samples this from now on, or nothing; at which frequency really, if anything is. What happened
     /// before is handed over first. The probe must be adjustable.
     pub(super) fn adjust(
@@ -469,6 +501,9 @@ impl Session {
                 .try_wait()
                 .context(|| "failed to wait for the command")?
         {
+            if let Some(tracer) = &mut self.tracer {
+                tracer.waited_for(command.pid(), status.into_raw());
+            }
             return Ok(Some(Gone::Command(status)));
         }
         let gone = !self.targets.is_empty() && self.targets.iter().all(Target::has_ended);
@@ -517,6 +552,13 @@ impl Session {
         trace
     }
 
+    /// What the kernel has still not let go of, when all else is done: it is waited for a moment, since
+    /// most often nothing is.
+    pub(super) fn leaving(&mut self) -> Option<Leaving> {
+        let until = Instant::now() + LEAVING_PATIENCE;
+        self.tracer.as_mut()?.leaving(until)
+    }
+
     /// Waits for names and hands them over. `left` is told how many are still looked for.
     pub(super) fn await_names(
         &mut self,
@@ -532,8 +574,15 @@ impl Session {
     }
 
     /// What is left of a session that was detached: the command, if it runs on.
-    pub(super) fn into_command(self) -> Option<RunningCommand> {
-        self.command
+    pub(super) fn take_command(&mut self) -> Option<RunningCommand> {
+        self.command.take()
+    }
+
+    /// While what is returned lives, a signal to end has [`Session::await_names`] wait no longer.
+    pub(super) fn be_hurried(&self) -> Option<Impatience> {
+        let watched = Impatience::watch(self.resolver.hurried());
+        let unheard = |error: &io::Error| log::debug!("signals are not listened to: {error}");
+        watched.inspect_err(unheard).ok()
     }
 
     /// What is left of the processes of a session that was detached: see [`Session::attach_again`].
@@ -564,6 +613,11 @@ impl Session {
     /// Samples taken in.
     pub(super) fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// Samples of this process among those taken in.
+    pub(super) fn own_samples(&self) -> u64 {
+        self.own_samples
     }
 
     /// Calls taken in: entries and exits.
@@ -616,13 +670,21 @@ impl Session {
         let Some(probe) = &mut self.probe else { return };
         probe.drain(&mut self.raw);
         let (from, mut samples, mut calls) = (self.from, 0, 0);
-        let suspended = self.suspended;
-        self.raw.retain(|event| match event.body {
+        let (suspended, no_self) = (self.suspended, self.no_self);
+        let own_pid = std::process::id();
+        let mut own_samples = 0;
+        self.raw.retain(|event| match &event.body {
             RawBody::Sample(_) | RawBody::Call(_) | RawBody::Wait(_) | RawBody::Waits(_)
                 if suspended || event.at < from =>
             {
                 false
             }
+            RawBody::Sample(sample) if sample.pid.0 == own_pid => {
+                own_samples += u64::from(!no_self);
+                !no_self
+            }
+            RawBody::Wait(wait) if no_self && wait.record.tgid == own_pid => false,
+            RawBody::Waits(waits) if no_self && waits.pid.0 == own_pid => false,
             RawBody::Sample(_) | RawBody::Wait(_) => {
                 samples += 1;
                 true
@@ -633,8 +695,12 @@ impl Session {
             }
             _ => true,
         });
-        self.samples += samples;
+        self.samples += samples + own_samples;
+        self.own_samples += own_samples;
         self.calls += calls;
+        if let Some(tracer) = self.tracer.as_mut().filter(|_| calls > 0) {
+            tracer.remember(&self.raw);
+        }
         // Of these there are few. Forks come before what the child does, whatever buffer they came in.
         let hits = |event: &&RawEvent| {
             matches!(

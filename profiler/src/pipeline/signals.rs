@@ -4,6 +4,8 @@
 //! does about them (`record`).
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
@@ -28,6 +30,37 @@ impl Signals {
             },
             dump: signal(SignalKind::user_defined2())?,
         })
+    }
+}
+
+/// Sets `asked` at the next signal to end, while it lives, and whatever this thread does meanwhile. Those who
+/// listen for signals get it as well.
+pub(super) struct Impatience {
+    _over: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Impatience {
+    pub(super) fn watch(asked: Arc<AtomicBool>) -> io::Result<Impatience> {
+        let (over, is_over) = tokio::sync::oneshot::channel::<()>();
+        let runtime = super::event_loop().map_err(|failure| io::Error::other(failure.message))?;
+        let (mut interrupt, mut terminate) = {
+            let _inside = runtime.enter();
+            (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            )
+        };
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        thread.spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => asked.store(true, Ordering::Relaxed),
+                    _ = terminate.recv() => asked.store(true, Ordering::Relaxed),
+                    _ = is_over => {}
+                }
+            });
+        })?;
+        Ok(Impatience { _over: over })
     }
 }
 

@@ -12,7 +12,6 @@ use std::{collections::BTreeSet, os::fd::BorrowedFd};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{HashMap, MapData},
-    programs::RawTracePoint,
 };
 use profiler_common::cgroup::{
     CGROUP_UNWANTED, CGROUP_WANTED, CgroupLosses, DECIDED, LONGEST_NAME, MAX_CGROUPS, MAX_NAMES,
@@ -251,20 +250,8 @@ impl Cgroups {
 }
 
 fn attach_programs(ebpf: &mut Ebpf) -> Result<(), ProbeError> {
-    for (program, tracepoint) in [
-        ("cgroup_made", "cgroup_mkdir"),
-        ("cgroup_removed", "cgroup_rmdir"),
-    ] {
-        load::load_program(ebpf, program)?;
-        let found = ebpf.program_mut(program);
-        let found = found.ok_or_else(|| load::missing(program))?;
-        let found: &mut RawTracePoint = found.try_into().map_err(|error| load::refused(&error))?;
-        // Detached with the object.
-        found
-            .attach(tracepoint)
-            .map_err(|error| load::refused(&error))?;
-    }
-    Ok(())
+    load::attach_raw(ebpf, "cgroup_made", "cgroup_mkdir")?;
+    load::attach_raw(ebpf, "cgroup_removed", "cgroup_rmdir")
 }
 
 fn named_cgroups(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u64, u32>, ProbeError> {

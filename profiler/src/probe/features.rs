@@ -7,7 +7,13 @@ use std::fs;
 
 use profiler_common::unwind::REGISTERS_NONE;
 
-use super::{ProbeError, hotplug, sampler, sideband, source::CYCLES, tracefs::Tracefs};
+use super::{
+    ProbeError,
+    children::{self, Children},
+    hotplug, sampler,
+    source::CYCLES,
+    tracefs::Tracefs,
+};
 use crate::privileges::{self, CapabilitySet, effective, lacking};
 
 mod surroundings;
@@ -86,9 +92,9 @@ pub fn processors_can_be_added() -> bool {
     }
 }
 
-/// Whether tracefs is where it usually is, and can be read.
-pub fn tracefs_is_mounted() -> bool {
-    Tracefs::mounted().is_ok()
+/// Whether following children takes a tracefs that has to be mounted for it.
+pub fn mounts_tracefs_for_children() -> bool {
+    children::need_tracefs() && Tracefs::mounted().is_err()
 }
 
 /// Looks at everything.
@@ -104,12 +110,12 @@ pub fn survey() -> Vec<Feature> {
         locked_memory(),
         surroundings::pid_namespace(),
         surroundings::user_namespace(),
+        following(),
         tracepoints(),
         cycles(),
         max_rate(),
         max_stack(),
         unwind_tables(),
-        build_ids(),
         kernel_symbols(),
         surroundings::cgroups(),
         surroundings::cgroup_namespace(),
@@ -244,14 +250,31 @@ fn locked_memory() -> Feature {
     feature("locked memory", "BPF maps", true, state)
 }
 
+fn following() -> Feature {
+    let state = match Children::new() {
+        Ok(Children::Raw { .. }) => Ok("by raw tracepoints, without tracefs".to_owned()),
+        Ok(Children::Records { .. }) => Ok("by tracefs".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    feature(
+        "following children",
+        "-p, -t, -- CMD, sessions of serve",
+        false,
+        state,
+    )
+}
+
 fn tracepoints() -> Feature {
     let state = Tracefs::open()
-        .and_then(|tracefs| tracefs.id("task", "task_newtask"))
-        .map(|_| "tracefs is readable".to_owned())
+        .and_then(|tracefs| tracefs.id("sched", "sched_switch"))
+        .map(|_| match Tracefs::mounted() {
+            Ok(_) => "tracefs is readable".to_owned(),
+            Err(_) => "no tracefs is mounted; a private one will be".to_owned(),
+        })
         .map_err(|error| error.to_string());
     feature(
-        "tracepoints",
-        "following children (-p, -- CMD), new containers, -e category:name",
+        "tracefs",
+        "tracepoints as sources (-e CATEGORY:NAME); nothing else needs it",
         false,
         state,
     )
@@ -309,22 +332,6 @@ fn unwind_tables() -> Feature {
         _ => Ok("from user mode and from the kernel, without frame pointers".to_owned()),
     };
     feature("unwind tables", "whole user stacks", false, state)
-}
-
-fn build_ids() -> Feature {
-    let state = match sideband::has_build_ids() {
-        Ok(true) => Ok("in mapping records".to_owned()),
-        Ok(false) => {
-            Err("boot Linux 5.12 or newer; until then files are named by inode".to_owned())
-        }
-        Err(error) => Err(format!("process events can't be read: {error}")),
-    };
-    feature(
-        "build ids of mappings",
-        "naming files that are gone",
-        false,
-        state,
-    )
 }
 
 fn kernel_symbols() -> Feature {

@@ -13,7 +13,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{HashMap, Map, MapData},
-    programs::Program,
+    programs::{Program, RawTracePoint},
 };
 use profiler_common::{
     COMM_LEN, MAX_FRAMES,
@@ -27,9 +27,10 @@ use super::{
     ProbeError,
     calls::{CallOptions, CallSettings},
     cgroups::CgroupSettings,
+    children::Children,
     memory,
     python::PythonSettings,
-    tracefs::Tracefs,
+    sys,
     unwind::{self, UnwindOptions},
     waits::WaitSettings,
 };
@@ -81,27 +82,8 @@ pub(super) struct Settings<'a> {
     pub(super) possible_cpus: u32,
     /// If calls are traced: how.
     pub(super) calls: Option<CallSettings>,
-    /// Where the records of the tracepoints that follow children have their fields.
-    pub(super) task_offsets: Option<TaskOffsets>,
-}
-
-/// Offsets in the records of tracepoints that follow children; they differ between kernels.
-#[derive(Clone, Copy)]
-pub(super) struct TaskOffsets {
-    newtask_pid: u32,
-    newtask_flags: u32,
-    free_pid: u32,
-}
-
-impl TaskOffsets {
-    /// Reads them from the kernel's description.
-    pub(super) fn read(tracefs: &Tracefs) -> Result<TaskOffsets, ProbeError> {
-        Ok(TaskOffsets {
-            newtask_pid: tracefs.field_offset("task", "task_newtask", "pid")?,
-            newtask_flags: tracefs.field_offset("task", "task_newtask", "clone_flags")?,
-            free_pid: tracefs.field_offset("sched", "sched_process_free", "pid")?,
-        })
-    }
+    /// If children are followed: how.
+    pub(super) children: Option<&'a Children>,
 }
 
 /// Loads the object with `settings` and fills the maps of the filter.
@@ -133,10 +115,8 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
 
     let walk_frames = walk_frames();
     let unwind = unwind::Globals::new(settings.unwind, settings.user_stacks);
-    let mut loader = EbpfLoader::new();
+    let mut loader = loader();
     loader
-        // The object has no relocations against the kernel's types.
-        .btf(None)
         .override_global("FILTER", &kinds, true)
         .override_global("KERNEL_STACKS", &kernel_stacks, true)
         .override_global("USER_STACKS", &user_stacks, true)
@@ -167,16 +147,33 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     if let Some(calls) = &calls {
         calls.set(&mut loader, settings.possible_cpus);
     }
-    if let Some(offsets) = &settings.task_offsets {
-        loader
-            .override_global("NEWTASK_PID_OFFSET", &offsets.newtask_pid, true)
-            .override_global("NEWTASK_FLAGS_OFFSET", &offsets.newtask_flags, true)
-            .override_global("FREE_PID_OFFSET", &offsets.free_pid, true);
+    if let Some(children) = settings.children {
+        children.set(&mut loader);
     }
     let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
     fill_filter(&mut ebpf, filter)?;
     settings.cgroups.fill(&mut ebpf)?;
     Ok(ebpf)
+}
+
+/// A loader without the kernel's types: the object has no relocations against them. It would read and parse
+/// all of them before it can be told so, which takes 25 ms and 20 MiB; it does without if they can't be
+/// opened, so it is made on a thread that opens nothing.
+fn loader() -> EbpfLoader<'static> {
+    let make = || sys::deny_opening().map(|()| EbpfLoader::new());
+    let made = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("loader".to_owned());
+        thread
+            .spawn_scoped(scope, make)?
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    });
+    let mut loader = made.unwrap_or_else(|error| {
+        log::debug!("the kernel's types are read for nothing: {error}");
+        EbpfLoader::new()
+    });
+    loader.btf(None);
+    loader
 }
 
 /// Most frames that the kernel's own walkers give: it is a setting of the machine.
@@ -328,6 +325,24 @@ pub(super) fn load_program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a Pro
     }
     .map_err(|error| refused(&error))?;
     Ok(program)
+}
+
+/// Loads a program and runs it on each hit of a raw tracepoint, until the object goes.
+pub(super) fn attach_raw(ebpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<(), ProbeError> {
+    load_program(ebpf, name)?;
+    raw_tracepoint(ebpf, name)?
+        .attach(tracepoint)
+        .map(drop)
+        .map_err(|error| refused(&error))
+}
+
+/// A program of the object that is for raw tracepoints.
+pub(super) fn raw_tracepoint<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut RawTracePoint, ProbeError> {
+    let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+    program.try_into().map_err(|error| refused(&error))
 }
 
 /// The descriptor of a loaded program.

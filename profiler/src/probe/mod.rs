@@ -11,6 +11,7 @@ mod bpf;
 mod btf;
 mod calls;
 mod cgroups;
+mod children;
 mod error;
 pub mod features;
 mod hotplug;
@@ -46,7 +47,8 @@ use rustix::{
 };
 
 pub use calls::{
-    CallLink, CallOptions, CallSite, CallSupport, CallTarget, calibrate, call_support,
+    CallLink, CallOptions, CallSite, CallSupport, CallTarget, KEEPER, LeavingCalls, calibrate,
+    call_support, keep, offer,
 };
 pub use error::ProbeError;
 pub use sampler::AttachedSource;
@@ -59,6 +61,7 @@ use self::{
     btf::Btf,
     calls::{CallSettings, Calls},
     cgroups::{CgroupSettings, Cgroups},
+    children::Children,
     losses::{Account, LossMeter},
     python::{PythonProcesses, PythonSettings},
     ring::Ring,
@@ -199,7 +202,7 @@ impl Probe {
         let follows = options.adjustable
             || !options.filter.pids.is_empty()
             || !options.filter.tids.is_empty();
-        let tracefs = (follows || has_tracepoints(&options.sources))
+        let tracefs = has_tracepoints(&options.sources)
             .then(Tracefs::open)
             .transpose()?;
         let sources = options
@@ -210,6 +213,7 @@ impl Probe {
 
         // Several ask it; those that can't do without say so themselves.
         let types = Btf::of_kernel().ok();
+        let children = follows.then(Children::new).transpose()?;
         let cgroups = CgroupSettings::new(&options)?;
         let waits = options
             .off_cpu
@@ -240,10 +244,6 @@ impl Probe {
         for (period, source) in periods.iter_mut().zip(&sources) {
             *period = source.kernel_period();
         }
-        let task_offsets = match &tracefs {
-            Some(tracefs) if follows => Some(load::TaskOffsets::read(tracefs)?),
-            _ => None,
-        };
         let python = PythonSettings::new(options.user_stacks);
         let unwind = options.unwind.filter(|_| options.user_stacks);
         let mut ebpf = load::load(&load::Settings {
@@ -261,17 +261,18 @@ impl Probe {
             wake_bytes: sizes.ring_bytes as u64 / WAKE_PART,
             possible_cpus: hotplug::possible()?,
             calls: settings,
-            task_offsets,
+            children: children.as_ref(),
         })?;
         drop(types);
-        let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf));
-        let logger = logger
-            .transpose()
-            .map_err(|error| ProbeError::Load(error.to_string()))?;
         let calls = match (&settings, support) {
             (Some(settings), Some(support)) => Some(Calls::new(&ebpf, settings, support)?),
             _ => None,
         };
+        // Takes its map out of the object's: after those who look all maps up, as programs of calls do.
+        let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf));
+        let logger = logger
+            .transpose()
+            .map_err(|error| ProbeError::Load(error.to_string()))?;
 
         let unwinder = unwind.map(|unwind| Unwinder::new(&ebpf, &unwind));
         let unwinder = unwinder.transpose()?;
@@ -305,8 +306,9 @@ impl Probe {
         }
         probe.install_rings()?;
         probe.cgroups = cgroups.attach(&mut probe.ebpf)?;
-        if let (true, Some(tracefs)) = (follows, &tracefs) {
-            probe.follow_children(tracefs)?;
+        if let Some(children) = &children {
+            let events = children.attach(&mut probe.ebpf)?;
+            probe.shared_events.extend(events);
         }
         if let Some(waits) = &waits {
             probe.waits = Some(waits.attach(&mut probe.ebpf, now())?);
@@ -560,20 +562,6 @@ impl Probe {
                 "CALL_RINGS",
                 &rings(|cpu| cpu.call_ring.as_ref()),
             )?;
-        }
-        Ok(())
-    }
-
-    /// Attaches the programs that watch the children of watched tasks.
-    fn follow_children(&mut self, tracefs: &Tracefs) -> Result<(), ProbeError> {
-        for (program, category, name) in [
-            ("watch_child", "task", "task_newtask"),
-            ("forget_task", "sched", "sched_process_free"),
-        ] {
-            let id = tracefs.id(category, name)?;
-            let program = load::load_program(&mut self.ebpf, program)?;
-            let event = sampler::attach_tracepoint(id, name, load::program_fd(program)?)?;
-            self.shared_events.push(event);
         }
         Ok(())
     }

@@ -166,6 +166,25 @@ pub(super) fn of_thread_pointer() -> Result<u32, OffsetError> {
     Ok(member("task_struct", "thread")?.saturating_add(member("thread_struct", "fsbase")?))
 }
 
+/// Where a task has its id, in bytes, if the tracepoints that tell of new and gone tasks hand over what
+/// the programs on them read.
+pub(super) fn of_tasks() -> Result<u32, OffsetError> {
+    let btf = Btf::of_kernel().map_err(OffsetError::NoBtf)?;
+    // A pointer to the task first; flags behind it.
+    for (name, arguments) in [
+        ("task_newtask", &[true, false][..]),
+        ("sched_process_free", &[true]),
+    ] {
+        if btf.tracepoint(name).as_deref() != Some(arguments) {
+            return Err(OffsetError::Missing(format!(
+                "tracepoint {name} with known arguments"
+            )));
+        }
+    }
+    btf.member("task_struct", "pid")
+        .ok_or_else(|| OffsetError::Missing("task_struct.pid".to_owned()))
+}
+
 /// What is read for waits: offsets as `WAIT_OFFSETS`, and what the arguments of `sched_switch` are.
 pub(super) fn of_waits() -> Result<([u32; WAIT_OFFSETS], u32), OffsetError> {
     let btf = Btf::of_kernel().map_err(OffsetError::NoBtf)?;
@@ -232,6 +251,16 @@ mod tests {
             unified.iter().all(|offset| *offset < 1 << 16),
             "{unified:?}"
         );
+    }
+
+    #[test]
+    fn what_following_children_needs_is_found() {
+        if let Err(error) = Btf::of_kernel() {
+            eprintln!("SKIPPED: the kernel's types: {error}");
+            return;
+        }
+        let (offsets, _) = of_waits().unwrap();
+        assert_eq!(of_tasks().unwrap(), offsets[TASK_PID]);
     }
 
     #[test]

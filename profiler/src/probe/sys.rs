@@ -51,6 +51,31 @@ struct SchedAttr {
     period: u64,
 }
 
+/// Blocks all signals that can be blocked, for this thread and those that it starts.
+pub(super) fn block_signals() -> io::Result<()> {
+    // SAFETY: a set on this stack, given to calls that fill and read it.
+    let failed = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut())
+    };
+    match failed {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Closes all descriptors but the standard ones, in a process that has opened none yet: they are its
+/// parent's.
+pub(super) fn close_inherited() -> io::Result<()> {
+    // SAFETY: nothing in this process owns any of them.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    match closed {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sets the nice value of the calling thread alone: threads and processes that it starts from then
 /// on have 0 if this is less. A thread that is not scheduled in the ordinary way is left as it is.
 /// Returns the value before.
@@ -80,6 +105,54 @@ pub fn set_own_nice(nice: i32) -> io::Result<i32> {
     // SAFETY: the kernel reads as much as the size says.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
         0 => Ok(before),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes from the calling thread, as long as it lives, the right to open files: it is told that they are not
+/// there.
+pub(super) fn deny_opening() -> io::Result<()> {
+    const fn instruction(code: u32, jump_unless: u8, value: u32) -> libc::sock_filter {
+        libc::sock_filter {
+            code: code as u16,
+            jt: 0,
+            jf: jump_unless,
+            k: value,
+        }
+    }
+    // A word of `seccomp_data`: its first one is the number of the system call.
+    let mut filter = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            1,
+            libc::SYS_openat as u32,
+        ),
+        instruction(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::ENOENT.cast_unsigned(),
+        ),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // Without this the kernel wants CAP_SYS_ADMIN. It holds for this thread alone, as the filter does.
+    rustix::thread::set_no_new_privs(true)?;
+    let flags = 0;
+    // SAFETY: `program` and the instructions that it points to live through the call, which copies them.
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
+    match set {
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

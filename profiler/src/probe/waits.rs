@@ -17,7 +17,6 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{HashMap, MapData},
-    programs::RawTracePoint,
 };
 use profiler_common::{
     COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
@@ -107,10 +106,7 @@ impl WaitSettings {
     /// Attaches the programs.
     pub(super) fn attach(&self, ebpf: &mut Ebpf, now: Timestamp) -> Result<Waits, ProbeError> {
         for (name, tracepoint) in PROGRAMS {
-            load::load_program(ebpf, name)?;
-            program(ebpf, name)?
-                .attach(tracepoint)
-                .map_err(|error| load::refused(&error))?;
+            load::attach_raw(ebpf, name, tracepoint)?;
         }
         Ok(Waits {
             reported: Vec::new(),
@@ -233,7 +229,7 @@ impl Waits {
     /// Takes the programs out.
     pub(super) fn take_out(ebpf: &mut Ebpf) {
         for (name, _) in PROGRAMS.iter().rev() {
-            let unloaded = program(ebpf, name)
+            let unloaded = load::raw_tracepoint(ebpf, name)
                 .and_then(|program| program.unload().map_err(|error| load::refused(&error)));
             if let Err(error) = unloaded {
                 log::debug!("{name} could not be taken out: {error}");
@@ -302,12 +298,6 @@ fn forget_keys(ebpf: &Ebpf) -> Result<(), ProbeError> {
     let none = vec![0_u64; slots.len()];
     bpf::update_map(map.as_fd(), &slots, &none)
         .map_err(|error| ProbeError::from_io("forget the stacks of waits", error))
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut RawTracePoint, ProbeError> {
-    let program = ebpf.program_mut(name);
-    let program = program.ok_or_else(|| load::missing(name))?;
-    program.try_into().map_err(|error| load::refused(&error))
 }
 
 fn event(at: Timestamp, cpu: Cpu, body: RawBody) -> RawEvent {

@@ -49,8 +49,6 @@ impl Print {
 pub(super) struct Copies {
     seed: RandomState,
     first: FxHashMap<(Box<str>, Option<BuildId>), u64>,
-    /// The file that a path below a root leads to, by its build id.
-    below: FxHashMap<(u64, Box<str>, BuildId), Print>,
 }
 
 impl Copies {
@@ -69,22 +67,6 @@ impl Copies {
             hash,
             name: (hash != first).then(|| checksum(file)),
         }
-    }
-
-    /// The file of this path and build id below a root, if it was open before.
-    pub(super) fn below(&self, root: u64, path: &str, build_id: &BuildId) -> Option<Print> {
-        let place = (root, path.into(), build_id.clone());
-        self.below.get(&place).copied()
-    }
-
-    /// Notes that.
-    pub(super) fn is_below(&mut self, root: u64, path: &str, build_id: &BuildId, print: Print) {
-        if self.below.len() >= MAX_KNOWN {
-            // What is mapped again is opened again.
-            self.below.clear();
-        }
-        let place = (root, path.into(), build_id.clone());
-        self.below.insert(place, print);
     }
 
     fn look(&self, file: &File) -> u64 {

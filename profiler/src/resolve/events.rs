@@ -14,7 +14,7 @@ use super::jit::{JitProcess, is_dump};
 use super::mapping::{CodeModule, CodeRange, Mappings, next_uid};
 use super::process::{GRACE_NS, ProcessState};
 use super::{ExecFacts, Resolver, proc_fs};
-use crate::model::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap};
+use crate::model::raw::{Comm, RawBody, RawEvent, RawMmap};
 use crate::model::{Event, ModuleKind, Pid, ProcessChange, ProcessEvent, Tid, Timestamp};
 
 /// /proc is not read again as a whole sooner.
@@ -174,7 +174,7 @@ impl Resolver {
             return;
         }
         let root = self.root_of(mmap.pid);
-        let Some(key) = self.files.key(&mmap.file, &path, root.as_ref()) else {
+        let Some(key) = FileKey::of(mmap.file) else {
             return;
         };
         if let Some(file) = self.files.get(&key) {
@@ -186,7 +186,7 @@ impl Resolver {
             pid: mmap.pid,
             range: (mmap.start, mmap.start.saturating_add(mmap.len)),
             path: &path,
-            identity: &mmap.file,
+            identity: mmap.file,
             root: root.as_ref(),
         });
         match opened {
@@ -575,7 +575,7 @@ impl Resolver {
 
     /// What is mapped; none: code made at run time.
     fn module_of(&mut self, mmap: &RawMmap, path: &str) -> Option<Arc<CodeModule>> {
-        let key = self.key_of(mmap, path);
+        let key = FileKey::of(mmap.file);
         let module = match backing(path) {
             Backing::File => self.file_module(mmap, path, key),
             Backing::Memory => {
@@ -595,24 +595,6 @@ impl Resolver {
             Backing::Other => self.named_module(ModuleKind::Unknown, path),
         };
         Some(module)
-    }
-
-    /// What a mapped file is known by: below the root of its process as events tell it, else as it was
-    /// when the event came.
-    fn key_of(&self, mmap: &RawMmap, path: &str) -> Option<FileKey> {
-        let process = self.processes.get(mmap.pid);
-        let roots = [
-            process.and_then(|process| process.root.as_ref()),
-            self.live_roots.get(&mmap.pid).map(|(root, _)| root),
-            self.host.as_ref(),
-        ];
-        let key = |root| self.files.key(&mmap.file, path, Some(root));
-        let mut keys = roots.into_iter().flatten().filter_map(key);
-        let first = keys.next()?;
-        match first.is_sure() {
-            true => Some(first),
-            false => keys.find(FileKey::is_sure).or(Some(first)),
-        }
     }
 
     fn file_module(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
@@ -637,15 +619,11 @@ impl Resolver {
         {
             return known;
         }
-        let told = match &mmap.file {
-            FileIdentity::BuildId(id) => Some(id.clone()),
-            FileIdentity::Inode { .. } => None,
-        };
         let module = Arc::new(CodeModule {
             uid: next_uid(),
             kind: ModuleKind::File,
             path: path.into(),
-            build_id: told.or_else(|| elf.as_ref()?.build_id.clone()),
+            build_id: elf.as_ref().and_then(|elf| elf.build_id.clone()),
             bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
             copy,
             code: match (&elf, &file) {
@@ -726,7 +704,7 @@ fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Optio
         mapped: (mmap.start, end),
         at,
         module,
-        identity: Arc::new(mmap.file.clone()),
+        identity: mmap.file,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Opens the files that targets map, and keeps them open until their code has names.
 //!
-//! A mapping of a process -> [`TargetFile`], one per identity (build id, else device and inode),
-//! shared by all processes that map it. Targets are hostile: a path of theirs is resolved below
+//! A mapping of a process -> [`TargetFile`], one per content (build id, path and print, else device and
+//! inode), shared by all processes that map it. Targets are hostile: a path of theirs is resolved below
 //! their own root only, nothing but a regular file is ever opened for reading, and what was opened
 //! must be what was mapped. Source: proc(5) (`map_files`, `root`), openat2(2).
 //!
@@ -10,7 +10,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -65,16 +64,20 @@ pub(super) enum FileKey {
     /// By its contents and its path. A build id alone is no proof: anybody can write that of a
     /// system library into a file.
     BuildId(BuildId, Box<str>, Print),
-    /// The same of one that could not be opened yet: a file below this root, like no other.
-    Unopened(BuildId, Box<str>, u64),
     /// By its place in a file system: device (major, minor), inode, generation (0: not known).
     Inode(u32, u32, u64, u64),
 }
 
 impl FileKey {
-    /// Whether the file that is meant was open once.
-    pub(super) fn is_sure(&self) -> bool {
-        !matches!(self, FileKey::Unopened(..))
+    /// What a mapped file is known by before it is open; none if no file is behind it.
+    pub(super) fn of(identity: FileIdentity) -> Option<FileKey> {
+        let FileIdentity {
+            major,
+            minor,
+            inode,
+            generation,
+        } = identity;
+        (inode != 0).then_some(FileKey::Inode(major, minor, inode, generation))
     }
 }
 
@@ -85,8 +88,6 @@ impl FileKey {
 pub(super) struct Root {
     /// None once it is dropped.
     dir: Option<OwnedFd>,
-    /// Another one for each, as long as this process runs.
-    number: u64,
     /// Whether it is this process's own, below which only the machine's root is root.
     own: bool,
     /// What it is made of, if it is an overlay.
@@ -152,18 +153,12 @@ impl Root {
         let dir = rustix::fs::openat(CWD, dir, flags, Mode::empty())?;
         Ok(Root {
             dir: Some(dir),
-            number: next_number(),
             own: false,
             layers: None,
             namespace: None,
             closer: Closer::default(),
         })
     }
-}
-
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Opens a regular file of the machine itself, whose path is trusted.
@@ -222,7 +217,6 @@ impl Roots {
         let link = format!("/proc/{pid}/ns/mnt");
         let root = Arc::new(Root {
             dir: Some(dir),
-            number: next_number(),
             own: false,
             layers: layers_of(pid),
             namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
@@ -317,7 +311,7 @@ pub(super) struct MappedFile<'a> {
     /// Path as that process sees it.
     pub(super) path: &'a str,
     /// Which file.
-    pub(super) identity: &'a FileIdentity,
+    pub(super) identity: FileIdentity,
     /// The root of that process.
     pub(super) root: Option<&'a Arc<Root>>,
 }
@@ -362,34 +356,9 @@ impl Files {
         Some(open.file.clone())
     }
 
-    /// What a mapped file is known by; none if no file is behind it.
-    pub(super) fn key(
-        &self,
-        identity: &FileIdentity,
-        path: &str,
-        root: Option<&Arc<Root>>,
-    ) -> Option<FileKey> {
-        match identity {
-            FileIdentity::BuildId(id) => {
-                let root = number_of(root);
-                Some(match self.copies.below(root, path, id) {
-                    Some(print) => FileKey::BuildId(id.clone(), path.into(), print),
-                    None => FileKey::Unopened(id.clone(), path.into(), root),
-                })
-            }
-            FileIdentity::Inode { inode: 0, .. } => None,
-            &FileIdentity::Inode {
-                major,
-                minor,
-                inode,
-                generation,
-            } => Some(FileKey::Inode(major, minor, inode, generation)),
-        }
-    }
-
     /// The file behind a mapping: open already, or opened now.
     pub(super) fn open(&mut self, mapped: &MappedFile<'_>) -> Result<Arc<TargetFile>, OpenError> {
-        let Some(key) = self.key(mapped.identity, mapped.path, mapped.root) else {
+        let Some(key) = FileKey::of(mapped.identity) else {
             return Err(OpenError::Open(io::ErrorKind::NotFound.into()));
         };
         if let Some(file) = self.get(&key) {
@@ -424,22 +393,16 @@ impl Files {
         if file.elf.is_some() {
             file.print = self.copies.print(&file.file, path, file.build_id());
         }
-        let by_inode = matches!(key, FileKey::Inode(..));
         let Some(build_id) = file.build_id().cloned() else {
             let file = Arc::new(file);
             self.keep(key, file.clone());
             return file;
         };
-        // The same file may be told of by build id here and by inode there.
-        let print = file.print;
-        let root = number_of(mapped.root);
-        self.copies.is_below(root, path, &build_id, print);
-        let by_build_id = FileKey::BuildId(build_id, path.into(), print);
+        // Copies of one content are one file.
+        let by_build_id = FileKey::BuildId(build_id, path.into(), file.print);
         let file = self.get(&by_build_id).unwrap_or_else(|| Arc::new(file));
         self.keep(by_build_id, file.clone());
-        if by_inode {
-            self.keep(key, file.clone());
-        }
+        self.keep(key, file.clone());
         file
     }
 
@@ -490,10 +453,6 @@ impl Files {
             self.closer.close(old);
         }
     }
-}
-
-fn number_of(root: Option<&Arc<Root>>) -> u64 {
-    root.map_or(0, |root| root.number)
 }
 
 /// Opens a mapped file: the very inode if it is still mapped, else what is at its path now.
@@ -548,14 +507,10 @@ fn open_link(link: &str) -> Result<(File, Stat), OpenError> {
 /// Whether a file in a layer is the one that was mapped: the kernel names the overlay's device, or that of
 /// the layer.
 fn is_same_in_layer(mapped: &MappedFile<'_>, opened: &(File, Stat), layers: &Layers) -> bool {
-    match mapped.identity {
-        &FileIdentity::Inode {
-            major,
-            minor,
-            inode,
-            ..
-        } if (major, minor) == layers.device => opened.1.st_ino == inode,
-        _ => is_same(mapped, opened, false),
+    let identity = mapped.identity;
+    match (identity.major, identity.minor) == layers.device {
+        true => opened.1.st_ino == identity.inode,
+        false => is_same(mapped, opened, false),
     }
 }
 
@@ -563,23 +518,13 @@ fn is_same_in_layer(mapped: &MappedFile<'_>, opened: &(File, Stat), layers: &Lay
 /// other device numbers in stat(2) than in mappings: for a `map_files` link, which leads to the
 /// inode itself, the inode number decides.
 fn is_same(mapped: &MappedFile<'_>, (file, stat): &(File, Stat), exact: bool) -> bool {
-    match mapped.identity {
-        FileIdentity::BuildId(id) => {
-            Elf::read(file).is_ok_and(|elf| elf.build_id.as_ref() == Some(id))
-        }
-        &FileIdentity::Inode {
-            major,
-            minor,
-            inode,
-            ..
-        } => {
-            let device = (
-                rustix::fs::major(stat.st_dev),
-                rustix::fs::minor(stat.st_dev),
-            );
-            stat.st_ino == inode && (exact || device == (major, minor) || is_layered(file))
-        }
-    }
+    let identity = mapped.identity;
+    let device = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let of_device = || device == (identity.major, identity.minor) || is_layered(file);
+    stat.st_ino == identity.inode && (exact || of_device())
 }
 
 fn is_layered(file: &File) -> bool {

@@ -6,7 +6,13 @@
 //! (absolute). Without the right to see addresses (`kernel.kptr_restrict`) nothing has a name, and
 //! frames keep their absolute addresses.
 //!
+//! Reading all of kallsyms takes some 50 ms, most of it the kernel's. What does not change while it runs (the
+//! image, and modules as long as the same ones are loaded) is kept on disk (`kept`), and read all the same
+//! when an address is met that lies in neither.
+//!
 //! What does not belong here: source lines of the kernel, which would need its debug file.
+
+mod kept;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,6 +22,7 @@ use std::sync::Arc;
 use super::mapping::{CodeModule, next_uid};
 use crate::model::{BuildId, ModuleKind};
 use crate::trace::elf::build_id_of_notes;
+use crate::unwind::cache::folder;
 
 /// Most symbols kept.
 const MAX_SYMBOLS: usize = 2_000_000;
@@ -33,6 +40,9 @@ pub(super) struct KernelFiles {
     modules: PathBuf,
     notes: PathBuf,
     module_notes: PathBuf,
+    boot_id: PathBuf,
+    /// Where symbols are kept; none: nowhere.
+    kept: Option<PathBuf>,
 }
 
 impl Default for KernelFiles {
@@ -42,6 +52,8 @@ impl Default for KernelFiles {
             modules: "/proc/modules".into(),
             notes: "/sys/kernel/notes".into(),
             module_notes: "/sys/module".into(),
+            boot_id: "/proc/sys/kernel/random/boot_id".into(),
+            kept: folder::directory_of_user("kernel"),
         }
     }
 }
@@ -90,6 +102,8 @@ pub(super) struct Kernel {
     symbols: Vec<Symbol>,
     names: Vec<u8>,
     restricted: bool,
+    /// Whether these are all symbols that there were; if not, those of the image and of modules.
+    whole: bool,
 }
 
 impl Default for Kernel {
@@ -107,19 +121,45 @@ impl Default for Kernel {
             symbols: Vec::new(),
             names: Vec::new(),
             restricted: false,
+            whole: true,
         }
     }
 }
 
 impl Kernel {
-    /// Reads what the kernel tells. What can't be read is left out.
+    /// Reads all that the kernel tells. What can't be read is left out.
     pub(super) fn load(files: &KernelFiles) -> Kernel {
+        let mut kernel = Kernel::without_symbols(files);
+        kernel.read_symbols(&files.kallsyms);
+        kernel
+    }
+
+    /// What an earlier run has kept of this kernel and these modules; if there is nothing, all that the
+    /// kernel tells, and keeps it.
+    pub(super) fn load_kept(files: &KernelFiles) -> Kernel {
+        let mut kernel = Kernel::without_symbols(files);
+        let place = kernel.key(files).zip(files.kept.as_deref());
+        if let Some((key, folder)) = &place
+            && kernel.take_kept(folder, key).is_some()
+        {
+            return kernel;
+        }
+        kernel.read_symbols(&files.kallsyms);
+        if let Some((key, folder)) = &place
+            && let Err(error) = kernel.keep(folder, key)
+        {
+            let folder = folder.display();
+            log::debug!("the kernel's symbols are not kept in {folder}: {error}");
+        }
+        kernel
+    }
+
+    fn without_symbols(files: &KernelFiles) -> Kernel {
         let build_id = std::fs::read(&files.notes)
             .ok()
             .and_then(|notes| build_id_of_notes(&notes));
         let mut kernel = Kernel::default();
         kernel.image.module = module(ModuleKind::Kernel, "[kernel]", build_id);
-        kernel.read_symbols(&files.kallsyms);
         kernel.read_modules(files);
         kernel
     }
@@ -138,6 +178,11 @@ impl Kernel {
     /// Whether addresses are hidden from us.
     pub(super) fn is_restricted(&self) -> bool {
         self.restricted
+    }
+
+    /// Whether all that can be known of an address is known: if not, [`Kernel::load`] may tell more.
+    pub(super) fn knows(&self, address: u64) -> bool {
+        self.whole || self.loaded(address).is_some()
     }
 
     /// Takes over the modules of an older table that are the same, so that they stay the same.
@@ -348,25 +393,49 @@ fn parse_symbol(line: &[u8]) -> Option<(u64, u8, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    fn load(kallsyms: &str, modules: &str) -> Kernel {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("kernel-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join("kallsyms"), kallsyms).unwrap();
-        std::fs::write(dir.join("modules"), modules).unwrap();
-        let files = KernelFiles {
-            kallsyms: dir.join("kallsyms"),
-            modules: dir.join("modules"),
-            notes: dir.join("notes"),
-            module_notes: dir.join("none"),
-        };
-        let kernel = Kernel::load(&files);
-        std::fs::remove_dir_all(dir).unwrap();
-        kernel
+    /// Files of a kernel that tells this, in a folder of their own.
+    pub(super) struct Told(PathBuf);
+
+    impl Told {
+        pub(super) fn new(kallsyms: &str, modules: &str) -> Told {
+            static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let dir = std::env::temp_dir().join(format!("kernel-{}-{count}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            let told = Told(dir);
+            told.write("kallsyms", kallsyms);
+            told.write("modules", modules);
+            told.write("boot_id", "one");
+            told
+        }
+
+        pub(super) fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.0.join(name), text).unwrap();
+        }
+
+        pub(super) fn files(&self) -> KernelFiles {
+            KernelFiles {
+                kallsyms: self.0.join("kallsyms"),
+                modules: self.0.join("modules"),
+                notes: self.0.join("notes"),
+                module_notes: self.0.join("none"),
+                boot_id: self.0.join("boot_id"),
+                kept: Some(self.0.join("cache/kernel")),
+            }
+        }
     }
 
-    const SYMBOLS: &str = "\
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn load(kallsyms: &str, modules: &str) -> Kernel {
+        Kernel::load(&Told::new(kallsyms, modules).files())
+    }
+
+    pub(super) const SYMBOLS: &str = "\
 ffffffff81000000 T _stext
 ffffffff81000000 T _text
 ffffffff81000100 T do_work
@@ -377,7 +446,7 @@ ffffffff81001000 T _etext
 ffffffffc0000040 t mod_fn\t[ext4]
 ffffffffa0000000 t bpf_prog_abc_run\t[bpf]
 ";
-    const MODULES: &str = "ext4 4096 1 - Live 0xffffffffc0000000\n";
+    pub(super) const MODULES: &str = "ext4 4096 1 - Live 0xffffffffc0000000\n";
 
     #[test]
     fn image_modules_and_bpf() {

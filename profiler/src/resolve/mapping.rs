@@ -66,7 +66,7 @@ pub(super) struct CodeRange {
     /// What is mapped.
     pub(super) module: Arc<CodeModule>,
     /// What the kernel said of the file.
-    pub(super) identity: Arc<FileIdentity>,
+    pub(super) identity: FileIdentity,
 }
 
 impl CodeRange {
@@ -216,12 +216,7 @@ pub(super) mod tests {
             mapped: (start, end),
             at: Timestamp(start),
             module: module.clone(),
-            identity: Arc::new(FileIdentity::Inode {
-                major: 0,
-                minor: 0,
-                inode: 0,
-                generation: 0,
-            }),
+            identity: FileIdentity::default(),
         }
     }
 

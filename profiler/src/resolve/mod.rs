@@ -41,6 +41,7 @@ mod unwinding;
 mod waits;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -126,6 +127,8 @@ pub struct Resolver {
     epoch_began: Timestamp,
     /// The next event begins an epoch, full or not.
     epoch_wanted: bool,
+    /// Nobody wants to wait for names any more.
+    hurried: Arc<AtomicBool>,
     event_bytes: u64,
     events: Vec<Event>,
     /// Empty, for later batches.
@@ -196,6 +199,7 @@ impl Resolver {
             epoch: EpochTables::default(),
             epoch_began: began,
             epoch_wanted: false,
+            hurried: Arc::default(),
             event_bytes: 0,
             events: Vec::new(),
             spare: Vec::new(),
@@ -230,7 +234,7 @@ impl Resolver {
             python: Pythons::default(),
             wait_stacks: waits::WaitStacks::default(),
         };
-        resolver.load_kernel();
+        resolver.load_kernel(Kernel::load_kept);
         resolver.start_epoch(0, began);
         Ok(resolver)
     }
@@ -342,14 +346,14 @@ impl Resolver {
         let mut hurried = false;
         self.names.hurry();
         if !self.kernel_waiting.is_empty() && self.kernel_loading.is_none() {
-            self.load_kernel();
+            self.load_kernel(Kernel::load);
         }
         loop {
             self.poll_symbols(out);
             let left = self.names.left() + self.kernel_waiting.len();
             progress(left);
             let now = Instant::now();
-            if left == 0 || now >= until {
+            if left == 0 || now >= until || self.hurried.load(Ordering::Relaxed) {
                 break;
             }
             if self.kernel_waiting.is_empty() && self.names.is_hopeless() {
@@ -371,6 +375,11 @@ impl Resolver {
             self.answered(answered);
         }
         self.flush(out);
+    }
+
+    /// Once this is set, [`Resolver::finish`] waits no longer, whatever its deadline.
+    pub fn hurried(&self) -> Arc<AtomicBool> {
+        self.hurried.clone()
     }
 
     /// What happened so far.

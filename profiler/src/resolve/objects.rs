@@ -175,15 +175,12 @@ impl Finder {
         let mut known: FxHashMap<(u32, u32, u64), usize> = FxHashMap::default();
         let mut objects: Vec<TargetObject> = Vec::new();
         for map in &maps {
-            let FileIdentity::Inode {
+            let FileIdentity {
                 major,
                 minor,
                 inode,
                 ..
-            } = map.file
-            else {
-                continue;
-            };
+            } = map.file;
             if inode == 0 {
                 continue;
             }
@@ -201,7 +198,7 @@ impl Finder {
                 pid,
                 range: (map.start, end),
                 path,
-                identity: &map.file,
+                identity: map.file,
                 root: root.as_ref(),
             });
             let file = match opened {
@@ -223,7 +220,7 @@ impl Finder {
                 .is_some_and(|main| (main.st_dev, main.st_ino) == (stat.st_dev, stat.st_ino));
             known.insert((major, minor, inode), objects.len());
             let mut object = self.object(file, &stat, is_main);
-            object.identity = map.file.clone();
+            object.identity = map.file;
             object.ranges.push(range);
             objects.push(object);
         }
@@ -315,7 +312,7 @@ impl Finder {
             file: Arc::new(file.file),
             debug: debug.map(Arc::new),
             aliases: Vec::new(),
-            identity: FileIdentity::Inode {
+            identity: FileIdentity {
                 major: rustix::fs::major(stat.st_dev),
                 minor: rustix::fs::minor(stat.st_dev),
                 inode: stat.st_ino,

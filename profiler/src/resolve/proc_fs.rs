@@ -247,13 +247,15 @@ pub fn makes_code(pid: Pid) -> bool {
     mappings(pid).iter().any(|map| is_made_code(&map.path))
 }
 
-/// The same of one mapping with code, by its path. Pages of the kernel's own don't count.
+/// The same of one mapping with code, by its path. Pages of the kernel's own don't count, among them
+/// those that it makes for probes: where instructions are stepped, and where probed no-operations call
+/// (`[uprobes-trampoline]`, of which events have 15 characters).
 pub fn is_made_code(path: &[u8]) -> bool {
-    const KERNELS: &[&[u8]] = &[b"[vdso]", b"[vsyscall]", b"[uprobes]", b"[vvar]"];
+    const KERNELS: &[&[u8]] = &[b"[vdso]", b"[vsyscall]", b"[vvar]"];
     let memory = [&b"//anon"[..], b"/memfd:", b"/dev/zero", b"/SYSV"];
     match path.starts_with(b"/") {
         true => memory.iter().any(|start| path.starts_with(start)),
-        false => !KERNELS.contains(&path),
+        false => !KERNELS.contains(&path) && !path.starts_with(b"[uprobes"),
     }
 }
 
@@ -280,7 +282,7 @@ fn parse_mapping(pid: Pid, line: &[u8]) -> Option<RawMmap> {
         len: end.checked_sub(start)?,
         file_offset,
         path: path.into(),
-        file: FileIdentity::Inode {
+        file: FileIdentity {
             major,
             minor,
             inode,
@@ -349,7 +351,7 @@ mod tests {
             (mapping.start, mapping.len, mapping.file_offset),
             (0x7f00, 0x1000, 0x1000)
         );
-        let inode = FileIdentity::Inode {
+        let inode = FileIdentity {
             major: 0xfd,
             minor: 0x1a,
             inode: 42,
@@ -358,6 +360,22 @@ mod tests {
         assert_eq!(mapping.file, inode);
         assert!(parse_mapping(Pid(1), b"7f00-8f00 rw-p 00001000 fd:1a 42 /a").is_none());
         assert!(parse_mapping(Pid(1), b"garbage").is_none());
+    }
+
+    #[test]
+    fn code_that_no_file_has() {
+        for made in [
+            "//anon",
+            "/memfd:jit (deleted)",
+            "/dev/zero",
+            "/SYSV0001",
+            "[heap]",
+        ] {
+            assert!(is_made_code(made.as_bytes()), "{made}");
+        }
+        for kernels in ["/lib/libc.so.6", "[vdso]", "[uprobes]", "[uprobes-trampo"] {
+            assert!(!is_made_code(kernels.as_bytes()), "{kernels}");
+        }
     }
 
     #[test]

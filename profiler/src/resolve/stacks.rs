@@ -352,7 +352,7 @@ impl Resolver {
             pid,
             range: range.mapped,
             path: &range.module.path,
-            identity: &range.identity,
+            identity: range.identity,
             root: self
                 .processes
                 .get(pid)
@@ -362,7 +362,7 @@ impl Resolver {
         self.files.open(&mapped).ok()
     }
 
-    /// Waits for the kernel's symbols, the first time: they take some 50 ms to read.
+    /// Waits for the kernel's symbols, the first time: they take some 50 ms to read if none were kept.
     pub(super) fn await_kernel(&mut self) {
         let loaded = self
             .kernel_loading
@@ -373,6 +373,19 @@ impl Resolver {
             None => Kernel::load(&KernelFiles::default()),
         };
         self.kernel_is(kernel);
+    }
+
+    /// Sees to it that what the kernel told of an address when it was asked last is known.
+    pub(super) fn know_kernel(&mut self, address: u64) {
+        if !self.kernel_known {
+            self.await_kernel();
+        }
+        if !self.kernel.knows(address) {
+            let mut kernel = Kernel::load(&KernelFiles::default());
+            kernel.keep_modules_of(&self.kernel);
+            self.kernel_loaded = Instant::now();
+            self.kernel_is(kernel);
+        }
     }
 
     /// Takes a new table of the kernel's symbols.
@@ -388,9 +401,7 @@ impl Resolver {
     }
 
     pub(super) fn kernel_frame(&mut self, address: u64) -> FrameId {
-        if !self.kernel_known {
-            self.await_kernel();
-        }
+        self.know_kernel(address);
         let place = self.kernel.place(address);
         let module = place.module.as_deref();
         let (frame, new) = self.epoch.frame(FrameKind::Kernel, module, place.address);
@@ -413,17 +424,17 @@ impl Resolver {
     /// Reads the kernel's symbols again, on a thread of its own and not too often.
     pub(super) fn reload_kernel(&mut self) {
         if self.kernel_loading.is_none() && self.kernel_loaded.elapsed() >= self.kernel_interval {
-            self.load_kernel();
+            self.load_kernel(Kernel::load);
         }
     }
 
     /// Begins to read the kernel's symbols.
-    pub(super) fn load_kernel(&mut self) {
+    pub(super) fn load_kernel(&mut self, load: fn(&KernelFiles) -> Kernel) {
         let (done, loading) = channel();
         let thread = std::thread::Builder::new().name("symbols-kernel".to_owned());
         let started = thread.spawn(move || {
             // Nobody waits any more if this fails.
-            let _ = done.send(Kernel::load(&KernelFiles::default()));
+            let _ = done.send(load(&KernelFiles::default()));
         });
         if started.is_ok() {
             self.kernel_loaded = Instant::now();

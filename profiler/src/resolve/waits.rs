@@ -178,11 +178,10 @@ impl Resolver {
     /// How many frames of a kernel stack, from its leaf on, are those that walked it: the kernel side's
     /// program and what runs it.
     fn own_frames(&mut self, stack: &RawStack) -> usize {
-        if !self.kernel_known {
-            self.await_kernel();
-        }
         let is_own = |address: &u64| {
-            let symbol = self.kernel.symbol(address.saturating_sub(1));
+            let address = address.saturating_sub(1);
+            self.know_kernel(address);
+            let symbol = self.kernel.symbol(address);
             symbol.is_some_and(|symbol| {
                 let mut beginnings = WALKERS.iter();
                 beginnings.any(|beginning| symbol.name.starts_with(beginning))

@@ -85,6 +85,11 @@ impl StoppedCommand {
 }
 
 impl RunningCommand {
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
     /// Its status, if it has ended.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()

@@ -5,6 +5,8 @@
 pub mod cgroup;
 pub mod command;
 pub mod container;
+pub mod debugger;
+pub mod fate;
 pub mod pause;
 pub mod user;
 

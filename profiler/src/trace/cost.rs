@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::InstructionKind;
 
 /// Version of the file; others are not there.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A file that is longer is not ours.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
@@ -44,15 +44,18 @@ pub const KINDS: [InstructionKind; 7] = [
 pub struct CostTable {
     entry_ns: [u32; KINDS.len()],
     return_ns: u32,
+    nop5_is_call: bool,
     measured: bool,
 }
 
 impl CostTable {
-    /// From a measurement: of each kind in the order of [`KINDS`], and of a return probe besides.
-    pub fn measured(entry_ns: [u32; KINDS.len()], return_ns: u32) -> CostTable {
+    /// From a measurement: of each kind in the order of [`KINDS`], and of a return probe besides; and
+    /// whether a probe on a no-operation of 5 bytes was seen to write below the stack pointer.
+    pub fn measured(entry_ns: [u32; KINDS.len()], return_ns: u32, nop5_is_call: bool) -> CostTable {
         CostTable {
             entry_ns,
             return_ns,
+            nop5_is_call,
             measured: true,
         }
     }
@@ -62,6 +65,7 @@ impl CostTable {
         CostTable {
             entry_ns: [406, 730, 810, 530, 530, 580, 10_000],
             return_ns: 500,
+            nop5_is_call: true,
             measured: false,
         }
     }
@@ -81,6 +85,12 @@ impl CostTable {
     /// What a return probe costs, beyond a probe at the entry.
     pub fn return_ns(&self) -> u32 {
         self.return_ns
+    }
+
+    /// Whether the kernel makes a call of a no-operation of 5 bytes when a probe sits on it. The call
+    /// writes below the stack pointer.
+    pub fn nop5_is_call(&self) -> bool {
+        self.nop5_is_call
     }
 
     /// Whether the kernel emulates such instructions, rather than step over them.
@@ -114,7 +124,7 @@ impl CostTable {
             && kept.machine == *machine
             && kept.entry_ns.iter().all(is_sound)
             && kept.return_ns <= MAX_COST_NS;
-        sound.then(|| CostTable::measured(kept.entry_ns, kept.return_ns))
+        sound.then(|| CostTable::measured(kept.entry_ns, kept.return_ns, kept.nop5_is_call))
     }
 
     fn save_for(&self, dir: &Path, machine: &Machine) -> io::Result<()> {
@@ -124,6 +134,7 @@ impl CostTable {
             machine: machine.clone(),
             entry_ns: self.entry_ns,
             return_ns: self.return_ns,
+            nop5_is_call: self.nop5_is_call,
         };
         let text = serde_json::to_vec_pretty(&kept)?;
         // Whole or not at all, also if two do it at a time.
@@ -150,6 +161,7 @@ struct Kept {
     machine: Machine,
     entry_ns: [u32; KINDS.len()],
     return_ns: u32,
+    nop5_is_call: bool,
 }
 
 /// What costs depend on.
@@ -221,7 +233,7 @@ mod tests {
         let dir = Dir::new("kept");
         let here = machine("0x1");
         assert_eq!(CostTable::load_for(&dir.0, &here), None);
-        let table = CostTable::measured(TABLE, 250);
+        let table = CostTable::measured(TABLE, 250, false);
         table.save_for(&dir.0, &here).unwrap();
         assert_eq!(CostTable::load_for(&dir.0, &here), Some(table.clone()));
         assert_eq!(CostTable::load_for(&dir.0, &machine("0x2")), None);
@@ -235,7 +247,7 @@ mod tests {
     fn a_damaged_file_is_not_there() {
         let dir = Dir::new("damaged");
         let here = machine("0x1");
-        CostTable::measured(TABLE, 250)
+        CostTable::measured(TABLE, 250, false)
             .save_for(&dir.0, &here)
             .unwrap();
         let text = fs::read_to_string(path(&dir.0)).unwrap();
@@ -247,7 +259,7 @@ mod tests {
             ("9000", "0"),
             ("9000", "4000000000"),
             ("9000", "-1"),
-            ("\"version\": 1", "\"version\": 2"),
+            ("\"version\": 2", "\"version\": 1"),
         ] {
             fs::write(path(&dir.0), text.replace(sound, odd)).unwrap();
             assert_eq!(CostTable::load_for(&dir.0, &here), None, "{odd}");
@@ -259,7 +271,7 @@ mod tests {
 
     #[test]
     fn costs_are_by_kind() {
-        let table = CostTable::measured(TABLE, 250);
+        let table = CostTable::measured(TABLE, 250, false);
         assert_eq!(table.entry_ns(InstructionKind::Push), 500);
         assert_eq!(table.entry_ns(InstructionKind::Stepped), 9000);
         assert_eq!(table.return_ns(), 250);
@@ -268,7 +280,7 @@ mod tests {
         // A kernel that steps over `push`.
         let mut slow = TABLE;
         slow[2] = 8800;
-        let table = CostTable::measured(slow, 250);
+        let table = CostTable::measured(slow, 250, false);
         assert!(!table.is_emulated(InstructionKind::Push));
         let assumed = CostTable::assumed();
         assert!(KINDS[..6].iter().all(|kind| assumed.is_emulated(*kind)));

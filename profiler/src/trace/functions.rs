@@ -105,6 +105,8 @@ pub(super) struct Functions {
     pub(super) list: Vec<Function>,
     /// Names of functions of which the dynamic linker chooses one of several at load time.
     pub(super) chosen_at_load: Vec<Box<str>>,
+    /// The code that chooses, by its address, with the name of what it chooses.
+    pub(super) choosers: FxHashMap<u64, Box<str>>,
     /// Parts moved away from the function of a name: address and length.
     cold: FxHashMap<Box<str>, Vec<(u64, u64)>>,
     /// Whether there were more symbols than are looked at.
@@ -182,8 +184,9 @@ impl Functions {
                 }
                 if symbol.kind == STT_GNU_IFUNC {
                     if chosen.insert(symbol.name) {
-                        self.chosen_at_load.push(name.into());
+                        self.chosen_at_load.push(name.clone().into());
                     }
+                    self.choosers.entry(address).or_insert(name.into());
                 } else if let Some(parent) = parent_of_cold(&name) {
                     let parts = self.cold.entry(parent.into()).or_default();
                     let part = (address, size(symbol));

@@ -19,6 +19,7 @@ mod markers;
 pub mod object;
 pub mod pattern;
 pub mod place;
+pub mod return_address;
 pub mod safety;
 
 use profiler_common::call::Fetch;
@@ -189,6 +190,16 @@ pub enum Refusal {
     /// It jumps to its own beginning, and no probe can tell these turns from calls.
     #[error("it jumps to its own beginning in a way that can't be told from calls")]
     Loop,
+    /// The kernel would make a call of the instruction, and what lives below the stack pointer there
+    /// would be written over.
+    #[error(
+        "this kernel turns its instruction into a call, which could write over what the program keeps \
+         below its stack pointer"
+    )]
+    RedZone,
+    /// Only a return probe was wanted, and none is shown to be safe.
+    #[error("a return probe on it is not shown to be safe: {0}")]
+    NoReturnProbe(&'static str),
 }
 
 /// How one function is to be traced.
@@ -202,6 +213,8 @@ pub struct Plan {
     pub entry: Site,
     /// How its exits are seen.
     pub exits: Exits,
+    /// Why it has no return probe, where one was thought of.
+    pub no_return_probe: Option<&'static str>,
     /// What leads to its entry again without being a call.
     pub turns: Vec<Turn>,
     /// What the target pays for each call.

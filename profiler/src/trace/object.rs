@@ -192,6 +192,11 @@ impl Object {
         &self.functions.chosen_at_load
     }
 
+    /// The name of what the code at an address chooses from ([`Object::chosen_at_load`]).
+    pub fn chooses(&self, address: u64) -> Option<&str> {
+        self.functions.choosers.get(&address).map(|name| &**name)
+    }
+
     /// Address and length of the parts of a function that a compiler moved away from it (`f.cold`).
     /// They are found by name: static functions of one name in several source files share theirs.
     pub fn cold_parts(&self, function: &Function) -> Vec<(u64, u64)> {

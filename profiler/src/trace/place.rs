@@ -21,7 +21,8 @@ use iced_x86::{
 
 use super::code::{self, CodeSource, Flow, Way, kernel};
 use super::cost::CostTable;
-use super::safety::{FunctionSafety, ProcessSafety, Verdict};
+use super::return_address::ReturnAddresses;
+use super::safety::{FunctionSafety, ProcessSafety, Verdict, nameless};
 use super::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site, Turn,
 };
@@ -47,8 +48,10 @@ pub enum Returns {
     /// By the cheapest way that can't harm the process.
     #[default]
     Auto,
-    /// By return probes, whatever happens.
+    /// By return probes. What they may harm is not traced.
     Uretprobe,
+    /// By return probes, whatever happens.
+    Insist,
     /// By probes on the instructions that leave the function.
     Instructions,
     /// Not at all.
@@ -61,6 +64,10 @@ pub trait Costs {
     fn entry_ns(&self, kind: InstructionKind) -> u32;
     /// What a return probe adds to a call.
     fn return_ns(&self) -> u32;
+    /// Whether the kernel makes a call of a no-operation of 5 bytes: it writes below the stack pointer.
+    fn nop5_is_call(&self) -> bool {
+        true
+    }
 }
 
 impl Costs for CostTable {
@@ -70,6 +77,10 @@ impl Costs for CostTable {
 
     fn return_ns(&self) -> u32 {
         CostTable::return_ns(self)
+    }
+
+    fn nop5_is_call(&self) -> bool {
+        CostTable::nop5_is_call(self)
     }
 }
 
@@ -90,6 +101,7 @@ pub struct Placer<'a> {
     options: PlaceOptions<'a>,
     process: &'a ProcessSafety,
     functions: FunctionSafety<'a>,
+    return_addresses: ReturnAddresses<'a>,
 }
 
 /// Plans one function. For several of one object, [`Placer`] remembers what they share.
@@ -114,6 +126,7 @@ impl<'a> Placer<'a> {
             options,
             process,
             functions: FunctionSafety::of(source),
+            return_addresses: ReturnAddresses::of(source),
         }
     }
 
@@ -121,29 +134,40 @@ impl<'a> Placer<'a> {
     pub fn plan(&mut self, function: &Function) -> Result<Plan, Refusal> {
         let first = self.first(function)?;
         if let FunctionKind::Marker { .. } = function.kind {
-            let entry = self.site(function, function.address, first);
-            return Ok(self.finish(function, entry?, Exits::None(NoExits::Marker), Vec::new()));
+            let entry = self.marker(function, first);
+            let exits = (Exits::None(NoExits::Marker), None);
+            return Ok(self.finish(function, entry?, exits, Vec::new()));
         }
         let flow = code::recover(self.source, function);
         let entry = self.entry(function, first, &flow)?;
         let turns = self.turns(&flow)?;
-        let exits = self.exits(function, &flow);
+        // Later turns find what the first one left below the stack pointer.
+        let becomes_call = entry.kind == InstructionKind::Nop5 && self.options.costs.nop5_is_call();
+        if becomes_call && !turns.is_empty() && (flow.uses_red_zone || !flow.jumps_known) {
+            return Err(Refusal::RedZone);
+        }
+        let exits = self.exits(function, &flow)?;
         Ok(self.finish(function, entry, exits, turns))
     }
 
     /// Whether a return probe on a function can harm a process, and why.
     pub fn verdict(&mut self, function: &Function) -> Verdict {
+        let flow = code::recover(self.source, function);
+        self.verdict_of(function, &flow)
+    }
+
+    fn verdict_of(&mut self, function: &Function, flow: &Flow) -> Verdict {
         if is_go(self.source, function) {
             return Verdict::no("Go moves its stacks");
         }
+        if let Some(against) = self.return_addresses.against(function, flow) {
+            return Verdict::no(against.why());
+        }
         let of_function = self.functions.verdict(function);
         let of_process = self.process.verdict();
-        match (of_function.uretprobe, of_process.uretprobe) {
-            (true, _) => of_function,
-            (false, true) if self.functions.is_recursive(function) => {
-                Verdict::no("it calls itself, and only 64 returns can be pending")
-            }
-            (false, _) => of_process,
+        match of_function.uretprobe {
+            true => of_function,
+            false => of_process,
         }
     }
 
@@ -175,6 +199,48 @@ impl<'a> Placer<'a> {
             tail: false,
             line: 0,
         })
+    }
+
+    /// The place for a marker's probe. Markers lie anywhere in a function, and where the kernel makes
+    /// a call of the no-operation, nothing may live below the stack pointer.
+    fn marker(&self, marker: &Function, first: Option<InstructionKind>) -> Result<Site, Refusal> {
+        let site = self.site(marker, marker.address, first)?;
+        if site.kind != InstructionKind::Nop5 || !self.options.costs.nop5_is_call() {
+            return Ok(site);
+        }
+        let address = marker.address;
+        let named = self.source.function_at(address);
+        let around = match named.filter(|around| address - around.address < around.size) {
+            Some(around) => Some((around.clone(), true)),
+            None => {
+                let extent = self.source.extent(address);
+                extent.map(|extent| (nameless(self.source, extent), false))
+            }
+        };
+        let Some((around, whole)) = around else {
+            return Err(Refusal::RedZone);
+        };
+        let flow = code::recover(self.source, &around);
+        let followed = flow.jumps_known
+            && !matches!(flow.problem, Some(NoExits::NotCode | NoExits::UnknownSize))
+            && flow.instruction(address).is_some();
+        // Of a part of a function it isn't known what the rest does. But who calls others has nothing
+        // below the stack pointer anywhere.
+        if followed && !flow.uses_red_zone && (whole || !flow.calls.is_empty()) {
+            return Ok(site);
+        }
+        // Markers for both kinds of kernels are a no-operation of one byte and then a longer one.
+        let pair = flow.instruction(address.wrapping_sub(1));
+        let pair =
+            pair.is_some_and(|before| before.len == 1 && before.kind == Some(InstructionKind::Nop));
+        if followed && pair && flow.targets.binary_search(&address).is_err() {
+            return Ok(Site {
+                offset: site.offset - 1,
+                kind: InstructionKind::Nop,
+                ..site
+            });
+        }
+        Err(Refusal::RedZone)
     }
 
     /// The place for the entry's probe.
@@ -249,30 +315,56 @@ impl<'a> Placer<'a> {
         found
     }
 
-    fn exits(&mut self, function: &Function, flow: &Flow) -> Exits {
+    /// How exits are seen, and why not by a return probe if one was thought of.
+    fn exits(
+        &mut self,
+        function: &Function,
+        flow: &Flow,
+    ) -> Result<(Exits, Option<&'static str>), Refusal> {
         let by_instructions = self.exit_sites(flow);
-        match self.options.returns {
+        let instructions = |sites: Result<Vec<Site>, NoExits>| match sites {
+            Ok(sites) => Exits::Instructions(sites),
+            Err(why) => Exits::None(why),
+        };
+        // At each turn the kernel would take one more return to be pending.
+        let turns = !flow.turns.is_empty();
+        let exits = match self.options.returns {
             Returns::None => Exits::None(NoExits::NotWanted),
-            // At each turn the kernel would take one more return to be pending.
-            Returns::Uretprobe if flow.turns.is_empty() => Exits::Uretprobe,
-            Returns::Uretprobe | Returns::Instructions => match by_instructions {
-                Ok(sites) => Exits::Instructions(sites),
-                Err(why) => Exits::None(why),
-            },
-            Returns::Auto => {
-                let safe = flow.turns.is_empty() && self.verdict(function).uretprobe;
+            Returns::Insist if !turns => Exits::Uretprobe,
+            Returns::Insist | Returns::Instructions => instructions(by_instructions),
+            Returns::Uretprobe => {
+                let verdict = self.verdict_of(function, flow);
                 match by_instructions {
-                    Ok(sites)
-                        if !safe || self.dearest(&sites) <= self.options.costs.return_ns() =>
-                    {
-                        Exits::Instructions(sites)
-                    }
-                    _ if safe => Exits::Uretprobe,
-                    Ok(sites) => Exits::Instructions(sites),
-                    Err(why) => Exits::None(why),
+                    // There is nothing to see.
+                    Ok(sites) if sites.is_empty() => Exits::Instructions(sites),
+                    _ if !verdict.uretprobe => return Err(Refusal::NoReturnProbe(verdict.why)),
+                    sites if turns => instructions(sites),
+                    _ => Exits::Uretprobe,
                 }
             }
-        }
+            Returns::Auto => {
+                let mut verdict = self.verdict_of(function, flow);
+                if turns {
+                    verdict = Verdict::no("it jumps to its own beginning");
+                } else if verdict.uretprobe
+                    && !self.functions.verdict(function).uretprobe
+                    && self.functions.is_recursive(function)
+                {
+                    verdict = Verdict::no("it calls itself, and only 64 returns can be pending");
+                }
+                let cheaper = match &by_instructions {
+                    Ok(sites) => self.dearest(sites) <= self.options.costs.return_ns(),
+                    Err(_) => false,
+                };
+                if verdict.uretprobe && !cheaper {
+                    Exits::Uretprobe
+                } else {
+                    let why = (!verdict.uretprobe).then_some(verdict.why);
+                    return Ok((instructions(by_instructions), why));
+                }
+            }
+        };
+        Ok((exits, None))
     }
 
     /// The jumps that lead to the entry again.
@@ -361,7 +453,13 @@ impl<'a> Placer<'a> {
             .unwrap_or(0)
     }
 
-    fn finish(&self, function: &Function, entry: Site, exits: Exits, turns: Vec<Turn>) -> Plan {
+    fn finish(
+        &self,
+        function: &Function,
+        entry: Site,
+        (exits, no_return_probe): (Exits, Option<&'static str>),
+        turns: Vec<Turn>,
+    ) -> Plan {
         let exit_ns = match &exits {
             Exits::None(_) => 0,
             Exits::Uretprobe => self.options.costs.return_ns(),
@@ -372,6 +470,7 @@ impl<'a> Placer<'a> {
             line: 0,
             entry,
             exits,
+            no_return_probe,
             turns,
             cost_ns: self.entry_ns(entry).saturating_add(exit_ns),
             fetches: Vec::new(),

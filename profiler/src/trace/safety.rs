@@ -272,7 +272,7 @@ fn may_set_stack_pointer(bytes: &[u8]) -> bool {
 }
 
 /// A function without a symbol.
-fn nameless(source: &dyn CodeSource, (address, size): (u64, u64)) -> Function {
+pub(super) fn nameless(source: &dyn CodeSource, (address, size): (u64, u64)) -> Function {
     Function {
         name: Box::default(),
         linkage_name: None,

@@ -16,7 +16,7 @@
 //! ```
 //! Numbers are little endian; the checksum (CRC-32) is of all behind it.
 
-mod folder;
+pub(crate) mod folder;
 mod format;
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ring::digest::{Context, SHA256};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 
-use self::folder::{directory_of_user, list, open_directory, read, write};
+use self::folder::{UNFINISHED, directory_of_user, list, open_directory, read, write};
 use self::format::{decode, encode};
 use super::build::Source;
 use super::cfi::Kind;
@@ -43,7 +43,6 @@ const MIN_SECTION_BYTES: u64 = 64 << 10;
 /// Most bytes of all kept tables, unless told otherwise.
 pub const LIMIT_BYTES: u64 = 256 << 20;
 const SUFFIX: &str = ".table";
-const UNFINISHED: &str = ".new";
 /// What has been unfinished for so long was left by a profiler that was killed.
 const UNFINISHED_SECONDS: i64 = 3600;
 
@@ -97,7 +96,7 @@ impl Cache {
 
     /// Keeps tables where this user's belong.
     pub fn of_user() -> Cache {
-        match directory_of_user() {
+        match directory_of_user("unwind") {
             Some(path) => Cache::open(&path, LIMIT_BYTES),
             None => Cache::none(),
         }

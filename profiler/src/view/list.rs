@@ -126,10 +126,21 @@ pub fn write_functions(
         )?,
     }
     if planned {
-        let blind = listed.iter().filter(|row| {
-            matches!(&row.state, State::Placed { plan, .. } if matches!(plan.exits, Exits::None(_)))
-        });
-        let blind = blind.count() as u64;
+        let count = |which: fn(&Exits) -> bool| {
+            let placed = listed.iter().filter(
+                |row| matches!(&row.state, State::Placed { plan, .. } if which(&plan.exits)),
+            );
+            placed.count() as u64
+        };
+        let by_probes = count(|exits| matches!(exits, Exits::Uretprobe));
+        let by_instructions = count(|exits| matches!(exits, Exits::Instructions(_)));
+        let blind = count(|exits| matches!(exits, Exits::None(_)));
+        write!(
+            out,
+            "; exits are seen of {} by return probes, of {} by the instructions that leave",
+            quantity::count(by_probes),
+            quantity::count(by_instructions),
+        )?;
         if blind > 0 {
             write!(out, "; of {} only entries are seen", quantity::count(blind))?;
         }
@@ -296,6 +307,10 @@ fn note(row: &Listed) -> Cell {
             "each turn of its loop passes the entry, and pays for it",
             Style::Warm,
         ),
+        State::Placed { plan, .. } if plan.no_return_probe.is_some() => {
+            let why = plan.no_return_probe.unwrap_or_default();
+            Cell::styled(format!("no return probe: {why}"), Style::Dim)
+        }
         _ if row.inlined_at > 0 => {
             let places = quantity::plural(u64::from(row.inlined_at), "place");
             Cell::styled(
@@ -374,6 +389,8 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::NotCode => "its bytes are no instructions",
         Refusal::Forbidden => "the kernel allows no probe on its instructions",
         Refusal::Loop => "its loop can't be told from calls",
+        Refusal::NoReturnProbe(why) => why,
+        Refusal::RedZone => "a probe could write over what it keeps below its stack pointer",
     }
 }
 
@@ -440,6 +457,9 @@ fn function_json(row: &Listed) -> Value {
             set("entry_ns", json!(entry_ns));
             set("call_ns", json!(plan.cost_ns));
             set("exits", exits);
+            if let Some(why) = plan.no_return_probe {
+                set("no_return_probe", json!(why));
+            }
         }
         State::Refused(refusal) => {
             set("refused", json!(refused(*refusal)));
@@ -504,6 +524,10 @@ mod tests {
                 line: 0,
             },
             line: 0,
+            no_return_probe: match exits {
+                Exits::Instructions(_) => Some("it reads its return address"),
+                _ => None,
+            },
             exits,
             turns: Vec::new(),
             cost_ns: 930,
@@ -564,7 +588,8 @@ app     g            32  +4 push   500 ns  930 ns  none: it jumps to computed pl
 app     memcpy        -  -              -       -  -                                  \
 chosen at load time from implementations with names of their own
 
-3 functions, of which 1 can't be traced; of 1 only entries are seen
+3 functions, of which 1 can't be traced; exits are seen of 1 by return probes, of 0 by the instructions \
+that leave; of 1 only entries are seen
 ";
         assert_eq!(text(&rows, false), expected);
     }
@@ -592,6 +617,7 @@ chosen at load time from implementations with names of their own
             (&first["entry_ns"], &first["call_ns"]),
             (&json!(500), &json!(930))
         );
+        assert_eq!(first["no_return_probe"], "it reads its return address");
         assert!(value["functions"][1]["refused"].is_string());
     }
 }

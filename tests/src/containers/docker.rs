@@ -17,6 +17,9 @@ use super::{Root, missing, run};
 use crate::process::Running;
 use crate::setting::Setting;
 use crate::skip::skip;
+use crate::workload;
+
+use rustix::fs::{FlockOperation, flock};
 
 /// How long the daemons may take to start, and to end.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -49,17 +52,20 @@ pub struct Docker {
     supervisor: Option<Running>,
     /// Ids of all its containers.
     ids: RefCell<Vec<String>>,
+    _turn: fs::File,
 }
 
 impl Docker {
     /// Starts one for `test`; none if it is not installed, and then says so.
     ///
-    /// The setting sees to it that there is but one at a time.
+    /// There is but one at a time: others wait here.
     pub fn start(_setting: &Setting, test: &str) -> io::Result<Option<Docker>> {
         if let Some(why) = missing(&["dockerd", "docker", "containerd", "runc"]) {
             skip(test, &why);
             return Ok(None);
         }
+        let turn = fs::File::create(workload::folder().join(".docker"))?;
+        flock(&turn, FlockOperation::LockExclusive)?;
         // Not below the setting's folder, whose name is long: the paths of sockets must be short.
         let folder = std::env::temp_dir().join(format!("profiler-docker-{}", std::process::id()));
         let mut failed = String::new();
@@ -69,6 +75,7 @@ impl Docker {
                 folder: folder.clone(),
                 supervisor: None,
                 ids: RefCell::default(),
+                _turn: turn.try_clone()?,
             };
             match docker.supervise(storage) {
                 Ok(()) => return Ok(Some(docker)),

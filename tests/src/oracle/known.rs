@@ -79,10 +79,11 @@ const USUAL: &[&str] = &[
     "chains.c gcc -static-pie stripped",
 ];
 
-/// The usual ways to build, or all of them if the environment asks for that.
+/// The usual ways to build, or all of them if the environment asks for that, or for what takes long.
 pub fn usual_builds() -> Vec<Build> {
     let mut usual = builds();
-    if std::env::var_os("PROFILER_ALL_BUILDS").is_none_or(|value| value != "1") {
+    let all = std::env::var_os("PROFILER_ALL_BUILDS").is_some_and(|value| value == "1");
+    if !all && !crate::skip::long() {
         usual.retain(|build| USUAL.contains(&&*build.name()));
     }
     usual

@@ -8,9 +8,10 @@ mod bytefrog;
 mod containers;
 mod host;
 mod latency;
-mod measure;
+pub(crate) mod measure;
 mod sampling;
 mod slope;
+pub(crate) mod start;
 mod sysctls;
 mod table;
 mod tcf;
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     /// Rounds of the first scenario, in each of which every tool runs in every way.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Scenarios to run: of sampling `job`, `host`, `first`; of tracing `kinds`, `cost`,
+    /// Scenarios to run: of sampling `job`, `host`, `first`, `start`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`; of tcf `cost`, `answers`,
     /// `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
     /// `processes`, `waits`.
@@ -52,7 +53,7 @@ pub(crate) struct Arguments {
 }
 
 /// Scenarios of sampling.
-const SAMPLING: [&str; 3] = ["job", "host", "first"];
+const SAMPLING: [&str; 4] = ["job", "host", "first", "start"];
 
 /// What all scenarios need.
 struct Bench {
@@ -151,7 +152,30 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     if wanted("first") {
         latency::run(&bench, rounds.min(10))?;
     }
+    if wanted("start") {
+        start::run(&bench, rounds.min(5))?;
+    }
     Ok(())
+}
+
+/// A few recordings of the whole machine by a profiler that is built, and by perf if it is there.
+pub(crate) fn starts(profiler: PathBuf) -> io::Result<Vec<start::Run>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()?;
+    let tools = [Tool::Profiler, Tool::Perf];
+    let tools = tools
+        .into_iter()
+        .filter(|tool| tool.missing(&profiler).is_none());
+    let bench = Bench {
+        tools: tools.collect(),
+        profiler,
+        folder: root.join("target/bench"),
+        sources: root.join("tests/workloads"),
+        quick: true,
+    };
+    fs::create_dir_all(&bench.folder)?;
+    start::runs(&bench, 1)
 }
 
 impl Bench {

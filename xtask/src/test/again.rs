@@ -5,123 +5,49 @@
 //! in most runs, however wide their bounds are, unless they are so wide that they find nothing. A real fault
 //! fails again. Many unsteady ones at once are a fault too: of the machine, or of all of it.
 //!
-//! What does not belong here: crashes and documentation tests, which are right or wrong.
+//! What does not belong here: crashes and tests that hang, which are right or wrong.
 
-use std::fmt;
 use std::io;
+
+use super::child::End;
 
 /// How often a test that failed is run again before it counts as failed.
 const RUNS: usize = 2;
 /// With more failures than that, nothing is run again.
 const MOST_UNSTEADY: usize = 12;
 
-/// A test that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
-    /// Options of `cargo test` that name what it is in: `-p PACKAGE --test FILE`.
-    pub(super) target: String,
-    /// Its name within that.
-    pub(super) name: String,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} -- {}", self.target, self.name)
-    }
-}
-
-/// Reads what the harness and cargo print, line by line.
-#[derive(Debug, Default)]
-pub(super) struct Lines {
-    in_list: bool,
-    /// The list of failures of what was run last.
-    list: Vec<String>,
-    failed: Vec<Failed>,
-    /// What failed without a list: it crashed.
-    crashed: Vec<String>,
-}
-
-impl Lines {
-    pub(super) fn add(&mut self, line: &str) {
-        if let Some(target) = target_of(line) {
-            if self.list.is_empty() {
-                self.crashed.push(target.to_owned());
-            }
-            self.failed.extend(self.list.drain(..).map(|name| Failed {
-                target: target.to_owned(),
-                name,
-            }));
-        } else if line == "failures:" {
-            // Twice: first with what the tests have printed, in which anything may be.
-            self.in_list = true;
-            self.list.clear();
-        } else if line.starts_with("test result: ") {
-            self.in_list = false;
-        } else if self.in_list
-            && let Some(name) = line.strip_prefix("    ")
-            && is_path(name)
-        {
-            self.list.push(name.to_owned());
-        }
-    }
-
-    /// Adds the output of something else, called `what`, that has ended, and whether it `passed`.
-    pub(super) fn append(&mut self, other: Lines, what: &str, passed: bool) {
-        if !passed && other.failed.is_empty() && other.crashed.is_empty() {
-            // Nothing was built, or cargo was killed.
-            self.crashed.push(what.to_owned());
-        }
-        self.failed.extend(other.failed);
-        self.crashed.extend(other.crashed);
-    }
-}
-
-/// ``error: test failed, to rerun pass `-p PACKAGE --test NAME` ``: the options.
-fn target_of(line: &str) -> Option<&str> {
-    let (_, options) = line.strip_prefix("error: test failed")?.split_once('`')?;
-    options.split('`').next()
-}
-
-fn is_path(name: &str) -> bool {
-    let is_part = |character: char| character.is_alphanumeric() || "_:".contains(character);
-    !name.is_empty() && name.chars().all(is_part)
-}
-
 /// What became of tests that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Judged {
     /// They passed when they were run again.
-    pub(super) unsteady: Vec<Failed>,
-    /// What has failed, for people.
-    pub(super) failures: Vec<String>,
+    pub(super) unsteady: Vec<usize>,
+    pub(super) failures: Vec<usize>,
 }
 
-/// Runs tests that failed again, if they are `to_run`, by `run`, which says whether one passes.
+/// Runs tests that failed again, if they are `to_run`, by `run`, which says how one ends.
 pub(super) fn judge(
-    lines: Lines,
+    bad: &[(usize, End)],
     to_run: bool,
-    run: &mut dyn FnMut(&Failed) -> io::Result<bool>,
+    run: &mut dyn FnMut(usize) -> io::Result<End>,
 ) -> io::Result<Judged> {
-    let Lines {
-        failed, crashed, ..
-    } = lines;
-    let mut judged = Judged {
-        failures: crashed,
-        ..Judged::default()
-    };
-    let to_run = to_run && failed.len() <= MOST_UNSTEADY;
-    for failed in failed {
+    let mut judged = Judged::default();
+    let failed = bad.iter().filter(|(_, end)| *end == End::Failed).count();
+    let to_run = to_run && failed <= MOST_UNSTEADY;
+    for &(test, end) in bad {
         let mut passed = false;
-        for _ in 0..if to_run { RUNS } else { 0 } {
-            passed = run(&failed)?;
-            if passed {
-                break;
+        if end == End::Failed && to_run {
+            for _ in 0..RUNS {
+                let end = run(test)?;
+                passed = end == End::Passed;
+                if end != End::Failed {
+                    break;
+                }
             }
         }
         if passed {
-            judged.unsteady.push(failed);
+            judged.unsteady.push(test);
         } else {
-            judged.failures.push(failed.to_string());
+            judged.failures.push(test);
         }
     }
     Ok(judged)
@@ -131,111 +57,64 @@ pub(super) fn judge(
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\
-     Running unittests src/lib.rs (target/debug/deps/profiler_tests-00)
-test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
-     Running tests/e2e_one.rs (target/debug/deps/e2e_one-5fd7ca55a1a8c0cc)
-
-running 3 tests
-test good ... ok
-test inner::bad ... FAILED
-test worse ... FAILED
-
-failures:
-
----- inner::bad stdout ----
-thread 'inner::bad' panicked
-    at some place
-    worse
-
-failures:
-    inner::bad
-    worse
-
-test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
-
-error: test failed, to rerun pass `-p profiler-tests --test e2e_one`
-     Running tests/e2e_two.rs (target/debug/deps/e2e_two-ea8f8278c7db45dd)
-    good
-test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2.73s
-";
-
-    fn failed(target: &str, name: &str) -> Failed {
-        Failed {
-            target: target.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
-    fn lines(text: &str) -> Lines {
-        let mut lines = Lines::default();
-        text.lines().for_each(|line| lines.add(line));
-        lines
-    }
-
-    fn of(failed: Vec<Failed>) -> Lines {
-        Lines {
-            failed,
-            ..Lines::default()
-        }
-    }
-
-    #[test]
-    fn failures_are_found_with_what_they_are_in() {
-        let text = OUTPUT.to_owned()
-            + &OUTPUT.replace("-p profiler-tests --test e2e_one", "-p profiler --lib");
-        let lines = lines(&text);
-        let names = ["inner::bad", "worse"];
-        let expected = ["-p profiler-tests --test e2e_one", "-p profiler --lib"]
-            .map(|target| names.map(|name| failed(target, name)));
-        assert_eq!(lines.failed, expected.concat());
-        assert!(lines.crashed.is_empty());
+    /// Judges, with a run's end for each test that is run again; gives how often each was.
+    fn judged(bad: &[(usize, End)], ends: &mut dyn FnMut(usize) -> End) -> (Judged, Vec<usize>) {
+        let mut runs = Vec::new();
+        let judged = judge(bad, true, &mut |test| {
+            runs.push(test);
+            Ok(ends(test))
+        });
+        (judged.unwrap(), runs)
     }
 
     #[test]
     fn what_fails_again_has_failed() {
-        let (steady, chance) = (failed("a", "steady"), failed("b", "chance"));
-        let mut runs = Vec::new();
-        let lines = of(vec![steady.clone(), chance.clone()]);
-        let judged = judge(lines, true, &mut |failed| {
-            runs.push(failed.clone());
-            Ok(failed.target == "b" && runs.len() > RUNS + 1)
+        let bad = [(4, End::Failed), (7, End::Failed), (9, End::Failed)];
+        let mut second = 0;
+        let (judged, runs) = judged(&bad, &mut |test| match test {
+            4 => End::Passed,
+            7 => {
+                second += 1;
+                if second == 2 {
+                    End::Passed
+                } else {
+                    End::Failed
+                }
+            }
+            _ => End::Failed,
         });
-        let expected = Judged {
-            unsteady: vec![chance],
-            failures: vec!["a -- steady".to_owned()],
-        };
-        assert_eq!(judged.unwrap(), expected);
-        assert_eq!(runs.len(), 2 * RUNS);
+        assert_eq!(judged.unsteady, [4, 7]);
+        assert_eq!(judged.failures, [9]);
+        assert_eq!(runs, [4, 7, 7, 9, 9]);
     }
 
     #[test]
-    fn a_crash_is_a_failure_whatever_else_passes() {
-        let mut text = OUTPUT.to_owned();
-        text += "error: test failed, to rerun pass `-p profiler-tests --test e2e_two`\n\n\
-                 Caused by:\n  process didn't exit successfully: (signal: 11, SIGSEGV)\n";
-        let judged = judge(lines(&text), true, &mut |_| Ok(true)).unwrap();
-        assert_eq!(judged.failures, ["-p profiler-tests --test e2e_two"]);
-        assert_eq!(judged.unsteady.len(), 2);
+    fn crashes_hangs_and_what_is_not_there_are_failures_at_once() {
+        let bad = [
+            (1, End::Crashed(Some(11))),
+            (2, End::Hung),
+            (3, End::Missing),
+        ];
+        let (first, runs) = judged(&bad, &mut |_| End::Passed);
+        assert_eq!(first.failures, [1, 2, 3]);
+        assert_eq!(runs, [0; 0]);
+        // Also when a test that failed crashes when it is run again.
+        let (second, runs) = judged(&[(5, End::Failed)], &mut |_| End::Crashed(None));
+        assert_eq!(second.failures, [5]);
+        assert_eq!(runs, [5]);
     }
 
     #[test]
-    fn what_fails_without_a_word_has_failed() {
-        let mut all = lines(OUTPUT);
-        all.append(lines("error: could not compile"), "these", false);
-        all.append(lines("test result: ok. 3 passed"), "others", true);
-        let judged = judge(all, true, &mut |_| Ok(true)).unwrap();
-        assert_eq!(judged.failures, ["these"]);
-        assert_eq!(judged.unsteady.len(), 2);
-    }
-
-    #[test]
-    fn what_is_not_to_be_run_again_has_failed() {
-        let mut never = |_: &Failed| -> io::Result<bool> { panic!("run again") };
-        let once = judge(of(vec![failed("a", "b")]), false, &mut never).unwrap();
-        assert_eq!(once.failures, ["a -- b"]);
-        let many = (0..=MOST_UNSTEADY).map(|n| failed("a", &n.to_string()));
-        let many = judge(of(many.collect()), true, &mut never).unwrap();
+    fn many_failures_are_not_run_again() {
+        let all: Vec<_> = (0..=MOST_UNSTEADY)
+            .map(|test| (test, End::Failed))
+            .collect();
+        let (many, runs) = judged(&all, &mut |_| End::Passed);
         assert_eq!(many.failures.len(), MOST_UNSTEADY + 1);
+        assert_eq!(runs, [0; 0]);
+        let (most, runs) = judged(&all[1..], &mut |_| End::Passed);
+        assert_eq!((most.failures.len(), runs.len()), (0, MOST_UNSTEADY));
+        let once = judge(&all[..1], false, &mut |_| unreachable!()).unwrap();
+        assert_eq!(once.failures, [0]);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Failure;
 use crate::model::{Demand, Sampling};
-use crate::probe::features::{check_privileges, tracefs_is_mounted};
+use crate::probe::features::{check_privileges, mounts_tracefs_for_children};
 use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
 use crate::resolve::{EpochLimits, KnownProcesses, ResolveOptions};
 use crate::serve::tcf::{Order, Place, Question};
@@ -92,6 +92,7 @@ impl Adjustable {
             probe: self.probe.clone(),
             resolve: self.resolve.clone(),
             unwind_bytes: self.unwind_bytes,
+            no_self: false,
             trace: None,
             cgroups: CgroupTargets::default(),
             target: "system-wide".to_owned(),
@@ -134,7 +135,7 @@ impl Ready {
         privileges::settle(Later {
             attaches: true,
             loads_tables: true,
-            uses_tracefs: !tracefs_is_mounted(),
+            mounts_tracefs: mounts_tracefs_for_children(),
             signals: true,
             writes_files: false,
         });

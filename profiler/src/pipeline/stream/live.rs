@@ -57,7 +57,7 @@ pub(super) async fn stream(
         signals: true,
         // A cgroup that is to stand still may be another user's.
         writes_files: source.allow_control,
-        uses_tracefs: false,
+        mounts_tracefs: false,
     };
     let pausable = pausable(&prepared, source.allow_control);
     let chosen = Instant::now();
@@ -94,7 +94,6 @@ pub(super) async fn stream(
         pausable,
         live: LiveLine::new(quiet),
         lasts: duration,
-        ends_at: None,
         stop_detaches: source.stop_detaches,
         session,
     };
@@ -211,7 +210,6 @@ struct Live {
     live: LiveLine,
     /// How long it goes on, counted from when what is watched exists.
     lasts: Option<Duration>,
-    ends_at: Option<Instant>,
     stop_detaches: bool,
     session: Session,
 }
@@ -349,14 +347,10 @@ impl Live {
         if let Some(gone) = self.session.gone()? {
             return Ok(Some(End::Gone(gone)));
         }
-        if let Some(lasts) = self.lasts
-            && self.session.awaited().is_none()
-        {
-            let began = Instant::now() - self.session.elapsed();
-            let ends_at = *self.ends_at.get_or_insert(began + lasts);
-            return Ok((ends_at <= Instant::now()).then_some(End::Duration));
-        }
-        Ok(None)
+        let is_over = self
+            .lasts
+            .is_some_and(|lasts| self.session.has_lasted(lasts));
+        Ok(is_over.then_some(End::Duration))
     }
 
     fn tell_news(&mut self) {
@@ -394,11 +388,11 @@ impl Live {
         if self.pause.is_some() {
             self.unpause();
         }
-        let trace = self.session.detach();
+        let mut trace = self.session.detach();
         let end = match end {
             End::Lost(error) => {
                 drop(self.agent);
-                let command = self.session.into_command();
+                let command = self.session.take_command();
                 return Err(fail(error.into(), command, UNTRACED, signals).await);
             }
             end => end,
@@ -411,7 +405,7 @@ impl Live {
             .await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
         let lost = self.session.lost();
-        let mut command = self.session.into_command();
+        let mut command = self.session.take_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
         let ending = async {
             if let (true, Some(command)) = (ends_command, &mut command)
@@ -424,6 +418,9 @@ impl Live {
         let both = async { tokio::join!(finishing, ending).0 };
         let asked = matches!(end, End::Asked);
         let sent = unless_interrupted(both, asked, signals).await?;
+        if let Some(trace) = &mut trace {
+            trace.leaving = self.session.leaving();
+        }
         let (end, sent) = match (end, sent) {
             (End::Failed(failure), _) => {
                 return Err(fail(failure, command, UNTRACED, signals).await);

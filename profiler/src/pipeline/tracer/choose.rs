@@ -85,6 +85,9 @@ impl Tracer {
             indexes.push(index);
         }
         for (pid, index) in users {
+            if read[index].0.is_main {
+                self.ends.runs(pid, read[index].0.id);
+            }
             if self.switching.contains(&read[index].0.id) {
                 self.switchers.push(pid);
             }

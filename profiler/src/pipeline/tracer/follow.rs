@@ -68,6 +68,11 @@ impl Tracer {
                 if !self.takes_in(*pid, *parent_pid) {
                     return;
                 }
+                self.ends.forked(*parent_pid, *pid);
+                if !self.shared && self.ends.runs_dead(*pid) {
+                    self.ends.leave_alone([*pid], event.at);
+                    return;
+                }
                 (*pid, Some(*parent_pid))
             }
             RawBody::Cgroup(cgroup) => {
@@ -81,7 +86,7 @@ impl Tracer {
                 if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
                     return;
                 }
-                let file = (mmap.file.clone(), mmap.path.clone());
+                let file = (mmap.file, mmap.path.clone());
                 // Where cgroups say who is traced, one may have run a file before it was attached.
                 let for_all = self.shared && self.members.is_none();
                 let attached = match self.seen.get(&file) {
@@ -110,6 +115,7 @@ impl Tracer {
                 return;
             }
             RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
+                self.ends.ended(*pid);
                 self.family.remove(pid);
                 // A short-lived child may end before anything was attached to it.
                 let pending = || self.pending.iter().any(|pending| pending.pid == *pid);
@@ -155,6 +161,7 @@ impl Tracer {
             None => {
                 if self.request.follow_exact {
                     self.family.insert(pid);
+                    self.ends.watch(pid);
                 }
                 true
             }
@@ -165,12 +172,14 @@ impl Tracer {
     /// was seen.
     pub(super) fn forget_ended(&mut self, probe: &mut Probe) {
         let mut ended = FxHashSet::default();
+        // What children have that are still to be looked at is what it had.
+        let parents: FxHashSet<Pid> = self.pending.iter().filter_map(|one| one.parent).collect();
         self.ending.retain(|&pid| {
-            let lives = Path::new(&format!("/proc/{pid}")).exists();
-            if !lives {
+            let stays = parents.contains(&pid) || Path::new(&format!("/proc/{pid}")).exists();
+            if !stays {
                 ended.insert(pid);
             }
-            lives
+            stays
         });
         if ended.is_empty() {
             return;
@@ -228,6 +237,9 @@ impl Tracer {
                     let found = found.into_iter().map(|object| (object, true));
                     let ahead = ahead.into_iter().map(|object| (object, false));
                     for (object, is_mapped) in found.chain(ahead) {
+                        if is_mapped && object.is_main {
+                            self.ends.runs(pending.pid, object.id);
+                        }
                         let index = self.object(&object, Some(pending.pid));
                         if is_mapped {
                             self.note_seen(&object, index.is_some());
@@ -251,6 +263,15 @@ impl Tracer {
                     }
                 }
             },
+        }
+        // Before the process has probes at all: the kernel replaces its return addresses where anybody's
+        // return probe sits on the same instruction, whoever that is.
+        if was_safe && !self.safety.verdict().uretprobe {
+            self.replan(probe, resolver);
+        }
+        if !self.shared && (self.ends.runs_dead(pending.pid) || self.is_debugged(pending.pid)) {
+            objects.clear();
+            self.let_go(probe, FxHashSet::from_iter([pending.pid]), pending.since);
         }
         self.announce(before, resolver);
         self.tell_switchers(resolver);
@@ -279,6 +300,7 @@ impl Tracer {
         }
         if attached {
             let at = now();
+            resolver.has_probes_from(pending.pid, at);
             out.push(gap(
                 at,
                 pending.since,
@@ -287,13 +309,28 @@ impl Tracer {
                 GapReason::NotYetAttached,
             ));
         }
-        if was_safe && !self.safety.verdict().uretprobe {
-            self.replan(probe, resolver);
-        }
         // Its end may have been seen before.
         if !self.shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
             self.ending.push(pending.pid);
         }
+    }
+
+    /// Whether a debugger has a process that nobody named. Its breakpoints and our probes would be on
+    /// the same instructions, where the kernel tells the debugger of none; and it would read ours in the
+    /// code.
+    fn is_debugged(&mut self, pid: Pid) -> bool {
+        if self.family.contains(&pid) {
+            return false;
+        }
+        let Some(debugger) = crate::target::debugger::of(pid) else {
+            return false;
+        };
+        if self.debuggers.insert(debugger) {
+            log::warn!(
+                "pid {pid} is not traced, nor is what else pid {debugger} debugs: name it with -p to insist"
+            );
+        }
+        true
     }
 
     /// What is never looked at, because this is the end, is missing since it began.
@@ -306,6 +343,7 @@ impl Tracer {
             let selection = &self.request.selection;
             let mut paths = pending.paths.iter();
             if parents.is_some_and(|objects| pending.parent.is_some() && !objects.is_empty())
+                || self.ends.runs_dead(pending.pid)
                 || paths.any(|path| selection.may_cover(path, true))
             {
                 let (from, pid) = (pending.since, Some(pending.pid));
@@ -361,7 +399,7 @@ impl Tracer {
             self.seen.clear();
         }
         let path = object.path.as_bytes().into();
-        self.seen.insert((object.identity.clone(), path), traced);
+        self.seen.insert((object.identity, path), traced);
     }
 
     /// Whether functions of an object are traced: without its other probes no call is missing.

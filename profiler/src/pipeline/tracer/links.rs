@@ -9,13 +9,15 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
 use super::state::ProbeState;
-use super::{TracedObject, Tracer};
+use super::{Leaving, TracedObject, Tracer};
 use crate::model::Pid;
 use crate::probe::{CallLink, CallSite, CallTarget, Probe, ProbeError};
+use crate::resolve::Role;
 
 /// Sites of one object for one target.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl Tracer {
         object: usize,
         process: Option<Pid>,
     ) -> Result<(), ProbeError> {
+        process.iter().for_each(|&pid| self.ends.watch(pid));
         let probes: Vec<u32> = self.objects[object].probes.clone().collect();
         // Those that are on duty have links of their own.
         let (steady, moving): (Vec<u32>, Vec<u32>) = probes
@@ -75,7 +78,9 @@ impl Tracer {
             // Attached when tracing goes on.
             return Ok(());
         }
-        let sites = sites_of(&self.probes, &probes);
+        let mut sites = sites_of(&self.probes, &probes);
+        let refused = &self.refused_sites;
+        sites.retain(|site| !refused.contains(&(object, site.offset, site.return_probe)));
         if sites.is_empty() {
             return Ok(());
         }
@@ -85,6 +90,8 @@ impl Tracer {
             let Some(site) = sites.get(index) else {
                 continue;
             };
+            let place = (object, site.offset, site.return_probe);
+            self.refused_sites.insert(place);
             if self.refused.insert(site.probe) {
                 let name = &self.probes[site.probe as usize].plan.function.name;
                 log::warn!("{name} in {path} is not traced: {error}");
@@ -159,14 +166,24 @@ impl Tracer {
 
     /// Has the hits of probes count from now on.
     pub(super) fn arm(&mut self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
+        if self.closed {
+            return Ok(());
+        }
         for &number in probes {
             self.probes[number as usize].armed = true;
         }
         self.tell(probe, probes)
     }
 
-    /// No hit counts from now on, of any probe.
+    /// No hit counts from now on, of any probe; all that counted have been recorded.
     pub(super) fn disarm(&mut self, probe: &mut Probe) {
+        self.ignore_hits(probe);
+        if let Err(error) = probe.settle_calls() {
+            log::warn!("{error}");
+        }
+    }
+
+    fn ignore_hits(&mut self, probe: &mut Probe) {
         for state in &mut self.probes {
             state.armed = false;
         }
@@ -175,12 +192,36 @@ impl Tracer {
         }
     }
 
-    /// Takes everything out of the targets. First all hits stop counting: links don't go at one
-    /// moment, and exits without their entries say nothing.
+    /// No hit counts from now on, for good. This takes no time; hits that are under way are recorded.
+    pub(in crate::pipeline) fn close(&mut self, probe: &mut Probe) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.ignore_hits(probe);
+        }
+    }
+
+    /// Takes everything out of the targets, for good, but does not wait for it. First all hits stop
+    /// counting: links don't go at one moment, and exits without their entries say nothing.
     pub(super) fn detach_all(&mut self, probe: &mut Probe) {
+        self.closed = true;
         self.disarm(probe);
         self.links.clear();
-        probe.detach_all_calls();
+        self.leaving = probe.release_all_calls();
+        self.waits_for_calls = probe.call_support().is_some_and(|support| support.multi);
+    }
+
+    /// What the kernel has not let go of when that time is over, once all is detached.
+    pub(in crate::pipeline) fn leaving(&mut self, until: Instant) -> Option<Leaving> {
+        let mut leaving = self.leaving.take()?;
+        let probes = leaving.wait(until);
+        let is_call = |&&number: &&u32| {
+            let state = self.probes.get(number as usize);
+            state.is_some_and(|state| state.role == Role::Call)
+        };
+        (!probes.is_empty()).then(|| Leaving {
+            functions: probes.iter().filter(is_call).count(),
+            waits_for_calls: self.waits_for_calls,
+            process: leaving.keeper(),
+        })
     }
 
     /// Takes everything out of the targets, but does not wait for it: nothing of it counts any more.

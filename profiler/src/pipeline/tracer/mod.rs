@@ -9,6 +9,7 @@
 mod budget;
 mod choose;
 mod counts;
+mod ends;
 mod filter;
 mod follow;
 mod hooks;
@@ -29,6 +30,7 @@ use std::path::Path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::ends::Ends;
 use self::follow::{Pending, SeenFile};
 use self::links::Link;
 use self::members::Members;
@@ -41,25 +43,26 @@ use crate::error::{Context, Failure};
 use crate::model::raw::RawEvent;
 use crate::model::{Pid, Timestamp};
 use crate::pipeline::wanted::WantedCgroups;
-use crate::probe::{self, CallOptions, Probe, now};
+use crate::probe::{self, CallOptions, LeavingCalls, Probe, now};
 use crate::resolve::objects::{FileId, Finder, ObjectsError, TargetObject};
 use crate::resolve::{Resolver, Role};
 use crate::target::Filter;
 use crate::target::cgroup::Hierarchy;
+use crate::trace::Exits;
 use crate::trace::cost::CostTable;
 use crate::trace::place::Returns;
 use crate::trace::safety::ProcessSafety;
 
 pub use self::filter::PathFilter;
 pub use self::news::News;
-pub use self::request::{TraceRequest, TraceSummary};
+pub use self::request::{Leaving, TraceRequest, TraceSummary};
 
 /// Probes beyond those known at the start, for what is mapped later.
 const ROOM: u32 = 4096;
 /// Time that one step may spend on attaching to new processes and files.
 const STEP_NS: u64 = 100_000_000;
 /// From this many sites on, links that take 0.1 s each to remove need to be asked for.
-const MANY_CLASSIC: usize = 300;
+const MANY_CLASSIC: usize = 50;
 /// The same of processes that cgroups say: others share their files most often, being of the same image,
 /// and are kept off as long as that can be.
 const MAX_OWN_LINKS_OF_CGROUPS: usize = 512;
@@ -93,6 +96,8 @@ pub(super) struct Tracer {
     members: Option<Members>,
     /// Else: targets and what they have started, while these live.
     family: FxHashSet<Pid>,
+    /// Debuggers of whom it was said that what they debug is not traced.
+    debuggers: FxHashSet<Pid>,
     /// Processes that have ended, until what was pending of them has been looked at.
     gone: Vec<Pid>,
     began: Timestamp,
@@ -104,6 +109,13 @@ pub(super) struct Tracer {
     /// Processes whose main thread has ended.
     ending: Vec<Pid>,
     refused: FxHashSet<u32>,
+    /// Places that the kernel refused, by object, offset and whether at return: they are not tried again.
+    refused_sites: FxHashSet<(usize, u64, bool)>,
+    /// Nothing is recorded any more, whatever comes up.
+    closed: bool,
+    /// What was attached, and the kernel has not let go of yet.
+    leaving: Option<LeavingCalls>,
+    waits_for_calls: bool,
     budget_at: Timestamp,
     counts_at: Timestamp,
     /// CPU time of each target when the budget was last looked at.
@@ -114,6 +126,7 @@ pub(super) struct Tracer {
     full_told: bool,
     suspension: Option<Suspension>,
     news: Bulletin,
+    ends: Ends,
     /// No file's path says that it holds what is asked for, so all are looked into.
     reads_all: bool,
 }
@@ -165,6 +178,7 @@ impl Tracer {
             processes: FxHashMap::default(),
             members,
             family: running.iter().copied().collect(),
+            debuggers: FxHashSet::default(),
             gone: Vec::new(),
             began: at,
             pending: VecDeque::new(),
@@ -172,6 +186,10 @@ impl Tracer {
             ahead: FxHashMap::default(),
             ending: Vec::new(),
             refused: FxHashSet::default(),
+            refused_sites: FxHashSet::default(),
+            closed: false,
+            leaving: None,
+            waits_for_calls: false,
             budget_at: at,
             counts_at: at,
             cpu_ns: FxHashMap::default(),
@@ -180,6 +198,7 @@ impl Tracer {
             full_told: false,
             suspension: None,
             news: Bulletin::default(),
+            ends: Ends::default(),
             reads_all: false,
         };
         let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
@@ -226,9 +245,27 @@ impl Tracer {
             );
         }
         tracer.choose(targets)?;
+        tracer.tell_ways();
         tracer.max_probes = tracer.probes.len() as u32 + ROOM;
         tracer.max_probes = tracer.max_probes.min(profiler_common::call::MAX_PROBES);
         Ok(tracer)
+    }
+
+    /// How exits are seen of how many functions.
+    fn tell_ways(&self) {
+        let mut ways = [0; 3];
+        for state in self.probes.iter().filter(|state| state.role == Role::Call) {
+            ways[match state.plan.exits {
+                Exits::Uretprobe => 0,
+                Exits::Instructions(_) => 1,
+                Exits::None(_) => 2,
+            }] += 1;
+        }
+        let [probes, instructions, entries] = ways;
+        log::info!(
+            "exits are seen of {probes} functions by return probes, of {instructions} by the instructions \
+             that leave; of {entries} only entries are seen"
+        );
     }
 
     /// What the kernel side needs to be told before it is loaded.
@@ -236,7 +273,7 @@ impl Tracer {
         let returns = self
             .probes
             .iter()
-            .any(|state| matches!(state.plan.exits, crate::trace::Exits::Uretprobe));
+            .any(|state| matches!(state.plan.exits, Exits::Uretprobe));
         CallOptions {
             max_probes: self.max_probes,
             buffer_bytes,
@@ -260,6 +297,9 @@ impl Tracer {
         self.tell_switchers(resolver);
         let all = self.all();
         self.tell(probe, &all)?;
+        if !self.processes.is_empty() && self.family.len() <= MAX_OWN_LINKS_OF_CGROUPS {
+            self.family.iter().for_each(|&pid| self.ends.watch(pid));
+        }
         for object in 0..self.objects.len() {
             for process in self.targets_now(object) {
                 self.attach(probe, object, process)?;
@@ -313,8 +353,8 @@ impl Tracer {
         }
         if seconds > 1 {
             log::warn!(
-                "removing {count} probes at the end will take about {seconds} s (Linux 6.6 and newer \
-                 remove them at once)"
+                "removing {count} probes when this is over will take about {seconds} s, in which they \
+                 still slow the target (Linux 6.6 and newer remove them at once)"
             );
         }
         Ok(())
@@ -350,6 +390,7 @@ impl Tracer {
         out: &mut Vec<RawEvent>,
     ) {
         let began = now();
+        self.look_at_ends(probe);
         self.forget_ended(probe);
         self.look_for_members(probe);
         self.attach_ahead(probe, resolver);
@@ -377,13 +418,15 @@ impl Tracer {
     pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
         self.tell_strangers(false);
         self.tell_untold();
-        // Nothing is hit any more when counts are read, so they are those of what is drained then.
+        self.look_at_ends(probe);
+        // No hit counts any more when counts are read, so they are those of what is drained then.
         self.detach_all(probe);
         self.read_counts(probe);
         let at = now();
         self.tell_counts(at, out);
         self.close_pending(at, out);
         self.close_suspension(at, out);
+        self.close_let_go(at, out);
         for number in 0..self.probes.len() as u32 {
             self.close_gap(number, at, out);
         }

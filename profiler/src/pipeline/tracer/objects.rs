@@ -56,7 +56,8 @@ const NAMED: usize = 5;
 impl Tracer {
     pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
         let wanted = self.reads_all || self.may_cover(target);
-        let judged = self.request.returns == Returns::Auto && !self.shared;
+        let by_probes = matches!(self.request.returns, Returns::Auto | Returns::Uretprobe);
+        let judged = by_probes && !self.shared;
         if !wanted && !judged && !is_hook_library(&target.path) {
             return None;
         }

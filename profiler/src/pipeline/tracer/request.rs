@@ -49,4 +49,17 @@ pub struct TraceSummary {
     pub left_out: u64,
     /// Functions that stepped down to stay within the budget.
     pub stepped_down: usize,
+    /// What the kernel has not let go of yet.
+    pub leaving: Option<Leaving>,
+}
+
+/// Functions whose probes the kernel has not let go of when everything else is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// How many.
+    pub functions: usize,
+    /// It waits until calls return that are open under return probes; else each place takes it a while.
+    pub waits_for_calls: bool,
+    /// The process that ends when all is gone; none: this one does not end before.
+    pub process: Option<u32>,
 }

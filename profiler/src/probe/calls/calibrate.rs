@@ -7,7 +7,7 @@ use std::{fs::File, os::fd::AsFd, time::Instant};
 
 use profiler_common::call::{EDGE_ENTER, EDGE_EXIT, EDGE_HIT, ProbeControl};
 
-use super::specimen::{RETURNING, SPECIMENS, Specimen};
+use super::specimen::{RETURNING, SPECIMENS, Specimen, red_zone_lives, red_zone_offset};
 use super::{CallOptions, CallSite, CallTarget};
 use crate::model::Pid;
 use crate::probe::{Probe, ProbeError, ProbeOptions};
@@ -58,6 +58,7 @@ pub fn calibrate() -> Result<CostTable, ProbeError> {
         return_probe: true,
         ..site(returning, EDGE_EXIT)
     });
+    sites.push(site(red_zone_offset().map_err(failed)?, EDGE_HIT));
 
     let without_ns = SPECIMENS.map(|specimen| fastest_ns(&mut probe, specimen));
     let file = File::open("/proc/self/exe")
@@ -78,8 +79,11 @@ pub fn calibrate() -> Result<CostTable, ProbeError> {
         .position(|kind| *kind == crate::trace::InstructionKind::Push);
     let both_ns = fastest_ns(&mut probe, RETURNING);
     let return_ns = both_ns.saturating_sub(push.map_or(0, |push| entry_ns[push]));
+    // A kernel that makes a call of a no-operation writes below the stack pointer: what it writes over
+    // here is nobody else's.
+    let nop5_is_call = !red_zone_lives();
     probe.detach_calls(link);
-    Ok(CostTable::measured(entry_ns, return_ns))
+    Ok(CostTable::measured(entry_ns, return_ns, nop5_is_call))
 }
 
 fn site(offset: u64, edge: u32) -> CallSite {

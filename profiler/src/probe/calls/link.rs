@@ -1,7 +1,8 @@
 //! Places of a file -> links in the kernel, of either kind.
 //!
 //! All places with one system call where the kernel can do that. If it refuses them, halves of them
-//! are tried until those that it refuses are known; the rest is attached together.
+//! are tried until those that it refuses are known; what could be attached by then stays so, since a
+//! link that is given back has to be waited for.
 
 use std::{
     ffi::CString,
@@ -54,13 +55,15 @@ impl Linker {
         self.support
     }
 
-    /// Attaches `sites`; see [`super::Probe::attach_calls`].
+    /// Attaches `sites`; see [`super::Probe::attach_calls`]. What is attached is in `fds`, also if this
+    /// fails.
     pub(super) fn attach(
         &self,
         target: CallTarget,
         file: BorrowedFd<'_>,
         sites: &[CallSite],
-    ) -> Result<(LinkFds, Vec<(usize, ProbeError)>), ProbeError> {
+        fds: &mut LinkFds,
+    ) -> Result<Vec<(usize, ProbeError)>, ProbeError> {
         let attachment = Attachment {
             linker: self,
             path: path_of(file)?,
@@ -69,19 +72,17 @@ impl Linker {
                 CallTarget::Everyone => 0,
             },
         };
-        let (mut fds, mut refused) = (Vec::new(), Vec::new());
+        let mut refused = Vec::new();
         // Returns first: they count only for calls that are entered from then on.
         for at_return in [true, false] {
             let chosen: Vec<(usize, &CallSite)> = (0..)
                 .zip(sites)
                 .filter(|(_, site)| site.return_probe == at_return)
                 .collect();
-            attachment.attach(&chosen, at_return, &mut fds, &mut refused)?;
+            attachment.attach(&chosen, at_return, fds, &mut refused)?;
         }
-        // Detached in reverse, so that no entry is left without a return.
-        fds.reverse();
         refused.sort_by_key(|(index, _)| *index);
-        Ok((fds, refused))
+        Ok(refused)
     }
 }
 
@@ -113,34 +114,22 @@ impl Attachment<'_> {
             Err(error) => error,
         };
         self.check_general(&error, sites.len())?;
-        let mut bad = Vec::new();
-        self.find_refused(sites, at_return, error, &mut bad)?;
-        let rest: Vec<(usize, &CallSite)> = sites
-            .iter()
-            .filter(|(index, _)| bad.iter().all(|(refused, _)| refused != index))
-            .copied()
-            .collect();
-        refused.extend(bad);
-        if !rest.is_empty() {
-            let fd = self
-                .link(&rest, at_return)
-                .map_err(|error| self.failed(rest.len(), error))?;
-            fds.push(fd);
-        }
-        Ok(())
+        self.attach_halves(sites, at_return, error, fds, refused)
     }
 
-    /// Narrows down which of `sites`, which were refused together, are at fault.
-    fn find_refused(
+    /// Attaches those of `sites`, which were refused together, that are not at fault. In their order:
+    /// where several are at one place it matters.
+    fn attach_halves(
         &self,
         sites: &[(usize, &CallSite)],
         at_return: bool,
         error: io::Error,
-        bad: &mut Vec<(usize, ProbeError)>,
+        fds: &mut LinkFds,
+        refused: &mut Vec<(usize, ProbeError)>,
     ) -> Result<(), ProbeError> {
         if let [(index, site)] = sites {
-            bad.push((*index, refusal(site, error)));
-            if bad.len() > MAX_REFUSED {
+            refused.push((*index, refusal(site, error)));
+            if refused.len() > MAX_REFUSED {
                 return Err(ProbeError::Request(format!(
                     "the kernel refuses more than {MAX_REFUSED} of the functions to be traced in \
                      one file: name fewer"
@@ -150,9 +139,12 @@ impl Attachment<'_> {
         }
         let (left, right) = sites.split_at(sites.len() / 2);
         for half in [left, right] {
-            if let Err(error) = self.link(half, at_return) {
-                self.check_general(&error, half.len())?;
-                self.find_refused(half, at_return, error, bad)?;
+            match self.link(half, at_return) {
+                Ok(fd) => fds.push(fd),
+                Err(error) => {
+                    self.check_general(&error, half.len())?;
+                    self.attach_halves(half, at_return, error, fds, refused)?;
+                }
             }
         }
         Ok(())

@@ -7,7 +7,9 @@
 //!
 //! A link is attached to many places at once where the kernel can do that (Linux 6.6), else each
 //! place takes a perf event, which the kernel needs a tenth of a second to take back:
-//! [`CallSupport`]. All of it goes with its descriptors, however this process ends.
+//! [`CallSupport`]. All of it goes with its descriptors, however this process ends. They are held by
+//! another one, where that is possible, so that nobody waits for what the kernel waits for then
+//! (`keeper`).
 //!
 //! What does not belong here: which functions, where in them, and at what price (`trace`); what
 //! calls mean together (`resolve`).
@@ -15,27 +17,38 @@
 mod calibrate;
 mod closer;
 mod counts;
+mod keeper;
 mod link;
 mod program;
 mod specimen;
 mod support;
 
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use profiler_common::call::{CallCounters, Fetch, MAX_FETCHES, MAX_PROBES, ProbeControl};
 
 pub use calibrate::calibrate;
+pub use keeper::{NAME as KEEPER, keep, offer};
 pub use support::{CallSupport, call_support};
 
-use self::{closer::Closer, counts::CountReader, link::Linker};
-use super::{Probe, ProbeError, bpf, hotplug, load};
+use self::{counts::CountReader, keeper::Keeper, link::Linker};
+use super::{Probe, ProbeError, bpf, hotplug, load, ring};
 use crate::model::Pid;
 
 /// The reader is woken when it has not read so large a part of a ring: early enough that it may come
 /// late, and so that what it reads at a time stays in the processor's caches.
 const WAKE_PART: u64 = 8;
+
+/// Links that are being closed, from which on it is looked which of them have gone.
+const MAX_CLOSING: usize = 256;
+/// How long is waited for links to be gone, by those who have to know that they are. Most often that
+/// takes some 30 ms, and 150 under return probes.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of those who don't have to: an answer takes some 10 us.
+const SOON: Duration = Duration::from_millis(10);
 
 /// How calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,31 +115,121 @@ pub struct CallSite {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct CallLink(u64);
 
-/// The places that one system call attached.
+/// The places of a link, return probes first: they are the first to go.
 pub(super) type LinkFds = Vec<OwnedFd>;
 
 /// State of call tracing.
 pub(super) struct Calls {
     options: CallOptions,
     linker: Linker,
-    links: HashMap<u64, LinkFds>,
-    next_link: u64,
+    links: Links,
     counts: CountReader,
-    closer: Closer,
 }
 
-impl Calls {
-    /// Closes all links, and waits for those that are being closed.
-    fn detach_all(&mut self) {
-        let links = self.links.drain().map(|(_, fds)| fds);
-        self.closer.close(links.collect());
-        self.closer.wait();
+/// Links, by their numbers, and whose places they are.
+struct Links {
+    keeper: Keeper,
+    attached: HashMap<u64, Box<[u32]>>,
+    /// Those that are being closed, as far as is known.
+    closing: HashMap<u64, Box<[u32]>>,
+    next: u64,
+}
+
+impl Links {
+    fn new(keeper: Keeper) -> Links {
+        Links {
+            keeper,
+            attached: HashMap::new(),
+            closing: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    fn add(&mut self, sites: &[CallSite], fds: LinkFds) -> Result<CallLink, ProbeError> {
+        let number = self.next;
+        self.next += 1;
+        self.keeper.hold(number, fds)?;
+        let mut probes: Vec<u32> = sites.iter().map(|site| site.probe).collect();
+        probes.sort_unstable();
+        probes.dedup();
+        self.attached.insert(number, probes.into());
+        Ok(CallLink(number))
+    }
+
+    fn release(&mut self, links: impl IntoIterator<Item = u64>) {
+        let links = links.into_iter();
+        let known = links.filter_map(|link| self.attached.remove_entry(&link));
+        let released: Vec<(u64, Box<[u32]>)> = known.collect();
+        if released.is_empty() {
+            return;
+        }
+        self.keeper.release(released.iter().map(|(link, _)| *link));
+        self.closing.extend(released);
+        // Most have gone by the next time.
+        if self.closing.len() > MAX_CLOSING {
+            let closing = self.keeper.closing(Instant::now() + SOON);
+            self.retain(closing);
+        }
+    }
+
+    fn release_all(&mut self) {
+        let all: Vec<u64> = self.attached.keys().copied().collect();
+        self.release(all);
+    }
+
+    fn wait(&mut self, until: Instant) {
+        if !self.closing.is_empty() {
+            let closing = self.keeper.wait(until);
+            self.retain(closing);
+        }
+    }
+
+    /// Forgets what is closed, as far as that is known.
+    fn retain(&mut self, closing: Option<Vec<u64>>) {
+        if let Some(closing) = closing {
+            self.closing.retain(|link, _| closing.contains(link));
+        }
     }
 }
 
-impl Drop for Calls {
+impl Drop for Links {
     fn drop(&mut self) {
-        self.detach_all();
+        self.release_all();
+        self.wait(Instant::now() + PATIENCE);
+    }
+}
+
+/// What is left of links that were detached while the kernel still waits for something.
+pub struct LeavingCalls(Links);
+
+impl LeavingCalls {
+    /// The probes whose links are still there, which is waited for no longer than that. Their places have
+    /// their own instructions again, and nothing is recorded of them.
+    pub fn wait(&mut self, until: Instant) -> Vec<u32> {
+        self.0.wait(until);
+        let mut probes: Vec<u32> = self.0.closing.values().flatten().copied().collect();
+        probes.sort_unstable();
+        probes.dedup();
+        probes
+    }
+
+    /// The process that waits until they are gone, and ends then; none: it is this one.
+    pub fn keeper(&self) -> Option<u32> {
+        self.0.keeper.pid()
+    }
+}
+
+impl std::fmt::Debug for LeavingCalls {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let links = self.0.closing.keys();
+        formatter.debug_set().entries(links).finish()
+    }
+}
+
+impl Drop for LeavingCalls {
+    fn drop(&mut self) {
+        // Who wanted to wait has done so.
+        self.0.closing.clear();
     }
 }
 
@@ -169,10 +272,8 @@ impl Calls {
         Ok(Calls {
             options: settings.options,
             linker: Linker::new(ebpf, support)?,
-            links: HashMap::new(),
-            next_link: 0,
+            links: Links::new(Keeper::start()),
             counts: CountReader::new(hotplug::possible_cpus()?.len()),
-            closer: Closer::default(),
         })
     }
 }
@@ -195,18 +296,26 @@ impl Probe {
         for site in sites {
             check_probe(site.probe, &calls.options)?;
         }
-        let (fds, refused) = calls.linker.attach(target, file, sites)?;
-        let link = calls.next_link;
-        calls.next_link += 1;
-        calls.links.insert(link, fds);
-        Ok((CallLink(link), refused))
+        let mut fds = LinkFds::new();
+        let attached = calls.linker.attach(target, file, sites, &mut fds);
+        // Whatever has become of it: nothing of it is closed here.
+        let link = calls.links.add(sites, fds);
+        match (attached, link) {
+            (Ok(refused), Ok(link)) => Ok((link, refused)),
+            (Err(error), Ok(link)) => {
+                calls.links.release([link.0]);
+                Err(error)
+            }
+            (_, Err(error)) => Err(error),
+        }
     }
 
-    /// Detaches places. No hit is recorded once this has returned; what was recorded before is
-    /// still drained.
+    /// Detaches places. No hit is recorded once this has returned, unless the kernel takes very long;
+    /// what was recorded before is still drained.
     pub fn detach_calls(&mut self, link: CallLink) {
         if let Some(calls) = &mut self.calls {
-            drop(calls.links.remove(&link.0));
+            calls.links.release([link.0]);
+            calls.links.wait(Instant::now() + PATIENCE);
         }
     }
 
@@ -214,17 +323,29 @@ impl Probe {
     /// process has ended or the probe is set to another generation.
     pub fn release_calls(&mut self, links: impl IntoIterator<Item = CallLink>) {
         if let Some(calls) = &mut self.calls {
-            let links = links.into_iter();
-            let fds = links.filter_map(|link| calls.links.remove(&link.0));
-            calls.closer.close(fds.collect());
+            calls.links.release(links.into_iter().map(|link| link.0));
         }
     }
 
-    /// Detaches all places, together: no hit is recorded once this has returned.
-    pub fn detach_all_calls(&mut self) {
-        if let Some(calls) = &mut self.calls {
-            calls.detach_all();
-        }
+    /// Detaches all places, together, but does not wait for it; what is left of them outlives the probe.
+    /// None if the probe was attached without calls.
+    pub fn release_all_calls(&mut self) -> Option<LeavingCalls> {
+        let calls = self.calls.as_mut()?;
+        calls.links.release_all();
+        let none = Links::new(Keeper::without_process());
+        Some(LeavingCalls(std::mem::replace(&mut calls.links, none)))
+    }
+
+    /// Waits until hits that are under way have been counted and recorded: none of them comes after
+    /// this of a probe that was set before not to record any. Takes some 10 ms.
+    pub fn settle_calls(&self) -> Result<(), ProbeError> {
+        let rings = self.cpus.iter().take(1);
+        let rings: Vec<_> = rings
+            .filter_map(|cpu| Some((cpu.cpu, cpu.call_ring.as_ref()?.as_fd())))
+            .collect();
+        // The kernel waits for all programs when a map of maps is changed by user space, even if it
+        // is not.
+        ring::install(&self.ebpf, "CALL_RINGS", &rings)
     }
 
     /// Sets what a probe does at its hits, and which values it fetches.

@@ -45,6 +45,36 @@ pub(super) const SPECIMENS: [Specimen; KINDS.len()] = [
     Specimen(stepped),
 ];
 
+/// What [`in_red_zone`] keeps below the stack pointer.
+const KEPT: u64 = 0x5a5a_5a5a;
+/// Where its no-operation of 5 bytes begins.
+const NOP5_WITHIN: u64 = 9;
+
+/// Keeps a number below the stack pointer over a no-operation of 5 bytes, and returns what has become
+/// of it.
+#[unsafe(naked)]
+extern "C" fn in_red_zone() -> u64 {
+    core::arch::naked_asm!(
+        // mov qword ptr [rsp - 8], KEPT
+        ".byte 0x48, 0xc7, 0x44, 0x24, 0xf8, 0x5a, 0x5a, 0x5a, 0x5a",
+        ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
+        "mov rax, [rsp - 8]",
+        "ret",
+    )
+}
+
+/// Where the file of this program has a no-operation of 5 bytes over which [`red_zone_lives`] keeps
+/// something.
+pub(super) fn red_zone_offset() -> io::Result<u64> {
+    Ok(offset_of(in_red_zone as *const () as usize as u64)? + NOP5_WITHIN)
+}
+
+/// Whether what is kept below the stack pointer there is still there afterwards. The kernel changes
+/// the code when it is run first.
+pub(super) fn red_zone_lives() -> bool {
+    (0..16).all(|_| in_red_zone() == KEPT)
+}
+
 /// The cheapest to probe.
 pub(super) const NOP5: Specimen = SPECIMENS[0];
 
@@ -61,18 +91,22 @@ impl Specimen {
 
     /// Where it lies in the file of this program.
     pub(super) fn offset(&self) -> io::Result<u64> {
-        let address = self.0 as usize as u64;
-        let maps = fs::read_to_string("/proc/self/maps")?;
-        let found = maps.lines().find_map(|line| {
-            let mut fields = line.split_ascii_whitespace();
-            let (start, end) = fields.next()?.split_once('-')?;
-            let number = |text| u64::from_str_radix(text, 16).ok();
-            let (start, end) = (number(start)?, number(end)?);
-            let offset = number(fields.nth(1)?)?;
-            (start..end)
-                .contains(&address)
-                .then(|| address - start + offset)
-        });
-        found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        offset_of(self.0 as usize as u64)
     }
+}
+
+/// Where a function of this program lies in its file.
+fn offset_of(address: u64) -> io::Result<u64> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let found = maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end) = (number(start)?, number(end)?);
+        let offset = number(fields.nth(1)?)?;
+        (start..end)
+            .contains(&address)
+            .then(|| address - start + offset)
+    });
+    found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }

@@ -10,11 +10,12 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Mutex, PoisonError},
+    time::Instant,
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_insn};
 
-use super::{link, specimen::NOP5};
+use super::{PATIENCE, keeper::Keeper, link, specimen::NOP5};
 use crate::probe::{
     ProbeError,
     bpf::{self, Places},
@@ -35,6 +36,8 @@ pub struct CallSupport {
     pub detach_ns_per_site: u64,
 }
 
+/// No other link has such a number.
+const TRIAL_LINK: u64 = u64::MAX >> 1;
 /// A perf event on a place waits for the kernel's readers, several times: measured.
 const EVENT_DETACH_NS: u64 = 109_000_000;
 /// A place among thousands of one link.
@@ -107,13 +110,21 @@ fn try_multi(counts: &OwnedFd) -> io::Result<Option<bool>> {
         },
     );
     // Older kernels load the program, because they don't look at what it is for.
-    let Ok(_link) = link else {
+    let Ok(link) = link else {
         return Ok(None);
     };
     std::thread::scope(|scope| scope.spawn(|| specimen.call(1)).join().is_ok());
     specimen.call(1);
     let mut hits: Vec<u64> = Vec::new();
-    bpf::read_array(counts.as_fd(), 0, 1, 1, &mut hits)?;
+    let read = bpf::read_array(counts.as_fd(), 0, 1, 1, &mut hits);
+    // Others of this machine may keep the kernel from being done with it.
+    let mut keeper = Keeper::start();
+    if keeper.hold(TRIAL_LINK, vec![link]).is_ok() {
+        keeper.release([TRIAL_LINK]);
+        keeper.wait(Instant::now() + PATIENCE);
+    }
+    keeper.leave();
+    read?;
     if hits != [2] {
         log::debug!("the kernel's filter by process is wrong: {hits:?} of 2 hits arrived");
     }

@@ -21,6 +21,7 @@ mod thread;
 use std::sync::Arc;
 
 use profiler_common::call::{ITEM_BAD_MEMORY, ItemHead};
+use rustc_hash::FxHashMap;
 
 pub use probe::{ExceptionName, Role, TracedProbe};
 
@@ -48,7 +49,13 @@ pub(super) struct Calls {
     left: Vec<Left>,
     unmatched: Missing,
     unknown: Missing,
+    /// Since when processes that were met late have all their probes: what has no entry before that is in the
+    /// gap that was told.
+    whole_from: FxHashMap<Pid, Timestamp>,
 }
+
+/// Most processes of which that is known.
+const MAX_LATE: usize = 1 << 14;
 
 /// Records that are counted and not shown.
 #[derive(Debug, Default)]
@@ -94,6 +101,16 @@ impl Resolver {
     /// or fibers. Otherwise this is found out, at the price of some calls that end too early.
     pub fn switches_stacks(&mut self, pid: Pid) {
         self.calls.shadows.switches(pid);
+    }
+
+    /// Says that a process which was met late has all its probes from then on. They are attached one after
+    /// the other, those of returns first: an exit before that may have no entry, and a gap tells of both.
+    pub fn has_probes_from(&mut self, pid: Pid, at: Timestamp) {
+        let late = &mut self.calls.whole_from;
+        if late.len() >= MAX_LATE {
+            late.clear();
+        }
+        late.insert(pid, at);
     }
 
     /// A probe was hit.
@@ -146,7 +163,10 @@ impl Resolver {
                     self.left(&place, &mut left, Some(Returned { line, result }));
                 } else {
                     self.left(&place, &mut left, None);
-                    self.calls.unmatched.add(at);
+                    let whole_from = self.calls.whole_from.get(&call.pid);
+                    if whole_from.is_none_or(|&from| at >= from) {
+                        self.calls.unmatched.add(at);
+                    }
                 }
             }
             RawEdge::Hit => {
@@ -229,7 +249,11 @@ impl Resolver {
             }
         }
         let function = gap.probe.and_then(|probe| self.traced_function(probe));
-        let process = gap.pid.and_then(|pid| self.process_of(pid, at));
+        let process = gap.pid.and_then(|pid| {
+            // It may have ended before it could be told to be one of those that are recorded.
+            self.show_or_adopt(pid, at);
+            self.process_of(pid, at)
+        });
         // Should either not be known, a gap of all would say too much.
         if function.is_some() == gap.probe.is_some() && process.is_some() == gap.pid.is_some() {
             self.push(Event::Gap(Gap {

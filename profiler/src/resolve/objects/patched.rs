@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use super::FileId;
 use crate::model::Pid;
-use crate::model::raw::{FileIdentity, RawMmap};
+use crate::model::raw::RawMmap;
 use crate::resolve::files::{MappedFile, open_mapped};
 use crate::resolve::proc_fs;
 
@@ -27,7 +27,7 @@ pub fn is_patched(pid: Pid, files: &[(FileId, Vec<u64>)]) -> bool {
 /// Whether a mapping is of a file of that number. Devices of overlays are many.
 fn is_of(map: &RawMmap, number: u64) -> bool {
     const INODE: u64 = (1 << 48) - 1;
-    matches!(map.file, FileIdentity::Inode { inode, .. } if inode & INODE == number & INODE)
+    map.file.inode & INODE == number & INODE
 }
 
 fn differs(pid: Pid, map: &RawMmap, id: FileId, offsets: &[u64]) -> Option<bool> {
@@ -36,7 +36,7 @@ fn differs(pid: Pid, map: &RawMmap, id: FileId, offsets: &[u64]) -> Option<bool>
         pid,
         range: (map.start, end),
         path: "",
-        identity: &map.file,
+        identity: map.file,
         root: None,
     };
     let file = open_mapped(&mapped).ok()?.file;

@@ -335,12 +335,7 @@ fn run_time_code_has_the_names_of_its_perf_map() {
     std::fs::write(&path, "5000 100 first\n").unwrap();
     let mut resolver = Resolver::new(options()).unwrap();
     resolver.snapshot(Timestamp(1 << 60));
-    let none = FileIdentity::Inode {
-        major: 0,
-        minor: 0,
-        inode: 0,
-        generation: 0,
-    };
+    let none = FileIdentity::default();
     let time = (1 << 60) + 1;
     let mut events = vec![
         map(time, id, (0x5000, 0x10000), "//anon", 0, none),

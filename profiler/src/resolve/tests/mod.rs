@@ -143,7 +143,7 @@ pub(super) fn map_file(
 ) -> RawEvent {
     let stat = rustix::fs::stat(path).ok();
     let device = stat.map_or(0, |stat| stat.st_dev);
-    let identity = FileIdentity::Inode {
+    let identity = FileIdentity {
         major: rustix::fs::major(device),
         minor: rustix::fs::minor(device),
         inode: stat.map_or(77, |stat| stat.st_ino),

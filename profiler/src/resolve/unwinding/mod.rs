@@ -312,7 +312,7 @@ impl Resolver {
                 pid,
                 range: range.mapped,
                 path: &module.path,
-                identity: &range.identity,
+                identity: range.identity,
                 root: root.as_ref(),
             };
             self.files.open(&mapped).ok()

@@ -6,7 +6,8 @@
 //! What does not belong here: what paths mean (`identify`), what engines know (`engines`), how a user
 //! writes a selector (`cli`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 
 use super::engines::is_hashed;
 use super::{Container, Engine, Engines, Identity};
@@ -49,15 +50,23 @@ pub struct Selected {
 #[derive(Debug, thiserror::Error)]
 pub enum SelectorError {
     /// Nothing is called so.
-    #[error("there is no {what}{}; --wait waits for it", listed(candidates))]
+    #[error(
+        "there is no {kind} {name}{}; --wait waits for it",
+        listed(name, candidates)
+    )]
     Unknown {
+        /// A container, a pod or a unit.
+        kind: &'static str,
         /// What was asked for.
-        what: String,
+        name: String,
         /// What there is.
         candidates: Vec<String>,
     },
     /// More than one is.
-    #[error("{what} may be several, name one of them whole{}", listed(candidates))]
+    #[error(
+        "{what} may be several, name one of them whole{}",
+        listed("", candidates)
+    )]
     Ambiguous {
         /// What was asked for.
         what: String,
@@ -69,17 +78,19 @@ pub enum SelectorError {
     Malformed(String),
 }
 
-/// Candidates behind what is said before them.
-fn listed(candidates: &[String]) -> String {
+/// Candidates behind what is said before them: first those that begin like what was asked for.
+fn listed(name: &str, candidates: &[String]) -> String {
     if candidates.is_empty() {
         return String::new();
     }
-    let distinct: BTreeSet<&String> = candidates.iter().collect();
-    let shown: Vec<&str> = distinct
-        .iter()
-        .take(MAX_CANDIDATES)
-        .map(|name| name.as_str())
-        .collect();
+    let shared = |candidate: &str| {
+        let pairs = candidate.bytes().zip(name.bytes());
+        pairs.take_while(|(one, other)| one == other).count()
+    };
+    let mut distinct: Vec<&str> = candidates.iter().map(String::as_str).collect();
+    distinct.sort_unstable_by_key(|candidate| (Reverse(shared(candidate)), *candidate));
+    distinct.dedup();
+    let shown = &distinct[..distinct.len().min(MAX_CANDIDATES)];
     let shown = shown.join(", ").replace(char::is_control, "?");
     match distinct.len().saturating_sub(MAX_CANDIDATES) {
         0 => format!(" (there are: {shown})"),
@@ -177,26 +188,33 @@ impl Selector {
     }
 
     fn unknown(&self, all: &[Container]) -> SelectorError {
-        let (what, candidates) = match self {
+        let (kind, name, candidates) = match self {
             Selector::Container(text) => (
-                format!("container {text}"),
+                "container",
+                text.clone(),
                 all.iter()
                     .filter(|one| is_container(one))
                     .map(called)
                     .collect(),
             ),
             Selector::Pod { namespace, name } => (
-                format!("pod {namespace}/{name}"),
+                "pod",
+                format!("{namespace}/{name}"),
                 all.iter().filter_map(pod_of).collect(),
             ),
             Selector::Unit(unit) => (
-                format!("unit {}", whole_unit(unit)),
+                "unit",
+                whole_unit(unit),
                 all.iter()
                     .filter_map(|one| one.identity.unit.clone())
                     .collect(),
             ),
         };
-        SelectorError::Unknown { what, candidates }
+        SelectorError::Unknown {
+            kind,
+            name,
+            candidates,
+        }
     }
 
     /// Whether what comes later can't be told by its cgroup's name.

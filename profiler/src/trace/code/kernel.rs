@@ -2,6 +2,19 @@
 //!
 //! Bytes of one instruction -> [`InstructionKind`], or nothing if no probe may sit there.
 //!
+//! What the kernel rewrites, and what that costs a program that looks closely:
+//! - emulated instructions write what they would write themselves: `push` and `call` the word on top
+//!   of the stack, the others nothing;
+//! - `jmp`, `jcc`, `call` to a fixed place and no-operations never run, so prefixes that mean
+//!   something else there are refused;
+//! - what is stepped runs elsewhere under the trap flag: the kernel corrects where it goes on, the
+//!   return address of an indirect call and operands relative to the instruction. It does not correct
+//!   the flags that `pushf` saves: the trap flag is among them, and the `popf` that restores them ends
+//!   the program by SIGTRAP. Each turn of a `rep` passes the probe again and would count as a call.
+//!   Both are refused;
+//! - since Linux 6.18 a no-operation of 5 bytes becomes a call, which writes below the stack pointer
+//!   ([`Costs::nop5_is_call`](crate::trace::place::Costs)): only where nothing lives there.
+//!
 //! Source: the rules of Linux for user-space probes on x86-64 (`arch/x86/kernel/uprobes.c`). Which of
 //! the no-operations are emulated depends on the kernel's version; what they cost is measured, not
 //! assumed.
@@ -67,6 +80,11 @@ pub fn kind(bytes: &[u8]) -> Option<InstructionKind> {
         0x0f => {}
         _ => {
             if contains(&REFUSED, opcode) {
+                return None;
+            }
+            // `pushf`, and string instructions that are repeated: see above.
+            let string = matches!(opcode, 0xa4..=0xa7 | 0xaa..=0xaf);
+            if opcode == 0x9c || string && repeat.is_some() {
                 return None;
             }
             let plain = at == usize::from(rex.is_some());
@@ -152,6 +170,12 @@ mod tests {
             (&[0xc3], Some(Stepped)),
             (&[0xf3, 0xc3], Some(Stepped)),
             (&[0xf0, 0x0f, 0xb1, 0x0f], None), // lock cmpxchg
+            (&[0x9c], None),                   // pushf
+            (&[0x9d], Some(Stepped)),          // popf
+            (&[0xf3, 0xaa], None),             // rep stos
+            (&[0xf3, 0x48, 0xa5], None),       // rep movsq
+            (&[0xf2, 0xae], None),             // repne scas
+            (&[0xaa], Some(Stepped)),          // stos
             (&[0xcc], None),
             (&[0xf4], None),
             (&[0x0f, 0x0b], None),

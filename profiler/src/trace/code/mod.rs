@@ -47,6 +47,11 @@ pub trait CodeSource {
     /// Address and length of the function, or of the part of one, that an address lies in, as the
     /// unwinding tables say.
     fn extent(&self, address: u64) -> Option<(u64, u64)>;
+    /// The name of what the code at an address chooses from several implementations, for the dynamic
+    /// linker (`STT_GNU_IFUNC`).
+    fn chooses(&self, _address: u64) -> Option<&str> {
+        None
+    }
     /// Whether it has a section.
     fn has_section(&self, name: &str) -> bool;
     /// Whether it was made by Go's compiler.
@@ -92,6 +97,10 @@ impl CodeSource for Object {
 
     fn extent(&self, address: u64) -> Option<(u64, u64)> {
         self.extent(address)
+    }
+
+    fn chooses(&self, address: u64) -> Option<&str> {
+        self.chooses(address)
     }
 
     fn has_section(&self, name: &str) -> bool {
@@ -174,6 +183,30 @@ pub enum Target {
     Computed,
 }
 
+/// What code does to the place of its return address, other than to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Reads it.
+    Read,
+    /// Writes over it.
+    Written,
+    /// Moves the stack pointer past it.
+    Popped,
+    /// Tells others where it lies.
+    HandedOut,
+    /// Reckons with its address, or with one that may be, in a way that is not followed.
+    Computed,
+}
+
+/// What code asks the kernel for that doesn't come back as a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// The kernel may return twice: `clone`, `clone3`, `vfork`.
+    Twice,
+    /// The kernel goes on where a signal had interrupted the thread: `rt_sigreturn`.
+    SignalReturn,
+}
+
 /// A function's control flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
@@ -191,6 +224,18 @@ pub struct Flow {
     pub system_calls: bool,
     /// It sets the stack pointer to something that has nothing to do with its own frame.
     pub switches_stack: bool,
+    /// What it does to the place of its return address, and where: the first such instruction that
+    /// was met.
+    pub touches: Option<(u64, Touch)>,
+    /// It uses memory below the stack pointer, the red zone, or might.
+    pub uses_red_zone: bool,
+    /// System calls of it that don't come back as others do.
+    pub odd: Option<Odd>,
+    /// It calls, or leaves by a jump to, a function of another object that reads the return address
+    /// of its caller, or its own.
+    pub watched: bool,
+    /// Where it runs on into other code, with the height of the stack there.
+    pub runs_on: Vec<(u64, Option<i64>)>,
     /// All of its jumps are known, so that [`Flow::targets`] is complete.
     pub jumps_known: bool,
     /// Go: the instruction behind the check whether the stack has to grow, which starts the function

@@ -76,6 +76,40 @@ pub(super) fn never_returns(name: &str) -> bool {
         || name.starts_with("runtime.goPanic")
 }
 
+/// Whether the function of this name looks at the return address of the function that calls it:
+/// profilers of calls, which compilers put at the beginning of functions (`-pg`, `-mfentry`).
+pub(super) fn reads_callers_return_address(name: &str) -> bool {
+    let name = name.split('@').next().unwrap_or(name);
+    matches!(name, "mcount" | "_mcount" | "__fentry__")
+}
+
+/// Whether the function of this name, of another object, reads its own return address, so that nobody
+/// may jump to it with one that was replaced: it asks who calls it, keeps the address to return there
+/// again, or takes it off the stack.
+pub(super) fn reads_return_address(name: &str) -> bool {
+    let name = name.split('@').next().unwrap_or(name);
+    const NAMES: &[&str] = &[
+        "dlopen",
+        "dlmopen",
+        "dlsym",
+        "dlvsym",
+        "dl_iterate_phdr",
+        "setjmp",
+        "_setjmp",
+        "sigsetjmp",
+        "__sigsetjmp",
+        "getcontext",
+        "swapcontext",
+        "vfork",
+        "__vfork",
+        "backtrace",
+        "mcount",
+        "_mcount",
+        "__fentry__",
+    ];
+    NAMES.contains(&name) || name.starts_with("_Unwind_")
+}
+
 /// Whether the function of this name changes to another stack, or leaves frames without returning to
 /// them.
 pub fn switches_stack(name: &str) -> bool {

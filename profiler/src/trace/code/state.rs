@@ -8,10 +8,12 @@
 //! What does not belong here: control flow.
 
 mod memory;
+mod stack_use;
 mod value;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
+pub(super) use stack_use::Bounds;
 use value::ENTRY;
 pub(super) use value::{Table, Value};
 
@@ -187,7 +189,7 @@ impl State {
         self.operand(instruction, 0, data)
     }
 
-    fn register(&self, register: Register) -> Option<Value> {
+    pub(super) fn register(&self, register: Register) -> Option<Value> {
         Some(self.registers[number(register)?])
     }
 

@@ -14,8 +14,10 @@ use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKin
 use rustc_hash::FxHashMap;
 
 use super::part::Part;
-use super::state::{State, Value};
-use super::{Back, CodeSource, Exit, Flow, Located, MAX_BYTES, Target, Way, kernel, names};
+use super::state::{Bounds, State, Value};
+use super::{
+    Back, CodeSource, Exit, Flow, Located, MAX_BYTES, Odd, Target, Touch, Way, kernel, names,
+};
 use crate::trace::{Function, NoExits, When};
 
 /// Steps per instruction before a function counts as one that can't be recovered.
@@ -52,7 +54,14 @@ pub(super) struct Walk<'a> {
     steps: usize,
     system_calls: bool,
     switches_stack: bool,
-    runs_on: bool,
+    bounds: Bounds,
+    /// What is done to the place of the return address first; and in code that only an exception
+    /// leads to.
+    touches: [Option<(u64, Touch)>; 2],
+    uses_red_zone: bool,
+    odd: Option<Odd>,
+    watched: bool,
+    runs_on: BTreeMap<u64, Option<i64>>,
     not_code: bool,
     /// Exits in code that only an exception leads to.
     landing_exits: bool,
@@ -86,7 +95,12 @@ impl<'a> Walk<'a> {
             steps: 0,
             system_calls: false,
             switches_stack: false,
-            runs_on: false,
+            bounds: Bounds::default(),
+            touches: [None; 2],
+            uses_red_zone: false,
+            odd: None,
+            watched: false,
+            runs_on: BTreeMap::new(),
             not_code: function.size > MAX_BYTES,
             landing_exits: false,
             computed_tail: false,
@@ -134,7 +148,7 @@ impl<'a> Walk<'a> {
         } else if self.landing_exits && !exceptions {
             // Code that nothing leads to, or data that looks like it.
             Some(NoExits::NotCode)
-        } else if self.runs_on {
+        } else if !self.runs_on.is_empty() {
             Some(NoExits::RunsOn)
         } else if exits
             .iter()
@@ -148,7 +162,13 @@ impl<'a> Walk<'a> {
         } else {
             None
         };
+        let [touches, landing_touches] = self.touches;
         Flow {
+            touches: touches.or(landing_touches.filter(|_| exceptions)),
+            uses_red_zone: self.uses_red_zone,
+            odd: self.odd,
+            watched: self.watched,
+            runs_on: self.runs_on.into_iter().collect(),
             instructions,
             targets: self.targets.into_iter().collect(),
             exits,
@@ -211,6 +231,9 @@ impl<'a> Walk<'a> {
                 if behind_call && other_height {
                     return;
                 }
+                if known.loses_slot(&state) {
+                    touch(&mut self.touches, &state, address, Touch::Computed);
+                }
                 if !known.meet(&state, address) {
                     return;
                 }
@@ -246,7 +269,9 @@ impl<'a> Walk<'a> {
                 return self.arrive(address, state, false);
             }
             let Some(part) = self.part(address) else {
-                self.runs_on |= !state.landing;
+                if !state.landing {
+                    self.runs_on.insert(address, state.height());
+                }
                 self.not_code |= state.landing;
                 return;
             };
@@ -269,9 +294,18 @@ impl<'a> Walk<'a> {
     /// One instruction; says whether the next one follows.
     fn pass(&mut self, instruction: &Instruction, state: &mut State) -> bool {
         let next = instruction.next_ip();
+        let used = state.stack_use(instruction, &mut self.info, &self.bounds);
+        self.uses_red_zone |= used.below;
+        if let Some(what) = used.touch {
+            touch(&mut self.touches, state, instruction.ip(), what);
+        }
         match instruction.mnemonic() {
             Mnemonic::Syscall | Mnemonic::Sysenter => {
                 self.system_calls = true;
+                self.odd = self.odd.or(match state.register(Register::RAX) {
+                    Some(Value::Constant(number)) => odd(number),
+                    _ => None,
+                });
                 self.step(instruction, state);
                 return true;
             }
@@ -331,11 +365,21 @@ impl<'a> Walk<'a> {
         let source = self.source;
         let data = |address, size| number(source, address, size);
         let known = state.on_stack();
+        let before = makes_base(instruction).then(|| state.clone());
         state.step(instruction, &mut self.info, &data);
+        if let Some(before) = before {
+            self.bounds.learn(instruction, &before, state);
+        }
         self.switches_stack |= known && !state.on_stack();
+        if state.is_above_return_address(&self.bounds) {
+            touch(&mut self.touches, state, instruction.ip(), Touch::Popped);
+        }
     }
 
     fn leave(&mut self, instruction: &Instruction, state: &State, way: Way) {
+        if !matches!(way, Way::Return) && state.hands_out_slot() {
+            touch(&mut self.touches, state, instruction.ip(), Touch::HandedOut);
+        }
         let exit = Exit {
             at: self.located(instruction),
             height: state.height(),
@@ -369,8 +413,14 @@ impl<'a> Walk<'a> {
         }
         if self.part(target).is_none() && !self.adopt(target, state.height(), conditional) {
             let way = match self.source.plt(target) {
-                Some(_) if !conditional => Way::TailCall(Target::Import),
-                _ => way(target),
+                Some(name) => {
+                    self.watched |= names::reads_return_address(name);
+                    match conditional {
+                        true => way(target),
+                        false => Way::TailCall(Target::Import),
+                    }
+                }
+                None => way(target),
             };
             return self.leave(instruction, &state, way);
         }
@@ -400,6 +450,10 @@ impl<'a> Walk<'a> {
             None => (Target::Computed, None),
         };
         self.calls.insert(at, target);
+        self.watched |= name.is_some_and(names::reads_callers_return_address);
+        if state.hands_out_slot() {
+            touch(&mut self.touches, state, at, Touch::HandedOut);
+        }
         // What makes a stack grow is called before there is a frame.
         let grows = self.behind_stack_check.is_some() && state.height() == Some(0);
         match &mut self.at_calls {
@@ -444,11 +498,9 @@ impl<'a> Walk<'a> {
         let at = instruction.ip();
         if instruction.op0_kind() == OpKind::Memory
             && instruction.is_ip_rel_memory_operand()
-            && self
-                .source
-                .import_at(instruction.ip_rel_memory_address())
-                .is_some()
+            && let Some(name) = self.source.import_at(instruction.ip_rel_memory_address())
         {
+            self.watched |= names::reads_return_address(name);
             self.indirect.insert(at, true);
             return self.leave(instruction, state, Way::TailCall(Target::Import));
         }
@@ -596,6 +648,28 @@ fn when(instruction: &Instruction) -> Option<When> {
     // The library counts from 1, the processor from 0.
     let number = condition.then(|| (instruction.condition_code() as u8).checked_sub(1))?;
     number.map(When::If)
+}
+
+/// Notes the first thing that is done to the place of the return address.
+fn touch(touches: &mut [Option<(u64, Touch)>; 2], state: &State, at: u64, what: Touch) {
+    touches[usize::from(state.landing)].get_or_insert((at, what));
+}
+
+/// Whether an instruction may put an address on the stack in relation to nothing that was known.
+fn makes_base(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::And | Mnemonic::Add | Mnemonic::Sub
+    ) && instruction.op0_kind() == OpKind::Register
+}
+
+/// System calls that don't come back as others do, by their numbers (x86-64).
+fn odd(number: u64) -> Option<Odd> {
+    match number {
+        15 => Some(Odd::SignalReturn),
+        56 | 58 | 435 => Some(Odd::Twice),
+        _ => None,
+    }
 }
 
 fn linkage_name(function: &Function) -> &str {

@@ -22,6 +22,7 @@ const STUB_BYTES: u64 = 8;
 
 const R_X86_64_GLOB_DAT: u64 = 6;
 const R_X86_64_JUMP_SLOT: u64 = 7;
+const R_X86_64_IRELATIVE: u64 = 37;
 const SHT_RELA: u32 = 4;
 
 /// What an object takes from others, and its own name.
@@ -73,6 +74,15 @@ impl Linkage {
                     continue;
                 };
                 let kind = info & 0xffff_ffff;
+                // One of several implementations of a function of its own.
+                if kind == R_X86_64_IRELATIVE
+                    && let Ok(chooser) = word(entry, 16, true)
+                    && self.slots.len() < MAX_ENTRIES
+                {
+                    let name = object.chooses(chooser).unwrap_or("(chosen at load time)");
+                    self.slots.insert(slot, name.into());
+                    continue;
+                }
                 if !matches!(kind, R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! The directory that tables are kept in: ours alone, files that are there whole or not at all.
+//! A directory that things are kept in, to be found again by a later run: ours alone, files that are there
+//! whole or not at all.
 //!
 //! Names and bytes -> files of mode 0600 in a directory of mode 0700, and back. Links are not followed.
 //!
@@ -11,14 +12,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::{SUFFIX, UNFINISHED};
+use super::SUFFIX;
+
+/// How the name of a file ends that is being written.
+pub(crate) const UNFINISHED: &str = ".new";
 
 /// Most entries of the directory that are looked at.
 const MAX_FILES: usize = 1 << 16;
 
 /// Why a directory is not used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CacheError {
+pub(crate) enum CacheError {
     #[error(transparent)]
     System(#[from] io::Error),
     #[error("it is not ours alone: its owner or its mode is another")]
@@ -31,19 +35,19 @@ impl From<rustix::io::Errno> for CacheError {
     }
 }
 
-/// Where this user's tables are kept: for root where a system keeps what can be made again.
-pub(super) fn directory_of_user() -> Option<PathBuf> {
+/// Where this user's things of a kind are kept: for root where a system keeps what can be made again.
+pub(crate) fn directory_of_user(kind: &str) -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/var/cache/profiler/unwind"));
+        return Some(Path::new("/var/cache/profiler").join(kind));
     }
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.filter(|path| path.is_absolute()).or_else(home)?;
-    Some(cache.join("profiler/unwind"))
+    Some(cache.join("profiler").join(kind))
 }
 
 /// Opens a directory that is ours alone; makes it, and its parent, if they are missing.
-pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, CacheError> {
+pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, CacheError> {
     let ours = Mode::RWXU;
     for path in [path.parent().unwrap_or(path), path] {
         match rustix::fs::mkdir(path, ours) {
@@ -65,7 +69,7 @@ fn is_ours(stat: &rustix::fs::Stat) -> bool {
 }
 
 /// The bytes of an open file that is ours, if they are not more than `limit`.
-pub(super) fn read(file: impl AsFd, limit: u64) -> Option<Vec<u8>> {
+pub(crate) fn read(file: impl AsFd, limit: u64) -> Option<Vec<u8>> {
     let file = File::from(file.as_fd().try_clone_to_owned().ok()?);
     let stat = rustix::fs::fstat(&file).ok()?;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -79,7 +83,7 @@ pub(super) fn read(file: impl AsFd, limit: u64) -> Option<Vec<u8>> {
 }
 
 /// Writes a file that is there whole or not at all.
-pub(super) fn write(directory: &OwnedFd, name: &str, bytes: &[u8]) -> rustix::io::Result<()> {
+pub(crate) fn write(directory: &OwnedFd, name: &str, bytes: &[u8]) -> rustix::io::Result<()> {
     let unfinished = format!("{name}{UNFINISHED}");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;

@@ -18,6 +18,7 @@ mod ends;
 mod header;
 mod options;
 mod pattern;
+mod recorder;
 mod select;
 mod select_calls;
 mod source;

@@ -171,6 +171,8 @@ pub struct Filter {
     pub modules: Vec<String>,
     /// Names of functions, of which one must be in the stack.
     pub functions: Vec<String>,
+    /// Not the profiler that recorded.
+    pub no_self: bool,
 }
 
 macro_rules! names {

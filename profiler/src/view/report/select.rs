@@ -12,6 +12,7 @@ use super::ReportError;
 use super::collect::Collector;
 use super::options::Filter;
 use super::pattern::Pattern;
+use super::recorder::is_recorder;
 use crate::derive::{Aggregate, ContainerSet, Key, Owner, Sources, frame_lines};
 use crate::model::*;
 
@@ -140,6 +141,7 @@ impl<'a> Matcher<'a> {
         };
         let filter = self.filter;
         (self.containers.is_all() || process.is_some_and(|p| self.containers.admits(p)))
+            && !(filter.no_self && process.is_some_and(|p| is_recorder(p, self.tables)))
             && (filter.pids.is_empty() || process.is_some_and(|p| filter.pids.contains(&p.pid)))
             && (filter.tids.is_empty() || thread.is_some_and(|t| filter.tids.contains(&t.tid)))
             && (self.comms.is_empty()

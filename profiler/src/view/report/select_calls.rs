@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::options::Filter;
 use super::pattern::Pattern;
+use super::recorder::is_recorder;
 use super::short_name;
 use crate::derive::ContainerSet;
 use crate::model::*;
@@ -40,6 +41,7 @@ impl CallFilter {
             && self.filter.tids.is_empty()
             && self.comms.is_empty()
             && self.filter.containers.is_empty()
+            && !self.filter.no_self
     }
 
     /// None if the event's thread is not looked at, else whether its function is.
@@ -96,6 +98,7 @@ impl CallFilter {
             };
             let pids = &self.filter.pids;
             (containers.is_all() || process.is_some_and(|p| containers.admits(p)))
+                && !(self.filter.no_self && process.is_some_and(|p| is_recorder(p, tables)))
                 && (pids.is_empty() || process.is_some_and(|p| pids.contains(&p.pid)))
                 && (self.filter.tids.is_empty() || self.filter.tids.contains(&thread.tid))
                 && (self.comms.is_empty()

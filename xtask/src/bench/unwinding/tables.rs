@@ -1,7 +1,7 @@
 //! What building tables takes: of every object file below `/usr/bin`, `/usr/sbin` and `/usr/lib`, per MB
 //! of unwind information, and how large they are in the kernel.
 //!
-//! Done by the tests' own measurement of the library (`figures` in `tests/tests/unwind_tables.rs`), whose
+//! Done by the tests' own measurement of the library (`figures` in `tests/tests/unwinding/unwind_tables.rs`), whose
 //! words are passed on.
 
 use std::io;
@@ -25,8 +25,8 @@ pub(super) fn run(bench: &Bench) -> io::Result<()> {
             "--package",
             "profiler-tests",
         ])
-        .args(["--test", "unwind_tables", "--", "--ignored", "--nocapture"])
-        .args(["--exact", "figures"])
+        .args(["--test", "unwinding", "--", "--ignored", "--nocapture"])
+        .args(["--exact", "unwind_tables::figures"])
         .env("ROOTS", roots)
         .current_dir(bench.sources.join("../.."))
         .output()?;

@@ -215,11 +215,13 @@ fn errors_list_a_few_candidates() {
         .rev()
         .map(|number| format!("c{number:02}"))
         .collect();
-    let text = listed(&candidates);
+    let text = listed("db", &candidates);
     assert!(text.starts_with(" (there are: c00, c01, "), "{text}");
     assert!(text.ends_with("c09 and 15 more)"), "{text}");
-    assert_eq!(listed(&[]), "");
-    assert_eq!(listed(&["a\u{1b}b".to_owned()]), " (there are: a?b)");
+    let text = listed("c17-old", &candidates);
+    assert!(text.starts_with(" (there are: c17, c10, c11, "), "{text}");
+    assert_eq!(listed("a", &[]), "");
+    assert_eq!(listed("a", &["a\u{1b}b".to_owned()]), " (there are: a?b)");
 }
 
 #[test]

@@ -153,6 +153,19 @@ impl Client {
         panic!("10 s without: {what}; {:?}", self.seen.borrow().trouble);
     }
 
+    /// Waits until half a second has brought no samples: what was on its way has come by then, and as long as
+    /// anything is sampled, there is no such half second.
+    async fn calm(&self) {
+        for _ in 0..20 {
+            let before = self.seen().samples().count();
+            sleep(Duration::from_millis(500)).await;
+            if self.seen().samples().count() == before {
+                return;
+            }
+        }
+        panic!("10 s after the end, samples still come");
+    }
+
     fn seen(&self) -> Ref<'_, Seen> {
         self.seen.borrow()
     }
@@ -293,10 +306,7 @@ fn what_is_asked_for_is_sampled_and_named() {
         drop(other);
         // Off again: what was on its way comes, and then nothing more.
         client.demand(true, None);
-        sleep(Duration::from_millis(500)).await;
-        let before = client.seen().samples().count();
-        sleep(Duration::from_millis(500)).await;
-        assert_eq!(client.seen().samples().count(), before);
+        client.calm().await;
         let own = std::process::id();
         let code = what_is_asked_for_is_sampled_and_named as *const () as u64;
         let life = Life {

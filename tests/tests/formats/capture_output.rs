@@ -1,0 +1,529 @@
+//! Captures being written when things go wrong: killed, disk full, deleted, in the way; and the
+//! forms of output that keep less or more than one file.
+
+// What fails here fails the test, in its functions too.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use profiler::capture::{CaptureError, CreateOptions, Limit, Reader, Summary, TimeRange, Writer};
+use profiler::capture::{merge, replay_into};
+use profiler::model::*;
+use profiler_tests::process::own_test;
+
+/// Tells a child process of this test what to do, and where.
+const CHILD: &str = "CAPTURE_TEST_CHILD";
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("output-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A process whose stacks differ from sample to sample as much as the test wants.
+struct Workload {
+    epoch: u32,
+    stacks: usize,
+    announced: bool,
+    random: u64,
+}
+
+impl Workload {
+    fn new() -> Workload {
+        Workload {
+            epoch: 0,
+            stacks: 0,
+            announced: false,
+            random: 1,
+        }
+    }
+
+    fn next_epoch(&mut self) {
+        self.epoch += 1;
+        self.stacks = 0;
+        self.announced = false;
+    }
+
+    /// Samples at these times; each with a stack of its own if they are `fresh`.
+    fn batch(&mut self, times: impl Iterator<Item = u64>, fresh: bool) -> Batch {
+        let mut batch = Batch {
+            epoch: self.epoch,
+            ..Batch::default()
+        };
+        let name = StringId::from_index(0);
+        if !self.announced {
+            self.announced = true;
+            let process = Process {
+                pid: Pid(1),
+                started: Timestamp(1),
+                parent: None,
+                name,
+                executable: None,
+                command: None,
+                namespace_pids: Vec::new(),
+                uid: None,
+                cgroup: None,
+                container: None,
+            };
+            let thread = Thread {
+                process: ProcessId::from_index(0),
+                tid: Tid(1),
+                started: Timestamp(1),
+                name,
+            };
+            let source = Source {
+                name,
+                unit: Unit::Nanoseconds,
+                frequency_hz: Some(99),
+                period: None,
+            };
+            batch.definitions = vec![
+                Definition::String(name, "work".into()),
+                Definition::Source(SourceId::from_index(0), source),
+                Definition::Process(ProcessId::from_index(0), process),
+                Definition::Thread(ThreadId::from_index(0), thread),
+            ];
+        }
+        for at in times {
+            if fresh || self.stacks == 0 {
+                self.random = self
+                    .random
+                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                    .wrapping_add(1);
+                let frame = Frame {
+                    kind: FrameKind::Native,
+                    module: None,
+                    address: self.random >> 20,
+                };
+                let id = FrameId::from_index(self.stacks);
+                let stack = Stack {
+                    parent: None,
+                    frame: id,
+                };
+                batch.definitions.push(Definition::Frame(id, frame));
+                let id = StackId::from_index(self.stacks);
+                batch.definitions.push(Definition::Stack(id, stack));
+                self.stacks += 1;
+            }
+            batch.events.push(Event::Sample(Sample {
+                wait: None,
+                at: Timestamp(at),
+                thread: ThreadId::from_index(0),
+                cpu: Cpu(0),
+                kernel: None,
+                user: Some(StackId::from_index(self.stacks - 1)),
+                kernel_end: StackEnd::NoStack,
+                user_end: StackEnd::Complete,
+                weight: 1,
+                source: SourceId::from_index(0),
+            }));
+        }
+        batch
+    }
+}
+
+fn summary(path: &Path) -> Summary {
+    let mut reader = Reader::open(path).unwrap();
+    reader.summary().unwrap()
+}
+
+/// This test binary again, to run one of the `child_` tests below.
+fn child(test: &str, path: &Path) -> Command {
+    let mut command = own_test(module_path!(), test).unwrap();
+    command.env(CHILD, path).stdout(Stdio::null());
+    command
+}
+
+#[test]
+#[ignore = "runs as a child of a_killed_recording_reads_up_to_the_last_second"]
+fn child_records_until_killed() {
+    let Some(path) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let mut writer = Writer::create(Path::new(&path), CreateOptions::default()).unwrap();
+    let mut work = Workload::new();
+    let end = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < end {
+        let now = now_ns();
+        writer
+            .write(&work.batch([now, now + 1].into_iter(), true))
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_recording_reads_up_to_the_last_second() {
+    let scratch = Scratch::new("kill");
+    let path = scratch.file("killed.cap");
+    let mut recorder = child("child_records_until_killed", &path).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(2300));
+    let killed = now_ns();
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    let summary = summary(&path);
+    assert_eq!(summary.damage, []);
+    assert!(!summary.ended);
+    let (_, last) = summary.span.unwrap();
+    let missing_ms = (killed - last.0) / 1_000_000;
+    assert!(missing_ms < 1000, "the last {missing_ms} ms are missing");
+    assert!(summary.samples() > 100);
+}
+
+#[test]
+#[ignore = "runs as a child of a_full_disk_is_said_once_and_survived"]
+fn child_fills_the_disk() {
+    let Some(directory) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let directory = Path::new(&directory);
+    let (path, ballast) = (directory.join("full.cap"), directory.join("ballast"));
+    std::fs::write(&ballast, vec![1; 600 << 10]).unwrap();
+    let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
+    let mut work = Workload::new();
+    let mut at = 1000;
+    let mut written = 0u64;
+    let mut feed = |writer: &mut Writer, work: &mut Workload, count: u64| {
+        let batch = work.batch(at..at + count, true);
+        at += count;
+        written += count;
+        writer.write(&batch)
+    };
+    let mut errors = Vec::new();
+    while errors.is_empty() {
+        errors.extend(feed(&mut writer, &mut work, 2000).err());
+    }
+    let message = errors[0].to_string();
+    assert!(message.contains("No space left on device"), "{message}");
+    // While it is full: nothing more is said, and what is there reads.
+    for _ in 0..20 {
+        feed(&mut writer, &mut work, 2000).unwrap();
+    }
+    writer
+        .tick(Instant::now() + Duration::from_secs(1))
+        .unwrap();
+    let during = summary(&path);
+    assert_eq!(during.damage, []);
+    assert!(during.samples() > 0);
+    let dropped = writer.totals().dropped;
+    assert!(dropped > 0);
+    // There is room again: the recording goes on, and says what is missing.
+    std::fs::remove_file(&ballast).unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    writer.tick(Instant::now()).unwrap();
+    feed(&mut writer, &mut work, 2000).unwrap();
+    work.next_epoch();
+    feed(&mut writer, &mut work, 100).unwrap();
+    let totals = writer.finish().unwrap();
+    let after = summary(&path);
+    assert_eq!(after.damage, []);
+    assert!(after.ended);
+    assert!(after.samples() > during.samples());
+    assert_eq!(after.samples() + totals.dropped, written);
+    assert_eq!(after.lost[&LostReason::SlowOutput], totals.dropped);
+    assert_eq!(after.dropped, totals.dropped);
+}
+
+#[test]
+fn a_full_disk_is_said_once_and_survived() {
+    if !rustix::process::geteuid().is_root() {
+        profiler_tests::skip::skip(
+            "a_full_disk_is_said_once_and_survived",
+            "mounting needs root",
+        );
+        return;
+    }
+    let scratch = Scratch::new("full");
+    // A mount namespace of its own: the tmpfs ends with the child.
+    let script = "mount -t tmpfs -o size=1m tmpfs \"$CAPTURE_TEST_CHILD\" && exec \"$0\" \"$@\"";
+    let run = child("child_fills_the_disk", &scratch.0);
+    let status = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .env(CHILD, &scratch.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&status.stdout) + String::from_utf8_lossy(&status.stderr);
+    assert!(
+        status.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_deleted_output_is_said_once() {
+    let scratch = Scratch::new("deleted");
+    let path = scratch.file("gone.cap");
+    let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
+    let mut work = Workload::new();
+    writer.write(&work.batch(0..10, true)).unwrap();
+    let mut later = Instant::now() + Duration::from_secs(1);
+    writer.tick(later).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        later += Duration::from_secs(1);
+        said.extend(writer.tick(later).err());
+    }
+    assert!(matches!(&said[..], [CaptureError::Vanished(_)]), "{said:?}");
+}
+
+#[test]
+fn what_is_in_the_way_is_left_alone() {
+    let scratch = Scratch::new("way");
+    let force = CreateOptions {
+        overwrite: true,
+        ..CreateOptions::default()
+    };
+    let create = |path: &Path, options: &CreateOptions| Writer::create(path, options.clone());
+    let old = scratch.file("old");
+    std::fs::write(&old, "precious").unwrap();
+
+    let error = create(&old, &CreateOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("--force"), "{error}");
+    assert_eq!(std::fs::read(&old).unwrap(), b"precious");
+
+    let (link, dangling) = (scratch.file("link"), scratch.file("dangling"));
+    symlink(&old, &link).unwrap();
+    symlink(scratch.file("nowhere"), &dangling).unwrap();
+    for path in [&link, &dangling] {
+        for options in [&force, &CreateOptions::default()] {
+            let error = create(path, options).err().unwrap();
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&old).unwrap(), b"precious");
+    assert!(!scratch.file("nowhere").exists());
+
+    for path in [scratch.0.clone(), PathBuf::from("/dev/null")] {
+        let error = create(&path, &force).err().unwrap();
+        assert!(matches!(error, CaptureError::NotRegular { .. }), "{error}");
+    }
+    let null = std::fs::symlink_metadata("/dev/null").unwrap();
+    assert!(null.file_type().is_char_device());
+
+    // Replaced, not written to: another name of the old file keeps the old content.
+    let other = scratch.file("other name");
+    std::fs::hard_link(&old, &other).unwrap();
+    create(&old, &force).unwrap().finish().unwrap();
+    assert_eq!(std::fs::read(&other).unwrap(), b"precious");
+    assert!(summary(&old).ended);
+    let mode = std::fs::metadata(&old).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let left: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
+    assert_eq!(left.len(), 4, "nothing stays behind: {left:?}");
+}
+
+/// Feeds a recording of `seconds` as the pipeline would, a batch each 100 ms.
+fn record(writer: &mut Writer, seconds: u64, per_batch: u64) -> u64 {
+    let mut work = Workload::new();
+    let mut at = 0;
+    for tick in 0..seconds * 10 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        at = tick * 100_000_000;
+        let times = (0..per_batch).map(|i| at + i * 1000);
+        writer.write(&work.batch(times, true)).unwrap();
+    }
+    at
+}
+
+fn parts(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn a_ring_of_time_keeps_the_newest() {
+    let scratch = Scratch::new("ringtime");
+    let path = scratch.file("ring.cap");
+    let options = CreateOptions {
+        ring: Some(Limit::Time(Duration::from_secs(20))),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&path, options.clone()).unwrap();
+    let end = record(&mut writer, 100, 20);
+
+    // On demand, while it runs.
+    let (dump, directory) = (scratch.file("dump.cap"), scratch.file("ring.cap.ring"));
+    writer.dump(&dump).unwrap().run().unwrap();
+    let check = |path: &Path| {
+        let found = summary(path);
+        assert_eq!(found.damage, []);
+        assert!(found.ended);
+        let (first, last) = found.span.unwrap();
+        let span = last.since(first) as f64 / 1e9;
+        assert!((20.0..22.6).contains(&span), "{span} s are kept of 20 s");
+        assert!(last.0 >= end);
+        assert_eq!(found.samples() % 20, 0);
+        found.samples()
+    };
+    let dumped = check(&dump);
+
+    // Each part is a capture, should the recorder be killed now.
+    let joined = scratch.file("joined.cap");
+    let left = parts(&directory);
+    assert!(left.len() > 8, "{left:?}");
+    merge(&left, &joined, CreateOptions::default()).unwrap();
+    assert_eq!(check(&joined), dumped);
+    let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    let totals = writer.finish().unwrap();
+    assert_eq!(check(&path), totals.events[0]);
+    assert_eq!(totals.bytes, std::fs::metadata(&path).unwrap().len());
+    assert!(!directory.exists());
+
+    // A ring that a killed recorder has left is not discarded unasked.
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("part-000001.cap"), "x").unwrap();
+    let other = CreateOptions {
+        overwrite: false,
+        ..options
+    };
+    std::fs::remove_file(&path).unwrap();
+    let error = Writer::create(&path, other).err().unwrap();
+    assert!(error.to_string().contains("merge"), "{error}");
+}
+
+#[test]
+fn a_ring_of_bytes_never_grows_beyond() {
+    let scratch = Scratch::new("ringbytes");
+    let path = scratch.file("ring.cap");
+    let limit = 1 << 20;
+    let options = CreateOptions {
+        ring: Some(Limit::Bytes(limit)),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&path, options).unwrap();
+    let directory = scratch.file("ring.cap.ring");
+    let mut work = Workload::new();
+    let mut most = 0;
+    for tick in 0..3000u64 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        let at = tick * 100_000_000;
+        writer.write(&work.batch(at..at + 100, true)).unwrap();
+        let sizes = parts(&directory).into_iter();
+        most = most.max(sizes.map(|path| path.metadata().unwrap().len()).sum());
+    }
+    assert!(most <= limit, "{most} bytes");
+    assert!(
+        most >= limit / 8 * 6,
+        "only {most} bytes of {limit} are used"
+    );
+    writer.finish().unwrap();
+    let found = summary(&path);
+    assert_eq!(found.damage, []);
+    assert!(
+        found.bytes <= limit && found.bytes >= limit / 2,
+        "{}",
+        found.bytes
+    );
+}
+
+#[test]
+fn rotation_makes_files_that_stand_alone() {
+    let scratch = Scratch::new("rotate");
+    let options = CreateOptions {
+        rotate: Some(Limit::Time(Duration::from_secs(10))),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&scratch.file("profile.cap"), options).unwrap();
+    record(&mut writer, 45, 10);
+    let totals = writer.finish().unwrap();
+    let files = parts(&scratch.0);
+    assert_eq!(files.len(), totals.files as usize);
+    assert_eq!(files.len(), 5, "{files:?}");
+    assert!(files[0].ends_with("profile-0001.cap") && files[4].ends_with("profile-0005.cap"));
+    let mut samples = 0;
+    for file in &files {
+        let found = summary(file);
+        assert!(found.ended && found.damage.is_empty());
+        samples += found.samples();
+    }
+    assert_eq!(samples, 45 * 10 * 10);
+    assert_eq!(totals.events[0], samples);
+
+    // Joined again, each function has the samples that it had in the parts.
+    let joined = scratch.file("joined.cap");
+    merge(&files, &joined, CreateOptions::default()).unwrap();
+    let mut all = std::collections::BTreeMap::new();
+    for file in &files {
+        count_frames(file, &mut all);
+    }
+    let mut together = std::collections::BTreeMap::new();
+    count_frames(&joined, &mut together);
+    assert_eq!(all, together);
+}
+
+/// Samples by name of their frames.
+fn count_frames(path: &Path, counts: &mut std::collections::BTreeMap<String, u64>) {
+    struct Counter<'c>(&'c mut std::collections::BTreeMap<String, u64>, bool);
+    impl Sink for Counter<'_> {
+        fn event(&mut self, event: &Event, tables: &Tables) -> std::io::Result<()> {
+            if let Event::Sample(sample) = event {
+                for frame in tables.frames_of(sample.user) {
+                    *self.0.entry(tables.frame_name(frame)).or_default() += 1;
+                }
+            }
+            Ok(())
+        }
+        fn finish(&mut self, _: &Tables) -> std::io::Result<()> {
+            self.1 = true;
+            Ok(())
+        }
+    }
+    let mut reader = Reader::open(path).unwrap();
+    let tables = reader.load_tables().unwrap();
+    let mut counter = Counter(counts, false);
+    replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut counter]).unwrap();
+    assert!(counter.1);
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused() {
+    let scratch = Scratch::new("limits");
+    for (ring, rotate) in [
+        (Some(Limit::Bytes(1000)), None),
+        (None, Some(Limit::Time(Duration::from_secs(1)))),
+        (Some(Limit::Bytes(1 << 30)), Some(Limit::Bytes(1 << 30))),
+    ] {
+        let options = CreateOptions {
+            ring,
+            rotate,
+            ..CreateOptions::default()
+        };
+        let made = Writer::create(&scratch.file("x.cap"), options);
+        assert!(matches!(made, Err(CaptureError::Options(_))));
+    }
+    assert!(parts(&scratch.0).is_empty());
+}

@@ -1,0 +1,333 @@
+//! Exports of the canonical session against golden files, and properties that hold for any
+//! recording. `UPDATE_GOLDEN=1` writes the golden files anew.
+#![allow(clippy::unwrap_used)] // A test fails by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::export_shared::*;
+use profiler::derive::{ContainerNames, stack_frames};
+use profiler::export::{ExportOptions, flamegraph_differential};
+use profiler::model::*;
+use profiler_tests::canonical;
+use proptest::prelude::*;
+
+#[test]
+fn folded_is_golden() {
+    let session = canonical::session();
+    golden("canonical.folded", &export("folded", &[], &session));
+    let options = [("threads", "yes"), ("count", "weight")];
+    golden("threads.folded", &export("folded", &options, &session));
+}
+
+#[test]
+fn waits_are_leaves() {
+    let session = canonical::session_with_waits();
+    golden("wall.folded", &export("folded", &[], &session));
+    let options = [("source", "off-cpu"), ("threads", "yes")];
+    golden("off-cpu.folded", &export("folded", &options, &session));
+    let options = [("source", "off-cpu"), ("count", "samples")];
+    let counted = export("folded", &options, &session);
+    assert_eq!(
+        counted
+            .lines()
+            .filter(|line| line.contains(";[sleeping] "))
+            .count(),
+        4,
+        "{counted}"
+    );
+    let running = export("folded", &[("source", "cpu-clock")], &session);
+    let ended = running.lines().any(|line| line.contains("[sleeping]"));
+    assert!(!ended && running.contains("Row.parse_[p] 10"), "{running}");
+    let svg = export("svg", &[("width", "1200")], &session);
+    xml_elements(std::slice::from_ref(&svg)).unwrap();
+    golden("wall.svg", &svg);
+    let error = try_export("folded", &[("source", "wall")], &canonical::session()).unwrap_err();
+    assert!(
+        error.to_string().contains("'wall'; there are: cpu-clock"),
+        "{error}"
+    );
+}
+
+#[test]
+fn containers_are_the_roots_if_asked_for() {
+    let session = canonical::session_in_containers();
+    let options = [("containers", "yes"), ("threads", "yes")];
+    let folded = export("folded", &options, &session);
+    golden("containers.folded", &folded);
+    // What means something in a folded stack is no part of a name.
+    let roots: BTreeSet<&str> = folded.lines().filter_map(|l| l.split(';').next()).collect();
+    let expected = [
+        "[no container]",
+        "shop/db-0/postgres",
+        "ssh.service",
+        "we:b \"ü\"_12",
+    ];
+    assert_eq!(roots, expected.into());
+    // Without the option they are as ever.
+    let plain = export("folded", &[], &session);
+    assert!(plain.lines().any(|line| line.starts_with("sshd;")) && !plain.contains("ssh.service"));
+    let svg = export("svg", &options, &session);
+    xml_elements(std::slice::from_ref(&svg)).unwrap();
+    assert!(svg.contains("we:b &quot;ü&quot;_12"), "{svg}");
+}
+
+fn within(format: &str, names: ContainerNames) -> std::io::Result<Vec<u8>> {
+    let options = ExportOptions {
+        within: names,
+        ..ExportOptions::default()
+    };
+    try_export_with(format, options, &canonical::session_in_containers())
+}
+
+#[test]
+fn only_what_ran_in_a_container() {
+    let pods = ContainerNames {
+        pods: vec!["shop/db-0".into()],
+        ..ContainerNames::default()
+    };
+    let folded = String::from_utf8(within("folded", pods.clone()).unwrap()).unwrap();
+    let samples = |text: &str| -> u64 {
+        let numbers = text.lines().filter_map(|line| line.rsplit_once(' '));
+        numbers
+            .map(|(_, number)| number.parse::<u64>().unwrap())
+            .sum()
+    };
+    assert_eq!(samples(&folded), 16);
+    assert!(
+        folded.lines().all(|line| line.starts_with("db;")),
+        "{folded}"
+    );
+    let trace = String::from_utf8(within("go-trace", pods).unwrap()).unwrap();
+    assert!(trace.contains("db (pid 200 in shop/db-0/postgres)"));
+    assert!(!trace.contains("web (pid"), "others are left out");
+    assert!(
+        trace.contains("load started"),
+        "what is of no process stays"
+    );
+    let unknown = ContainerNames {
+        units: vec!["cron".into()],
+        ..ContainerNames::default()
+    };
+    for format in profiler::export::formats() {
+        let error = within(format.name, unknown.clone())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("it has: ssh.service"), "{error}");
+    }
+}
+
+#[test]
+fn svg_is_golden() {
+    let session = canonical::session();
+    let options = [("width", "1200")];
+    golden("canonical.svg", &export("svg", &options, &session));
+    let session = canonical::session_in_containers();
+    let options = [("width", "1200"), ("containers", "yes")];
+    golden("containers.svg", &export("svg", &options, &session));
+}
+
+/// Samples per function, as often as a stack holds it, from the events themselves.
+fn functions_of_events((tables, events): &(Tables, Vec<Event>)) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for event in events {
+        if let Event::Sample(sample) = event {
+            for frame in stack_frames(tables, sample.kernel, sample.user) {
+                *counts.entry(frame.name.replace(';', ":")).or_default() += 1;
+            }
+        }
+    }
+    counts
+}
+
+fn functions_of_folded(folded: &str) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for line in folded.lines() {
+        let (stack, number) = line.rsplit_once(' ').unwrap();
+        for frame in stack.split(';').skip(1) {
+            let marks = ["_[k]", "_[j]", "_[i]"];
+            let name = marks.iter().find_map(|mark| frame.strip_suffix(mark));
+            *counts.entry(name.unwrap_or(frame).to_owned()).or_default() +=
+                number.parse::<u64>().unwrap();
+        }
+    }
+    counts
+}
+
+#[test]
+fn folded_counts_are_those_of_the_events() {
+    let session = canonical::session();
+    let counts = functions_of_folded(&export("folded", &[], &session));
+    assert_eq!(counts, functions_of_events(&session));
+    assert_eq!(counts["copy_page_to_iter"], 18);
+    assert_eq!(counts["main"], 84);
+}
+
+#[test]
+fn reversed_graphs_merge_leaves() {
+    let session = canonical::session();
+    let svg = export("svg", &[("reverse", "yes"), ("count", "samples")], &session);
+    // The leaf of two different callers' stacks is one frame at the bottom.
+    assert!(svg.contains("copy_page_to_iter (18 samples, 18.00%)"));
+}
+
+#[test]
+fn an_unknown_source_names_the_known_ones() {
+    let session = canonical::session();
+    let error = try_export("folded", &[("source", "cycles")], &session).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("'cycles'") && text.contains("cpu-clock"),
+        "{text}"
+    );
+}
+
+/// Parses documents with Python's expat; says how many elements each has. None may hold a NUL, and
+/// XML can't, so it separates them.
+fn xml_elements(documents: &[String]) -> Result<Vec<usize>, String> {
+    let code = "import sys, json, xml.parsers.expat as e\n\
+                counts = []\n\
+                def start(name, attributes): counts[-1] += 1\n\
+                for i, document in enumerate(sys.stdin.buffer.read().split(b'\\0')):\n\
+                \tcounts.append(0); p = e.ParserCreate(); p.StartElementHandler = start\n\
+                \ttry: p.Parse(document, True)\n\
+                \texcept e.ExpatError as x: sys.exit(f'document {i}: {x}')\n\
+                print(json.dumps(counts))";
+    let mut child = Command::new("python3")
+        .args(["-c", code])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(documents.join("\0").as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn svg_is_well_formed_with_hostile_names() {
+    let mut documents = Vec::new();
+    for name in HOSTILE {
+        let session = session_of(&[(vec![name, "main", name], 5), (vec!["a", name], 1)], name);
+        documents.push(export("svg", &[], &session));
+        documents.push(export("svg", &[("root", "bottom")], &session));
+        let options = [("reverse", "yes"), ("threads", "yes"), ("title", name)];
+        documents.push(export("svg", &options, &session));
+        // And of what has changed.
+        let before = session_of(&[(vec![name, "a"], 5), (vec!["b", name], 1)], name);
+        let after = session_of(&[(vec![name, "a"], 1), (vec!["b", name], 9)], name);
+        let [before, after] = [before, after].map(|session| export("folded", &[], &session));
+        let options = ExportOptions::default();
+        let svg = flamegraph_differential(&before, &after, name, &options).unwrap();
+        documents.push(String::from_utf8(svg).unwrap());
+    }
+    let counts = xml_elements(&documents).unwrap();
+    assert_eq!(counts.len(), documents.len());
+}
+
+#[test]
+fn damaged_xml_would_be_noticed() {
+    let error = xml_elements(&["<a/>".to_owned(), "<a>&</a>".to_owned()]).unwrap_err();
+    assert!(error.contains("document 1"), "{error}");
+}
+
+#[test]
+fn samples_without_weights_are_drawn() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = 0;
+        }
+    }
+    let svg = export("svg", &[], &(tables, events));
+    assert!(svg.contains("all (100 samples, 100%)"));
+}
+
+#[test]
+fn huge_weights_do_not_overflow() {
+    let (tables, mut events) = canonical::session();
+    for event in &mut events {
+        if let Event::Sample(sample) = event {
+            sample.weight = u64::MAX;
+        }
+    }
+    let session = (tables, events);
+    assert!(export("svg", &[], &session).contains("walk"));
+    assert!(export("folded", &[("count", "weight")], &session).contains("walk"));
+}
+
+#[test]
+fn nothing_recorded_is_said() {
+    let (tables, _) = canonical::session();
+    let svg = export(
+        "svg",
+        &[("title", "a <b> & c")],
+        &(tables.clone(), Vec::new()),
+    );
+    assert!(svg.contains("no samples") && svg.contains("a &lt;b&gt; &amp; c"));
+    assert_eq!(xml_elements(&[svg]), Ok(vec![3]));
+    assert_eq!(export("folded", &[], &(tables, Vec::new())), "");
+}
+
+/// A line of a process without any stack is its name and a number.
+#[test]
+fn no_name_makes_a_line_a_comment() {
+    for (process, line) in [
+        ("#", "#_ 3"),
+        ("# x", "#_x 3"),
+        ("#x", "#x 3"),
+        ("12", "12 3"),
+    ] {
+        let session = session_of(&[(Vec::new(), 3)], process);
+        assert_eq!(
+            export("folded", &[], &session),
+            format!("{line}\n"),
+            "{process}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn folded_parses_back_to_the_same_totals(
+        process in ".{0,8}",
+        stacks in prop::collection::vec(
+            (prop::collection::vec(".{0,6}|[a-c;# 0-9.]{0,4}", 0..5), 1..4_u64), 0..8),
+    ) {
+        let stacks: Vec<(Vec<&str>, u64)> = stacks
+            .iter()
+            .map(|(names, count)| (names.iter().map(String::as_str).collect(), *count))
+            .collect();
+        let session = session_of(&stacks, &process);
+        let folded = export("folded", &[], &session);
+        let mut total = 0;
+        let mut depths: BTreeMap<usize, u64> = BTreeMap::new();
+        for line in folded.lines() {
+            let (stack, number) = line.rsplit_once(' ').unwrap();
+            let number: u64 = number.parse().unwrap();
+            total += number;
+            *depths.entry(stack.split(';').count() - 1).or_default() += number;
+            // No tool may read a second number, or a comment.
+            let last = stack.rsplit_once(' ').map_or("x", |(_, last)| last);
+            prop_assert!(last.contains(|c: char| !c.is_ascii_digit() && c != '.'));
+            prop_assert!(!line.starts_with("# "));
+        }
+        let mut expected: BTreeMap<usize, u64> = BTreeMap::new();
+        for (names, count) in &stacks {
+            *expected.entry(names.len()).or_default() += count;
+        }
+        prop_assert_eq!(total, stacks.iter().map(|(_, count)| count).sum::<u64>());
+        prop_assert_eq!(depths, expected);
+        // The drawing takes what folding made, whatever the names are.
+        let svg = export("svg", &[("min-width", "0"), ("count", "samples")], &session);
+        let all = format!("all ({total} samples, 100%)");
+        prop_assert!(total == 0 || svg.contains(&all));
+    }
+}

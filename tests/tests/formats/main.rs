@@ -1,0 +1,24 @@
+//! What is written and read: captures, exports, reports, and messages of protocols, byte for byte.
+//!
+//! Nothing here is recorded: sessions are made up, and what they become is compared with golden files, with
+//! other people's readers, or with itself. What does not belong here: connections (`protocols`).
+
+mod bytefrog_configuration;
+mod bytefrog_translate;
+mod bytefrog_wire;
+mod calls_cost;
+mod calls_pairing;
+mod calls_shared;
+mod capture;
+mod capture_cost;
+mod capture_fuzz;
+mod capture_fuzz_decode;
+mod capture_output;
+mod export;
+mod export_shared;
+mod go_trace;
+mod golden_calls;
+mod golden_containers;
+mod golden_report;
+mod golden_report_sums;
+mod tcf_wire;

@@ -1,0 +1,349 @@
+//! Calls of functions of every kind: counted exactly and nested strictly, however their exits are
+//! seen.
+
+use profiler::model::ReturnMode;
+use profiler_tests::Outcome;
+use profiler_tests::setting::Setting;
+use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};
+
+/// All that trace_calls calls but kind_refused, where the kernel allows no probe.
+const ALL: &[&str] = &[
+    "--trace",
+    "kind_*",
+    "--no-trace",
+    "kind_refused",
+    "--trace",
+    "recurse",
+    "--trace",
+    "*_step",
+    "--trace",
+    "pick",
+    "--trace",
+    "rare",
+    "--trace",
+    "many_ways",
+    "--trace",
+    "variadic",
+    "--trace",
+    "big_frame",
+    "--trace",
+    "walk_*",
+    "--trace",
+    "thread_*",
+    "--budget",
+    "off",
+    "--no-samples",
+];
+
+/// Every function of the program but one that can't be traced.
+fn functions(truth: &Truth) -> Vec<&str> {
+    let names = truth.calls.keys().map(String::as_str);
+    names.filter(|name| *name != "kind_refused").collect()
+}
+
+fn all_is_right(run: &Run) -> Outcome {
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace.counted(&run.truth, &functions(&run.truth))?;
+    assert_eq!(run.trace.nested()?, 0, "calls were left open");
+    let pids: Vec<u32> = run.trace.calls.iter().map(|call| call.pid).collect();
+    assert!(pids.iter().all(|pid| *pid == run.pid));
+    Ok(())
+}
+
+fn traced_as(
+    setting: &Setting,
+    program: &std::path::Path,
+    more: &[&str],
+) -> Result<Run, Box<dyn std::error::Error>> {
+    Session::of(setting, program)
+        .arguments(&["200"])
+        .record(ALL)
+        .record(more)
+        .probed(&["kind_nop5", "kind_ret", "walk_leaf", "thread_leaf"])
+        .run()
+}
+
+#[test]
+fn every_kind_optimised() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_optimised",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    all_is_right(&traced_as(&setting, &program, &[])?)
+}
+
+#[test]
+fn every_kind_unoptimised() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_unoptimised",
+        "trace_calls.c",
+        Build::Plain,
+    )?
+    else {
+        return Ok(());
+    };
+    all_is_right(&traced_as(&setting, &program, &[])?)
+}
+
+/// Behind endbr64 probes move to where they are cheap; with `--probe-at entry` they don't.
+#[test]
+fn every_kind_protected() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_protected",
+        "trace_calls.c",
+        Build::Protected,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &[])?;
+    all_is_right(&run)?;
+    // Pages that the kernel maps for probes are no reason to see returns in another way.
+    let said = &run.profiler.stderr;
+    assert!(!said.contains("mapped code"), "{said}");
+    let offset = |run: &Run, function: &str| run.trace.modes.get(function).map(|mode| mode.1);
+    for (function, wanted) in [
+        ("kind_nop5", 0),
+        ("kind_push", 0),
+        ("kind_endbr_push", 4),
+        ("kind_endbr_nop5", 4),
+        ("kind_endbr_jump", 4),
+        ("kind_endbr_sub", 0),
+        ("kind_mov_push", 3),
+        // Behind a moved stack pointer or a changed argument is no place for a probe.
+        ("kind_sub_push", 0),
+        ("kind_argument", 0),
+    ] {
+        assert_eq!(offset(&run, function), Some(wanted), "{function}");
+    }
+    let run = traced_as(&setting, &program, &["--probe-at", "entry"])?;
+    all_is_right(&run)?;
+    for (function, mode) in &run.trace.modes {
+        assert_eq!(mode.1, 0, "{function} with --probe-at entry");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_kind_by_instructions() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_by_instructions",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &["--returns", "ret-insn"])?;
+    all_is_right(&run)?;
+    for (function, (mode, _)) in &run.trace.modes {
+        assert_ne!(*mode, ReturnMode::Uretprobe, "{function}");
+    }
+    // A conditional jump that leaves a function is passed by those who stay as well: entries only.
+    assert_eq!(run.trace.modes["kind_tail_branch"].0, ReturnMode::None);
+    // What is computed of constants, or comes from a table of jumps, is known.
+    for function in [
+        "pick",
+        "rare",
+        "many_ways",
+        "kind_tail",
+        "kind_tail_computed",
+        "kind_loop",
+    ] {
+        assert_eq!(
+            run.trace.modes[function].0,
+            ReturnMode::Instructions,
+            "{function}"
+        );
+    }
+    Ok(())
+}
+
+/// What the kernel's return probes can do: everything up to 64 pending returns.
+#[test]
+fn every_kind_by_return_probes() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::every_kind_by_return_probes",
+        "trace_calls.c",
+        Build::Protected,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(
+        &setting,
+        &program,
+        &[
+            "--returns",
+            "uretprobe",
+            "--unsafe",
+            "--no-trace",
+            "recurse",
+            "--no-trace",
+            "*_step",
+        ],
+    )?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    let functions: Vec<&str> = functions(&run.truth)
+        .into_iter()
+        .filter(|name| *name != "recurse" && !name.ends_with("_step"))
+        .collect();
+    run.trace.counted(&run.truth, &functions)?;
+    assert_eq!(run.trace.nested()?, 0);
+    assert!(
+        run.profiler.stderr.contains("--unsafe"),
+        "no warning: {}",
+        run.profiler.stderr
+    );
+    Ok(())
+}
+
+#[test]
+fn entries_only() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::entries_only",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = traced_as(&setting, &program, &["--returns", "none"])?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace.counted(&run.truth, &functions(&run.truth))?;
+    assert!(
+        run.trace
+            .calls
+            .iter()
+            .all(|call| matches!(call.edge, Edge::Hit(_)))
+    );
+    assert!(
+        run.trace
+            .modes
+            .values()
+            .all(|mode| mode.0 == ReturnMode::None)
+    );
+    Ok(())
+}
+
+/// Calls are on the thread that made them.
+#[test]
+fn threads_are_kept_apart() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::threads_are_kept_apart",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let run = Session::of(&setting, &program)
+        .arguments(&["20000"])
+        .record(&["--trace", "thread_*", "--budget", "off", "--no-samples"])
+        .probed(&["thread_outer", "thread_leaf"])
+        .run()?;
+    run.unharmed()?;
+    run.trace.complete()?;
+    run.trace
+        .counted(&run.truth, &["thread_outer", "thread_leaf"])?;
+    assert_eq!(run.trace.nested()?, 0);
+    let threads = run.truth.all["threads"].as_object().ok_or("no threads")?;
+    assert_eq!(threads.len(), 4);
+    for (tid, calls) in threads {
+        let tid: u32 = tid.parse()?;
+        let calls = calls.as_u64().ok_or("no count")?;
+        let begun = |function| {
+            let of = run.trace.of(function);
+            of.filter(|call| call.tid == tid && matches!(call.edge, Edge::Enter(_)))
+                .count() as u64
+        };
+        assert_eq!(
+            (begun("thread_outer"), begun("thread_leaf")),
+            (calls, 2 * calls)
+        );
+    }
+    for leaf in run.trace.of("thread_leaf") {
+        assert_eq!(leaf.depth, 1);
+    }
+    Ok(())
+}
+
+/// A command is traced from its first instruction.
+#[test]
+fn a_command_from_its_beginning() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::a_command_from_its_beginning",
+        "trace_calls.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let path = program.to_string_lossy();
+    let mut arguments = vec!["record", "--force", "-o", "out.cap", "--follow-exact"];
+    arguments.extend(ALL);
+    arguments.extend(["--", &path, "100"]);
+    let ended = setting.run(&arguments)?.success()?;
+    let truth = Truth::of(&ended)?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    trace.complete()?;
+    trace.counted(&truth, &functions(&truth))?;
+    assert_eq!(trace.nested()?, 0);
+    Ok(())
+}
+
+/// A call that is open when the recording ends is left open; one that began before it is no error.
+#[test]
+fn a_recording_begins_and_ends_in_the_middle() -> Outcome {
+    let Some((setting, program)) = prepared(
+        "e2e_trace_counts::a_recording_begins_and_ends_in_the_middle",
+        "trace_caller.c",
+        Build::Optimised,
+    )?
+    else {
+        return Ok(());
+    };
+    let mut live = Session::of(&setting, &program)
+        .arguments(&["compiled", "paced", "20000", "4"])
+        .record(&[
+            "--trace",
+            "compiled",
+            "--trace",
+            "main",
+            "-d",
+            "2",
+            "--budget",
+            "off",
+            "--no-samples",
+        ])
+        .probed(&["compiled"])
+        .start()?;
+    live.resume()?;
+    live.recorder
+        .end(profiler_tests::setting::LIMIT)?
+        .success()?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    trace.complete()?;
+    let open = trace.nested()?;
+    assert!(open <= 1, "{open} calls open");
+    let returned = trace
+        .exits("compiled")
+        .get(&How::Return)
+        .copied()
+        .unwrap_or(0);
+    assert!(returned > 10_000, "{returned} calls");
+    assert_eq!(trace.counts["compiled"].entries, trace.entries("compiled"));
+    let ended = live
+        .program
+        .end(profiler_tests::setting::LIMIT)?
+        .success()?;
+    assert_eq!(Truth::of(&ended)?.all["calls"], 80_000);
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! Bytefrog and TCF over connections: agents, receivers, servers and clients, well-behaved or not, with
+//! made-up data and, in the modules whose names begin with `e2e_`, with programs that run.
+//!
+//! What does not belong here: the bytes of single messages (`formats`).
+
+mod bytefrog_agent;
+mod bytefrog_agent_faults;
+mod bytefrog_agent_shared;
+mod e2e_bytefrog;
+mod e2e_bytefrog_faults;
+mod e2e_bytefrog_shared;
+mod e2e_bytefrog_window;
+mod e2e_stream;
+mod e2e_stream_shared;
+mod e2e_tcf;
+mod e2e_tcf_access;
+mod e2e_tcf_lifecycle;
+mod e2e_tcf_many;
+mod e2e_tcf_processes;
+mod e2e_tcf_shared;
+mod e2e_tcf_soak;
+mod hq;
+mod hq_bounds;
+mod hq_captures;
+mod hq_cost;
+mod hq_shared;
+mod tcf_channel;
+mod tcf_channel_bounds;
+mod tcf_channel_sockets;
+mod tcf_client;
+mod tcf_replay;

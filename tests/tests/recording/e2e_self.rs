@@ -1,0 +1,125 @@
+//! The profiler in its own recordings: its threads have names, and it can be left out.
+//!
+//! Oracle: the process id of the profiler that records, known from outside. While it begins it works for
+//! many ticks of 4,999 Hz, whatever else runs; beside it a chain burns CPU time, which is always there.
+
+use std::process::Command;
+
+use profiler_tests::Outcome;
+use profiler_tests::recording::Recording;
+use profiler_tests::setting::{LIMIT, Setting};
+use rustix::process::Signal;
+
+/// What was recorded, and by whom.
+struct Recorded {
+    recording: Recording,
+    /// Process id of the profiler.
+    own: u32,
+    /// Process id of the chain.
+    chain: u32,
+    /// The profiler's threads while it recorded: id and name.
+    threads: Vec<(u32, String)>,
+}
+
+/// Records the whole machine while a chain runs.
+fn record(setting: &Setting, flags: &[&str]) -> Result<Recorded, Box<dyn std::error::Error>> {
+    let mut arguments = vec!["-a", "-F", "4999"];
+    arguments.extend(flags);
+    let program = setting.workload("chain.c")?;
+    let recorder = setting.start_recording(&arguments)?;
+    let own = recorder.pid();
+    let mut threads = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{own}/task"))? {
+        let task = task?;
+        // One may end meanwhile.
+        let Ok(name) = std::fs::read_to_string(task.path().join("comm")) else {
+            continue;
+        };
+        let tid = task.file_name().to_string_lossy().parse()?;
+        threads.push((tid, name.trim_end().to_owned()));
+    }
+    let chain = setting.start("chain", Command::new(program).arg("300"))?;
+    let chain_pid = chain.pid();
+    chain.end(LIMIT)?.success()?;
+    recorder.signal(Signal::INT)?;
+    recorder.end(LIMIT)?.success()?;
+    Ok(Recorded {
+        recording: setting.recording()?,
+        own,
+        chain: chain_pid,
+        threads,
+    })
+}
+
+/// Ids of the processes in a report.
+fn reported(setting: &Setting, flags: &[&str]) -> Result<Vec<u64>, Box<dyn std::error::Error>> {
+    let mut arguments = vec!["report", "out.cap", "--by", "process", "--format", "json"];
+    arguments.extend(["--min-percent", "0", "-n", "100000"]);
+    arguments.extend(flags);
+    let report = setting.run(&arguments)?.success()?.json()?;
+    let processes = report["processes"].as_array().ok_or("no processes")?;
+    Ok(processes
+        .iter()
+        .filter_map(|process| process["pid"].as_u64())
+        .collect())
+}
+
+#[test]
+fn it_is_there_by_name_unless_a_report_leaves_it_out() -> Outcome {
+    let Some(setting) =
+        Setting::new("e2e_self::it_is_there_by_name_unless_a_report_leaves_it_out")?
+    else {
+        return Ok(());
+    };
+    let Recorded {
+        recording,
+        own,
+        chain,
+        threads,
+    } = record(&setting, &[])?;
+    let name = setting.profiler_path().file_name().ok_or("no name")?;
+    let process = name.to_string_lossy().into_owned();
+    let of_own = recording.of_pid(own);
+    assert!(
+        !of_own.is_empty(),
+        "no sample of the profiler, which began meanwhile"
+    );
+    // Each of its threads says what it is for, but for the moment before it does.
+    for (tid, name) in &threads {
+        let mut of_thread = of_own.iter().filter(|sample| sample.tid == *tid);
+        assert_eq!(*tid == own, *name == process, "{threads:?}");
+        let other = of_thread.find(|sample| ![name, &process].contains(&&sample.thread));
+        assert!(other.is_none(), "{name}: {other:?}");
+    }
+    assert!(threads.len() > 3, "{threads:?}");
+
+    let (own, chain) = (u64::from(own), u64::from(chain));
+    let all = reported(&setting, &[])?;
+    assert!(all.contains(&own) && all.contains(&chain), "{all:?}");
+    let others = reported(&setting, &["--no-self"])?;
+    assert!(
+        !others.contains(&own) && others.contains(&chain),
+        "{others:?}"
+    );
+    assert_eq!(others.len() + 1, all.len());
+    Ok(())
+}
+
+#[test]
+fn a_recording_leaves_it_out() -> Outcome {
+    let Some(setting) = Setting::new("e2e_self::a_recording_leaves_it_out")? else {
+        return Ok(());
+    };
+    let Recorded {
+        recording,
+        own,
+        chain,
+        ..
+    } = record(&setting, &["--no-self"])?;
+    assert_eq!(recording.of_pid(own).len(), 0);
+    assert!(
+        !recording.of_pid(chain).is_empty(),
+        "no sample of the chain"
+    );
+    Ok(())
+}

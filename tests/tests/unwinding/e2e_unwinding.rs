@@ -1,0 +1,537 @@
+//! Whole user stacks of programs without frame pointers, from their first sample on.
+//!
+//! Oracle: the chain of calls that the workload is known to have, leaf to root, exactly. Every sample
+//! that has the innermost function as its leaf counts, whatever the share of its time.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use profiler::model::StackEnd;
+use profiler_tests::Outcome;
+use profiler_tests::containers::{Docker, PROGRAM, Root};
+use profiler_tests::process::Running;
+use profiler_tests::recording::{Recording, Sample};
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::statistics::at_least;
+use profiler_tests::workload::{made, source_path};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Samples a second: a tenth of a second has 100.
+const RATE: &str = "997";
+/// The beginning of a process.
+const BEGINNING_NS: u64 = 100_000_000;
+/// Most frames between `main` and where a process begins, which are the C library's.
+const MOST_START_FRAMES: usize = 4;
+
+/// A compiler's flags, and what the program is called that they make.
+struct Build {
+    name: &'static str,
+    flags: &'static [&'static str],
+}
+
+const BUILDS: &[Build] = &[
+    Build {
+        name: "unwind_o0",
+        flags: &["-O0"],
+    },
+    Build {
+        name: "unwind_o1",
+        flags: &["-O1"],
+    },
+    Build {
+        name: "unwind_o2",
+        flags: &["-O2"],
+    },
+    Build {
+        name: "unwind_o3",
+        flags: &["-O3"],
+    },
+    Build {
+        name: "unwind_no_pie",
+        flags: &["-O2", "-no-pie"],
+    },
+    Build {
+        name: "unwind_static",
+        flags: &["-O2", "-static"],
+    },
+    Build {
+        name: "unwind_static_pie",
+        flags: &["-O2", "-static-pie"],
+    },
+];
+
+fn program(
+    name: &str,
+    flags: &[&str],
+    source: &str,
+) -> Result<PathBuf, profiler_tests::workload::Unbuilt> {
+    let input = source_path(source);
+    made(name, std::slice::from_ref(&input), |fresh| {
+        let mut command = Command::new("cc");
+        command.args(flags).args([
+            "-fomit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            // dlopen in a static program warns.
+            "-Wl,--no-warnings",
+        ]);
+        command.arg("-o").arg(fresh).arg(&input);
+        command.args(["-lpthread", "-ldl"]);
+        ("cc", command)
+    })
+}
+
+fn setting(test: &str) -> std::io::Result<Option<(Setting, String)>> {
+    let Some(setting) = Setting::new(&format!("e2e_unwinding::{test}"))? else {
+        return Ok(None);
+    };
+    let built = program("unwind_o2", &["-O2"], "unwind_chain.c").map_err(std::io::Error::other)?;
+    let path = copied(&setting, &built)?;
+    Ok(Some((setting, path)))
+}
+
+fn copied(setting: &Setting, built: &Path) -> std::io::Result<String> {
+    let name = built.file_name().unwrap_or_default();
+    let copy = setting.folder().join(name);
+    std::fs::copy(built, &copy)?;
+    Ok(copy.to_string_lossy().into_owned())
+}
+
+/// `work` and all that called it, up to the function that is called in `root`.
+fn chain(root: &[&str]) -> Vec<String> {
+    let links = (1..=12).rev().map(|number| format!("link_{number}"));
+    let mut chain = vec!["work".to_owned()];
+    chain.extend(links);
+    chain.push("run".to_owned());
+    chain.extend(root.iter().map(|name| (*name).to_owned()));
+    chain
+}
+
+/// Whether a stack is this chain, then a few frames of the C library, then nothing.
+fn is_whole(sample: &Sample, chain: &[String]) -> bool {
+    let (names, depth) = (sample.chain(), chain.len());
+    names.len() > depth
+        && names.len() <= depth + MOST_START_FRAMES
+        && names.iter().zip(chain).all(|(name, known)| name == known)
+        && sample.user_end == StackEnd::Complete
+}
+
+/// Checks that samples in `leaf` have this chain: 99 % of all, and of those of the beginning.
+fn whole(samples: &[&Sample], chain: &[String]) -> Result<(), String> {
+    let leaf = &chain[0];
+    let at_work: Vec<&&Sample> = samples
+        .iter()
+        .filter(|sample| sample.leaf() == leaf)
+        .collect();
+    let first = at_work.iter().map(|sample| sample.at_ns).min().unwrap_or(0);
+    let wrong = at_work.iter().find(|sample| !is_whole(sample, chain));
+    let wrong = wrong.map(|sample| (sample.chain(), sample.user_end));
+    for (what, until) in [("all", u64::MAX), ("the beginning", first + BEGINNING_NS)] {
+        let part = at_work.iter().filter(|sample| sample.at_ns < until);
+        let good = part
+            .clone()
+            .filter(|sample| is_whole(sample, chain))
+            .count();
+        at_least(what, good, part.count(), 0.99).map_err(|why| format!("{why}: {wrong:?}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_optimisation_level_and_kind_of_program() -> Outcome {
+    let Some((setting, _)) = setting("every_optimisation_level_and_kind_of_program")? else {
+        return Ok(());
+    };
+    for build in BUILDS {
+        let built = program(build.name, build.flags, "unwind_chain.c")?;
+        let path = copied(&setting, &built)?;
+        let (_, recording) = setting.record(&["-F", RATE, "--", &path, "plain", "400"])?;
+        let samples: Vec<&Sample> = recording.samples.iter().collect();
+        whole(&samples, &chain(&["main"])).map_err(|why| format!("{}: {why}", build.name))?;
+    }
+    Ok(())
+}
+
+/// Of a stripped program names are gone, and how deep it is in itself is not.
+#[test]
+fn a_stripped_program() -> Outcome {
+    let Some((setting, _)) = setting("a_stripped_program")? else {
+        return Ok(());
+    };
+    let built = program("unwind_stripped", &["-O2", "-s"], "unwind_chain.c")?;
+    let path = copied(&setting, &built)?;
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "plain", "400"])?;
+    let own = |sample: &Sample| {
+        let frames = sample.user.iter();
+        frames
+            .filter(|frame| frame.module.as_deref() == Some(&path))
+            .count()
+    };
+    // `work`, its callers up to `main`, and `_start`.
+    let depth = chain(&["main"]).len() + 1;
+    let mut at_work: Vec<&Sample> = recording.samples.iter().collect();
+    at_work.retain(|sample| own(sample) >= depth - 1);
+    let good = at_work
+        .iter()
+        .filter(|sample| own(sample) == depth && sample.user_end == StackEnd::Complete);
+    at_least(
+        "stacks of a stripped program",
+        good.count(),
+        at_work.len(),
+        0.99,
+    )?;
+    let all = recording.of_process("unwind_stripped");
+    at_least("samples at work", at_work.len(), all.len(), 0.9)?;
+    Ok(())
+}
+
+#[test]
+fn threads_end_where_they_began() -> Outcome {
+    let Some((setting, path)) = setting("threads_end_where_they_began")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "threads", "200", "4"])?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    whole(&samples, &chain(&["thread_main"]))?;
+    Ok(())
+}
+
+/// Ten children of 50 ms each, that run no program of their own.
+#[test]
+fn forks_without_an_exec() -> Outcome {
+    let Some((setting, path)) = setting("forks_without_an_exec")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "forks", "50", "10"])?;
+    let mut chain = chain(&["child", "main"]);
+    each_life(&recording, 10, &mut chain)
+}
+
+/// Ten children of 50 ms each, made by vfork and exec.
+#[test]
+fn vforks_and_execs() -> Outcome {
+    let Some((setting, path)) = setting("vforks_and_execs")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "vforks", "50", "10"])?;
+    each_life(&recording, 10, &mut chain(&["main"]))
+}
+
+/// Checks the first samples of each of `count` processes, too.
+fn each_life(recording: &Recording, count: usize, chain: &mut [String]) -> Outcome {
+    let mut pids: Vec<u32> = recording.samples.iter().map(|sample| sample.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let (mut lives, mut firsts) = (0, 0);
+    for pid in pids {
+        let of = recording.of_pid(pid);
+        let mut at_work = of.iter().filter(|sample| sample.leaf() == "work");
+        let Some(first) = at_work.next() else {
+            continue;
+        };
+        lives += 1;
+        firsts += usize::from(is_whole(first, chain));
+    }
+    assert_eq!(lives, count, "lives with samples at work");
+    at_least("lives whose first stack is whole", firsts, lives, 0.9)?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    Ok(whole(&samples, chain)?)
+}
+
+/// One process, eight programs one after the other.
+#[test]
+fn a_chain_of_execs() -> Outcome {
+    let Some((setting, path)) = setting("a_chain_of_execs")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "execs", "60", "8"])?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    whole(&samples, &chain(&["main"]))?;
+    Ok(())
+}
+
+#[test]
+fn a_library_that_comes_late() -> Outcome {
+    let Some((setting, path)) = setting("a_library_that_comes_late")? else {
+        return Ok(());
+    };
+    let library = program(
+        "unwind_plugin.so",
+        &["-O2", "-shared", "-fPIC"],
+        "unwind_plugin.c",
+    )?;
+    let library = copied(&setting, &library)?;
+    let words = ["-F", RATE, "--", &path, "library", "300", "1", &library];
+    let (_, recording) = setting.record(&words)?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    whole(&samples, &chain(&["main"]))?;
+    let names = ["plugin_work", "plugin_inner", "plugin_outer", "main"];
+    whole(&samples, &names.map(str::to_owned))?;
+    Ok(())
+}
+
+/// Attached while it runs, and as part of the whole machine.
+#[test]
+fn what_ran_before() -> Outcome {
+    let Some((setting, path)) = setting("what_ran_before")? else {
+        return Ok(());
+    };
+    let running = setting.start("workload", Command::new(&path).args(["plain", "8000"]))?;
+    let pid = running.pid().to_string();
+    for target in [&["-p", &pid][..], &["-a"][..]] {
+        let words = [&["-F", RATE, "-d", "1"][..], target].concat();
+        let (_, recording) = setting.record(&words)?;
+        let samples = recording.of_pid(running.pid());
+        whole(&samples, &chain(&["main"])).map_err(|why| format!("{target:?}: {why}"))?;
+    }
+    running.signal(rustix::process::Signal::KILL)?;
+    Ok(())
+}
+
+/// Stacks from within the dynamic loader, which finds its caller by `rbx`.
+#[test]
+fn calls_that_are_bound_lazily() -> Outcome {
+    let Some((setting, _)) = setting("calls_that_are_bound_lazily")? else {
+        return Ok(());
+    };
+    let flags = ["-O2", "-fno-builtin", "-Wl,-z,lazy", "-Wl,-z,norelro"];
+    let built = program("unwind_lazy", &flags, "unwind/lazy.c")?;
+    let path = copied(&setting, &built)?;
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "1500"])?;
+    let known = ["lazy_call", "lazy_loop", "main"].map(str::to_owned);
+    let (mut good, mut inside, mut deep) = (0, 0, 0);
+    let mut wrong = None;
+    for sample in recording.of_process("unwind_lazy") {
+        let is_loader = |module: &Option<String>| {
+            let path = module.as_deref().unwrap_or_default();
+            path.contains("/ld-linux") || path.contains("/ld-2.")
+        };
+        let loader = sample.user.iter();
+        let loader = loader.take_while(|frame| is_loader(&frame.module)).count();
+        // Before `main` there is the loader's own beginning.
+        let is_start = sample.user.get(loader).is_none() && sample.user_end == StackEnd::Complete;
+        if loader == 0 || is_start {
+            continue;
+        }
+        inside += 1;
+        deep += usize::from(loader > 2);
+        let rest = &sample.chain()[loader..];
+        let whole = rest.len() > known.len()
+            && rest.len() <= known.len() + MOST_START_FRAMES
+            && rest.iter().zip(&known).all(|(name, known)| name == known);
+        if whole && sample.user_end == StackEnd::Complete {
+            good += 1;
+        } else {
+            wrong = Some((sample.chain(), sample.user_end));
+        }
+    }
+    at_least("stacks through the loader", good, inside, 0.99)
+        .map_err(|why| format!("{why}: {wrong:?}"))?;
+    let samples = recording.of_process("unwind_lazy").len();
+    at_least("stacks with functions of the loader", deep, samples, 0.1)?;
+    Ok(())
+}
+
+/// The C library's `vfork` keeps its return address in a register while it is in the kernel.
+#[test]
+fn within_vfork() -> Outcome {
+    let Some((setting, path)) = ends("within_vfork")? else {
+        return Ok(());
+    };
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "vforks", "5000"])?;
+    // Its name is another one where there is debug information.
+    let of = |sample: &&Sample| sample.leaf().ends_with("vfork");
+    let inside: Vec<&Sample> = recording.samples.iter().filter(of).collect();
+    let known = ["fork_call", "fork_loop", "main"];
+    let whole = |sample: &&&Sample| {
+        let rest = &sample.chain()[1..];
+        rest.len() > known.len()
+            && rest.len() <= known.len() + MOST_START_FRAMES
+            && rest.iter().zip(known).all(|(name, known)| *name == known)
+            && sample.user_end == StackEnd::Complete
+    };
+    let good = inside.iter().filter(whole).count();
+    let wrong = inside.iter().find(|sample| !whole(sample));
+    let wrong = wrong.map(|sample| (sample.chain(), sample.user_end));
+    at_least("stacks within vfork", good, inside.len(), 0.99)
+        .map_err(|why| format!("{why}: {wrong:?}"))?;
+    assert!(inside.len() >= 20, "{} samples in vfork", inside.len());
+    Ok(())
+}
+
+fn ends(test: &str) -> std::io::Result<Option<(Setting, String)>> {
+    let Some(setting) = Setting::new(&format!("e2e_unwinding::{test}"))? else {
+        return Ok(None);
+    };
+    let built = program("unwind_ends", &["-O2"], "unwind/ends.c").map_err(std::io::Error::other)?;
+    let path = copied(&setting, &built)?;
+    Ok(Some((setting, path)))
+}
+
+/// Of a process that has given its memory back there is no stack to be found, and that is said; the
+/// kernel's functions say where that is so.
+#[test]
+fn what_is_gone_is_no_failure() -> Outcome {
+    let Some((setting, path)) = ends("what_is_gone_is_no_failure")? else {
+        return Ok(());
+    };
+    let (ended, recording) = setting.record(&["-F", RATE, "--", &path, "execs", "10000"])?;
+    let in_kernel = |sample: &Sample, names: &[&str]| {
+        let mut frames = sample.kernel.iter();
+        // The compiler's copies of a function have an ending.
+        frames.any(|frame| names.contains(&frame.name.split('.').next().unwrap_or_default()))
+    };
+    let in_thunk = |sample: &Sample| {
+        let leaf = sample.kernel.last();
+        sample.kernel.len() == 1
+            && leaf.is_some_and(|leaf| leaf.name.contains("x86_indirect_thunk"))
+    };
+    let (mut exits, mut execs, mut counts) = (0, 0, std::collections::BTreeMap::new());
+    for sample in &recording.samples {
+        let gone = sample.user_end == StackEnd::Gone;
+        *counts.entry(sample.user_end).or_insert(0) += 1;
+        let what = || {
+            format!(
+                "{:?}: {:?}, {:?}",
+                sample.user_end, sample.user, sample.kernel
+            )
+        };
+        let exit = in_kernel(sample, &["do_exit"]);
+        let exec = in_kernel(
+            sample,
+            &[
+                "begin_new_exec",
+                "load_elf_binary",
+                "bprm_execve",
+                // Nothing of the new program is in memory before its first instruction.
+                "do_execveat_common",
+            ],
+        );
+        // The kernel does not find the callers of its own indirect jumps (`__x86_indirect_thunk_*`).
+        let known = !in_thunk(sample);
+        assert!(!gone || exit || exec || !known, "not at an end: {}", what());
+        // All memory is taken down by this, and only here by the process itself.
+        if in_kernel(sample, &["exit_mmap"]) {
+            assert!(gone, "memory that is not there: {}", what());
+            exits += usize::from(exit);
+            execs += usize::from(exec);
+            // Within exec the leaf would be one of the program before.
+            assert!(!exec || sample.user.is_empty(), "{}", what());
+            let own = sample.user.iter().all(|frame| frame.module.is_some());
+            assert!(!exit || own && sample.user.len() == 1, "{}", what());
+        }
+        assert!(sample.user_end != StackEnd::NoMapping, "{}", what());
+        // While a page that a child shares is replaced by a copy, it is not there: maybe the stack's.
+        let replaced = in_kernel(sample, &["handle_mm_fault"]);
+        let unreadable = sample.user_end == StackEnd::BadMemory;
+        assert!(!unreadable || replaced, "{}", what());
+    }
+    assert!(exits >= 5 && execs >= 5, "{exits}, {execs}: {counts:?}");
+    let said = "had no memory left: process ending or in exec";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    eprintln!("{exits} at an exit, {execs} in an exec, all: {counts:?}");
+    Ok(())
+}
+
+/// A static program in a container.
+#[test]
+fn in_a_container() -> Outcome {
+    const TEST: &str = "e2e_unwinding::in_a_container";
+    let Some(setting) = Setting::new(TEST)? else {
+        return Ok(());
+    };
+    let Some(docker) = Docker::start(&setting, TEST)? else {
+        return Ok(());
+    };
+    let root = Root::new(&setting.path("red"), "red")?;
+    let built = program("unwind_static", &["-O2", "-static"], "unwind_chain.c")?;
+    let at = setting.path("red").join(PROGRAM.trim_start_matches('/'));
+    std::fs::copy(built, at)?;
+    docker.image("red", &root)?;
+    docker.run("profiler-unwound", &[], "red", &[PROGRAM, "plain", "60000"])?;
+    let words = ["-F", RATE, "-d", "1", "--container", "profiler-unwound"];
+    let (_, recording) = setting.record(&words)?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    whole(&samples, &chain(&["main"]))?;
+    Ok(())
+}
+
+/// By frame pointers alone the same program has no whole stack: what the other tests see is not there
+/// by chance.
+#[test]
+fn frame_pointers_alone_are_not_enough() -> Outcome {
+    let Some((setting, path)) = setting("frame_pointers_alone_are_not_enough")? else {
+        return Ok(());
+    };
+    let words = [
+        "-F",
+        RATE,
+        "--call-graph",
+        "fp",
+        "--",
+        &path,
+        "plain",
+        "300",
+    ];
+    let (ended, recording) = setting.record(&words)?;
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    assert!(whole(&samples, &chain(&["main"])).is_err());
+    assert!(ended.stderr.contains("--call-graph"), "{}", ended.stderr);
+    Ok(())
+}
+
+/// With hardly any memory for tables the recording goes on, and says what is missing and what to do.
+#[test]
+fn too_little_memory_is_said() -> Outcome {
+    let Some((setting, path)) = setting("too_little_memory_is_said")? else {
+        return Ok(());
+    };
+    let crowd = program("unwind_crowd.so", &["-shared"], "unwind_crowd.S")?;
+    let crowd = copied(&setting, &crowd)?;
+    // The program runs until it is said: how long it takes to read so large a file is the machine's affair.
+    let script = format!("echo $$ >pid; exec {path} library 500 1000 {crowd}");
+    let mut record = setting.profiler();
+    record
+        .args(["record", "-v", "-F", RATE, "--unwind-memory", "16M"])
+        .args(["-o", "out.cap", "--", "sh", "-c", &script]);
+    let mut running = Running::start(&mut record, setting.folder(), "record")?;
+    running.wait_until("too little memory", LIMIT, |record| {
+        let said = record.stderr_so_far().unwrap_or_default();
+        said.contains("the memory for unwind tables is used up")
+    })?;
+    let pid: i32 = std::fs::read_to_string(setting.path("pid"))?
+        .trim()
+        .parse()?;
+    let pid = Pid::from_raw(pid).ok_or("process id 0")?;
+    kill_process(pid, Signal::TERM)?;
+    let ended = running.end(LIMIT)?.expect_status(128 + 15)?;
+    let recording = setting.recording()?;
+    assert_eq!(recording.damaged, 0);
+    let said = &ended.stderr;
+    // With -v everything that is counted.
+    for part in [
+        "--unwind-memory",
+        "unwinding: ",
+        " copied, ",
+        "tables in the kernel: ",
+        "tables here: ",
+    ] {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
+    let no_room = said.lines().find_map(|line| {
+        let (before, _) = line.split_once(" times no room")?;
+        before
+            .rsplit(' ')
+            .next()?
+            .replace(',', "")
+            .parse::<u64>()
+            .ok()
+    });
+    assert!(no_room.is_some_and(|times| times > 0), "{said}");
+    // What was loaded before is walked all the same.
+    let samples: Vec<&Sample> = recording.samples.iter().collect();
+    whole(&samples, &chain(&["main"]))?;
+    Ok(())
+}
