@@ -241,6 +241,10 @@ fn record(tools: &BTreeMap<&'static str, String>) -> Outcome<String> {
         .map_err(|error| failed("read Cargo.lock", error))?;
     let packages = closure(&lock, "profiler-ebpf");
     text.push_str(&format!("packages = {}\n", sha256(packages.as_bytes())?));
+    let manifest = fs::read_to_string(workspace().join("Cargo.toml"))
+        .map_err(|error| failed("read Cargo.toml", error))?;
+    let profile = release_profile(&manifest);
+    text.push_str(&format!("profile = {}\n", sha256(profile.as_bytes())?));
     let mut files = Vec::new();
     for source in SOURCES {
         collect(&workspace().join(source), &mut files)?;
@@ -255,6 +259,23 @@ fn record(tools: &BTreeMap<&'static str, String>) -> Outcome<String> {
         ));
     }
     Ok(text)
+}
+
+/// The settings of the release profile, those of single packages too. Names of functions hold a hash of
+/// them, so that the bytes of the object change with each, whatever [`PROFILE`] sets over them.
+fn release_profile(manifest: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line.starts_with("[profile.release");
+        }
+        if inside && !line.is_empty() && !line.starts_with('#') {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
 }
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Outcome {
@@ -358,6 +379,16 @@ mod tests {
         assert!(!kept.contains("unrelated"));
         assert_eq!(kept, closure(&LOCK.replace("\"4\"", "\"5\""), "a"));
         assert_ne!(kept, closure(&LOCK.replace("\"3\"", "\"5\""), "a"));
+    }
+
+    #[test]
+    fn only_settings_of_the_release_count() {
+        let manifest = "[workspace]\nresolver = \"3\"\n[profile.release]\n# why\ndebug = false\n\n\
+            [profile.release.package.a]\nopt-level = 1\n[profile.dev]\ndebug = 1\n";
+        assert_eq!(
+            release_profile(manifest),
+            "[profile.release]\ndebug = false\n[profile.release.package.a]\nopt-level = 1\n"
+        );
     }
 
     #[test]
