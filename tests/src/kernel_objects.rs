@@ -17,10 +17,8 @@ pub struct Held {
     pub programs: Vec<u32>,
     /// Ids of BPF maps.
     pub maps: Vec<u32>,
-    /// How many links: what attaches programs to probes.
-    pub links: usize,
-    /// Their ids.
-    pub link_ids: Vec<u32>,
+    /// Ids of links: what attaches programs to probes.
+    pub links: Vec<u32>,
     /// Bytes that the kernel charges for the maps.
     pub map_bytes: u64,
 }
@@ -68,8 +66,7 @@ fn add_held(pid: u32, held: &mut Held) -> io::Result<()> {
             held.programs.push(id as u32);
         }
         if let Some(id) = field("link_id:") {
-            held.links += 1;
-            held.link_ids.push(id as u32);
+            held.links.push(id as u32);
         }
         if let Some(id) = field("map_id:")
             && !held.maps.contains(&(id as u32))
@@ -115,7 +112,7 @@ pub fn wait_until_gone(held: &Held, limit: Duration) -> Result<(), String> {
             .filter(|&&id| exists(BPF_MAP_GET_FD_BY_ID, id))
             .collect();
         let links: Vec<_> = held
-            .link_ids
+            .links
             .iter()
             .filter(|&&id| exists(BPF_LINK_GET_FD_BY_ID, id))
             .collect();

@@ -1,9 +1,9 @@
-//! `cargo xtask vm`: the tests of the kernel side on Debian's kernels, in QEMU.
+//! `cargo xtask vm`: the tests of the kernel side, and traced programs, on Debian's kernels, in QEMU.
 //!
 //! Kernel images come from the Debian archive that this machine uses already, by a configuration of
 //! apt of our own; nothing is installed but QEMU, busybox and cpio. Each kernel boots with an initial
-//! file system that holds the test binary and the libraries it needs, and turns itself off. Emulated
-//! without KVM, so a kernel takes some minutes.
+//! file system that holds the test binary, the profiler, what it traces (`programs.sh`) and the libraries
+//! they need, and turns itself off. Emulated without KVM, so a kernel takes some minutes.
 
 use std::{
     collections::BTreeSet,
@@ -31,8 +31,15 @@ const PACKAGES: &[&str] = &["qemu-system-x86", "busybox-static", "cpio"];
 /// The test executable that runs there; `INIT` starts it.
 const TESTS: &str = "probes";
 
+/// Programs of this machine that are traced there.
+const PROGRAMS: &[&str] = &["ls", "sort", "gzip", "sed", "mawk", "dash"];
+/// Programs of the tests that are traced there.
+const WORKLOADS: &[&str] = &["trace_redzone", "trace_long"];
+/// What traces them; `INIT` starts it.
+const SCRIPT: &str = include_str!("vm/programs.sh");
+
 /// A kernel that takes longer has hung.
-const TIMEOUT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -45,7 +52,9 @@ mount -t cgroup -o pids none /cgroup1
 mount -t cgroup2 none /sys/fs/cgroup
 echo \"kernel: $(uname -r)\"
 /probes --test-threads=1 --skip pause:: --skip probe_unwind_files::
-echo \"status: $?\"
+tests=$?
+sh /programs.sh /
+echo \"status: $tests $?\"
 poweroff -f
 ";
 
@@ -71,7 +80,16 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     if kernels.is_empty() {
         return Err(Failure(format!("no such kernel; there are {KERNELS:?}")));
     }
-    let initrd = initrd(&dir, &test_binary(TESTS)?)?;
+    let profiler = executable(&["build", "--release", "--package", "profiler"], "profiler")?;
+    let tests = [
+        "test",
+        "--package",
+        "profiler-tests",
+        "--no-run",
+        "--test",
+        TESTS,
+    ];
+    let initrd = initrd(&dir, &executable(&tests, TESTS)?, &profiler)?;
     let mut bad = Vec::new();
     for (version, suite) in kernels {
         let image = image(&dir, version, suite)?;
@@ -92,20 +110,17 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     Err(Failure(format!("tests failed on Linux {}", bad.join(", "))))
 }
 
-/// Builds tests of the kernel side and returns the program.
-fn test_binary(name: &str) -> Outcome<PathBuf> {
-    let messages = output(
-        cargo()
-            .current_dir(workspace())
-            .args(["test", "-p", "profiler-tests", "--test", name, "--no-run"])
-            .args(["--message-format", "json"]),
-    )?;
+/// Builds by these arguments of cargo; the executable of this name.
+fn executable(arguments: &[&str], name: &str) -> Outcome<PathBuf> {
+    let mut cargo = cargo();
+    cargo.current_dir(workspace()).args(arguments);
+    let messages = output(cargo.args(["--message-format", "json"]))?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .ok_or_else(|| Failure("cargo named no test program".to_owned()))
+        .ok_or_else(|| Failure(format!("cargo named no executable of {name}")))
 }
 
 /// The newest kernel image of a version, downloaded if it is not here yet.
@@ -193,27 +208,42 @@ fn numbers(name: &str) -> Vec<u64> {
 }
 
 /// Packs the initial file system.
-fn initrd(dir: &Path, tests: &Path) -> Outcome<PathBuf> {
+fn initrd(dir: &Path, tests: &Path, profiler: &Path) -> Outcome<PathBuf> {
     let root = dir.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|error| failed("clear the file system", error))?;
     }
-    for part in ["bin", "proc", "sys", "dev", "tmp"] {
+    for part in ["bin", "proc", "sys", "dev", "tmp", "usr/bin"] {
         make_dir(&root.join(part))?;
     }
     copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
-    copy(tests, &root.join(TESTS))?;
-    let libraries = output(Command::new("ldd").arg(tests))?;
-    let libraries: BTreeSet<&str> = libraries
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .collect();
-    for library in libraries {
-        let path = Path::new(library);
-        let to = root.join(path.strip_prefix("/").unwrap_or(path));
-        make_dir(to.parent().unwrap_or(&root))?;
-        copy(path, &to)?;
+    let mut programs = vec![
+        (tests.to_owned(), root.join(TESTS)),
+        (profiler.to_owned(), root.join("bin/profiler")),
+    ];
+    for name in PROGRAMS {
+        let path = Path::new("/usr/bin").join(name);
+        programs.push((path, root.join("usr/bin").join(name)));
     }
+    for name in WORKLOADS {
+        programs.push((workload(dir, name)?, root.join(name)));
+    }
+    let mut libraries = BTreeSet::new();
+    for (program, to) in &programs {
+        copy(program, to)?;
+        let named = output(Command::new("ldd").arg(program))?;
+        let paths = named
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'));
+        libraries.extend(paths.map(PathBuf::from));
+    }
+    for library in &libraries {
+        let to = root.join(library.strip_prefix("/").unwrap_or(library));
+        make_dir(to.parent().unwrap_or(&root))?;
+        copy(library, &to)?;
+    }
+    fs::write(root.join("programs.sh"), SCRIPT)
+        .map_err(|error| failed("write programs.sh", error))?;
     let init = root.join("init");
     fs::write(&init, INIT)
         .and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)))
@@ -229,7 +259,16 @@ fn initrd(dir: &Path, tests: &Path) -> Outcome<PathBuf> {
     Ok(packed)
 }
 
-/// Boots a kernel; whether the tests passed.
+/// Compiles a workload of the tests.
+fn workload(dir: &Path, name: &str) -> Outcome<PathBuf> {
+    let program = dir.join(name);
+    let source = workspace().join(format!("tests/workloads/{name}.c"));
+    let mut compiler = Command::new("cc");
+    run(compiler.args(["-O2", "-g", "-o"]).arg(&program).arg(source))?;
+    Ok(program)
+}
+
+/// Boots a kernel; whether the tests passed, and the programs ran as they do untraced.
 fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
     let action = || format!("run QEMU with {}", image.display());
     let file = fs::File::create(log).map_err(|error| failed(action(), error))?;
@@ -277,7 +316,7 @@ fn boot(image: &Path, initrd: &Path, log: &Path) -> Outcome<bool> {
     }
     let text = fs::read(log).map_err(|error| failed(action(), error))?;
     let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().any(|line| line.trim() == "status: 0"))
+    Ok(text.lines().any(|line| line.trim() == "status: 0 0"))
 }
 
 fn make_dir(path: &Path) -> Outcome {

@@ -19,7 +19,7 @@ use iced_x86::{
     UsedMemory,
 };
 
-use super::code::{self, CodeSource, Flow, Way, kernel};
+use super::code::{self, CodeSource, Flow, Outlines, Way, kernel};
 use super::cost::CostTable;
 use super::return_address::ReturnAddresses;
 use super::safety::{FunctionSafety, ProcessSafety, Verdict, nameless};
@@ -100,6 +100,7 @@ pub struct Placer<'a> {
     source: &'a dyn CodeSource,
     options: PlaceOptions<'a>,
     process: &'a ProcessSafety,
+    outlines: Outlines<'a>,
     functions: FunctionSafety<'a>,
     return_addresses: ReturnAddresses<'a>,
 }
@@ -125,6 +126,7 @@ impl<'a> Placer<'a> {
             source,
             options,
             process,
+            outlines: Outlines::of(source),
             functions: FunctionSafety::of(source),
             return_addresses: ReturnAddresses::of(source),
         }
@@ -139,6 +141,7 @@ impl<'a> Placer<'a> {
             return Ok(self.finish(function, entry?, exits, Vec::new()));
         }
         let flow = code::recover(self.source, function);
+        self.outlines.add(function, &flow);
         let entry = self.entry(function, first, &flow)?;
         let turns = self.turns(&flow)?;
         // Later turns find what the first one left below the stack pointer.
@@ -152,7 +155,7 @@ impl<'a> Placer<'a> {
 
     /// Whether a return probe on a function can harm a process, and why.
     pub fn verdict(&mut self, function: &Function) -> Verdict {
-        let flow = code::recover(self.source, function);
+        let flow = self.outlines.get(function);
         self.verdict_of(function, &flow)
     }
 
@@ -160,10 +163,13 @@ impl<'a> Placer<'a> {
         if is_go(self.source, function) {
             return Verdict::no("Go moves its stacks");
         }
-        if let Some(against) = self.return_addresses.against(function, flow) {
+        if let Some(against) = self
+            .return_addresses
+            .against(function, flow, &mut self.outlines)
+        {
             return Verdict::no(against.why());
         }
-        let of_function = self.functions.verdict(function);
+        let of_function = self.functions.verdict(function, &mut self.outlines);
         let of_process = self.process.verdict();
         match of_function.uretprobe {
             true => of_function,
@@ -347,8 +353,11 @@ impl<'a> Placer<'a> {
                 if turns {
                     verdict = Verdict::no("it jumps to its own beginning");
                 } else if verdict.uretprobe
-                    && !self.functions.verdict(function).uretprobe
-                    && self.functions.is_recursive(function)
+                    && !self
+                        .functions
+                        .verdict(function, &mut self.outlines)
+                        .uretprobe
+                    && self.functions.is_recursive(function, &mut self.outlines)
                 {
                     verdict = Verdict::no("it calls itself, and only 64 returns can be pending");
                 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use rustc_hash::FxBuildHasher;
 
-use super::code::{self, CodeSource, Flow, Odd, Target, Touch, Way};
+use super::code::{CodeSource, Flow, Odd, Outlines, Target, Touch, Way};
 use super::safety::nameless;
 use super::{Function, NoExits};
 
@@ -113,7 +113,12 @@ impl<'a> ReturnAddresses<'a> {
     }
 
     /// What speaks against a return probe on a function with this control flow.
-    pub fn against(&mut self, function: &Function, flow: &Flow) -> Option<NoReturnProbe> {
+    pub fn against(
+        &mut self,
+        function: &Function,
+        flow: &Flow,
+        outlines: &mut Outlines<'_>,
+    ) -> Option<NoReturnProbe> {
         let own = self.own(function.address, flow);
         self.known.insert(function.address, own.clone());
         if own.against.is_some() {
@@ -130,7 +135,7 @@ impl<'a> ReturnAddresses<'a> {
                 return Some(NoReturnProbe::Tail);
             }
             seen.push(address);
-            match self.place(address) {
+            match self.place(address, outlines) {
                 // From code that never returns nobody ever takes the address.
                 Some(place) if place.against == Some(NoReturnProbe::NeverReturns) => {}
                 Some(place) if place.against.is_none() => work.extend(place.tails),
@@ -141,7 +146,7 @@ impl<'a> ReturnAddresses<'a> {
     }
 
     /// What is known of the code at an address that is jumped to.
-    fn place(&mut self, address: u64) -> Option<Own> {
+    fn place(&mut self, address: u64, outlines: &mut Outlines<'_>) -> Option<Own> {
         if let Some(known) = self.known.get(&address) {
             return Some(known.clone());
         }
@@ -153,8 +158,7 @@ impl<'a> ReturnAddresses<'a> {
             }
         } else {
             let function = self.function_from(address)?;
-            let flow = code::recover(self.source, &function);
-            self.own(address, &flow)
+            self.own(address, &outlines.get(&function))
         };
         self.known.insert(address, own.clone());
         Some(own)

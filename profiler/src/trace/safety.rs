@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use rustc_hash::FxBuildHasher;
 
-use super::code::{self, CodeSource, Flow, Target, Way, switches_stack};
+use super::code::{self, CodeSource, Flow, Outlines, Target, Way, switches_stack};
 use super::{Function, FunctionKind, Language, NoExits};
 
 /// Longest chain of calls that is followed.
@@ -305,12 +305,18 @@ impl<'a> FunctionSafety<'a> {
     }
 
     /// Whether a function is safe by itself: while it runs, nothing looks at its return address.
-    pub fn verdict(&mut self, function: &Function) -> Verdict {
+    pub fn verdict(&mut self, function: &Function, outlines: &mut Outlines<'_>) -> Verdict {
         let mut visits = 0;
-        self.look(function, 0, &mut visits)
+        self.look(function, outlines, 0, &mut visits)
     }
 
-    fn look(&mut self, function: &Function, depth: usize, visits: &mut usize) -> Verdict {
+    fn look(
+        &mut self,
+        function: &Function,
+        outlines: &mut Outlines<'_>,
+        depth: usize,
+        visits: &mut usize,
+    ) -> Verdict {
         match self.known.get(&function.address) {
             Some(Some(verdict)) => return *verdict,
             Some(None) => return Verdict::no("it calls itself"),
@@ -321,8 +327,8 @@ impl<'a> FunctionSafety<'a> {
             return Verdict::no("it calls too many functions to look at");
         }
         self.known.insert(function.address, None);
-        let flow = code::recover(self.source, function);
-        let verdict = self.judge(&flow, function, depth, visits);
+        let flow = outlines.get(function);
+        let verdict = self.judge(&flow, function, outlines, depth, visits);
         if *visits > MAX_VISITS && depth > 0 {
             // From elsewhere the chain may be short enough.
             self.known.remove(&function.address);
@@ -336,6 +342,7 @@ impl<'a> FunctionSafety<'a> {
         &mut self,
         flow: &Flow,
         function: &Function,
+        outlines: &mut Outlines<'_>,
         depth: usize,
         visits: &mut usize,
     ) -> Verdict {
@@ -377,7 +384,7 @@ impl<'a> FunctionSafety<'a> {
             let Some(callee) = self.callee(*target) else {
                 return Verdict::no("it calls what isn't known to be a function");
             };
-            if !self.look(&callee, depth + 1, visits).uretprobe {
+            if !self.look(&callee, outlines, depth + 1, visits).uretprobe {
                 return Verdict::no("it calls functions that aren't safe");
             }
         }
@@ -398,7 +405,7 @@ impl<'a> FunctionSafety<'a> {
     }
 
     /// Whether a function may come to itself again through direct calls.
-    pub fn is_recursive(&mut self, function: &Function) -> bool {
+    pub fn is_recursive(&mut self, function: &Function, outlines: &mut Outlines<'_>) -> bool {
         if let Some(&known) = self.recursive.get(&function.address) {
             return known;
         }
@@ -406,8 +413,7 @@ impl<'a> FunctionSafety<'a> {
         let mut work = vec![function.clone()];
         let mut found = false;
         while let Some(next) = work.pop() {
-            let flow = code::recover(self.source, &next);
-            for (_, target) in flow.calls {
+            for &(_, target) in &outlines.get(&next).calls {
                 let Target::Direct(target) = target else {
                     continue;
                 };

@@ -40,7 +40,10 @@ fn ended_by(
     live.resume()?;
     std::thread::sleep(Duration::from_millis(1500));
     let held = held_by(live.recorder.pid())?;
-    assert!(!held.programs.is_empty() && held.links > 0, "{held:?}");
+    assert!(
+        !held.programs.is_empty() && !held.links.is_empty(),
+        "{held:?}"
+    );
     live.recorder.signal(signal)?;
     let pid = live.program.pid();
     let ended = live.recorder.end(LIMIT)?;

@@ -141,7 +141,10 @@ fn is_probed(pid: u32, program: &Path) -> Result<bool, Box<dyn Error>> {
 
 fn held(recorder: &Running) -> Result<(Held, u32), Box<dyn Error>> {
     let held = held_by(recorder.pid())?;
-    assert!(!held.programs.is_empty() && held.links >= 2, "{held:?}");
+    assert!(
+        !held.programs.is_empty() && held.links.len() >= 2,
+        "{held:?}"
+    );
     let [keeper] = keepers_of(recorder.pid())[..] else {
         return Err("no process holds the links".into());
     };
@@ -246,7 +249,7 @@ fn what_stays_behind_is_said_and_goes() -> Outcome {
             ]);
         let mut second = Running::start(&mut second, setting.folder(), "second")?;
         second.wait_until("its links", LIMIT, |second| {
-            held_by(second.pid()).is_ok_and(|held| held.links >= 2)
+            held_by(second.pid()).is_ok_and(|held| held.links.len() >= 2)
         })?;
         // What SIGKILL leaves is what was written by then, which may be a second behind.
         second.wait_until("calls in the capture", LIMIT, |_| {
@@ -272,7 +275,11 @@ fn what_stays_behind_is_said_and_goes() -> Outcome {
         assert!(wait_until_ended(keeper, Duration::from_millis(300)).is_err());
         let waiting = held_by(keeper)?;
         assert_eq!(
-            (waiting.links, waiting.programs.len(), waiting.maps.len()),
+            (
+                waiting.links.len(),
+                waiting.programs.len(),
+                waiting.maps.len()
+            ),
             (0, 0, 0)
         );
         let other = self::held(&live.recorder)?;
@@ -408,7 +415,7 @@ fn two_interrupts_end_the_recording() -> Outcome {
     command.arg("stubborn");
     let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
     recorder.wait_until("its links", LIMIT, |recorder| {
-        held_by(recorder.pid()).is_ok_and(|held| held.links >= 2)
+        held_by(recorder.pid()).is_ok_and(|held| held.links.len() >= 2)
     })?;
     std::thread::sleep(Duration::from_millis(1500));
     recorder.signal(Signal::INT)?;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use proptest::prelude::*;
 
-use profiler::trace::code::{self, CodeSource, kernel};
+use profiler::trace::code::{self, CodeSource, Outlines, kernel};
 use profiler::trace::object::Object;
 use profiler::trace::place::{Costs, PlaceOptions, Placer, ProbeAt, Returns};
 use profiler::trace::safety::{FunctionSafety, ProcessSafety};
@@ -222,6 +222,7 @@ fn shares() {
         let options = options(ProbeAt::Cheapest, Returns::Instructions);
         let mut placer = Placer::new(&object, options, &process);
         let mut safety = FunctionSafety::of(&object);
+        let mut outlines = Outlines::of(&object);
         let mut rows = BTreeMap::<(&str, String), Vec<&Function>>::new();
         let functions: Vec<&Function> = object
             .functions()
@@ -252,7 +253,7 @@ fn shares() {
             };
             rows.entry(("chosen", chosen)).or_default().push(function);
             rows.entry(("exits", exits)).or_default().push(function);
-            let verdict = safety.verdict(function);
+            let verdict = safety.verdict(function, &mut outlines);
             let of = if verdict.uretprobe {
                 "return probe safe"
             } else {
@@ -696,9 +697,10 @@ fn a_leaf_is_safe_and_who_may_be_looked_at_is_not() {
         )
     };
     let mut safety = FunctionSafety::of(&built.object);
+    let mut outlines = Outlines::of(&built.object);
     let safe = ["leaf", "calls_leaf", "tail_to_leaf"];
     for function in built.object.functions() {
-        let verdict = safety.verdict(function);
+        let verdict = safety.verdict(function, &mut outlines);
         assert_eq!(
             verdict.uretprobe,
             safe.contains(&&*function.name),

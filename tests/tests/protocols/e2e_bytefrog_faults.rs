@@ -439,7 +439,7 @@ fn two_interrupts() -> Outcome {
     running.signal(Signal::INT)?;
     let pid = running.pid();
     running.wait_until("no probes", LIMIT, |_| {
-        held_by(pid).is_ok_and(|held| held.programs.is_empty() || held.links == 0)
+        held_by(pid).is_ok_and(|held| held.programs.is_empty() || held.links.is_empty())
     })?;
     std::thread::sleep(Duration::from_millis(200));
     assert!(!running.has_ended()?);

@@ -52,7 +52,7 @@ fn a_stop_does_not_wait_for_an_open_call() -> Outcome {
         ],
     )?;
     running.wait_until("its links", LIMIT, |running| {
-        held_by(running.pid()).is_ok_and(|held| held.links >= 2)
+        held_by(running.pid()).is_ok_and(|held| held.links.len() >= 2)
     })?;
     std::thread::sleep(Duration::from_millis(300));
     input.write_all(b"go\n")?;

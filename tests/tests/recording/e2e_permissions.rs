@@ -18,12 +18,13 @@ use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::kernel_objects::keepers_of;
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Recording, Sample};
-use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::setting::LIMIT;
 use profiler_tests::skip::skip;
+
+use super::unprivileged::{NOBODY, Unprivileged};
 use profiler_tests::statistics::at_least;
 
-/// Who runs the profiler, and who runs what is profiled.
-const NOBODY: u32 = 65_534;
+/// Who runs what is profiled.
 const SOMEBODY: u32 = 1000;
 
 const READABLE: &str = "w_readable";
@@ -33,11 +34,8 @@ const LIBRARY: &str = "w_library";
 const ELSEWHERE: &str = "w_elsewhere";
 const WORKLOADS: [&str; 5] = [READABLE, PRIVATE, DELETED, LIBRARY, ELSEWHERE];
 
-/// A setting with the profiler where anybody may run it, and a folder where anybody may write.
 struct Bench {
-    setting: Setting,
-    profiler: PathBuf,
-    folder: PathBuf,
+    unprivileged: Unprivileged,
     _paranoid: Paranoid,
 }
 
@@ -66,43 +64,19 @@ impl Drop for Paranoid {
 
 impl Bench {
     fn new(test: &str) -> Result<Option<Bench>, Box<dyn std::error::Error>> {
-        if Command::new("setpriv").arg("--version").output().is_err() {
-            skip(test, "setpriv of util-linux is not installed");
-            return Ok(None);
-        }
-        let Some(setting) = Setting::new(test)? else {
+        let Some(unprivileged) = Unprivileged::new(test)? else {
             return Ok(None);
         };
-        let profiler = setting.path("profiler");
-        fs::copy(setting.profiler_path(), &profiler)?;
-        fs::set_permissions(&profiler, fs::Permissions::from_mode(0o755))?;
-        let folder = setting.path("out");
-        fs::create_dir(&folder)?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
         Ok(Some(Bench {
-            setting,
-            profiler,
-            folder,
+            unprivileged,
             _paranoid: Paranoid::begin()?,
         }))
     }
 
     /// The profiler as this user with exactly these capabilities, and no way to others.
     fn profiler(&self, user: u32, capabilities: CapabilitySet) -> Command {
-        let list = capabilities
-            .iter_names()
-            .fold("-all".to_owned(), |list, (name, _)| {
-                format!("{list},+{}", name.to_lowercase())
-            });
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--reuid", &user.to_string(), "--regid", &user.to_string()])
-            .args(["--clear-groups", "--no-new-privs"])
-            .args(["--bounding-set", &list, "--inh-caps", &list])
-            .args(["--ambient-caps", &list])
-            .arg(&self.profiler)
-            .current_dir(&self.folder);
-        command
+        let setpriv = Command::new("setpriv");
+        self.unprivileged.profiler(setpriv, user, capabilities)
     }
 
     fn run(
@@ -112,7 +86,12 @@ impl Bench {
         arguments: &[&str],
     ) -> std::io::Result<Ended> {
         let mut command = self.profiler(user, capabilities);
-        run(command.args(arguments), self.setting.folder(), "as", LIMIT)
+        run(
+            command.args(arguments),
+            self.unprivileged.setting.folder(),
+            "as",
+            LIMIT,
+        )
     }
 
     /// Records as this user with these capabilities, which must work.
@@ -122,7 +101,7 @@ impl Bench {
         capabilities: CapabilitySet,
         arguments: &[&str],
     ) -> Result<(Ended, Recording), Box<dyn std::error::Error>> {
-        let capture = self.folder.join("out.cap");
+        let capture = self.unprivileged.folder.join("out.cap");
         let _ = fs::remove_file(&capture);
         let all = [&["record", "-o", "out.cap"], arguments].concat();
         let ended = self.run(user, capabilities, &all)?.success()?;
@@ -136,17 +115,17 @@ impl Bench {
 
     /// A copy of what is built of `source`, in the folder of a workload.
     fn copy(&self, source: &str, workload: &str, name: &str) -> std::io::Result<PathBuf> {
-        let folder = self.setting.path(&format!("of-{workload}"));
+        let folder = self.unprivileged.setting.path(&format!("of-{workload}"));
         fs::create_dir_all(&folder)?;
         let copy = folder.join(name);
-        fs::copy(self.setting.workload(source)?, &copy)?;
+        fs::copy(self.unprivileged.setting.workload(source)?, &copy)?;
         chown(&folder, Some(SOMEBODY), Some(SOMEBODY))?;
         chown(&copy, Some(SOMEBODY), Some(SOMEBODY))?;
         Ok(copy)
     }
 
     fn start(&self, name: &str, command: &mut Command) -> std::io::Result<Running> {
-        let mut running = self.setting.start(name, command)?;
+        let mut running = self.unprivileged.setting.start(name, command)?;
         let comm = format!("/proc/{}/comm", running.pid());
         running.wait_until("running the workload", LIMIT, |_| {
             fs::read_to_string(&comm).is_ok_and(|text| text.trim() == name)
@@ -192,7 +171,7 @@ impl Bench {
         let script = format!(
             "mount -t tmpfs tmpfs /mnt && cp {from} /mnt/{ELSEWHERE} && chmod 755 /mnt/{ELSEWHERE} && \
              exec setpriv --reuid {SOMEBODY} --regid {SOMEBODY} --clear-groups /mnt/{ELSEWHERE} 600000",
-            from = self.setting.workload("chain.c")?.display(),
+            from = self.unprivileged.setting.workload("chain.c")?.display(),
         );
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]);
@@ -280,7 +259,7 @@ fn the_documented_set_is_enough() -> Outcome {
     trace(PRIVATE, private.pid())?;
     trace(ELSEWHERE, elsewhere.pid())?;
 
-    let chain = bench.setting.workload("chain.c")?;
+    let chain = bench.unprivileged.setting.workload("chain.c")?;
     let command = ["-F", "499", "--", &chain.to_string_lossy(), "300"];
     let (_, recording) = bench.record(NOBODY, set, &command)?;
     let samples = recording.of_process("chain");
@@ -306,7 +285,7 @@ fn each_capability_is_needed() -> Outcome {
             .run(NOBODY, without(capability), &record)?
             .expect_status(1)?;
         one_line(&ended, name);
-        assert!(!bench.folder.join("none.cap").exists());
+        assert!(!bench.unprivileged.folder.join("none.cap").exists());
         let ended = bench
             .run(NOBODY, without(capability), &["doctor"])?
             .expect_status(1)?;
@@ -359,7 +338,7 @@ fn each_capability_is_needed() -> Outcome {
     one_line(&ended, "CAP_SYS_PTRACE");
     // What a user starts needs no more than the two that nothing works without.
     let least = CapabilitySet::BPF | CapabilitySet::PERFMON;
-    let chain = bench.setting.workload("chain.c")?;
+    let chain = bench.unprivileged.setting.workload("chain.c")?;
     let command = ["-F", "499", "--", &chain.to_string_lossy(), "300"];
     let (_, recording) = bench.record(NOBODY, least, &command)?;
     let samples = recording.of_process("chain");
@@ -376,11 +355,11 @@ fn containers_with_the_documented_set() -> Outcome {
     let Some(bench) = Bench::new(test)? else {
         return Ok(());
     };
-    let Some(docker) = Docker::start(&bench.setting, test)? else {
+    let Some(docker) = Docker::start(&bench.unprivileged.setting, test)? else {
         return Ok(());
     };
     for name in ["red", "blue"] {
-        let root = Root::new(&bench.setting.path(name), name)?;
+        let root = Root::new(&bench.unprivileged.setting.path(name), name)?;
         docker.image(name, &root)?;
     }
     docker.run("profiler-blue", &[], "blue", &[PROGRAM, "600000"])?;
@@ -487,15 +466,21 @@ fn file_capabilities_are_enough() -> Outcome {
         return Ok(());
     }
     let _workloads = bench.workloads()?;
-    let mut command = Command::new(&bench.profiler);
+    let mut command = Command::new(&bench.unprivileged.profiler);
     command
         .args(["record", "-o", "out.cap"])
         .args(SYSTEM_WIDE)
-        .current_dir(&bench.folder)
+        .current_dir(&bench.unprivileged.folder)
         .uid(NOBODY)
         .gid(NOBODY);
-    run(&mut command, bench.setting.folder(), "file", LIMIT)?.success()?;
-    let recording = Recording::read(&bench.folder.join("out.cap"))?;
+    run(
+        &mut command,
+        bench.unprivileged.setting.folder(),
+        "file",
+        LIMIT,
+    )?
+    .success()?;
+    let recording = Recording::read(&bench.unprivileged.folder.join("out.cap"))?;
     assert_eq!(named(&recording)?, WORKLOADS);
     assert!(kernel_is_named(&recording));
     Ok(())
@@ -558,9 +543,11 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
             CapabilitySet::KILL | CapabilitySet::BPF,
         ),
     ] {
-        let mut command = Command::new(&bench.profiler);
-        command.args(arguments).current_dir(&bench.folder);
-        let mut running = bench.setting.start("given-up", &mut command)?;
+        let mut command = Command::new(&bench.unprivileged.profiler);
+        command
+            .args(arguments)
+            .current_dir(&bench.unprivileged.folder);
+        let mut running = bench.unprivileged.setting.start("given-up", &mut command)?;
         // CAP_BPF stays where maps or processors need it: see the table.
         let (least, most) = (names | more, names | more | CapabilitySet::BPF);
         let (mut seen, pid) = (Vec::new(), running.pid());
@@ -605,7 +592,7 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
         );
         if arguments[0] == "record" && more != CapabilitySet::DAC_OVERRIDE {
             let capture = arguments[arguments.iter().position(|a| *a == "-o").ok_or("-o")? + 1];
-            let recording = Recording::read(&bench.setting.path(capture))?;
+            let recording = Recording::read(&bench.unprivileged.setting.path(capture))?;
             assert!(!recording.samples.is_empty());
             // The command seldom is in the kernel.
             let in_kernel = recording.samples.iter().any(|s| !s.kernel.is_empty());
@@ -634,7 +621,7 @@ fn outputs_are_made_where_root_may() -> Outcome {
     let Some(bench) = Bench::new("e2e_permissions::outputs_are_made_where_root_may")? else {
         return Ok(());
     };
-    let theirs = bench.setting.path("theirs");
+    let theirs = bench.unprivileged.setting.path("theirs");
     fs::create_dir(&theirs)?;
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700))?;
     chown(&theirs, Some(SOMEBODY), Some(SOMEBODY))?;
@@ -646,15 +633,17 @@ fn outputs_are_made_where_root_may() -> Outcome {
     let both = [
         "record", "-a", "-d", "0.5", "--force", "-o", &capture, "-o", &graph,
     ];
-    bench.setting.run(&both)?.success()?;
+    bench.unprivileged.setting.run(&both)?.success()?;
     assert!(!Recording::read(&theirs.join("a.cap"))?.samples.is_empty());
     assert!(fs::read_to_string(theirs.join("b.svg"))?.contains("<svg"));
     bench
+        .unprivileged
         .setting
         .run(&["record", "-a", "-d", "0.5", "--force", "-o", &capture])?
         .success()?;
     let (ring, turned) = (path("c.cap"), path("d.cap"));
     bench
+        .unprivileged
         .setting
         .run(&["record", "-a", "-d", "1", "--ring", "10m", "-o", &ring])?
         .success()?;
@@ -662,7 +651,7 @@ fn outputs_are_made_where_root_may() -> Outcome {
     let rotated = [
         "record", "-a", "-d", "11.5", "--rotate", "10s", "-o", &turned,
     ];
-    bench.setting.run(&rotated)?.success()?;
+    bench.unprivileged.setting.run(&rotated)?.success()?;
     let files = fs::read_dir(&theirs)?.flatten();
     let rotated = files.filter(|f| f.file_name().to_string_lossy().starts_with("d"));
     assert!(rotated.count() >= 2);

@@ -5,47 +5,21 @@
 //! a command whose children are known, the words of `doctor` and one line of an error.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::Command;
 
 use profiler::privileges::{CapabilitySet, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, run};
 use profiler_tests::recording::Recording;
-use profiler_tests::setting::{LIMIT, Setting};
-use profiler_tests::skip::skip;
+use profiler_tests::setting::LIMIT;
 use profiler_tests::tracefs::Tracefs;
 
-const NOBODY: &str = "65534";
+use super::unprivileged::{NOBODY, Unprivileged};
 
-/// The profiler where nobody may run it, and a folder where nobody may write.
-struct Bench {
-    setting: Setting,
-    profiler: PathBuf,
-    folder: PathBuf,
-}
+struct Bench(Unprivileged);
 
 impl Bench {
     fn new(test: &str) -> Result<Option<Bench>, Box<dyn std::error::Error>> {
-        if Command::new("setpriv").arg("--version").output().is_err() {
-            skip(test, "setpriv of util-linux is not installed");
-            return Ok(None);
-        }
-        let Some(setting) = Setting::new(test)? else {
-            return Ok(None);
-        };
-        let profiler = setting.path("profiler");
-        fs::copy(setting.profiler_path(), &profiler)?;
-        fs::set_permissions(&profiler, fs::Permissions::from_mode(0o755))?;
-        let folder = setting.path("out");
-        fs::create_dir(&folder)?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
-        Ok(Some(Bench {
-            setting,
-            profiler,
-            folder,
-        }))
+        Ok(Unprivileged::new(test)?.map(Bench))
     }
 
     /// The profiler as nobody with exactly this set, tracefs being so; with `types` that the kernel
@@ -57,23 +31,19 @@ impl Bench {
         set: CapabilitySet,
         arguments: &[&str],
     ) -> std::io::Result<Ended> {
-        let list = set.iter_names().fold("-all".to_owned(), |list, (name, _)| {
-            format!("{list},+{}", name.to_lowercase())
-        });
         let mut command = tracefs.command();
         if !types {
             let hide = "mount --bind /dev/null /sys/kernel/btf/vmlinux || exit 97; exec \"$@\"";
             command.args(["sh", "-c", hide, "sh"]);
         }
-        command
-            .args(["setpriv", "--reuid", NOBODY, "--regid", NOBODY])
-            .args(["--clear-groups", "--no-new-privs"])
-            .args(["--bounding-set", &list, "--inh-caps", &list])
-            .args(["--ambient-caps", &list])
-            .arg(&self.profiler)
-            .args(arguments)
-            .current_dir(&self.folder);
-        run(&mut command, self.setting.folder(), "as", LIMIT)
+        command.arg("setpriv");
+        let mut command = self.0.profiler(command, NOBODY, set);
+        run(
+            command.args(arguments),
+            self.0.setting.folder(),
+            "as",
+            LIMIT,
+        )
     }
 
     /// Records a shell that starts three busy children: the processes that have samples.
@@ -85,7 +55,7 @@ impl Bench {
     ) -> Result<Ended, Box<dyn std::error::Error>> {
         const SCRIPT: &str = "for n in 1 2 3; do sh -c \
             'i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done'; done";
-        let capture = self.folder.join("out.cap");
+        let capture = self.0.folder.join("out.cap");
         let _ = fs::remove_file(&capture);
         let record = [
             "record", "-F", "999", "-o", "out.cap", "--", "sh", "-c", SCRIPT,
@@ -156,9 +126,9 @@ fn tracepoints_as_sources_need_tracefs() -> Outcome {
         "out.cap",
     ];
     bench.run(Tracefs::Mounted, true, set, &record)?.success()?;
-    let recording = Recording::read(&bench.folder.join("out.cap"))?;
+    let recording = Recording::read(&bench.0.folder.join("out.cap"))?;
     assert!(!recording.samples.is_empty());
-    fs::remove_file(bench.folder.join("out.cap"))?;
+    fs::remove_file(bench.0.folder.join("out.cap"))?;
 
     let less = set - CapabilitySet::DAC_READ_SEARCH;
     let ended = bench.run(Tracefs::Mounted, true, less, &record)?;

@@ -14,3 +14,4 @@ mod e2e_self;
 mod e2e_shares;
 mod e2e_targets;
 mod e2e_tracefs;
+mod unprivileged;

@@ -16,6 +16,7 @@
 
 pub mod kernel;
 mod names;
+mod outline;
 mod part;
 mod state;
 mod walk;
@@ -24,6 +25,7 @@ use super::object::Object;
 use super::{Function, InstructionKind, NoExits, When};
 
 pub use names::switches_stack;
+pub use outline::Outlines;
 
 /// Longest function that is read.
 pub const MAX_BYTES: u64 = 4 << 20;

@@ -110,20 +110,28 @@ impl State {
     pub(super) fn meet(&mut self, other: &State, address: u64) -> bool {
         let mut changed = false;
         for at in 0..16 {
+            if self.registers[at] == other.registers[at] {
+                continue;
+            }
             let met = self.registers[at].meet(other.registers[at], joined(address, at));
             changed |= met != self.registers[at];
             self.registers[at] = met;
         }
         let before = self.slots.len();
-        self.slots.retain_mut(|slot| {
-            let Some(there) = other.slots.iter().find(|there| there.place == slot.place) else {
+        // What is remembered on both ways most often was there before they parted, in the same order.
+        let mut next = 0;
+        self.slots.retain(|slot| {
+            let here = |there: &Slot| there.place == slot.place;
+            let at = match other.slots.get(next).is_some_and(here) {
+                true => Some(next),
+                false => other.slots.iter().position(here),
+            };
+            let Some(at) = at else {
                 return false;
             };
-            if there.size != slot.size {
-                return false;
-            }
+            next = at + 1;
             // A slot whose content differs is of no more use than one that is not remembered.
-            there.value == slot.value
+            other.slots[at] == *slot
         });
         changed |= self.slots.len() != before;
         if self.compared.is_some() && self.compared != other.compared {

@@ -135,7 +135,7 @@ impl State {
     pub(in crate::trace::code) fn loses_slot(&self, other: &State) -> bool {
         let differs = |at: usize| {
             let (one, other) = (self.registers[at], other.registers[at]);
-            at != RSP && one != other && (is_slot(Some(one)) || is_slot(Some(other)))
+            at != RSP && (is_slot(Some(one)) || is_slot(Some(other))) && one != other
         };
         let kept = |state: &State, value: &super::Slot| state.slots.contains(value);
         let forgets = |one: &State, other: &State| {

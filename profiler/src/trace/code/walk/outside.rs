@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use iced_x86::{FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use super::{MAX_PARTS, Walk, linkage_name, near_target, number};
 use crate::trace::code::part::Part;
@@ -224,5 +224,6 @@ impl Walk<'_> {
 fn single(source: &dyn CodeSource, address: u64) -> Option<Instruction> {
     // Near the end of a segment there are fewer bytes than the longest instruction has.
     let bytes = (1..=15).rev().find_map(|len| source.code(address, len))?;
-    Part::decode(address, bytes).instruction(address)
+    let decoded = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+    Some(decoded).filter(|instruction| !instruction.is_invalid())
 }
