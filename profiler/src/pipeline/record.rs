@@ -191,12 +191,12 @@ impl Recording {
     fn start(request: Request, path: &Path) -> Result<Recording, Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
-        let prepared = Prepared::new(request.watch)?;
+        // A name that is taken is told before code is read for seconds.
         let writer = match request.screen {
             None => Some(Writer::create(path, request.create)?),
             Some(_) => None,
         };
-        let mut session = Session::attach(prepared)?;
+        let mut session = Session::attach(Prepared::new(request.watch)?)?;
         session.begin()?;
         let output = match (writer, request.screen) {
             (Some(mut writer), _) => {

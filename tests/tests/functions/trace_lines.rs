@@ -36,7 +36,10 @@ fn open(path: &Path) -> Object {
     Object::read(&file, None, &path.display().to_string()).unwrap()
 }
 
-/// All functions of an object, to be watched by their exit instructions.
+/// Most functions that are looked at: they have more places than are judged.
+const MOST: usize = 8_000;
+
+/// The functions of an object, to be watched by their exit instructions; of very many some all over it.
 fn plans(object: &Object) -> Vec<Plan> {
     let safety = ProcessSafety::unknown();
     let options = PlaceOptions {
@@ -45,8 +48,11 @@ fn plans(object: &Object) -> Vec<Plan> {
         costs: &Free,
     };
     let mut placer = Placer::new(object, options, &safety);
-    let functions = object.functions().iter();
+    let functions = object.functions();
+    let step = functions.len().div_ceil(MOST).max(1);
     functions
+        .iter()
+        .step_by(step)
         .filter_map(|function| placer.plan(function).ok())
         .collect()
 }

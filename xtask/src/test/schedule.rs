@@ -1,9 +1,8 @@
 //! Tests and what may run beside each -> which one is to start next.
 //!
 //! A test that runs alone starts when nothing else runs, and nothing starts before it has ended. Others start
-//! as long as the machine has room: each takes so many quarters of a processor; of those that take turns one
-//! at a time. What takes longest comes
-//! first, for the end of a run to be short; what runs alone comes last.
+//! as long as the machine has room ([`room`]): each takes so many quarters of a processor; of those that take
+//! turns one at a time. What takes longest comes first, for the end of a run to be short; what runs alone comes last.
 //!
 //! What does not belong here: processes and clocks; a test is a number.
 
@@ -11,6 +10,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::classes::Class;
+
+/// Quarters of processors that may be taken: an eighth more than there are, since what records waits for the
+/// kernel now and then.
+fn room(processors: u32) -> u32 {
+    processors.max(1) * 9 / 2
+}
 
 /// A test to be run.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +31,7 @@ pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
     alone: Vec<Job>,
-    /// Quarters of processors that there are, and those that the running tests take.
+    /// Quarters of processors that may be taken, and those that the running tests take.
     room: u32,
     taken: u32,
     running: HashMap<usize, Class>,
@@ -35,7 +40,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// A schedule for a machine with so many processors.
     pub(super) fn new(jobs: impl IntoIterator<Item = Job>, processors: usize) -> Schedule {
-        let room = u32::try_from(processors.max(1)).unwrap_or(1) * 4;
+        let room = room(u32::try_from(processors).unwrap_or(1));
         let (mut alone, mut beside): (Vec<Job>, Vec<Job>) =
             jobs.into_iter().partition(|job| job.class.is_alone());
         // Stable, so that tests of which nothing is known keep their order.
@@ -196,12 +201,12 @@ mod tests {
                     .filter(|(_, start, end)| (*start..*end).contains(&at));
                 let taken: u32 = running
                     .map(|(test, _, _)| match jobs[*test].class {
-                        Class::Beside(quarters) => quarters.min(processors * 4),
+                        Class::Beside(quarters) => quarters.min(room(processors)),
                         Class::InTurn(_) => 3,
-                        Class::Alone | Class::Long => processors * 4,
+                        Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
-                assert!(taken <= processors * 4, "{taken} at {at}");
+                assert!(taken <= room(processors), "{taken} at {at}");
             }
         }
     }
