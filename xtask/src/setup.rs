@@ -63,7 +63,7 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[
     ),
     (
         "tests: other tools, which run beside the profiler",
-        &["bpftrace", "gdb", "linux-perf", "strace"],
+        &["bpftrace", "gdb", "linux-perf", "strace", "valgrind"],
     ),
     (
         "tests: containers, by daemons that the tests start and end themselves",

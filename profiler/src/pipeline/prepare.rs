@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::probe::ProbeOptions;
 use crate::resolve::ResolveOptions;
 use crate::target::command::StoppedCommand;
+use crate::target::translator;
 use crate::target::user::User;
 
 use super::containers::{CgroupTargets, Chosen};
@@ -82,6 +83,15 @@ impl Prepared {
             watch.probe.filter.cgroups = wanted.map(|wanted| wanted.filter.clone());
         }
         let command = match &watch.command {
+            Some(command)
+                if watch.trace.is_some() && translator::starts_one(command[0].as_ref()) =>
+            {
+                return Err(Failure::failed(format!(
+                    "{} runs copies of the code that it is given, and the copy of a probe would end it: \
+                     record without --trace, or trace the program without it",
+                    Path::new(&command[0]).display()
+                )));
+            }
             Some(command) => {
                 let stopped =
                     StoppedCommand::create(command, watch.user.as_ref()).map_err(|error| {

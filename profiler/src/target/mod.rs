@@ -8,6 +8,7 @@ pub mod container;
 pub mod debugger;
 pub mod fate;
 pub mod pause;
+pub mod translator;
 pub mod user;
 
 use crate::model::raw::Comm;

@@ -157,6 +157,8 @@ fn unwinds(name: &str) -> bool {
                 | "rust_eh_personality"
                 | "unw_step"
                 | "unw_resume"
+                // The C library loads what unwinds when it is called first: too late to do without.
+                | "backtrace"
         )
 }
 

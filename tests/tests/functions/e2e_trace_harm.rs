@@ -4,13 +4,17 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 
 use profiler::model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip::skip;
 use profiler_tests::tracing::{Build, Code, Edge, How, Live, Run, Session, Trace, Truth, prepared};
+use rustix::process::Signal;
 
 /// Traces `globs` of a program in the way that is chosen by itself, and by instructions.
 fn each_way(
@@ -66,6 +70,76 @@ fn left_otherwise(run: &Run, which: impl Fn(&How) -> bool) -> Result<(), String>
             ));
         }
     }
+    Ok(())
+}
+
+/// A program that asks for its own stack sees all of it, also the first time.
+#[test]
+fn its_own_stack_is_whole() -> Outcome {
+    let test = "e2e_trace_harm::its_own_stack_is_whole";
+    let Some((setting, program)) = prepared(test, "trace_backtrace.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let functions = ["serve", "handle", "parse", "report"];
+    each_way(&setting, &program, "50", &functions, &functions, |run| {
+        run.unharmed()?;
+        Ok(left_otherwise(run, |_| false)?)
+    })
+}
+
+/// What runs copies of code would come to the copy of a probe: it has none.
+#[test]
+fn what_runs_copies_of_code_is_let_alone() -> Outcome {
+    let test = "e2e_trace_harm::what_runs_copies_of_code_is_let_alone";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        skip(test, "valgrind is not installed");
+        return Ok(());
+    }
+    // Named, it is refused.
+    let traced = [
+        "record",
+        "--no-samples",
+        "--trace",
+        "libc:getopt_long",
+        "-o",
+    ];
+    let run = |capture: &str, more: &[&str]| {
+        let capture = [capture];
+        setting.run(&[&traced[..], &capture, more].concat())
+    };
+    let refused = run("a.cap", &["--", "valgrind", "-q", "ls"])?;
+    let refused = refused.expect_status(1)?.stderr;
+    assert!(
+        refused.contains("valgrind runs copies") && refused.lines().count() == 1,
+        "{refused}"
+    );
+    // Started by another, it loses its probes before it has read the code.
+    let script = "valgrind -q ls -d /; echo status $?";
+    let ended = run("b.cap", &["--", "sh", "-c", script])?.success()?;
+    assert_eq!(ended.stdout, "/\nstatus 0\n", "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("runs is not traced"),
+        "{}",
+        ended.stderr
+    );
+    // One that runs, too.
+    let mut command = Command::new("valgrind");
+    let mut running = setting.start("valgrind", command.args(["-q", "sleep", "60"]))?;
+    let pid = running.pid().to_string();
+    running.wait_until("the program under valgrind", LIMIT, |_| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+        maps.is_ok_and(|maps| maps.contains("/sleep") && maps.contains("/libc.so.6"))
+    })?;
+    let refused = run("c.cap", &["-d", "1", "-p", &pid])?
+        .expect_status(1)?
+        .stderr;
+    assert!(refused.contains("nothing is left to trace"), "{refused}");
+    running.signal(Signal::TERM)?;
+    let ended = running.end(LIMIT)?;
+    assert_eq!(ended.status.signal(), Some(15), "{}", ended.stderr);
     Ok(())
 }
 

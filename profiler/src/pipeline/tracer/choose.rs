@@ -5,10 +5,13 @@
 //!
 //! What does not belong here: files that are mapped later (`follow`), one file (`objects`).
 
+use rustc_hash::FxHashSet;
+
 use super::Tracer;
 use super::members::Members;
 use crate::error::Failure;
 use crate::model::Pid;
+use crate::probe::now;
 use crate::resolve::objects::TargetObject;
 use crate::trace::object::Object;
 use crate::trace::pattern::{Choice, Complaint, Coverage};
@@ -84,10 +87,22 @@ impl Tracer {
             self.know(target, index);
             indexes.push(index);
         }
-        for (pid, index) in users {
-            if read[index].0.is_main {
-                self.ends.runs(pid, read[index].0.id);
+        let mut translated = FxHashSet::default();
+        for &(pid, index) in &users {
+            if self.is_translator(pid, &read[index].0) {
+                translated.insert(pid);
             }
+        }
+        if !self.shared && !translated.is_empty() {
+            if users.iter().all(|(pid, _)| translated.contains(pid)) {
+                return Err(Failure::failed(
+                    "nothing is left to trace: see above for what can't be".to_owned(),
+                ));
+            }
+            users.retain(|(pid, _)| !translated.contains(pid));
+            self.ends.leave_alone(translated, now());
+        }
+        for (pid, index) in users {
             if self.switching.contains(&read[index].0.id) {
                 self.switchers.push(pid);
             }

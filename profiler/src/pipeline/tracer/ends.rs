@@ -48,10 +48,10 @@ pub(super) struct Ends {
     ended: Vec<(Pid, u8)>,
     /// The command, once it was waited for, and its status: then the kernel may tell no more.
     waited_for: Option<(Pid, i32)>,
-    /// Programs that have died.
+    /// Programs that have died, or would.
     dead: FxHashSet<FileId>,
     /// Processes that were let go for that, and since when.
-    let_go: Vec<(Pid, Timestamp)>,
+    let_go: FxHashMap<Pid, Timestamp>,
 }
 
 #[derive(Debug)]
@@ -74,6 +74,11 @@ impl Ends {
         self.programs.insert(pid, program);
     }
 
+    /// A program that runs copies of code: to whatever runs it there are no probes. Says whether that is new.
+    pub(super) fn translates(&mut self, program: FileId) -> bool {
+        self.dead.insert(program)
+    }
+
     /// A child runs what its parent does.
     pub(super) fn forked(&mut self, parent: Pid, child: Pid) {
         match self.programs.get(&parent).copied() {
@@ -83,7 +88,7 @@ impl Ends {
         };
     }
 
-    /// Whether a process runs a program that has died before.
+    /// Whether a process runs a program that has died before, or would.
     pub(super) fn runs_dead(&self, pid: Pid) -> bool {
         let program = self.programs.get(&pid);
         program.is_some_and(|program| self.dead.contains(program))
@@ -91,9 +96,11 @@ impl Ends {
 
     /// Processes that are not traced since then.
     pub(super) fn leave_alone(&mut self, pids: impl IntoIterator<Item = Pid>, since: Timestamp) {
-        let room = MAX_THREADS.saturating_sub(self.let_go.len());
-        let new = pids.into_iter().map(|pid| (pid, since));
-        self.let_go.extend(new.take(room));
+        for pid in pids {
+            if self.let_go.len() < MAX_THREADS {
+                self.let_go.entry(pid).or_insert(since);
+            }
+        }
     }
 
     /// The main thread of a process has ended.
@@ -279,7 +286,9 @@ impl Tracer {
 
     /// The end: what was let go is missing since.
     pub(super) fn close_let_go(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
-        for (pid, since) in self.ends.let_go.drain(..) {
+        let mut let_go: Vec<(Pid, Timestamp)> = self.ends.let_go.drain().collect();
+        let_go.sort_unstable_by_key(|&(pid, since)| (since, pid.0));
+        for (pid, since) in let_go {
             out.push(gap(at, since, None, Some(pid), GapReason::Detached));
         }
     }

@@ -17,6 +17,7 @@ use crate::model::{GapReason, Pid, Timestamp};
 use crate::probe::{Probe, now};
 use crate::resolve::objects::TargetObject;
 use crate::resolve::{Resolver, Role};
+use crate::target::translator;
 
 /// Most files of one process that are remembered until it is looked at.
 const MAX_PATHS: usize = 256;
@@ -230,6 +231,15 @@ impl Tracer {
             // It may be gone by now: then there is nothing to attach to.
             None => match self.finder.objects_of(pending.pid) {
                 Ok(found) => {
+                    let mut translated = false;
+                    for object in &found {
+                        translated |= self.is_translator(pending.pid, object);
+                    }
+                    if translated && !self.shared {
+                        // At once, before it reads what it will run.
+                        let pids = FxHashSet::from_iter([pending.pid]);
+                        return self.let_go(probe, pids, pending.since);
+                    }
                     let ahead = match self.members.is_some() && self.request.follow_exact {
                         true => self.finder.objects_at_paths(pending.pid),
                         false => Vec::new(),
@@ -237,9 +247,6 @@ impl Tracer {
                     let found = found.into_iter().map(|object| (object, true));
                     let ahead = ahead.into_iter().map(|object| (object, false));
                     for (object, is_mapped) in found.chain(ahead) {
-                        if is_mapped && object.is_main {
-                            self.ends.runs(pending.pid, object.id);
-                        }
                         let index = self.object(&object, Some(pending.pid));
                         if is_mapped {
                             self.note_seen(&object, index.is_some());
@@ -313,6 +320,30 @@ impl Tracer {
         if !self.shared && !Path::new(&format!("/proc/{}", pending.pid)).exists() {
             self.ending.push(pending.pid);
         }
+    }
+
+    /// Notes what a process runs; whether it runs copies of code, in which a probe is a trap.
+    pub(super) fn is_translator(&mut self, pid: Pid, mapped: &TargetObject) -> bool {
+        if mapped.is_main {
+            self.ends.runs(pid, mapped.id);
+        }
+        if !translator::is_one(&mapped.path) {
+            return false;
+        }
+        if self.ends.translates(mapped.id) {
+            let path = &mapped.path;
+            match self.shared {
+                true => log::warn!(
+                    "pid {pid} runs copies of other programs' code ({path}): probes in all processes end \
+                     what it runs where it comes to one"
+                ),
+                false => log::warn!(
+                    "what {path} runs is not traced: it runs copies of the code, and would be ended by the \
+                     copy of a probe"
+                ),
+            }
+        }
+        true
     }
 
     /// Whether a debugger has a process that nobody named. Its breakpoints and our probes would be on

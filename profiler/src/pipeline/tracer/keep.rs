@@ -5,6 +5,8 @@
 //!
 //! What does not belong here: which steps (`budget`), moving probes between links (`links`).
 
+use rustc_hash::FxHashMap;
+
 use super::Tracer;
 use super::budget::{self, DUTY_ON_NS, DUTY_PERIOD_NS, Level};
 use super::state::ProbeState;
@@ -21,6 +23,19 @@ const URGENT: f64 = 4.0;
 const URGENT_NS: u64 = 20_000_000;
 /// Part of its time that a target is thought to have left at the least, however much tracing takes.
 const MIN_LEFT: f64 = 0.05;
+
+/// Functions that are told of one by one when many are watched less at once.
+const MAX_TOLD: usize = 10;
+
+/// What is said of a function that is watched less.
+fn becomes(level: Level) -> &'static str {
+    match level {
+        Level::Full => "goes on",
+        Level::Entries => "is watched at its entry only from now on",
+        Level::Duty => "is watched 5 % of the time from now on",
+        Level::Off => "is not traced any more",
+    }
+}
 
 impl Tracer {
     /// Detaches probes on duty whose time is over, attaches those whose time has come.
@@ -79,34 +94,54 @@ impl Tracer {
         if cost as f64 > allowed {
             allowed *= left;
         }
-        let steps = budget::decide(&loads, allowed as u64);
+        let mut steps = budget::decide(&loads, allowed as u64);
         if steps.is_empty() {
             return;
         }
         let percent = cost as f64 * 100.0 / time_ns as f64;
+        let too_much = format!(
+            "tracing takes {percent:.1} % of the target's time, the budget is {:.1} %",
+            share * 100.0
+        );
+        let rates: FxHashMap<u32, u64> = loads
+            .iter()
+            .map(|load| {
+                let calls = load.entries.saturating_mul(1_000_000_000);
+                (load.probe, calls / elapsed.max(1))
+            })
+            .collect();
+        let rate = |number: u32| rates.get(&number).copied().unwrap_or(0);
+        steps.sort_by_key(|&(number, _)| std::cmp::Reverse(rate(number)));
+        // One more is told of as soon as a line of its own would take as much room.
+        let told = match steps.len() {
+            len if len <= MAX_TOLD + 1 => len,
+            _ => MAX_TOLD,
+        };
         let mut changed = Vec::new();
-        for (number, level) in steps {
-            let rate = loads
-                .iter()
-                .find(|load| load.probe == number)
-                .map_or(0, |load| {
-                    load.entries.saturating_mul(1_000_000_000) / elapsed.max(1)
-                });
+        for (index, &(number, level)) in steps.iter().enumerate() {
             self.step_down(number, level, at, out);
-            let state = &self.probes[number as usize];
-            let name = &state.plan.function.name;
-            log::warn!(
-                "tracing takes {percent:.1} % of the target's time, the budget is {:.1} %: {name} \
-                 ({rate} calls a second) {}",
-                share * 100.0,
-                match level {
-                    Level::Full => "goes on",
-                    Level::Entries => "is watched at its entry only from now on",
-                    Level::Duty => "is watched 5 % of the time from now on",
-                    Level::Off => "is not traced any more",
-                }
+            let name = &self.probes[number as usize].plan.function.name;
+            let calls = rate(number);
+            let level_of_line = match index < told {
+                true => log::Level::Warn,
+                false => log::Level::Info,
+            };
+            log::log!(
+                level_of_line,
+                "{too_much}: {name} ({calls} calls a second) {}",
+                becomes(level)
             );
             changed.push(number);
+        }
+        let rest = &steps[told..];
+        for level in [Level::Entries, Level::Duty, Level::Off] {
+            let count = rest.iter().filter(|&&(_, other)| other == level).count();
+            if count > 0 {
+                log::warn!(
+                    "{too_much}: each of {count} more functions {}",
+                    becomes(level)
+                );
+            }
         }
         self.move_probes(probe, &changed);
         self.changed_now(&changed);
