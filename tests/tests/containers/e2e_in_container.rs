@@ -418,7 +418,8 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
             ended.stderr
         );
         let less = recording_set() - CapabilitySet::PERFMON;
-        let ended = in_bundle(&setting, user, less, &arguments)?.expect_status(1)?;
+        let again = [&arguments[..], &["--force"]].concat();
+        let ended = in_bundle(&setting, user, less, &again)?.expect_status(1)?;
         assert!(ended.stderr.contains("CAP_PERFMON"), "{}", ended.stderr);
     }
     Ok(())

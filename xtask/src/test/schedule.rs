@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use super::classes::Class;
 
-/// Quarters of processors that may be taken: an eighth more than there are, since what records waits for the
-/// kernel now and then.
+/// Quarters of the processors that there are.
 fn room(processors: u32) -> u32 {
-    processors.max(1) * 9 / 2
+    processors.max(1) * 4
 }
 
 /// A test to be run.
@@ -31,7 +30,7 @@ pub(super) struct Schedule {
     /// Those that run beside others; what is to start first is at the end of each.
     beside: Vec<Job>,
     alone: Vec<Job>,
-    /// Quarters of processors that may be taken, and those that the running tests take.
+    /// Quarters of processors that there are, and those that the running tests take.
     room: u32,
     taken: u32,
     running: HashMap<usize, Class>,
