@@ -94,7 +94,9 @@ fn named(recording: &Recording, workloads: &[&Workload]) -> Outcome {
         let own = ["leaf", "inner", "outer"].map(|name| format!("{}_{name}", workload.prefix));
         let is_named = |sample: &&&Sample| own.iter().any(|name| sample.calls(name));
         let named = samples.iter().filter(is_named).count();
-        at_least(workload.prefix, named, samples.len(), 0.95)?;
+        let other = samples.iter().find(|sample| !is_named(sample));
+        at_least(workload.prefix, named, samples.len(), 0.95)
+            .map_err(|error| format!("{error}; one of the others: {other:?}"))?;
         for frame in samples.iter().flat_map(|s| &s.user).filter(|f| f.named) {
             assert!(workload.functions.contains(&frame.name), "{}", frame.name);
         }
