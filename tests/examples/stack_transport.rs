@@ -19,10 +19,8 @@ use aya::maps::{Map, MapData, RingBuf, StackTraceMap};
 use aya_obj::generated::{
     PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, bpf_map_type, perf_event_attr,
 };
-use profiler::{
-    probe::{Probe, ProbeOptions, Rate, SourceSpec},
-    target::Filter,
-};
+use profiler_probe::{Probe, ProbeOptions, Rate, SourceSpec};
+use profiler_target::Filter;
 
 const ROUNDS: usize = 5;
 const TIME: Duration = Duration::from_secs(3);

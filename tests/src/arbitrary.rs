@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use profiler::model::*;
+use profiler_model::*;
 use proptest::prelude::*;
 
 /// A source of arbitrary numbers (SplitMix64).

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use profiler::wire::bytefrog::{AgentMessage, Channel};
+use profiler_wire::bytefrog::{AgentMessage, Channel};
 
 /// A place in the tree of calls: its parent and its method; 0 is the root.
 type Node = u32;

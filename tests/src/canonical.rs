@@ -7,11 +7,12 @@
 //! a space and a quote in it, and a marker. Four functions and a marker are traced: calls with values
 //! that nest, one left by an exception, one that the recording's end cuts off, a gap, counts. All of
 //! it is reached by [`session`]; everything is deterministic. [`session_in_containers`] is the same with
-//! containers, and some processes more; [`session_with_waits`] has off-CPU time and interpreted frames.
+//! containers, and some processes more; [`session_with_waits`] has off-CPU time and interpreted frames;
+//! [`session_with_everything`] has both.
 
 use std::sync::Arc;
 
-use profiler::model::*;
+use profiler_model::*;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 5_000_000_000;
@@ -198,7 +199,16 @@ pub fn session() -> (Tables, Vec<Event>) {
 /// Python whose frames are interpreted, and why more stacks ended. `worker` and `db` wake `main`, `main`
 /// wakes `worker`; one sample stands for four waits; the kernel counted more waits than were recorded.
 pub fn session_with_waits() -> (Tables, Vec<Event>) {
-    let (tables, events) = session();
+    with_waits(session())
+}
+
+/// All that [`session_with_waits`] and [`session_in_containers`] have: one of each kind of thing that a capture
+/// holds.
+pub fn session_with_everything() -> (Tables, Vec<Event>) {
+    with_waits(in_containers(session()))
+}
+
+fn with_waits((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
     let mut b = Builder { tables, events };
     let name = b.string("off-cpu");
     let (waits, _) = b.tables.sources.intern(Source {
@@ -492,7 +502,10 @@ pub const ODD_NAME: &str = "we;b \"\u{fc}\" 12";
 /// odd name, a second `web` in one that was made anew under that name, `db` in a pod of Kubernetes, `sshd`
 /// in a unit of systemd, and a kernel thread in nothing.
 pub fn session_in_containers() -> (Tables, Vec<Event>) {
-    let (tables, events) = session();
+    in_containers(session())
+}
+
+fn in_containers((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
     let mut b = Builder { tables, events };
     let first = b.container([
         "/system.slice/docker-0123456789abcdef.scope",

@@ -22,11 +22,11 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::export::{self, ExportOptions};
-use profiler::model::{CallEdge, Event, Sink, Tables};
-use profiler::view::info::write_info;
-use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{CallEdge, Event, Sink, Tables};
+use profiler_report::export::{self, ExportOptions};
+use profiler_report::view::info::write_info;
+use profiler_report::view::report::{self, Collector, Format, Recording, ReportOptions};
 
 use crate::arbitrary::Random;
 

@@ -47,7 +47,7 @@ pub fn keepers_of(pid: u32) -> Vec<u32> {
     let children = children.split_whitespace().filter_map(|id| id.parse().ok());
     let is_keeper = |id: &u32| {
         let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        name.trim_end() == profiler::probe::KEEPER
+        name.trim_end() == profiler_probe::KEEPER
     };
     children.filter(is_keeper).collect()
 }

@@ -8,6 +8,7 @@
 //! What does not belong here: tests themselves (`tests/tests`), and the programs that are profiled
 //! (`tests/workloads`).
 
+pub mod announced;
 pub mod arbitrary;
 pub mod bytefrog;
 pub mod canonical;

@@ -188,7 +188,7 @@ impl Drop for Setting {
 
 /// The profiler of the profile that this test was built with, up to date. `PROFILER_BIN` names
 /// another one.
-fn profiler() -> io::Result<&'static Path> {
+pub fn profiler() -> io::Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         if let Some(path) = std::env::var_os("PROFILER_BIN") {

@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use profiler::serve::admission::Admission;
-use profiler::serve::machine::NoMachine;
-use profiler::serve::tcf::{Agent, ChannelId, Limits, Peer, TcfOptions};
-use profiler::wire::tcf::{Decoder, Incoming, Message};
+use profiler_serve::admission::Admission;
+use profiler_serve::machine::NoMachine;
+use profiler_serve::tcf::{Agent, ChannelId, Limits, Peer, TcfOptions};
+use profiler_wire::tcf::{Decoder, Incoming, Message};
 
 /// What every channel begins with.
 pub const HELLO: &[u8] =

@@ -1,7 +1,7 @@
 //! `cargo xtask check`: what must hold for every commit and no test can see.
 //!
-//! Formatting, lints, the kernel-side object's sources, headers of files, and which module may use
-//! which. All checks run; the command fails if any does.
+//! Formatting, lints, the kernel-side object's sources, headers of files, and what the compiler does not hold of
+//! which room may use which. All checks run; the command fails if any does.
 
 use std::{
     fs,
@@ -13,85 +13,31 @@ use crate::{
     process::{self, Failure, Outcome, cargo, failed, workspace},
 };
 
-/// Modules of the `profiler` crate, and those that each may use besides itself. Dependencies point
-/// one way: exporters, servers and views do not see each other, nor what reads the kernel.
-const MODULES: &[(&str, &[&str])] = &[
-    ("model", &[]),
-    ("error", &[]),
-    ("privileges", &[]),
-    ("wire", &[]),
-    ("target", &["model"]),
-    ("trace", &["model"]),
-    ("decode", &["model"]),
-    ("order", &["model"]),
-    ("unwind", &["model", "trace"]),
-    ("capture", &["model"]),
-    ("derive", &["model"]),
-    (
-        "probe",
-        &["model", "target", "trace", "unwind", "decode", "privileges"],
-    ),
-    ("resolve", &["model", "target", "trace", "unwind"]),
-    ("import", &["model", "derive", "wire"]),
-    ("export", &["model", "derive", "wire"]),
-    ("serve", &["model", "derive", "wire"]),
-    // `info` shows what a capture file is made of, `list` what can be traced.
-    ("view", &["model", "derive", "wire", "capture", "trace"]),
-    (
-        "session",
-        &[
-            "model", "target", "decode", "order", "unwind", "capture", "derive", "probe",
-            "resolve", "error",
-        ],
-    ),
-    ("pipeline", EVERYTHING_BUT_CLI),
-    ("cli", EVERYTHING),
-    ("lib", EVERYTHING),
-    ("main", EVERYTHING),
+/// Rooms that share a crate, and those of their crate that each may use: what the compiler does not hold.
+/// Exporters, views and what reads other tools' files do not see each other.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("crates/report/src/derive", &[]),
+    ("crates/report/src/export", &["derive"]),
+    ("crates/report/src/import", &["derive"]),
+    ("crates/report/src/view", &["derive"]),
+    ("src/pipeline", &["error"]),
+    ("src/cli", &["error", "pipeline"]),
 ];
 
-const EVERYTHING_BUT_CLI: &[&str] = &[
-    "model",
-    "error",
-    "privileges",
-    "wire",
-    "target",
-    "trace",
-    "decode",
-    "order",
-    "unwind",
-    "capture",
-    "derive",
-    "probe",
-    "resolve",
-    "import",
-    "export",
-    "serve",
-    "view",
-    "session",
-];
-
-const EVERYTHING: &[&str] = &[
-    "model",
-    "error",
-    "privileges",
-    "wire",
-    "target",
-    "trace",
-    "decode",
-    "order",
-    "unwind",
-    "capture",
-    "derive",
-    "probe",
-    "resolve",
-    "import",
-    "export",
-    "serve",
-    "view",
-    "session",
-    "pipeline",
-    "cli",
+/// Crates that only calculate, and what would be more than that.
+const PURE: &[&str] = &["crates/model/src", "crates/wire/src"];
+const IMPURE: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "SystemTime",
+    "Instant::now",
+    "libc",
+    "rustix",
+    "tokio",
 ];
 
 /// Folders with sources.
@@ -107,12 +53,13 @@ type Check = fn() -> Outcome;
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let checks: [(&str, Check); 6] = [
+    let checks: [(&str, Check); 7] = [
         ("formatting", formatting),
         ("kernel-side object", ebpf::check_fresh),
         ("headers", headers),
         ("nothing that is not run", nothing_unrun),
-        ("dependencies of modules", dependencies),
+        ("rooms of one crate", rooms),
+        ("no input, no output", pure),
         ("lints", lints),
     ];
     let mut bad = Vec::new();
@@ -206,50 +153,62 @@ fn headers() -> Outcome {
     report(bad, "without a //! header")
 }
 
-fn dependencies() -> Outcome {
-    let root = workspace().join("profiler/src");
-    let mut files = Vec::new();
-    sources(&root, &mut files)?;
+fn rooms() -> Outcome {
     let mut bad = Vec::new();
-    for file in &files {
-        let path = file.strip_prefix(&root).unwrap_or(file);
-        // A file of tests may use whatever makes its input, as a module of tests may.
-        if path.components().any(|part| part.as_os_str() == "tests") {
-            continue;
-        }
-        let module = module_of(path);
-        let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
-            bad.push(format!("{}: module '{module}' has no rule", relative(file)));
-            continue;
-        };
-        for used in used_modules(&read(file)?) {
-            if used != module && !allowed.contains(&used.as_str()) {
-                bad.push(format!(
-                    "{}: '{module}' may not use '{used}'",
-                    relative(file)
-                ));
+    for (room, allowed) in ROOMS {
+        let folder = workspace().join("profiler").join(room);
+        let own = room.rsplit('/').next().unwrap_or_default();
+        let mut files = Vec::new();
+        sources(&folder, &mut files)?;
+        for file in files.iter().filter(|file| !of_tests(file)) {
+            for used in used_modules(&read(file)?) {
+                if used != own && !allowed.contains(&used.as_str()) {
+                    bad.push(format!("{}: '{own}' may not use '{used}'", relative(file)));
+                }
             }
         }
     }
     report(bad, "against the direction of dependencies")
 }
 
-/// The module of the crate that a file belongs to, from its path below `src`.
-fn module_of(path: &Path) -> String {
-    let first = path.iter().next().unwrap_or_default().to_string_lossy();
-    first.strip_suffix(".rs").unwrap_or(&first).to_owned()
+/// A file of tests may use whatever makes its input, as a module of tests may.
+fn of_tests(file: &Path) -> bool {
+    file.components()
+        .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
-/// Modules that code names as `crate::module`. Comments and tests don't count: tests may use
-/// whatever makes their input.
-fn used_modules(source: &str) -> Vec<String> {
-    let code = source
-        .split("#[cfg(test)]\nmod ")
-        .next()
-        .unwrap_or_default();
-    let mut used: Vec<String> = code
-        .lines()
+fn pure() -> Outcome {
+    let mut bad = Vec::new();
+    for room in PURE {
+        let mut files = Vec::new();
+        sources(&workspace().join("profiler").join(room), &mut files)?;
+        for file in files.iter().filter(|file| !of_tests(file)) {
+            let text = read(file)?;
+            let code: Vec<&str> = code_of(&text).collect();
+            let found = IMPURE
+                .iter()
+                .filter(|word| code.iter().any(|line| line.contains(**word)));
+            bad.extend(found.map(|word| format!("{}: {word}", relative(file))));
+        }
+    }
+    report(bad, "with input or output in crates that only calculate")
+}
+
+/// Lines of code, without comments and without the module of tests at the end. One that is declared and lies in
+/// a file of its own ends nothing.
+fn code_of(source: &str) -> impl Iterator<Item = &str> {
+    let tests = source.match_indices("#[cfg(test)]\nmod ").find(|(at, _)| {
+        let rest = source[*at..].lines().nth(1);
+        rest.is_some_and(|line| line.trim_end().ends_with('{'))
+    });
+    let code = &source[..tests.map_or(source.len(), |(at, _)| at)];
+    code.lines()
         .filter(|line| !line.trim_start().starts_with("//"))
+}
+
+/// Modules that code names as `crate::module`.
+fn used_modules(source: &str) -> Vec<String> {
+    let mut used: Vec<String> = code_of(source)
         .flat_map(|line| {
             line.match_indices("crate::")
                 .map(|(at, found)| &line[at + found.len()..])
@@ -310,36 +269,15 @@ mod tests {
     fn uses_are_found_in_code_only() {
         let source = "//! See crate::view.\nuse crate::model::Pid;\n// crate::export\n\
                       fn f() { crate::decode::x(); }\n\
-                      #[cfg(test)]\nmod tests { use crate::resolve::y; }\n";
+                      #[cfg(test)]\nmod tests {\n use crate::resolve::y; }\n";
         assert_eq!(used_modules(source), ["decode", "model"]);
+        let declared = "#[cfg(test)]\nmod tests;\nuse crate::probe::Ring;\n";
+        assert_eq!(used_modules(declared), ["probe"]);
     }
 
     #[test]
     fn examples_are_found_that_would_not_be_run() {
         let text = "//! ```text\n//! a\n//! ```\n/// ```\n/// b\n/// ```\ncode\n    //! ```rust\n";
         assert_eq!(examples(text).collect::<Vec<_>>(), [4, 8]);
-    }
-
-    #[test]
-    fn modules_are_named_by_folder_or_file() {
-        assert_eq!(module_of(Path::new("probe/ring.rs")), "probe");
-        assert_eq!(module_of(Path::new("cli.rs")), "cli");
-    }
-
-    #[test]
-    fn rules_allow_no_cycles() {
-        let allowed = |module: &str| {
-            let rule = MODULES.iter().find(|(name, _)| *name == module);
-            rule.map_or(&[][..], |(_, allowed)| allowed)
-        };
-        for (module, uses) in MODULES {
-            for used in uses.iter().filter(|used| *used != module) {
-                let back = allowed(used).contains(module);
-                assert!(
-                    !back || *module == "cli",
-                    "{module} and {used} may use each other"
-                );
-            }
-        }
     }
 }

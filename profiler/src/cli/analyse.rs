@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::capture::{self, Reader};
-use crate::derive::ContainerNames;
 use crate::error::Failure;
-use crate::model::{Pid, Tables, Tid};
-use crate::view::pager::Output;
-use crate::view::report::{
+use profiler_capture::Reader;
+use profiler_model::{Pid, Tables, Tid};
+use profiler_report::derive::ContainerNames;
+use profiler_report::view::pager::Output;
+use profiler_report::view::report::{
     By, CallSort, CallView, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange,
     run, run_diff,
 };
-use crate::view::{info, term};
+use profiler_report::view::{info, term};
 
 use super::{Common, values};
 
@@ -76,8 +76,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "OTHER", conflicts_with_all = ["annotate", "callers", "tree", "histogram", "calls_tree", "slowest", "exceptions"])]
     diff: Option<PathBuf>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
-    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO")]
+    time: Option<TimeRange>,
     /// Samples and calls of these processes
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
     pid: Vec<u32>,
@@ -150,12 +150,7 @@ pub(super) struct InfoArgs {
 }
 
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
-    let range = args
-        .time
-        .map_or(TimeRange::default(), |(from, to)| TimeRange {
-            from_ns: from.map(|time| time.as_nanos() as u64),
-            to_ns: to.map(|time| time.as_nanos() as u64),
-        });
+    let range = args.time.unwrap_or_default();
     let terminal = io::stdout().is_terminal();
     let options = ReportOptions {
         sort: match args.sort {
@@ -216,10 +211,14 @@ fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector), 
     let mut reader = Reader::open(path)?;
     let tables = reader.load_tables()?;
     let mut collector = Collector::for_report(options);
-    reader.replay(&tables, capture::TimeRange::ALL, &mut |event, tables| {
-        collector.add(event, tables);
-        Ok(())
-    })?;
+    reader.replay(
+        &tables,
+        profiler_capture::TimeRange::ALL,
+        &mut |event, tables| {
+            collector.add(event, tables);
+            Ok(())
+        },
+    )?;
     for damage in reader.damage() {
         log::warn!("{}: {damage}", path.display());
     }

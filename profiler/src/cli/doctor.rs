@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use crate::error::{FAILED, Failure};
-use crate::privileges::{add_line, recording_set, setcap_line};
-use crate::probe::features::{State, survey};
-use crate::view::term::{Paint, Style};
+use profiler_probe::features::{State, survey};
+use profiler_probe::privileges::{add_line, recording_set, setcap_line};
+use profiler_report::view::term::{Paint, Style};
 
 use super::Common;
 

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::capture::{self, CreateOptions, Merged, TimeRange};
 use crate::error::Failure;
-use crate::export::{self, ExportOptions};
-use crate::model::{Function, Line, Symbol, Tables, Timestamp};
 use crate::pipeline;
-use crate::resolve::{NewSymbol, OfflineOptions, symbolize_offline};
-use crate::view::quantity;
+use profiler_capture::{CreateOptions, Merged, TimeRange};
+use profiler_model::{Function, Line, Symbol, Tables, Timestamp};
+use profiler_report::export::{self, ExportOptions};
+use profiler_report::view::{quantity, report};
+use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 
+use super::Common;
 use super::analyse::Within;
-use super::{Common, values};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -39,8 +39,8 @@ pub(super) struct ExportArgs {
     #[arg(long = "set", value_name = "OPTION=VALUE")]
     set: Vec<String>,
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
-    #[arg(long, value_name = "FROM..TO", value_parser = values::time_range)]
-    time: Option<(Option<std::time::Duration>, Option<std::time::Duration>)>,
+    #[arg(long, value_name = "FROM..TO")]
+    time: Option<report::TimeRange>,
     #[command(flatten)]
     within: Within,
     /// Colour a flame graph by how shares have changed since this capture
@@ -118,25 +118,23 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         set.map_err(|error| Failure::usage(error.to_string()))?;
     }
     // A capture that can't be read must not leave an empty output.
-    drop(capture::Reader::open(&args.file)?);
+    drop(profiler_capture::Reader::open(&args.file)?);
     if let Some(other) = &args.diff {
         if format.name != "svg" {
             return Err(Failure::usage(
                 "--diff draws a flame graph: give --format svg",
             ));
         }
-        drop(capture::Reader::open(other)?);
+        drop(profiler_capture::Reader::open(other)?);
     }
     let export = pipeline::open_export(format, options, path.as_deref(), args.force)?;
     let range = |tables: &Tables| {
         let started = tables.session.started.0;
-        let at = |time: std::time::Duration| started.saturating_add(time.as_nanos() as u64);
-        let (from, to) = args.time.unwrap_or_default();
+        let at = |ns: u64| started.saturating_add(ns);
+        let range = args.time.unwrap_or_default();
         TimeRange {
-            from: from.map_or(TimeRange::ALL.from, |time| Timestamp(at(time))),
-            to: to.map_or(TimeRange::ALL.to, |time| {
-                Timestamp(at(time).saturating_sub(1))
-            }),
+            from: (range.from_ns).map_or(TimeRange::ALL.from, |ns| Timestamp(at(ns))),
+            to: (range.to_ns).map_or(TimeRange::ALL.to, |ns| Timestamp(at(ns).saturating_sub(1))),
         }
     };
     match &args.diff {
@@ -167,7 +165,7 @@ pub(super) fn merge(args: &MergeArgs, common: &Common) -> Result<(), Failure> {
         overwrite: args.force,
         ..CreateOptions::default()
     };
-    let merged = capture::merge(&args.files, &args.output, options)?;
+    let merged = profiler_capture::merge(&args.files, &args.output, options)?;
     report(&merged, &args.output, common);
     Ok(())
 }
@@ -184,7 +182,7 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
         inlines: true,
     };
     let mut named = 0;
-    let merged = capture::rewrite(&args.file, &args.output, options, |tables| {
+    let merged = profiler_capture::rewrite(&args.file, &args.output, options, |tables| {
         let found = symbolize_offline(tables, &offline);
         named = found.len();
         for (frame, symbols) in found {
@@ -203,7 +201,7 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
     Ok(())
 }
 
-fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<crate::model::ModuleId>) -> Line {
+fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<profiler_model::ModuleId>) -> Line {
     let mut string = |text: &str| tables.intern_string(text).0;
     let function = Function {
         name: string(&symbol.name),

@@ -7,10 +7,11 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline::hq::{HqRequest, run};
-use crate::serve::admission::Admission;
-use crate::serve::hq::HqOptions;
-use crate::target::user::User;
-use crate::wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, DEFAULT_PORT};
+use profiler_model::text::parse_duration;
+use profiler_serve::admission::Admission;
+use profiler_serve::hq::HqOptions;
+use profiler_target::user::User;
+use profiler_wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, DEFAULT_PORT};
 
 use super::{Common, values};
 
@@ -42,7 +43,7 @@ pub(super) struct HqArgs {
     #[arg(long)]
     wait: bool,
     /// Stop each run by itself after so long
-    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// End after so many runs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -12,20 +12,20 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 
 use crate::error::{FAILED, Failure};
-use crate::model::Pid;
 use crate::pipeline::COSTS;
-use crate::resolve::objects::{Finder, TargetObject, processes};
-use crate::trace::cost::CostTable;
-use crate::trace::object::Object;
-use crate::trace::pattern::{Choice, Coverage, Pattern, Selection, SourcePattern};
-use crate::trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
-use crate::trace::safety::ProcessSafety;
-use crate::trace::{Function, Refusal};
-use crate::view::list::{
+use profiler_model::Pid;
+use profiler_object::Object;
+use profiler_report::view::list::{
     ListOptions, Listed, ListedProcess, State, write_functions, write_markers, write_processes,
 };
-use crate::view::pager::Output;
-use crate::view::term::{self, Paint};
+use profiler_report::view::pager::Output;
+use profiler_report::view::term::{self, Paint};
+use profiler_resolve::objects::{Finder, TargetObject, processes};
+use profiler_trace::cost::CostTable;
+use profiler_trace::pattern::{Choice, Coverage, Pattern, Selection, SourcePattern};
+use profiler_trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::safety::ProcessSafety;
+use profiler_trace::{Function, Refusal};
 
 use super::{Common, values};
 
@@ -256,7 +256,9 @@ fn list_processes(args: &ProcessesArgs, common: &Common) -> Result<u8, Failure> 
 
 /// What may be done to processes that map these objects.
 fn safety_of(objects: &[TargetObject], pids: &[u32]) -> ProcessSafety {
-    let makes_code = pids.iter().any(|&pid| crate::resolve::makes_code(Pid(pid)));
+    let makes_code = pids
+        .iter()
+        .any(|&pid| profiler_resolve::makes_code(Pid(pid)));
     let mut safety = ProcessSafety::of([], makes_code);
     for target in objects {
         if !safety.verdict().uretprobe {

@@ -8,7 +8,7 @@
 macro_rules! say {
     ($($words:tt)*) => {{
         let line = format!($($words)*);
-        let line = crate::view::table::printable(&line).into_owned() + "\n";
+        let line = profiler_model::text::printable(&line).into_owned() + "\n";
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
     }};
 }
@@ -34,7 +34,7 @@ use std::io;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Failure;
-use crate::view::term::ColorChoice;
+use profiler_report::view::term::ColorChoice;
 
 /// Sees every process of a machine: records stacks with eBPF, shows what is hot.
 #[derive(Debug, Parser)]
@@ -116,11 +116,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     // A recording has started it, to hold its probes.
     if arguments
         .first()
-        .is_some_and(|name| name == crate::probe::KEEPER)
+        .is_some_and(|name| name == profiler_probe::KEEPER)
     {
-        return crate::probe::keep();
+        return profiler_probe::keep();
     }
-    crate::probe::offer();
+    profiler_probe::offer();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -192,7 +192,7 @@ fn start_logging(common: &Common) {
             use std::io::Write;
             // Targets choose the names of their files.
             let line = record.args().to_string();
-            let line = crate::view::table::printable(&line);
+            let line = profiler_model::text::printable(&line);
             match record.level() {
                 log::Level::Error | log::Level::Warn => writeln!(out, "profiler: {line}"),
                 _ => writeln!(out, "profiler: [{}] {line}", record.target()),

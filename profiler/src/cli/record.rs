@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::capture::{CreateOptions, Limit};
 use crate::error::{Context, Failure};
-use crate::export::{self, ExportOptions};
-use crate::model::Unit;
 use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Watch, marks};
-use crate::probe::AttachedSource;
-use crate::view::quantity;
+use profiler_capture::{CreateOptions, Limit};
+use profiler_model::Unit;
+use profiler_model::text::parse_duration;
+use profiler_probe::AttachedSource;
+use profiler_report::export::{self, ExportOptions};
+use profiler_report::view::quantity;
 
 use super::Common;
 use super::stack_notes::Facts;
 use super::stacks::StackArgs;
 use super::target::{NameArgs, SourceArgs, TargetArgs};
-use super::values;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -47,10 +47,10 @@ The exit status is that of the command. It is waited for, also when the recordin
 after -d, or a second Ctrl-C. Signals that come then are passed on to it.")]
 pub(super) struct RecordArgs {
     /// End by itself after so long; a command runs on, without being recorded
-    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Leave out the first so long
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     delay: Duration,
     /// Where to: a capture, or by its ending another format (see 'profiler formats'); repeatable
     #[arg(short, long, value_name = "FILE", default_value = "profile.cap")]

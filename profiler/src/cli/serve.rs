@@ -7,9 +7,9 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline::{self, ServeRequest, ServeSource, adjustable};
-use crate::serve::admission::Admission;
-use crate::serve::tcf::{Limits, TcfOptions, TlsOptions};
-use crate::target::user::User;
+use profiler_serve::admission::Admission;
+use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
+use profiler_target::user::User;
 
 use super::stacks::StackArgs;
 use super::stream::{Speed, speed};

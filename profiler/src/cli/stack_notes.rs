@@ -4,11 +4,10 @@
 //! Counts of a recording -> lines for people: one about the stacks, at most one note, and with `-v` all
 //! notes and counts. What does not belong here: which stacks they are (`report --by end`).
 
-use crate::model::StackEnd;
 use crate::pipeline::{COPIES_PER_SECOND, Finished, StackEnds, UnwindSummary};
-use crate::resolve::{ResolveCounters, UnsupportedPython};
-use crate::view::info::stack_end;
-use crate::view::quantity::{self, count, plural};
+use profiler_model::StackEnd;
+use profiler_report::view::quantity::{self, count, plural};
+use profiler_resolve::{ResolveCounters, UnsupportedPython};
 
 /// Most reasons that are named for stacks that are not whole.
 const REASONS: usize = 3;
@@ -60,7 +59,7 @@ impl<'a> Facts<'a> {
         let total = self.stacks.total();
         let share = |part| quantity::percent(quantity::percent_of(part, total));
         let reasons: Vec<String> = (self.stacks.cut().iter().take(REASONS))
-            .map(|(end, samples)| format!("; {} {}", share(*samples), stack_end(*end)))
+            .map(|(end, samples)| format!("; {} {}", share(*samples), end.phrase()))
             .collect();
         let percent = quantity::percent_of(self.stacks.whole(), total);
         let gone = match self.stacks.gone() {

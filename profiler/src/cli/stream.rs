@@ -7,9 +7,10 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::error::Failure;
 use crate::pipeline::{self, LiveSource, StreamRequest, StreamSource, Streamed, Watch};
-use crate::serve::bytefrog::AgentOptions;
-use crate::serve::bytefrog::translate::NameStyle;
-use crate::view::quantity;
+use profiler_model::text::parse_duration;
+use profiler_report::view::quantity;
+use profiler_serve::bytefrog::AgentOptions;
+use profiler_serve::bytefrog::translate::NameStyle;
 
 use super::stacks::StackArgs;
 use super::target::{NameArgs, TargetArgs, sampled, unsampled};
@@ -76,7 +77,7 @@ struct BytefrogArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = values::size)]
     buffer: u64,
     /// How long to try to reach HQ; 0: for ever
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     connect_timeout: Duration,
     /// When HQ stops the run, let the command go on without being traced
     #[arg(long, requires = "command")]
@@ -85,7 +86,7 @@ struct BytefrogArgs {
     #[arg(long)]
     allow_control: bool,
     /// End by itself so long after the start; a command runs on, without being traced
-    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Send a capture in place of what happens now
     #[arg(

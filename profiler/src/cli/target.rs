@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::error::Failure;
-use crate::model::raw::Comm;
-use crate::model::{Pid, Tid};
 use crate::pipeline::CgroupTargets;
-use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
-use crate::resolve::ResolveOptions;
-use crate::target::Filter;
-use crate::target::command::shown;
-use crate::target::container::Selector;
-use crate::target::user::User;
+use profiler_model::raw::Comm;
+use profiler_model::{Pid, Tid};
+use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
+use profiler_resolve::ResolveOptions;
+use profiler_target::Filter;
+use profiler_target::command::shown;
+use profiler_target::container::Selector;
+use profiler_target::user::User;
 
 use super::{Common, values};
 

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::capture::CreateOptions;
 use crate::error::Failure;
 use crate::pipeline::{self, Request, ScreenOptions, Watch};
-use crate::view::report::CallSort;
-use crate::view::top::TopOptions;
+use profiler_capture::CreateOptions;
+use profiler_model::text::parse_duration;
+use profiler_report::view::report::CallSort;
+use profiler_report::view::top::TopOptions;
 
+use super::Common;
 use super::stacks::StackArgs;
 use super::target::{NameArgs, SourceArgs, TargetArgs};
 use super::trace::TraceArgs;
-use super::{Common, values};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -26,10 +27,10 @@ Examples:
 Keys: q ends, s sorts by the next column, p pauses.")]
 pub(super) struct TopArgs {
     /// Time between two frames
-    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = values::duration)]
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
     interval: Duration,
     /// Length of the time that numbers are of
-    #[arg(long, value_name = "TIME", default_value = "5", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_duration)]
     window: Duration,
     /// End after so many frames
     #[arg(short = 'n', long, value_name = "N")]
@@ -41,7 +42,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "COLUMN", default_value = "total")]
     sort: CallSort,
     /// End by itself after so long
-    #[arg(short, long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     #[command(flatten)]
     sources: SourceArgs,

@@ -7,10 +7,9 @@ use clap::{Args, ValueEnum};
 
 use crate::error::Failure;
 use crate::pipeline::TraceRequest;
-use crate::trace::pattern::{PatternError, Selection};
-use crate::trace::place;
-
-use super::values;
+use profiler_model::text::parse_duration;
+use profiler_trace::pattern::{PatternError, Selection};
+use profiler_trace::place;
 
 /// How exits of functions are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,7 +66,7 @@ pub(super) struct TraceArgs {
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = budget)]
     budget: Budget,
     /// Leave out calls shorter than this
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     min_duration: Duration,
     /// Leave out calls nested deeper than this among the traced ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,36 +1,8 @@
 //! Values of flags: durations, sizes, lists, ranges; their errors say what would be accepted.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::time::Duration;
 
 use crate::error::Failure;
-
-/// Longer than anybody records.
-const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
-
-/// `10`, `2.5s`, `150ms`, `10m`, `1h`: seconds if there is no unit.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no duration; write 10, 2.5s, 150ms, 10m or 1h");
-    let split = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let seconds = match unit {
-        "us" => number / 1e6,
-        "ms" => number / 1e3,
-        "" | "s" => number,
-        "m" | "min" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err(wrong()),
-    };
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    // Times are counted in 64 bits of nanoseconds, from the start of the machine.
-    match duration > MAX_DURATION {
-        true => Err(format!("'{text}' is too long; a year is the most")),
-        false => Ok(duration),
-    }
-}
 
 /// `4096`, `64K`, `64M`, `1G`: bytes, by powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -53,19 +25,6 @@ pub fn size(text: &str) -> Result<u64, String> {
         .checked_mul(1 << shift)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(wrong)
-}
-
-/// `1.5s..3s`, `2s..`, `..500ms`: times since the start of the recording.
-pub fn time_range(text: &str) -> Result<(Option<Duration>, Option<Duration>), String> {
-    let (from, to) = text
-        .split_once("..")
-        .ok_or_else(|| format!("'{text}' is no time range; write 1.5s..3s, 2s.. or ..500ms"))?;
-    let side = |text: &str| (!text.is_empty()).then(|| duration(text)).transpose();
-    let (from, to) = (side(from)?, side(to)?);
-    match (from, to) {
-        (Some(from), Some(to)) if from >= to => Err(format!("'{text}' ends before it starts")),
-        range => Ok(range),
-    }
 }
 
 /// A process or thread id: a positive number.
@@ -123,35 +82,6 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
-        for (text, expected) in [
-            ("10", 10_000),
-            ("2.5s", 2_500),
-            ("150ms", 150),
-            ("2m", 120_000),
-            ("1h", 3_600_000),
-        ] {
-            assert_eq!(
-                duration(text),
-                Ok(Duration::from_millis(expected)),
-                "{text}"
-            );
-        }
-        for text in [
-            "",
-            "s",
-            "-1",
-            "1d",
-            "nan",
-            "1e400",
-            "inf",
-            "99999999999999999",
-        ] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn sizes() {
         assert_eq!(size("64M"), Ok(64 << 20));
         assert_eq!(size("1GiB"), Ok(1 << 30));
@@ -159,15 +89,5 @@ mod tests {
         for text in ["", "0", "M", "1T", "99999999999999999999G", "-1K"] {
             assert!(size(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn ranges() {
-        let second = Duration::from_secs(1);
-        assert_eq!(time_range("1s..2s"), Ok((Some(second), Some(second * 2))));
-        assert_eq!(time_range("1s.."), Ok((Some(second), None)));
-        assert_eq!(time_range(".."), Ok((None, None)));
-        assert!(time_range("2s..1s").is_err());
-        assert!(time_range("5").is_err());
     }
 }

@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::model::Pid;
-use crate::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
-use crate::probe::{Probe, now};
-use crate::resolve::Resolver;
-use crate::target::cgroup::{Cgroup, Hierarchy};
-use crate::target::container::{Container, Describer, Engine, Engines, Identity, identify};
+use profiler_model::Pid;
+use profiler_model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
+use profiler_probe::{Probe, now};
+use profiler_resolve::Resolver;
+use profiler_target::cgroup::{Cgroup, Hierarchy};
+use profiler_target::container::{Container, Describer, Engine, Engines, Identity, identify};
 
 pub use choose::CgroupTargets;
 pub(super) use choose::{Chosen, Wanted};

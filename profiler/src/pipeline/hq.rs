@@ -16,12 +16,12 @@ use std::sync::mpsc::{Receiver as Lines, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::signals::{Signals, hangup};
-use crate::capture::{CaptureError, CreateOptions, Writer};
 use crate::error::Failure;
-use crate::serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
-use crate::view::quantity;
 use console::Console;
 use keep::Keeper;
+use profiler_capture::{CaptureError, CreateOptions, Writer};
+use profiler_report::view::quantity;
+use profiler_serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
 
 /// How often is looked at what has happened.
 const TICK: Duration = Duration::from_millis(50);
@@ -400,7 +400,7 @@ impl Session {
 
 /// Where a run is, in a word: by the agent, or by its orders as long as that has said nothing.
 fn mode(run: &RunStatus) -> String {
-    use crate::wire::bytefrog::Mode;
+    use profiler_wire::bytefrog::Mode;
     let word = match (run.mode, run.phase) {
         (Some(Mode::Initializing) | None, Phase::Initializing { .. }) => "waiting for its start",
         (Some(Mode::Initializing) | None, _) => "starting",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, Failure};
-use crate::target::command::{RunningCommand, shell_status};
+use profiler_target::command::{RunningCommand, shell_status};
 
 use super::session::TICK;
 use super::signals::{Signals, hangup};

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::session::Consumer;
 use super::writer::CaptureThread;
 use crate::error::Failure;
-use crate::model::{Batch, Epoch, Event, Tables, Timestamp};
-use crate::probe::now;
-use crate::view::terminal::RawMode;
-use crate::view::top::{Action, TopOptions, TopTable};
+use profiler_model::{Batch, Epoch, Event, Tables, Timestamp};
+use profiler_probe::now;
+use profiler_report::view::terminal::RawMode;
+use profiler_report::view::top::{Action, TopOptions, TopTable};
 
 /// Names and stacks that a live table may gather before it begins anew.
 const MAX_LIVE: usize = 2_000_000;
@@ -206,7 +206,7 @@ impl Screen {
                 terminal.draw(&frame)
             }
             None => {
-                let width = crate::view::term::width(io::stdout()).unwrap_or(120);
+                let width = profiler_report::view::term::width(io::stdout()).unwrap_or(120);
                 let frame = self.table.render(at, width, 0, &self.tables);
                 let mut output = io::stdout().lock();
                 writeln!(output, "{}\n", frame.trim_end())?;

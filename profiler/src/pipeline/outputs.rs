@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::capture::{self, Reader, TimeRange};
 use crate::error::{Context, Failure};
-use crate::export::{self, Count, ExportOptions, Format};
-use crate::model::{Event, Sink, Tables};
+use profiler_capture::{Reader, TimeRange};
+use profiler_model::{Event, Sink, Tables};
+use profiler_report::export::{self, Count, ExportOptions, Format};
 
 /// Formats that show samples and nothing else.
 const OF_SAMPLES: [&str; 2] = ["folded", "svg"];
@@ -223,7 +223,7 @@ pub fn export(
     for sink in &mut sinks {
         borrowed.push(sink.as_mut());
     }
-    capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed)?;
+    profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed)?;
     for damage in reader.damage() {
         log::warn!("{}: {damage}", capture.display());
     }

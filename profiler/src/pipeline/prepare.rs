@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::Failure;
-use crate::probe::ProbeOptions;
-use crate::resolve::ResolveOptions;
-use crate::target::command::StoppedCommand;
-use crate::target::translator;
-use crate::target::user::User;
+use profiler_probe::ProbeOptions;
+use profiler_resolve::ResolveOptions;
+use profiler_target::command::StoppedCommand;
+use profiler_target::translator;
+use profiler_target::user::User;
 
 use super::containers::{CgroupTargets, Chosen};
 use super::targets::{Target, open_targets};

@@ -1,7 +1,7 @@
 //! What a session keeps of its capabilities once it is attached; the rest is given up.
 //!
 //! [`Later`] -> capabilities, as the table in docs/permissions.md has them. What does not belong here: how
-//! they are given up (`crate::privileges`).
+//! they are given up (`profiler_probe::privileges`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,8 +9,8 @@ use std::io;
 use std::path::Path;
 
 use crate::error::Failure;
-use crate::privileges::{CapabilitySet, effective, lacking, names, reduce, remedy};
-use crate::probe::features::{maps_need_capabilities, processors_can_be_added};
+use profiler_probe::features::{maps_need_capabilities, processors_can_be_added};
+use profiler_probe::privileges::{CapabilitySet, effective, lacking, names, reduce, remedy};
 
 /// What a session still does after it has attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::capture::{CreateOptions, TimeRange, Writer};
 use crate::error::{Context, Failure};
-use crate::probe::{AttachedSource, now};
-use crate::resolve::{ResolveCounters, UnsupportedPython};
-use crate::target::command::shell_status;
-use crate::view::progress::{LiveLine, Progress};
-use crate::view::table::printable;
+use profiler_capture::{CreateOptions, TimeRange, Writer};
+use profiler_model::text::printable;
+use profiler_probe::{AttachedSource, now};
+use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_resolve::{ResolveCounters, UnsupportedPython};
+use profiler_target::command::shell_status;
 
 use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};

@@ -6,9 +6,9 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Pid, Tid};
-use crate::target::Filter;
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::{Pid, Tid};
+use profiler_target::Filter;
 
 /// The processes of a recording.
 #[derive(Clone, Debug)]
@@ -105,8 +105,8 @@ pub(super) fn owner(tid: Tid) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::raw::{Comm, RawSample, RawStack};
-    use crate::model::{Cpu, Timestamp};
+    use profiler_model::raw::{Comm, RawSample, RawStack};
+    use profiler_model::{Cpu, Timestamp};
 
     fn fork(parent: u32, child: u32) -> RawEvent {
         event(RawBody::Fork {

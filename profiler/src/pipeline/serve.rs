@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Context, Failure};
-use crate::model::{Batch, Event};
-use crate::serve::machine::{Machine, NoMachine};
-use crate::serve::tcf::{Order, Replay, ServeSummary, Server, TcfOptions};
-use crate::view::quantity;
-use crate::view::table::printable;
+use profiler_model::text::printable;
+use profiler_model::{Batch, Event};
+use profiler_report::view::quantity;
+use profiler_serve::machine::{Machine, NoMachine};
+use profiler_serve::tcf::{Order, Replay, ServeSummary, Server, TcfOptions};
 
 use super::session::Consumer;
 use super::signals::{Signals, hangup};

@@ -23,12 +23,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::error::{Context, Failure};
-use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{self, Batch, Cpu, Event, LostReason, Sampling, Timestamp};
-use crate::order::Order;
-use crate::probe::{AttachedSource, Probe, now};
-use crate::resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPython};
-use crate::target::command::{RunningCommand, StoppedCommand};
+use profiler_model::order::Order;
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::{Batch, Cpu, Event, LostReason, Sampling, Timestamp};
+use profiler_probe::{AttachedSource, Probe, now};
+use profiler_resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPython};
+use profiler_target::command::{RunningCommand, StoppedCommand};
 
 pub use ends::StackEnds;
 pub(super) use hurry::Hurry;
@@ -185,7 +185,7 @@ impl Session {
         let kernel_bytes = probe.memory_bytes();
         let at = now();
         let mut resolve = watch.resolve;
-        resolve.session = model::Session {
+        resolve.session = profiler_model::Session {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             target: watch.target,
             command: std::env::args_os()

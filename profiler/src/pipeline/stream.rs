@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Context, Failure};
-use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, Order, StreamSummary};
-use crate::wire::bytefrog::Filter;
+use profiler_serve::bytefrog::{Agent, AgentError, AgentOptions, Order, StreamSummary};
+use profiler_wire::bytefrog::Filter;
 
 use super::prepare::Watch;
 use super::signals::{Signals, hangup};

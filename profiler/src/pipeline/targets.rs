@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::Failure;
-use crate::model::Tid;
-use crate::target::Filter;
+use profiler_model::Tid;
+use profiler_target::Filter;
 
 /// Opens what a filter names; an error if one is not there.
 pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
@@ -89,7 +89,7 @@ fn thread_start(tid: Tid) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Pid;
+    use profiler_model::Pid;
 
     #[test]
     fn a_thread_is_no_process() {

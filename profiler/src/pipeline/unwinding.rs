@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::Pid;
-use crate::probe::{MappedCode, NoRoom, Slot, UnwindOptions, Unwinder, now};
-use crate::resolve::{Code, CodeFile, Resolver, TableCounters, TableState};
-use crate::unwind::Table;
+use profiler_model::Pid;
+use profiler_probe::{MappedCode, NoRoom, Slot, UnwindOptions, Unwinder, now};
+use profiler_resolve::{Code, CodeFile, Resolver, TableCounters, TableState};
+use profiler_unwind::Table;
 
 /// Tables that were used, or loaded, within this time stay.
 const RECENT: Duration = Duration::from_secs(5);

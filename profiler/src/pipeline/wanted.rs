@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::raw::{CgroupVerdict, RawCgroup};
-use crate::target::cgroup::{CgroupFilter, contains};
+use profiler_model::raw::{CgroupVerdict, RawCgroup};
+use profiler_target::cgroup::{CgroupFilter, contains};
 
 /// Most cgroups that are known; the kernel side has room for no more.
 const MAX_KNOWN: usize = profiler_common::cgroup::MAX_CGROUPS as usize;
@@ -124,7 +124,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::cgroup::Cgroup;
+    use profiler_target::cgroup::Cgroup;
 
     fn made(path: &str, verdict: CgroupVerdict) -> RawCgroup {
         RawCgroup {

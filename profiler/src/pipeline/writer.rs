@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::capture::{CaptureError, Totals, Writer};
-use crate::model::{Batch, Event, Lost, LostReason, Timestamp};
+use profiler_capture::{CaptureError, Totals, Writer};
+use profiler_model::{Batch, Event, Lost, LostReason, Timestamp};
 
 /// Batches that may wait for the disk.
 const QUEUE: usize = 64;
@@ -254,8 +254,8 @@ fn dump(writer: &mut Writer, path: PathBuf) -> Result<Option<JoinHandle<()>>, Ca
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::{CreateOptions, Reader, TimeRange};
-    use crate::model::{Clock, Definition, EpochId, Mark, StringId};
+    use profiler_capture::{CreateOptions, Reader, TimeRange};
+    use profiler_model::{Clock, Definition, EpochId, Mark, StringId};
 
     fn mark(at: u64) -> Event {
         Event::Mark(Mark {

@@ -3,7 +3,7 @@
 //! Input: a fuzzer's bytes; output: how much was understood, a broken promise is a panic. Integers are
 //! big-endian.
 
-use profiler::wire::bytefrog::{
+use profiler_wire::bytefrog::{
     AgentMessage, Configuration, Filter, HqMessage, MAX_CONFIGURATION_BYTES,
 };
 
@@ -115,7 +115,7 @@ fn configuration(content: &[u8]) -> usize {
 
 /// What both fuzzers begin with.
 pub(super) mod seeds {
-    use profiler::wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
+    use profiler_wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
 
     /// Each message of an agent alone, and all in a row.
     pub(in super::super) fn agent() -> Vec<Vec<u8>> {

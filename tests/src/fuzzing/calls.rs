@@ -12,16 +12,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use profiler::decode::Decoder;
-use profiler::model::raw::{Comm, RawBody, RawCall, RawEdge, RawEvent};
-use profiler::model::{
+use profiler_common::call::{CALL_HAS_CALLER, CallHead, EDGE_WHOLE, ITEM_OK};
+use profiler_model::decode::Decoder;
+use profiler_model::raw::{Comm, RawBody, RawCall, RawEdge, RawEvent};
+use profiler_model::{
     Batch, Call, CallEdge, Cpu, Event, ExitKind, Lost, LostReason, Pid, ReturnMode, Tid, Timestamp,
     TracedKind, Value,
 };
-use profiler::resolve::{ResolveOptions, Resolver, Role, TracedProbe};
-use profiler::trace::CallValues;
-use profiler::trace::arguments::{Signature, exception_class, exception_name};
-use profiler_common::call::{CALL_HAS_CALLER, CallHead, EDGE_WHOLE, ITEM_OK};
+use profiler_resolve::{ResolveOptions, Resolver, Role, TracedProbe};
+use profiler_trace::CallValues;
+use profiler_trace::arguments::{Signature, exception_class, exception_name};
 
 /// Bytes of one step in the short form.
 const STEP_BYTES: usize = 8;

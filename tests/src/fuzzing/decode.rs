@@ -4,9 +4,6 @@
 //! order of the machine, as in the records.
 
 use bytes::Bytes;
-use profiler::decode::Decoder;
-use profiler::model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
-use profiler::model::{Cpu, StackEnd};
 use profiler_common::cgroup::{
     CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES,
 };
@@ -16,6 +13,9 @@ use profiler_common::sample::{
     SECTION_USER_STACK, SampleHead,
 };
 use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
+use profiler_model::decode::Decoder;
+use profiler_model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
+use profiler_model::{Cpu, StackEnd};
 
 /// Head of a perf record: type, misc, size.
 const PERF_HEAD_BYTES: usize = 8;

@@ -10,8 +10,8 @@ use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::sync::Once;
 
-use profiler::model::{BuildId, Frame, FrameKind, Module, ModuleKind, Tables};
-use profiler::resolve::{OfflineOptions, symbolize_offline};
+use profiler_model::{BuildId, Frame, FrameKind, Module, ModuleKind, Tables};
+use profiler_resolve::{OfflineOptions, symbolize_offline};
 
 /// Head of the build id's note: lengths of name and id, kind, name.
 const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";

@@ -7,14 +7,14 @@
 use std::fs::File;
 use std::io::Write;
 
-use profiler::trace::arguments::{Signature, Signatures};
-use profiler::trace::code::kernel;
-use profiler::trace::cost::CostTable;
-use profiler::trace::object::Object;
-use profiler::trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
-use profiler::trace::safety::ProcessSafety;
-use profiler::trace::{Exits, Function, FunctionKind, Plan, Site};
 use profiler_common::call::MAX_FETCHES;
+use profiler_object::Object;
+use profiler_trace::arguments::{Signature, Signatures};
+use profiler_trace::code::kernel;
+use profiler_trace::cost::CostTable;
+use profiler_trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::safety::ProcessSafety;
+use profiler_trace::{Exits, Function, FunctionKind, Plan, Site};
 
 /// Functions that are planned of one file; more say nothing new.
 const MAX_FUNCTIONS: usize = 48;

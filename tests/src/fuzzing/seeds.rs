@@ -11,13 +11,9 @@ use std::process::Command;
 
 use bytes::Bytes;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use profiler::capture::{CreateOptions, Writer};
-use profiler::model::raw::{
-    CgroupVerdict, Comm, RawBody, RawCgroup, RawEvent, RawSample, RawStack,
-};
-use profiler::model::{
-    Batch, Code, Cpu, Definition, EpochId, Pid, StackEnd, StringId, Tid, Timestamp,
-};
+use profiler_capture::{CreateOptions, Writer};
+use profiler_model::raw::{CgroupVerdict, Comm, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
+use profiler_model::{Batch, Cpu, Pid, StackEnd, Tid, Timestamp};
 
 use profiler_common::call::{
     CALL_HAS_CALLER, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_THROW, EDGE_WHOLE,
@@ -29,6 +25,7 @@ use super::decode::{encoded, encoded_cgroup};
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
 use super::{unframed, unwind};
+use crate::announced::announced;
 use crate::arbitrary::{Random, recording};
 use crate::canonical;
 
@@ -147,87 +144,9 @@ pub fn capture_file(batches: &[Batch]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The canonical session in containers with its definitions announced, in one epoch.
+/// The canonical session in containers, in one epoch.
 pub(super) fn canonical_batches() -> Vec<Batch> {
-    let (tables, events) = canonical::session_in_containers();
-    let mut definitions = vec![Definition::Session(tables.session.clone())];
-    let strings = (0..).map(StringId::from_index);
-    let strings = strings.map(|id| (id, tables.string(id)));
-    // Behind the last, a text is none or another's.
-    let strings = strings.take_while(|&(id, text)| tables.find_string(text) == Some(id));
-    definitions.extend(strings.map(|(id, text)| Definition::String(id, text.into())));
-    definitions.extend(
-        tables
-            .sources
-            .iter()
-            .map(|(id, it)| Definition::Source(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .containers()
-            .map(|(id, it)| Definition::Container(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .processes()
-            .map(|(id, it)| Definition::Process(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .threads()
-            .map(|(id, it)| Definition::Thread(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .modules
-            .iter()
-            .map(|(id, it)| Definition::Module(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .mappings
-            .iter()
-            .map(|(id, it)| Definition::Mapping(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .functions
-            .iter()
-            .map(|(id, it)| Definition::Function(id, it.clone())),
-    );
-    definitions.extend(
-        tables
-            .frames
-            .iter()
-            .map(|(id, it)| Definition::Frame(id, *it)),
-    );
-    definitions.extend(
-        tables
-            .stacks
-            .iter()
-            .map(|(id, it)| Definition::Stack(id, *it)),
-    );
-    let symbols = tables.frames.iter();
-    let symbols = symbols.filter_map(|(id, _)| Some((id, tables.symbol(id)?.clone())));
-    definitions.extend(symbols.map(|(id, symbol)| Definition::Symbol(id, symbol)));
-    let mut traced: Vec<_> = tables.all_traced().collect();
-    traced.sort_unstable_by_key(|(id, _)| *id);
-    definitions.extend(
-        traced
-            .iter()
-            .map(|(id, it)| Definition::Traced(*id, (*it).clone())),
-    );
-    let code = tables.code().map(|(module, address, bytes)| Code {
-        module,
-        address,
-        bytes: bytes.clone(),
-    });
-    definitions.extend(code.map(Definition::Code));
-    vec![Batch {
-        definitions,
-        events,
-        ..Batch::default()
-    }]
+    vec![announced(canonical::session_in_containers())]
 }
 
 fn records() -> Vec<Vec<u8>> {

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-use profiler::trace::arguments::Signatures;
 use profiler_common::call::{FETCH_COUNTED, FETCH_WORD, MAX_FETCHES, MAX_STRING};
+use profiler_trace::arguments::Signatures;
 
 /// Sections, by the number that an input has for each.
 pub(super) const SECTIONS: [&str; 12] = [
@@ -78,7 +78,7 @@ pub fn signature(data: &[u8]) -> usize {
 }
 
 /// The kernel side can run what it is asked to, and whatever it answers is shown within bounds.
-fn check(signature: &profiler::trace::arguments::Signature, items: &[u8]) {
+fn check(signature: &profiler_trace::arguments::Signature, items: &[u8]) {
     assert!(signature.fetches.len() <= MAX_FETCHES);
     assert!(
         signature.fetches.is_sorted_by_key(|fetch| fetch.at_exit),

@@ -6,9 +6,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use profiler::model::Batch;
-use profiler::serve::tcf::{Limits, Replay, TcfOptions};
-use profiler::wire::tcf::{
+use profiler_model::Batch;
+use profiler_serve::tcf::{Limits, Replay, TcfOptions};
+use profiler_wire::tcf::{
     Decoder, Frame, FrameError, Incoming, Message, WordLayout, decode_stack_traces,
     encode_stack_trace,
 };

@@ -7,11 +7,11 @@
 use std::fs::File;
 use std::io::Write;
 
-use profiler::unwind::snapshot::Snapshot;
-use profiler::unwind::walk::{Code, Place, StackCopy, Start, walk};
-use profiler::unwind::{BuildReport, Table, build_file};
 use profiler_common::MAX_FRAMES;
 use profiler_common::unwind::{FIRST_RULE, row_place, row_rule};
+use profiler_unwind::snapshot::Snapshot;
+use profiler_unwind::walk::{Code, Place, StackCopy, Start, walk};
+use profiler_unwind::{BuildReport, Table, build_file};
 
 /// Where the code of [`with_sections`] begins, and how long it is.
 pub const CODE: u64 = 0x1_0000;

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
-use profiler::unwind::walk::{Code, Place};
-use profiler::unwind::{Table, build_file, build_vdso};
+use profiler_unwind::walk::{Code, Place};
+use profiler_unwind::{Table, build_file, build_vdso};
 
 use super::Mapped;
 

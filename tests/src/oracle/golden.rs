@@ -9,10 +9,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use profiler::unwind::Entry;
-use profiler::unwind::snapshot::{Found, Snapshot};
-use profiler::unwind::walk::Walked;
 use profiler_common::sample::END_COMPLETE;
+use profiler_unwind::Entry;
+use profiler_unwind::snapshot::{Found, Snapshot};
+use profiler_unwind::walk::Walked;
 
 use super::Proof;
 use super::files::Space;

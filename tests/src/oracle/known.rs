@@ -274,7 +274,7 @@ impl Chains {
             space.function(address & !EXACT_ADDRESS, is_return)
         });
         let names: Vec<&str> = names.map(|name| name.unwrap_or("?")).collect();
-        let complete = proof.end == profiler::model::StackEnd::Complete;
+        let complete = proof.end == profiler_model::StackEnd::Complete;
         self.add_names(&names, complete);
     }
 

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use profiler::model::raw::{RawBody, RawEvent, RawSample};
-use profiler::model::{Pid, StackEnd};
-use profiler::probe::{
+use profiler_common::unwind::UnwindCounters;
+use profiler_model::raw::{RawBody, RawEvent, RawSample};
+use profiler_model::{Pid, StackEnd};
+use profiler_probe::{
     EventSpec, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions, Unwinder,
 };
-use profiler::target::Filter;
-use profiler::unwind::walk::{Code, Place};
-use profiler_common::unwind::UnwindCounters;
+use profiler_target::Filter;
+use profiler_unwind::walk::{Code, Place};
 
 use super::files::{Files, Space};
 use super::golden;

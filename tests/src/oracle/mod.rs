@@ -22,7 +22,7 @@ pub struct Proof {
     /// What the kernel side found, leaf first, as it wrote it.
     pub chain: Vec<u64>,
     /// Why it found no more.
-    pub end: profiler::model::StackEnd,
+    pub end: profiler_model::StackEnd,
     /// The program counter.
     pub pc: u64,
     /// By DWARF's number.

@@ -11,9 +11,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use profiler::model::StackEnd;
-use profiler::unwind::walk::{Memory, Start, walk};
 use profiler_common::unwind::{PROOF_BELOW, REGISTER_SP, REGISTERS};
+use profiler_model::StackEnd;
+use profiler_unwind::walk::{Memory, Start, walk};
 
 use super::Proof;
 use super::files::Space;

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use profiler::model::StackEnd;
 use profiler_common::{MAX_FRAMES, sample::EXACT_ADDRESS};
+use profiler_model::StackEnd;
 
 use super::Proof;
 use super::judge::{JudgeEnd, Judgement};

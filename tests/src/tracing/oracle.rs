@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use profiler::model::{LostReason, ReturnMode};
+use profiler_model::{LostReason, ReturnMode};
 
 use super::Truth;
 use super::trace::{Call, Edge, How, Trace};

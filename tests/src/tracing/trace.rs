@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{
     CallEdge, Event, ExitKind, FunctionId, GapReason, LostReason, ReturnMode, Sink, Tables,
     ThreadId, Value,
 };

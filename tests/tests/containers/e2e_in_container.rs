@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use profiler::privileges::{CapabilitySet, recording_set};
+use profiler_probe::privileges::{CapabilitySet, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, PROGRAM, Root, functions, in_path};
 use profiler_tests::process::{Ended, Running, run};

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use profiler::capture::Reader;
-use profiler::target::cgroup::Hierarchies;
+use profiler_capture::Reader;
+use profiler_target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::recording::weight;

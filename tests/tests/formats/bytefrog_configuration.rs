@@ -6,7 +6,7 @@
 // What fails here fails the test, in its functions too.
 #![allow(clippy::unwrap_used)]
 
-use profiler::wire::bytefrog::{
+use profiler_wire::bytefrog::{
     BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, ConfigurationError,
 };
 use proptest::prelude::*;

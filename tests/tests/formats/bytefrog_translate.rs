@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use profiler::model::*;
-use profiler::serve::bytefrog::translate::{Counts, NameStyle, TranslateOptions, Translator};
+use profiler_model::*;
+use profiler_serve::bytefrog::translate::{Counts, NameStyle, TranslateOptions, Translator};
 use profiler_tests::bytefrog::{Checker, Run};
 use profiler_tests::{arbitrary, canonical};
 use proptest::prelude::*;
@@ -774,7 +774,7 @@ fn refusal(act: impl FnOnce(&mut Checker) + std::panic::UnwindSafe) -> String {
 #[test]
 fn the_checker_refuses_what_a_collector_does() {
     use AgentMessage::*;
-    use profiler::wire::bytefrog::AgentMessage;
+    use profiler_wire::bytefrog::AgentMessage;
     let name = || MapThreadName {
         thread: 0,
         at_ms: 0,

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use profiler::wire::bytefrog::text::MAX_TEXT_BYTES;
-use profiler::wire::bytefrog::{
+use profiler_wire::bytefrog::text::MAX_TEXT_BYTES;
+use profiler_wire::bytefrog::{
     AgentMessage, Channel, DecodeError, HqMessage, MAX_CONFIGURATION_BYTES, Mode,
 };
 use proptest::prelude::*;

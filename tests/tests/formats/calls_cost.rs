@@ -10,11 +10,11 @@
 
 use std::time::{Duration, Instant};
 
-use profiler::capture::{CreateOptions, Reader, TimeRange, Writer};
-use profiler::model::raw::{RawBody, RawCall, RawEdge, RawEvent};
-use profiler::model::*;
-use profiler::order::Order;
-use profiler::resolve::{ResolveOptions, Resolver, Role, TracedProbe};
+use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler_model::order::Order;
+use profiler_model::raw::{RawBody, RawCall, RawEdge, RawEvent};
+use profiler_model::*;
+use profiler_resolve::{ResolveOptions, Resolver, Role, TracedProbe};
 use profiler_tests::arbitrary::Random;
 
 const RECORDS: u64 = 1_000_000;

@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
-use profiler::model::raw::*;
-use profiler::model::*;
-use profiler::resolve::{ResolveOptions, Resolver, Role, TracedProbe};
-use profiler::trace::CallValues;
+use profiler_model::raw::*;
+use profiler_model::*;
+use profiler_resolve::{ResolveOptions, Resolver, Role, TracedProbe};
+use profiler_trace::CallValues;
 
 /// A pid that no real process has (beyond the kernel's largest).
 const PID: u32 = 5_000_000;

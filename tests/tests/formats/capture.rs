@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use profiler::capture::{CaptureError, CreateOptions, Reader, TimeRange, Writer, merge, rewrite};
-use profiler::model::*;
+use profiler_capture::{CaptureError, CreateOptions, Reader, TimeRange, Writer, merge, rewrite};
+use profiler_model::*;
 use profiler_tests::arbitrary::{expected, recording, recordings};
 use proptest::prelude::*;
 
@@ -628,7 +628,7 @@ fn a_container_that_is_described_late_is_so_for_all() {
     let info = |json| {
         let mut out = Vec::new();
         let mut reader = Reader::open(&path).unwrap();
-        profiler::view::info::write_info(&mut reader, json, &mut out).unwrap();
+        profiler_report::view::info::write_info(&mut reader, json, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
     let line = "container   web; \"ü\" (img, abc): 0 samples, 1 process\n";
@@ -704,7 +704,7 @@ fn info_says_what_is_inside_as_text_and_as_json() {
     let info = |json| {
         let mut out = Vec::new();
         let mut reader = Reader::open(&path).unwrap();
-        profiler::view::info::write_info(&mut reader, json, &mut out).unwrap();
+        profiler_report::view::info::write_info(&mut reader, json, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
     let json: serde_json::Value = serde_json::from_str(&info(true)).unwrap();

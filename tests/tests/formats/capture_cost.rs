@@ -12,8 +12,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use profiler::capture::{CreateOptions, Reader, TimeRange, Writer};
-use profiler::model::*;
+use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler_model::*;
 use profiler_tests::arbitrary::Random;
 
 const THREADS: usize = 200;

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use profiler::capture::{Reader, TimeRange};
+use profiler_capture::{Reader, TimeRange};
 use profiler_tests::arbitrary::{Random, expected, recording};
 use profiler_tests::fuzzing;
 use profiler_tests::skip::long;

@@ -4,8 +4,8 @@
 // What fails here fails the test, in its functions too.
 #![allow(clippy::unwrap_used)]
 
-use profiler::decode::Decoder;
-use profiler::model::Cpu;
+use profiler_model::Cpu;
+use profiler_model::decode::Decoder;
 use profiler_tests::arbitrary::Random;
 use profiler_tests::fuzzing;
 use profiler_tests::skip::{long, skip};

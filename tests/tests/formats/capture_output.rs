@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use profiler::capture::{CaptureError, CreateOptions, Limit, Reader, Summary, TimeRange, Writer};
-use profiler::capture::{merge, replay_into};
-use profiler::model::*;
+use profiler_capture::{CaptureError, CreateOptions, Limit, Reader, Summary, TimeRange, Writer};
+use profiler_capture::{merge, replay_into};
+use profiler_model::*;
 use profiler_tests::process::own_test;
 
 /// Tells a child process of this test what to do, and where.

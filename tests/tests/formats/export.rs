@@ -7,9 +7,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::export_shared::*;
-use profiler::derive::{ContainerNames, stack_frames};
-use profiler::export::{ExportOptions, flamegraph_differential};
-use profiler::model::*;
+use profiler_model::*;
+use profiler_report::derive::{ContainerNames, stack_frames};
+use profiler_report::export::{ExportOptions, flamegraph_differential};
 use profiler_tests::canonical;
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ fn only_what_ran_in_a_container() {
         units: vec!["cron".into()],
         ..ContainerNames::default()
     };
-    for format in profiler::export::formats() {
+    for format in profiler_report::export::formats() {
         let error = within(format.name, unknown.clone())
             .unwrap_err()
             .to_string();

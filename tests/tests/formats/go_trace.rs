@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::export_shared::*;
-use profiler::derive::stack_frames;
-use profiler::model::*;
-use profiler::wire::go_trace::{Kind, Version};
+use profiler_model::*;
+use profiler_report::derive::stack_frames;
 use profiler_tests::skip::long;
 use profiler_tests::{canonical, workload};
+use profiler_wire::go_trace::{Kind, Version};
 
 /// The checker, built once for all tests; none if there is no suitable Go.
 fn checker() -> Option<&'static Path> {

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::calls_shared::{Builder, MS, START, US, shop};
-use profiler::derive::calls::{Part, ROOT, UNKNOWN_CALLERS};
-use profiler::derive::{CallLimits, CallTable};
-use profiler::model::*;
-use profiler::view::report::{
+use profiler_model::*;
+use profiler_report::derive::calls::{Part, ROOT, UNKNOWN_CALLERS};
+use profiler_report::derive::{CallLimits, CallTable};
+use profiler_report::view::report::{
     self, By, CallSort, CallView, Collector, Filter, Format, Recording, ReportError, ReportOptions,
 };
-use profiler::view::top::{Action, TopOptions, TopTable};
+use profiler_report::view::top::{Action, TopOptions, TopTable};
 use proptest::prelude::*;
 
 type Session = (Tables, Vec<Event>);

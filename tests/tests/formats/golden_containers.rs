@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use profiler::derive::{ContainerError, ContainerNames};
-use profiler::model::{Event, Tables};
-use profiler::view::report::{
+use profiler_model::{Event, Tables};
+use profiler_report::derive::{ContainerError, ContainerNames};
+use profiler_report::view::report::{
     self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions,
 };
 use profiler_tests::canonical::{self, ODD_NAME};

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use profiler::model::{Event, Source, Tables, Unit};
-use profiler::view::report::{
+use profiler_model::{Event, Source, Tables, Unit};
+use profiler_report::view::report::{
     self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions, Sort, TimeRange,
 };
 use profiler_tests::canonical;
@@ -123,7 +123,7 @@ fn json() {
     };
     let text = report(&options);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(value["schema"], "profiler-report/1");
+    assert_eq!(value["schema"], "profiler-report/2");
     check("whole.json", options);
 }
 

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use profiler::model::*;
-use profiler::view::report::{self, Collector, Format, Recording, ReportOptions};
+use profiler_model::*;
+use profiler_report::view::report::{self, Collector, Format, Recording, ReportOptions};
 use profiler_tests::canonical;
 use proptest::prelude::*;
 use serde_json::Value;

@@ -18,6 +18,7 @@ mod export;
 mod export_shared;
 mod go_trace;
 mod golden_calls;
+mod golden_captures;
 mod golden_containers;
 mod golden_report;
 mod golden_report_sums;

@@ -4,7 +4,7 @@
 // What fails here fails the test, in its functions too.
 #![allow(clippy::unwrap_used)]
 
-use profiler::wire::tcf::{
+use profiler_wire::tcf::{
     Decoder, END_OF_STREAM, Frame, FrameError, Incoming, Message, MessageError,
 };
 use proptest::prelude::*;

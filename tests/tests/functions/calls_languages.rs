@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
-use profiler::model::Pid;
-use profiler::model::raw::{RawBody, RawCall, RawEdge, RawEvent};
-use profiler::probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions};
-use profiler::target::Filter;
-use profiler::trace::cost::CostTable;
-use profiler::trace::object::Object;
-use profiler::trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
-use profiler::trace::safety::ProcessSafety;
-use profiler::trace::{Exits, FunctionKind, Plan};
 use profiler_common::call::{
     EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_THROW, PROBE_CXX, PROBE_GO, ProbeControl,
 };
+use profiler_model::Pid;
+use profiler_model::raw::{RawBody, RawCall, RawEdge, RawEvent};
+use profiler_object::Object;
+use profiler_probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions};
+use profiler_target::Filter;
 use profiler_tests::process::{Ended, Running};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, met, prepared};
+use profiler_trace::cost::CostTable;
+use profiler_trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::safety::ProcessSafety;
+use profiler_trace::{Exits, FunctionKind, Plan};
 
 /// A program that waits to be let on, and what traces it.
 struct Traced {

@@ -1,6 +1,6 @@
 //! Arguments, results and markers have the values that the program says; only when asked for.
 
-use profiler::model::Value;
+use profiler_model::Value;
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_tests::tracing::{Build, Call, Edge, Run, Session, prepared};

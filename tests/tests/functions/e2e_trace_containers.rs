@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::{Duration, Instant};
 
-use profiler::model::GapReason;
-use profiler::target::cgroup::Hierarchies;
+use profiler_model::GapReason;
+use profiler_target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, Running};
 use profiler_tests::setting::{LIMIT, Setting};

@@ -1,7 +1,7 @@
 //! Calls of functions of every kind: counted exactly and nested strictly, however their exits are
 //! seen.
 
-use profiler::model::ReturnMode;
+use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use profiler::model::ReturnMode;
+use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};

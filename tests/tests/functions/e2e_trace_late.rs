@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use profiler::model::GapReason;
+use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::setting::LIMIT;
 use profiler_tests::tracing::{

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use profiler::model::GapReason;
+use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, Run, Session, Trace, Truth, prepared};

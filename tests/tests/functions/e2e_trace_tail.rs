@@ -1,6 +1,6 @@
 //! Functions that leave by a jump: they end where they jump, without a result, which is not there yet.
 
-use profiler::model::Value;
+use profiler_model::Value;
 use profiler_tests::Outcome;
 use profiler_tests::tracing::{Build, Edge, How, Run, Session, prepared};
 

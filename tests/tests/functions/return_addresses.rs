@@ -7,12 +7,12 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-use profiler::trace::cost::CostTable;
-use profiler::trace::object::Object;
-use profiler::trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
-use profiler::trace::return_address::NoReturnProbe::{self, *};
-use profiler::trace::safety::ProcessSafety;
-use profiler::trace::{Exits, Function, InstructionKind, Plan, Refusal};
+use profiler_object::Object;
+use profiler_trace::cost::CostTable;
+use profiler_trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::return_address::NoReturnProbe::{self, *};
+use profiler_trace::safety::ProcessSafety;
+use profiler_trace::{Exits, Function, InstructionKind, Plan, Refusal};
 
 /// A library that is assembled for a test, and thrown away after it.
 struct Built {

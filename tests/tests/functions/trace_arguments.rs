@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use crate::trace_arguments_shared::build::{Build, built, source};
 use crate::trace_arguments_shared::elf::Elf;
 use crate::trace_arguments_shared::traced::{Stop, Traced};
-use profiler::trace::arguments::{Missing, Signature, Signatures};
 use profiler_common::call::*;
+use profiler_trace::arguments::{Missing, Signature, Signatures};
 use proptest::prelude::*;
 
 /// Most bytes of a text that the tests keep.

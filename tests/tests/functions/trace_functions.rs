@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use profiler::resolve::objects::Finder;
-use profiler::trace::object::Object;
-use profiler::trace::pattern::{Coverage, Selection};
-use profiler::trace::{Function, FunctionKind, Language};
+use profiler_object::Object;
+use profiler_resolve::objects::Finder;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::skip;
+use profiler_trace::pattern::{Coverage, Selection};
+use profiler_trace::{Function, FunctionKind, Language};
 
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 const LIBSTDCXX: &str = "/usr/lib/x86_64-linux-gnu/libstdc++.so.6";

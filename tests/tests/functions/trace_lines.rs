@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use profiler::trace::object::Object;
-use profiler::trace::place::{Costs, PlaceOptions, Placer, ProbeAt, Returns};
-use profiler::trace::safety::ProcessSafety;
-use profiler::trace::{Exits, InstructionKind, Plan, lines};
+use profiler_object::Object;
 use profiler_tests::skip::skip;
 use profiler_tests::workload::{made, source_path};
+use profiler_trace::place::{Costs, PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::safety::ProcessSafety;
+use profiler_trace::{Exits, InstructionKind, Plan, lines};
 
 struct Free;
 

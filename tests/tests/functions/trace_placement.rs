@@ -12,11 +12,11 @@ use std::process::Command;
 
 use proptest::prelude::*;
 
-use profiler::trace::code::{self, CodeSource, Outlines, kernel};
-use profiler::trace::object::Object;
-use profiler::trace::place::{Costs, PlaceOptions, Placer, ProbeAt, Returns};
-use profiler::trace::safety::{FunctionSafety, ProcessSafety};
-use profiler::trace::{
+use profiler_object::Object;
+use profiler_trace::code::{self, CodeSource, Outlines, kernel};
+use profiler_trace::place::{Costs, PlaceOptions, Placer, ProbeAt, Returns};
+use profiler_trace::safety::{FunctionSafety, ProcessSafety};
+use profiler_trace::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal,
 };
 

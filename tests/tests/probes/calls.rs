@@ -16,23 +16,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::{
-    model::{
-        LostReason, Pid,
-        raw::{RawBody, RawCall, RawEdge, RawEvent},
-    },
-    probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions},
-    target::Filter,
-    trace::{InstructionKind, cost::KINDS},
-};
 use profiler_common::call::{
     CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_TAIL, FETCH_COUNTED, FETCH_MEMORY,
     FETCH_STRING, FETCH_WORD, Fetch, ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, MAX_SITES, PROBE_FETCHES,
     PROBE_OFF, ProbeControl, REGISTER_RAX, REGISTER_RCX, REGISTER_RDI, REGISTER_RDX, REGISTER_RSI,
     REGISTER_RSP,
 };
+use profiler_model::{
+    LostReason, Pid,
+    raw::{RawBody, RawCall, RawEdge, RawEvent},
+};
+use profiler_probe::{CallLink, CallOptions, CallSite, CallTarget, Probe, ProbeOptions};
+use profiler_target::Filter;
 use profiler_tests::process::own_test;
 use profiler_tests::skip::{emulated, privileged};
+use profiler_trace::{InstructionKind, cost::KINDS};
 
 /// Functions with known instructions.
 #[allow(unsafe_code)]
@@ -1014,7 +1012,7 @@ fn a_full_ring_counts_what_it_loses() {
     assert_eq!(calls(&out).filter(|call| call.after_loss).count(), 0);
 
     let mut losses = Vec::new();
-    probe.losses(profiler::probe::now(), &mut losses);
+    probe.losses(profiler_probe::now(), &mut losses);
     let lost: u64 = losses
         .iter()
         .map(|event| match &event.body {
@@ -1031,7 +1029,7 @@ fn costs_are_measured_by_kind_of_instruction() {
         return;
     }
     let start = Instant::now();
-    let costs = profiler::probe::calibrate().unwrap();
+    let costs = profiler_probe::calibrate().unwrap();
     let spent = start.elapsed();
     println!("{costs:?} in {spent:?}");
     let of = |kind| costs.entry_ns(kind);
@@ -1258,13 +1256,13 @@ fn timing_of_decoding() {
         head.extend(value.to_ne_bytes());
     }
     let mut out = Vec::with_capacity(1_000_000);
-    let mut decoder = profiler::decode::Decoder::default();
+    let mut decoder = profiler_model::decode::Decoder::default();
     for _ in 0..3 {
         out.clear();
         let start = Instant::now();
         for _ in 0..1_000_000 {
             let copy = |_: &[u8]| panic!("there are no items");
-            decoder.call(profiler::model::Cpu(0), &head, copy, &mut out);
+            decoder.call(profiler_model::Cpu(0), &head, copy, &mut out);
         }
         println!("1 M records decoded in {:?}", start.elapsed());
     }

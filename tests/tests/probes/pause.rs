@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use profiler::model::Pid;
-use profiler::target::pause::{Pause, PauseError, PauseTargets};
+use profiler_model::Pid;
+use profiler_target::pause::{Pause, PauseError, PauseTargets};
 use profiler_tests::{process::own_test, skip::skip, workload};
 use rustix::process::{Signal, kill_process};
 

@@ -17,14 +17,12 @@ use std::{
 
 use crate::probe_shared::*;
 
-use profiler::{
-    model::{
-        LostReason, Pid, StackEnd, Tid, Timestamp,
-        raw::{Comm, RawBody, RawEvent},
-    },
-    probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now},
-    target::{Filter, cgroup::CgroupFilter},
+use profiler_model::{
+    LostReason, Pid, StackEnd, Tid, Timestamp,
+    raw::{Comm, RawBody, RawEvent},
 };
+use profiler_probe::{EventSpec, Probe, ProbeOptions, Rate, SourceSpec, now};
+use profiler_target::{Filter, cgroup::CgroupFilter};
 use profiler_tests::skip::{emulated, privileged};
 
 const PERIOD_NS: u64 = 1_000_000_000 / 4999;

@@ -17,15 +17,13 @@ use std::{
 };
 
 use crate::probe_shared::*;
-use profiler::{
-    model::{
-        LostReason, Pid, Sampling, Tid,
-        raw::{RawBody, RawEvent},
-    },
-    probe::{Probe, ProbeOptions, Rate, SourceSpec, now},
-    target::Filter,
-};
 use profiler_common::control::Counters;
+use profiler_model::{
+    LostReason, Pid, Sampling, Tid,
+    raw::{RawBody, RawEvent},
+};
+use profiler_probe::{Probe, ProbeOptions, Rate, SourceSpec, now};
+use profiler_target::Filter;
 use profiler_tests::skip::{emulated, privileged, skip};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;

@@ -20,17 +20,17 @@ use crate::probe_shared::cgroups::{Made, hierarchies, version_one, version_two};
 use crate::probe_shared::statistics::{Statistics, run_times};
 use crate::probe_shared::*;
 
-use profiler::{
-    model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent},
-    probe::{CallOptions, CallSite, CallTarget, EventSpec, Probe, ProbeOptions, Rate, SourceSpec},
-    target::{
-        Filter,
-        cgroup::{Cgroup, CgroupFilter, Hierarchy, Version},
-    },
-};
 use profiler_common::{
     call::{EDGE_HIT, ProbeControl},
     control::Counters,
+};
+use profiler_model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
+use profiler_probe::{
+    CallOptions, CallSite, CallTarget, EventSpec, Probe, ProbeOptions, Rate, SourceSpec,
+};
+use profiler_target::{
+    Filter,
+    cgroup::{Cgroup, CgroupFilter, Hierarchy, Version},
 };
 use profiler_tests::skip::{emulated, privileged};
 
@@ -489,7 +489,7 @@ fn samples_name_their_cgroup_without_a_filter() {
         let mut workload = Workload::start(module_path!(), "visitor");
         let mut options = options(&hierarchy, CgroupFilter::default());
         options.filter.cgroups = None;
-        options.filter.pids = vec![profiler::model::Pid(workload.pid())];
+        options.filter.pids = vec![profiler_model::Pid(workload.pid())];
         let mut probe = Probe::attach(options.clone()).unwrap();
         let error = probe.decide(made.id(), true).unwrap_err().to_string();
         assert!(error.contains("does not filter by cgroups"), "{error}");
@@ -586,7 +586,7 @@ fn calls_are_recorded_where_they_are_wanted() {
             semaphore: None,
         };
         let file = fs::File::open(std::env::current_exe().unwrap()).unwrap();
-        let target = CallTarget::Process(profiler::model::Pid(workload.pid()));
+        let target = CallTarget::Process(profiler_model::Pid(workload.pid()));
         let (link, refused) = probe.attach_calls(target, file.as_fd(), &[site]).unwrap();
         assert!(refused.is_empty());
 
@@ -672,7 +672,7 @@ fn timing_of_filters() {
         ..Filter::default()
     };
     let no_process = Filter {
-        pids: vec![profiler::model::Pid(1)],
+        pids: vec![profiler_model::Pid(1)],
         ..Filter::default()
     };
     let mut rounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();

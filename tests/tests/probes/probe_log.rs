@@ -8,11 +8,11 @@
 
 use std::time::Duration;
 
-use profiler::{
-    model::{Pid, Sampling},
-    probe::{CallOptions, EventSpec, Probe, ProbeOptions, Rate, SourceSpec, UnwindOptions},
-    target::{Filter, cgroup::CgroupFilter},
+use profiler_model::{Pid, Sampling};
+use profiler_probe::{
+    CallOptions, EventSpec, Probe, ProbeOptions, Rate, SourceSpec, UnwindOptions,
 };
+use profiler_target::{Filter, cgroup::CgroupFilter};
 use profiler_tests::skip::privileged;
 
 use crate::probe_shared::{

@@ -18,26 +18,24 @@ use crate::probe_shared::stacks::{self, Code};
 use crate::probe_shared::statistics::{Statistics, run_times};
 use crate::probe_shared::*;
 
-use profiler::{
-    model::{
-        LostReason, Pid, StackEnd,
-        raw::{RawBody, RawEvent, RawSample},
-    },
-    probe::{
-        CallOptions, CallSite, CallTarget, MappedCode, NoRoom, Probe, ProbeOptions, Rate, Slot,
-        SourceSpec, UnwindOptions,
-    },
-    target::Filter,
-    unwind::{
-        Builder, Entry, Table,
-        walk::{Code as Mapped, Place, StackCopy, Start, walk},
-    },
-};
 use profiler_common::{
     call::{EDGE_EXIT, ProbeControl},
     unwind::{COPY_BYTES, MAX_MAPPINGS, MAX_PROCESSES, Rule},
 };
+use profiler_model::{
+    LostReason, Pid, StackEnd,
+    raw::{RawBody, RawEvent, RawSample},
+};
+use profiler_probe::{
+    CallOptions, CallSite, CallTarget, MappedCode, NoRoom, Probe, ProbeOptions, Rate, Slot,
+    SourceSpec, UnwindOptions,
+};
+use profiler_target::Filter;
 use profiler_tests::skip::{emulated, privileged};
+use profiler_unwind::{
+    Builder, Entry, Table,
+    walk::{Code as Mapped, Place, StackCopy, Start, walk},
+};
 
 fn options(pid: u32) -> ProbeOptions {
     ProbeOptions {
@@ -639,7 +637,7 @@ fn tables_are_used_when_walks_meet_them() {
     let idle = unwinder.reserve().unwrap();
     unwinder.load(idle, &spinner.code.table()).unwrap();
     // A use is noted once a second, and the first may come as soon as it is loaded.
-    let before = profiler::probe::now();
+    let before = profiler_probe::now();
     let slot = spinner.load(&mut probe);
     spinner.events(&mut probe);
     let unwinder = probe.unwinder().unwrap();

@@ -19,14 +19,12 @@ use std::{
 use crate::probe_shared::*;
 use object::{Object, ObjectSegment};
 
-use profiler::{
-    model::{Pid, StackEnd},
-    probe::{MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions},
-    target::Filter,
-    unwind::{Table, build_file, build_vdso},
-};
 use profiler_common::sample::EXACT_ADDRESS;
+use profiler_model::{Pid, StackEnd};
+use profiler_probe::{MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions};
+use profiler_target::Filter;
 use profiler_tests::skip::{privileged, skip};
+use profiler_unwind::{Table, build_file, build_vdso};
 
 const SOURCE: &str = r#"
 #include <pthread.h>

@@ -19,15 +19,13 @@ use std::{
 
 use crate::probe_shared::statistics::Statistics;
 use crate::probe_shared::*;
-use profiler::{
-    model::{
-        LostReason, Pid,
-        raw::{RawBody, RawEvent, RawWait, RawWaitStack, RawWaits},
-    },
-    probe::{Probe, ProbeOptions, now},
-    target::Filter,
-};
 use profiler_common::sched::{STATE_PREEMPTED, STATE_SLEEPING, WaitRecord};
+use profiler_model::{
+    LostReason, Pid,
+    raw::{RawBody, RawEvent, RawWait, RawWaitStack, RawWaits},
+};
+use profiler_probe::{Probe, ProbeOptions, now};
+use profiler_target::Filter;
 use profiler_tests::skip::{emulated, privileged};
 
 fn attach(pid: u32) -> Probe {

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use crate::bytefrog_agent_shared::*;
-use profiler::model::{Call, CallEdge, Event, ExitKind, Timestamp};
-use profiler::serve::bytefrog::{ClassNote, Order};
-use profiler::wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
+use profiler_model::{Call, CallEdge, Event, ExitKind, Timestamp};
+use profiler_serve::bytefrog::{ClassNote, Order};
+use profiler_wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
 
 const QUEUE: usize = 64 << 20;
 

@@ -7,9 +7,9 @@ use std::net::{Shutdown, TcpListener};
 use std::time::{Duration, Instant};
 
 use crate::bytefrog_agent_shared::*;
-use profiler::model::{Event, Timestamp};
-use profiler::serve::bytefrog::{Agent, AgentError, AgentOptions, Order};
-use profiler::wire::bytefrog::{Configuration, HqMessage, Mode};
+use profiler_model::{Event, Timestamp};
+use profiler_serve::bytefrog::{Agent, AgentError, AgentOptions, Order};
+use profiler_wire::bytefrog::{Configuration, HqMessage, Mode};
 
 const QUEUE: usize = 1 << 20;
 

@@ -8,13 +8,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use profiler::model::GapReason;
-use profiler::wire::bytefrog::{Configuration, HqMessage};
+use profiler_model::GapReason;
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{Held, held_by, wait_until_gone};
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, How, prepared};
+use profiler_wire::bytefrog::{Configuration, HqMessage};
 use rustix::process::Signal;
 
 use crate::e2e_bytefrog_shared::*;

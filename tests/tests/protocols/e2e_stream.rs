@@ -6,12 +6,12 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use profiler::wire::bytefrog::{Configuration, HqMessage, Mode};
 use profiler_tests::Outcome;
 use profiler_tests::kernel_objects::{held_by, wait_until_gone};
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, prepared};
+use profiler_wire::bytefrog::{Configuration, HqMessage, Mode};
 use rustix::process::Signal;
 
 use crate::e2e_stream_shared::Hq;

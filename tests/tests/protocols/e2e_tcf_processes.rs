@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::e2e_tcf_shared::profile::Profile;
 use crate::e2e_tcf_shared::{Agent, Failure, Talking, now_s, with_clients};
-use profiler::target::cgroup::Hierarchies;
+use profiler_target::cgroup::Hierarchies;
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
 use profiler_tests::setting::LIMIT;

@@ -6,9 +6,9 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use crate::hq_shared::*;
-use profiler::serve::admission::Admission;
-use profiler::serve::hq::{Fault, Hq, HqOptions, MergeLimits, Order, OrderError};
-use profiler::wire::bytefrog::{
+use profiler_serve::admission::Admission;
+use profiler_serve::hq::{Fault, Hq, HqOptions, MergeLimits, Order, OrderError};
+use profiler_wire::bytefrog::{
     AgentMessage, BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, HqMessage, Mode,
 };
 
@@ -420,7 +420,7 @@ fn heartbeats_that_stop_are_noticed() {
         loop {
             assert!(Instant::now() < deadline);
             let event = hq.next_event(Duration::from_millis(50));
-            if let Some(profiler::serve::hq::HqEvent::Health { healthy, .. }) = event {
+            if let Some(profiler_serve::hq::HqEvent::Health { healthy, .. }) = event {
                 return healthy;
             }
         }

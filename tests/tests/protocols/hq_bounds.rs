@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use crate::hq_shared::*;
-use profiler::serve::hq::{Hq, HqOptions, Order, Receiver, RunReport};
-use profiler::wire::bytefrog::{AgentMessage, HqMessage};
+use profiler_serve::hq::{Hq, HqOptions, Order, Receiver, RunReport};
+use profiler_wire::bytefrog::{AgentMessage, HqMessage};
 
 #[test]
 fn the_end_of_a_run_is_told_after_a_flood_of_strangers() {

@@ -4,9 +4,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use crate::hq_shared::*;
-use profiler::wire::bytefrog::{AgentMessage, HqMessage, Mode};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
+use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
 
 /// A program with a recursion, an exception and two threads, in the Java agent's words.
 fn program() -> Vec<AgentMessage<'static>> {

@@ -7,10 +7,10 @@
 use std::time::Instant;
 
 use crate::hq_shared::*;
-use profiler::serve::hq::{HqOptions, Receiver};
-use profiler::wire::bytefrog::AgentMessage;
+use profiler_serve::hq::{HqOptions, Receiver};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
+use profiler_wire::bytefrog::AgentMessage;
 
 /// Entries and exits each.
 const CALLS: u32 = 4_000_000;
@@ -69,7 +69,7 @@ fn receiving() {
     let bytes = script();
     let address = "127.0.0.1:0".parse().unwrap();
     let count = |_, _| Ok(Box::new(Count(0)) as Box<dyn Receiver>);
-    let hq = profiler::serve::hq::Hq::start(address, HqOptions::default(), count).unwrap();
+    let hq = profiler_serve::hq::Hq::start(address, HqOptions::default(), count).unwrap();
     let (control, run) = agent(hq.address());
     let mut one = data(hq.address(), run);
     let began = Instant::now();

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use profiler::model::{Batch, Demand};
-use profiler::serve::tcf::{Limits, Order};
+use profiler_model::{Batch, Demand};
+use profiler_serve::tcf::{Limits, Order};
 use profiler_tests::tcf_channel::{self, CLIENT_HELLO, HELLO, Served, command};
 
 fn served() -> Served {

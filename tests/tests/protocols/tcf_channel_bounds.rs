@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use profiler::serve::tcf::{ChannelId, Limits, Replay, TcfOptions};
+use profiler_serve::tcf::{ChannelId, Limits, Replay, TcfOptions};
 use profiler_tests::tcf_channel::{
     CLIENT_HELLO, COMMANDS, Served, answers, command, options, without_times,
 };

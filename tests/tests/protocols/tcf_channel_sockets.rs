@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use profiler::model::{Batch, Demand};
-use profiler::serve::admission::Admission;
-use profiler::serve::machine::NoMachine;
-use profiler::serve::tcf::{Limits, Order, ServeSummary, Server, TcfError, TcfOptions, TlsOptions};
+use profiler_model::{Batch, Demand};
+use profiler_serve::admission::Admission;
+use profiler_serve::machine::NoMachine;
+use profiler_serve::tcf::{Limits, Order, ServeSummary, Server, TcfError, TcfOptions, TlsOptions};
 use profiler_tests::tcf_channel::{CLIENT_HELLO, HELLO, answers, command, options};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;

@@ -5,19 +5,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::e2e_tcf_shared::capture::{self, Wish};
 use crate::e2e_tcf_shared::profile::{Function, Profile};
 use crate::e2e_tcf_shared::{Agent, Failure, NOBODY, Talking, with_clients};
-use profiler::capture::{CreateOptions, Writer};
-use profiler::model::{Batch, Definition, EpochId, Event, StringId, Tables};
 use profiler_tests::Outcome;
-use profiler_tests::canonical;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::share;
+use profiler_tests::{announced, canonical};
 use serde_json::{Value, json};
 
 /// More than any recording was made with: nothing is thinned out.
@@ -171,75 +168,6 @@ fn the_same_samples_as_in_the_capture() -> Outcome {
     workload.end()
 }
 
-/// Writes a session as a capture.
-fn write(path: &Path, (tables, events): (Tables, Vec<Event>)) -> Outcome {
-    let mut definitions = vec![Definition::Session(tables.session.clone())];
-    let strings = (0..)
-        .map(StringId::from_index)
-        .map(|id| (id, tables.string(id)));
-    for (id, text) in strings.take_while(|(id, text)| tables.find_string(text) == Some(*id)) {
-        definitions.push(Definition::String(id, text.into()));
-    }
-    definitions.extend(
-        tables
-            .sources
-            .iter()
-            .map(|(id, one)| Definition::Source(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .processes()
-            .map(|(id, one)| Definition::Process(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .threads()
-            .map(|(id, one)| Definition::Thread(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .modules
-            .iter()
-            .map(|(id, one)| Definition::Module(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .mappings
-            .iter()
-            .map(|(id, one)| Definition::Mapping(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .functions
-            .iter()
-            .map(|(id, one)| Definition::Function(id, one.clone())),
-    );
-    definitions.extend(
-        tables
-            .frames
-            .iter()
-            .map(|(id, one)| Definition::Frame(id, *one)),
-    );
-    definitions.extend(
-        tables
-            .stacks
-            .iter()
-            .map(|(id, one)| Definition::Stack(id, *one)),
-    );
-    for (id, _) in tables.frames.iter() {
-        let symbol = tables.symbol(id).cloned();
-        definitions.extend(symbol.map(|symbol| Definition::Symbol(id, symbol)));
-    }
-    let mut writer = Writer::create(path, CreateOptions::default())?;
-    writer.write(&Batch {
-        epoch: 0,
-        definitions,
-        events,
-    })?;
-    writer.finish()?;
-    Ok(())
-}
-
 /// The canonical session: addresses are those of the process's memory, the kernel's as its image is
 /// linked; what has ended is there; code without a name has an address and no symbol.
 #[test]
@@ -248,7 +176,7 @@ fn addresses_of_the_canonical_session() -> Outcome {
     else {
         return Ok(());
     };
-    write(&setting.path("out.cap"), canonical::session())?;
+    announced::write(&setting.path("out.cap"), canonical::session())?;
     let agent = as_nobody(&setting, &["--speed", "max"])?;
     let walk = agent.client(&["walk"])?;
     let ids: Vec<&String> = walk["contexts"]

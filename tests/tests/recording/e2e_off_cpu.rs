@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process;
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{Event, OFF_CPU, Sink, StackEnd, Tables, Wait, WaitState};
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{Event, OFF_CPU, Sink, StackEnd, Tables, Wait, WaitState};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_tests::statistics::at_least;

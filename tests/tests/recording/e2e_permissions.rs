@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use profiler::privileges::{CapabilitySet, USES, recording_set};
+use profiler_probe::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::kernel_objects::keepers_of;

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use profiler::privileges::{CapabilitySet, recording_set};
+use profiler_probe::privileges::{CapabilitySet, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, run};
 use profiler_tests::recording::Recording;

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use profiler::privileges::CapabilitySet;
+use profiler_probe::privileges::CapabilitySet;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::skip;
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use profiler::model::StackEnd;
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::process::Running;

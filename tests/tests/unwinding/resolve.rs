@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use profiler::model::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap, RawSample, RawStack};
-use profiler::model::*;
-use profiler::resolve::{ResolveOptions, Resolver};
-use profiler::target::cgroup::Hierarchies;
+use profiler_model::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap, RawSample, RawStack};
+use profiler_model::*;
+use profiler_resolve::{ResolveOptions, Resolver};
+use profiler_target::cgroup::Hierarchies;
 
 const PROGRAM: &str = r#"
 #include <stdio.h>

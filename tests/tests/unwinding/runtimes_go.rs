@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use object::{Object, ObjectSymbol, SymbolKind};
-use profiler::model::StackEnd;
-use profiler::resolve::{GoFrame, GoNames};
 use profiler_common::sample::{END_COMPLETE, END_TRUNCATED};
+use profiler_model::StackEnd;
+use profiler_resolve::{GoFrame, GoNames};
 use profiler_tests::recording::{Frame, Recording, Sample};
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::{long, skip};

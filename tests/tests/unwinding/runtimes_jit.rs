@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use profiler::model::StackEnd;
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::Setting;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{Event, FrameKind, Sink, StackEnd, Tables};
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{Event, FrameKind, Sink, StackEnd, Tables};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::skip;

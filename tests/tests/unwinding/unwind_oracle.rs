@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use profiler::model::StackEnd;
-use profiler::unwind::Entry;
-use profiler::unwind::snapshot::{Found as Place, Snapshot};
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::oracle::files::{Files, Space};
 use profiler_tests::oracle::judge::{self, Questions};
@@ -24,6 +22,8 @@ use profiler_tests::oracle::verdict::Tally;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::{privileged, skip};
 use profiler_tests::workload::Unbuilt;
+use profiler_unwind::Entry;
+use profiler_unwind::snapshot::{Found as Place, Snapshot};
 
 /// Seconds and rate of a workload: some hundred samples on a busy machine.
 const SECONDS: f64 = 1.0;

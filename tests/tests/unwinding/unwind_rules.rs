@@ -9,7 +9,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
-use profiler::unwind::{BuildReport, Entry, Table, build_file};
 use profiler_common::unwind::{
     CFA_MEMORY, CFA_PLT, CFA_REGISTER, CFA_RETURN_REGISTER, CFA_SIGNAL, FP_AT_CFA, FP_AT_FP,
     FP_SAME, FP_UNKNOWN, Rule,
@@ -17,6 +16,7 @@ use profiler_common::unwind::{
 use profiler_tests::arbitrary::Random;
 use profiler_tests::fuzzing;
 use profiler_tests::fuzzing::unwind::{CODE, SECTION, TEXT, check, in_memory, with_sections};
+use profiler_unwind::{BuildReport, Entry, Table, build_file};
 
 struct Folder(PathBuf);
 

@@ -18,15 +18,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use object::Object;
-use profiler::unwind::cache::{Cache, LIMIT_BYTES};
-use profiler::unwind::snapshot::{Found, Snapshot};
-use profiler::unwind::walk::{Start, Walked, walk};
-use profiler::unwind::{BuildReport, Entry, Table, build_file};
 use profiler_common::sample::{END_COMPLETE, EXACT_ADDRESS};
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_MEMORY, CFA_PLT, CFA_REGISTER, CFA_RETURN_REGISTER, CFA_SIGNAL,
     REGISTER_BX, Rule,
 };
+use profiler_unwind::cache::{Cache, LIMIT_BYTES};
+use profiler_unwind::snapshot::{Found, Snapshot};
+use profiler_unwind::walk::{Start, Walked, walk};
+use profiler_unwind::{BuildReport, Entry, Table, build_file};
 
 /// Compares a file's table with the judge's rows; how many rows of which kind there were.
 fn compare(path: &Path) -> (BuildReport, BTreeMap<&'static str, u64>) {

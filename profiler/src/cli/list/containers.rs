@@ -8,10 +8,10 @@ use regex::RegexBuilder;
 use super::LookArgs;
 use crate::cli::Common;
 use crate::error::{FAILED, Failure};
-use crate::target::cgroup::{CgroupError, Hierarchies, Hierarchy};
-use crate::target::container::{Container, Engines, Selector};
-use crate::view::list::{ListedContainer, write_containers};
-use crate::view::pager::Output;
+use profiler_report::view::list::{ListedContainer, write_containers};
+use profiler_report::view::pager::Output;
+use profiler_target::cgroup::{CgroupError, Hierarchies, Hierarchy};
+use profiler_target::container::{Container, Engines, Selector};
 
 /// Most processes of a container that are counted.
 const MAX_PROCESSES: usize = 1 << 20;
@@ -131,7 +131,7 @@ impl<'a> Wanted<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::container::identify;
+    use profiler_target::container::identify;
 
     #[test]
     fn globs_over_names_ids_pods_and_units() {

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashSet;
 
 use crate::error::{Context, Failure};
-use crate::privileges::{CapabilitySet, effective, lacking, remedy};
-use crate::target::cgroup::{
+use profiler_probe::privileges::{CapabilitySet, effective, lacking, remedy};
+use profiler_target::cgroup::{
     Cgroup, CgroupError, CgroupFilter, Hierarchies, Hierarchy, Version, contains,
 };
-use crate::target::container::{Container, Engines, Selected, Selector, SelectorError, identify};
+use profiler_target::container::{Container, Engines, Selected, Selector, SelectorError, identify};
 
 /// Where hierarchies are mounted.
 const MOUNTS: &str = "/sys/fs/cgroup";

@@ -9,10 +9,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::hold::{Fate, Place};
-use crate::model::Timestamp;
-use crate::model::raw::{CgroupVerdict, RawCgroup};
-use crate::target::cgroup::{Cgroup, contains};
-use crate::target::container::{Container, Engine, Identity, Selector};
+use profiler_model::Timestamp;
+use profiler_model::raw::{CgroupVerdict, RawCgroup};
+use profiler_target::cgroup::{Cgroup, contains};
+use profiler_target::container::{Container, Engine, Identity, Selector};
 
 /// How long it may take to find out whether a cgroup is wanted.
 pub(super) const PATIENCE_NS: u64 = 2_000_000_000;
@@ -73,7 +73,7 @@ impl Meaning {
     /// What selectors mean.
     pub(super) fn of(selectors: Vec<Selector>) -> Meaning {
         Meaning {
-            identify: crate::target::container::identify,
+            identify: profiler_target::container::identify,
             judge: Box::new(move |container| {
                 let mut all = selectors.iter();
                 if all.any(|selector| selector.matches(container)) {

@@ -9,8 +9,8 @@
 
 use std::collections::VecDeque;
 
-use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{Cpu, Lost, LostReason, Timestamp};
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::{Cpu, Lost, LostReason, Timestamp};
 
 /// Most events that wait.
 pub(super) const MAX_WAITING: usize = 1 << 16;
@@ -140,8 +140,8 @@ mod tests {
     use rustc_hash::FxHashMap;
 
     use super::*;
-    use crate::model::raw::{Comm, RawSample, RawStack};
-    use crate::model::{Pid, Tid};
+    use profiler_model::raw::{Comm, RawSample, RawStack};
+    use profiler_model::{Pid, Tid};
 
     fn sample(at: u64, cgroup: u64) -> RawEvent {
         let body = RawBody::Sample(Box::new(RawSample {

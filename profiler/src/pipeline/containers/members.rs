@@ -5,8 +5,8 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::model::Pid;
-use crate::model::raw::{RawBody, RawEvent};
+use profiler_model::Pid;
+use profiler_model::raw::{RawBody, RawEvent};
 
 /// See the module.
 #[derive(Debug, Default)]

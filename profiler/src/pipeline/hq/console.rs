@@ -4,8 +4,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::view::table::{cut, printable};
-use crate::view::term;
+use profiler_model::text::printable;
+use profiler_report::view::table::cut;
+use profiler_report::view::term;
 
 pub(super) struct Console {
     quiet: bool,

@@ -11,13 +11,13 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, sync_chan
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::capture::{CaptureError, Totals, Writer};
-use crate::import::bytefrog::Importer;
-use crate::model::{Batch, Event, Session};
-use crate::probe::now;
-use crate::serve::hq::{Receiver, RunReport};
-use crate::view::quantity;
-use crate::wire::bytefrog::AgentMessage;
+use profiler_capture::{CaptureError, Totals, Writer};
+use profiler_model::{Batch, Event, Session};
+use profiler_probe::now;
+use profiler_report::import::bytefrog::Importer;
+use profiler_report::view::quantity;
+use profiler_serve::hq::{Receiver, RunReport};
+use profiler_wire::bytefrog::AgentMessage;
 
 /// Batches that may wait for the disk.
 const QUEUE: usize = 4;
@@ -231,7 +231,7 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::CreateOptions;
+    use profiler_capture::CreateOptions;
 
     #[test]
     fn a_name_is_waited_for_from_its_first_use_on() {

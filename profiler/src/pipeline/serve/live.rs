@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Failure;
-use crate::model::{Demand, Sampling};
-use crate::probe::features::{check_privileges, mounts_tracefs_for_children};
-use crate::probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
-use crate::resolve::{EpochLimits, KnownProcesses, ResolveOptions};
-use crate::serve::tcf::{Order, Place, Question};
-use crate::target::Filter;
-use crate::view::progress::{LiveLine, Progress};
+use profiler_model::{Demand, Sampling};
+use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
+use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
+use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_resolve::{EpochLimits, KnownProcesses, ResolveOptions};
+use profiler_serve::tcf::{Order, Place, Question};
+use profiler_target::Filter;
 
 use super::super::containers::CgroupTargets;
 use super::super::prepare::{Prepared, Watch};

@@ -17,10 +17,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::model::{START_SLACK_NS, Tid};
-use crate::resolve::{split_stat, suspended_ns, tick_ns};
-use crate::serve::machine::{Control, Life, Machine, MachineError, Region, Status};
-use crate::target::user::User;
+use profiler_model::{START_SLACK_NS, Tid};
+use profiler_resolve::{split_stat, suspended_ns, tick_ns};
+use profiler_serve::machine::{Control, Life, Machine, MachineError, Region, Status};
+use profiler_target::user::User;
 
 /// Most bytes that are read of a file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -83,7 +83,7 @@ impl Proc {
         let (virtual_pages, resident_pages) = (pages(), pages());
         Ok(Status {
             state: stat.state,
-            parent: crate::model::Pid(stat.parent),
+            parent: profiler_model::Pid(stat.parent),
             group: stat.group,
             session: stat.session,
             terminal: stat.terminal,

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::capture::{Batches, Reader};
 use crate::error::Failure;
-use crate::model::{Tables, Timestamp};
-use crate::serve::tcf::Order;
+use profiler_capture::{Batches, Reader};
+use profiler_model::{Tables, Timestamp};
+use profiler_serve::tcf::Order;
 
 use super::super::signals::Signals;
 use super::{Front, Say, ended};

@@ -4,9 +4,8 @@
 use std::io;
 
 use crate::error::Failure;
-use crate::model;
-use crate::probe::AttachedSource;
-use crate::resolve::SourceOptions;
+use profiler_probe::AttachedSource;
+use profiler_resolve::SourceOptions;
 
 /// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
 pub(super) fn exec_failure(program: &str, error: &io::Error) -> Failure {
@@ -29,13 +28,13 @@ pub(super) fn source(attached: &AttachedSource) -> SourceOptions {
     }
 }
 
-pub(super) fn machine() -> model::Session {
+pub(super) fn machine() -> profiler_model::Session {
     let uname = rustix::system::uname();
-    model::Session {
+    profiler_model::Session {
         host: uname.nodename().to_string_lossy().into_owned(),
         kernel: uname.release().to_string_lossy().into_owned(),
         arch: uname.machine().to_string_lossy().into_owned(),
         cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
-        ..model::Session::default()
+        ..profiler_model::Session::default()
     }
 }

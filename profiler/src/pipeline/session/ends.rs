@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Sample, StackEnd};
+use profiler_model::{Sample, StackEnd};
 
 /// Samples by the end of their user stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::probe::set_own_nice;
+use profiler_probe::set_own_nice;
 
 /// Nice value of the thread that empties the kernel's buffers. It takes little time, but what it
 /// leaves there too long is lost, on a busy machine most of all.

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::derive::ClassPath;
 use crate::error::Failure;
-use crate::model::{Batch, Event};
-use crate::probe::features::check_privileges;
-use crate::probe::now;
-use crate::serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
-use crate::target::cgroup::{Hierarchies, Hierarchy, Version};
-use crate::target::command::shell_status;
-use crate::target::pause::{Pause, PauseError, PauseTargets};
-use crate::view::progress::{LiveLine, Progress};
-use crate::wire::bytefrog::{Filter, Mode};
+use profiler_model::{Batch, Event};
+use profiler_probe::features::check_privileges;
+use profiler_probe::now;
+use profiler_report::derive::ClassPath;
+use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
+use profiler_target::cgroup::{Hierarchies, Hierarchy, Version};
+use profiler_target::command::shell_status;
+use profiler_target::pause::{Pause, PauseError, PauseTargets};
+use profiler_wire::bytefrog::{Filter, Mode};
 
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;

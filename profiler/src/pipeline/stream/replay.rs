@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::capture::{Batches, Reader};
 use crate::error::Failure;
-use crate::model::{Event, Timestamp};
-use crate::serve::bytefrog::{Agent, AgentOptions, Order};
-use crate::wire::bytefrog::Mode;
+use profiler_capture::{Batches, Reader};
+use profiler_model::{Event, Timestamp};
+use profiler_serve::bytefrog::{Agent, AgentOptions, Order};
+use profiler_wire::bytefrog::Mode;
 
 use super::super::signals::{Signals, hangup};
 use super::{FINISH_DEADLINE, Streamed, start_agent, unless_interrupted, wait_for_start};

@@ -10,12 +10,12 @@ use rustc_hash::FxHashSet;
 use super::Tracer;
 use super::members::Members;
 use crate::error::Failure;
-use crate::model::Pid;
-use crate::probe::now;
-use crate::resolve::objects::TargetObject;
-use crate::trace::object::Object;
-use crate::trace::pattern::{Choice, Complaint, Coverage};
-use crate::trace::safety::ProcessSafety;
+use profiler_model::Pid;
+use profiler_object::Object;
+use profiler_probe::now;
+use profiler_resolve::objects::TargetObject;
+use profiler_trace::pattern::{Choice, Complaint, Coverage};
+use profiler_trace::safety::ProcessSafety;
 
 /// From this many functions on, a person is asked first.
 const MANY: usize = 10_000;

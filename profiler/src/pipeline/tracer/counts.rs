@@ -5,10 +5,10 @@
 //! What does not belong here: what the budget makes of them (`keep`).
 
 use super::Tracer;
-use crate::model::raw::{RawBody, RawCallCount, RawEvent};
-use crate::model::{Cpu, Timestamp};
-use crate::probe::Probe;
-use crate::resolve::Role;
+use profiler_model::raw::{RawBody, RawCallCount, RawEvent};
+use profiler_model::{Cpu, Timestamp};
+use profiler_probe::Probe;
+use profiler_resolve::Role;
 
 /// How often counts are put into the recording.
 pub(super) const COUNTS_NS: u64 = 1_000_000_000;

@@ -10,11 +10,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Tracer;
 use super::budget::Level;
 use super::keep::gap;
-use crate::model::raw::{RawBody, RawEvent};
-use crate::model::{GapReason, Pid, Tid, Timestamp};
-use crate::probe::{Probe, now};
-use crate::resolve::objects::FileId;
-use crate::target::fate::{self, Fate, Watched};
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::{GapReason, Pid, Tid, Timestamp};
+use profiler_probe::{Probe, now};
+use profiler_resolve::objects::FileId;
+use profiler_target::fate::{self, Fate, Watched};
 
 /// Most processes whose ends are looked at.
 const MAX_WATCHED: usize = 1024;
@@ -297,8 +297,8 @@ impl Tracer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Cpu;
-    use crate::model::raw::{RawCall, RawEdge};
+    use profiler_model::Cpu;
+    use profiler_model::raw::{RawCall, RawEdge};
 
     fn hit(at: u64, tid: u32, probe: u32) -> RawEvent {
         RawEvent {

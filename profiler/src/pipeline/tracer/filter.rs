@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::Tracer;
 use super::news::News;
-use crate::derive::ClassPath;
-use crate::resolve::objects::TargetObject;
-use crate::trace::object::Object;
-use crate::trace::pattern::Choice;
+use profiler_object::Object;
+use profiler_report::derive::ClassPath;
+use profiler_resolve::objects::TargetObject;
+use profiler_trace::pattern::Choice;
 
 /// Says of the path of a function whether it is to be traced.
 #[derive(Clone)]

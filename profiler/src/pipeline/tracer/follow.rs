@@ -12,12 +12,12 @@ use rustc_hash::FxHashSet;
 use super::Tracer;
 use super::keep::gap;
 use super::members::Place;
-use crate::model::raw::{FileIdentity, RawBody, RawEvent};
-use crate::model::{GapReason, Pid, Timestamp};
-use crate::probe::{Probe, now};
-use crate::resolve::objects::TargetObject;
-use crate::resolve::{Resolver, Role};
-use crate::target::translator;
+use profiler_model::raw::{FileIdentity, RawBody, RawEvent};
+use profiler_model::{GapReason, Pid, Timestamp};
+use profiler_probe::{Probe, now};
+use profiler_resolve::objects::TargetObject;
+use profiler_resolve::{Resolver, Role};
+use profiler_target::translator;
 
 /// Most files of one process that are remembered until it is looked at.
 const MAX_PATHS: usize = 256;
@@ -83,7 +83,7 @@ impl Tracer {
                 return;
             }
             RawBody::Mmap(mmap) => {
-                self.code_made |= crate::resolve::is_made_code(&mmap.path);
+                self.code_made |= profiler_resolve::is_made_code(&mmap.path);
                 if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
                     return;
                 }
@@ -353,7 +353,7 @@ impl Tracer {
         if self.family.contains(&pid) {
             return false;
         }
-        let Some(debugger) = crate::target::debugger::of(pid) else {
+        let Some(debugger) = profiler_target::debugger::of(pid) else {
             return false;
         };
         if self.debuggers.insert(debugger) {

@@ -4,11 +4,11 @@
 //! (`resolve`).
 
 use super::Tracer;
-use crate::resolve::Role;
-use crate::trace::arguments::exception_class;
-use crate::trace::object::Object;
-use crate::trace::place::{PlaceOptions, Placer, Returns};
-use crate::trace::{Function, Plan};
+use profiler_object::Object;
+use profiler_resolve::Role;
+use profiler_trace::arguments::exception_class;
+use profiler_trace::place::{PlaceOptions, Placer, Returns};
+use profiler_trace::{Function, Plan};
 
 /// Functions that tell of exceptions and of jumps out of functions.
 /// Sources: the Itanium C++ ABI (exception handling), glibc's setjmp.h.

@@ -10,10 +10,10 @@ use rustc_hash::FxHashMap;
 use super::Tracer;
 use super::budget::{self, DUTY_ON_NS, DUTY_PERIOD_NS, Level};
 use super::state::ProbeState;
-use crate::model::raw::{RawBody, RawEvent, RawGap};
-use crate::model::{Cpu, GapReason, Pid, Timestamp};
-use crate::probe::{Probe, now};
-use crate::resolve::Resolver;
+use profiler_model::raw::{RawBody, RawEvent, RawGap};
+use profiler_model::{Cpu, GapReason, Pid, Timestamp};
+use profiler_probe::{Probe, now};
+use profiler_resolve::Resolver;
 
 /// How often the budget is looked at.
 const BUDGET_NS: u64 = 200_000_000;
@@ -219,7 +219,7 @@ impl Tracer {
     pub(super) fn used_ns(&mut self) -> u64 {
         let mut used = 0u64;
         for pid in self.processes.keys().copied().flatten() {
-            let Some(cpu_ns) = crate::resolve::cpu_time_ns(pid) else {
+            let Some(cpu_ns) = profiler_resolve::cpu_time_ns(pid) else {
                 continue;
             };
             if let Some(before) = self.cpu_ns.insert(pid, cpu_ns) {

@@ -15,9 +15,9 @@ use rustc_hash::FxHashSet;
 
 use super::state::ProbeState;
 use super::{Leaving, TracedObject, Tracer};
-use crate::model::Pid;
-use crate::probe::{CallLink, CallSite, CallTarget, Probe, ProbeError};
-use crate::resolve::Role;
+use profiler_model::Pid;
+use profiler_probe::{CallLink, CallSite, CallTarget, Probe, ProbeError};
+use profiler_resolve::Role;
 
 /// Sites of one object for one target.
 #[derive(Debug)]

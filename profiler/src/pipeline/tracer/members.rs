@@ -11,13 +11,13 @@ use rustc_hash::FxHashSet;
 
 use super::Tracer;
 use super::follow::Pending;
-use crate::model::raw::RawCgroup;
-use crate::model::{Pid, Timestamp};
 use crate::pipeline::wanted::WantedCgroups;
-use crate::probe::{Probe, now};
-use crate::resolve::Resolver;
-use crate::resolve::objects::{Finder, started};
-use crate::target::cgroup::{Hierarchy, contains};
+use profiler_model::raw::RawCgroup;
+use profiler_model::{Pid, Timestamp};
+use profiler_probe::{Probe, now};
+use profiler_resolve::Resolver;
+use profiler_resolve::objects::{Finder, started};
+use profiler_target::cgroup::{Hierarchy, contains};
 
 /// How often cgroups are looked into without a reason.
 const SCAN_NS: u64 = 1_000_000_000;

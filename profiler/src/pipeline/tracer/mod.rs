@@ -40,18 +40,18 @@ use self::objects::{KnownFile, TracedObject};
 use self::state::ProbeState;
 use self::suspend::Suspension;
 use crate::error::{Context, Failure};
-use crate::model::raw::RawEvent;
-use crate::model::{Pid, Timestamp};
 use crate::pipeline::wanted::WantedCgroups;
-use crate::probe::{self, CallOptions, LeavingCalls, Probe, now};
-use crate::resolve::objects::{FileId, Finder, ObjectsError, TargetObject};
-use crate::resolve::{Resolver, Role};
-use crate::target::Filter;
-use crate::target::cgroup::Hierarchy;
-use crate::trace::Exits;
-use crate::trace::cost::CostTable;
-use crate::trace::place::Returns;
-use crate::trace::safety::ProcessSafety;
+use profiler_model::raw::RawEvent;
+use profiler_model::{Pid, Timestamp};
+use profiler_probe::{CallOptions, LeavingCalls, Probe, now};
+use profiler_resolve::objects::{FileId, Finder, ObjectsError, TargetObject};
+use profiler_resolve::{Resolver, Role};
+use profiler_target::Filter;
+use profiler_target::cgroup::Hierarchy;
+use profiler_trace::Exits;
+use profiler_trace::cost::CostTable;
+use profiler_trace::place::Returns;
+use profiler_trace::safety::ProcessSafety;
 
 pub use self::filter::PathFilter;
 pub use self::news::News;
@@ -221,7 +221,7 @@ impl Tracer {
                 Ok(objects) => {
                     targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
                     // What is shared is planned for the worst.
-                    if !shared && crate::resolve::makes_code(pid) {
+                    if !shared && profiler_resolve::makes_code(pid) {
                         tracer.safety.add_anonymous_code();
                     }
                 }
@@ -278,7 +278,7 @@ impl Tracer {
             max_probes: self.max_probes,
             buffer_bytes,
             fetches: self.request.arguments.is_some() || self.request.returns != Returns::None,
-            callers: returns && probe::features::shows_trampolines(),
+            callers: returns && profiler_probe::features::shows_trampolines(),
             per_process: !self.shared,
             min_duration_ns: self.request.min_duration.as_nanos() as u64,
             max_depth: self.request.max_depth,
@@ -455,12 +455,12 @@ fn initial_processes(filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
         let named = filter.pids.iter().copied().chain(owners);
         return named.filter(|&pid| Some(pid) != command).collect();
     }
-    crate::resolve::processes()
+    profiler_resolve::processes()
 }
 
 /// Measures what a hit costs here, and keeps that for the next time.
 fn measured_costs() -> Result<CostTable, Failure> {
-    let costs = probe::calibrate()?;
+    let costs = profiler_probe::calibrate()?;
     if let Err(error) = costs.save(Path::new(COSTS)) {
         log::debug!("what probes cost is measured each time: {COSTS}: {error}");
     }

@@ -13,17 +13,17 @@ use super::hooks::{is_hook_library, unwind_class};
 use super::news::News;
 use super::state::ProbeState;
 use super::values::Values;
-use crate::model::{BuildId, Pid, TracedKind};
-use crate::probe::now;
-use crate::resolve::objects::{FileId, TargetObject};
-use crate::resolve::{Resolver, Role, TracedProbe};
-use crate::trace::arguments::exception_name;
-use crate::trace::lines;
-use crate::trace::object::Object;
-use crate::trace::pattern::Choice;
-use crate::trace::place::{PlaceOptions, Placer, Returns};
-use crate::trace::safety::changes_stacks;
-use crate::trace::{CallValues, FunctionKind, Plan};
+use profiler_model::{BuildId, Pid, TracedKind};
+use profiler_object::Object;
+use profiler_probe::now;
+use profiler_resolve::objects::{FileId, TargetObject};
+use profiler_resolve::{Resolver, Role, TracedProbe};
+use profiler_trace::arguments::exception_name;
+use profiler_trace::lines;
+use profiler_trace::pattern::Choice;
+use profiler_trace::place::{PlaceOptions, Placer, Returns};
+use profiler_trace::safety::changes_stacks;
+use profiler_trace::{CallValues, FunctionKind, Plan};
 
 /// A file with probes.
 #[derive(Debug)]

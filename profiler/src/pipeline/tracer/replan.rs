@@ -3,12 +3,12 @@
 //! What does not belong here: whether return probes are safe (`trace::safety`).
 
 use super::Tracer;
-use crate::probe::Probe;
-use crate::resolve::Resolver;
-use crate::trace::lines;
-use crate::trace::object::Object;
-use crate::trace::place::Placer;
-use crate::trace::{Exits, NoExits};
+use profiler_object::Object;
+use profiler_probe::Probe;
+use profiler_resolve::Resolver;
+use profiler_trace::lines;
+use profiler_trace::place::Placer;
+use profiler_trace::{Exits, NoExits};
 
 impl Tracer {
     /// A file was mapped that makes return probes unsafe: functions that have them get probes on

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::PathFilter;
-use crate::trace::pattern::Selection;
-use crate::trace::place::{ProbeAt, Returns};
+use profiler_trace::pattern::Selection;
+use profiler_trace::place::{ProbeAt, Returns};
 
 /// What to trace, and how.
 #[derive(Clone, Debug)]

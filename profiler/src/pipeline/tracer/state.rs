@@ -10,11 +10,11 @@ use profiler_common::call::{
 };
 
 use super::budget::{Level, Load};
-use crate::model::{ReturnMode, Timestamp};
-use crate::probe::CallSite;
-use crate::resolve::Role;
-use crate::trace::cost::CostTable;
-use crate::trace::{Exits, FunctionKind, Language, Plan, When};
+use profiler_model::{ReturnMode, Timestamp};
+use profiler_probe::CallSite;
+use profiler_resolve::Role;
+use profiler_trace::cost::CostTable;
+use profiler_trace::{Exits, FunctionKind, Language, Plan, When};
 
 /// One probe: a traced function or marker, or a place that tells of exceptions and jumps.
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 
 use super::Tracer;
 use super::members::Place;
-use crate::model::{Pid, Timestamp};
-use crate::probe::now;
-use crate::resolve::objects::{FileId, is_patched};
+use profiler_model::{Pid, Timestamp};
+use profiler_probe::now;
+use profiler_resolve::objects::{FileId, is_patched};
 
 /// How long processes are looked at.
 const LOOK_NS: u64 = 250_000_000;
@@ -66,7 +66,7 @@ impl Tracer {
             count: 0,
             all: true,
         };
-        for pid in crate::resolve::processes() {
+        for pid in profiler_resolve::processes() {
             if now().since(began) > LOOK_NS {
                 strangers.all = false;
                 break;

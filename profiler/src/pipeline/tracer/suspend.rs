@@ -16,9 +16,9 @@ mod tests;
 use super::Tracer;
 use super::budget::{self, Level};
 use super::keep::gap;
-use crate::model::raw::RawEvent;
-use crate::model::{GapReason, Timestamp};
-use crate::probe::{Probe, now};
+use profiler_model::raw::RawEvent;
+use profiler_model::{GapReason, Timestamp};
+use profiler_probe::{Probe, now};
 
 /// What lasts longer gives the targets their own code back: a hit that counts for nothing still costs
 /// its trap.

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use super::Tracer;
-use crate::model::Value;
-use crate::resolve::Role;
-use crate::trace::arguments::{Signature, Signatures};
-use crate::trace::object::Object;
-use crate::trace::{CallValues, Exits, FunctionKind, Plan};
+use profiler_model::Value;
+use profiler_object::Object;
+use profiler_resolve::Role;
+use profiler_trace::arguments::{Signature, Signatures};
+use profiler_trace::{CallValues, Exits, FunctionKind, Plan};
 
 impl Tracer {
     /// Finds out what the values of functions are, if they are wanted.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use profiler::model::StackEnd;
+use profiler_model::StackEnd;
 use profiler_tests::Outcome;
 use profiler_tests::containers::{self, Docker, PROGRAM, Root};
 use profiler_tests::process::Running;

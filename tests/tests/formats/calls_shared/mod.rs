@@ -4,7 +4,7 @@
 // Each test uses a part, and fails by unwrapping.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
-use profiler::model::*;
+use profiler_model::*;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;

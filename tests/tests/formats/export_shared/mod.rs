@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use profiler::export::{self, ExportOptions};
-use profiler::model::*;
+use profiler_model::*;
+use profiler_report::export::{self, ExportOptions};
 
 /// What [`canonical::session`](profiler_tests::canonical::session) gives.
 pub type Recording = (Tables, Vec<Event>);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use profiler::target::cgroup::{Cgroup, Hierarchy, Version};
+use profiler_target::cgroup::{Cgroup, Hierarchy, Version};
 
 /// The hierarchy of version 2, if it is mounted.
 pub fn version_two() -> Option<Hierarchy> {

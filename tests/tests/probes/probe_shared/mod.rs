@@ -15,11 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::{
-    model::LostReason,
-    model::raw::{RawBody, RawEvent, RawSample},
-    probe::Probe,
-};
+use profiler_model::LostReason;
+use profiler_model::raw::{RawBody, RawEvent, RawSample};
+use profiler_probe::Probe;
 use profiler_tests::process::own_test;
 
 /// A workload that ends with the test.

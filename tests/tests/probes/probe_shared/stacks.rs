@@ -7,9 +7,9 @@
 
 use std::arch::{asm, global_asm};
 
-use profiler::unwind::{Builder, Entry, Table};
 use profiler_common::sample::EXACT_ADDRESS;
 use profiler_common::unwind::{CFA_REGISTER, CFA_SIGNAL, FP_AT_CFA, FP_SAME, REGISTER_SP, Rule};
+use profiler_unwind::{Builder, Entry, Table};
 
 global_asm!(
     // From here on there is no caller.

@@ -4,7 +4,7 @@
 //! balance, a data break before any message behind it. What it hears is kept; waiting for it ends
 //! with a panic that says what was heard.
 //!
-//! What does not belong here: a real receiver (`profiler::serve::hq`).
+//! What does not belong here: a real receiver (`profiler_serve::hq`).
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use profiler::model::*;
-use profiler::serve::bytefrog::{Agent, AgentOptions, Order};
-use profiler::wire::bytefrog::{AgentMessage, Configuration, HqMessage};
+use profiler_model::*;
+use profiler_serve::bytefrog::{Agent, AgentOptions, Order};
+use profiler_wire::bytefrog::{AgentMessage, Configuration, HqMessage};
 
 /// What anything may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -592,7 +592,7 @@ pub(crate) async fn starting(hq: &Hq, queue_bytes: usize) -> Agent {
     hq.order(&HqMessage::Start);
     assert_eq!(order(&mut agent).await, Order::Start);
     agent.begin(Timestamp(0));
-    agent.report(profiler::wire::bytefrog::Mode::Tracing);
+    agent.report(profiler_wire::bytefrog::Mode::Tracing);
     agent
 }
 

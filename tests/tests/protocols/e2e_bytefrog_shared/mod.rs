@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{Event, Sink, Tables};
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{Event, Sink, Tables};
 use profiler_tests::process::{Ended, Running};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Edge, How, Trace};

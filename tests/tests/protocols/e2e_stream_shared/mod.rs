@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use profiler::wire::bytefrog::{AgentMessage, Channel, Configuration, HqMessage, Mode};
+use profiler_wire::bytefrog::{AgentMessage, Channel, Configuration, HqMessage, Mode};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);

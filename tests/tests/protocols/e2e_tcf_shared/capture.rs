@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use profiler::capture::{Reader, TimeRange, replay_into};
-use profiler::model::{Event, FrameId, Sink, Tables};
+use profiler_capture::{Reader, TimeRange, replay_into};
+use profiler_model::{Event, FrameId, Sink, Tables};
 
 use super::profile::Function;
 

@@ -8,9 +8,9 @@ use std::process::{Child, ChildStderr, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use profiler::serve::hq::{Hq, HqEvent, HqOptions, Receiver, RunReport};
-use profiler::wire::bytefrog::{AgentMessage, HqMessage, Mode};
+use profiler_serve::hq::{Hq, HqEvent, HqOptions, Receiver, RunReport};
 use profiler_tests::setting::Setting;
+use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
 
 /// Longest wait for anything.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -173,7 +173,7 @@ pub fn agent(address: SocketAddr) -> (Connection, u8) {
     let Some(HqMessage::Configuration(bytes)) = control.next() else {
         panic!("no configuration");
     };
-    let run = profiler::wire::bytefrog::Configuration::decode(&bytes)
+    let run = profiler_wire::bytefrog::Configuration::decode(&bytes)
         .unwrap()
         .run;
     control.send(&[heartbeat(Mode::Initializing)]);

@@ -17,9 +17,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
-use profiler::unwind::walk::{Code, Memory, Place, Start, Walked, walk};
-use profiler::unwind::{Table, build_file, build_vdso};
 use profiler_common::sample::EXACT_ADDRESS;
+use profiler_unwind::walk::{Code, Memory, Place, Start, Walked, walk};
+use profiler_unwind::{Table, build_file, build_vdso};
 
 /// A function of the program.
 pub(crate) type Symbol = (u64, u64, String);

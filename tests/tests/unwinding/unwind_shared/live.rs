@@ -12,8 +12,8 @@ use std::os::unix::fs::FileExt;
 
 use object::elf::PF_X;
 use object::{Object, ObjectSegment, SegmentFlags};
-use profiler::unwind::walk::{Code, Memory, Place, Start};
-use profiler::unwind::{Table, build_file, build_vdso};
+use profiler_unwind::walk::{Code, Memory, Place, Start};
+use profiler_unwind::{Table, build_file, build_vdso};
 
 /// Executable memory of this process.
 pub(crate) struct Process {

@@ -10,11 +10,11 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection, X86_64,
 };
 use object::{Object, ObjectSection};
-use profiler::unwind::Entry;
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_MEMORY, CFA_PLT, CFA_REGISTER, CFA_RETURN_REGISTER, CFA_SIGNAL,
     FP_AT_CFA, FP_AT_FP, FP_SAME, FP_UNKNOWN, REGISTER_BX, Rule,
 };
+use profiler_unwind::Entry;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::model::{Pid, Timestamp};
+use profiler_model::{Pid, Timestamp};
 
 /// Ends what it holds.
 struct Running(Child);

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::*;
-use crate::capture::{CreateOptions, Writer};
-use crate::model::*;
 use crate::pipeline::session::Consumer;
-use crate::serve::tcf::{Place, Question};
+use profiler_capture::{CreateOptions, Writer};
+use profiler_model::*;
+use profiler_serve::tcf::{Place, Question};
 
 const SECOND: u64 = 1_000_000_000;
 

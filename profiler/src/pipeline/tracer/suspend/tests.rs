@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::model::raw::RawBody;
-use crate::model::{CallEdge, Event, ExitKind, LostReason, Pid};
-use crate::order::Order;
 use crate::pipeline::scope::Scope;
 use crate::pipeline::tracer::{News, PathFilter, TraceRequest};
-use crate::probe::ProbeOptions;
-use crate::resolve::{ResolveOptions, Resolver};
-use crate::target::Filter;
-use crate::trace::pattern::Selection;
-use crate::trace::place::{ProbeAt, Returns};
+use profiler_model::order::Order;
+use profiler_model::raw::RawBody;
+use profiler_model::{CallEdge, Event, ExitKind, LostReason, Pid};
+use profiler_probe::ProbeOptions;
+use profiler_resolve::{ResolveOptions, Resolver};
+use profiler_target::Filter;
+use profiler_trace::pattern::Selection;
+use profiler_trace::place::{ProbeAt, Returns};
 
 /// `d`: a function calls itself, `u`: it returns, `f`: a child goes on, until its `x`.
 const PROGRAM: &str = r#"

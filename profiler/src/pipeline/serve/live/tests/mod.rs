@@ -7,9 +7,9 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::model::*;
 use crate::pipeline::session::Consumer;
-use crate::serve::machine::Life;
+use profiler_model::*;
+use profiler_serve::machine::Life;
 
 /// What the server got.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Seen {
         for definition in batch.definitions {
             epoch.define(&mut self.tables, definition).unwrap();
         }
-        let now = crate::probe::now().0;
+        let now = profiler_probe::now().0;
         for event in batch.events {
             self.events.push((now, epoch.event(event).unwrap()));
         }

@@ -1,0 +1,175 @@
+//! Captures -> one capture: several joined ([`merge`]), or one copied with names added
+//! ([`rewrite`]).
+//!
+//! Definitions of all inputs are unified, then announced anew as the events need them; events are
+//! merged by time. Inputs of one boot of one machine share a clock. Others are moved onto the
+//! clock that began first, by their ties of monotonic to wall time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use profiler_model::*;
+
+use super::announce::Announcer;
+use super::error::{CaptureError, Damage};
+use super::reader::{Reader, TimeRange};
+use super::replay::Events;
+use super::writer::{CreateOptions, Totals, Writer};
+
+/// Two captures of one host are of one boot if wall and monotonic time differ by the same, but
+/// for what setting the clock may change.
+const SAME_BOOT_NS: u64 = 60_000_000_000;
+/// Definitions and events handed to the writer at once.
+const BATCH: usize = 4096;
+
+/// What [`merge`] and [`rewrite`] have done.
+#[derive(Debug, Default)]
+pub struct Merged {
+    /// What was written.
+    pub totals: Totals,
+    /// What of the inputs could not be used.
+    pub damage: Vec<(PathBuf, Damage)>,
+}
+
+/// Joins captures. The session is that of the first input, with the hosts and targets of all and
+/// the earliest start.
+pub fn merge(
+    inputs: &[PathBuf],
+    output: &Path,
+    options: CreateOptions,
+) -> Result<Merged, CaptureError> {
+    let mut readers = Vec::new();
+    for input in inputs {
+        refuse_same(input, output)?;
+        readers.push(Reader::open(input)?);
+    }
+    if readers.len() > 1 {
+        align(&mut readers)?;
+    }
+    let mut tables = Tables::default();
+    let mut sessions = Vec::new();
+    for reader in &mut readers {
+        tables.session = Session::default();
+        reader.load_into(&mut tables)?;
+        sessions.push(std::mem::take(&mut tables.session));
+    }
+    tables.session = join_sessions(sessions);
+    copy(readers, &tables, output, options)
+}
+
+/// Copies a capture after `change` has added to its tables: names for frames, above all
+/// ([`Tables::set_symbol`]).
+pub fn rewrite(
+    input: &Path,
+    output: &Path,
+    options: CreateOptions,
+    change: impl FnOnce(&mut Tables),
+) -> Result<Merged, CaptureError> {
+    refuse_same(input, output)?;
+    let mut reader = Reader::open(input)?;
+    let mut tables = reader.load_tables()?;
+    change(&mut tables);
+    copy(vec![reader], &tables, output, options)
+}
+
+/// Writing over an input would lose it if the copy failed.
+fn refuse_same(input: &Path, output: &Path) -> Result<(), CaptureError> {
+    if let (Ok(a), Ok(b)) = (input.metadata(), output.metadata())
+        && (a.dev(), a.ino()) == (b.dev(), b.ino())
+    {
+        return Err(CaptureError::Options(format!(
+            "{} is an input too; write to another file",
+            output.display()
+        )));
+    }
+    Ok(())
+}
+
+fn join_sessions(sessions: Vec<Session>) -> Session {
+    let mut sessions = sessions.into_iter();
+    let mut joined = sessions.next().unwrap_or_default();
+    let (mut hosts, mut targets) = (vec![joined.host.clone()], vec![joined.target.clone()]);
+    for session in sessions {
+        for (list, name) in [(&mut hosts, session.host), (&mut targets, session.target)] {
+            if !list.contains(&name) {
+                list.push(name);
+            }
+        }
+        joined.started = joined.started.min(session.started);
+    }
+    joined.host = hosts.join(" + ");
+    joined.target = targets.join(" + ");
+    joined
+}
+
+/// Puts all readers on one clock.
+fn align(readers: &mut [Reader]) -> Result<(), CaptureError> {
+    let mut offsets = Vec::new();
+    for reader in readers.iter_mut() {
+        let host = reader.load_tables()?.session.host;
+        let clock = reader.first_clock()?;
+        let offset = clock.map(|clock| clock.realtime_ns.saturating_sub(clock.monotonic.0));
+        offsets.push((host, offset));
+    }
+    // The clock that began first: moving others onto it can't lead before its zero.
+    let known = offsets.iter().enumerate();
+    let known = known.filter_map(|(i, (_, offset))| Some((offset.as_ref().copied()?, i)));
+    let Some((base, first)) = known.min() else {
+        return Ok(());
+    };
+    for (reader, (host, offset)) in readers.iter_mut().zip(&offsets) {
+        if let Some(offset) = offset {
+            let shift = offset - base;
+            let same = *host == offsets[first].0 && shift < SAME_BOOT_NS;
+            reader.set_shift(if same { 0 } else { shift });
+        }
+    }
+    Ok(())
+}
+
+fn copy(
+    readers: Vec<Reader>,
+    tables: &Tables,
+    output: &Path,
+    options: CreateOptions,
+) -> Result<Merged, CaptureError> {
+    let mut writer = Writer::create(output, options)?;
+    let mut announcer = Announcer::new(tables);
+    let mut inputs = Vec::new();
+    // The next event of each input, and whose it is; the earlier input first within an instant.
+    let mut heads: Vec<Option<Event>> = Vec::new();
+    let mut queue = BinaryHeap::new();
+    for (index, reader) in readers.into_iter().enumerate() {
+        let mut input = Events::new(reader, TimeRange::ALL)?;
+        let head = input.next(tables)?;
+        queue.extend(head.as_ref().map(|event| Reverse((event.at(), index))));
+        heads.push(head);
+        inputs.push(input);
+    }
+    while let Some(Reverse((_, index))) = queue.pop() {
+        let next = inputs[index].next(tables)?;
+        queue.extend(next.as_ref().map(|event| Reverse((event.at(), index))));
+        if let Some(event) = std::mem::replace(&mut heads[index], next) {
+            announcer.event(&event);
+        }
+        if announcer.waiting() >= BATCH {
+            writer.write(&announcer.take())?;
+            if writer.wants_new_epoch() {
+                announcer.next_epoch();
+            }
+        }
+    }
+    writer.write(&announcer.take())?;
+    let totals = writer.finish()?;
+    let damage = inputs.iter().flat_map(|input| {
+        let path = input.reader().path();
+        let damage = input.reader().damage().iter();
+        damage.map(|damage| (path.to_owned(), damage.clone()))
+    });
+    Ok(Merged {
+        totals,
+        damage: damage.collect(),
+    })
+}

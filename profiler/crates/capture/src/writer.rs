@@ -1,0 +1,578 @@
+//! Batches -> a capture: one file, a new file now and then (`rotate`), or only the newest part of
+//! a long recording (`ring`).
+//!
+//! Definitions and events gather in two payloads; a payload that is full, or older than
+//! [`FLUSH_INTERVAL`], goes to the file as a block, definitions before the events that may use
+//! them. A process that is killed loses what is not in the file yet: less than a second.
+//!
+//! When the file can't be written, the error is returned once, events are dropped and counted, and
+//! definitions are kept for when writing works again; what was written stays readable.
+//!
+//! What does not belong here: when to start a new epoch (the resolver does, asked by
+//! [`Writer::wants_new_epoch`]), threads and queues (pipeline).
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use profiler_model::*;
+
+use super::block::kind;
+use super::encode::{DefinitionEncoder, EventEncoder};
+use super::error::CaptureError;
+use super::item::{EventCounts, event};
+use super::limit::Limit;
+use super::output::{self, Output, Payload};
+use super::ring::{Dump, Ring};
+
+/// A block is written when its payload has reached this. Larger ones hardly pack better.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Nothing stays in memory longer than this (checked by [`Writer::write`] and [`Writer::tick`]).
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
+/// Definitions kept in memory while the file can't be written; then the epoch is given up. They
+/// have to fit one block.
+const MAX_WAITING_BYTES: usize = 2 << 20;
+/// A new epoch is wanted after so many bytes before packing, or so much recorded time.
+const EPOCH_BYTES: u64 = 64 << 20;
+const EPOCH_NS: u64 = 60_000_000_000;
+/// A ring or file is filled by so many epochs, so that what expires at once is at most an eighth.
+const EPOCHS_PER_RING: u64 = 10;
+const MIN_BYTES: u64 = 1 << 20;
+const MIN_TIME: Duration = Duration::from_secs(10);
+
+/// How a capture is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Replace a file that is there already.
+    pub overwrite: bool,
+    /// Keep only the newest so much, in `OUTPUT.ring/`, until the end or [`Writer::dump`].
+    pub ring: Option<Limit>,
+    /// Start a new file, `NAME-0001.cap` and so on, after so much.
+    pub rotate: Option<Limit>,
+    /// zstd level.
+    pub level: i32,
+}
+
+impl Default for CreateOptions {
+    fn default() -> Self {
+        CreateOptions {
+            overwrite: false,
+            ring: None,
+            rotate: None,
+            // Level 3 saves 5 % of the bytes and takes twice the time (docs/formats/capture.md).
+            level: 1,
+        }
+    }
+}
+
+/// What a writer has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Events in the file by kind: samples, process events, marks, clocks, losses, calls, throws,
+    /// call counts, gaps.
+    pub events: [u64; event::KINDS],
+    /// Definitions written.
+    pub definitions: u64,
+    /// Bytes of all files written.
+    pub bytes: u64,
+    /// The same before packing.
+    pub raw_bytes: u64,
+    /// Events that could not be written.
+    pub dropped: u64,
+    /// Files finished or begun.
+    pub files: u32,
+}
+
+/// Writes one recording.
+pub struct Writer {
+    path: PathBuf,
+    options: CreateOptions,
+    output: Output,
+    ring: Option<Ring>,
+    definitions: DefinitionEncoder,
+    events: EventEncoder,
+    /// Kinds of the events that are encoded and not yet written.
+    pending: EventCounts,
+    totals: Totals,
+    /// Totals when the current file was begun.
+    file_events: EventCounts,
+    /// Number of the current file, if they are numbered.
+    number: u32,
+    epoch: Option<Epoch>,
+    last_ns: u64,
+    flushed: Instant,
+    trouble: Trouble,
+    vanished: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    number: u32,
+    /// Time of its first event.
+    first_ns: Option<u64>,
+    /// Bytes of the file, before packing, when it began.
+    raw_start: u64,
+    /// The same as stored.
+    start: u64,
+    /// Definitions of it are lost, so that its events would mean nothing.
+    broken: bool,
+}
+
+/// What is going wrong with the output.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// When writing failed last, if it does.
+    since: Option<Instant>,
+    /// Events dropped that no [`Lost`] tells of yet.
+    dropped: u64,
+    from: Option<Timestamp>,
+    to: Timestamp,
+}
+
+impl Writer {
+    /// Makes the output, and with it the promise that writing can begin. It has its name, and
+    /// another file of that name is gone, with the first block or [`Writer::publish`]; a writer
+    /// that is dropped before leaves nothing.
+    pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
+        if options.ring.is_some() && options.rotate.is_some() {
+            let what = "--ring keeps the newest part in one file, --rotate keeps all in many: \
+                        use one of them";
+            return Err(CaptureError::Options(what.to_owned()));
+        }
+        for limit in [options.ring, options.rotate].into_iter().flatten() {
+            let small = match limit {
+                Limit::Bytes(bytes) => bytes < MIN_BYTES,
+                Limit::Time(time) => time < MIN_TIME,
+            };
+            if small {
+                let what = format!("{limit} is too little: use at least 10s or 1M");
+                return Err(CaptureError::Options(what));
+            }
+        }
+        let (mut ring, mut first) = (None, path.to_owned());
+        if let Some(limit) = options.ring {
+            output::check(path, options.overwrite)?;
+            let mut made = Ring::create(path, limit, options.overwrite)?;
+            first = made.next_path();
+            ring = Some(made);
+        } else if options.rotate.is_some() {
+            first = numbered(path, 1);
+        }
+        let output = Output::create(&first, options.overwrite, options.level)?;
+        Ok(Writer {
+            path: path.to_owned(),
+            options,
+            output,
+            ring,
+            definitions: DefinitionEncoder::default(),
+            events: EventEncoder::default(),
+            pending: [0; event::KINDS],
+            totals: Totals {
+                files: 1,
+                ..Totals::default()
+            },
+            file_events: [0; event::KINDS],
+            number: 1,
+            epoch: None,
+            last_ns: 0,
+            flushed: Instant::now(),
+            trouble: Trouble::default(),
+            vanished: false,
+        })
+    }
+
+    /// Gives the file its name, whether anything is in it or not.
+    pub fn publish(&mut self) -> Result<(), CaptureError> {
+        self.output.publish()
+    }
+
+    /// Takes a batch. An error says that the output has begun to fail; the writer goes on, and
+    /// takes up writing when it works again.
+    pub fn write(&mut self, batch: &Batch) -> Result<(), CaptureError> {
+        let mut first_error = Ok(());
+        if self.epoch.is_none_or(|epoch| epoch.number != batch.epoch) {
+            first_error = first_error.and(self.begin_epoch(batch.epoch));
+        }
+        for definition in &batch.definitions {
+            if self.is_broken() {
+                break;
+            }
+            self.definitions.push(definition);
+            self.totals.definitions += 1;
+            if self.definitions.payload.len() >= BLOCK_BYTES {
+                first_error = first_error.and(self.flush_definitions());
+            }
+        }
+        if let (Some(first), Some(epoch)) = (batch.events.first(), &mut self.epoch) {
+            epoch.first_ns.get_or_insert(first.at().0);
+        }
+        if self.is_broken() || self.trouble.since.is_some() {
+            self.drop_events(&batch.events);
+            return first_error.and(self.tick(Instant::now()));
+        }
+        for event in &batch.events {
+            self.push_event(event);
+            if self.events.payload.len() >= BLOCK_BYTES {
+                first_error = first_error.and(self.flush(false));
+            }
+        }
+        first_error.and(self.tick(Instant::now()))
+    }
+
+    /// Writes what has waited long enough. Call this at least every 100 ms.
+    pub fn tick(&mut self, now: Instant) -> Result<(), CaptureError> {
+        if now.saturating_duration_since(self.flushed) < FLUSH_INTERVAL {
+            return Ok(());
+        }
+        self.flushed = now;
+        let flushed = self.flush(false);
+        if !self.vanished && self.output.vanished() {
+            self.vanished = true;
+            return flushed.and(Err(CaptureError::Vanished(self.output.path.clone())));
+        }
+        flushed
+    }
+
+    /// Whether the resolver should begin a new epoch: the next batches get a higher
+    /// [`Batch::epoch`] and announce anew what they use.
+    pub fn wants_new_epoch(&self) -> bool {
+        let Some(epoch) = self.epoch else {
+            return false;
+        };
+        let raw = self.output.raw_bytes + self.waiting() - epoch.raw_start;
+        let age_ns = self
+            .last_ns
+            .saturating_sub(epoch.first_ns.unwrap_or(self.last_ns));
+        if epoch.broken || raw >= EPOCH_BYTES || age_ns >= EPOCH_NS {
+            return true;
+        }
+        match (self.options.ring, self.options.rotate) {
+            (Some(Limit::Bytes(bytes)), _) => {
+                let part = bytes / EPOCHS_PER_RING;
+                self.output.len - epoch.start + self.waiting() / 2 >= part
+            }
+            (Some(Limit::Time(time)), _) => age_ns >= time.as_nanos() as u64 / EPOCHS_PER_RING,
+            _ => self.file_is_full(),
+        }
+    }
+
+    /// What has been done so far.
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.totals.clone();
+        totals.bytes += self.output.len;
+        totals.raw_bytes += self.output.raw_bytes;
+        totals
+    }
+
+    /// The file that is being written.
+    pub fn path(&self) -> &Path {
+        &self.output.path
+    }
+
+    /// Prepares to write what the ring holds now to a file of its own; [`Dump::run`] does it,
+    /// on any thread, while this writer goes on.
+    pub fn dump(&mut self, path: &Path) -> Result<Dump, CaptureError> {
+        self.flush(true)?;
+        let current = self.file_events();
+        match &mut self.ring {
+            Some(ring) => ring.dump(&self.output, current, path, &self.options),
+            None => {
+                let what = "only a recording with --ring can be written out while it runs";
+                Err(CaptureError::Options(what.to_owned()))
+            }
+        }
+    }
+
+    /// Ends the recording: writes what waits, the index and the totals; a ring is written out and
+    /// its parts are removed.
+    pub fn finish(mut self) -> Result<Totals, CaptureError> {
+        let flushed = self.flush(true);
+        if self.trouble.since.is_some() {
+            // What waits and can't be written is lost, and said to be.
+            self.give_up_pending();
+        }
+        let Some(ring) = self.ring.take() else {
+            flushed.and(self.finish_file())?;
+            return Ok(self.totals());
+        };
+        // The ring is what the recording was for: it is written out even if its last part has
+        // trouble, and if it can't be, its parts stay.
+        let mut dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options)?;
+        dump.set_dropped(self.totals.dropped);
+        let (events, bytes, raw_bytes) = dump.run()?;
+        ring.remove()?;
+        flushed?;
+        Ok(Totals {
+            events,
+            bytes,
+            raw_bytes,
+            files: 1,
+            ..self.totals
+        })
+    }
+
+    /// Whether definitions of this epoch are lost, so that its events would mean nothing.
+    fn is_broken(&self) -> bool {
+        self.epoch.is_some_and(|epoch| epoch.broken)
+    }
+
+    /// Bytes that are encoded and not written.
+    fn waiting(&self) -> u64 {
+        (self.definitions.payload.len() + self.events.payload.len()) as u64
+    }
+
+    fn file_is_full(&self) -> bool {
+        match self.options.rotate {
+            Some(Limit::Bytes(bytes)) => self.output.len + self.waiting() / 2 >= bytes / 16 * 15,
+            Some(Limit::Time(time)) => {
+                let started = self.file_started();
+                self.last_ns.saturating_sub(started) >= time.as_nanos() as u64
+            }
+            None => false,
+        }
+    }
+
+    fn file_started(&self) -> u64 {
+        self.output
+            .first_ns()
+            .or(self.epoch.and_then(|epoch| epoch.first_ns))
+            .unwrap_or(self.last_ns)
+    }
+
+    fn begin_epoch(&mut self, number: u32) -> Result<(), CaptureError> {
+        let mut result = Ok(());
+        if self.epoch.is_some() {
+            result = self.flush(true);
+            if self.trouble.since.is_some() {
+                self.give_up_pending();
+            }
+            if self.ring.is_some() || self.file_is_full() {
+                result = result.and(self.next_file());
+            }
+        }
+        self.epoch = Some(Epoch {
+            number,
+            first_ns: None,
+            raw_start: self.output.raw_bytes,
+            start: self.output.len,
+            broken: false,
+        });
+        result
+    }
+
+    /// Ends this file and begins the next one. If that can't be made, this one goes on.
+    fn next_file(&mut self) -> Result<(), CaptureError> {
+        let (overwrite, level) = (self.options.overwrite, self.options.level);
+        let output = match &mut self.ring {
+            Some(ring) => Output::create(&ring.next_path(), overwrite, level)?,
+            None => loop {
+                self.number += 1;
+                let path = numbered(&self.path, self.number);
+                match Output::create(&path, overwrite, level) {
+                    // Someone else's file is stepped over.
+                    Err(CaptureError::Exists(_)) if self.number < u32::MAX => {}
+                    made => break made?,
+                }
+            },
+        };
+        let mut result = self.finish_file();
+        let events = self.file_events();
+        let done = std::mem::replace(&mut self.output, output);
+        self.file_events = self.totals.events;
+        self.vanished = false;
+        self.totals.bytes += done.len;
+        self.totals.raw_bytes += done.raw_bytes;
+        match &mut self.ring {
+            Some(ring) => {
+                ring.keep(&done, events);
+                result = result.and(ring.expire(self.output.len, self.last_ns));
+            }
+            None => self.totals.files += 1,
+        }
+        result
+    }
+
+    /// Events written to the current file, by kind.
+    fn file_events(&self) -> EventCounts {
+        let mut events = self.totals.events;
+        for (count, before) in events.iter_mut().zip(&self.file_events) {
+            *count -= before;
+        }
+        events
+    }
+
+    fn finish_file(&mut self) -> Result<(), CaptureError> {
+        self.output.finish(&self.file_events(), self.totals.dropped)
+    }
+
+    fn push_event(&mut self, event: &Event) {
+        self.events.push(event);
+        self.pending[kind_index(event)] += 1;
+        self.last_ns = self.last_ns.max(event.at().0);
+    }
+
+    /// Writes what waits. While writing fails this is tried again only now and then, or if `urgent`.
+    fn flush(&mut self, urgent: bool) -> Result<(), CaptureError> {
+        let recent = |since: Instant| since.elapsed() < FLUSH_INTERVAL;
+        if !urgent && self.trouble.since.is_some_and(recent) {
+            return Ok(());
+        }
+        self.write_definitions()?;
+        if self.trouble.since.is_some() && self.definitions.items > 0 {
+            return Ok(());
+        }
+        let told = self.tell_of_drops();
+        if self.events.items == 0 {
+            return Ok(());
+        }
+        let written = self.output.block(&Payload {
+            kind: kind::EVENTS,
+            epoch: self.epoch.map_or(0, |epoch| epoch.number),
+            items: self.events.items,
+            bytes: &self.events.payload,
+            first_ns: self.events.first_ns,
+            last_ns: self.events.last_ns,
+        });
+        let result = self.outcome(written);
+        if self.trouble.since.is_some() {
+            self.give_up_events(u32::from(told));
+            return result;
+        }
+        if told {
+            self.trouble = Trouble::default();
+        }
+        for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
+            *total += std::mem::take(pending);
+        }
+        self.events.clear();
+        let expired = match &mut self.ring {
+            Some(ring) => ring.expire(self.output.len, self.last_ns),
+            None => Ok(()),
+        };
+        result.and(expired)
+    }
+
+    /// Writes definitions because they have become many.
+    fn flush_definitions(&mut self) -> Result<(), CaptureError> {
+        let waits = self.trouble.since.is_some();
+        if waits && self.definitions.payload.len() < MAX_WAITING_BYTES {
+            return Ok(());
+        }
+        self.write_definitions()
+    }
+
+    fn write_definitions(&mut self) -> Result<(), CaptureError> {
+        if self.definitions.items == 0 {
+            return Ok(());
+        }
+        let written = self.output.block(&Payload {
+            kind: kind::DEFINITIONS,
+            epoch: self.epoch.map_or(0, |epoch| epoch.number),
+            items: self.definitions.items,
+            bytes: &self.definitions.payload,
+            first_ns: self.last_ns,
+            last_ns: self.last_ns,
+        });
+        let result = self.outcome(written);
+        if self.trouble.since.is_none() {
+            self.definitions.clear();
+        } else if self.definitions.payload.len() >= MAX_WAITING_BYTES {
+            self.give_up_pending();
+        }
+        result
+    }
+
+    /// What to tell of an attempt to write: a failure is told once.
+    fn outcome(&mut self, written: Result<(), CaptureError>) -> Result<(), CaptureError> {
+        let failing = self.trouble.since.is_some();
+        match written {
+            Ok(()) => {
+                self.trouble.since = None;
+                Ok(())
+            }
+            Err(error) => {
+                self.trouble.since = Some(Instant::now());
+                if failing { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Adds an event that says what is missing, if anything is.
+    fn tell_of_drops(&mut self) -> bool {
+        if self.trouble.dropped == 0 {
+            return false;
+        }
+        let to = self.trouble.to;
+        let lost = Event::Lost(Lost {
+            cpu: None,
+            from: self.trouble.from.unwrap_or(to),
+            to,
+            count: self.trouble.dropped,
+            reason: LostReason::SlowOutput,
+        });
+        self.push_event(&lost);
+        true
+    }
+
+    fn drop_events(&mut self, events: &[Event]) {
+        for event in events {
+            self.trouble.from.get_or_insert(event.at());
+            self.trouble.to = self.trouble.to.max(event.at());
+            self.last_ns = self.last_ns.max(event.at().0);
+        }
+        self.trouble.dropped += events.len() as u64;
+        self.totals.dropped += events.len() as u64;
+    }
+
+    /// Drops the events that are encoded and could not be written; the last `told` of them only
+    /// tell of drops.
+    fn give_up_events(&mut self, told: u32) {
+        let count = u64::from(self.events.items - told);
+        if count > 0 {
+            let first = Timestamp(self.events.first_ns);
+            self.trouble.from.get_or_insert(first);
+            self.trouble.to = self.trouble.to.max(Timestamp(self.events.last_ns));
+            self.trouble.dropped += count;
+            self.totals.dropped += count;
+        }
+        self.pending = [0; event::KINDS];
+        self.events.clear();
+    }
+
+    /// Drops all that waits; the epoch means nothing without its definitions.
+    fn give_up_pending(&mut self) {
+        self.give_up_events(0);
+        if self.definitions.items > 0 {
+            self.definitions.clear();
+            if let Some(epoch) = &mut self.epoch {
+                epoch.broken = true;
+            }
+        }
+    }
+}
+
+/// Index of an event's kind in tables of counts.
+fn kind_index(event: &Event) -> usize {
+    match event {
+        Event::Sample(_) => 0,
+        Event::Process(_) => 1,
+        Event::Mark(_) => 2,
+        Event::Clock(_) => 3,
+        Event::Lost(_) => 4,
+        Event::Call(_) => 5,
+        Event::Throw(_) => 6,
+        Event::CallCount(_) => 7,
+        Event::Gap(_) => 8,
+        Event::Waits(_) => 9,
+    }
+}
+
+/// `dir/name.cap` -> `dir/name-0001.cap`.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{number:04}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}

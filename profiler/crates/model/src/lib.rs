@@ -1,0 +1,29 @@
+//! The event model: what every part of the profiler speaks of.
+//!
+//! `decode` makes [`raw`] events of bytes; `resolve` makes [`Event`]s and [`Definition`]s of them,
+//! in [`Batch`]es; the capture, the views and the exporters consume these. [`Tables`] is the fold
+//! over definitions that they all share. Times are nanoseconds of CLOCK_MONOTONIC.
+//!
+//! What does not belong here: I/O, serialization, anything of aya, blazesym or tokio.
+
+pub mod decode;
+mod definition;
+mod demand;
+mod event;
+mod id;
+mod map_ids;
+pub mod order;
+pub mod raw;
+mod sink;
+mod tables;
+pub mod text;
+mod value;
+mod words;
+
+pub use definition::*;
+pub use demand::{Demand, Sampling};
+pub use event::*;
+pub use id::*;
+pub use map_ids::MapIds;
+pub use sink::Sink;
+pub use tables::*;

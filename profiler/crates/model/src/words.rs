@@ -1,0 +1,148 @@
+//! What the kinds and reasons of the model are called: once for programs, once for people.
+//!
+//! An enum -> its machine name (`snake_case`: JSON, options) and a phrase that can stand behind a number (`3
+//! ticks skipped by the kernel`). Every output uses these. What does not belong here: numbers and units of
+//! outputs, sentences around a phrase.
+
+use super::definition::{FrameKind, ReturnMode, TracedKind, Unit, UnknownReason};
+use super::event::{ExitKind, GapReason, LostReason, StackEnd, WaitState};
+
+macro_rules! words {
+    ($($kind:ident { $($variant:ident: $name:literal, $phrase:literal;)* })*) => {$(
+        impl $kind {
+            /// All there are.
+            pub const ALL: &'static [$kind] = &[$($kind::$variant,)*];
+
+            /// Its name for programs.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($kind::$variant => $name,)*
+                }
+            }
+
+            /// What it is, for people.
+            pub const fn phrase(self) -> &'static str {
+                match self {
+                    $($kind::$variant => $phrase,)*
+                }
+            }
+        }
+
+        impl serde::Serialize for $kind {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    )*};
+}
+
+words! {
+    LostReason {
+        RingFull: "ring_full", "samples without room in the kernel's buffer";
+        Nested: "nested", "samples that interrupted another one";
+        Skipped: "skipped", "ticks skipped by the kernel (an estimate)";
+        SideBand: "side_band", "process events lost, /proc read again";
+        Late: "late", "events too late to be put in order";
+        SlowOutput: "slow_output", "events dropped because the output was too slow";
+        BadRecord: "bad_record", "records that could not be decoded";
+        CallRingFull: "call_ring_full", "calls without room in the kernel's buffer";
+        Unmatched: "unmatched", "exits without an entry";
+        Undecided: "undecided", "samples of containers that were not known in time";
+        WaitTable: "wait_table", "waits that there was no room to remember";
+        WaitUnseen: "wait_unseen", "waits whose end was not seen";
+    }
+    GapReason {
+        NotYetAttached: "not_yet_attached", "ran before its probes were attached";
+        NoReturns: "no_returns", "over budget, exits are not watched any more";
+        DutyCycle: "duty_cycle", "over budget, watched a part of the time";
+        Detached: "detached", "over budget, not watched any more";
+        Suspended: "suspended", "tracing was suspended";
+    }
+    StackEnd {
+        Complete: "complete", "complete";
+        Truncated: "truncated", "too deep";
+        BadMemory: "bad_memory", "memory could not be read";
+        FramePointer: "frame_pointer", "frame pointers ended";
+        NoStack: "no_stack", "no stack";
+        NoRule: "no_rule", "no unwind rule";
+        Jit: "jit", "run-time code without frame pointers";
+        NoTable: "no_table", "unwind table not loaded in time";
+        NoMapping: "no_mapping", "in no known mapping";
+        Gone: "gone", "memory gone: process ending or in exec";
+        Unknown: "unknown", "unknown reason";
+    }
+    WaitState {
+        Preempted: "preempted", "could run, but had no processor";
+        Sleeping: "sleeping", "waited";
+        Disk: "disk", "waited for a disk, or for what can't be interrupted";
+        Stopped: "stopped", "was stopped";
+    }
+    Unit {
+        Nanoseconds: "nanoseconds", "nanoseconds";
+        Cycles: "cycles", "cycles";
+        Events: "events", "events";
+    }
+    FrameKind {
+        Native: "native", "machine code of a file";
+        Kernel: "kernel", "the kernel";
+        Jit: "jit", "machine code made at run time";
+        Interpreted: "interpreted", "source that an interpreter runs";
+    }
+    UnknownReason {
+        NoMapping: "no_mapping", "in no known mapping";
+        NoFile: "no_file", "its file could not be opened";
+        NoSymbol: "no_symbol", "its file has no symbol for it";
+        BadFile: "bad_file", "its file is damaged";
+        GaveUp: "gave_up", "finding its name took too long";
+    }
+    TracedKind {
+        Function: "function", "function";
+        Marker: "marker", "marker";
+    }
+    ReturnMode {
+        None: "none", "entries only";
+        Uretprobe: "uretprobe", "return probe";
+        Instructions: "instructions", "return instructions";
+        Agent: "agent", "another program's agent";
+    }
+}
+
+impl ExitKind {
+    /// Its name for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ExitKind::Return => "return",
+            ExitKind::Exception(_) => "exception",
+            ExitKind::Terminated => "terminated",
+            ExitKind::Inferred => "inferred",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_for_programs_and_told_apart() {
+        fn check<T: Copy + std::fmt::Debug>(all: &[T], name: fn(T) -> &'static str) {
+            let mut names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+            for name in &names {
+                let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+                assert!(name.bytes().all(plain), "{name}");
+            }
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), all.len(), "{all:?}");
+        }
+        check(LostReason::ALL, LostReason::name);
+        check(GapReason::ALL, GapReason::name);
+        check(StackEnd::ALL, StackEnd::name);
+        check(WaitState::ALL, WaitState::name);
+        check(Unit::ALL, Unit::name);
+        check(FrameKind::ALL, FrameKind::name);
+        check(UnknownReason::ALL, UnknownReason::name);
+        check(TracedKind::ALL, TracedKind::name);
+        check(ReturnMode::ALL, ReturnMode::name);
+    }
+}

@@ -1,0 +1,566 @@
+//! What resolving and tracing need of an ELF file's structure: build id, segments, sections.
+//!
+//! An open file -> [`Elf`], read with positioned reads of bounded size, never mapped into memory:
+//! the file belongs to the target, which may shorten or change it at any time. Offsets are file
+//! offsets, addresses ELF virtual addresses. Source: the System V ABI, chapters 4 and 5, and
+//! elf(5).
+//!
+//! What does not belong here: what symbols mean (`object`), lines (blazesym reads those for
+//! `resolve`), and how a file is opened (`resolve`).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use object::read::{CompressedData, CompressionFormat};
+
+use profiler_model::BuildId;
+
+/// Most program headers that are read.
+const MAX_SEGMENTS: usize = 256;
+/// Most section headers that are read.
+const MAX_SECTIONS: usize = 4096;
+/// Most bytes of one note segment or section, and of the section names.
+const MAX_NOTES_BYTES: u64 = 64 << 10;
+/// Most bytes of a section's name that are kept: no name that is looked for is longer, and names may lie
+/// over each other.
+const MAX_NAME_BYTES: usize = 256;
+/// Most bytes that all compressed sections of a file may have when unpacked, and before.
+const MAX_UNPACKED_BYTES: u64 = 256 << 20;
+/// Most bytes of a packed section that are read to check it.
+const MAX_PACKED_BYTES: u64 = 128 << 20;
+/// Most bytes that zlib makes of one; a longer length is a lie.
+const MAX_ZLIB_RATIO: u64 = 1032;
+/// Most memory that unpacking `.gnu_debugdata` may need for its window.
+const XZ_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Most bytes of the path of a program interpreter.
+const MAX_INTERPRETER_BYTES: u64 = 4096;
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+const PF_X: u32 = 1;
+/// Section type: all symbols.
+pub const SHT_SYMTAB: u32 = 2;
+const SHT_NOTE: u32 = 7;
+const SHT_NOBITS: u32 = 8;
+/// Section type: symbols for dynamic linking.
+pub const SHT_DYNSYM: u32 = 11;
+const SHF_EXECINSTR: u64 = 1 << 2;
+const SHF_COMPRESSED: u64 = 1 << 11;
+const NT_GNU_BUILD_ID: u32 = 3;
+const ELFCOMPRESS_ZLIB: u32 = 1;
+const ELFCOMPRESS_ZSTD: u32 = 2;
+
+/// Why a file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfError {
+    /// Reading failed.
+    #[error("failed to read: {0}")]
+    Read(#[from] io::Error),
+    /// Not an ELF file of this machine's byte order.
+    #[error("not an ELF file of this byte order")]
+    Format,
+    /// A table lies outside of the file or is too large.
+    #[error("damaged: {0} out of bounds")]
+    Bounds(&'static str),
+    /// Unpacking a section would need too much memory.
+    #[error("section {0} unpacks to more than is allowed")]
+    Bomb(String),
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Virtual address.
+    pub address: u64,
+    /// Length in the file.
+    pub len: u64,
+    /// Whether it holds code.
+    pub executable: bool,
+}
+
+/// A section, as far as needed to find debug information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Its name.
+    pub name: String,
+    /// `SHT_*`.
+    pub kind: u32,
+    /// Virtual address; 0 if it is not loaded.
+    pub address: u64,
+    /// Index of the section that this one refers to: of a symbol table, its names.
+    pub link: u32,
+    flags: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// The headers of an ELF file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Elf {
+    /// GNU build id.
+    pub build_id: Option<BuildId>,
+    /// Loadable segments, in the order of the file.
+    pub segments: Box<[Segment]>,
+    /// `ET_*`: whether it is an executable at fixed addresses or a shared object.
+    pub kind: u16,
+    /// Whether words have 64 bits.
+    pub wide: bool,
+    /// Offset and length of what the dynamic linker reads.
+    pub dynamic: Option<(u64, u64)>,
+    interpreter: Option<(u64, u64)>,
+    section_table: (u64, usize, usize),
+}
+
+impl Elf {
+    /// Reads the headers of `file`.
+    pub fn read(file: &File) -> Result<Elf, ElfError> {
+        let mut head = [0; 64];
+        let got = read_up_to(file, &mut head, 0)?;
+        let head = &head[..got];
+        let order = if cfg!(target_endian = "little") { 1 } else { 2 };
+        if head.len() < 52 || !head.starts_with(b"\x7fELF") || head[5] != order {
+            return Err(ElfError::Format);
+        }
+        let wide = match head[4] {
+            1 => false,
+            2 if head.len() == 64 => true,
+            _ => return Err(ElfError::Format),
+        };
+        let at = |narrow, wide_at| if wide { wide_at } else { narrow };
+        let table = word(head, at(28, 32), wide)?;
+        let count = usize::from(half(head, at(44, 56))?);
+        let sections = word(head, at(32, 40), wide)?;
+        let section_count = usize::from(half(head, at(48, 60))?);
+        let names = usize::from(half(head, at(50, 62))?);
+
+        let entry = if wide { 56 } else { 32 };
+        let mut bytes = vec![0; count.min(MAX_SEGMENTS) * entry];
+        let got = read_up_to(file, &mut bytes, table)?;
+        let mut elf = Elf {
+            wide,
+            kind: half(head, 16)?,
+            section_table: (sections, section_count, names),
+            ..Elf::default()
+        };
+        let mut segments = Vec::new();
+        let mut notes = Vec::new();
+        for header in bytes[..got].chunks_exact(entry) {
+            let kind = u32_at(header, 0)?;
+            let flags = u32_at(header, at(24, 4))?;
+            let offset = word(header, at(4, 8), wide)?;
+            let address = word(header, at(8, 16), wide)?;
+            let len = word(header, at(16, 32), wide)?;
+            match kind {
+                PT_LOAD => segments.push(Segment {
+                    offset,
+                    address,
+                    len,
+                    executable: flags & PF_X != 0,
+                }),
+                PT_NOTE => notes.push((offset, len)),
+                PT_DYNAMIC => elf.dynamic = Some((offset, len)),
+                PT_INTERP => elf.interpreter = Some((offset, len)),
+                _ => {}
+            }
+        }
+        elf.segments = segments.into();
+        elf.build_id = notes
+            .iter()
+            .find_map(|&(offset, len)| read_build_id(file, offset, len));
+        if elf.build_id.is_none() {
+            // A file of debug information alone has no note segment with contents.
+            elf.build_id = elf.sections(file).ok().and_then(|sections| {
+                sections
+                    .iter()
+                    .filter(|section| section.kind == SHT_NOTE)
+                    .find_map(|section| read_build_id(file, section.offset, section.len))
+            });
+        }
+        Ok(elf)
+    }
+
+    /// The path of the program that loads this one.
+    pub fn interpreter(&self, file: &File) -> Option<String> {
+        let (offset, len) = self.interpreter?;
+        let mut path = vec![0; len.min(MAX_INTERPRETER_BYTES) as usize];
+        let got = read_up_to(file, &mut path, offset).ok()?;
+        let path = path[..got].split(|&byte| byte == 0).next()?;
+        String::from_utf8(path.to_vec()).ok()
+    }
+
+    /// What to add to a file offset of the executable segment that `offset` (the start of a
+    /// mapping) lies in, to get a virtual address.
+    pub fn bias(&self, offset: u64) -> u64 {
+        let covers = |segment: &&Segment| {
+            // A mapping starts at a page; the segment may start within it.
+            let first = segment.offset & !0xfff;
+            offset >= first && offset < segment.offset.saturating_add(segment.len)
+        };
+        let mut executable = self.segments.iter().filter(|segment| segment.executable);
+        let found = executable
+            .clone()
+            .find(covers)
+            .or_else(|| executable.next());
+        found.map_or(0, |segment| segment.address.wrapping_sub(segment.offset))
+    }
+
+    /// The virtual address of a file offset.
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        let covers = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.len;
+        let loaded = self.segments.iter();
+        let segment = loaded
+            .clone()
+            .filter(|segment| segment.executable)
+            .find(covers)
+            .or_else(|| loaded.clone().find(covers))?;
+        Some(
+            offset
+                .wrapping_sub(segment.offset)
+                .wrapping_add(segment.address),
+        )
+    }
+
+    /// The file offset of a virtual address.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| address.wrapping_sub(segment.address) < segment.len)?;
+        Some(
+            address
+                .wrapping_sub(segment.address)
+                .wrapping_add(segment.offset),
+        )
+    }
+
+    /// The sections, from the file that this was read from.
+    pub fn sections(&self, file: &File) -> Result<Vec<Section>, ElfError> {
+        let (table, count, names) = self.section_table;
+        if table == 0 || count == 0 {
+            return Ok(Vec::new());
+        }
+        if count > MAX_SECTIONS {
+            return Err(ElfError::Bounds("section table"));
+        }
+        let entry = if self.wide { 64 } else { 40 };
+        let mut bytes = vec![0; count * entry];
+        if read_up_to(file, &mut bytes, table)? < bytes.len() {
+            return Err(ElfError::Bounds("section table"));
+        }
+        let at = |narrow, wide| if self.wide { wide } else { narrow };
+        let mut sections = Vec::with_capacity(count);
+        let mut name_offsets = Vec::with_capacity(count);
+        for header in bytes.chunks_exact(entry) {
+            name_offsets.push(u32_at(header, 0)? as usize);
+            sections.push(Section {
+                name: String::new(),
+                kind: u32_at(header, 4)?,
+                flags: word(header, at(8, 8), self.wide)?,
+                address: word(header, at(12, 16), self.wide)?,
+                link: u32_at(header, at(24, 40))?,
+                offset: word(header, at(16, 24), self.wide)?,
+                len: word(header, at(20, 32), self.wide)?,
+            });
+        }
+        let names = sections
+            .get(names)
+            .ok_or(ElfError::Bounds("section names"))?;
+        let mut text = vec![0; names.len.min(MAX_NOTES_BYTES) as usize];
+        let got = read_up_to(file, &mut text, names.offset)?;
+        for (section, offset) in sections.iter_mut().zip(name_offsets) {
+            let name = text[..got].get(offset..).unwrap_or_default();
+            let name = &name[..name.len().min(MAX_NAME_BYTES)];
+            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            section.name = String::from_utf8_lossy(name).into_owned();
+        }
+        Ok(sections)
+    }
+
+    /// Refuses sections that would unpack to more than is allowed, before a library without limits
+    /// unpacks them. Unpacks `.gnu_debugdata` only when there is no symbol table, as blazesym does.
+    pub fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
+        let mut left = MAX_UNPACKED_BYTES;
+        // Sections may lie over each other, and say that they unpack to nothing.
+        let mut packed = MAX_UNPACKED_BYTES;
+        let symbols = sections.iter().any(|section| section.kind == SHT_SYMTAB);
+        for section in sections {
+            let unpacked = if section.flags & SHF_COMPRESSED != 0 && section.kind != SHT_NOBITS {
+                packed = packed
+                    .checked_sub(section.len)
+                    .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
+                self.unpacked_len(file, section, left)?
+            } else if section.name == ".gnu_debugdata" && !symbols {
+                let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+                let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
+                let Ok(stream) = stream else {
+                    return Err(ElfError::Bomb(section.name.clone()));
+                };
+                count_bytes(xz2::read::XzDecoder::new_stream(&bytes[..], stream), left)
+            } else {
+                0
+            };
+            left = left
+                .checked_sub(unpacked)
+                .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// The contents of a section as they were before they were compressed.
+    pub fn contents(
+        &self,
+        file: &File,
+        section: &Section,
+        limit: u64,
+    ) -> Result<Vec<u8>, ElfError> {
+        if section.flags & SHF_COMPRESSED == 0 {
+            return section.bytes(file, limit);
+        }
+        let bomb = || ElfError::Bomb(section.name.clone());
+        let len = self.unpacked_len(file, section, limit)?;
+        if len > limit {
+            return Err(bomb());
+        }
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let head = if self.wide { 24 } else { 12 };
+        let data = bytes
+            .get(head..)
+            .ok_or(ElfError::Bounds("packed section"))?;
+        let format = match u32_at(&bytes, 0)? {
+            ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+            ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+            _ => return Err(ElfError::Bounds("kind of compression")),
+        };
+        let packed = CompressedData {
+            format,
+            data,
+            uncompressed_size: word(&bytes, if self.wide { 8 } else { 4 }, self.wide)?,
+        };
+        let unpacked = packed.decompress().map_err(|_| bomb())?;
+        Ok(unpacked.into_owned())
+    }
+
+    /// The bytes of `.gnu_debugdata`, an ELF file with the symbols that a distribution left out.
+    pub fn mini_debug_info(&self, file: &File, section: &Section) -> Result<Vec<u8>, ElfError> {
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let bomb = || ElfError::Bomb(section.name.clone());
+        let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
+        let reader = xz2::read::XzDecoder::new_stream(&bytes[..], stream.map_err(|_| bomb())?);
+        let mut unpacked = Vec::new();
+        io::Read::read_to_end(
+            &mut io::Read::take(reader, MAX_UNPACKED_BYTES),
+            &mut unpacked,
+        )
+        .map_err(|_| bomb())?;
+        Ok(unpacked)
+    }
+
+    /// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
+    fn unpacked_len(&self, file: &File, section: &Section, limit: u64) -> Result<u64, ElfError> {
+        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+        let (head, size_at) = if self.wide { (24, 8) } else { (12, 4) };
+        let declared = word(&bytes, size_at, self.wide)?;
+        let packed = bytes
+            .get(head..)
+            .ok_or(ElfError::Bounds("packed section"))?;
+        if declared > limit {
+            return Ok(declared);
+        }
+        match u32_at(&bytes, 0)? {
+            // Memory of the declared length is taken, and touched, before anything is unpacked.
+            ELFCOMPRESS_ZLIB if declared / MAX_ZLIB_RATIO > packed.len() as u64 => Ok(u64::MAX),
+            ELFCOMPRESS_ZLIB => {
+                // Asked for one byte more than declared, this succeeds only if there is more.
+                let longer = CompressedData {
+                    format: CompressionFormat::Zlib,
+                    data: packed,
+                    uncompressed_size: declared + 1,
+                };
+                Ok(if longer.decompress().is_ok() {
+                    u64::MAX
+                } else {
+                    declared
+                })
+            }
+            ELFCOMPRESS_ZSTD => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+                Ok(count_bytes(decoder, limit).max(declared))
+            }
+            _ => Ok(declared),
+        }
+    }
+}
+
+impl Section {
+    /// The contents as they are in the file.
+    pub fn bytes(&self, file: &File, limit: u64) -> Result<Vec<u8>, ElfError> {
+        if self.len > limit {
+            return Err(ElfError::Bomb(self.name.clone()));
+        }
+        let len = self.len.min(file.metadata()?.len());
+        let mut bytes = vec![0; len as usize];
+        let got = read_up_to(file, &mut bytes, self.offset)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    }
+
+    /// Whether it holds instructions.
+    pub fn executable(&self) -> bool {
+        self.flags & SHF_EXECINSTR != 0
+    }
+
+    /// The virtual address behind its end.
+    pub fn end(&self) -> u64 {
+        self.address.saturating_add(self.len)
+    }
+
+    /// Offset and length in the file.
+    pub fn place(&self) -> (u64, u64) {
+        (self.offset, self.bytes_in_file())
+    }
+
+    /// Length in the file.
+    pub fn bytes_in_file(&self) -> u64 {
+        if self.kind == SHT_NOBITS { 0 } else { self.len }
+    }
+}
+
+/// The build id in a run of notes, as in `/sys/kernel/notes`.
+pub fn build_id_of_notes(mut notes: &[u8]) -> Option<BuildId> {
+    while notes.len() >= 12 {
+        let name_len = u32_at(notes, 0).ok()? as usize;
+        let desc_len = u32_at(notes, 4).ok()? as usize;
+        let kind = u32_at(notes, 8).ok()?;
+        let name_end = name_len.checked_next_multiple_of(4)?.checked_add(12)?;
+        let name = notes.get(12..12usize.checked_add(name_len)?)?;
+        let desc = notes.get(name_end..name_end.checked_add(desc_len)?)?;
+        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && (1..=32).contains(&desc_len) {
+            return Some(BuildId(desc.into()));
+        }
+        let next = name_end.checked_add(desc_len.checked_next_multiple_of(4)?)?;
+        notes = notes.get(next..)?;
+    }
+    None
+}
+
+/// Reads until `buffer` is full or the file ends; says how many bytes there were.
+pub fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    if i64::try_from(offset).is_err() {
+        return Ok(0);
+    }
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset.saturating_add(got as u64)) {
+            Ok(0) => break,
+            Ok(read) => got += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+fn read_build_id(file: &File, offset: u64, len: u64) -> Option<BuildId> {
+    let mut notes = vec![0; len.min(MAX_NOTES_BYTES) as usize];
+    let got = read_up_to(file, &mut notes, offset).ok()?;
+    build_id_of_notes(&notes[..got])
+}
+
+/// How many bytes come out of `reader`: all, up to the first error, or one more than `limit`.
+fn count_bytes(mut reader: impl io::Read, limit: u64) -> u64 {
+    let mut buffer = vec![0; 64 << 10];
+    let mut count = 0;
+    while count <= limit {
+        match reader.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => count += read as u64,
+        }
+    }
+    count
+}
+
+/// The 2 bytes at a place.
+pub fn half(bytes: &[u8], at: usize) -> Result<u16, ElfError> {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u16::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}
+
+/// The 4 bytes at a place.
+pub fn u32_at(bytes: &[u8], at: usize) -> Result<u32, ElfError> {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}
+
+/// The 8 bytes at a place, or the 4 of a 32-bit file.
+pub fn word(bytes: &[u8], at: usize, wide: bool) -> Result<u64, ElfError> {
+    if !wide {
+        return u32_at(bytes, at).map(u64::from);
+    }
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u64::from_ne_bytes(*bytes))
+        .ok_or(ElfError::Bounds("header"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A file with so many sections of `kind` and `flags`, each of which, and the names, is all that
+    /// follows them.
+    fn file_of(count: u16, kind: u32, flags: u64, content: &[u8]) -> File {
+        let mut bytes = vec![0; 64];
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        bytes[40..48].copy_from_slice(&64_u64.to_ne_bytes());
+        bytes[60..62].copy_from_slice(&count.to_ne_bytes());
+        let place = 64 + 64 * u64::from(count);
+        for _ in 0..count {
+            let mut header = [0; 64];
+            header[4..8].copy_from_slice(&kind.to_ne_bytes());
+            header[8..16].copy_from_slice(&flags.to_ne_bytes());
+            header[24..32].copy_from_slice(&place.to_ne_bytes());
+            header[32..40].copy_from_slice(&(content.len() as u64).to_ne_bytes());
+            bytes.extend(header);
+        }
+        bytes.extend(content);
+        let made = rustix::fs::memfd_create("elf", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut file = File::from(made.unwrap());
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn names_of_sections_without_an_end_are_cut() {
+        // Not UTF-8, so that each byte becomes three.
+        let file = file_of(4096, 3, 0, &[0xff; MAX_NOTES_BYTES as usize]);
+        let sections = Elf::read(&file).unwrap().sections(&file).unwrap();
+        let bytes: usize = sections.iter().map(|section| section.name.len()).sum();
+        assert_eq!(bytes, 4096 * MAX_NAME_BYTES * 3);
+    }
+
+    #[test]
+    fn packed_sections_over_each_other_are_refused() {
+        // Zstandard, and nothing in it.
+        let mut content = vec![0; 1 << 20];
+        content[0] = ELFCOMPRESS_ZSTD as u8;
+        let check = |count| {
+            let file = file_of(count, 1, SHF_COMPRESSED, &content);
+            let elf = Elf::read(&file).unwrap();
+            elf.check_packed(&file, &elf.sections(&file).unwrap())
+        };
+        assert!(check(16).is_ok());
+        assert!(matches!(check(257), Err(ElfError::Bomb(_))));
+    }
+}

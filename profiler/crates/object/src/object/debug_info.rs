@@ -1,0 +1,355 @@
+//! What debug information says of functions: where they were written, and which have no code.
+//!
+//! DWARF sections -> [`DebugInfo`]: source files by address, functions that no symbol tells of, and
+//! how often functions were inlined. Addresses are ELF virtual addresses. All of it is a target's
+//! own: bounded in size and time; what can't be read is left out. Source: DWARF 5, chapters 2.17,
+//! 3.3 and 6.2.
+//!
+//! What does not belong here: parameters and types, lines (the symbolizer's).
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use gimli::{
+    AbbreviationsCacheStrategy, AttributeValue, Dwarf, EndianSlice, NativeEndian, SectionId, Unit,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Object;
+use crate::demangle::{MAX_NAME_BYTES, demangle};
+use crate::{Function, FunctionKind, Language};
+
+/// How long the debug information of one object may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Most bytes of all its sections, when unpacked.
+const MAX_BYTES: u64 = 1 << 30;
+/// Most functions of debug information that are remembered.
+const MAX_FUNCTIONS: usize = 4 << 20;
+/// Most bytes of names and paths that are kept.
+const MAX_TEXT_BYTES: usize = 256 << 20;
+/// Most references from a function's entry to where its name is.
+const MAX_HOPS: usize = 4;
+
+type Bytes<'a> = EndianSlice<'a, NativeEndian>;
+
+/// What debug information says of an object's functions.
+#[derive(Debug, Default)]
+pub(super) struct DebugInfo {
+    paths: Vec<Box<str>>,
+    /// Path of the source file, by the address of the function.
+    sources: FxHashMap<u64, u32>,
+    /// Raw name, address and size of functions with code.
+    named: Vec<(Box<str>, u64, u64)>,
+    /// How often functions were inlined, by raw name.
+    inlined: FxHashMap<Box<str>, u32>,
+    /// Readable names of functions that have no code, sorted.
+    pub(super) inlined_only: Vec<Box<str>>,
+    /// Whether not all was read.
+    cut: bool,
+}
+
+impl DebugInfo {
+    pub(super) fn read(object: &Object) -> DebugInfo {
+        let mut info = DebugInfo::default();
+        let mut left = MAX_BYTES;
+        let load = |id: SectionId| -> Result<Vec<u8>, gimli::Error> {
+            let needed = !matches!(
+                id,
+                SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugAranges
+            );
+            let bytes = needed.then(|| object.section_within(id.name(), left));
+            let bytes = bytes.flatten().unwrap_or_default();
+            left -= bytes.len() as u64;
+            Ok(bytes)
+        };
+        let Ok(sections) = gimli::DwarfSections::load(load) else {
+            return info;
+        };
+        let mut dwarf = sections.borrow(|section| EndianSlice::new(section, NativeEndian));
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        let mut reader = Reader::new(&dwarf);
+        reader.read();
+        reader.finish(&mut info);
+        if info.cut {
+            log::warn!("{}: not all debug information was read", object.path());
+        }
+        info
+    }
+
+    /// The file that a function was written in.
+    pub(super) fn source(&self, function: &Function) -> Option<&str> {
+        let path = self.sources.get(&function.address)?;
+        self.paths.get(*path as usize).map(|path| &**path)
+    }
+
+    /// How often a function was inlined, under any of its names.
+    pub(super) fn inlined(&self, function: &Function) -> u32 {
+        let raw = function.linkage_name.as_ref().unwrap_or(&function.name);
+        let names = std::iter::once(raw).chain(&function.aliases);
+        names.filter_map(|name| self.inlined.get(name)).sum()
+    }
+
+    /// Functions at addresses that `known` does not hold.
+    pub(super) fn unknown(&self, object: &Object, known: &[Function]) -> Vec<Function> {
+        let known: FxHashSet<u64> = known.iter().map(|function| function.address).collect();
+        let mut found = FxHashSet::default();
+        let unknown = self.named.iter();
+        unknown
+            .filter(|(_, address, _)| !known.contains(address) && found.insert(*address))
+            .filter_map(|(raw, address, size)| {
+                let readable = demangle(raw).filter(|(readable, _)| **readable != **raw);
+                let (name, linkage_name, language) = match readable {
+                    Some((readable, language)) => (readable.into(), Some(raw.clone()), language),
+                    None => (raw.clone(), None, Language::C),
+                };
+                Some(Function {
+                    name,
+                    linkage_name,
+                    aliases: Vec::new(),
+                    offset: object.offset_of(*address)?,
+                    address: *address,
+                    size: *size,
+                    source: None,
+                    kind: FunctionKind::Function,
+                    language: if object.is_go() {
+                        Language::Go
+                    } else {
+                        language
+                    },
+                })
+            })
+            .collect()
+    }
+}
+
+/// An entry of a function, by its offset in the section.
+#[derive(Default)]
+struct Entry<'a> {
+    name: Option<Bytes<'a>>,
+    linkage_name: Option<Bytes<'a>>,
+    path: Option<u32>,
+    /// The entry that says more of the same function.
+    origin: Option<usize>,
+    inlined: bool,
+}
+
+struct Reader<'a> {
+    dwarf: &'a Dwarf<Bytes<'a>>,
+    paths: FxHashMap<Box<str>, u32>,
+    text_bytes: usize,
+    entries: FxHashMap<usize, Entry<'a>>,
+    /// Entry, address and length of what has code.
+    code: Vec<(usize, u64, u64)>,
+    /// How often each entry was inlined.
+    inlined: FxHashMap<usize, u32>,
+    cut: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
+        Reader {
+            dwarf,
+            paths: FxHashMap::default(),
+            text_bytes: 0,
+            entries: FxHashMap::default(),
+            code: Vec::new(),
+            inlined: FxHashMap::default(),
+            cut: false,
+        }
+    }
+
+    fn read(&mut self) {
+        let started = Instant::now();
+        let mut units = self.dwarf.units();
+        while let Ok(Some(header)) = units.next() {
+            if started.elapsed() > DEADLINE || self.entries.len() > MAX_FUNCTIONS {
+                self.cut = true;
+                return;
+            }
+            let unit = self.dwarf.unit(header);
+            if let Err(error) = unit.and_then(|unit| self.read_unit(&unit)) {
+                log::debug!("a unit of debug information: {error}");
+            }
+        }
+    }
+
+    fn read_unit(&mut self, unit: &Unit<Bytes<'a>>) -> Result<(), gimli::Error> {
+        let Some(base) = unit.header.debug_info_offset() else {
+            return Ok(());
+        };
+        let mut paths: FxHashMap<u64, u32> = FxHashMap::default();
+        let mut entries = unit.entries_raw(None)?;
+        while !entries.is_empty() {
+            let offset = base.0 + entries.next_offset().0;
+            let Some(abbreviation) = entries.read_abbreviation()? else {
+                continue;
+            };
+            let function = match abbreviation.tag() {
+                gimli::DW_TAG_subprogram => true,
+                gimli::DW_TAG_inlined_subroutine => false,
+                _ => {
+                    entries.skip_attributes(abbreviation.attributes())?;
+                    continue;
+                }
+            };
+            let mut entry = Entry::default();
+            let (mut low, mut high, mut ranges) = (None, None, None);
+            for &specification in abbreviation.attributes() {
+                let attribute = entries.read_attribute(specification)?;
+                let value = attribute.value();
+                match attribute.name() {
+                    gimli::DW_AT_name => entry.name = self.dwarf.attr_string(unit, value).ok(),
+                    gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
+                        entry.linkage_name = self.dwarf.attr_string(unit, value).ok();
+                    }
+                    gimli::DW_AT_decl_file => {
+                        let index = match value {
+                            AttributeValue::FileIndex(index) => Some(index),
+                            value => value.udata_value(),
+                        };
+                        entry.path = index.and_then(|index| self.path(unit, index, &mut paths));
+                    }
+                    gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
+                        entry.origin = match value {
+                            AttributeValue::UnitRef(offset) => base.0.checked_add(offset.0),
+                            AttributeValue::DebugInfoRef(offset) => Some(offset.0),
+                            _ => None,
+                        };
+                    }
+                    gimli::DW_AT_inline => {
+                        entry.inlined = matches!(
+                            value,
+                            AttributeValue::Inline(
+                                gimli::DW_INL_inlined | gimli::DW_INL_declared_inlined
+                            )
+                        );
+                    }
+                    gimli::DW_AT_low_pc => low = self.dwarf.attr_address(unit, value)?,
+                    gimli::DW_AT_high_pc => high = Some(value),
+                    gimli::DW_AT_ranges => ranges = Some(value),
+                    _ => {}
+                }
+            }
+            if !function {
+                if let Some(origin) = entry.origin {
+                    *self.inlined.entry(origin).or_default() += 1;
+                }
+                continue;
+            }
+            if let Some(value) = ranges {
+                // The function begins in the first range; others are its cold parts.
+                if let Some(mut ranges) = self.dwarf.attr_ranges(unit, value)?
+                    && let Some(first) = ranges.next()?
+                {
+                    let len = first.end.saturating_sub(first.begin);
+                    self.code.push((offset, first.begin, len));
+                }
+            } else if let (Some(low), Some(high)) = (low, high) {
+                let len = match self.dwarf.attr_address(unit, high)? {
+                    Some(high) => high.saturating_sub(low),
+                    None => high.udata_value().unwrap_or(0),
+                };
+                self.code.push((offset, low, len));
+            }
+            self.entries.insert(offset, entry);
+        }
+        Ok(())
+    }
+
+    /// The number of a file of a unit.
+    fn path(
+        &mut self,
+        unit: &Unit<Bytes<'a>>,
+        index: u64,
+        known: &mut FxHashMap<u64, u32>,
+    ) -> Option<u32> {
+        if let Some(&path) = known.get(&index) {
+            return Some(path);
+        }
+        let header = unit.line_program.as_ref()?.header();
+        let file = header.file(index)?;
+        let text = |value| {
+            let text = self.dwarf.attr_string(unit, value).ok()?;
+            (text.len() <= MAX_NAME_BYTES).then(|| text.to_string_lossy())
+        };
+        let mut path = text(file.path_name())?.into_owned();
+        let directory = file.directory(header).and_then(text);
+        let of_unit = unit.comp_dir.map(|path| path.to_string_lossy());
+        for directory in [directory, of_unit].into_iter().flatten() {
+            if path.starts_with('/') {
+                break;
+            }
+            path = format!("{directory}/{path}");
+        }
+        let next = u32::try_from(self.paths.len()).ok()?;
+        self.text_bytes += path.len();
+        if self.text_bytes > MAX_TEXT_BYTES {
+            self.cut = true;
+            return None;
+        }
+        let path = *self.paths.entry(path.into()).or_insert(next);
+        known.insert(index, path);
+        Some(path)
+    }
+
+    /// An entry and those that it refers to.
+    fn chain(&self, offset: usize) -> impl Iterator<Item = (usize, &Entry<'a>)> {
+        let first = self.entries.get(&offset).map(|entry| (offset, entry));
+        let next = |&(_, entry): &(usize, &Entry<'a>)| {
+            let origin = entry.origin?;
+            Some((origin, self.entries.get(&origin)?))
+        };
+        std::iter::successors(first, next).take(MAX_HOPS)
+    }
+
+    /// The name that the symbol table would have.
+    fn name(&self, offset: usize) -> Option<Cow<'a, str>> {
+        let linkage = self.chain(offset).find_map(|(_, entry)| entry.linkage_name);
+        let name = linkage.or_else(|| self.chain(offset).find_map(|(_, entry)| entry.name))?;
+        (name.len() <= MAX_NAME_BYTES).then(|| name.to_string_lossy())
+    }
+
+    fn finish(mut self, info: &mut DebugInfo) {
+        let mut bytes = self.text_bytes;
+        let mut with_code: FxHashSet<Cow<'a, str>> = FxHashSet::default();
+        for &(offset, address, len) in &self.code {
+            if let Some(path) = self.chain(offset).find_map(|(_, entry)| entry.path) {
+                info.sources.insert(address, path);
+            }
+            let Some(name) = self.name(offset) else {
+                continue;
+            };
+            bytes += name.len();
+            if bytes > MAX_TEXT_BYTES {
+                self.cut = true;
+                break;
+            }
+            info.named.push((name.as_ref().into(), address, len));
+            with_code.insert(name);
+        }
+        for (&offset, &count) in &self.inlined {
+            if let Some(name) = self.name(offset) {
+                let sum = info.inlined.entry(name.as_ref().into()).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+        let only = self.entries.iter().filter(|(_, entry)| entry.inlined);
+        let only = only.filter_map(|(&offset, _)| self.name(offset));
+        let mut only: Vec<Box<str>> = only
+            .filter(|name| !with_code.contains(name))
+            .map(|name| demangle(&name).map_or_else(|| name.as_ref().into(), |(n, _)| n.into()))
+            .collect();
+        only.sort_unstable();
+        only.dedup();
+        info.inlined_only = only;
+        info.named.sort_unstable_by_key(|&(_, address, _)| address);
+        let mut paths = vec![Box::default(); self.paths.len()];
+        for (path, index) in std::mem::take(&mut self.paths) {
+            if let Some(slot) = paths.get_mut(index as usize) {
+                *slot = path;
+            }
+        }
+        info.paths = paths;
+        info.cut = self.cut;
+    }
+}

@@ -1,0 +1,400 @@
+//! Waits of threads: settings of the kernel-side programs, attaching them, what they lost, and what
+//! they still know when they are taken out.
+//!
+//! [`super::ProbeOptions`] -> globals and sizes; counters of the kernel side -> [`RawBody::Lost`]; what
+//! is left in its table -> [`RawBody::Waits`] and, for waits that go on, [`RawBody::Wait`]. Times are
+//! nanoseconds of CLOCK_MONOTONIC.
+//!
+//! What does not belong here: records in rings (`decode`), what waits mean (`resolve`).
+
+use std::{
+    fs,
+    hash::{BuildHasher, Hasher},
+    mem::size_of,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use aya::{
+    Ebpf, EbpfLoader, Pod,
+    maps::{HashMap, MapData},
+};
+use profiler_common::{
+    COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
+    sample::FLAG_UNDECIDED,
+    sched::{
+        LEAST_WAIT_WINDOW_LOG, STATE_DISK, STATE_NEW, STATE_PREEMPTED, ThreadWaits, WAIT_OFFSETS,
+        WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
+    },
+};
+
+use super::{ProbeError, bpf, features, hotplug, load, offsets, sampler::AttachedSource};
+use profiler_model::raw::{RawBody, RawEvent, RawWait, RawWaits};
+use profiler_model::{Cpu, Lost, LostReason, OFF_CPU, Pid, Tid, Timestamp, Unit};
+
+/// Fewest and most threads that are remembered by their place; 168 bytes of kernel memory each.
+const MIN_THREADS: u64 = 16_384;
+const MAX_THREADS: u64 = 131_072;
+/// One in so many may be remembered besides, because its place is another one's; about 260 bytes each.
+const APART: u32 = 4;
+/// Places that are read at a time.
+const PLACES_AT_ONCE: u32 = 4096;
+/// The least that a processor may record and walk in a window, if that is no longer than the longest: what
+/// is adapted by less is adapted by chance.
+const MIN_BUDGET: u64 = 8;
+/// The longest window, for thousands of processors: the logarithm of nanoseconds.
+const LONGEST_WINDOW_LOG: u32 = 32;
+/// Slots of `WAIT_KEYS`.
+const KEY_SLOTS: u32 = 16_384;
+
+const PROGRAMS: [(&str, &str); 4] = [
+    // Before switches: a thread that is known from its first switch has no wake-up missing.
+    ("wait_exec", "sched_process_exec"),
+    ("wait_waking", "sched_waking"),
+    ("wait_new", "sched_wakeup_new"),
+    ("wait_switch", "sched_switch"),
+];
+
+/// What the kernel side has counted, and has in its tables.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct Thread(ThreadWaits);
+
+// SAFETY: integers only, no padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for Thread {}
+
+/// Settings of the kernel side.
+pub(super) struct WaitSettings {
+    offsets: [u32; WAIT_OFFSETS],
+    arguments: u32,
+    registers: u8,
+    seed: u64,
+    window_log: u32,
+    budget: u64,
+    walks: u64,
+    threads: u32,
+    places: u32,
+}
+
+impl WaitSettings {
+    /// For so many processors.
+    pub(super) fn new(cpus: usize) -> Result<WaitSettings, ProbeError> {
+        let (offsets, arguments) = offsets::of_waits().map_err(|error| {
+            ProbeError::Request(format!(
+                "this kernel's waits can't be recorded: {}",
+                offsets::remedy(&error)
+            ))
+        })?;
+        // Of those that there are, each may be known, and as many again may come.
+        let threads = (4 * living_threads()).clamp(MIN_THREADS, MAX_THREADS) as u32;
+        let Window { log, budget, walks } = Window::of(cpus);
+        Ok(WaitSettings {
+            offsets,
+            arguments,
+            registers: features::has_task_registers().into(),
+            seed: std::collections::hash_map::RandomState::new()
+                .build_hasher()
+                .finish(),
+            window_log: log,
+            budget,
+            walks,
+            threads,
+            places: threads.next_power_of_two() - 1,
+        })
+    }
+
+    /// Attaches the programs.
+    pub(super) fn attach(&self, ebpf: &mut Ebpf, now: Timestamp) -> Result<Waits, ProbeError> {
+        for (name, tracepoint) in PROGRAMS {
+            load::attach_raw(ebpf, name, tracepoint)?;
+        }
+        Ok(Waits {
+            reported: Vec::new(),
+            last: now,
+            places: self.places,
+            apart: (self.threads / APART) as usize,
+        })
+    }
+
+    /// Sets globals and sizes of maps.
+    pub(super) fn set<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        loader
+            .override_global("WAIT_OFFSETS", &self.offsets, true)
+            .override_global("WAIT_SWITCH", &self.arguments, true)
+            .override_global("WAIT_REGISTERS", &self.registers, true)
+            .override_global("WAIT_SEED", &self.seed, true)
+            .override_global("WAIT_WINDOW_LOG", &self.window_log, true)
+            .override_global("WAIT_BUDGET", &self.budget, true)
+            .override_global("WAIT_WALK_BUDGET", &self.walks, true)
+            .override_global("WAIT_PLACES", &self.places, true)
+            .map_max_entries("WAIT_THREADS", self.places + 1)
+            .map_max_entries("WAITING", self.threads / APART);
+    }
+}
+
+/// What a processor may record and walk in which time.
+#[derive(Debug, PartialEq, Eq)]
+struct Window {
+    log: u32,
+    budget: u64,
+    walks: u64,
+}
+
+impl Window {
+    /// As short as it can be, so that what is recorded follows what there is, for one of so many
+    /// processors, which together keep to the limits of a second.
+    fn of(cpus: usize) -> Window {
+        let of = |log| {
+            let share =
+                |per_second: u64| (per_second << log) / (1_000_000_000 * cpus.max(1) as u64);
+            Window {
+                log,
+                budget: share(WAITS_PER_SECOND),
+                walks: share(WALKS_PER_SECOND),
+            }
+        };
+        let mut windows = (LEAST_WAIT_WINDOW_LOG..LONGEST_WINDOW_LOG).map(of);
+        let enough = windows.find(|window| window.budget.min(window.walks) >= MIN_BUDGET);
+        enough.unwrap_or_else(|| of(LONGEST_WINDOW_LOG))
+    }
+}
+
+/// How many threads there are.
+fn living_threads() -> u64 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    // The fourth number is "running/all".
+    let all = load
+        .split(' ')
+        .nth(3)
+        .and_then(|text| text.split('/').nth(1));
+    all.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The source as it is announced.
+pub(super) fn source() -> AttachedSource {
+    AttachedSource {
+        name: OFF_CPU.to_owned(),
+        unit: Unit::Nanoseconds,
+        frequency_hz: None,
+        period: None,
+        note: None,
+    }
+}
+
+/// The programs, attached.
+pub(super) struct Waits {
+    reported: Vec<WaitCounters>,
+    last: Timestamp,
+    places: u32,
+    apart: usize,
+}
+
+impl Waits {
+    /// Adds what was lost since the last call.
+    pub(super) fn losses(&mut self, ebpf: &Ebpf, now: Timestamp, out: &mut Vec<RawEvent>) {
+        let counters = counters(ebpf);
+        self.reported.resize(
+            counters.len().max(self.reported.len()),
+            WaitCounters::default(),
+        );
+        let from = std::mem::replace(&mut self.last, now);
+        for (cpu, (total, told)) in counters.iter().zip(&mut self.reported).enumerate() {
+            for (reason, total, told) in [
+                (
+                    LostReason::WaitTable,
+                    total.table_full,
+                    &mut told.table_full,
+                ),
+                (LostReason::WaitUnseen, total.unseen, &mut told.unseen),
+                (LostReason::RingFull, total.ring_full, &mut told.ring_full),
+                (LostReason::Nested, total.nested, &mut told.nested),
+            ] {
+                let count = total.saturating_sub(*told);
+                *told = total.max(*told);
+                if count > 0 {
+                    let cpu = Cpu(cpu as u32);
+                    let lost = Lost {
+                        cpu: Some(cpu),
+                        from,
+                        to: now,
+                        count,
+                        reason,
+                    };
+                    out.push(event(now, cpu, RawBody::Lost(lost)));
+                }
+            }
+        }
+    }
+
+    /// Takes the programs out.
+    pub(super) fn take_out(ebpf: &mut Ebpf) {
+        for (name, _) in PROGRAMS.iter().rev() {
+            let unloaded = load::raw_tracepoint(ebpf, name)
+                .and_then(|program| program.unload().map_err(|error| load::refused(&error)));
+            if let Err(error) = unloaded {
+                log::debug!("{name} could not be taken out: {error}");
+            }
+        }
+    }
+
+    /// Tells of what was not told yet by programs that were taken out: totals, and the waits that go on.
+    pub(super) fn tell_rest(&self, ebpf: &mut Ebpf, now: Timestamp, out: &mut Vec<RawEvent>) {
+        if let Err(error) = self.each(ebpf, |thread| told_last(thread, now, out)) {
+            log::warn!("the last totals of waits could not be read: {error}");
+        }
+    }
+
+    /// Has all stacks sent again. Gives the keys of the waits that go on, whose stacks are not.
+    pub(super) fn forget_stacks(&self, ebpf: &mut Ebpf) -> Result<Vec<u64>, ProbeError> {
+        forget_keys(ebpf)?;
+        let mut keys = Vec::new();
+        self.each(ebpf, |thread| {
+            if thread.from_ns != 0 && thread.key != 0 {
+                keys.push(thread.key);
+            }
+        })?;
+        Ok(keys)
+    }
+
+    /// All threads that are known.
+    fn each(&self, ebpf: &mut Ebpf, mut each: impl FnMut(&ThreadWaits)) -> Result<(), ProbeError> {
+        let apart = load::typed_map::<HashMap<&mut MapData, u32, Thread>>(ebpf, "WAITING")?;
+        // A thread that is gone meanwhile is none. Where one goes, the kernel begins anew, so that some
+        // come twice: no more are taken than fit.
+        for (_, Thread(thread)) in apart.iter().take(self.apart).filter_map(Result::ok) {
+            each(&thread);
+        }
+        let map = load::map_fd(ebpf, "WAIT_THREADS")?;
+        let mut threads: Vec<ThreadWaits> = Vec::new();
+        let mut first = 0;
+        while first < self.places {
+            bpf::read_array(map, first, PLACES_AT_ONCE, 1, &mut threads)
+                .map_err(|error| ProbeError::from_io("read what threads have waited", error))?;
+            threads
+                .iter()
+                .filter(|thread| thread.ids != 0)
+                .for_each(&mut each);
+            first += PLACES_AT_ONCE;
+        }
+        Ok(())
+    }
+}
+
+/// What was seen of waits, by processor.
+pub(super) fn counters(ebpf: &Ebpf) -> Vec<WaitCounters> {
+    match load::map_fd(ebpf, "WAIT_CPU").and_then(hotplug::values::<bpf::WaitSlot>) {
+        Ok(slots) => slots.iter().map(|slot| slot.counters).collect(),
+        Err(error) => {
+            log::debug!("failed to read the counters of waits: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// Forgets which stacks user space has.
+fn forget_keys(ebpf: &Ebpf) -> Result<(), ProbeError> {
+    let map: BorrowedFd<'_> = load::map_fd(ebpf, "WAIT_KEYS")?;
+    let slots: Vec<u32> = (0..KEY_SLOTS).collect();
+    let none = vec![0_u64; slots.len()];
+    bpf::update_map(map.as_fd(), &slots, &none)
+        .map_err(|error| ProbeError::from_io("forget the stacks of waits", error))
+}
+
+fn event(at: Timestamp, cpu: Cpu, body: RawBody) -> RawEvent {
+    RawEvent { at, cpu, body }
+}
+
+/// Tells the rest of a thread's totals, its present wait as well if it waits.
+fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
+    let (pid, tid) = ((thread.ids >> 32) as u32, thread.ids as u32);
+    let undecided = thread.flags & u32::from(FLAG_UNDECIDED) != 0;
+    let mut totals = thread.totals;
+    if thread.from_ns != 0 && thread.from_ns < now.0 {
+        let ns = now.0 - thread.from_ns;
+        let is_runnable = matches!(thread.state, STATE_PREEMPTED | STATE_NEW);
+        let woken_ns = if thread.woken_ns >= thread.from_ns {
+            thread.woken_ns
+        } else {
+            0
+        };
+        totals.runnable_ns += match (is_runnable, woken_ns) {
+            (true, _) => ns,
+            (false, 0) => 0,
+            (false, woken_ns) => now.0.saturating_sub(woken_ns),
+        };
+        if let Some(total) = totals.ns.get_mut(thread.state as usize) {
+            *total += ns;
+            if thread.share > 0 {
+                let waker = if woken_ns == 0 || is_runnable {
+                    0
+                } else {
+                    thread.waker
+                };
+                let record = WaitRecord {
+                    head: RecordHead {
+                        len: size_of::<WaitRecord>() as u32,
+                        kind: KIND_WAIT,
+                        version: RECORD_VERSION,
+                    },
+                    at_ns: now.0,
+                    from_ns: thread.from_ns,
+                    woken_ns: if is_runnable { 0 } else { woken_ns },
+                    key: thread.key,
+                    cgroup: thread.cgroup,
+                    tgid: pid,
+                    tid,
+                    waker_tgid: (waker >> 32) as u32,
+                    waker_tid: waker as u32,
+                    cpu: 0,
+                    weight: thread.share,
+                    state: thread.state.min(STATE_DISK + 1),
+                    flags: thread.flags,
+                    comm: comm_of(pid, tid),
+                };
+                let wait = RawWait { record, undecided };
+                out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
+            }
+        }
+    }
+    if totals == Default::default() {
+        return;
+    }
+    let waits = RawWaits {
+        pid: Pid(pid),
+        tid: Tid(tid),
+        cgroup: thread.cgroup,
+        undecided,
+        from: Timestamp(thread.told_ns),
+        count: totals.count,
+        ns: totals.ns,
+        runnable_ns: totals.runnable_ns,
+    };
+    out.push(event(now, Cpu(0), RawBody::Waits(Box::new(waits))));
+}
+
+/// The name of a thread that waits still.
+fn comm_of(pid: u32, tid: u32) -> [u8; COMM_LEN] {
+    let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    profiler_model::raw::Comm::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_share_the_limits() {
+        for cpus in [1, 2, 4, 5, 6, 16, 64, 512, 4096, 8192] {
+            let Window { log, budget, walks } = Window::of(cpus);
+            let windows = 1e9 / (1_u64 << log) as f64 * cpus as f64;
+            assert!(budget as f64 * windows <= WAITS_PER_SECOND as f64, "{cpus}");
+            assert!(walks as f64 * windows <= WALKS_PER_SECOND as f64, "{cpus}");
+            assert!(
+                walks as f64 * windows > 0.8 * WALKS_PER_SECOND as f64,
+                "{cpus}"
+            );
+        }
+        assert_eq!(Window::of(1).log, LEAST_WAIT_WINDOW_LOG);
+        assert!(Window::of(64).log < 29, "half a second");
+    }
+}

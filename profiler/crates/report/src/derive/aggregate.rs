@@ -1,0 +1,351 @@
+//! Aggregated samples: equal samples merged before anything is expanded or named.
+//!
+//! Input: samples, in any order; output: one [`Aggregate`] per [`Key`], with counts, weights in the
+//! source's unit and the times of the first and last sample (CLOCK_MONOTONIC). A sample costs one
+//! hash look-up of five integers; stacks are walked by consumers, once per distinct key.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHashMap;
+
+use profiler_model::*;
+
+/// What samples are merged over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Merge {
+    /// Threads stay apart.
+    #[default]
+    Thread,
+    /// The threads of a process are one.
+    Process,
+}
+
+/// Whose samples they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// A thread's.
+    Thread(ThreadId),
+    /// A process's.
+    Process(ProcessId),
+}
+
+impl Owner {
+    /// The process, if it is defined.
+    pub fn process(self, tables: &Tables) -> Option<ProcessId> {
+        match self {
+            Owner::Thread(thread) => tables.thread(thread).map(|thread| thread.process),
+            Owner::Process(process) => Some(process),
+        }
+    }
+}
+
+/// What makes samples equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Whose.
+    pub owner: Owner,
+    /// Kernel stack.
+    pub kernel: Option<StackId>,
+    /// User stack.
+    pub user: Option<StackId>,
+    /// What made them.
+    pub source: SourceId,
+    /// Why the thread waited; none: it ran.
+    pub wait: Option<WaitState>,
+}
+
+impl Key {
+    /// What a sample is merged by.
+    pub(super) fn of(sample: &Sample, merge: Merge, tables: &Tables) -> Key {
+        let owner = match (merge, tables.thread(sample.thread)) {
+            (Merge::Process, Some(thread)) => Owner::Process(thread.process),
+            _ => Owner::Thread(sample.thread),
+        };
+        Key {
+            owner,
+            kernel: sample.kernel,
+            user: sample.user,
+            source: sample.source,
+            wait: sample.wait.map(|wait| wait.state),
+        }
+    }
+}
+
+/// Two words, not one per field and variant: this is what a sample costs.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let stack = |id: Option<StackId>| id.map_or(0, EpochId::get);
+        let owner = match self.owner {
+            Owner::Thread(thread) => thread.get(),
+            Owner::Process(process) => !process.get(),
+        };
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let wait = self.wait.map_or(0, |wait| wait as u32 + 1);
+        // There are a handful of sources.
+        state.write_u64(pair(owner, self.source.get() << 3 | wait));
+        state.write_u64(pair(stack(self.kernel), stack(self.user)));
+    }
+}
+
+/// How many samples have a stack that ended early; the first reason that holds counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The limit of frames was reached.
+    pub truncated: u64,
+    /// Memory could not be read, or the reason is not known.
+    pub unreadable: u64,
+    /// There was no rule for the code.
+    pub no_rule: u64,
+    /// Code made at run time could not be walked through.
+    pub jit: u64,
+    /// The rules for the code were not loaded in time.
+    pub no_table: u64,
+    /// The address was in no known mapping.
+    pub no_mapping: u64,
+    /// The chain of frame pointers ended; frames may be missing.
+    pub frame_pointer: u64,
+}
+
+/// What waits stand for together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitSums {
+    /// How many waits: samples stand for several where not each was recorded.
+    pub count: u64,
+    /// How long the threads could have run, but had no processor.
+    pub runnable_ns: u64,
+    /// The longest one.
+    pub longest_ns: u64,
+    /// How long those were that were recorded, each by itself.
+    pub recorded_ns: u64,
+}
+
+impl WaitSums {
+    fn count(&mut self, wait: &Wait) {
+        let count = u64::from(wait.count);
+        self.count = self.count.saturating_add(count);
+        let runnable_ns = wait.runnable_ns.saturating_mul(count);
+        self.runnable_ns = self.runnable_ns.saturating_add(runnable_ns);
+        self.longest_ns = self.longest_ns.max(wait.ns);
+        self.recorded_ns = self.recorded_ns.saturating_add(wait.ns);
+    }
+
+    /// Adds those of other samples.
+    pub fn add(&mut self, other: &WaitSums) {
+        self.count = self.count.saturating_add(other.count);
+        self.runnable_ns = self.runnable_ns.saturating_add(other.runnable_ns);
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+        self.recorded_ns = self.recorded_ns.saturating_add(other.recorded_ns);
+    }
+}
+
+/// Equal samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aggregate {
+    /// How many.
+    pub count: u64,
+    /// What they stand for together, in the unit of the source.
+    pub weight: u64,
+    /// When the first was taken.
+    pub first: Timestamp,
+    /// When the last was taken.
+    pub last: Timestamp,
+    /// How their stacks ended.
+    pub ends: Ends,
+    /// How they waited; nothing of samples of running threads.
+    pub waits: WaitSums,
+}
+
+/// Merges samples.
+#[derive(Clone, Debug, Default)]
+pub struct Aggregator {
+    merge: Merge,
+    samples: FxHashMap<Key, Aggregate>,
+}
+
+impl Aggregator {
+    /// An empty one.
+    pub fn new(merge: Merge) -> Aggregator {
+        Aggregator {
+            merge,
+            samples: FxHashMap::default(),
+        }
+    }
+
+    /// Takes a sample.
+    pub fn add(&mut self, sample: &Sample, tables: &Tables) {
+        let key = Key::of(sample, self.merge, tables);
+        let aggregate = self.samples.entry(key).or_insert(Aggregate {
+            count: 0,
+            weight: 0,
+            first: sample.at,
+            last: sample.at,
+            ends: Ends::default(),
+            waits: WaitSums::default(),
+        });
+        aggregate.count += 1;
+        aggregate.weight = aggregate.weight.saturating_add(sample.weight);
+        aggregate.first = aggregate.first.min(sample.at);
+        aggregate.last = aggregate.last.max(sample.at);
+        aggregate.ends.count(sample);
+        if let Some(wait) = &sample.wait {
+            aggregate.waits.count(wait);
+        }
+    }
+
+    /// All aggregates, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Aggregate)> {
+        self.samples.iter()
+    }
+
+    /// All aggregates in order of key: the same for the same recording.
+    pub fn sorted(&self) -> Vec<(Key, Aggregate)> {
+        let mut all: Vec<_> = self.samples.iter().map(|(k, a)| (*k, *a)).collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        all
+    }
+
+    /// How many distinct keys there are.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether no sample came.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+}
+
+impl Ends {
+    fn count(&mut self, sample: &Sample) {
+        let ends = [sample.kernel_end, sample.user_end];
+        let any = |end| ends.contains(&end);
+        if any(StackEnd::Truncated) {
+            self.truncated += 1;
+        } else if any(StackEnd::BadMemory) || any(StackEnd::Unknown) {
+            self.unreadable += 1;
+        } else if any(StackEnd::NoTable) {
+            self.no_table += 1;
+        } else if any(StackEnd::NoRule) {
+            self.no_rule += 1;
+        } else if any(StackEnd::Jit) {
+            self.jit += 1;
+        } else if any(StackEnd::NoMapping) {
+            self.no_mapping += 1;
+        } else if any(StackEnd::FramePointer) {
+            self.frame_pointer += 1;
+        }
+    }
+
+    /// Adds those of other samples.
+    pub fn add(&mut self, other: &Ends) {
+        self.truncated += other.truncated;
+        self.unreadable += other.unreadable;
+        self.no_rule += other.no_rule;
+        self.jit += other.jit;
+        self.no_table += other.no_table;
+        self.no_mapping += other.no_mapping;
+        self.frame_pointer += other.frame_pointer;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at: u64, thread: usize, user_end: StackEnd) -> Sample {
+        Sample {
+            wait: None,
+            at: Timestamp(at),
+            thread: ThreadId::from_index(thread),
+            cpu: Cpu(0),
+            kernel: None,
+            user: None,
+            kernel_end: StackEnd::NoStack,
+            user_end,
+            weight: 10,
+            source: SourceId::from_index(0),
+        }
+    }
+
+    #[test]
+    fn equal_samples_merge() {
+        let tables = Tables::default();
+        let mut aggregator = Aggregator::new(Merge::Thread);
+        for (at, thread, end) in [
+            (5, 0, StackEnd::Truncated),
+            (3, 0, StackEnd::FramePointer),
+            (9, 0, StackEnd::Complete),
+            (4, 1, StackEnd::Complete),
+        ] {
+            aggregator.add(&sample(at, thread, end), &tables);
+        }
+        let all = aggregator.sorted();
+        assert_eq!(all.len(), 2);
+        let first = all[0].1;
+        assert_eq!((first.count, first.weight), (3, 30));
+        assert_eq!((first.first, first.last), (Timestamp(3), Timestamp(9)));
+        assert_eq!((first.ends.truncated, first.ends.frame_pointer), (1, 1));
+    }
+
+    #[test]
+    fn waits_stay_apart_by_state_and_count_as_often_as_they_say() {
+        let mut aggregator = Aggregator::new(Merge::Thread);
+        let tables = Tables::default();
+        aggregator.add(&sample(1, 0, StackEnd::NoRule), &tables);
+        for (state, ns, runnable_ns, count) in [
+            (WaitState::Sleeping, 50, 2, 4),
+            (WaitState::Sleeping, 70, 3, 1),
+            (WaitState::Disk, 9, 0, 1),
+        ] {
+            let wait = Wait {
+                ns,
+                runnable_ns,
+                state,
+                waker: None,
+                count,
+            };
+            let sample = Sample {
+                wait: Some(wait),
+                weight: ns * u64::from(count),
+                ..sample(2, 0, StackEnd::Complete)
+            };
+            aggregator.add(&sample, &tables);
+        }
+        let all = aggregator.sorted();
+        let states: Vec<_> = all.iter().map(|(key, _)| key.wait).collect();
+        let (sleeping, disk) = (Some(WaitState::Sleeping), Some(WaitState::Disk));
+        assert_eq!(states, [None, sleeping, disk]);
+        assert_eq!(
+            (all[0].1.ends.no_rule, all[0].1.waits),
+            (1, WaitSums::default())
+        );
+        let sums = WaitSums {
+            count: 5,
+            runnable_ns: 11,
+            longest_ns: 70,
+            recorded_ns: 120,
+        };
+        assert_eq!((all[1].1.waits, all[1].1.weight), (sums, 270));
+    }
+
+    #[test]
+    fn threads_of_a_process_merge_when_told() {
+        let mut tables = Tables::default();
+        let name = tables.intern_string("a").0;
+        for tid in [1, 2] {
+            tables.intern_thread(Thread {
+                process: ProcessId::from_index(0),
+                tid: Tid(tid),
+                started: Timestamp(0),
+                name,
+            });
+        }
+        let mut aggregator = Aggregator::new(Merge::Process);
+        aggregator.add(&sample(1, 0, StackEnd::Complete), &tables);
+        aggregator.add(&sample(2, 1, StackEnd::Complete), &tables);
+        assert_eq!(aggregator.len(), 1);
+        let (key, aggregate) = aggregator.sorted()[0];
+        assert_eq!(key.owner, Owner::Process(ProcessId::from_index(0)));
+        assert_eq!(aggregate.count, 2);
+    }
+}

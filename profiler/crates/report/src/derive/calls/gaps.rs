@@ -1,0 +1,124 @@
+//! Times in which calls were not recorded.
+//!
+//! Input: gaps, of one function or all, in one process or all; output: how long they were for a
+//! function, and how many calls they probably hid. Only the parts of a duty cycle are a fair
+//! sample of the whole: for them alone the rate outside the gaps is taken for the rate within.
+
+use rustc_hash::FxHashMap;
+
+use profiler_model::*;
+
+/// Most combinations of function, process and reason; more are counted together as those of all
+/// functions.
+const MAX_KEYS: usize = 1 << 16;
+
+/// How many gaps, and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GapSum {
+    /// Gaps.
+    pub count: u64,
+    /// Their lengths added up.
+    pub ns: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gaps {
+    sums: FxHashMap<(Option<FunctionId>, Option<ProcessId>, GapReason), GapSum>,
+}
+
+impl Gaps {
+    pub(super) fn add(&mut self, gap: &Gap) {
+        let mut key = (gap.function, gap.process, gap.reason);
+        if self.sums.len() >= MAX_KEYS && !self.sums.contains_key(&key) {
+            key = (None, None, gap.reason);
+        }
+        let sum = self.sums.entry(key).or_default();
+        sum.count += 1;
+        sum.ns = sum.ns.saturating_add(gap.to.since(gap.from));
+    }
+
+    /// All gaps of one reason.
+    pub(super) fn of_reason(&self, reason: GapReason) -> GapSum {
+        let mut all = GapSum::default();
+        for (_, sum) in self.sums.iter().filter(|((_, _, r), _)| *r == reason) {
+            all.count += sum.count;
+            all.ns = all.ns.saturating_add(sum.ns);
+        }
+        all
+    }
+
+    fn ns(&self, function: FunctionId, process: Option<ProcessId>, reason: GapReason) -> u64 {
+        let of = |function| self.sums.get(&(function, process, reason));
+        let ns = |sum: Option<&GapSum>| sum.map_or(0, |sum| sum.ns);
+        ns(of(Some(function))).saturating_add(ns(of(None)))
+    }
+
+    /// How long a function was affected, in the process where that was longest.
+    pub(super) fn longest_ns(&self, function: FunctionId, reason: GapReason) -> u64 {
+        let everywhere = self.ns(function, None, reason);
+        let processes = self.sums.keys().filter_map(|&(f, process, r)| {
+            let applies = r == reason && f.is_none_or(|f| f == function);
+            process.filter(|_| applies)
+        });
+        let most = processes
+            .map(|process| self.ns(function, Some(process), reason))
+            .max();
+        everywhere.saturating_add(most.unwrap_or(0))
+    }
+
+    /// How many calls the gaps of duty cycles probably hid, of `calls` seen in a process that was
+    /// watched for `span_ns`, gaps included.
+    pub(super) fn hidden(
+        &self,
+        function: FunctionId,
+        process: ProcessId,
+        calls: u64,
+        span_ns: u64,
+    ) -> f64 {
+        let everywhere = self.ns(function, None, GapReason::DutyCycle);
+        let gap_ns =
+            everywhere.saturating_add(self.ns(function, Some(process), GapReason::DutyCycle));
+        match span_ns.saturating_sub(gap_ns) {
+            0 => 0.0,
+            watched_ns => calls as f64 * gap_ns as f64 / watched_ns as f64,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(function: Option<usize>, process: Option<usize>, ns: u64, reason: GapReason) -> Gap {
+        Gap {
+            from: Timestamp(1_000),
+            to: Timestamp(1_000 + ns),
+            function: function.map(FunctionId::from_index),
+            process: process.map(ProcessId::from_index),
+            reason,
+        }
+    }
+
+    #[test]
+    fn gaps_of_all_and_of_one_add_up() {
+        let mut gaps = Gaps::default();
+        gaps.add(&gap(Some(0), Some(0), 100, GapReason::DutyCycle));
+        gaps.add(&gap(Some(0), Some(1), 300, GapReason::DutyCycle));
+        gaps.add(&gap(None, None, 50, GapReason::DutyCycle));
+        gaps.add(&gap(Some(1), None, 7, GapReason::Detached));
+        let (f0, f1) = (FunctionId::from_index(0), FunctionId::from_index(1));
+        assert_eq!(gaps.longest_ns(f0, GapReason::DutyCycle), 350);
+        assert_eq!(gaps.longest_ns(f1, GapReason::DutyCycle), 50);
+        assert_eq!(gaps.longest_ns(f1, GapReason::Detached), 7);
+        let (p0, p1) = (ProcessId::from_index(0), ProcessId::from_index(1));
+        // Watched 850 of 1000 ns: 85 calls there are 15 more in the gaps.
+        assert_eq!(gaps.hidden(f0, p0, 85, 1_000).round(), 15.0);
+        assert_eq!(gaps.hidden(f0, p1, 65, 1_000).round(), 35.0);
+        assert_eq!(gaps.hidden(f0, p1, 65, 350), 0.0);
+        assert_eq!(gaps.of_reason(GapReason::DutyCycle).count, 3);
+    }
+}

@@ -1,0 +1,33 @@
+//! Shapes that several consumers of a recording share: aggregated samples, call trees, traced
+//! calls, display frames, counts of what is missing.
+//!
+//! Input: events and [`Tables`](profiler_model::Tables); output: plain data, in nanoseconds of
+//! CLOCK_MONOTONIC and in the unit of a sample's source. No I/O, no format, no text layout here.
+
+mod aggregate;
+mod arguments;
+pub mod calls;
+mod containers;
+mod differ;
+mod ends;
+mod frames;
+mod latency;
+mod losses;
+mod path;
+mod sources;
+mod tree;
+mod waits;
+
+pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner, WaitSums};
+pub use arguments::{arguments_text, parameter};
+pub use calls::{CallLimits, CallTable, FunctionCalls};
+pub use containers::{ContainerError, ContainerNames, ContainerSet, container_label_of, inner_pid};
+pub use differ::{CallChange, CallDiffer};
+pub use ends::{EarlyEnd, EndTable, UserEnds};
+pub use frames::{DisplayFrame, frame_lines, stack_frames};
+pub use latency::{Bucket, Latency};
+pub use losses::{Losses, is_of_calls};
+pub use path::ClassPath;
+pub use sources::{OFF_CPU, Sources, WALL, wait_frame};
+pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
+pub use waits::{WaitTable, WaitTotals, WakerSums, waiting_frame};

@@ -1,0 +1,223 @@
+//! Waits beyond their stacks: who ended them, how long threads stood in the run queue, and what the
+//! kernel counted.
+//!
+//! Input: samples that are waits, and the kernel's totals; output: sums per stack and waker, a
+//! distribution per thread, totals per thread. Times are nanoseconds. A wait that stands for several
+//! counts as often. What waits sum up to per stack is with all other samples ([`super::Aggregator`]).
+
+use rustc_hash::FxHashMap;
+
+use super::aggregate::{Key, Owner};
+use super::frames::{DisplayFrame, stack_frames};
+use super::latency::Latency;
+use profiler_model::*;
+
+/// Stacks and wakers beyond this many are not told apart.
+const MAX_WAKERS: usize = 1 << 18;
+
+/// Waits that one thread ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WakerSums {
+    /// How many.
+    pub count: u64,
+    /// How long they were.
+    pub ns: u64,
+}
+
+impl WakerSums {
+    /// Adds others.
+    pub fn add(&mut self, other: WakerSums) {
+        self.count = self.count.saturating_add(other.count);
+        self.ns = self.ns.saturating_add(other.ns);
+    }
+}
+
+/// What the kernel counted of a thread's waits: exact, whatever was recorded one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitTotals {
+    /// How many waits ended, by [`WaitState`].
+    pub count: [u64; 4],
+    /// How long they were.
+    pub ns: [u64; 4],
+    /// Of all that: runnable, but without a processor.
+    pub runnable_ns: u64,
+}
+
+impl WaitTotals {
+    /// Adds others.
+    pub fn add(&mut self, count: &[u64; 4], ns: &[u64; 4], runnable_ns: u64) {
+        let sums = self.count.iter_mut().chain(&mut self.ns);
+        for (sum, more) in sums.zip(count.iter().chain(ns)) {
+            *sum = sum.saturating_add(*more);
+        }
+        self.runnable_ns = self.runnable_ns.saturating_add(runnable_ns);
+    }
+
+    /// All waits.
+    pub fn all_count(&self) -> u64 {
+        self.count.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// All of their time.
+    pub fn all_ns(&self) -> u64 {
+        self.ns.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+}
+
+/// What is known of waits besides their stacks.
+#[derive(Clone, Debug, Default)]
+pub struct WaitTable {
+    wakers: FxHashMap<(Key, Option<ThreadId>), WakerSums>,
+    run_queue: FxHashMap<ThreadId, Latency>,
+    totals: FxHashMap<ThreadId, WaitTotals>,
+}
+
+impl WaitTable {
+    /// Takes a sample; nothing if it is no wait.
+    pub fn sample(&mut self, sample: &Sample) {
+        let Some(wait) = &sample.wait else {
+            return;
+        };
+        let key = Key {
+            owner: Owner::Thread(sample.thread),
+            kernel: sample.kernel,
+            user: sample.user,
+            source: sample.source,
+            wait: Some(wait.state),
+        };
+        let sums = WakerSums {
+            count: wait.count.into(),
+            ns: sample.weight,
+        };
+        if let Some(known) = self.wakers.get_mut(&(key, wait.waker)) {
+            known.add(sums);
+        } else if self.wakers.len() < MAX_WAKERS {
+            self.wakers.insert((key, wait.waker), sums);
+        }
+        let run_queue = self.run_queue.entry(sample.thread).or_default();
+        run_queue.record_many(wait.runnable_ns, wait.count.into());
+    }
+
+    /// Takes the kernel's totals.
+    pub fn totals(&mut self, waits: &Waits) {
+        let totals = self.totals.entry(waits.thread).or_default();
+        totals.add(&waits.count, &waits.ns, waits.runnable_ns);
+    }
+
+    /// Who ended waits with which stacks; in no particular order.
+    pub fn wakers(&self) -> impl Iterator<Item = (&Key, Option<ThreadId>, WakerSums)> {
+        (self.wakers.iter()).map(|((key, waker), sums)| (key, *waker, *sums))
+    }
+
+    /// How long a thread was runnable without a processor, wait by wait.
+    pub fn run_queue_of(&self, thread: ThreadId) -> Option<&Latency> {
+        self.run_queue.get(&thread)
+    }
+
+    /// What the kernel counted of a thread.
+    pub fn totals_of(&self, thread: ThreadId) -> Option<&WaitTotals> {
+        self.totals.get(&thread)
+    }
+
+    /// Threads that the kernel counted, in order.
+    pub fn counted_threads(&self) -> Vec<ThreadId> {
+        let mut threads: Vec<_> = self.totals.keys().copied().collect();
+        threads.sort_unstable();
+        threads
+    }
+}
+
+/// What a program waited in: its innermost function; where there is nothing but kernel code, the
+/// innermost function outside of the scheduler.
+pub fn waiting_frame(
+    tables: &Tables,
+    kernel: Option<StackId>,
+    user: Option<StackId>,
+) -> Option<DisplayFrame<'_>> {
+    stack_frames(tables, None, user).next().or_else(|| {
+        let mut frames = stack_frames(tables, kernel, None).peekable();
+        let innermost = frames.peek().cloned();
+        frames
+            .find(|frame| !is_scheduler(&frame.name))
+            .or(innermost)
+    })
+}
+
+/// Whether a function of the kernel only gives the processor away: every wait ends in it.
+pub(super) fn is_scheduler(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    ["schedule", "preempt_schedule", "io_schedule"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Wait = Wait {
+        ns: 100,
+        runnable_ns: 10,
+        state: WaitState::Sleeping,
+        waker: None,
+        count: 3,
+    };
+
+    fn sample(wait: Wait) -> Sample {
+        Sample {
+            at: Timestamp(1_000),
+            thread: ThreadId::from_index(0),
+            cpu: Cpu(0),
+            kernel: None,
+            user: None,
+            kernel_end: StackEnd::NoStack,
+            user_end: StackEnd::NoStack,
+            weight: wait.ns * u64::from(wait.count),
+            source: SourceId::from_index(0),
+            wait: Some(wait),
+        }
+    }
+
+    #[test]
+    fn waits_count_as_often_as_they_stand_for() {
+        let mut table = WaitTable::default();
+        let waker = Some(ThreadId::from_index(4));
+        table.sample(&sample(WAIT));
+        table.sample(&sample(Wait { waker, ..WAIT }));
+        table.sample(&Sample {
+            wait: None,
+            ..sample(WAIT)
+        });
+        let mut wakers: Vec<_> = table
+            .wakers()
+            .map(|(_, waker, sums)| (waker, sums))
+            .collect();
+        wakers.sort_by_key(|(waker, _)| *waker);
+        let sums = WakerSums { count: 3, ns: 300 };
+        assert_eq!(wakers, [(None, sums), (waker, sums)]);
+        let latency = table.run_queue_of(ThreadId::from_index(0)).unwrap();
+        assert_eq!((latency.count(), latency.sum_ns()), (6, 60));
+    }
+
+    #[test]
+    fn the_scheduler_is_told_from_what_waits() {
+        for name in ["__schedule", "schedule_timeout", "io_schedule"] {
+            assert!(is_scheduler(name), "{name}");
+        }
+        assert!(!is_scheduler("worker_thread") && !is_scheduler("do_poll"));
+    }
+
+    #[test]
+    fn a_span_has_the_part_that_lies_in_it() {
+        let within = |from, to| {
+            let part = WAIT.within(Timestamp(1_000), Timestamp(from), Timestamp(to));
+            part.map(|part| (part.ns, part.runnable_ns))
+        };
+        assert_eq!(within(0, 2_000), Some((100, 10)));
+        assert_eq!(within(950, 2_000), Some((50, 10)));
+        assert_eq!(within(0, 995), Some((95, 5)));
+        assert_eq!(within(920, 930), Some((10, 0)));
+        assert_eq!(within(0, 900), None);
+        assert_eq!(within(1_000, 2_000), None);
+    }
+}

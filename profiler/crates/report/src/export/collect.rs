@@ -1,0 +1,290 @@
+//! Folding: samples merged into `root;...;leaf` stacks with one number each.
+//!
+//! Input: events; output: [`Folded`], sorted, with what a reader must know of the recording's gaps.
+//! Numbers are samples or the unit of the samples' source; times are CLOCK_MONOTONIC. Only samples
+//! of one source are in it, since units of different sources do not add up; but CPU time and waits do
+//! (see [`Sources`]). What a thread waited for is a frame below the code that waited.
+
+use std::cmp::Ordering;
+use std::io;
+
+use rustc_hash::FxHashMap;
+
+use super::name;
+use super::options::{Count, ExportOptions};
+use crate::derive::{
+    Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, Sources, container_label_of,
+    frame_lines, wait_frame,
+};
+use profiler_model::*;
+
+/// The frame of what runs in no container, where each stack begins with one.
+const NO_CONTAINER: &str = "[no container]";
+
+/// Gathers what folding needs; bounded by the number of distinct stacks.
+pub(super) struct Collector {
+    aggregator: Aggregator,
+    losses: Losses,
+    /// In order of their first samples.
+    sources: Vec<SourceId>,
+    last: Option<Timestamp>,
+}
+
+/// Stacks with their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Folded {
+    /// Frames joined by `;`, root first, each stack once; in order of their frames.
+    pub(super) stacks: Vec<(String, u64)>,
+    /// The sources whose samples these are.
+    pub(super) sources: Sources,
+    /// How many samples of running threads.
+    pub(super) samples: u64,
+    /// How many waits.
+    pub(super) waits: u64,
+    /// How long they were, in nanoseconds.
+    pub(super) waits_ns: u64,
+    /// How many of these have a frame without a name.
+    pub(super) unnamed: u64,
+    /// Samples of other sources, left out.
+    pub(super) others: u64,
+    /// How stacks ended early.
+    pub(super) ends: Ends,
+    /// When the last event was.
+    pub(super) last: Option<Timestamp>,
+    /// Samples that are missing from the recording.
+    pub(super) lost: u64,
+}
+
+impl Collector {
+    pub(super) fn new(options: &ExportOptions) -> Collector {
+        let merge = if options.threads {
+            Merge::Thread
+        } else {
+            Merge::Process
+        };
+        Collector {
+            aggregator: Aggregator::new(merge),
+            losses: Losses::default(),
+            sources: Vec::new(),
+            last: None,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event, tables: &Tables) {
+        self.last = self.last.max(Some(event.at()));
+        match event {
+            Event::Sample(sample) => {
+                if !self.sources.contains(&sample.source) {
+                    self.sources.push(sample.source);
+                }
+                self.aggregator.add(sample, tables);
+            }
+            Event::Lost(lost) => self.losses.add(lost),
+            _ => {}
+        }
+    }
+
+    /// What the numbers are to be: what was asked for, else what `running` threads are counted by.
+    /// Waits are told by their lengths, not by their number.
+    pub(super) fn count(
+        &self,
+        tables: &Tables,
+        options: &ExportOptions,
+        running: Count,
+    ) -> io::Result<Count> {
+        let sources = self.wanted(tables, options)?;
+        Ok(match options.count {
+            Some(count) => count,
+            None if sources.is_wall() || sources.is_waits(tables) => Count::Weight,
+            None => running,
+        })
+    }
+
+    /// Folds the samples of the wanted sources.
+    pub(super) fn fold(
+        &self,
+        tables: &Tables,
+        options: &ExportOptions,
+        count: Count,
+    ) -> io::Result<Folded> {
+        let sources = self.wanted(tables, options)?;
+        let mut folded = Folded {
+            sources,
+            last: self.last,
+            lost: self.losses.samples(),
+            ..Folded::default()
+        };
+        let mut writer = StackWriter::new(tables, options.containers);
+        let mut numbers: FxHashMap<String, u64> = FxHashMap::default();
+        for (key, aggregate) in self.aggregator.iter() {
+            if !sources.has(key.source) {
+                folded.others += aggregate.count;
+                continue;
+            }
+            let number = match count {
+                Count::Samples => aggregate.count,
+                Count::Weight => aggregate.weight,
+            };
+            if key.wait.is_some() {
+                folded.waits = folded.waits.saturating_add(aggregate.waits.count);
+                folded.waits_ns = folded.waits_ns.saturating_add(aggregate.weight);
+            } else {
+                folded.samples += aggregate.count;
+            }
+            let (stack, unnamed) = writer.stack(key);
+            match numbers.get_mut(stack) {
+                Some(sum) => *sum = sum.saturating_add(number),
+                None => {
+                    numbers.insert(stack.to_owned(), number);
+                }
+            }
+            folded.add(aggregate, unnamed);
+        }
+        folded.stacks = numbers.into_iter().collect();
+        folded
+            .stacks
+            .sort_unstable_by(|(a, _), (b, _)| by_frames(a, b));
+        if folded.others > 0 {
+            log::warn!(
+                "{} samples of other event sources are left out; choose with the option 'source'",
+                folded.others
+            );
+        }
+        Ok(folded)
+    }
+
+    fn wanted(&self, tables: &Tables, options: &ExportOptions) -> io::Result<Sources> {
+        let wanted = options.source.as_deref();
+        Sources::choose(&self.sources, wanted, tables).ok_or_else(|| {
+            let named = |id: &SourceId| {
+                let source = tables.sources.get(*id);
+                source.map_or("", |source| tables.string(source.name))
+            };
+            let mut seen = self.sources.clone();
+            seen.sort_unstable();
+            let known: Vec<_> = seen.iter().map(named).collect();
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "no sample is of event source '{}'; there are: {}",
+                    wanted.unwrap_or_default(),
+                    known.join(", ")
+                ),
+            )
+        })
+    }
+}
+
+impl Folded {
+    fn add(&mut self, aggregate: &Aggregate, unnamed: bool) {
+        self.ends.add(&aggregate.ends);
+        if unnamed {
+            self.unnamed += aggregate.count;
+        }
+    }
+}
+
+/// Orders stacks frame by frame, so that equal prefixes are neighbours. (Plain text order would put
+/// `a b;c` between `a` and `a;b`.)
+pub(super) fn by_frames(a: &str, b: &str) -> Ordering {
+    a.split(';').cmp(b.split(';'))
+}
+
+/// Writes stacks as text, each frame's text made once.
+struct StackWriter<'a> {
+    tables: &'a Tables,
+    containers: bool,
+    /// Lines of a frame joined by `;`, caller first, and whether it has no name.
+    frames: FxHashMap<FrameId, (String, bool)>,
+    text: String,
+    ids: Vec<FrameId>,
+}
+
+impl<'a> StackWriter<'a> {
+    fn new(tables: &'a Tables, containers: bool) -> StackWriter<'a> {
+        StackWriter {
+            tables,
+            containers,
+            frames: FxHashMap::default(),
+            text: String::new(),
+            ids: Vec::new(),
+        }
+    }
+
+    /// The folded stack of a key, and whether a frame in it has no name.
+    fn stack(&mut self, key: &Key) -> (&str, bool) {
+        self.text.clear();
+        self.owner(key.owner);
+        self.ids.clear();
+        self.ids.extend(self.tables.frames_of(key.kernel));
+        self.ids.extend(self.tables.frames_of(key.user));
+        let mut unnamed = false;
+        for &id in self.ids.iter().rev() {
+            let (text, no_name) = self
+                .frames
+                .entry(id)
+                .or_insert_with(|| frame_text(self.tables, id));
+            unnamed |= *no_name;
+            self.text.push(';');
+            self.text.push_str(text);
+        }
+        if let Some(state) = key.wait {
+            self.text.push(';');
+            self.text.push_str(wait_frame(state));
+        }
+        (&self.text, unnamed)
+    }
+
+    fn owner(&mut self, owner: Owner) {
+        let process = owner
+            .process(self.tables)
+            .and_then(|id| self.tables.process(id));
+        if self.containers {
+            let label = process.and_then(|process| container_label_of(self.tables, process));
+            let label = label.as_deref().unwrap_or(NO_CONTAINER);
+            self.text.push_str(&name::frame(label));
+            self.text.push(';');
+        }
+        let process = process.map_or("", |process| self.tables.string(process.name));
+        self.text.push_str(&name::frame(process));
+        if let Owner::Thread(id) = owner
+            && let Some(thread) = self.tables.thread(id)
+        {
+            let label = format!("{}/{}", self.tables.string(thread.name), thread.tid);
+            self.text.push(';');
+            self.text.push_str(&name::frame(&label));
+        }
+    }
+}
+
+fn frame_text(tables: &Tables, id: FrameId) -> (String, bool) {
+    let lines: Vec<_> = frame_lines(tables, id).collect();
+    let unnamed = lines.iter().any(|line| line.function.is_none());
+    let texts: Vec<_> = lines
+        .iter()
+        .rev()
+        .map(|line| {
+            let mark = match (line.kind, line.inlined) {
+                (FrameKind::Kernel, _) => "_[k]",
+                (FrameKind::Jit, _) => "_[j]",
+                (FrameKind::Interpreted, _) => "_[p]",
+                (FrameKind::Native, true) => "_[i]",
+                (FrameKind::Native, false) => "",
+            };
+            format!("{}{mark}", name::frame(&line.name))
+        })
+        .collect();
+    (texts.join(";"), unnamed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_prefixes_are_neighbours() {
+        let mut stacks = ["a;b", "a b;c", "a", "a;b c", "a;b;c"];
+        stacks.sort_unstable_by(|a, b| by_frames(a, b));
+        assert_eq!(stacks, ["a", "a;b", "a;b;c", "a;b c", "a b;c"]);
+    }
+}

@@ -1,0 +1,70 @@
+//! Folded stacks: `process;root;...;leaf number`, one line per distinct stack.
+//!
+//! Input: events; output: UTF-8 lines in order of their frames. The number is the count of samples,
+//! or their weight in the unit of their source. Names are made safe by [`super::name`]; marks are
+//! `_[k]` kernel, `_[j]` made at run time, `_[p]` interpreted, `_[i]` inlined, as flame graph tools know them. Source:
+//! the format of stackcollapse-perf; docs/formats/folded.md.
+
+use std::io::{self, BufWriter, Write};
+
+use super::collect::{Collector, Folded};
+use super::options::{Count, ExportOptions, OptionHelp, help};
+use super::{Format, Output};
+use profiler_model::*;
+
+pub(super) const FORMAT: Format = Format {
+    name: "folded",
+    extensions: &[".folded", ".collapsed"],
+    description: "folded stacks, for flame graph tools and text tools",
+    options: &[
+        OptionHelp {
+            name: "count",
+            value: "samples|weight",
+            help: "what the number of a line is: samples, or what they stand for in the unit of \
+                   their source (default: samples; weight where there are waits)",
+        },
+        help::SOURCE,
+        help::THREADS,
+        help::CONTAINERS,
+    ],
+    sink: |options, output| Box::new(FoldedSink::new(options, output)),
+};
+
+struct FoldedSink {
+    collector: Collector,
+    options: ExportOptions,
+    output: BufWriter<Output>,
+}
+
+impl FoldedSink {
+    fn new(options: ExportOptions, output: Output) -> FoldedSink {
+        FoldedSink {
+            collector: Collector::new(&options),
+            options,
+            output: BufWriter::new(output),
+        }
+    }
+}
+
+impl Sink for FoldedSink {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.collector.event(event, tables);
+        Ok(())
+    }
+
+    fn finish(&mut self, tables: &Tables) -> io::Result<()> {
+        let count = self
+            .collector
+            .count(tables, &self.options, Count::Samples)?;
+        let folded = self.collector.fold(tables, &self.options, count)?;
+        write_lines(&folded, &mut self.output)?;
+        self.output.flush()
+    }
+}
+
+fn write_lines(folded: &Folded, output: &mut impl Write) -> io::Result<()> {
+    for (stack, number) in &folded.stacks {
+        writeln!(output, "{stack} {number}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Open calls of each thread of a run, within a bound of all together.
+//!
+//! Entries push, exits find what they end. What is beyond the bound is only counted per thread:
+//! these are its innermost calls, so that later exits of outer ones still find theirs.
+
+use profiler_model::Timestamp;
+
+/// Most open calls of a run: 48 MiB.
+const MAX_OPEN: usize = 2 << 20;
+/// How deep an exit that is not the innermost call's is looked for.
+const MAX_SEARCH: usize = 1024;
+
+/// An open call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) method: u32,
+    /// It was entered under its name.
+    pub(super) named: bool,
+    pub(super) began: Timestamp,
+    /// Time in calls directly in it.
+    pub(super) children_ns: u64,
+}
+
+/// What an exit ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// A call with so many above it that were left unseen.
+    Frame { above: usize },
+    /// One beyond the bound.
+    Beyond,
+    /// None that is known.
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Stack {
+    frames: Vec<Frame>,
+    left_out: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    threads: Vec<Stack>,
+    open: usize,
+}
+
+impl Stacks {
+    /// Enters a call; its depth, unless there are too many.
+    pub(super) fn push(&mut self, thread: u16, frame: Frame) -> Option<u32> {
+        let index = usize::from(thread);
+        if self.threads.len() <= index {
+            self.threads.resize(index + 1, Stack::default());
+        }
+        let stack = &mut self.threads[index];
+        if self.open >= MAX_OPEN || stack.left_out > 0 {
+            stack.left_out += 1;
+            return None;
+        }
+        self.open += 1;
+        stack.frames.push(frame);
+        Some(stack.frames.len() as u32 - 1)
+    }
+
+    /// What an exit of `method` ends. One beyond the bound is forgotten by this.
+    pub(super) fn find(&mut self, thread: u16, method: u32) -> Left {
+        let Some(stack) = self.threads.get_mut(usize::from(thread)) else {
+            return Left::Unknown;
+        };
+        if stack.left_out > 0 {
+            stack.left_out -= 1;
+            return Left::Beyond;
+        }
+        let inner = stack.frames.iter().rev().take(MAX_SEARCH);
+        match inner.enumerate().find(|(_, frame)| frame.method == method) {
+            Some((above, _)) => Left::Frame { above },
+            None => Left::Unknown,
+        }
+    }
+
+    /// Leaves the innermost call; with its depth.
+    pub(super) fn pop(&mut self, thread: u16, at: Timestamp) -> Option<(Frame, u32)> {
+        let stack = self.threads.get_mut(usize::from(thread))?;
+        let frame = stack.frames.pop()?;
+        self.open -= 1;
+        if let Some(caller) = stack.frames.last_mut() {
+            let total_ns = at.since(frame.began);
+            caller.children_ns = caller.children_ns.saturating_add(total_ns);
+        }
+        Some((frame, stack.frames.len() as u32))
+    }
+
+    pub(super) fn depth(&self, thread: u16) -> usize {
+        let stack = self.threads.get(usize::from(thread));
+        stack.map_or(0, |stack| stack.frames.len())
+    }
+
+    /// Numbers of all threads so far.
+    pub(super) fn threads(&self) -> impl Iterator<Item = u16> + use<> {
+        (0..self.threads.len()).map(|index| index as u16)
+    }
+
+    /// Forgets all calls.
+    pub(super) fn clear(&mut self) {
+        for stack in &mut self.threads {
+            stack.frames.clear();
+            stack.left_out = 0;
+        }
+        self.open = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(method: u32, began: u64) -> Frame {
+        Frame {
+            method,
+            named: true,
+            began: Timestamp(began),
+            children_ns: 0,
+        }
+    }
+
+    #[test]
+    fn times_of_calls_are_their_callers_children() {
+        let mut stacks = Stacks::default();
+        assert_eq!(stacks.push(3, frame(1, 10)), Some(0));
+        assert_eq!(stacks.push(3, frame(2, 20)), Some(1));
+        assert_eq!(stacks.find(3, 1), Left::Frame { above: 1 });
+        assert_eq!(stacks.find(3, 7), Left::Unknown);
+        assert_eq!(stacks.find(9, 1), Left::Unknown);
+        assert_eq!(stacks.pop(3, Timestamp(50)).unwrap().1, 1);
+        let (outer, depth) = stacks.pop(3, Timestamp(60)).unwrap();
+        assert_eq!((outer.children_ns, depth), (30, 0));
+        assert!(stacks.pop(3, Timestamp(60)).is_none());
+    }
+
+    #[test]
+    fn calls_beyond_the_bound_are_the_innermost() {
+        let mut stacks = Stacks::default();
+        for _ in 0..MAX_OPEN {
+            assert!(stacks.push(0, frame(1, 0)).is_some());
+        }
+        assert_eq!(stacks.push(0, frame(2, 0)), None);
+        assert_eq!(stacks.push(1, frame(2, 0)), None);
+        assert_eq!(stacks.find(0, 2), Left::Beyond);
+        assert_eq!(stacks.find(0, 1), Left::Frame { above: 0 });
+        stacks.clear();
+        assert_eq!(stacks.push(1, frame(2, 0)), Some(0));
+    }
+}

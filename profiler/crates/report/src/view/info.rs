@@ -1,0 +1,396 @@
+//! `profiler info`: what is inside a capture, and what is not.
+//!
+//! Input: a [`Summary`] (all of the capture is read once). Output: text for people, or one JSON
+//! object. Times are seconds since the start of the recording, or wall time in seconds since 1970
+//! where the capture has a tie to it.
+//!
+//! What does not belong here: what is hot (report).
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::quantity::{percent, percent_of};
+use profiler_capture::{CaptureError, Reader, Summary};
+use profiler_model::text::printable;
+use profiler_model::{Container, StackEnd, WaitState};
+
+/// What the JSON is. Its keys keep their meaning as long as this does not change.
+const SCHEMA: &str = "profiler-info/2";
+
+/// Containers that text lists; a machine has hundreds of units.
+const MAX_CONTAINERS: usize = 30;
+
+/// Writes what is inside a capture.
+pub fn write_info(reader: &mut Reader, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    let path = reader.path().display().to_string();
+    let summary = reader.summary().map_err(|error| match error {
+        CaptureError::Sink(error) => error,
+        other => io::Error::other(other),
+    })?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &as_json(&path, &summary))?;
+        return writeln!(out);
+    }
+    write_text(&path, &summary, out)
+}
+
+fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let session = &summary.session;
+    writeln!(out, "file        {}", printable(path))?;
+    writeln!(
+        out,
+        "size        {} bytes in {} blocks, {} epochs; {} bytes of definitions and {} of events \
+         before packing",
+        summary.bytes,
+        summary.blocks.0 + summary.blocks.1 + summary.blocks.2,
+        summary.epochs,
+        summary.raw_bytes.0,
+        summary.raw_bytes.1
+    )?;
+    let ended = if summary.ended {
+        "yes"
+    } else {
+        "no: the recording was killed, is still running, or the file is cut off"
+    };
+    writeln!(out, "complete    {ended}")?;
+    write!(out, "recorded    {}", printable(&session.target))?;
+    // The machine of an agent that was received is not known.
+    if !session.host.is_empty() {
+        write!(
+            out,
+            " on {} (Linux {}, {}, {} CPUs)",
+            printable(&session.host),
+            printable(&session.kernel),
+            printable(&session.arch),
+            session.cpus,
+        )?;
+    }
+    writeln!(out, " by version {}", printable(&session.version))?;
+    if !session.command.is_empty() {
+        writeln!(out, "command     {}", printable(&session.command.join(" ")))?;
+    }
+    if let Some((first, last)) = summary.span {
+        write!(out, "time        {:.3} s", last.since(first) as f64 / 1e9)?;
+        match wall_ns(summary) {
+            Some(ns) => writeln!(out, " from {:.3} s since 1970", ns as f64 / 1e9)?,
+            None => writeln!(out)?,
+        }
+    }
+    for source in &summary.sources {
+        write!(
+            out,
+            "source      {}: {} samples, {} {}",
+            printable(&source.name),
+            source.samples,
+            source.weight,
+            source.unit.phrase()
+        )?;
+        match (source.frequency_hz, source.period) {
+            (Some(hz), _) => writeln!(out, " (asked for {hz} Hz)")?,
+            (None, Some(period)) => writeln!(out, " (one sample every {period})")?,
+            (None, None) => writeln!(out)?,
+        }
+    }
+    write_waits(summary, out)?;
+    write!(out, "events     ")?;
+    for (i, (kind, count)) in summary.events.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        write!(out, "{comma} {count} {kind}")?;
+    }
+    writeln!(out)?;
+    let (processes, threads) = (summary.processes, summary.threads);
+    writeln!(
+        out,
+        "processes   {}, of which {} have samples; threads {}, of which {}",
+        processes.0, processes.1, threads.0, threads.1
+    )?;
+    write_containers(summary, out)?;
+    let [modules, functions, frames, stacks] = summary.tables;
+    writeln!(
+        out,
+        "code        {modules} modules, {functions} functions, {frames} frames, {stacks} stacks"
+    )?;
+    write_kinds(summary, out)?;
+    write_lacks(summary, out)
+}
+
+/// What threads waited for, if that was recorded.
+fn write_waits(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let states = (0..).map_while(WaitState::from_code).zip(&summary.waits);
+    for (state, waits) in states.filter(|(_, waits)| waits.recorded > 0) {
+        writeln!(
+            out,
+            "waits       {}: {} of {:.3} s, of which {:.3} s runnable; {} recorded",
+            state.name(),
+            waits.count,
+            seconds(waits.ns),
+            seconds(waits.runnable_ns),
+            waits.recorded,
+        )?;
+    }
+    let (count, ns) = summary.counted_waits;
+    match count {
+        0 => Ok(()),
+        _ => writeln!(
+            out,
+            "waits       counted by the kernel: {count} of {:.3} s",
+            seconds(ns)
+        ),
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Kinds of code in the stacks, if there is more than native code and the kernel.
+fn write_kinds(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    if !summary
+        .kinds
+        .keys()
+        .any(|kind| matches!(*kind, "jit" | "interpreted"))
+    {
+        return Ok(());
+    }
+    let kinds: Vec<String> = (summary.kinds.iter())
+        .map(|(kind, samples)| format!("{kind} in {}", share(*samples, summary)))
+        .collect();
+    write!(out, "kinds       {} of samples", kinds.join(", "))?;
+    match summary.interpreted_modules {
+        0 => writeln!(out),
+        modules => writeln!(out, "; {modules} interpreted modules"),
+    }
+}
+
+/// Part of all samples.
+fn share(samples: u64, summary: &Summary) -> String {
+    percent(percent_of(samples, summary.samples()))
+}
+
+/// What processes ran in. Losses can't be told apart by it: the kernel counts them per processor.
+fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    for container in summary.containers.iter().take(MAX_CONTAINERS) {
+        let mut what: Vec<&str> = container.engine.as_deref().into_iter().collect();
+        what.extend(container.image.as_deref());
+        let id = container.id.as_deref().map(Container::short_id);
+        what.extend(id.filter(|&id| id != container.label));
+        write!(out, "container   {}", printable(&container.label))?;
+        if !what.is_empty() {
+            write!(out, " ({})", printable(&what.join(", ")))?;
+        }
+        let processes = match container.processes.0 {
+            1 => "1 process".to_owned(),
+            n => format!("{n} processes"),
+        };
+        writeln!(out, ": {} samples, {processes}", container.samples)?;
+    }
+    match summary.containers.len().saturating_sub(MAX_CONTAINERS) {
+        0 => Ok(()),
+        more => writeln!(out, "container   {more} more; --format json lists all"),
+    }
+}
+
+/// How many user stacks are whole, and who tells of the others.
+fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = summary.user_stacks();
+    if stacks.there + stacks.gone == 0 {
+        return Ok(());
+    }
+    let share = percent(percent_of(stacks.complete, stacks.there));
+    write!(
+        out,
+        "stacks      {share} of {} user stacks complete",
+        stacks.there
+    )?;
+    if stacks.gone > 0 {
+        let what = StackEnd::Gone.phrase();
+        write!(out, "; besides {} with their {what}", stacks.gone)?;
+    }
+    match stacks.complete == stacks.there {
+        true => writeln!(out),
+        false => writeln!(out, "; profiler report --by end tells where the others end"),
+    }
+}
+
+/// What is missing, said even if it is nothing.
+fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    let lost: u64 = summary
+        .lost
+        .values()
+        .fold(0, |sum, n| sum.saturating_add(*n));
+    write!(out, "lost        {lost}")?;
+    for (reason, count) in &summary.lost {
+        write!(out, "; {count} {}", reason.phrase())?;
+    }
+    writeln!(out)?;
+    if summary.dropped > 0 {
+        writeln!(
+            out,
+            "dropped     {} events: the capture could not be written",
+            summary.dropped
+        )?;
+    }
+    write!(out, "truncated   {} stacks", summary.truncated())?;
+    for (name, ends) in [
+        ("kernel", &summary.kernel_ends),
+        ("user", &summary.user_ends),
+    ] {
+        for (end, count) in ends {
+            if !matches!(end, StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone) {
+                let share = share(*count, summary);
+                write!(out, "; {count} ({share}) {name}: {}", end.phrase())?;
+            }
+        }
+    }
+    writeln!(out)?;
+    write_stacks(summary, out)?;
+    writeln!(
+        out,
+        "unnamed     {} of {} frames, in {} of {} samples",
+        summary.unsymbolized_frames,
+        summary.tables[2],
+        summary.unsymbolized_samples,
+        summary.samples()
+    )?;
+    if summary.unknown > 0 {
+        writeln!(
+            out,
+            "unknown     {} items of a newer version were passed over",
+            summary.unknown
+        )?;
+    }
+    if summary.unusable > 0 {
+        writeln!(out, "unusable    {} events", summary.unusable)?;
+    }
+    for damage in &summary.damage {
+        writeln!(out, "damage      {damage}")?;
+    }
+    Ok(())
+}
+
+fn as_json(path: &str, summary: &Summary) -> Value {
+    let session = &summary.session;
+    let sources: Vec<Value> = summary
+        .sources
+        .iter()
+        .map(|source| {
+            json!({
+                "name": source.name,
+                "unit": source.unit,
+                "frequency_hz": source.frequency_hz,
+                "period": source.period,
+                "samples": source.samples,
+                "weight": source.weight,
+            })
+        })
+        .collect();
+    let containers = summary.containers.iter();
+    let containers: Vec<Value> = containers
+        .map(|container| {
+            json!({
+                "container": container.label,
+                "cgroup": container.cgroup,
+                "engine": container.engine,
+                "id": container.id,
+                "name": container.name,
+                "image": container.image,
+                "pod": container.pod,
+                "namespace": container.namespace,
+                "unit": container.unit,
+                "processes": {"all": container.processes.0, "sampled": container.processes.1},
+                "samples": container.samples,
+            })
+        })
+        .collect();
+    let lost = summary.lost.iter();
+    let lost: Map<String, Value> = lost
+        .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
+        .collect();
+    let ends = |ends: &std::collections::BTreeMap<StackEnd, u64>| -> Map<String, Value> {
+        let named = ends.iter();
+        named
+            .map(|(end, count)| (end.name().to_owned(), json!(count)))
+            .collect()
+    };
+    let states = (0..).map_while(WaitState::from_code).zip(&summary.waits);
+    let waits: Map<String, Value> = states
+        .map(|(state, waits)| {
+            let numbers = json!({
+                "recorded": waits.recorded,
+                "count": waits.count,
+                "ns": waits.ns,
+                "runnable_ns": waits.runnable_ns,
+            });
+            (state.name().to_owned(), numbers)
+        })
+        .collect();
+    let damage = summary.damage.iter();
+    let damage: Vec<Value> = damage
+        .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
+        .collect();
+    json!({
+        "schema": SCHEMA,
+        "file": path,
+        "bytes": summary.bytes,
+        "raw_bytes": {"definitions": summary.raw_bytes.0, "events": summary.raw_bytes.1},
+        "blocks": {
+            "definitions": summary.blocks.0,
+            "events": summary.blocks.1,
+            "other": summary.blocks.2,
+        },
+        "epochs": summary.epochs,
+        "complete": summary.ended,
+        "session": {
+            "version": session.version,
+            "host": session.host,
+            "kernel": session.kernel,
+            "arch": session.arch,
+            "cpus": session.cpus,
+            "target": session.target,
+            "command": session.command,
+            "started_ns": session.started.0,
+        },
+        "first_ns": summary.span.map(|(first, _)| first.0),
+        "first_sample_ns": summary.first_sample.map(|at| at.0),
+        "last_ns": summary.span.map(|(_, last)| last.0),
+        "first_realtime_ns": wall_ns(summary),
+        "sources": sources,
+        "events": summary.events,
+        "waits": waits,
+        "counted_waits": {"count": summary.counted_waits.0, "ns": summary.counted_waits.1},
+        "kinds": summary.kinds,
+        "interpreted_modules": summary.interpreted_modules,
+        "processes": {"all": summary.processes.0, "sampled": summary.processes.1},
+        "threads": {"all": summary.threads.0, "sampled": summary.threads.1},
+        "containers": containers,
+        "modules": summary.tables[0],
+        "functions": summary.tables[1],
+        "frames": summary.tables[2],
+        "stacks": summary.tables[3],
+        "lost": lost,
+        "dropped_events": summary.dropped,
+        "truncated_stacks": summary.truncated(),
+        "user_stacks": {
+            "there": summary.user_stacks().there,
+            "complete": summary.user_stacks().complete,
+            "gone": summary.user_stacks().gone,
+        },
+        "stack_ends": {"kernel": ends(&summary.kernel_ends), "user": ends(&summary.user_ends)},
+        "unsymbolized": {
+            "frames": summary.unsymbolized_frames,
+            "samples": summary.unsymbolized_samples,
+        },
+        "unusable_events": summary.unusable,
+        "unknown_items": summary.unknown,
+        "damage": damage,
+    })
+}
+
+/// Wall time of the first event, nanoseconds since 1970.
+fn wall_ns(summary: &Summary) -> Option<u64> {
+    let (first, _) = summary.span?;
+    let clock = summary.clock?;
+    let zero = i128::from(clock.realtime_ns) - i128::from(clock.monotonic.0);
+    u64::try_from(zero + i128::from(first.0)).ok()
+}

@@ -1,0 +1,457 @@
+//! From aggregated samples to the report's data.
+//!
+//! Input: a folded recording and options; output: [`Report`]. All sums over functions, modules and
+//! edges come from one call tree, so they agree with each other.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::data::*;
+use super::options::{By, ReportOptions, Sort};
+use super::pattern::Pattern;
+use super::select::{self, Selected, SourceSums};
+use super::{Recording, ReportError, calls, containers, ends, header, tree, waits};
+use crate::derive::*;
+use crate::view::quantity;
+use profiler_model::*;
+
+/// Callers and callees are shown for this many matching functions.
+const MAX_FOCUS: usize = 5;
+
+/// What the parts of a report are made of.
+pub(super) struct Base<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) sources: Sources,
+    pub(super) source_sums: SourceSums,
+    pub(super) selected: Vec<Selected>,
+    /// Threads among whose waits the kernel's counts are looked at.
+    pub(super) counted_threads: Vec<ThreadId>,
+    pub(super) tree: CallTree,
+}
+
+impl<'a> Base<'a> {
+    pub(super) fn new(
+        recording: &Recording<'a>,
+        options: &ReportOptions,
+    ) -> Result<Base<'a>, ReportError> {
+        let containers = options.filter.containers.find(recording.tables)?;
+        Base::of(recording, options, containers)
+    }
+
+    /// With what the names of containers in the filter mean.
+    pub(super) fn of(
+        recording: &Recording<'a>,
+        options: &ReportOptions,
+        containers: ContainerSet,
+    ) -> Result<Base<'a>, ReportError> {
+        let tables = recording.tables;
+        let source_sums = select::source_sums(recording.collected);
+        let sources = select::choose_sources(tables, &source_sums, options.source.as_deref())?;
+        let filter = &options.filter;
+        let (selected, counted_threads) =
+            select::select(tables, recording.collected, sources, filter, containers);
+        let tree = build_tree(tables, Granularity::Function, &selected);
+        Ok(Base {
+            tables,
+            sources,
+            source_sums,
+            selected,
+            counted_threads,
+            tree,
+        })
+    }
+
+    /// Weight of all selected samples.
+    pub(super) fn weight(&self) -> u64 {
+        self.tree.root().weight
+    }
+
+    pub(super) fn percent(&self, weight: u64) -> f64 {
+        share_of(weight, self.weight())
+    }
+
+    pub(super) fn share(&self, sums: &Sums) -> Share {
+        Share {
+            self_samples: sums.self_count,
+            self_weight: sums.self_weight,
+            self_percent: self.percent(sums.self_weight),
+            total_samples: sums.count,
+            total_weight: sums.weight,
+            total_percent: self.percent(sums.weight),
+            self_wait_weight: 0,
+            total_wait_weight: sums.wait,
+        }
+    }
+
+    /// The same, with the waits that a program began there as its own.
+    pub(super) fn share_with_waits(&self, sums: &Sums) -> Share {
+        let weight = sums.self_weight.saturating_add(sums.own_wait);
+        Share {
+            self_weight: weight,
+            self_percent: self.percent(weight),
+            self_wait_weight: sums.own_wait,
+            ..self.share(sums)
+        }
+    }
+
+    pub(super) fn place_name(&self, place: &PlaceInfo) -> String {
+        match place.place {
+            Place::All => "all".to_owned(),
+            Place::Process(name) | Place::Function { name, .. } => {
+                self.tables.string(name).to_owned()
+            }
+            Place::Address(frame) => self.tables.frame_location(frame),
+            Place::NoStack => "[no stack]".to_owned(),
+            Place::Wait(state) => wait_frame(state).to_owned(),
+        }
+    }
+
+    pub(super) fn code_module(&self, module: Option<ModuleId>) -> CodeModule {
+        match module.and_then(|id| self.tables.modules.get(id)) {
+            Some(module) => CodeModule {
+                module: self.tables.string(module.path).to_owned(),
+                build_id: module.build_id.as_ref().map(ToString::to_string),
+            },
+            None => CodeModule::default(),
+        }
+    }
+
+    pub(super) fn unit(&self) -> Unit {
+        self.sources.unit(self.tables).unwrap_or(Unit::Events)
+    }
+}
+
+/// A share in percent, to a ten-thousandth: no noise of binary fractions in JSON.
+pub(super) fn share_of(part: u64, whole: u64) -> f64 {
+    (quantity::percent_of(part, whole) * 1e4).round() / 1e4
+}
+
+pub(super) fn build(
+    recording: &Recording<'_>,
+    options: &ReportOptions,
+) -> Result<Report, ReportError> {
+    let base = Base::new(recording, options)?;
+    let functions = function_rows(&base, &base.tree, options.sort);
+    let lines = (options.by == Some(By::Line)).then(|| {
+        let tree = build_tree(base.tables, Granularity::Line, &base.selected);
+        function_rows(&base, &tree, options.sort)
+    });
+    let callers_of = match &options.callers_of {
+        Some(text) => Some(focus(&base, text)?),
+        None => None,
+    };
+    Ok(Report {
+        schema: SCHEMA,
+        header: header::build(recording, &base),
+        functions,
+        lines,
+        tree: tree::rows(&base, options.min_percent),
+        containers: containers::rows(&base),
+        processes: processes(&base),
+        threads: threads(&base),
+        modules: modules(&base, options.sort),
+        unsymbolized: unsymbolized(&base),
+        waits: waits::build(recording, &base),
+        ends: (options.by == Some(By::End)).then(|| ends::build(recording, &base)),
+        calls: calls::build(recording, options)?,
+        callers_of,
+    })
+}
+
+/// The call tree; split by process name where there is more than one.
+fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) -> CallTree {
+    let name = |s: &Selected| Some(tables.process(s.process?)?.name);
+    let first = selected.first().and_then(name);
+    let split = selected.iter().any(|s| name(s) != first);
+    let paths = selected.iter().map(|s| Path {
+        process: if split { name(s) } else { None },
+        kernel: s.key.kernel,
+        user: s.key.user,
+        count: s.aggregate.count,
+        weight: s.aggregate.weight,
+        wait: s.key.wait,
+    });
+    CallTree::build(tables, granularity, paths)
+}
+
+/// Sums of all code places, by place.
+pub(super) fn place_sums(tree: &CallTree) -> Vec<Sums> {
+    tree.sums(tree.place_count(), |place| {
+        tree.place(place).is_code().then_some(place.index())
+    })
+}
+
+pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec<FunctionRow> {
+    let sums = place_sums(tree);
+    let code = tree.places().filter(|(_, info)| info.is_code());
+    let mut rows: Vec<FunctionRow> = code
+        .map(|(id, info)| FunctionRow {
+            share: base.share_with_waits(&sums[id.index()]),
+            ..function_row(base, info, &sums[id.index()])
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        by_share(sort, &a.share, &b.share)
+            .then_with(|| (&a.name, &a.module, a.line).cmp(&(&b.name, &b.module, b.line)))
+    });
+    rows
+}
+
+fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
+    let line = match info.place {
+        Place::Function { line, .. } => line,
+        _ => None,
+    };
+    FunctionRow {
+        name: base.place_name(info),
+        module: base.code_module(info.module(base.tables)),
+        kind: info.kind,
+        named: matches!(info.place, Place::Function { .. }),
+        inlined: info.inlined,
+        file: line.and_then(|(file, _)| Some(base.tables.string(file?).to_owned())),
+        line: line.map(|(_, line)| line),
+        share: base.share(sums),
+    }
+}
+
+fn by_share(sort: Sort, a: &Share, b: &Share) -> std::cmp::Ordering {
+    let key = |share: &Share| match sort {
+        Sort::SelfWeight => (share.self_weight, share.total_weight),
+        Sort::Total => (share.total_weight, share.self_weight),
+    };
+    key(b).cmp(&key(a))
+}
+
+/// Numbers equal module identities, so that sums can be kept in a list.
+fn module_groups(base: &Base<'_>) -> (Vec<CodeModule>, Vec<Option<usize>>) {
+    let mut modules = Vec::new();
+    let mut known = FxHashMap::default();
+    let group = |info: &PlaceInfo| {
+        if !info.is_code() || info.place == Place::NoStack {
+            return None;
+        }
+        let module = info.module(base.tables);
+        Some(*known.entry(module).or_insert_with(|| {
+            modules.push(base.code_module(module));
+            modules.len() - 1
+        }))
+    };
+    let groups = base
+        .tree
+        .places()
+        .map(|(_, info)| info)
+        .map(group)
+        .collect();
+    (modules, groups)
+}
+
+fn modules(base: &Base<'_>, sort: Sort) -> Vec<ModuleRow> {
+    let (modules, groups) = module_groups(base);
+    let sums = base.tree.sums(modules.len(), |place| groups[place.index()]);
+    let mut rows: Vec<ModuleRow> = modules
+        .into_iter()
+        .zip(&sums)
+        .map(|(module, sums)| ModuleRow {
+            module,
+            share: base.share_with_waits(sums),
+        })
+        .collect();
+    rows.sort_by(|a, b| by_share(sort, &a.share, &b.share).then_with(|| a.module.cmp(&b.module)));
+    rows
+}
+
+/// Modules whose code has addresses without a name, the most frequent first.
+fn unsymbolized(base: &Base<'_>) -> Vec<UnsymbolizedRow> {
+    let (modules, mut groups) = module_groups(base);
+    let mut reasons: Vec<BTreeMap<Option<UnknownReason>, u64>> =
+        vec![BTreeMap::new(); modules.len()];
+    for (place, info) in base.tree.places() {
+        let group = &mut groups[place.index()];
+        match (info.place, *group) {
+            (Place::Address(frame), Some(group)) => {
+                let reason = unknown_reason(base.tables.symbol(frame));
+                *reasons[group].entry(reason).or_default() += 1;
+            }
+            _ => *group = None,
+        }
+    }
+    let sums = base.tree.sums(modules.len(), |place| groups[place.index()]);
+    let mut rows: Vec<UnsymbolizedRow> = modules
+        .into_iter()
+        .zip(&sums)
+        .zip(reasons)
+        .filter_map(|((module, sums), reasons)| {
+            let addresses = reasons.values().sum();
+            let (reason, _) = reasons.into_iter().max_by_key(|(_, count)| *count)?;
+            Some(UnsymbolizedRow {
+                module,
+                reason,
+                addresses,
+                samples: sums.count,
+                percent: base.percent(sums.weight),
+            })
+        })
+        .collect();
+    rows.sort_by(|a, b| (b.samples, &a.module).cmp(&(a.samples, &b.module)));
+    rows
+}
+
+/// Why it has no name; none: nobody looked.
+fn unknown_reason(symbol: Option<&Symbol>) -> Option<UnknownReason> {
+    match symbol {
+        Some(Symbol::Unknown(reason)) => Some(*reason),
+        Some(Symbol::Lines(_)) | None => None,
+    }
+}
+
+fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
+    let mut sums: BTreeMap<ProcessId, OwnerSums> = BTreeMap::new();
+    for selected in &base.selected {
+        if let Some(id) = selected.process {
+            sums.entry(id).or_default().add(selected);
+        }
+    }
+    owner_rows(base, sums, |id| {
+        let process = base.tables.process(id)?;
+        Some((process, None))
+    })
+}
+
+fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
+    let mut sums: BTreeMap<ThreadId, OwnerSums> = BTreeMap::new();
+    for selected in &base.selected {
+        if let Some(id) = selected.thread() {
+            sums.entry(id).or_default().add(selected);
+        }
+    }
+    owner_rows(base, sums, |id| {
+        let thread = base.tables.thread(id)?;
+        Some((base.tables.process(thread.process)?, Some(thread)))
+    })
+}
+
+/// What samples of one owner sum up to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OwnerSums {
+    pub(super) samples: u64,
+    pub(super) weight: u64,
+    /// Of that, waits.
+    pub(super) wait_weight: u64,
+}
+
+impl OwnerSums {
+    pub(super) fn add(&mut self, selected: &Selected) {
+        let weight = selected.aggregate.weight;
+        self.samples += selected.aggregate.count;
+        self.weight = self.weight.saturating_add(weight);
+        if selected.key.wait.is_some() {
+            self.wait_weight = self.wait_weight.saturating_add(weight);
+        }
+    }
+}
+
+fn owner_rows<'a, I: Copy>(
+    base: &Base<'a>,
+    sums: BTreeMap<I, OwnerSums>,
+    find: impl Fn(I) -> Option<(&'a Process, Option<&'a Thread>)>,
+) -> Vec<OwnerRow> {
+    let text = |id: StringId| base.tables.string(id).to_owned();
+    let row = |(id, sums): (I, OwnerSums)| {
+        let (process, thread) = find(id)?;
+        Some(OwnerRow {
+            pid: process.pid.0,
+            namespace_pid: inner_pid(process).map(|pid| pid.0),
+            process: text(process.name),
+            container: container_label_of(base.tables, process),
+            tid: thread.map(|thread| thread.tid.0),
+            thread: thread.map(|thread| text(thread.name)),
+            samples: sums.samples,
+            weight: sums.weight,
+            wait_weight: sums.wait_weight,
+            percent: base.percent(sums.weight),
+        })
+    };
+    let mut rows: Vec<OwnerRow> = sums.into_iter().filter_map(row).collect();
+    rows.sort_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
+    rows
+}
+
+/// The functions that a pattern means: those of exactly this name, else those that match.
+pub(super) fn matching(base: &Base<'_>, pattern: &Pattern) -> Vec<(PlaceId, FunctionRow)> {
+    let sums = place_sums(&base.tree);
+    let mut rows = Vec::new();
+    for (id, info) in base.tree.places().filter(|(_, info)| info.is_code()) {
+        if pattern.matches(&base.place_name(info)) {
+            rows.push((id, function_row(base, info, &sums[id.index()])));
+        }
+    }
+    if rows.iter().any(|(_, row)| pattern.is_exactly(&row.name)) {
+        rows.retain(|(_, row)| pattern.is_exactly(&row.name));
+    }
+    rows
+}
+
+fn focus(base: &Base<'_>, text: &str) -> Result<Vec<Focus>, ReportError> {
+    let mut rows = matching(base, &Pattern::new(text));
+    if rows.is_empty() {
+        return Err(ReportError::NoFunction(text.to_owned()));
+    }
+    rows.sort_by(|(a_id, a), (b_id, b)| {
+        by_share(Sort::Total, &a.share, &b.share).then_with(|| a_id.cmp(b_id))
+    });
+    let shown = rows.into_iter().take(MAX_FOCUS);
+    Ok(shown
+        .map(|(id, function)| focus_on(base, id, function))
+        .collect())
+}
+
+fn focus_on(base: &Base<'_>, id: PlaceId, function: FunctionRow) -> Focus {
+    let total = function.share.total_weight;
+    let (callers, callees) = base.tree.edges(id);
+    let row = |edge: &Edge| {
+        let info = base.tree.place(edge.place);
+        EdgeRow {
+            name: match info.is_code() || matches!(info.place, Place::Wait(_)) {
+                true => base.place_name(info),
+                false => "[outermost]".to_owned(),
+            },
+            module: match info.is_code() {
+                true => base.code_module(info.module(base.tables)),
+                false => CodeModule::default(),
+            },
+            samples: edge.count,
+            weight: edge.weight,
+            percent: base.percent(edge.weight),
+            percent_of_function: share_of(edge.weight, total),
+        }
+    };
+    let mut caller_rows: Vec<EdgeRow> = Vec::new();
+    for caller in callers.iter().map(row) {
+        // Outermost in several processes is one row.
+        match caller_rows
+            .iter_mut()
+            .find(|known| known.is_outermost() && caller.is_outermost())
+        {
+            Some(known) => {
+                known.samples += caller.samples;
+                known.weight = known.weight.saturating_add(caller.weight);
+                known.percent = base.percent(known.weight);
+                known.percent_of_function = share_of(known.weight, total);
+            }
+            None => caller_rows.push(caller),
+        }
+    }
+    caller_rows.sort_by_key(|row| std::cmp::Reverse(row.weight));
+    Focus {
+        function,
+        callers: caller_rows,
+        callees: callees.iter().map(row).collect(),
+    }
+}
+
+impl EdgeRow {
+    fn is_outermost(&self) -> bool {
+        self.name == "[outermost]" && self.module == CodeModule::default()
+    }
+}

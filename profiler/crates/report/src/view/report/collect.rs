@@ -1,0 +1,289 @@
+//! The fold from events to what a report is made of.
+//!
+//! Input: a recording's events in order of time; output: aggregated samples, losses, marks, clock.
+//! Times are CLOCK_MONOTONIC; the origin of relative times is the start of the session.
+
+use std::io;
+
+use super::options::{By, ReportOptions, TimeRange};
+use super::select_calls::CallFilter;
+use crate::derive::calls::Part;
+use crate::derive::{Aggregator, CallLimits, CallTable, EndTable, Losses, Merge, WaitTable};
+use profiler_model::*;
+
+/// Marks beyond this many are only counted: a report lists a few.
+const MAX_MARKS: usize = 1000;
+
+/// Folds the events of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Collector {
+    range: TimeRange,
+    origin: Option<Timestamp>,
+    last: Timestamp,
+    clock: Option<Clock>,
+    pub(super) samples: Aggregator,
+    pub(super) waits: WaitTable,
+    pub(super) ends: EndTable,
+    wants_ends: bool,
+    pub(super) calls: CallTable,
+    call_filter: CallFilter,
+    pub(super) losses: Losses,
+    pub(super) marks: Vec<Mark>,
+    pub(super) mark_count: u64,
+    /// Samples of the whole recording, in the range or not.
+    pub(super) all_samples: u64,
+}
+
+impl Collector {
+    /// Takes what is in a range.
+    pub fn new(range: TimeRange) -> Collector {
+        Collector {
+            range,
+            samples: Aggregator::new(Merge::Thread),
+            ..Collector::default()
+        }
+    }
+
+    /// Takes what a report with these options is about: calls that its filters leave out are not
+    /// kept. Samples are filtered later.
+    pub fn for_report(options: &ReportOptions) -> Collector {
+        let limits = CallLimits {
+            slowest: options
+                .calls
+                .slowest
+                .unwrap_or(CallLimits::default().slowest),
+            ..CallLimits::default()
+        };
+        Collector {
+            calls: CallTable::new(limits),
+            call_filter: CallFilter::new(&options.filter),
+            wants_ends: options.by == Some(By::End),
+            ..Collector::new(options.range)
+        }
+    }
+
+    /// Takes one event.
+    pub fn add(&mut self, event: &Event, tables: &Tables) {
+        match event {
+            Event::Sample(sample) => {
+                self.all_samples += 1;
+                let wanted = self.is_wanted(sample.at, tables);
+                match &sample.wait {
+                    Some(wait) if !self.range.is_all() => self.part_of(sample, wait, tables),
+                    _ if wanted => self.take(sample, tables),
+                    _ => {}
+                }
+            }
+            Event::Call(_) | Event::Throw(_) => {
+                let wanted = self.is_wanted(event.at(), tables);
+                let part = match self.call_filter.admits(event, tables) {
+                    None => return,
+                    Some(false) => Part::OtherFunction,
+                    Some(true) if wanted => Part::Counted,
+                    Some(true) => Part::OtherTime,
+                };
+                self.calls.add(event, tables, part);
+            }
+            Event::CallCount(count) => {
+                self.is_wanted(count.to, tables);
+                if self.counts_hold() && self.call_filter.admits_function(count.function, tables) {
+                    self.calls.add(event, tables, Part::Counted);
+                }
+            }
+            Event::Gap(gap) => self.gap(gap, tables),
+            Event::Waits(waits) => {
+                let wanted = self.is_wanted(waits.to, tables);
+                let from = waits.from.since(self.origin());
+                // Of a span that is only partly looked at nobody knows which waits are meant.
+                if wanted && self.range.from_ns.is_none_or(|start| from >= start) {
+                    self.waits.totals(waits);
+                }
+            }
+            Event::Lost(lost) => {
+                let origin = self.origin_at(lost.from, tables);
+                let (from, to) = (lost.from.since(origin), lost.to.since(origin));
+                if self.range.overlaps(from, to) {
+                    self.losses.add(lost);
+                }
+                self.last = self.last.max(lost.to);
+            }
+            Event::Mark(mark) => {
+                if self.is_wanted(mark.at, tables) {
+                    self.mark_count += 1;
+                    if self.marks.len() < MAX_MARKS {
+                        self.marks.push(mark.clone());
+                    }
+                }
+            }
+            Event::Clock(clock) => {
+                self.is_wanted(clock.monotonic, tables);
+                self.clock.get_or_insert(*clock);
+            }
+            // Processes that were there before have times before the start.
+            Event::Process(_) => self.calls.add(event, tables, Part::OtherTime),
+        }
+    }
+
+    /// Whether the kernel's counts are about what is looked at: they are of all threads and of the
+    /// whole recording.
+    pub(super) fn counts_hold(&self) -> bool {
+        self.range.is_all() && self.call_filter.admits_all_threads()
+    }
+
+    /// Takes the part of a wait that is in the range.
+    fn part_of(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) {
+        let origin = self.origin();
+        let at = |ns: u64| Timestamp(origin.0.saturating_add(ns));
+        let (from, to) = (self.range.from_ns.unwrap_or(0), self.range.to_ns);
+        let part = wait.within(sample.at, at(from), at(to.unwrap_or(u64::MAX)));
+        let Some(part) = part else {
+            return;
+        };
+        let share = match wait.ns {
+            0 => u128::from(sample.weight),
+            ns => u128::from(sample.weight) * u128::from(part.ns) / u128::from(ns),
+        };
+        let sample = Sample {
+            weight: u64::try_from(share).unwrap_or(u64::MAX),
+            wait: Some(part),
+            ..sample.clone()
+        };
+        self.take(&sample, tables);
+    }
+
+    fn take(&mut self, sample: &Sample, tables: &Tables) {
+        self.samples.add(sample, tables);
+        self.waits.sample(sample);
+        if self.wants_ends {
+            self.ends.add(sample, tables);
+        }
+    }
+
+    /// Takes the part of a gap that is in the range.
+    fn gap(&mut self, gap: &Gap, tables: &Tables) {
+        self.is_wanted(gap.to, tables);
+        let origin = self.origin();
+        let clip = |at: Timestamp| {
+            let from = self.range.from_ns.unwrap_or(0);
+            let at = at.since(origin).max(from);
+            Timestamp(
+                origin
+                    .0
+                    .saturating_add(at.min(self.range.to_ns.unwrap_or(u64::MAX))),
+            )
+        };
+        let (from, to) = (clip(gap.from), clip(gap.to));
+        let function = gap.function;
+        let wanted = function.is_none_or(|id| self.call_filter.admits_function(id, tables));
+        if from < to && wanted {
+            let clipped = Gap {
+                from,
+                to,
+                ..gap.clone()
+            };
+            self.calls.add(&Event::Gap(clipped), tables, Part::Counted);
+        }
+    }
+
+    /// Where relative times start.
+    pub(super) fn origin(&self) -> Timestamp {
+        self.origin.unwrap_or_default()
+    }
+
+    /// The span that was looked at, relative to the origin, in nanoseconds.
+    pub(super) fn span_ns(&self) -> (u64, u64) {
+        let whole = self.last.since(self.origin());
+        let from = self.range.from_ns.unwrap_or(0).min(whole);
+        (from, self.range.to_ns.unwrap_or(whole).clamp(from, whole))
+    }
+
+    pub(super) fn range(&self) -> TimeRange {
+        self.range
+    }
+
+    /// Wall time of the origin, in nanoseconds since 1970.
+    pub(super) fn started_realtime_ns(&self) -> Option<u64> {
+        let clock = self.clock?;
+        let at = clock
+            .realtime_ns
+            .saturating_add(self.origin().since(clock.monotonic));
+        Some(at.saturating_sub(clock.monotonic.since(self.origin())))
+    }
+
+    fn is_wanted(&mut self, at: Timestamp, tables: &Tables) -> bool {
+        let origin = self.origin_at(at, tables);
+        self.last = self.last.max(at);
+        self.range.contains(at.since(origin))
+    }
+
+    /// The origin: the start of the session, or the first event where that is earlier (captures
+    /// that were merged) or not known.
+    fn origin_at(&mut self, at: Timestamp, tables: &Tables) -> Timestamp {
+        *self
+            .origin
+            .get_or_insert_with(|| match tables.session.started {
+                Timestamp(0) => at,
+                started => started.min(at),
+            })
+    }
+}
+
+impl Sink for Collector {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.add(event, tables);
+        Ok(())
+    }
+
+    fn finish(&mut self, _tables: &Tables) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(at: u64, realtime_ns: u64) -> Event {
+        Event::Clock(Clock {
+            monotonic: Timestamp(at),
+            realtime_ns,
+        })
+    }
+
+    fn lost(from: u64, to: u64) -> Event {
+        Event::Lost(Lost {
+            cpu: None,
+            from: Timestamp(from),
+            to: Timestamp(to),
+            count: 1,
+            reason: LostReason::RingFull,
+        })
+    }
+
+    #[test]
+    fn times_are_relative_to_the_session() {
+        let mut tables = Tables::default();
+        tables.session.started = Timestamp(1_000);
+        let mut collector = Collector::new("10ns..20ns".parse().unwrap());
+        for event in [
+            clock(1_005, 70_005),
+            lost(1_000, 1_009),
+            lost(1_005, 1_015),
+            lost(1_020, 1_090),
+        ] {
+            collector.add(&event, &tables);
+        }
+        assert_eq!(collector.losses.samples(), 1);
+        assert_eq!(collector.started_realtime_ns(), Some(70_000));
+        assert_eq!(collector.span_ns(), (10, 20));
+    }
+
+    #[test]
+    fn without_a_session_the_first_event_is_the_origin() {
+        let mut collector = Collector::default();
+        collector.add(&clock(500, 9_000), &Tables::default());
+        collector.add(&lost(600, 700), &Tables::default());
+        assert_eq!(collector.span_ns(), (0, 200));
+        assert_eq!(collector.started_realtime_ns(), Some(9_000));
+    }
+}

@@ -1,0 +1,200 @@
+//! Which aggregates a report is about: one source, and the filters.
+//!
+//! Input: all aggregates; output: those that match, with their process. A filter on functions or
+//! modules asks whether any frame of the stack matches; each stack is looked at once.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::ReportError;
+use super::collect::Collector;
+use super::options::Filter;
+use super::pattern::Pattern;
+use super::recorder::is_recorder;
+use crate::derive::{Aggregate, ContainerSet, Key, Owner, Sources, frame_lines};
+use profiler_model::*;
+
+/// An aggregate that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Selected {
+    pub(super) key: Key,
+    pub(super) aggregate: Aggregate,
+    pub(super) process: Option<ProcessId>,
+}
+
+impl Selected {
+    pub(super) fn thread(&self) -> Option<ThreadId> {
+        match self.key.owner {
+            Owner::Thread(thread) => Some(thread),
+            Owner::Process(_) => None,
+        }
+    }
+}
+
+/// Samples and weight per source, before filters.
+pub(super) type SourceSums = BTreeMap<SourceId, (u64, u64)>;
+
+pub(super) fn source_sums(collected: &Collector) -> SourceSums {
+    let mut sums = SourceSums::new();
+    for (key, aggregate) in collected.samples.iter() {
+        let (count, weight) = sums.entry(key.source).or_default();
+        *count += aggregate.count;
+        *weight = weight.saturating_add(aggregate.weight);
+    }
+    sums
+}
+
+/// The sources of a name, or those of the most interest: see [`Sources::choose`].
+pub(super) fn choose_sources(
+    tables: &Tables,
+    sums: &SourceSums,
+    wanted: Option<&str>,
+) -> Result<Sources, ReportError> {
+    let name = |id: SourceId| (tables.sources.get(id)).map_or("", |s| tables.string(s.name));
+    let mut present: Vec<SourceId> = sums.keys().copied().collect();
+    present.sort_by_key(|id| (Reverse(sums.get(id).map(|(count, _)| *count)), *id));
+    Sources::choose(&present, wanted, tables).ok_or_else(|| {
+        let names: Vec<&str> = sums.keys().map(|&id| name(id)).collect();
+        ReportError::NoSource {
+            wanted: wanted.unwrap_or_default().to_owned(),
+            present: names.join(", "),
+        }
+    })
+}
+
+pub(super) fn select(
+    tables: &Tables,
+    collected: &Collector,
+    sources: Sources,
+    filter: &Filter,
+    containers: ContainerSet,
+) -> (Vec<Selected>, Vec<ThreadId>) {
+    let mut matcher = Matcher::new(tables, filter, containers);
+    let all = collected.samples.sorted().into_iter();
+    let selected = all
+        .filter(|(key, _)| sources.has(key.source))
+        .map(|(key, aggregate)| Selected {
+            key,
+            aggregate,
+            process: key.owner.process(tables),
+        })
+        .filter(|selected| matcher.admits(selected))
+        .collect();
+    (selected, matcher.counted_threads(collected))
+}
+
+struct Matcher<'a> {
+    tables: &'a Tables,
+    filter: &'a Filter,
+    containers: ContainerSet,
+    comms: Vec<Pattern>,
+    modules: StackFilter,
+    functions: StackFilter,
+}
+
+impl<'a> Matcher<'a> {
+    fn new(tables: &'a Tables, filter: &'a Filter, containers: ContainerSet) -> Matcher<'a> {
+        let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
+        let stack_filter = |texts| StackFilter {
+            patterns: patterns(texts),
+            known: FxHashMap::default(),
+        };
+        Matcher {
+            tables,
+            filter,
+            containers,
+            comms: patterns(&filter.comms),
+            modules: stack_filter(&filter.modules),
+            functions: stack_filter(&filter.functions),
+        }
+    }
+
+    fn admits(&mut self, selected: &Selected) -> bool {
+        self.admits_owner(selected.thread(), selected.process)
+            && self.modules.admits(self.tables, &selected.key, has_module)
+            && self
+                .functions
+                .admits(self.tables, &selected.key, has_function)
+    }
+
+    /// Threads whose waits the kernel counted; none where stacks are asked for, which it doesn't know.
+    fn counted_threads(&self, collected: &Collector) -> Vec<ThreadId> {
+        if !self.modules.patterns.is_empty() || !self.functions.patterns.is_empty() {
+            return Vec::new();
+        }
+        let mut threads = collected.waits.counted_threads();
+        threads.retain(|&id| {
+            let process = self.tables.thread(id).map(|thread| thread.process);
+            self.admits_owner(Some(id), process)
+        });
+        threads
+    }
+
+    fn admits_owner(&self, thread: Option<ThreadId>, process: Option<ProcessId>) -> bool {
+        let process = process.and_then(|id| self.tables.process(id));
+        let thread = thread.and_then(|id| self.tables.thread(id));
+        let named = |name: StringId| {
+            let name = self.tables.string(name);
+            self.comms.iter().any(|comm| comm.matches(name))
+        };
+        let filter = self.filter;
+        (self.containers.is_all() || process.is_some_and(|p| self.containers.admits(p)))
+            && !(filter.no_self && process.is_some_and(|p| is_recorder(p, self.tables)))
+            && (filter.pids.is_empty() || process.is_some_and(|p| filter.pids.contains(&p.pid)))
+            && (filter.tids.is_empty() || thread.is_some_and(|t| filter.tids.contains(&t.tid)))
+            && (self.comms.is_empty()
+                || process.is_some_and(|p| named(p.name))
+                || thread.is_some_and(|t| named(t.name)))
+    }
+}
+
+type HasName = fn(&Tables, FrameId, &Pattern) -> bool;
+
+struct StackFilter {
+    patterns: Vec<Pattern>,
+    known: FxHashMap<StackId, bool>,
+}
+
+impl StackFilter {
+    fn admits(&mut self, tables: &Tables, key: &Key, has: HasName) -> bool {
+        self.patterns.is_empty()
+            || self.any_frame(tables, key.user, has)
+            || self.any_frame(tables, key.kernel, has)
+    }
+
+    fn any_frame(&mut self, tables: &Tables, stack: Option<StackId>, has: HasName) -> bool {
+        let mut below = Vec::new();
+        let mut next = stack;
+        let mut found = false;
+        while let Some(id) = next {
+            if let Some(&known) = self.known.get(&id) {
+                found = known;
+                break;
+            }
+            let Some(stack) = tables.stacks.get(id) else {
+                break;
+            };
+            below.push(id);
+            if (self.patterns.iter()).any(|pattern| has(tables, stack.frame, pattern)) {
+                found = true;
+                break;
+            }
+            next = stack.parent;
+        }
+        self.known.extend(below.into_iter().map(|id| (id, found)));
+        found
+    }
+}
+
+fn has_function(tables: &Tables, frame: FrameId, pattern: &Pattern) -> bool {
+    frame_lines(tables, frame).any(|line| pattern.matches(&line.name))
+}
+
+fn has_module(tables: &Tables, frame: FrameId, pattern: &Pattern) -> bool {
+    let module = tables.frames.get(frame).and_then(|frame| frame.module);
+    let module = module.and_then(|id| tables.modules.get(id));
+    let path = module.map_or("[unknown]", |module| tables.string(module.path));
+    pattern.matches(path) || pattern.matches(super::short_name(path))
+}

@@ -1,0 +1,111 @@
+//! Which calls a report is about.
+//!
+//! Input: the report's filters; output: whether a call's thread is looked at, and whether its
+//! function is. Each thread and function is looked at once.
+
+use rustc_hash::FxHashMap;
+
+use super::options::Filter;
+use super::pattern::Pattern;
+use super::recorder::is_recorder;
+use super::short_name;
+use crate::derive::ContainerSet;
+use profiler_model::*;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallFilter {
+    filter: Filter,
+    comms: Vec<Pattern>,
+    functions: Vec<Pattern>,
+    modules: Vec<Pattern>,
+    /// Those that are meant, once they were looked for.
+    containers: Option<ContainerSet>,
+    known_threads: FxHashMap<ThreadId, bool>,
+    known_functions: FxHashMap<FunctionId, bool>,
+}
+
+impl CallFilter {
+    pub(super) fn new(filter: &Filter) -> CallFilter {
+        let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
+        CallFilter {
+            comms: patterns(&filter.comms),
+            functions: patterns(&filter.functions),
+            modules: patterns(&filter.modules),
+            filter: filter.clone(),
+            ..CallFilter::default()
+        }
+    }
+
+    pub(super) fn admits_all_threads(&self) -> bool {
+        self.filter.pids.is_empty()
+            && self.filter.tids.is_empty()
+            && self.comms.is_empty()
+            && self.filter.containers.is_empty()
+            && !self.filter.no_self
+    }
+
+    /// None if the event's thread is not looked at, else whether its function is.
+    pub(super) fn admits(&mut self, event: &Event, tables: &Tables) -> Option<bool> {
+        let (thread, function) = match event {
+            Event::Call(call) => (call.thread, Some(call.function)),
+            Event::Throw(throw) => (throw.thread, None),
+            _ => return Some(true),
+        };
+        if !self.admits_thread(thread, tables) {
+            return None;
+        }
+        Some(function.is_none_or(|function| self.admits_function(function, tables)))
+    }
+
+    pub(super) fn admits_function(&mut self, id: FunctionId, tables: &Tables) -> bool {
+        if self.functions.is_empty() && self.modules.is_empty() {
+            return true;
+        }
+        if let Some(&known) = self.known_functions.get(&id) {
+            return known;
+        }
+        let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|p| p.matches(name));
+        let admitted = tables.functions.get(id).is_some_and(|function| {
+            let module = function.module.and_then(|id| tables.modules.get(id));
+            let path = module.map_or("[unknown]", |module| tables.string(module.path));
+            (self.functions.is_empty() || any(&self.functions, tables.string(function.name)))
+                && (self.modules.is_empty()
+                    || any(&self.modules, path)
+                    || any(&self.modules, short_name(path)))
+        });
+        self.known_functions.insert(id, admitted);
+        admitted
+    }
+
+    fn admits_thread(&mut self, id: ThreadId, tables: &Tables) -> bool {
+        if self.admits_all_threads() {
+            return true;
+        }
+        if let Some(&known) = self.known_threads.get(&id) {
+            return known;
+        }
+        // What is wrong with a name is said when the report is made.
+        let names = &self.filter.containers;
+        let containers = self.containers.get_or_insert_with(|| {
+            let found = names.find(tables);
+            found.unwrap_or_else(|_| ContainerSet::nothing())
+        });
+        let admitted = tables.thread(id).is_some_and(|thread| {
+            let process = tables.process(thread.process);
+            let named = |name| {
+                let name = tables.string(name);
+                self.comms.iter().any(|comm| comm.matches(name))
+            };
+            let pids = &self.filter.pids;
+            (containers.is_all() || process.is_some_and(|p| containers.admits(p)))
+                && !(self.filter.no_self && process.is_some_and(|p| is_recorder(p, tables)))
+                && (pids.is_empty() || process.is_some_and(|p| pids.contains(&p.pid)))
+                && (self.filter.tids.is_empty() || self.filter.tids.contains(&thread.tid))
+                && (self.comms.is_empty()
+                    || named(thread.name)
+                    || process.is_some_and(|p| named(p.name)))
+        });
+        self.known_threads.insert(id, admitted);
+        admitted
+    }
+}

@@ -1,0 +1,635 @@
+//! One file's symbols and debug information, loaded.
+//!
+//! A target file -> names of file offsets. blazesym does the reading; here it is given files that it
+//! can rely on: it maps what it reads, so a file that anybody but root can change is copied first
+//! (else its owner could shorten it and crash us); what it would unpack is measured before; and it
+//! follows links to other files only where those were found and checked by `debug_files`.
+//!
+//! What does not belong here: threads and caches (`symbolize`).
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use blazesym::symbolize::source::{Elf as ElfSource, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use rustc_hash::FxHashMap;
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::debug_files::{DebugFile, build_id_path};
+use super::files::TargetFile;
+use super::go_names::{GoNames, GoPlace};
+use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
+use profiler_model::UnknownReason;
+use profiler_object::elf::{Elf, ElfError, Section};
+
+/// Largest file that is copied.
+const MAX_COPY_BYTES: u64 = 1 << 30;
+/// Copying more than this takes long.
+const SLOW_COPY_BYTES: u64 = 128 << 20;
+/// Longest name kept.
+const MAX_NAME_BYTES: usize = 4096;
+/// Most functions remembered of one file.
+const MAX_FUNCTIONS: usize = 50_000;
+/// Directories for private copies: on disk rather than in memory.
+const SCRATCH: [&str; 2] = ["/var/tmp", "/tmp"];
+
+/// Why a file can't be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadError {
+    /// It is no ELF file, or damaged.
+    Bad,
+    /// It is larger than allowed, or would unpack to more than allowed.
+    TooMuch,
+    /// It has more debug information than this thread should read, or it must be downloaded.
+    Large,
+}
+
+/// A file's symbols.
+pub(super) struct Loaded {
+    elf: Elf,
+    /// Asked in this order.
+    sources: Vec<SymbolSource>,
+    /// Asked before them: the functions of a Go program, stripped or not.
+    go: Option<GoNames>,
+    /// Whether inlined functions are wanted.
+    inlines: bool,
+    /// Gives names as they are in the symbol table.
+    plain: Option<Symbolizer>,
+    functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
+    cost: u64,
+}
+
+/// A file as blazesym reads it.
+struct SymbolSource {
+    symbolizer: Symbolizer,
+    path: PathBuf,
+    /// Whether it has debug information that can be read.
+    debug: bool,
+    _files: Vec<OwnedFd>,
+    _links: Option<Links>,
+}
+
+/// What the sections of a file say.
+struct Contents {
+    sections: Vec<Section>,
+    debug_bytes: u64,
+    symbol_bytes: u64,
+}
+
+impl Contents {
+    fn read(elf: &Elf, file: &File) -> Result<Contents, LoadError> {
+        let sections = elf.sections(file).map_err(|_| LoadError::Bad)?;
+        let sum = |wanted: &dyn Fn(&Section) -> bool| -> u64 {
+            let wanted = sections.iter().filter(|section| wanted(section));
+            wanted.map(Section::bytes_in_file).fold(0, u64::saturating_add)
+        };
+        let debug_bytes = sum(&|section| section.name.starts_with(".debug_"));
+        let symbol_bytes = sum(&|section| matches!(&*section.name, ".symtab" | ".dynsym"));
+        Ok(Contents {
+            debug_bytes,
+            symbol_bytes,
+            sections,
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let mut sections = self.sections.iter();
+        sections.any(|section| section.name == name && section.bytes_in_file() > 0)
+    }
+}
+
+impl Loaded {
+    /// Loads a file and its separate debug information. With `lines` false only symbol tables.
+    pub(super) fn load(
+        target: &TargetFile,
+        settings: &Settings,
+        lines: bool,
+        large: u64,
+    ) -> Result<Loaded, LoadError> {
+        let elf = target.elf.clone().ok_or(LoadError::Bad)?;
+        let to_copy = !target.trusted && target.len() > SLOW_COPY_BYTES;
+        if to_copy && large != u64::MAX {
+            return Err(LoadError::Large);
+        }
+        let main = Contents::read(&elf, &target.file)?;
+        let separate = if main.has(".debug_info") && main.has(".symtab") {
+            None
+        } else {
+            match settings.search.debug_file(target, &main.sections) {
+                None if lines && settings.search.debuginfod.is_some() => {
+                    if large != u64::MAX {
+                        return Err(LoadError::Large);
+                    }
+                    let build_id = target.build_id();
+                    build_id.and_then(|build_id| settings.search.download(build_id))
+                }
+                found => found,
+            }
+        };
+        let separate = separate.and_then(|file| {
+            let contents = Contents::read(&file.elf, &file.file).ok()?;
+            Some((file, contents))
+        });
+        let other = separate.as_ref().map(|(_, contents)| contents);
+        let debug_bytes = main
+            .debug_bytes
+            .saturating_add(other.map_or(0, |c| c.debug_bytes));
+        let symbol_bytes = main
+            .symbol_bytes
+            .saturating_add(other.map_or(0, |c| c.symbol_bytes));
+        if lines && debug_bytes > large {
+            return Err(LoadError::Large);
+        }
+
+        let mut loaded = Loaded {
+            elf,
+            sources: Vec::new(),
+            go: None,
+            inlines: settings.inlines,
+            plain: None,
+            functions: FxHashMap::default(),
+            // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
+            // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
+            cost: (symbol_bytes / 24 * 16).saturating_add(if lines { debug_bytes } else { 0 }),
+        };
+        loaded.go = GoNames::load(&target.file, &loaded.elf);
+        loaded.cost += loaded.go.as_ref().map_or(0, GoNames::bytes);
+        if let Some((file, contents)) = &separate {
+            match SymbolSource::of_debug_file(file, contents, settings, lines) {
+                Ok(source) => loaded.sources.push(source),
+                Err(error) => log::debug!("{}: {error:?}", file.path),
+            }
+        }
+        match SymbolSource::of_target(target, &main, settings, lines) {
+            Ok(source) => loaded.sources.push(source),
+            Err(error) if loaded.sources.is_empty() => return Err(error),
+            Err(error) => log::debug!("{}: {error:?}", target.path),
+        }
+        Ok(loaded)
+    }
+
+    /// Estimated memory that this takes.
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// What a file offset means, and with `code` the bytes of the function there.
+    pub(super) fn find(&mut self, offset: u64, code: Option<&File>) -> (Answer, Option<CodeBytes>) {
+        match self.elf.address_of(offset) {
+            Some(address) => self.find_at(address, None, code),
+            None => (Answer::Unknown(UnknownReason::NoSymbol), None),
+        }
+    }
+
+    /// What a virtual address means; `bias` is what offsets and addresses differ by.
+    pub(super) fn find_address(&mut self, address: u64, bias: u64) -> Answer {
+        self.find_at(address, Some(bias), None).0
+    }
+
+    fn find_at(
+        &mut self,
+        address: u64,
+        bias: Option<u64>,
+        code: Option<&File>,
+    ) -> (Answer, Option<CodeBytes>) {
+        if let Some(go) = &self.go
+            && let Some(place) = go.find(address, self.inlines)
+        {
+            return self.in_go(place, bias, code);
+        }
+        let mut damaged = false;
+        for index in 0..self.sources.len() {
+            let source = &self.sources[index];
+            let found = match source.find(address, source.debug) {
+                Ok(None) | Err(()) if source.debug => source.find(address, false),
+                found => found,
+            };
+            match found {
+                Ok(Some(sym)) => {
+                    let mut sym = sym.into_owned();
+                    let placed = self.place(&mut sym, address);
+                    let lines = self.lines(index, &sym, placed, bias);
+                    let code = code.filter(|_| placed);
+                    let size = sym.size.unwrap_or(0) as u64;
+                    let code = code.and_then(|file| self.code(file, sym.addr, size));
+                    return (Answer::Lines(lines.into()), code);
+                }
+                Ok(None) => {}
+                Err(()) => damaged = true,
+            }
+        }
+        let reason = if damaged {
+            UnknownReason::BadFile
+        } else {
+            UnknownReason::NoSymbol
+        };
+        (Answer::Unknown(reason), None)
+    }
+
+    /// Sees to it that the start and size are those of the code at `address`. Of a function in several
+    /// parts debug information gives 0 for both; a symbol table has a symbol for each part. False
+    /// if no table tells.
+    fn place(&self, sym: &mut Sym<'_>, address: u64) -> bool {
+        if covers(sym, address) {
+            return true;
+        }
+        for source in &self.sources {
+            if let Ok(Some(part)) = source.find(address, false)
+                && covers(&part, address)
+            {
+                (sym.addr, sym.size) = (part.addr, part.size);
+                return true;
+            }
+        }
+        // A symbol of a table need not have a size.
+        sym.addr != 0 && sym.addr <= address
+    }
+
+    fn lines(
+        &mut self,
+        source: usize,
+        sym: &Sym<'_>,
+        placed: bool,
+        bias: Option<u64>,
+    ) -> Vec<(Arc<FunctionInfo>, u32)> {
+        let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
+        for inlined in sym.inlined.iter().rev() {
+            let (file, line) = location(inlined.code_info.as_ref());
+            let function = self.function(None, &inlined.name, || FunctionInfo {
+                name: cut(&inlined.name).into(),
+                linkage_name: None,
+                file,
+                start: None,
+                size: None,
+            });
+            lines.push((function, line));
+        }
+        let (file, line) = location(sym.code_info.as_deref());
+        let known = self.functions.get(&(sym.addr, cut(&sym.name).into()));
+        let function = match known {
+            Some(function) => function.clone(),
+            None => {
+                let plain = self.plain_name(source, sym);
+                let plain = plain.as_deref().filter(|plain| *plain != sym.name);
+                let info = FunctionInfo {
+                    name: match plain {
+                        Some(plain) if is_no_mangled_name(plain, &sym.name) => cut(plain).into(),
+                        _ => cut(&sym.name).into(),
+                    },
+                    linkage_name: plain
+                        .filter(|plain| is_mangled(plain))
+                        .map(|plain| cut(plain).into()),
+                    file,
+                    start: match bias {
+                        _ if !placed => None,
+                        Some(bias) => Some(sym.addr.wrapping_sub(bias)),
+                        None => self.elf.offset_of(sym.addr),
+                    },
+                    size: sym.size.filter(|_| placed).map(|size| size as u64),
+                };
+                self.function(Some(sym.addr), &sym.name, || info)
+            }
+        };
+        lines.push((function, line));
+        lines
+    }
+
+    /// Functions of Go's own table.
+    fn in_go(
+        &mut self,
+        place: GoPlace,
+        bias: Option<u64>,
+        code: Option<&File>,
+    ) -> (Answer, Option<CodeBytes>) {
+        let GoPlace {
+            frames,
+            start,
+            size,
+        } = place;
+        let last = frames.len().saturating_sub(1);
+        let mut lines = Vec::with_capacity(frames.len());
+        for (index, frame) in frames.into_iter().enumerate() {
+            let whole = index == last;
+            let offset = match bias {
+                Some(bias) => Some(start.wrapping_sub(bias)),
+                None => self.elf.offset_of(start),
+            };
+            let key = whole.then_some(start);
+            let function = self.function(key, &frame.name, || FunctionInfo {
+                name: cut(&frame.name).into(),
+                linkage_name: None,
+                file: frame.file.as_deref().map(|file| cut(file).into()),
+                start: offset.filter(|_| whole),
+                size: whole.then_some(size),
+            });
+            lines.push((function, frame.line));
+        }
+        let code = code.and_then(|file| self.code(file, start, size));
+        (Answer::Lines(lines.into()), code)
+    }
+
+    fn function(
+        &mut self,
+        start: Option<u64>,
+        name: &str,
+        make: impl FnOnce() -> FunctionInfo,
+    ) -> Arc<FunctionInfo> {
+        if self.functions.len() >= MAX_FUNCTIONS {
+            self.functions.clear();
+        }
+        let key = (start.unwrap_or(u64::MAX), cut(name).into());
+        let known = self.functions.entry(key);
+        known.or_insert_with(|| Arc::new(make())).clone()
+    }
+
+    /// The name of the symbol at a function's start, as it is in the table.
+    fn plain_name(&mut self, source: usize, sym: &Sym<'_>) -> Option<String> {
+        let path = &self.sources[source].path;
+        let plain = self.plain.get_or_insert_with(|| {
+            let builder = Symbolizer::builder().enable_demangling(false);
+            builder
+                .enable_auto_reload(false)
+                .enable_code_info(false)
+                .build()
+        });
+        let found = find(plain, path, sym.addr, false).ok()??;
+        (found.addr == sym.addr).then(|| found.name.into_owned())
+    }
+
+    fn code(&self, file: &File, address: u64, size: u64) -> Option<CodeBytes> {
+        let start = self.elf.offset_of(address).filter(|_| size > 0)?;
+        let mut bytes = vec![0; size.min(MAX_CODE_BYTES) as usize];
+        file.read_exact_at(&mut bytes, start).ok()?;
+        Some((start, bytes.into()))
+    }
+}
+
+/// Whether a symbol's name is one that a compiler has made of a longer one.
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_Z") || name.starts_with("_R")
+}
+
+/// Whether `shown` was made of a name that was never mangled. Of a symbol whose language is not known,
+/// all that looks like a mangled type is made readable: a C function `a` would be a `signed char`.
+fn is_no_mangled_name(plain: &str, shown: &str) -> bool {
+    let read = || cpp_demangle::Symbol::new(plain).ok()?.demangle().ok();
+    !is_mangled(plain) && read().is_some_and(|read| read == shown)
+}
+
+impl SymbolSource {
+    fn of_target(
+        target: &TargetFile,
+        contents: &Contents,
+        settings: &Settings,
+        lines: bool,
+    ) -> Result<SymbolSource, LoadError> {
+        let elf = target.elf.as_ref().ok_or(LoadError::Bad)?;
+        let root = target.root.upgrade();
+        let origin = (root.as_ref(), &*target.path);
+        Self::make(
+            (&target.file, target.trusted, elf),
+            origin,
+            contents,
+            settings,
+            lines,
+        )
+    }
+
+    fn of_debug_file(
+        debug: &DebugFile,
+        contents: &Contents,
+        settings: &Settings,
+        lines: bool,
+    ) -> Result<SymbolSource, LoadError> {
+        let origin = (debug.root.as_ref(), &*debug.path);
+        let file = (&debug.file, debug.trusted, &debug.elf);
+        Self::make(file, origin, contents, settings, lines)
+    }
+
+    fn make(
+        (file, trusted, elf): (&File, bool, &Elf),
+        (root, path): (Option<&Arc<super::files::Root>>, &str),
+        contents: &Contents,
+        settings: &Settings,
+        lines: bool,
+    ) -> Result<SymbolSource, LoadError> {
+        check(elf, file, &contents.sections)?;
+        let main = stable(file, trusted)?;
+        let mut debug = lines && contents.has(".debug_info");
+        let mut files = Vec::new();
+        let mut links = None;
+        // Debug information that isn't used needs no other files. A file with both debug
+        // information and a link to more is not made by usual tools, and blazesym would follow the
+        // link itself, to wherever the target says.
+        if contents.has(".gnu_debuglink") || contents.has(".debug_sup") {
+            debug = false;
+        }
+        if debug && contents.has(".gnu_debugaltlink") {
+            let common = settings
+                .search
+                .common_file(root, (file, path), &contents.sections);
+            match common.map(|common| (readable(&common), common)) {
+                Some((Ok(common_file), common)) => {
+                    let links = links.get_or_insert(Links::make()?);
+                    let build_id = common.elf.build_id.as_ref().and_then(build_id_path);
+                    links.add(&build_id.ok_or(LoadError::Bad)?, &common_file)?;
+                    files.push(common_file);
+                }
+                _ => debug = false,
+            }
+        }
+        let mut main_path = fd_path(&main);
+        if debug && let Some(package) = settings.search.package(root, path) {
+            let package = readable(&package)?;
+            let links = match &mut links {
+                Some(links) => links,
+                None => links.insert(Links::make()?),
+            };
+            main_path = links.add(Path::new("main"), &main)?;
+            links.add(Path::new("main.dwp"), &package)?;
+            files.push(package);
+        }
+        files.push(main);
+        let builder = Symbolizer::builder()
+            .enable_auto_reload(false)
+            .enable_code_info(true)
+            .enable_inlined_fns(settings.inlines)
+            .set_debug_dirs(Some(links.iter().map(|links| links.dir.clone())));
+        Ok(SymbolSource {
+            symbolizer: builder.build(),
+            path: main_path,
+            debug,
+            _files: files,
+            _links: links,
+        })
+    }
+
+    fn find(&self, address: u64, debug: bool) -> Result<Option<Sym<'_>>, ()> {
+        find(&self.symbolizer, &self.path, address, debug)
+    }
+}
+
+/// Whether an address lies in what a symbol covers.
+fn covers(sym: &Sym<'_>, address: u64) -> bool {
+    let size = sym.size.unwrap_or(0) as u64;
+    address
+        .checked_sub(sym.addr)
+        .is_some_and(|offset| offset < size)
+}
+
+/// `Err` if the file can't be read at all.
+fn find<'a>(
+    symbolizer: &'a Symbolizer,
+    path: &Path,
+    address: u64,
+    debug: bool,
+) -> Result<Option<Sym<'a>>, ()> {
+    let mut source = ElfSource::new(path);
+    source.debug_syms = debug;
+    let result = symbolizer.symbolize_single(&Source::Elf(source), Input::VirtOffset(address));
+    match result {
+        Ok(Symbolized::Sym(sym)) if !sym.name.is_empty() => Ok(Some(sym)),
+        Ok(_) => Ok(None),
+        Err(error) => {
+            log::debug!("{}: {error}", path.display());
+            Err(())
+        }
+    }
+}
+
+fn check(elf: &Elf, file: &File, sections: &[Section]) -> Result<(), LoadError> {
+    elf.check_packed(file, sections)
+        .map_err(|error| match error {
+            ElfError::Bomb(_) => LoadError::TooMuch,
+            _ => LoadError::Bad,
+        })
+}
+
+fn readable(file: &DebugFile) -> Result<OwnedFd, LoadError> {
+    let sections = file.elf.sections(&file.file).map_err(|_| LoadError::Bad)?;
+    check(&file.elf, &file.file, &sections)?;
+    stable(&file.file, file.trusted)
+}
+
+/// The file itself if only root can change it, else a copy without a name.
+fn stable(file: &File, trusted: bool) -> Result<OwnedFd, LoadError> {
+    if trusted {
+        return file
+            .try_clone()
+            .map(Into::into)
+            .map_err(|_| LoadError::TooMuch);
+    }
+    copy(file).map_err(|error| {
+        log::debug!("no private copy of a target file: {error}");
+        LoadError::TooMuch
+    })
+}
+
+fn copy(file: &File) -> io::Result<OwnedFd> {
+    let len = file.metadata()?.len();
+    if len > MAX_COPY_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = SCRATCH
+        .iter()
+        .map(|dir| rustix::fs::openat(CWD, *dir, flags, mode))
+        .find_map(Result::ok);
+    let made = match made {
+        Some(made) => made,
+        None => rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?,
+    };
+    rustix::fs::ftruncate(&made, len)?;
+    let copied = File::from(made);
+    let mut buffer = vec![0; 256 << 10];
+    let mut offset = 0;
+    while offset < len {
+        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            // A hole up to the end.
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(_) => offset,
+        };
+        offset = data.max(offset);
+        let got = profiler_object::elf::read_up_to(file, &mut buffer, offset)?;
+        if got == 0 {
+            break;
+        }
+        copied.write_all_at(&buffer[..got.min((len - offset.min(len)) as usize)], offset)?;
+        offset += got as u64;
+    }
+    Ok(copied.into())
+}
+
+fn fd_path(file: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+fn location(info: Option<&CodeInfo<'_>>) -> (Option<Box<str>>, u32) {
+    let path = info.map(|info| info.to_path().to_string_lossy().into_owned());
+    let line = info.and_then(|info| info.line).unwrap_or(0);
+    (path.map(|path| cut(&path).into()), line)
+}
+
+/// A text of bounded length.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
+}
+
+/// A directory of links to open files, under the names that blazesym looks for.
+struct Links {
+    dir: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Links {
+    fn make() -> Result<Links, LoadError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        for scratch in SCRATCH {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("profiler-links-{}-{count}", std::process::id());
+            let dir = Path::new(scratch).join(name);
+            // Fails if anything is there already.
+            if rustix::fs::mkdir(&dir, Mode::RWXU).is_ok() {
+                return Ok(Links {
+                    dir,
+                    made: Vec::new(),
+                });
+            }
+        }
+        Err(LoadError::TooMuch)
+    }
+
+    fn add(&mut self, name: &Path, file: &OwnedFd) -> Result<PathBuf, LoadError> {
+        let mut folder = self.dir.clone();
+        let parts: Vec<&OsStr> = name.iter().collect();
+        for part in parts.iter().take(parts.len().saturating_sub(1)) {
+            folder.push(part);
+            rustix::fs::mkdir(&folder, Mode::RWXU).map_err(|_| LoadError::TooMuch)?;
+            self.made.push(folder.clone());
+        }
+        let path = self.dir.join(name);
+        std::os::unix::fs::symlink(fd_path(file), &path).map_err(|_| LoadError::TooMuch)?;
+        self.made.push(path.clone());
+        Ok(path)
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            let removed = std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path));
+            if let Err(error) = removed {
+                log::debug!("{} was left behind: {error}", path.display());
+            }
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}

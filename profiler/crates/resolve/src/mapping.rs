@@ -1,0 +1,292 @@
+//! Executable mappings of a process, and the modules behind them.
+//!
+//! Mappings are kept as mmap(2) leaves them: a new one replaces what it overlaps, in part or as a
+//! whole. A fork shares its parent's until one of the two changes (`Arc`, copied on write). Each
+//! content has a generation number of its own, which is what stack caches are keyed by: equal
+//! numbers mean equal mappings, in whatever process.
+//!
+//! What does not belong here: when mappings change (`process`), and opening their files (`files`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::files::FileKey;
+use super::unwinding::CodeFile;
+use profiler_model::raw::FileIdentity;
+use profiler_model::{BuildId, ModuleKind, Timestamp};
+use profiler_object::elf::Elf;
+
+/// Most mappings kept of one process.
+const MAX_MAPPINGS: usize = 8192;
+
+/// Something that code lives in, for as long as a process maps it.
+#[derive(Debug)]
+pub(super) struct CodeModule {
+    /// Unique in a recording, whatever the epoch.
+    pub(super) uid: u64,
+    /// What it is.
+    pub(super) kind: ModuleKind,
+    /// Path as its processes see it.
+    pub(super) path: Box<str>,
+    /// Build id, if known.
+    pub(super) build_id: Option<BuildId>,
+    /// See [`profiler_model::Module::address_bias`].
+    pub(super) bias: u64,
+    /// What tells it from the file of that path and build id that was met first.
+    pub(super) copy: Option<u32>,
+    /// The file, if it is one.
+    pub(super) key: Option<FileKey>,
+    /// Its headers, if they could be read.
+    pub(super) elf: Option<Elf>,
+    /// Of run-time code: the process that made it.
+    pub(super) jit: Option<Arc<super::jit::JitProcess>>,
+    /// What says how its stacks are walked, if it is an ELF file.
+    pub(super) code: Option<Arc<CodeFile>>,
+}
+
+/// A number that no module had before.
+pub(super) fn next_uid() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A piece of executable memory.
+#[derive(Clone, Debug)]
+pub(super) struct CodeRange {
+    /// First address.
+    pub(super) start: u64,
+    /// First address behind it.
+    pub(super) end: u64,
+    /// The module's frame address at `start`.
+    pub(super) offset: u64,
+    /// Start and end as they were mapped, by which /proc may still know the mapping.
+    pub(super) mapped: (u64, u64),
+    /// When it was mapped.
+    pub(super) at: Timestamp,
+    /// What is mapped.
+    pub(super) module: Arc<CodeModule>,
+    /// What the kernel said of the file.
+    pub(super) identity: FileIdentity,
+}
+
+impl CodeRange {
+    /// The frame address of an address in this range.
+    pub(super) fn frame_address(&self, address: u64) -> u64 {
+        (address - self.start).wrapping_add(self.offset)
+    }
+
+    /// The file's own address (ELF virtual address) of the first byte.
+    pub(super) fn own_address(&self) -> u64 {
+        let bias = self.module.elf.as_ref().map(|elf| elf.bias(self.offset));
+        self.offset.wrapping_add(bias.unwrap_or(0))
+    }
+
+    /// The same of an address in this range.
+    pub(super) fn own_address_of(&self, address: u64) -> u64 {
+        (address - self.start).wrapping_add(self.own_address())
+    }
+}
+
+/// The executable mappings of a process, ordered by address.
+#[derive(Clone, Debug)]
+pub(super) struct Mappings {
+    ranges: Vec<CodeRange>,
+    generation: u64,
+}
+
+impl Default for Mappings {
+    fn default() -> Self {
+        Mappings {
+            ranges: Vec::new(),
+            generation: next_generation(),
+        }
+    }
+}
+
+fn next_generation() -> u64 {
+    // 0 is the kernel's.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Mappings {
+    /// Number of this content.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The range that an address is in.
+    pub(super) fn find(&self, address: u64) -> Option<&CodeRange> {
+        let behind = self.ranges.partition_point(|range| range.start <= address);
+        let range = &self.ranges[behind.checked_sub(1)?];
+        (address < range.end).then_some(range)
+    }
+
+    /// All ranges, ordered by address.
+    pub(super) fn ranges(&self) -> &[CodeRange] {
+        &self.ranges
+    }
+
+    /// Whether the same code is mapped at the same places.
+    pub(super) fn is_like(&self, other: &Mappings) -> bool {
+        let shape = |range: &CodeRange| (range.start, range.end, range.offset, range.module.uid);
+        self.ranges
+            .iter()
+            .map(shape)
+            .eq(other.ranges.iter().map(shape))
+    }
+
+    /// Adds a mapping in place of all that it overlaps.
+    pub(super) fn insert(&mut self, new: CodeRange) {
+        if new.start >= new.end {
+            return;
+        }
+        let first = self.ranges.partition_point(|range| range.end <= new.start);
+        let behind = self.ranges.partition_point(|range| range.start < new.end);
+        if let [same] = &self.ranges[first..behind]
+            && same.start <= new.start
+            && same.end >= new.end
+            && same.module.uid == new.module.uid
+            && same.frame_address(new.start) == new.offset
+        {
+            // Known already. Runtimes change the protection of parts of their code all the time.
+            return;
+        }
+        self.generation = next_generation();
+        let mut pieces = Vec::with_capacity(3);
+        if let Some(left) = self.ranges[first..behind].first()
+            && left.start < new.start
+        {
+            pieces.push(CodeRange {
+                end: new.start,
+                ..left.clone()
+            });
+        }
+        let right = match self.ranges[first..behind].last() {
+            Some(right) if right.end > new.end => Some(CodeRange {
+                start: new.end,
+                offset: right.frame_address(new.end),
+                ..right.clone()
+            }),
+            _ => None,
+        };
+        pieces.push(new);
+        pieces.extend(right);
+        self.ranges.splice(first..behind, pieces);
+        if self.ranges.len() > MAX_MAPPINGS {
+            // A process that maps without end: the oldest is the least likely to be met again.
+            let oldest = (0..self.ranges.len()).min_by_key(|&index| self.ranges[index].at);
+            if let Some(index) = oldest {
+                self.ranges.remove(index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use profiler_object::elf::Segment;
+
+    pub(crate) fn module(path: &str) -> Arc<CodeModule> {
+        Arc::new(CodeModule {
+            uid: next_uid(),
+            kind: ModuleKind::File,
+            path: path.into(),
+            build_id: None,
+            bias: 0,
+            copy: None,
+            key: None,
+            elf: None,
+            jit: None,
+            code: None,
+        })
+    }
+
+    pub(crate) fn range(start: u64, end: u64, offset: u64, module: &Arc<CodeModule>) -> CodeRange {
+        CodeRange {
+            start,
+            end,
+            offset,
+            mapped: (start, end),
+            at: Timestamp(start),
+            module: module.clone(),
+            identity: FileIdentity::default(),
+        }
+    }
+
+    fn shape(mappings: &Mappings) -> Vec<(u64, u64, u64, &str)> {
+        let ranges = mappings.ranges().iter();
+        ranges
+            .map(|range| (range.start, range.end, range.offset, &*range.module.path))
+            .collect()
+    }
+
+    #[test]
+    fn a_new_mapping_replaces_what_it_overlaps() {
+        let (a, b) = (module("a"), module("b"));
+        let mut mappings = Mappings::default();
+        mappings.insert(range(0x1000, 0x9000, 0x100, &a));
+        mappings.insert(range(0x3000, 0x5000, 0, &b));
+        assert_eq!(
+            shape(&mappings),
+            [
+                (0x1000, 0x3000, 0x100, "a"),
+                (0x3000, 0x5000, 0, "b"),
+                (0x5000, 0x9000, 0x4100, "a"),
+            ]
+        );
+        mappings.insert(range(0x2000, 0xa000, 0, &b));
+        assert_eq!(
+            shape(&mappings),
+            [(0x1000, 0x2000, 0x100, "a"), (0x2000, 0xa000, 0, "b")]
+        );
+        assert_eq!(mappings.find(0x1fff).unwrap().frame_address(0x1fff), 0x10ff);
+        assert!(mappings.find(0xfff).is_none() && mappings.find(0xa000).is_none());
+    }
+
+    #[test]
+    fn a_file_may_say_that_its_addresses_are_any() {
+        let mut file = module("a");
+        let mut elf = Elf::default();
+        elf.segments = [Segment {
+            offset: 0x1000,
+            address: u64::MAX - 0xfff,
+            len: 0x4000,
+            executable: true,
+        }]
+        .into();
+        Arc::get_mut(&mut file).unwrap().elf = Some(elf);
+        let range = range(0x10_0000, 0x10_4000, 0x1000, &file);
+        assert_eq!(range.own_address(), u64::MAX - 0xfff);
+        assert_eq!(range.own_address_of(0x10_0fff), u64::MAX);
+        assert_eq!(range.own_address_of(0x10_1000), 0);
+        assert_eq!(range.own_address_of(0x10_3fff), 0x2fff);
+    }
+
+    #[test]
+    fn the_generation_changes_with_the_content_only() {
+        let a = module("a");
+        let mut mappings = Mappings::default();
+        mappings.insert(range(0x1000, 0x2000, 0, &a));
+        let child = mappings.clone();
+        let before = mappings.generation();
+        mappings.insert(range(0x1000, 0x2000, 0, &a));
+        mappings.insert(range(0x1800, 0x1900, 0x800, &a));
+        assert_eq!(mappings.generation(), before);
+        assert_eq!(mappings.ranges().len(), 1);
+        mappings.insert(range(0x1000, 0x2000, 0x1000, &a));
+        assert_ne!(mappings.generation(), before);
+        assert_eq!(child.generation(), before);
+    }
+
+    #[test]
+    fn mappings_are_bounded() {
+        let a = module("a");
+        let mut mappings = Mappings::default();
+        for index in 0..MAX_MAPPINGS as u64 + 100 {
+            mappings.insert(range(index * 0x2000, index * 0x2000 + 0x1000, 0, &a));
+        }
+        assert_eq!(mappings.ranges().len(), MAX_MAPPINGS);
+    }
+}

@@ -1,0 +1,178 @@
+//! Names for a capture that was made elsewhere.
+//!
+//! [`Tables`] and directories -> names for frames that have none. A file is believed only if its
+//! build id is that of the module: a path proves nothing on another machine.
+//!
+//! What does not belong here: reading and writing captures.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::debug_files::{Search, build_id_path, open_host};
+use super::files::{TargetFile, is_trusted, open_trusted};
+use super::loaded::Loaded;
+use super::symbolize::{Answer, Settings};
+use profiler_model::{BuildId, FrameId, ModuleId, ModuleKind, Symbol, Tables};
+
+/// Most files looked at in the given directories.
+const MAX_FILES: usize = 200_000;
+/// Deepest folder looked into.
+const MAX_DEPTH: usize = 16;
+
+/// Where names for a foreign capture may come from.
+#[derive(Clone, Debug, Default)]
+pub struct OfflineOptions {
+    /// Files with code or debug information, and folders of them.
+    pub search: Vec<PathBuf>,
+    /// Folders with separate debug files, by build id.
+    pub debug_dirs: Vec<PathBuf>,
+    /// See [`super::ResolveOptions::debuginfod`].
+    pub debuginfod: Option<String>,
+    /// Whether inlined functions are shown.
+    pub inlines: bool,
+}
+
+/// One function at an address, found offline; texts in place of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSymbol {
+    /// Demangled name.
+    pub name: String,
+    /// Name as in the symbol table, where that differs.
+    pub linkage_name: Option<String>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Source line; 0 if not known.
+    pub line: u32,
+    /// Frame address of the function's start; an inlined one has none.
+    pub start: Option<u64>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+}
+
+/// Finds names for frames that have none: for each frame the functions there, innermost first.
+pub fn symbolize_offline(
+    tables: &Tables,
+    options: &OfflineOptions,
+) -> Vec<(FrameId, Vec<NewSymbol>)> {
+    let mut wanted: BTreeMap<ModuleId, Vec<(FrameId, u64)>> = BTreeMap::new();
+    for (id, frame) in tables.frames.iter() {
+        let Some(module) = frame.module else { continue };
+        if matches!(tables.symbol(id), None | Some(Symbol::Unknown(_))) {
+            wanted.entry(module).or_default().push((id, frame.address));
+        }
+    }
+    let mut candidates = None;
+    let mut found = Vec::new();
+    for (module, frames) in wanted {
+        let Some(module) = tables.modules.get(module) else {
+            continue;
+        };
+        let Some(build_id) = &module.build_id else {
+            continue;
+        };
+        if !matches!(module.kind, ModuleKind::File | ModuleKind::Vdso) {
+            continue;
+        }
+        let candidates = candidates.get_or_insert_with(|| by_build_id(&options.search));
+        let paths = candidates.get(build_id).cloned().unwrap_or_default();
+        let path = tables.string(module.path);
+        let search = Search {
+            debug_dirs: options.debug_dirs.clone(),
+            debuginfod: options.debuginfod.clone(),
+            host: super::Root::own().ok().map(std::sync::Arc::new),
+        };
+        let settings = Settings {
+            search,
+            inlines: options.inlines,
+            large_bytes: u64::MAX,
+            patience: Duration::MAX,
+        };
+        let mut files: Vec<TargetFile> = paths
+            .iter()
+            .filter_map(|path| open(path, build_id))
+            .collect();
+        let debug = build_id_path(build_id).into_iter();
+        let debug =
+            debug.flat_map(|name| options.debug_dirs.iter().map(move |dir| dir.join(&name)));
+        files.extend(debug.filter_map(|path| open(&path, build_id)));
+        if files.is_empty() {
+            files.extend(open(Path::new(path), build_id));
+        }
+        let mut loaded: Vec<Loaded> = files
+            .iter()
+            .filter_map(|file| {
+                let load = || Loaded::load(file, &settings, true, u64::MAX);
+                let load = std::panic::AssertUnwindSafe(load);
+                std::panic::catch_unwind(load).ok()?.ok()
+            })
+            .collect();
+        for (frame, address) in frames {
+            let symbols = loaded
+                .iter_mut()
+                .find_map(|loaded| names(loaded, address, module.address_bias));
+            if let Some(symbols) = symbols {
+                found.push((frame, symbols));
+            }
+        }
+    }
+    found
+}
+
+/// The functions at a frame address. Files of debug information alone have no segments in the file
+/// that offsets could be translated by; the module's bias does it.
+fn names(loaded: &mut Loaded, address: u64, bias: u64) -> Option<Vec<NewSymbol>> {
+    let find = || loaded.find_address(address.wrapping_add(bias), bias);
+    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).ok()?;
+    let Answer::Lines(lines) = answer else {
+        return None;
+    };
+    let symbols = lines.iter().map(|(function, line)| NewSymbol {
+        name: function.name.to_string(),
+        linkage_name: function.linkage_name.as_deref().map(str::to_owned),
+        file: function.file.as_deref().map(str::to_owned),
+        line: *line,
+        start: function.start,
+        size: function.size,
+    });
+    Some(symbols.collect())
+}
+
+fn open(path: &Path, build_id: &BuildId) -> Option<TargetFile> {
+    let (file, stat) = open_trusted(path).ok()?;
+    let mut file = TargetFile::new(file, &stat, path.to_str()?, None);
+    file.trusted = is_trusted(&stat);
+    (file.build_id() == Some(build_id)).then_some(file)
+}
+
+/// All ELF files below the given paths, by build id.
+fn by_build_id(search: &[PathBuf]) -> FxHashMap<BuildId, Vec<PathBuf>> {
+    let mut found: FxHashMap<BuildId, Vec<PathBuf>> = FxHashMap::default();
+    let mut left = MAX_FILES;
+    let mut folders: Vec<(PathBuf, usize)> = search.iter().map(|path| (path.clone(), 0)).collect();
+    while let Some((path, depth)) = folders.pop() {
+        let Ok(kind) = std::fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if kind.is_dir() || depth == 0 && path.is_dir() {
+            if depth < MAX_DEPTH {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                folders.extend(entries.map(|entry| (entry.path(), depth + 1)));
+            }
+            continue;
+        }
+        if left == 0 {
+            log::warn!("more than {MAX_FILES} files to look at: the rest is left out");
+            break;
+        }
+        left -= 1;
+        if let Ok(file) = open_host(&path)
+            && let Some(build_id) = file.elf.build_id
+        {
+            found.entry(build_id).or_default().push(path);
+        }
+    }
+    found
+}

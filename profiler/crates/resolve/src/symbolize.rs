@@ -1,0 +1,427 @@
+//! Names for code, found on threads of their own.
+//!
+//! Requests (a module, addresses in it) -> [`Reply`], one answer per address. The queue is bounded
+//! and never waited for. Files with much debug information are passed on to a second thread, so that
+//! a slow one does not keep the names of all others back. A panic of the symbolizer loses the file
+//! that caused it. What is loaded is bounded, and dropped when idle.
+//!
+//! What does not belong here: which addresses need names, and what is done with answers (`names`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use super::debug_files::Search;
+use super::files::TargetFile;
+use super::jit::JitCode;
+use super::loaded::{LoadError, Loaded};
+use super::mapping::CodeModule;
+use profiler_model::UnknownReason;
+
+/// Requests that may wait.
+const QUEUE: usize = 256;
+/// Files of one thread that stay loaded.
+const MAX_LOADED: usize = 64;
+/// Estimated memory of one thread's loaded files; one alone may exceed it.
+const MAX_LOADED_BYTES: u64 = 24 << 20;
+/// Memory of what runtimes say of their code.
+const MAX_MAP_BYTES: usize = 32 << 20;
+/// When nothing has been asked for this long, everything loaded is dropped.
+const IDLE: Duration = Duration::from_secs(10);
+/// It is not read again sooner.
+const MAP_INTERVAL: Duration = Duration::from_millis(500);
+/// Debug information larger than this is read on the second thread, unless told otherwise.
+pub(super) const LARGE_BYTES: u64 = 48 << 20;
+/// See [`Settings::patience`].
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// Threads that are given up, with a file that never ends.
+const MAX_REPLACED: u32 = 8;
+/// Longest function whose code is kept.
+pub(super) const MAX_CODE_BYTES: u64 = 16 << 10;
+/// Stack of a symbolizing thread: DWARF and demanglers recurse.
+const STACK_BYTES: usize = 16 << 20;
+
+/// A function, as found in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FunctionInfo {
+    /// Demangled name.
+    pub(super) name: Box<str>,
+    /// Name as in the symbol table, where that differs.
+    pub(super) linkage_name: Option<Box<str>>,
+    /// Source file.
+    pub(super) file: Option<Box<str>>,
+    /// Frame address of its start.
+    pub(super) start: Option<u64>,
+    /// Length in bytes.
+    pub(super) size: Option<u64>,
+}
+
+/// What an address means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Functions and lines, innermost first; never empty.
+    Lines(Arc<[(Arc<FunctionInfo>, u32)]>),
+    /// No name can be had.
+    Unknown(UnknownReason),
+    /// None can be had now; ask again.
+    NotYet,
+}
+
+/// The frame address of a function, and its first bytes.
+pub(super) type CodeBytes = (u64, Arc<[u8]>);
+
+/// One address and its answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// The module asked about.
+    pub(super) module: u64,
+    /// The frame address.
+    pub(super) address: u64,
+    /// What it means.
+    pub(super) answer: Answer,
+    /// The code of the function there.
+    pub(super) code: Option<CodeBytes>,
+}
+
+/// Asks for names.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// The module.
+    pub(super) module: Arc<CodeModule>,
+    /// Its file; none for run-time code.
+    pub(super) file: Option<Arc<TargetFile>>,
+    /// Frame addresses, and whether the function's code is wanted.
+    pub(super) addresses: Vec<(u64, bool)>,
+}
+
+/// What the threads need to know.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// Where debug files are.
+    pub(super) search: Search,
+    /// Whether inlined functions are wanted.
+    pub(super) inlines: bool,
+    /// More debug information than this is read on the second thread.
+    pub(super) large_bytes: u64,
+    /// How long one request may take before its file is given up; on the second thread 8 times that.
+    pub(super) patience: Duration,
+}
+
+/// One symbolizing thread.
+#[derive(Debug)]
+struct Lane {
+    name: &'static str,
+    requests: SyncSender<Request>,
+    busy: Arc<Mutex<Busy>>,
+}
+
+/// Since when a thread has been at which module; none if it waits.
+type Busy = Option<(Instant, u64)>;
+
+/// The lane for large files, as the first one knows it.
+type LargeLane = Arc<Mutex<Option<SyncSender<Request>>>>;
+
+/// The symbolizing threads. Dropping it lets them end.
+#[derive(Debug)]
+pub(super) struct Symbolizer {
+    lanes: [Lane; 2],
+    large: LargeLane,
+    names: Option<Lane>,
+    replies: Receiver<Vec<Reply>>,
+    answer: Sender<Vec<Reply>>,
+    settings: Settings,
+    replaced: u32,
+}
+
+impl Symbolizer {
+    /// Starts the threads.
+    pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
+        let (answer, replies) = channel();
+        let second = spawn("symbols-large", None, &settings, &answer, true)?;
+        let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
+        let first = spawn("symbols", Some(large.clone()), &settings, &answer, true)?;
+        Ok(Symbolizer {
+            lanes: [first, second],
+            large,
+            names: None,
+            replies,
+            answer,
+            settings,
+            replaced: 0,
+        })
+    }
+
+    /// Asks, unless the queue is full: then the request comes back.
+    pub(super) fn ask(&self, request: Request) -> Result<(), Request> {
+        try_send(&self.lanes[0].requests, request)
+    }
+
+    /// The module that a thread has been at for longer than its patience; another thread has taken
+    /// over by then. What was queued behind it must be asked again.
+    pub(super) fn stuck(&mut self) -> Option<u64> {
+        for index in 0..self.lanes.len() {
+            let lane = &self.lanes[index];
+            let busy = *lock(&lane.busy);
+            let Some((since, module)) = busy else {
+                continue;
+            };
+            let patience = self
+                .settings
+                .patience
+                .saturating_mul(if index == 0 { 1 } else { 8 });
+            if since.elapsed() < patience || self.replaced >= MAX_REPLACED {
+                continue;
+            }
+            let large = (index == 0).then(|| self.large.clone());
+            let Ok(lane) = spawn(lane.name, large, &self.settings, &self.answer, true) else {
+                continue;
+            };
+            if index == 1 {
+                *lock(&self.large) = Some(lane.requests.clone());
+            }
+            self.replaced += 1;
+            // Without its sender the old thread ends when it gets that far.
+            self.lanes[index] = lane;
+            return Some(module);
+        }
+        None
+    }
+
+    /// Asks for names without source lines, on a thread that slow files don't hold up.
+    pub(super) fn ask_names(&mut self, request: Request) -> Result<(), Request> {
+        if self.names.is_none() {
+            self.names = spawn("symbols-names", None, &self.settings, &self.answer, false).ok();
+        }
+        match &self.names {
+            Some(names) => try_send(&names.requests, request),
+            None => Err(request),
+        }
+    }
+
+    /// Answers that have come.
+    pub(super) fn replies(&self) -> impl Iterator<Item = Reply> + '_ {
+        self.replies.try_iter().flatten()
+    }
+
+    /// Waits for answers.
+    pub(super) fn wait(&self, timeout: Duration) -> Vec<Reply> {
+        self.replies.recv_timeout(timeout).unwrap_or_default()
+    }
+}
+
+fn try_send(requests: &SyncSender<Request>, request: Request) -> Result<(), Request> {
+    requests.try_send(request).map_err(|error| match error {
+        TrySendError::Full(request) | TrySendError::Disconnected(request) => request,
+    })
+}
+
+/// What a mutex guards; a panic elsewhere has not harmed such simple values.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(
+    name: &'static str,
+    large: Option<LargeLane>,
+    settings: &Settings,
+    replies: &Sender<Vec<Reply>>,
+    lines: bool,
+) -> std::io::Result<Lane> {
+    let (sender, requests) = sync_channel::<Request>(QUEUE);
+    let (settings, replies) = (settings.clone(), replies.clone());
+    let busy = Arc::new(Mutex::new(None));
+    let state = busy.clone();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.stack_size(STACK_BYTES).spawn(move || {
+        let mut worker = Worker {
+            settings,
+            large,
+            lines,
+            loaded: Vec::new(),
+            maps: FxHashMap::default(),
+            clock: 0,
+        };
+        loop {
+            match requests.recv_timeout(IDLE) {
+                Ok(request) => {
+                    *lock(&state) = Some((Instant::now(), request.module.uid));
+                    let answers = worker.serve(request);
+                    *lock(&state) = None;
+                    if !answers.is_empty() && replies.send(answers).is_err() {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => worker.loaded.clear(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    })?;
+    Ok(Lane {
+        name,
+        requests: sender,
+        busy,
+    })
+}
+
+struct Cached {
+    /// By its address, which stays its own as long as this is kept.
+    file: Weak<TargetFile>,
+    used: u64,
+    state: Result<Loaded, UnknownReason>,
+}
+
+struct Worker {
+    settings: Settings,
+    large: Option<LargeLane>,
+    lines: bool,
+    loaded: Vec<Cached>,
+    maps: FxHashMap<u64, (JitCode, Instant)>,
+    clock: u64,
+}
+
+impl Worker {
+    fn serve(&mut self, request: Request) -> Vec<Reply> {
+        if request.module.jit.is_some() {
+            return self.serve_jit(&request);
+        }
+        let Some(file) = request.file.clone() else {
+            return refuse(&request, Answer::Unknown(UnknownReason::NoFile));
+        };
+        let same = |cached: &Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(&file));
+        let index = match self.loaded.iter().position(same) {
+            Some(index) => index,
+            None => {
+                let large = match self.large {
+                    Some(_) => self.settings.large_bytes,
+                    None => u64::MAX,
+                };
+                let settings = &self.settings;
+                let lines = self.lines;
+                let load = || Loaded::load(&file, settings, lines, large);
+                let state = match catch_unwind(AssertUnwindSafe(load)) {
+                    Ok(Ok(loaded)) => Ok(loaded),
+                    Ok(Err(LoadError::Large)) => return self.pass_on(request),
+                    Ok(Err(LoadError::Bad)) => Err(UnknownReason::BadFile),
+                    Ok(Err(LoadError::TooMuch)) => Err(UnknownReason::GaveUp),
+                    Err(_) => {
+                        log::warn!("the symbolizer failed on {}: left without names", file.path);
+                        Err(UnknownReason::BadFile)
+                    }
+                };
+                self.loaded.push(Cached {
+                    file: Arc::downgrade(&file),
+                    used: 0,
+                    state,
+                });
+                self.loaded.len() - 1
+            }
+        };
+        self.clock += 1;
+        let cached = &mut self.loaded[index];
+        cached.used = self.clock;
+        let mut replies = Vec::with_capacity(request.addresses.len());
+        for &(address, wants_code) in &request.addresses {
+            let (answer, code) = match &mut cached.state {
+                Err(reason) => (Answer::Unknown(*reason), None),
+                Ok(loaded) => {
+                    let find = || loaded.find(address, wants_code.then_some(&file.file));
+                    catch_unwind(AssertUnwindSafe(find)).unwrap_or_else(|_| {
+                        log::warn!("the symbolizer failed on {}: left without names", file.path);
+                        cached.state = Err(UnknownReason::BadFile);
+                        (Answer::Unknown(UnknownReason::BadFile), None)
+                    })
+                }
+            };
+            replies.push(Reply {
+                module: request.module.uid,
+                address,
+                answer,
+                code,
+            });
+        }
+        self.evict();
+        replies
+    }
+
+    /// To the thread for large files; if that has no room, the answer is to ask again.
+    fn pass_on(&self, request: Request) -> Vec<Reply> {
+        let large = self.large.as_ref().and_then(|large| lock(large).clone());
+        let refused = match large {
+            Some(large) => try_send(&large, request),
+            None => Err(request),
+        };
+        match refused {
+            Ok(()) => Vec::new(),
+            Err(request) => refuse(&request, Answer::NotYet),
+        }
+    }
+
+    fn evict(&mut self) {
+        // What was closed will not be asked for again: opened anew, it is another.
+        self.loaded.retain(|cached| cached.file.strong_count() > 0);
+        let cost = |cached: &Cached| cached.state.as_ref().map_or(0, Loaded::cost);
+        loop {
+            let total: u64 = self.loaded.iter().map(cost).sum();
+            if self.loaded.len() <= 1
+                || (self.loaded.len() <= MAX_LOADED && total <= MAX_LOADED_BYTES)
+            {
+                return;
+            }
+            let oldest = (0..self.loaded.len()).min_by_key(|&index| self.loaded[index].used);
+            if let Some(index) = oldest {
+                self.loaded.swap_remove(index);
+            }
+        }
+    }
+
+    fn serve_jit(&mut self, request: &Request) -> Vec<Reply> {
+        let Some(process) = &request.module.jit else {
+            return Vec::new();
+        };
+        let uid = request.module.uid;
+        let kept: usize = self.maps.values().map(|(code, _)| code.bytes()).sum();
+        if kept > MAX_MAP_BYTES {
+            self.maps.retain(|&known, _| known == uid);
+        }
+        let known = self.maps.entry(uid);
+        let (jit, read) =
+            known.or_insert_with(|| (JitCode::default(), Instant::now() - MAP_INTERVAL));
+        let missing = |&(address, _): &(u64, bool)| !jit.knows(address);
+        if request.addresses.iter().any(missing) && read.elapsed() >= MAP_INTERVAL {
+            *read = Instant::now();
+            jit.refresh(process);
+        }
+        let answers = request.addresses.iter().map(|&(address, wants_code)| {
+            let found = jit.find(address, wants_code);
+            let (answer, code) = match found {
+                Some(place) => {
+                    let lines = [(Arc::new(place.function), place.line)];
+                    (Answer::Lines(lines.into()), place.code)
+                }
+                None => (Answer::NotYet, None),
+            };
+            Reply {
+                module: uid,
+                address,
+                answer,
+                code,
+            }
+        });
+        answers.collect()
+    }
+}
+
+fn refuse(request: &Request, answer: Answer) -> Vec<Reply> {
+    let replies = request.addresses.iter().map(|&(address, _)| Reply {
+        module: request.module.uid,
+        address,
+        answer: answer.clone(),
+        code: None,
+    });
+    replies.collect()
+}

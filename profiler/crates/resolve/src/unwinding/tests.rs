@@ -1,0 +1,260 @@
+//! Copied stacks that go on in user space: made-up processes map a real program, whose functions are
+//! met at their first instruction, where the return address is on top of the stack.
+
+use std::path::Path;
+use std::time::Duration;
+
+use profiler_common::unwind::{COPY_BYTES, CopyHead, REGISTER_SP};
+
+use super::super::tests::*;
+use super::super::{ResolveOptions, Resolver};
+use super::*;
+use profiler_model::{Batch, Event};
+
+const STACK: u64 = 0x7ffe_0000_1000;
+
+fn resolver() -> Resolver {
+    let options = ResolveOptions {
+        tables_bytes: Some(16 << 20),
+        ..options()
+    };
+    Resolver::new(options).unwrap()
+}
+
+/// Return addresses right behind the first instruction of each function.
+fn returns(program: &Path, functions: &[&str]) -> Vec<u64> {
+    let at = |function: &&str| BASE + offset_of(program, function) + 1;
+    functions.iter().map(at).collect()
+}
+
+/// A sample whose walk has found `before` and has come to the first of `returns`; the others lie on
+/// the stack, and then `rest`.
+fn cut_short(time: u64, pid: u32, before: &[u64], returns: &[u64], rest: &[u64]) -> RawEvent {
+    let mut event = sample(time, pid, "program", before, &[]);
+    let mut head = CopyHead {
+        pc: returns[0],
+        is_return: 1,
+        ..CopyHead::default()
+    };
+    head.registers[usize::from(REGISTER_SP)] = STACK;
+    let words = returns[1..].iter().chain(rest);
+    let copy = RawCopy {
+        head,
+        bytes: words.flat_map(|word| word.to_ne_bytes()).collect(),
+    };
+    if let RawBody::Sample(sample) = &mut event.body {
+        sample.user.end = StackEnd::NoTable;
+        sample.copy = Some(Box::new(copy));
+    }
+    event
+}
+
+/// A program in a process that has begun.
+fn began(dir: &TempDir, pid: u32) -> (std::path::PathBuf, Vec<RawEvent>) {
+    let program = build(dir, "program", &["-fomit-frame-pointer"]);
+    let mut events = start(10, pid, "program");
+    events.push(map_file(12, pid, BASE, 0x10000, &program, 0));
+    (program, events)
+}
+
+fn notice(resolver: &mut Resolver, events: &[RawEvent]) {
+    for event in events {
+        resolver.notice(event);
+        resolver.foresee(event);
+    }
+}
+
+/// Resolves what is left and reads all back.
+fn finish(resolver: &mut Resolver, mut out: Vec<Batch>) -> Reader {
+    resolver.finish(Duration::from_secs(60), &mut |_| {}, &mut out);
+    let mut reader = Reader::default();
+    reader.read(out);
+    reader
+}
+
+#[test]
+fn frames_of_the_kernel_side_and_of_the_copy_are_one_stack() {
+    let dir = TempDir::new("continued");
+    let (program, mut events) = began(&dir, pid(1));
+    let returns = returns(&program, &["outer", "main"]);
+    let leaf = BASE + offset_of(&program, "inner");
+    events.push(cut_short(20, pid(1), &[leaf], &returns, &[0]));
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    let wanted = resolver.take_wanted_tables();
+    assert_eq!(wanted.len(), 1);
+    assert!(wanted[0].path().ends_with("program"));
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let reader = finish(&mut resolver, out);
+    assert_eq!(reader.user_stacks(), [["inner", "outer", "main"]]);
+    let sample = reader.samples().next().unwrap();
+    assert_eq!(sample.user_end, StackEnd::Complete);
+    let counters = resolver.counters();
+    assert_eq!(
+        (counters.stacks_continued, counters.stacks_without_table),
+        (1, 0)
+    );
+    assert!(matches!(resolver.table(&wanted[0]), TableState::Ready(_)));
+}
+
+#[test]
+fn what_is_behind_a_sample_that_waits_waits_with_it() {
+    let dir = TempDir::new("waits");
+    let (program, mut events) = began(&dir, pid(2));
+    let returns = returns(&program, &["inner", "outer", "main"]);
+    events.push(cut_short(20, pid(2), &[], &returns, &[0]));
+    // By the time that the table is there, the addresses mean something else.
+    events.push(exec(21, pid(2), "other"));
+    events.push(sample(22, pid(2), "other", &[returns[0]], &[]));
+    events.push(exit(23, pid(2)));
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    resolver.await_tables(&mut out);
+    let reader = finish(&mut resolver, out);
+    let stacks = reader.user_stacks();
+    assert_eq!(stacks[0], ["inner", "outer", "main"]);
+    assert_eq!(stacks[1].len(), 1);
+    assert_ne!(stacks[1][0], "inner");
+    assert!(matches!(reader.events.last(), Some(Event::Process(_))));
+}
+
+/// Tells what the kernel side has of a process now, at a time.
+fn tell(resolver: &mut Resolver, pid: u32, at: u64) {
+    let code = resolver.code_of(Pid(pid)).unwrap();
+    resolver.code_was_told(Pid(pid), &code, Timestamp(at), Timestamp(at + 1));
+}
+
+const MS: u64 = 1_000_000;
+/// An address of the kernel.
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+#[test]
+fn what_was_walked_by_an_outdated_list_is_cut() {
+    let dir = TempDir::new("outdated");
+    let pid = pid(7);
+    let (program, mut events) = began(&dir, pid);
+    let other = build(&dir, "other", &["-O0"]);
+    const LIBRARY: u64 = BASE + 0x100000;
+    events.push(map_file(13, pid, LIBRARY, 0x10000, &program, 0));
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    tell(&mut resolver, pid, 20);
+    let exchange = map_file(40 * MS, pid, LIBRARY, 0x10000, &other, 0);
+    notice(&mut resolver, std::slice::from_ref(&exchange));
+    tell(&mut resolver, pid, 60 * MS);
+    // The leaf and the first caller are in the program, the next one in the library.
+    let mut stack = returns(&program, &["inner", "outer", "main"]);
+    stack[1] += LIBRARY - BASE;
+    let end = stack[2] + 1;
+    for at in [30, 50, 70] {
+        events.push(sample(at * MS, pid, "program", &stack, &[]));
+    }
+    // The kernel side has gone on behind it, and needed a table then.
+    events.push(cut_short(51 * MS, pid, &stack, &[end], &[0]));
+    events.push(exchange);
+    events.sort_by_key(|event| event.at);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let reader = finish(&mut resolver, out);
+    let ends: Vec<_> = reader
+        .samples()
+        .zip(reader.user_stacks())
+        .map(|(sample, stack)| (sample.user_end, stack.len()))
+        .collect();
+    let (whole, cut) = ((StackEnd::Complete, 3), (StackEnd::NoTable, 2));
+    assert_eq!(ends, [whole, cut, cut, whole]);
+    assert_eq!(resolver.counters().stacks_outdated, 2);
+    // When all that is resolved, nothing is kept of the first list.
+    resolver.forget_told_code();
+    assert!(!resolver.unwinding.told.has_past());
+}
+
+#[test]
+fn a_program_that_has_not_begun_has_no_user_stack() {
+    let dir = TempDir::new("begins");
+    let pid = pid(8);
+    let (program, mut events) = began(&dir, pid);
+    let stack = returns(&program, &["inner", "outer"]);
+    let vdso = Path::new("[vdso]");
+    let kernel = [KERNEL];
+    let mut unfinished = cut_short(23 * MS, pid, &stack, &stack, &[0]);
+    if let RawBody::Sample(sample) = &mut unfinished.body {
+        sample.kernel.bytes = KERNEL.to_ne_bytes().to_vec().into();
+    }
+    events.extend([
+        map_file(13, pid, 0x7fff_0000_0000, 0x2000, vdso, 0),
+        sample(20 * MS, pid, "program", &stack, &kernel),
+        exec(21 * MS, pid, "program"),
+        map_file(22 * MS, pid, BASE, 0x10000, &program, 0),
+        unfinished,
+        sample(23 * MS, pid, "program", &stack, &kernel),
+        map_file(24 * MS, pid, 0x7fff_0000_0000, 0x2000, vdso, 0),
+        sample(25 * MS, pid, "program", &stack, &kernel),
+    ]);
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let reader = finish(&mut resolver, out);
+    let stacks: Vec<_> = reader
+        .samples()
+        .map(|sample| (sample.user.is_some(), sample.user_end))
+        .collect();
+    let (some, none) = ((true, StackEnd::Complete), (false, StackEnd::Gone));
+    assert_eq!(stacks, [some, none, none, some]);
+}
+
+#[test]
+fn a_copy_that_is_too_short_is_no_whole_stack_and_counted() {
+    let dir = TempDir::new("short");
+    let (program, mut events) = began(&dir, pid(3));
+    let returns = returns(&program, &["inner", "outer"]);
+    let full = vec![returns[1]; COPY_BYTES / 8 - 1];
+    events.push(cut_short(20, pid(3), &[], &returns, &[]));
+    events.push(cut_short(21, pid(3), &[], &returns, &full));
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let reader = finish(&mut resolver, out);
+    let ends: Vec<StackEnd> = reader.samples().map(|sample| sample.user_end).collect();
+    // The second is as deep as stacks can be, whatever was copied.
+    assert_eq!(ends, [StackEnd::BadMemory, StackEnd::Truncated]);
+    assert_eq!(reader.user_stacks()[0], ["inner", "outer"]);
+}
+
+#[test]
+fn processes_are_followed_ahead_of_their_turn() {
+    let dir = TempDir::new("ahead");
+    let (_, mut events) = began(&dir, pid(4));
+    events.push(fork(13, pid(4), pid(5)));
+    events.push(exec(14, pid(4), "other"));
+    let mut resolver = resolver();
+    notice(&mut resolver, &events);
+    let changed: FxHashMap<Pid, _> = resolver.take_changed_code().into_iter().collect();
+    let child = changed[&Pid(pid(5))].as_ref().unwrap();
+    assert_eq!((child[0].start, child[0].end), (BASE, BASE + 0x10000));
+    assert!(child[0].file.is_some());
+    assert!(changed[&Pid(pid(4))].as_ref().unwrap().is_empty());
+    events.push(exit(15, pid(5)));
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let changed: FxHashMap<Pid, _> = resolver.take_changed_code().into_iter().collect();
+    assert!(changed[&Pid(pid(5))].is_none());
+    assert!(resolver.code_of(Pid(pid(5))).is_none());
+}
+
+#[test]
+fn without_tables_nothing_of_this_is_done() {
+    let dir = TempDir::new("without");
+    let (_, mut events) = began(&dir, pid(6));
+    let mut resolver = Resolver::new(options()).unwrap();
+    notice(&mut resolver, &events);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    assert!(resolver.take_changed_code().is_empty());
+    assert!(resolver.take_wanted_tables().is_empty() && !resolver.builds_tables());
+}

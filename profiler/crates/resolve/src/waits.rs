@@ -1,0 +1,456 @@
+//! Waits of threads: records and the stacks that they name -> samples of the source `off-cpu`, and
+//! totals per thread.
+//!
+//! The kernel side sends the stacks of a key once, so they are kept, as they came: mappings and epochs
+//! change. What was not used for longest is forgotten first; then the kernel side has to send its
+//! stacks again ([`Resolver::has_forgotten_stacks`]), but for those of waits that go on, which are kept.
+//! Times are nanoseconds of CLOCK_MONOTONIC.
+//!
+//! What does not belong here: what the kernel side counts (`probe`).
+
+use bytes::Bytes;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Resolver;
+use super::end_of;
+use profiler_model::raw::{Comm, RawStack, RawWait, RawWaitStack, RawWaits};
+use profiler_model::{
+    Cpu, Event, Lost, LostReason, OFF_CPU, Pid, Sample, SourceId, StackEnd, ThreadId, Tid,
+    Timestamp, Wait, WaitState, Waits,
+};
+
+/// Most stacks, and most of their bytes, that are kept in one generation, of which there are four. While
+/// the kernel side can't be told, the first may have twice as much.
+const MAX_KEYS: usize = 16_384;
+const MAX_BYTES: usize = 10 << 20;
+/// What a stack takes besides its addresses, roughly.
+const OVERHEAD_BYTES: usize = 256;
+
+/// How the names of functions begin that are above the scheduler only because its tracepoint is watched.
+const WALKERS: [&str; 4] = ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_"];
+/// Most of these in a stack.
+const MAX_WALKERS: usize = 6;
+
+/// Stacks of waits by their keys, in generations: one that is full makes the next one older.
+#[derive(Debug, Default)]
+pub(super) struct WaitStacks {
+    /// Those that came or were used since the others were.
+    young: Generation,
+    old: Generation,
+    /// The kernel side sends them again, but records that name them may be on their way, and some belong
+    /// to waits that go on. They stay until the next ones come here.
+    leaving: Generation,
+    /// Of those that were here before, the ones of waits that went on.
+    left: Generation,
+    /// Keys of the waits that went on when the last ones began to leave.
+    going_on: FxHashSet<u64>,
+    /// Some have begun to leave, and it is not known which waits go on.
+    aged: bool,
+    /// All are to be sent again, and the kernel side does not know.
+    forgotten: bool,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    stacks: FxHashMap<u64, RawWaitStack>,
+    bytes: usize,
+}
+
+impl Generation {
+    fn insert(&mut self, stack: RawWaitStack) {
+        self.bytes += bytes_of(&stack);
+        if let Some(before) = self.stacks.insert(stack.key, stack) {
+            self.bytes -= bytes_of(&before);
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> Option<RawWaitStack> {
+        let stack = self.stacks.remove(&key)?;
+        self.bytes -= bytes_of(&stack);
+        Some(stack)
+    }
+
+    /// Whether there is more than so many times what fits.
+    fn exceeds(&self, times: usize) -> bool {
+        self.stacks.len() > times * MAX_KEYS || self.bytes > times * MAX_BYTES
+    }
+}
+
+fn bytes_of(stack: &RawWaitStack) -> usize {
+    OVERHEAD_BYTES
+        + stack.kernel.bytes.len()
+        + stack.user.bytes.len()
+        + stack.interpreted.len()
+        + stack.copy.as_ref().map_or(0, |copy| copy.bytes.len())
+}
+
+impl WaitStacks {
+    fn keep(&mut self, stack: RawWaitStack) {
+        self.young.insert(stack);
+        // While it is not known which waits go on, none is dropped, if there are not far too many.
+        if self.young.exceeds(1) && (!self.forgotten || self.young.exceeds(2)) {
+            self.age();
+        }
+    }
+
+    fn age(&mut self) {
+        let going_on = std::mem::take(&mut self.going_on);
+        let mut left = Generation::default();
+        for of in [&mut self.left, &mut self.leaving] {
+            for (key, stack) in of.stacks.drain() {
+                if going_on.contains(&key) && !left.exceeds(1) {
+                    left.insert(stack);
+                }
+            }
+        }
+        self.left = left;
+        self.leaving = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        self.aged |= !self.leaving.stacks.is_empty();
+        self.forgotten |= self.aged;
+    }
+
+    /// Frames of an interpreter have lost their names, which are read when a stack comes.
+    pub(super) fn lack_names(&mut self) {
+        self.forgotten |= !(self.young.stacks.is_empty() && self.old.stacks.is_empty());
+    }
+
+    /// The kernel side sends all again, but for those of the waits that go on, which have these keys.
+    fn told(&mut self, going_on: Vec<u64>) {
+        self.forgotten = false;
+        if std::mem::take(&mut self.aged) {
+            self.going_on = going_on.into_iter().collect();
+        }
+    }
+
+    fn find(&mut self, key: u64) -> Option<RawWaitStack> {
+        if let Some(stack) = self.young.stacks.get(&key) {
+            return Some(stack.clone());
+        }
+        let others = [&mut self.old, &mut self.leaving, &mut self.left];
+        let stack = others.into_iter().find_map(|of| of.remove(key))?;
+        self.keep(stack.clone());
+        Some(stack)
+    }
+}
+
+impl Resolver {
+    /// Whether stacks of waits are being forgotten: the kernel side is to send all again, and
+    /// [`Self::keep_stacks_of`] to be called.
+    pub fn has_forgotten_stacks(&self) -> bool {
+        self.wait_stacks.forgotten
+    }
+
+    /// The kernel side sends all stacks again, but for those of the waits that go on, which have these
+    /// keys.
+    pub fn keep_stacks_of(&mut self, going_on: Vec<u64>) {
+        self.wait_stacks.told(going_on);
+    }
+
+    /// Keeps the stacks of waits to come.
+    pub(super) fn wait_stack(&mut self, stack: &RawWaitStack) {
+        // Else each would keep alive all of what it was drained with.
+        let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        let kernel = stack
+            .kernel
+            .bytes
+            .slice(self.own_frames(&stack.kernel) * 8..);
+        let mut copy = stack.copy.clone();
+        if let Some(copy) = &mut copy {
+            copy.bytes = own(&copy.bytes);
+        }
+        self.wait_stacks.keep(RawWaitStack {
+            key: stack.key,
+            pid: stack.pid,
+            tid: stack.tid,
+            kernel: RawStack {
+                bytes: own(&kernel),
+                end: stack.kernel.end,
+            },
+            user: RawStack {
+                bytes: own(&stack.user.bytes),
+                end: stack.user.end,
+            },
+            copy,
+            interpreted: own(&stack.interpreted),
+        });
+    }
+
+    /// How many frames of a kernel stack, from its leaf on, are those that walked it: the kernel side's
+    /// program and what runs it.
+    fn own_frames(&mut self, stack: &RawStack) -> usize {
+        let is_own = |address: &u64| {
+            let address = address.saturating_sub(1);
+            self.know_kernel(address);
+            let symbol = self.kernel.symbol(address);
+            symbol.is_some_and(|symbol| {
+                let mut beginnings = WALKERS.iter();
+                beginnings.any(|beginning| symbol.name.starts_with(beginning))
+            })
+        };
+        let own = stack.addresses().take(MAX_WALKERS).take_while(is_own);
+        own.count()
+    }
+
+    /// A wait has ended.
+    pub(super) fn wait(&mut self, at: Timestamp, cpu: Cpu, wait: &RawWait) {
+        self.counters.samples += 1;
+        let record = &wait.record;
+        let (pid, tid) = (Pid(record.tgid), Tid(record.tid));
+        let Some(thread) = self.waiting_thread(at, (pid, tid), record.cgroup, Comm(record.comm))
+        else {
+            // `meet` has just made it known; should it ever not, that is told.
+            self.push(Event::Lost(Lost {
+                cpu: Some(cpu),
+                from: at,
+                to: at,
+                count: 1,
+                reason: LostReason::BadRecord,
+            }));
+            return;
+        };
+        let waker = self.waker(at, Pid(record.waker_tgid), Tid(record.waker_tid));
+        let (mut kernel, mut user) = (None, None);
+        let (mut kernel_end, mut user_end) = match record.key {
+            0 => (StackEnd::NoStack, StackEnd::NoStack),
+            // Until stacks that were forgotten are sent again.
+            _ => (StackEnd::Unknown, StackEnd::Unknown),
+        };
+        if let Some(stack) = self.wait_stacks.find(record.key) {
+            kernel = self.kernel_stack(&stack.kernel.bytes);
+            kernel_end = end_of(kernel, stack.kernel.end);
+            let bytes = self.with_real_returns(pid, tid, stack.user.bytes);
+            (user, user_end) = if stack.interpreted.is_empty() {
+                self.user_stack(pid, &bytes, stack.user.end)
+            } else {
+                let who = (pid, at);
+                self.stack_with_interpreted(who, &bytes, stack.user.end, &stack.interpreted)
+            };
+            user_end = end_of(user, user_end);
+        }
+        let state = WaitState::from_code(record.state).unwrap_or(WaitState::Sleeping);
+        let ns = at.since(Timestamp(record.from_ns));
+        let runnable_ns = match (state, record.woken_ns) {
+            (WaitState::Preempted, _) => ns,
+            (_, 0) => 0,
+            (_, woken_ns) => at.since(Timestamp(woken_ns)).min(ns),
+        };
+        let source = self.off_cpu_source();
+        self.push(Event::Sample(Sample {
+            at,
+            thread,
+            cpu,
+            kernel,
+            user,
+            kernel_end,
+            user_end,
+            weight: ns.saturating_mul(record.weight.into()),
+            source,
+            wait: Some(Wait {
+                ns,
+                runnable_ns,
+                state,
+                waker,
+                count: record.weight,
+            }),
+        }));
+    }
+
+    /// Totals of a thread.
+    pub(super) fn waits(&mut self, at: Timestamp, waits: &RawWaits) {
+        let place = (waits.pid, waits.tid);
+        let Some(thread) = self.waiting_thread(at, place, waits.cgroup, Comm::default()) else {
+            return;
+        };
+        self.push(Event::Waits(Waits {
+            thread,
+            from: waits.from,
+            to: at,
+            count: waits.count,
+            ns: waits.ns,
+            runnable_ns: waits.runnable_ns,
+        }));
+    }
+
+    /// The thread of a wait, known and announced; an empty name is none.
+    fn waiting_thread(
+        &mut self,
+        at: Timestamp,
+        (pid, tid): (Pid, Tid),
+        cgroup: u64,
+        comm: Comm,
+    ) -> Option<ThreadId> {
+        let known = self.processes.thread(tid);
+        let comm = match known.is_some_and(|thread| thread.pid == pid) {
+            false if comm == Comm::default() => {
+                super::proc_fs::thread_comm(pid, tid).unwrap_or_default()
+            }
+            _ => comm,
+        };
+        let settled = self.meet(pid, tid, comm, at, cgroup);
+        self.show_or_adopt(pid, at);
+        if !settled && cgroup != 0 {
+            self.settle(pid, tid, cgroup, at);
+        }
+        let named = comm != Comm::default();
+        self.processes
+            .announce_thread(tid, named.then_some(comm), &mut self.epoch)
+    }
+
+    /// The thread that ended a wait. One that is not recorded is only known if it is for other reasons.
+    fn waker(&mut self, at: Timestamp, pid: Pid, tid: Tid) -> Option<ThreadId> {
+        if tid.0 == 0 {
+            return None;
+        }
+        let known = self.processes.thread(tid);
+        if known.is_none_or(|thread| thread.pid != pid) {
+            if self.scoped || self.limited {
+                return None;
+            }
+            let comm = super::proc_fs::thread_comm(pid, tid).unwrap_or_default();
+            self.meet(pid, tid, comm, at, 0);
+        }
+        self.processes.announce_thread(tid, None, &mut self.epoch)
+    }
+
+    fn off_cpu_source(&mut self) -> SourceId {
+        let index = self
+            .sources
+            .iter()
+            .position(|source| source.name == OFF_CPU);
+        self.source(index.map_or(u16::MAX, |index| index as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(key: u64, frames: usize) -> RawWaitStack {
+        RawWaitStack {
+            key,
+            pid: Pid(1),
+            tid: Tid(1),
+            kernel: RawStack::NONE,
+            user: RawStack {
+                bytes: vec![0; frames * 8].into(),
+                end: StackEnd::Complete,
+            },
+            copy: None,
+            interpreted: Bytes::new(),
+        }
+    }
+
+    /// So many keys that no other one had.
+    fn fill(stacks: &mut WaitStacks, from: &mut u64, count: usize) {
+        for _ in 0..count {
+            *from += 1;
+            stacks.keep(stack(*from, 1));
+        }
+    }
+
+    /// As the session does.
+    fn tell(stacks: &mut WaitStacks, going_on: &[u64]) -> bool {
+        let is_due = stacks.forgotten;
+        if is_due {
+            stacks.told(going_on.to_vec());
+        }
+        is_due
+    }
+
+    #[test]
+    fn what_is_used_outlives_what_is_not() {
+        let mut stacks = WaitStacks::default();
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        stacks.keep(stack(8, 1));
+        for _ in 0..8 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[]);
+            assert!(stacks.find(7).is_some());
+        }
+        assert!(stacks.find(8).is_none());
+        let generations = [&stacks.young, &stacks.old, &stacks.leaving];
+        assert!(generations.iter().all(|of| of.stacks.len() <= MAX_KEYS + 1));
+        assert!(stacks.left.stacks.is_empty());
+    }
+
+    #[test]
+    fn the_kernel_side_is_told_before_anything_is_lost() {
+        let mut stacks = WaitStacks::default();
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        fill(&mut stacks, &mut next, 2 * MAX_KEYS);
+        assert!(!tell(&mut stacks, &[]), "two generations fit");
+        fill(&mut stacks, &mut next, 2);
+        assert!(stacks.forgotten);
+        // A record of a wait that was over before is still on its way.
+        assert!(tell(&mut stacks, &[]) && stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_keeps_its_stack() {
+        let mut stacks = WaitStacks::default();
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        stacks.keep(stack(8, 1));
+        for _ in 0..10 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[7]);
+        }
+        assert!(stacks.left.stacks.len() == 1 && stacks.find(8).is_none());
+        assert!(stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn stacks_that_lack_names_are_sent_again_and_none_is_lost() {
+        let mut stacks = WaitStacks::default();
+        stacks.lack_names();
+        assert!(!stacks.forgotten, "there are none");
+        let mut next = 100;
+        stacks.keep(stack(7, 1));
+        for _ in 0..10 * MAX_KEYS {
+            fill(&mut stacks, &mut next, 1);
+            tell(&mut stacks, &[7]);
+            stacks.lack_names();
+            // No stack has begun to leave: who goes on now does not matter to those that have.
+            assert!(tell(&mut stacks, &[]));
+        }
+        assert!(stacks.find(7).is_some());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_bounded() {
+        let mut stacks = WaitStacks::default();
+        fill(&mut stacks, &mut 0, 20 * MAX_KEYS);
+        let all = [&stacks.young, &stacks.old, &stacks.leaving, &stacks.left];
+        let most = all.iter().map(|of| of.stacks.len()).max();
+        assert!(stacks.forgotten && most.unwrap() <= 2 * MAX_KEYS + 1);
+    }
+
+    #[test]
+    fn a_stack_that_comes_again_counts_once() {
+        let mut stacks = WaitStacks::default();
+        for _ in 0..4 * MAX_KEYS {
+            stacks.keep(stack(7, 127));
+        }
+        assert_eq!(stacks.young.bytes, OVERHEAD_BYTES + 127 * 8);
+        assert!(!stacks.forgotten && stacks.old.stacks.is_empty());
+    }
+
+    #[test]
+    fn long_stacks_are_bounded_by_their_bytes() {
+        let mut stacks = WaitStacks::default();
+        let one = 127 * 8 + OVERHEAD_BYTES;
+        let everyone: Vec<u64> = (1..=6 * MAX_KEYS as u64).collect();
+        for &key in &everyone {
+            stacks.keep(stack(key, 127));
+            tell(&mut stacks, &everyone);
+            let all = [&stacks.young, &stacks.old, &stacks.leaving, &stacks.left];
+            for of in all {
+                assert!(of.bytes <= MAX_BYTES + one);
+                assert!(key % 1000 > 0 || of.bytes == of.stacks.len() * one);
+            }
+        }
+        assert!(stacks.left.bytes > MAX_BYTES / 2);
+    }
+}

@@ -1,0 +1,294 @@
+//! One connection of an agent, on a thread of its own: its greeting, then control or data.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::check::Fault;
+use super::life::Order;
+use super::receive::HqEvent;
+use super::run::{Next, Run};
+use super::server::Shared;
+use profiler_wire::bytefrog::{AgentMessage, HqMessage, VERSION};
+
+/// Room for what is read at a time; more than the longest message, which has two texts.
+const READ_BYTES: usize = 256 << 10;
+/// How often a thread looks at other things than its connection.
+const TICK: Duration = Duration::from_millis(100);
+/// An agent that does not read its orders for so long is given up.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What the original waits before it turns a data connection away.
+const UNKNOWN_RUN: Duration = Duration::from_millis(500);
+/// An agent that sends no heartbeat is started after so long nevertheless.
+const FIRST_HEARTBEAT: Duration = Duration::from_secs(2);
+/// How long an agent may take to close its control connection after the end.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What has come and is not understood yet.
+struct Inbox {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+/// What a read brought.
+enum Came {
+    Bytes,
+    Nothing,
+    End,
+    /// It was reset: what the peer sent last may be lost.
+    Broken(io::Error),
+}
+
+impl Inbox {
+    fn new(bytes: usize) -> Inbox {
+        Inbox {
+            buffer: vec![0; bytes].into(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+    }
+
+    fn read(&mut self, stream: &mut TcpStream) -> Came {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        match stream.read(&mut self.buffer[self.end..]) {
+            Ok(0) => Came::End,
+            Ok(read) => {
+                self.end += read;
+                Came::Bytes
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => Came::Nothing,
+                _ => Came::Broken(error),
+            },
+        }
+    }
+}
+
+/// Serves a connection until its end.
+pub(super) fn serve(shared: &Shared, mut stream: TcpStream, peer: SocketAddr) {
+    let refuse = |stream: &mut TcpStream, reason: String| {
+        send(stream, &HqMessage::Error(reason.clone()));
+        shared.tell(HqEvent::Refused { peer, reason });
+    };
+    if let Err(error) = prepare(&stream) {
+        log::debug!("{peer}: {error}");
+        return;
+    }
+    let admitted = stream.local_addr().map_err(|error| error.to_string());
+    let admitted = admitted.and_then(|local| {
+        let admission = &shared.options.admission;
+        admission
+            .admit(local, peer)
+            .map_err(|error| error.to_string())
+    });
+    if let Err(reason) = admitted {
+        // Nobody who is not admitted is told anything.
+        shared.tell(HqEvent::Refused { peer, reason });
+        return;
+    }
+    let mut hello = [0; 2];
+    if let Err(reason) = greeting(shared, &mut stream, &mut hello) {
+        if !reason.is_empty() {
+            refuse(&mut stream, reason);
+        }
+        return;
+    }
+    match AgentMessage::decode(&hello) {
+        Ok(Some((AgentMessage::Hello { version: VERSION }, _))) => {
+            if let Err(reason) = control(shared, &mut stream, peer) {
+                refuse(&mut stream, reason);
+            }
+        }
+        Ok(Some((AgentMessage::Hello { version }, _))) => {
+            let reason =
+                format!("version {version} of the protocol is not spoken here: send {VERSION}");
+            refuse(&mut stream, reason);
+        }
+        Ok(Some((AgentMessage::DataHello { run }, _))) => match shared.find(run) {
+            Some(run) => data(&run, &mut stream),
+            None => {
+                std::thread::sleep(UNKNOWN_RUN);
+                // Its control connection may have been accepted by another thread meanwhile.
+                match shared.find(run) {
+                    Some(run) => data(&run, &mut stream),
+                    None => refuse(&mut stream, format!("there is no run {run}")),
+                }
+            }
+        },
+        _ => refuse(&mut stream, "a connection begins with a hello".to_owned()),
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(TICK))?;
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    // An agent whose machine is gone does not stay for ever.
+    Ok(rustix::net::sockopt::set_socket_keepalive(stream, true)?)
+}
+
+fn send(stream: &mut TcpStream, message: &HqMessage) {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    // Who does not read it closes the connection.
+    let _ = stream.write_all(&bytes);
+}
+
+/// Reads what a connection says it is; an error is what it is told, empty if it is gone.
+fn greeting(shared: &Shared, stream: &mut TcpStream, hello: &mut [u8; 2]) -> Result<(), String> {
+    let deadline = Instant::now() + shared.options.greeting;
+    let mut have = 0;
+    while have < hello.len() {
+        match stream.read(&mut hello[have..]) {
+            Ok(0) => return Err(String::new()),
+            Ok(read) => have += read,
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => {}
+                _ => return Err(String::new()),
+            },
+        }
+        if have < hello.len() && Instant::now() > deadline {
+            return Err("no hello came in time".to_owned());
+        }
+        if shared.closing.load(Ordering::Acquire) {
+            return Err(String::new());
+        }
+    }
+    Ok(())
+}
+
+/// Leads a run; an error is told to the agent.
+fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<(), String> {
+    let writer = stream.try_clone().map_err(|error| error.to_string())?;
+    let run = shared.begin(peer, writer)?;
+    let mut configuration = shared.options.configuration.clone();
+    configuration.run = run.id;
+    // In one piece: the original agent takes what its first read brings for all of it.
+    let configuration = configuration.encode_as(shared.options.configuration_class);
+    run.send(&[HqMessage::Configuration(configuration)]);
+    let accepted = Instant::now();
+    let mut inbox = Inbox::new(READ_BYTES);
+    let mut open = true;
+    let mut started = !shared.options.start;
+    loop {
+        if open {
+            match inbox.read(stream) {
+                Came::Bytes => open = take_control(&run, &mut inbox),
+                Came::Nothing => {}
+                // An agent that has said that it ends need not read what it is sent then.
+                Came::End | Came::Broken(_) => {
+                    run.control_closed();
+                    open = false;
+                }
+            }
+        } else {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if !started && open && (run.is_ready() || accepted.elapsed() > FIRST_HEARTBEAT) {
+            started = true;
+            // A person may have been faster.
+            let _ = run.order(Order::Start);
+        }
+        match run.step() {
+            Next::Go => {}
+            Next::Health(healthy) => shared.tell(HqEvent::Health {
+                run: run.id,
+                healthy,
+            }),
+            Next::End => break,
+        }
+    }
+    let report = run.end();
+    let failed = report.failure.is_some();
+    // Before it is gone: who sees no run any more has been told of the end of all.
+    shared.tell(HqEvent::Ended(Box::new(report)));
+    shared.remove(run.id);
+    // The agent closes first: what it still sends must not turn into a reset of what it was sent.
+    if open && !failed {
+        let until = Instant::now() + LINGER;
+        while Instant::now() < until && matches!(inbox.read(stream), Came::Bytes | Came::Nothing) {
+            inbox.consume(inbox.bytes().len());
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+    Ok(())
+}
+
+/// Takes all messages that have come whole; false if what comes can't be understood.
+fn take_control(run: &Run, inbox: &mut Inbox) -> bool {
+    loop {
+        let (message, len) = match AgentMessage::decode(inbox.bytes()) {
+            Ok(Some((message, len))) => (message, len),
+            Ok(None) => return true,
+            Err(error) => match super::lenient::repaired(inbox.bytes()) {
+                Some((message, len)) => {
+                    run.fault(Fault::Decode(error));
+                    (message, len)
+                }
+                None => {
+                    run.fail(format!("on the control connection: {error}"));
+                    run.fault(Fault::Decode(error));
+                    return false;
+                }
+            },
+        };
+        run.control(&message);
+        inbox.consume(len);
+    }
+}
+
+/// Brings the data of one connection to its run.
+fn data(run: &Arc<Run>, stream: &mut TcpStream) {
+    let number = match run.open(stream) {
+        Ok(Some(number)) => number,
+        Ok(None) => return,
+        Err(error) => {
+            log::debug!("run {}: {error}", run.id);
+            return;
+        }
+    };
+    send(stream, &HqMessage::DataHelloReply);
+    let mut inbox = Inbox::new(READ_BYTES);
+    while !run.over.load(Ordering::Acquire) {
+        match inbox.read(stream) {
+            Came::Nothing => continue,
+            Came::End => break,
+            Came::Broken(error) => {
+                run.fail(format!("a data connection broke: {error}"));
+                break;
+            }
+            Came::Bytes => {}
+        }
+        match run.data(number, inbox.bytes()) {
+            Ok(used) => inbox.consume(used),
+            Err(fault) => {
+                // Nothing behind it can be understood; others may go on.
+                run.fault(fault.clone());
+                run.fail(format!("on a data connection: {fault}"));
+                break;
+            }
+        }
+    }
+    run.close(number);
+}

@@ -1,0 +1,435 @@
+//! The thread that serves: sockets, batches and time -> the agent, and what it has to say -> sockets.
+//!
+//! One task takes batches and keeps the time, one accepts, and each connection has one. They share the
+//! agent, and none waits while it holds it. Who floods is read in turns; who does not read what waits
+//! for it is not read from either, and closed after a while. What does not belong here: what is said.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::agent::{Agent, ChannelId};
+use super::options::Peer;
+use super::server::{ServeSummary, Shared, Word, lock};
+use super::warnings::Warnings;
+use crate::admission::Admission;
+use crate::queue::{Entry, Popped, Work};
+use profiler_model::Batch;
+
+/// Connections whose owner is looked up at a time.
+pub(super) const ADMITTING: usize = 2;
+/// Connections beyond those that have a channel: being admitted, refused or closed.
+const MORE_CONNECTIONS: usize = 64;
+/// How often events are told.
+const TICK: Duration = Duration::from_millis(100);
+/// What is read, or written, at a time.
+const PIECE: usize = 16 << 10;
+/// What a client may take to agree on keys.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// What a client may take to close after us.
+const LINGER: Duration = Duration::from_secs(1);
+/// After a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A peer that is silent for so long is asked whether it lives.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// How the main thread speaks with this one.
+pub(super) struct Lines {
+    pub(super) shared: Arc<Shared>,
+    /// Until when all channels are to be ended; closed: at once.
+    pub(super) finished: mpsc::UnboundedReceiver<Instant>,
+    pub(super) tls: Option<TlsAcceptor>,
+}
+
+/// What all tasks share.
+struct Hub {
+    shared: Arc<Shared>,
+    agent: RefCell<Agent>,
+    /// Wakes the task of a channel.
+    wakers: RefCell<BTreeMap<ChannelId, Rc<Notify>>>,
+    admission: Admission,
+    stall: Duration,
+    tls: Option<TlsAcceptor>,
+    refused: RefCell<(u64, Warnings)>,
+    /// Nobody gets a channel any more.
+    closing: watch::Sender<bool>,
+}
+
+/// Serves until that is to end.
+pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
+    let Lines {
+        shared,
+        mut finished,
+        tls,
+    } = lines;
+    let options = agent.options();
+    let most = options.limits.channels + MORE_CONNECTIONS;
+    let connections = Arc::new(Semaphore::new(most));
+    let hub = Rc::new(Hub {
+        shared,
+        admission: options.admission.clone(),
+        stall: options.limits.stall,
+        agent: RefCell::new(agent),
+        wakers: RefCell::default(),
+        tls,
+        refused: RefCell::default(),
+        closing: watch::Sender::default(),
+    });
+    let tasks = LocalSet::new();
+    let work = async {
+        let accepting = spawn_local(accept(Rc::clone(&hub), listener, Arc::clone(&connections)));
+        let deadline = tokio::select! {
+            deadline = finished.recv() => deadline,
+            () = serve(&hub) => None,
+        };
+        accepting.abort();
+        let Some(deadline) = deadline else {
+            return;
+        };
+        hub.closing.send_replace(true);
+        hub.change(Agent::finish);
+        let all_closed = connections.acquire_many(most as u32);
+        let _ = tokio::time::timeout_at(deadline, all_closed).await;
+    };
+    tasks.run_until(work).await;
+    hub.sum_up();
+}
+
+impl Hub {
+    /// Does something to the agent, and sees to what comes of it.
+    fn change<T>(&self, change: impl FnOnce(&mut Agent) -> T) -> T {
+        self.change_for(None, change)
+    }
+
+    /// The same for the task of a channel, which needs no waking.
+    fn change_for<T>(&self, own: Option<ChannelId>, change: impl FnOnce(&mut Agent) -> T) -> T {
+        let mut agent = self.agent.borrow_mut();
+        let result = change(&mut agent);
+        for order in agent.orders() {
+            if let Err(question) = self.shared.order(order) {
+                agent.acknowledge(question, now());
+            }
+        }
+        let full = agent.wants_new_epoch();
+        self.shared.wants_new_epoch.store(full, Ordering::Relaxed);
+        for (&channel, waker) in &*self.wakers.borrow() {
+            if Some(channel) == own {
+                continue;
+            }
+            let output = agent.output(channel);
+            if output.is_some_and(|it| it.is_last() || !it.bytes().is_empty()) {
+                waker.notify_one();
+            }
+        }
+        result
+    }
+
+    fn refuse(&self, reason: impl FnOnce() -> String) {
+        let (count, warnings) = &mut *self.refused.borrow_mut();
+        *count += 1;
+        warnings.warn(now(), || format!("a TCF client is refused: {}", reason()));
+    }
+
+    fn sum_up(&self) {
+        *lock(&self.shared.summary) = ServeSummary {
+            refused: self.refused.borrow().0,
+            ..self.agent.borrow().summary()
+        };
+    }
+}
+
+/// Takes batches, and keeps the time. Returns when the queue is closed.
+async fn serve(hub: &Hub) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let queue = &hub.shared.queue;
+    let mut may_have_more = false;
+    loop {
+        // Clients are served between two batches.
+        let batch = async {
+            match may_have_more {
+                true => yield_now().await,
+                false => queue.came().await,
+            }
+        };
+        tokio::select! {
+            _ = tick.tick() => hub.change(|agent| agent.tick(now())),
+            () = batch => match queue.pop(Duration::ZERO) {
+                Popped::Entry(entry) => {
+                    hub.take(entry);
+                    may_have_more = true;
+                }
+                Popped::Nothing => may_have_more = false,
+                Popped::Closed => return,
+            }
+        }
+    }
+}
+
+impl Hub {
+    fn take(&self, entry: Entry<Word>) {
+        let bytes = entry.bytes();
+        let spare = self.change(|agent| {
+            let batch = Batch {
+                epoch: entry.epoch,
+                definitions: entry.definitions,
+                events: Vec::new(),
+            };
+            match entry.work {
+                Work::Events(events) => return Some(agent.batch(Batch { events, ..batch }, now())),
+                Work::Define => drop(agent.batch(batch, now())),
+                Work::Dropped { count, to } => {
+                    agent.batch(batch, now());
+                    agent.dropped(count, to, now());
+                }
+                Work::Note(word) => {
+                    // Definitions may have been put to it.
+                    agent.batch(batch, now());
+                    match word {
+                        Word::Acknowledge(question) => agent.acknowledge(question, now()),
+                        Word::Ready => agent.ready(now()),
+                        Word::Detached => agent.detached(),
+                        Word::Trouble(text) => agent.trouble(text, now()),
+                    }
+                }
+            }
+            None
+        });
+        self.shared.queue.done(bytes, spare);
+    }
+}
+
+async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return log::error!("no TCF client can be accepted: {error}"),
+    };
+    let mut warnings = Warnings::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => match Arc::clone(&connections).try_acquire_owned() {
+                Ok(permit) => {
+                    let hub = Rc::clone(&hub);
+                    spawn_local(async move { connect(&hub, stream, peer, permit).await });
+                }
+                Err(_) => hub.refuse(|| format!("{peer} is one of too many connections")),
+            },
+            Err(error) => {
+                // Too many open files, for instance: others have to end first.
+                warnings.warn(now(), || format!("a TCF client was not accepted: {error}"));
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Lives through one connection, which ends with the permit.
+async fn connect(hub: &Hub, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
+    let admission = hub.admission.clone();
+    let admitted = match stream.local_addr() {
+        // It reads tables of the kernel, and may wait.
+        Ok(local) => spawn_blocking(move || admission.admit(local, address)).await,
+        Err(error) => return log::debug!("{address} has gone: {error}"),
+    };
+    let uid = match admitted {
+        Ok(Ok(uid)) => uid,
+        Ok(Err(refusal)) => return hub.refuse(|| refusal.to_string()),
+        Err(error) => return log::debug!("{address} was not admitted: {error}"),
+    };
+    if let Err(error) = prepare(&stream) {
+        return log::debug!("{address} has gone: {error}");
+    }
+    let peer = Peer { address, uid };
+    let Some(tls) = &hub.tls else {
+        return converse(hub, stream, peer).await;
+    };
+    let mut closing = hub.closing.subscribe();
+    tokio::select! {
+        agreed = timeout(HANDSHAKE, tls.accept(stream)) => match agreed {
+            Ok(Ok(stream)) => converse(hub, stream, peer).await,
+            Ok(Err(error)) => hub.refuse(|| format!("no TLS with {address}: {error}")),
+            Err(_) => hub.refuse(|| format!("{address} does not agree on keys for TLS")),
+        },
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+}
+
+/// Makes a connection send at once, and notice a peer that is gone.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(stream, true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+/// A channel, from Hello to the end.
+async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    if *hub.closing.borrow() {
+        return;
+    }
+    let opened = hub.change(|agent| agent.open(peer));
+    let address = peer.address;
+    let broken = match opened {
+        Ok(id) => {
+            log::debug!("channel of {address} opened");
+            let channel = OpenChannel::new(hub, id);
+            let result = channel.serve(&mut reader, &mut writer).await;
+            if let Err(error) = &result {
+                log::debug!("channel of {address}: {error}");
+            }
+            result.is_err()
+        }
+        Err(too_many) => {
+            hub.refuse(|| format!("{address} is one of too many channels"));
+            let said = timeout(LINGER, writer.write_all(&too_many.0)).await;
+            !matches!(said, Ok(Ok(())))
+        }
+    };
+    if !broken {
+        // What is still unread when a socket is closed costs what was sent on it.
+        let leave = async {
+            writer.shutdown().await?;
+            let mut unread = [0; 4096];
+            while reader.read(&mut unread).await? > 0 {}
+            io::Result::Ok(())
+        };
+        let _ = timeout(LINGER, leave).await;
+    }
+}
+
+/// A channel in the agent, as long as this lives.
+struct OpenChannel<'a> {
+    hub: &'a Hub,
+    id: ChannelId,
+    waker: Rc<Notify>,
+}
+
+impl<'a> OpenChannel<'a> {
+    fn new(hub: &'a Hub, id: ChannelId) -> OpenChannel<'a> {
+        let waker = Rc::new(Notify::new());
+        hub.wakers.borrow_mut().insert(id, Rc::clone(&waker));
+        OpenChannel { hub, id, waker }
+    }
+
+    /// Returns when the end of the stream was sent; an error when that is not possible.
+    async fn serve(
+        &self,
+        reader: &mut (impl AsyncRead + Unpin),
+        writer: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let mut input = vec![0; PIECE];
+        // What has come and was not taken yet.
+        let mut come = 0..0;
+        let mut is_flushed = true;
+        // Since when something has waited without being sent.
+        let mut waiting: Option<Instant> = None;
+        loop {
+            if !come.is_empty() {
+                let bytes = &input[come.clone()];
+                let receive = |agent: &mut Agent| agent.receive(self.id, bytes, now());
+                come.start += self.hub.change_for(Some(self.id), receive);
+                // A socket that can be written and read at once would never let others go on.
+                yield_now().await;
+            }
+            let Some(next) = self.next() else {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            };
+            let waits = !next.piece.is_empty() || !is_flushed;
+            if next.is_last && !waits {
+                return Ok(());
+            }
+            let since = match waits {
+                true => *waiting.get_or_insert_with(Instant::now),
+                false => Instant::now(),
+            };
+            let write = async {
+                match next.piece.is_empty() {
+                    true => writer.flush().await.map(|()| 0),
+                    false => writer.write(&next.piece).await,
+                }
+            };
+            tokio::select! {
+                written = write, if waits => {
+                    let count = written?;
+                    if !next.piece.is_empty() && count == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                    is_flushed = next.piece.is_empty();
+                    waiting = None;
+                    self.advance(count);
+                }
+                read = reader.read(&mut input), if come.is_empty() && next.takes_more => {
+                    come = 0..read?;
+                    if come.is_empty() {
+                        let end = |agent: &mut Agent| agent.end_of_input(self.id);
+                        self.hub.change_for(Some(self.id), end);
+                    }
+                }
+                () = yield_now(), if !come.is_empty() && next.takes_more => {}
+                () = self.waker.notified() => {}
+                () = sleep_until(since + self.hub.stall), if waits => {
+                    let give_up = |agent: &mut Agent| agent.give_up(self.id, now());
+                    self.hub.change_for(Some(self.id), give_up);
+                }
+            }
+        }
+    }
+
+    /// What is to be done next; nothing if the channel is broken.
+    fn next(&self) -> Option<Next> {
+        let mut agent = self.hub.agent.borrow_mut();
+        let output = agent.output(self.id)?;
+        if output.is_broken() {
+            return None;
+        }
+        let bytes = output.bytes();
+        Some(Next {
+            piece: bytes[..bytes.len().min(PIECE)].to_vec(),
+            is_last: output.is_last(),
+            takes_more: !output.is_last() && !output.is_crowded(),
+        })
+    }
+
+    fn advance(&self, count: usize) {
+        if let Some(output) = self.hub.agent.borrow_mut().output(self.id) {
+            output.advance(count);
+        }
+    }
+}
+
+impl Drop for OpenChannel<'_> {
+    fn drop(&mut self) {
+        self.hub.wakers.borrow_mut().remove(&self.id);
+        self.hub.change(|agent| agent.close(self.id));
+    }
+}
+
+struct Next {
+    piece: Vec<u8>,
+    /// Nothing comes behind the piece, if that is empty.
+    is_last: bool,
+    /// More commands may be taken.
+    takes_more: bool,
+}
+
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}

@@ -1,0 +1,134 @@
+//! What an agent is told, and what it asks of whoever runs the session.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::admission::Admission;
+use crate::machine::Life;
+use profiler_model::Demand;
+
+/// How an agent serves.
+#[derive(Clone, Debug)]
+pub struct TcfOptions {
+    /// Who runs it, as clients are told.
+    pub user: String,
+    /// Who may connect.
+    pub admission: Admission,
+    /// Clients may stop, continue and end processes that they own (root: all).
+    pub control: bool,
+    /// Clients may read environments.
+    pub environment: bool,
+    /// Channels are encrypted.
+    pub tls: Option<TlsOptions>,
+    /// A capture is shown, not what happens now.
+    pub replay: Option<Replay>,
+    /// What clients may cost.
+    pub limits: Limits,
+}
+
+/// Keys for the transport `SSL`.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+    /// Clients must show a certificate that one of these has signed, PEM.
+    pub client_authority: Option<PathBuf>,
+}
+
+/// How the time of a capture goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// As the wall clock, times a factor: contexts come and go, samples come when they are due.
+    Timed,
+    /// All of it is there at once: every context of the capture is shown, and each configuration sees
+    /// all samples.
+    AtOnce,
+}
+
+/// What clients may cost.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Channels at a time.
+    pub channels: usize,
+    /// Bytes of a message that comes.
+    pub message_bytes: usize,
+    /// Bytes that wait for a client to read them; more end its channel.
+    pub output_bytes: usize,
+    /// Bytes that are kept for all channels: messages that are not whole, commands whose answers are
+    /// looked for, what waits to be read. If there are more, those who have most are closed.
+    pub channel_bytes: usize,
+    /// Commands of a channel whose answers are still looked for.
+    pub pending: usize,
+    /// Configurations of a channel.
+    pub configurations: usize,
+    /// Bytes of all samples that wait to be read, of all clients.
+    pub profile_bytes: usize,
+    /// The highest frequency that clients can ask for.
+    pub frequency_hz: u64,
+    /// How long a name is looked for before the answer is that there is none.
+    pub patience: Duration,
+    /// How long what is known of a process that has ended is kept.
+    pub afterlife: Duration,
+    /// How long a client may read nothing although something waits for it.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            channels: 256,
+            message_bytes: 4 << 20,
+            output_bytes: 16 << 20,
+            channel_bytes: 256 << 20,
+            pending: 4096,
+            configurations: 16_384,
+            profile_bytes: 256 << 20,
+            frequency_hz: 1000,
+            patience: Duration::from_secs(3),
+            afterlife: Duration::from_secs(60),
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The other end of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Who owns it, if it is on this machine.
+    pub uid: Option<u32>,
+}
+
+/// What the agent wants of whoever runs the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// This is wanted from now on.
+    Demand(Demand),
+    /// What is at these places? Definitions of mappings, frames and, as they are found, symbols come
+    /// as batches; when all that will come at once has been sent, the question is acknowledged.
+    Ask(Question),
+    /// Nothing is served any more, and why. Comes once, nothing follows.
+    Failed(String),
+}
+
+/// Places whose meaning is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Names it in the acknowledgement.
+    pub id: u64,
+    /// Where.
+    pub place: Place,
+}
+
+/// Whose addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All mappings of a process, and frames at these addresses of its memory.
+    Process(Life, Vec<u64>),
+    /// Frames of the kernel, by their distance from `_stext`.
+    Kernel(Vec<u64>),
+}

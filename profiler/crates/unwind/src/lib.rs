@@ -1,0 +1,19 @@
+//! How to find the callers of frames: what object files say about it, as tables that the kernel side
+//! and user space walk stacks by.
+//!
+//! Sections of an object file -> [`Table`]. Addresses are the file's own (ELF virtual addresses). What
+//! does not belong here: loading tables into the kernel (`probe`), which process maps what
+//! (`resolve`), names.
+
+mod build;
+pub mod cache;
+mod expression;
+pub mod go;
+mod program;
+pub mod snapshot;
+mod state;
+mod table;
+pub mod walk;
+
+pub use build::{BuildError, BuildReport, build_file, build_vdso};
+pub use table::{Builder, Entry, Page, Table, TooLarge};

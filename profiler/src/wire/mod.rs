@@ -1,8 +1,0 @@
-//! Sans-I/O codecs: byte and text layouts of other tools' formats and protocols.
-//!
-//! Input: values of a format's own terms; output: its bytes. What does not belong here: sockets,
-//! files, and the event model (the mapping onto it is in [`export`](crate::export)).
-
-pub mod bytefrog;
-pub mod go_trace;
-pub mod tcf;

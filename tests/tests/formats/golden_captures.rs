@@ -1,0 +1,145 @@
+//! Captures that earlier versions of the profiler wrote: what they say stays the same.
+//!
+//! `golden/captures/version-N.cap` is the canonical session with everything, in version N of the format; each
+//! gives the same reports and exports, byte for byte, whoever reads it. The program itself reads them, as a
+//! person would have it. A new version of the format gets a capture of its own: `UPDATE_GOLDEN=1` writes the one of
+//! today's version if there is none, and all texts anew; read the difference before keeping it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use profiler_tests::announced;
+use profiler_tests::canonical;
+use profiler_tests::setting::profiler;
+
+/// The version of the format that is written today.
+const TODAY: u16 = 1;
+
+/// What is asked of a capture, and in which file the answer lies; those that speak of the file's size are
+/// different for each version.
+const QUESTIONS: &[(&str, &[&str])] = &[
+    ("report.txt", &["report"]),
+    ("report.json", &["report", "--format", "json"]),
+    ("calls.txt", &["report", "--calls"]),
+    ("waits.txt", &["report", "--by", "wait"]),
+    ("containers.txt", &["report", "--by", "container"]),
+    ("annotate.txt", &["report", "--annotate", "parse_header"]),
+    ("{version}-info.txt", &["info"]),
+    ("{version}-info.json", &["info", "--format", "json"]),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/captures")
+}
+
+fn update() -> bool {
+    std::env::var_os("UPDATE_GOLDEN").is_some()
+}
+
+/// What the program says, in the folder of the captures, so that paths are the same everywhere.
+fn ask(arguments: &[&str]) -> String {
+    let mut command = Command::new(profiler().unwrap());
+    let output = command
+        .current_dir(folder())
+        .env_remove("COLUMNS")
+        .args(arguments)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn check(name: &str, actual: &str) {
+    let path = folder().join(name);
+    if update() {
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    let differs = expected.lines().zip(actual.lines()).find(|(e, a)| e != a);
+    assert!(
+        expected == actual,
+        "{name} differs; first: {differs:?}; see it with UPDATE_GOLDEN=1 and git diff"
+    );
+}
+
+/// The formats of exports, by their names.
+fn formats() -> Vec<String> {
+    let known = profiler_report::export::formats().iter();
+    known.map(|format| format.name.to_owned()).collect()
+}
+
+#[test]
+fn all_versions_say_the_same() {
+    let today = folder().join(format!("version-{TODAY}.cap"));
+    if update() && !today.exists() {
+        announced::write(&today, canonical::session_with_everything()).unwrap();
+    }
+    for version in 1..=TODAY {
+        let capture = format!("version-{version}.cap");
+        let len = std::fs::metadata(folder().join(&capture)).unwrap().len();
+        assert!(len < 200_000, "{capture} has {len} bytes");
+        for (name, question) in QUESTIONS {
+            let mut arguments = question.to_vec();
+            arguments.push(&capture);
+            let answer = ask(&arguments).replace(&capture, "CAPTURE");
+            check(&name.replace("{version}", &version.to_string()), &answer);
+        }
+        for format in formats() {
+            let answer = ask(&["export", &capture, "--format", &format]);
+            check(&format!("export-{format}"), &answer);
+        }
+    }
+}
+
+/// What is written today says what the captures of old say.
+#[test]
+fn what_is_written_today_says_the_same() {
+    let folder = std::env::temp_dir().join(format!("captures-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("today.cap");
+    let _ = std::fs::remove_file(&path);
+    announced::write(&path, canonical::session_with_everything()).unwrap();
+    let path = path.to_str().unwrap();
+    for (name, question) in QUESTIONS {
+        if name.contains("{version}") {
+            continue;
+        }
+        let mut arguments = question.to_vec();
+        arguments.push(path);
+        check(name, &ask(&arguments).replace(path, "CAPTURE"));
+    }
+    for format in formats() {
+        let answer = ask(&["export", path, "--format", &format]);
+        check(&format!("export-{format}"), &answer);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// All that a capture can hold is in the one that is kept: else what is not would change unseen.
+#[test]
+fn everything_is_in_it() {
+    use profiler_model::Event;
+    let (tables, events) = canonical::session_with_everything();
+    let mut kinds = [false; 10];
+    for event in &events {
+        kinds[match event {
+            Event::Sample(_) => 0,
+            Event::Process(_) => 1,
+            Event::Mark(_) => 2,
+            Event::Clock(_) => 3,
+            Event::Lost(_) => 4,
+            Event::Call(_) => 5,
+            Event::Throw(_) => 6,
+            Event::CallCount(_) => 7,
+            Event::Gap(_) => 8,
+            Event::Waits(_) => 9,
+        }] = true;
+    }
+    assert_eq!(kinds, [true; 10]);
+    assert!(tables.containers().next().is_some());
+    assert!(tables.code().next().is_some());
+    assert!(tables.all_traced().next().is_some());
+}
