@@ -117,7 +117,7 @@ fn the_canonical_session() {
         (
             101,
             "lost events",
-            "ticks skipped by the kernel (estimate): 4",
+            "ticks skipped by the kernel (an estimate): 4",
         ),
         (101, "not traced", duty),
         (

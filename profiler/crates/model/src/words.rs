@@ -90,10 +90,10 @@ words! {
     }
     UnknownReason {
         NoMapping: "no_mapping", "in no known mapping";
-        NoFile: "no_file", "its file could not be opened";
-        NoSymbol: "no_symbol", "its file has no symbol for it";
-        BadFile: "bad_file", "its file is damaged";
-        GaveUp: "gave_up", "finding its name took too long";
+        NoFile: "no_file", "file gone";
+        NoSymbol: "no_symbol", "no symbol";
+        BadFile: "bad_file", "damaged file";
+        GaveUp: "gave_up", "gave up";
     }
     TracedKind {
         Function: "function", "function";

@@ -87,7 +87,9 @@ impl Contents {
         let sections = elf.sections(file).map_err(|_| LoadError::Bad)?;
         let sum = |wanted: &dyn Fn(&Section) -> bool| -> u64 {
             let wanted = sections.iter().filter(|section| wanted(section));
-            wanted.map(Section::bytes_in_file).fold(0, u64::saturating_add)
+            wanted
+                .map(Section::bytes_in_file)
+                .fold(0, u64::saturating_add)
         };
         let debug_bytes = sum(&|section| section.name.starts_with(".debug_"));
         let symbol_bytes = sum(&|section| matches!(&*section.name, ".symtab" | ".dynsym"));

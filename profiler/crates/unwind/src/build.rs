@@ -170,7 +170,9 @@ impl Source {
             for (file, elf) in [main, debug].into_iter().flatten() {
                 let sections = elf.sections(file)?;
                 let mut named = sections.iter().filter(|section| {
-                    section.name == name && section.kind != SHT_NOBITS && section.bytes_in_file() > 0
+                    section.name == name
+                        && section.kind != SHT_NOBITS
+                        && section.bytes_in_file() > 0
                 });
                 if let Some(section) = named.next() {
                     let bytes = elf.contents(file, section, MAX_SECTION_BYTES)?;

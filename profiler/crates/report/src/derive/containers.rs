@@ -457,7 +457,7 @@ mod tests {
         let text = listed(&many);
         assert!(text.ends_with("c19, and 30 more"), "{text}");
         let text = listed(&["\u{1b}[31mred".to_owned(), "b".to_owned()]);
-        assert_eq!(text, "\u{fffd}[31mred, b");
+        assert_eq!(text, "\\u{1b}[31mred, b");
         assert_eq!(Container::short_id("äöüäöüäöüäöüäöü"), "äöüäöüäöüäöü");
     }
 }

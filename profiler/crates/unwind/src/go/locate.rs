@@ -154,7 +154,8 @@ fn is_go(section: &str) -> bool {
 /// Address of the table, and how long it may be.
 fn table_at(file: &File, elf: &Elf, sections: &[Section]) -> Option<(u64, u64)> {
     let mut named = sections.iter();
-    let named = named.find(|section| section.name.ends_with(".gopclntab") && section.bytes_in_file() > 0);
+    let named =
+        named.find(|section| section.name.ends_with(".gopclntab") && section.bytes_in_file() > 0);
     if let Some(section) = named
         && elf.offset_of(section.address).is_some()
     {

@@ -221,7 +221,10 @@ fn errors_list_a_few_candidates() {
     let text = listed("c17-old", &candidates);
     assert!(text.starts_with(" (there are: c17, c10, c11, "), "{text}");
     assert_eq!(listed("a", &[]), "");
-    assert_eq!(listed("a", &["a\u{1b}b".to_owned()]), " (there are: a?b)");
+    assert_eq!(
+        listed("a", &["a\u{1b}b".to_owned()]),
+        " (there are: a\\u{1b}b)"
+    );
 }
 
 #[test]
