@@ -13,8 +13,8 @@ use profiler_report::export::{self, ExportOptions};
 use profiler_report::view::{quantity, report};
 use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 
-use super::Common;
 use super::analyse::Within;
+use super::{Common, values};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -97,15 +97,16 @@ pub(super) struct SymbolizeArgs {
 pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
     let path = args.output.filter(|path| path.as_os_str() != "-");
     let format = match (&args.format, &path) {
-        (Some(name), _) => export::by_name(name),
-        (None, Some(path)) => export::by_path(path),
+        (Some(name), _) => {
+            export::by_name(name).map_err(|error| Failure::usage(error.to_string()))?
+        }
+        (None, Some(path)) => values::format_of(path)?,
         (None, None) => {
             return Err(Failure::usage(
                 "give --format NAME, or -o with a known ending",
             ));
         }
     };
-    let format = format.map_err(|error| Failure::usage(error.to_string()))?;
     let mut options = ExportOptions {
         within: args.within.names(),
         ..ExportOptions::default()

@@ -11,13 +11,13 @@ use profiler_capture::{CreateOptions, Limit};
 use profiler_model::Unit;
 use profiler_model::text::parse_duration;
 use profiler_probe::AttachedSource;
-use profiler_report::export::{self, ExportOptions};
+use profiler_report::export::ExportOptions;
 use profiler_report::view::quantity;
 
-use super::Common;
 use super::stack_notes::Facts;
 use super::stacks::StackArgs;
 use super::target::{NameArgs, SourceArgs, TargetArgs};
+use super::{Common, values};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -154,10 +154,7 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
     let mut formats = Vec::new();
     for path in &args.output {
         if !is_capture(path) {
-            formats.push((
-                path,
-                export::by_path(path).map_err(|e| Failure::usage(e.to_string()))?,
-            ));
+            formats.push((path, values::format_of(path)?));
         } else if capture.replace(path.clone()).is_some() {
             return Err(Failure::usage(
                 "a recording has one capture: give one -o FILE.cap",

@@ -1,6 +1,9 @@
 //! Values of flags: durations, sizes, lists, ranges; their errors say what would be accepted.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
+
+use profiler_report::export::{self, Format};
 
 use crate::error::Failure;
 
@@ -25,6 +28,17 @@ pub fn size(text: &str) -> Result<u64, String> {
         .checked_mul(1 << shift)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(wrong)
+}
+
+/// The format that the name of an output tells.
+pub(super) fn format_of(path: &Path) -> Result<&'static Format, Failure> {
+    if path.is_dir() {
+        return Err(Failure::usage(format!(
+            "'{0}' is a folder; name a file in it: {0}/profile.svg",
+            path.display()
+        )));
+    }
+    export::by_path(path).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// A process or thread id: a positive number.
@@ -79,6 +93,15 @@ mod tests {
             assert_eq!(wrong.status, crate::error::USAGE);
             assert!(wrong.message.starts_with("--tcf: "), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_output_is_a_file_of_a_known_format() {
+        assert_eq!(format_of(Path::new("a.svg")).unwrap().name, "svg");
+        let unknown = format_of(Path::new("a.doc")).unwrap_err();
+        assert!(unknown.message.contains("tells no format"), "{unknown}");
+        let folder = format_of(Path::new("/tmp")).unwrap_err();
+        assert!(folder.message.starts_with("'/tmp' is a folder; "), "{folder}");
     }
 
     #[test]

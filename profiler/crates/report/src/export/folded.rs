@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 
 use super::collect::{Collector, Folded};
 use super::options::{Count, ExportOptions, OptionHelp, help};
-use super::{Format, Output};
+use super::{Format, Output, Shows};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -27,6 +27,7 @@ pub(super) const FORMAT: Format = Format {
         help::THREADS,
         help::CONTAINERS,
     ],
+    shows: Shows::Samples,
     sink: |options, output| Box::new(FoldedSink::new(options, output)),
 };
 

@@ -37,7 +37,18 @@ pub struct Format {
     pub description: &'static str,
     /// What can be set, in the order in which help shows it.
     pub options: &'static [OptionHelp],
+    /// What of a recording is in it.
+    pub shows: Shows,
     sink: fn(ExportOptions, Output) -> Box<dyn Sink + Send>,
+}
+
+/// What of a recording a format shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// Samples, and nothing else: of a recording of calls alone it is empty.
+    Samples,
+    /// Samples and traced calls.
+    SamplesAndCalls,
 }
 
 static FORMATS: &[Format] = &[

@@ -15,7 +15,7 @@ use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::collect::{Collector, Folded, by_frames};
 use super::options::{Count, ExportOptions, OptionHelp, help};
-use super::{Format, Output};
+use super::{Format, Output, Shows};
 pub use differential::differential;
 use look::{colour, empty, short, subtitle, used_kinds, with_legend};
 use profiler_model::*;
@@ -60,6 +60,7 @@ pub(super) const FORMAT: Format = Format {
             help: "merge stacks from the leaf, to show who calls a hot function (default: no)",
         },
     ],
+    shows: Shows::Samples,
     sink: |options, output| {
         Box::new(FlameGraph {
             collector: Collector::new(&options),

@@ -18,7 +18,7 @@ mod waits;
 use std::io;
 
 use super::options::{ExportOptions, OptionHelp, help};
-use super::{Format, Output};
+use super::{Format, Output, Shows};
 use crate::derive::{Losses, OFF_CPU, WALL};
 use profiler_model::*;
 use profiler_wire::go_trace::Encoding;
@@ -46,6 +46,7 @@ pub(super) const TEXT: Format = Format {
     extensions: &[".gotrace", ".go.txt"],
     description: "Go execution trace as text, for internal/trace/raw",
     options: OPTIONS,
+    shows: Shows::SamplesAndCalls,
     sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Text)),
 };
 
@@ -54,6 +55,7 @@ pub(super) const WIRE: Format = Format {
     extensions: &[".trace", ".go.trace"],
     description: "Go execution trace for `go tool trace` and gotraceui",
     options: OPTIONS,
+    shows: Shows::SamplesAndCalls,
     sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Wire)),
 };
 
