@@ -101,7 +101,10 @@ mod tests {
         let unknown = format_of(Path::new("a.doc")).unwrap_err();
         assert!(unknown.message.contains("tells no format"), "{unknown}");
         let folder = format_of(Path::new("/tmp")).unwrap_err();
-        assert!(folder.message.starts_with("'/tmp' is a folder; "), "{folder}");
+        assert!(
+            folder.message.starts_with("'/tmp' is a folder; "),
+            "{folder}"
+        );
     }
 
     #[test]
