@@ -195,6 +195,10 @@ fn step_through(program: &Path, arguments: &[&str], count: u64) -> Steps {
     // Once from the beginning, then here and there.
     let mut going = steps.take(&mut stepped, count / 4);
     for _ in 0..15 {
+        if stepped.is_asleep() {
+            stepped = Stepped::start(program, arguments);
+            going = true;
+        }
         going = going && stepped.run(0.05) && steps.take(&mut stepped, count / 20);
     }
     steps

@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use profiler_common::sample::EXACT_ADDRESS;
@@ -23,6 +24,11 @@ use profiler_unwind::{Table, build_file, build_vdso};
 
 /// A function of the program.
 pub(crate) type Symbol = (u64, u64, String);
+
+/// A step takes microseconds; a thread that needs so long waits for others.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// So often it is looked for the end of a step without a pause.
+const QUICK_LOOKS: u32 = 10_000;
 
 pub(crate) struct Stepped {
     child: Child,
@@ -36,6 +42,7 @@ pub(crate) struct Stepped {
     symbols: Vec<Symbol>,
     thread_pointer: u64,
     cache: RefCell<BTreeMap<u64, u64>>,
+    asleep: bool,
 }
 
 /// What the thread is about to execute, and its stack.
@@ -90,6 +97,7 @@ impl Stepped {
             symbols: Vec::new(),
             thread_pointer: 0,
             cache: RefCell::default(),
+            asleep: false,
         };
         stepped.place(program);
         stepped.run_to_entry();
@@ -200,21 +208,21 @@ impl Stepped {
     /// Lets it run until it has used `seconds` of time.
     pub(crate) fn run(&mut self, seconds: f64) -> bool {
         self.ptrace(libc::PTRACE_CONT, 0);
-        let until = std::time::Instant::now() + std::time::Duration::from_secs_f64(seconds);
+        let until = Instant::now() + Duration::from_secs_f64(seconds);
         let mut stopping = false;
         loop {
             let mut status = 0;
             // SAFETY: as above.
             let got = unsafe { libc::waitpid(self.pid(), &mut status, libc::WNOHANG) };
             if got == 0 {
-                if !stopping && std::time::Instant::now() >= until {
+                if !stopping && Instant::now() >= until {
                     // SAFETY: a signal to our own child's first thread.
                     unsafe {
                         libc::syscall(libc::SYS_tgkill, self.pid(), self.pid(), libc::SIGSTOP)
                     };
                     stopping = true;
                 }
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
             if !libc::WIFSTOPPED(status) {
@@ -227,12 +235,29 @@ impl Stepped {
         }
     }
 
-    /// Executes one instruction; false if the program has ended. A signal that comes is delivered.
+    /// Whether its first thread was seen to sleep in a system call, which a step does not end: the runtime has
+    /// put it to rest, and goes on in another thread.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
+    /// Executes one instruction; none if the program has ended, or sleeps. A signal that comes is delivered.
     pub(crate) fn step(&mut self, signal: i32) -> Option<i32> {
         self.ptrace(libc::PTRACE_SINGLESTEP, signal);
+        let began = Instant::now();
         let mut status = 0;
+        let mut looks = 0;
         // SAFETY: as above.
-        unsafe { libc::waitpid(self.pid(), &mut status, 0) };
+        while unsafe { libc::waitpid(self.pid(), &mut status, libc::WNOHANG) } == 0 {
+            looks += 1;
+            if looks > QUICK_LOOKS {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if began.elapsed() > PATIENCE {
+                self.asleep = true;
+                return None;
+            }
+        }
         if !libc::WIFSTOPPED(status) {
             return None;
         }
