@@ -3,15 +3,23 @@
  * Usage: trace_caller KIND calls N           N calls in a row
  *        trace_caller KIND paced PER_S SECONDS  in bursts each millisecond, so many a second
  *        trace_caller KIND slots SECONDS     as many as it can
+ *        trace_caller KIND turns SECONDS     the same, but every 5 ms in turn of it and of `twin`
  * each with [--wait] at the end, or [--probed]: it begins by itself, soon after it has seen that its
  * function's code has changed, or ends with status 4 after 60 s. KIND can also be `compiled`, a C function with whatever this was
  * built with (-pg, -mfentry, -fcf-protection).
- * Output: {"kind": .., "calls": N, "took_ns": NS, "cpu_ns": NS, "from_ns": NS, "slots": [N, ..]}:
- * cpu_ns, the thread's CPU time of the calls; slots, calls in each 100 ms since from_ns. */
+ * Output: {"kind": .., "calls": N, "took_ns": NS, "cpu_ns": NS, "from_ns": NS, "slots": [N, ..],
+ * "slots_cpu_ns": [NS, ..], "twins": [N, ..], "twins_cpu_ns": [NS, ..]}: cpu_ns, the thread's CPU time of the
+ * calls; slots, calls in each 100 ms since from_ns; twins, those of `twin`, which does what `compiled`
+ * does; in turns, the thread's CPU time of both. */
 #include "trace.h"
 #include "trace_kinds.h"
 
 TRACED long compiled(long n) {
+    NOT_A_TAIL_CALL();
+    return n + 1;
+}
+
+TRACED long twin(long n) {
     NOT_A_TAIL_CALL();
     return n + 1;
 }
@@ -23,7 +31,13 @@ static uint64_t cpu_ns(void) {
 }
 
 enum { SLOTS = 1000 };
-static long slots[SLOTS];
+static long slots[SLOTS], twins[SLOTS], slots_cpu[SLOTS], twins_cpu[SLOTS];
+
+static void print_slots(const char *name, const long *of, uint64_t count) {
+    printf(", \"%s\": [", name);
+    for (uint64_t i = 0; i < count && i < SLOTS; i++) printf("%s%ld", i ? ", " : "", of[i]);
+    printf("]");
+}
 
 static uint64_t many(long (*function)(long), long count) {
     uint64_t from = now_ns();
@@ -52,6 +66,23 @@ TRACED long unpaced(long (*function)(long), uint64_t from, uint64_t seconds) {
         if (since >= seconds * 1000000000) return calls;
         for (int i = 0; i < 64; i++) function(calls++);
         slots[since / 100000000 % SLOTS] += 64;
+    }
+}
+
+/* What slows the machine down slows both, and what slows the function down only one. */
+TRACED long in_turns(long (*function)(long), long (*other)(long), uint64_t from, uint64_t seconds) {
+    long calls = 0, others = 0;
+    for (;;) {
+        uint64_t since = now_ns() - from, turn = since / 5000000, cpu = cpu_ns();
+        if (since >= seconds * 1000000000) return calls;
+        uint64_t slot = since / 100000000 % SLOTS;
+        long (*turns)(long) = turn % 2 ? other : function;
+        long *count = turn % 2 ? &others : &calls, before = *count;
+        do {
+            for (int i = 0; i < 64; i++) turns((*count)++);
+        } while ((now_ns() - from) / 5000000 == turn);
+        (turn % 2 ? twins : slots)[slot] += *count - before;
+        (turn % 2 ? twins_cpu : slots_cpu)[slot] += (long)(cpu_ns() - cpu);
     }
 }
 
@@ -87,18 +118,23 @@ int main(int argc, char **argv) {
         took = many(function, calls);
     } else if (!strcmp(argv[2], "paced")) {
         calls = paced(function, calls, from, seconds);
+    } else if (!strcmp(argv[2], "turns")) {
+        seconds = (uint64_t)calls;
+        calls = in_turns(function, twin, from, seconds);
     } else {
         seconds = (uint64_t)calls;
         calls = unpaced(function, from, seconds);
     }
     if (!took) took = now_ns() - from;
     cpu = cpu_ns() - cpu;
-    printf("{\"kind\": \"%s\", \"calls\": %ld, \"took_ns\": %llu, \"cpu_ns\": %llu, \"from_ns\": %llu, "
-           "\"slots\": [",
+    printf("{\"kind\": \"%s\", \"calls\": %ld, \"took_ns\": %llu, \"cpu_ns\": %llu, \"from_ns\": %llu",
            argv[1], calls, (unsigned long long)took, (unsigned long long)cpu,
            (unsigned long long)from);
-    for (uint64_t i = 0; i < (took + 99999999) / 100000000 && i < SLOTS; i++)
-        printf("%s%ld", i ? ", " : "", slots[i]);
-    printf("]}\n");
+    uint64_t count = (took + 99999999) / 100000000;
+    print_slots("slots", slots, count);
+    print_slots("slots_cpu_ns", slots_cpu, count);
+    print_slots("twins", twins, count);
+    print_slots("twins_cpu_ns", twins_cpu, count);
+    printf("}\n");
     return 0;
 }

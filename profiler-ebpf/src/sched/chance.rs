@@ -13,7 +13,8 @@ use crate::maps::{WAIT_BUDGET, WAIT_SEED, WAIT_WALK_BUDGET, WAIT_WINDOW_LOG, Wai
 /// Powers of two, as all between.
 const LEAST_SURE_NS: u64 = 1 << 10;
 const MOST_SURE_NS: u64 = 1 << 27;
-/// Largest exponent of the share of stacks that are walked.
+/// Largest exponent of the share of stacks that are walked, and of how many waits any one stands for: sums
+/// would be without bias with more, too, but most of them far too low, and a few far too high.
 const MOST_SHARE_LOG: u64 = 10;
 
 /// Whether stacks are to be walked although those of their key are known. Two places of a program
@@ -80,15 +81,17 @@ pub(super) fn turn_window(cpu: &mut WaitCpu, now: u64) {
     cpu.walked = 0;
 }
 
-/// How many waits one of this length stands for; 0: it is not recorded. Its chance is its length in
-/// `sure_ns`; the reverse of that is rounded by chance, so that the mean is exact.
+/// How many waits one of this length stands for, beside those that `share` says; 0: it is not recorded. Its
+/// chance is its length in `sure_ns`, but never so small that it would stand for more than all may; the
+/// reverse of that is rounded by chance, so that the mean is exact.
 #[inline(always)]
-pub(super) fn weight(cpu: &mut WaitCpu, ns: u64) -> u32 {
+pub(super) fn weight(cpu: &mut WaitCpu, ns: u64, share: u32) -> u32 {
     let sure_ns = cpu.sure_ns;
+    let least = (sure_ns >> MOST_SHARE_LOG) * u64::from(share);
+    let ns = ns.max(least).max(1);
     if ns >= sure_ns {
         return 1;
     }
-    let ns = ns.max(1);
     let chance = random(cpu);
     if chance & (sure_ns - 1) >= ns {
         return 0;

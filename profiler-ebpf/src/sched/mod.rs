@@ -264,7 +264,7 @@ fn go_on(task: u64, cpu: &mut WaitCpu, now: u64) {
         cpu.counters.ended += 1;
         turn_window(cpu, now);
         if thread.share != 0 {
-            let weight = weight(cpu, ns);
+            let weight = weight(cpu, ns, thread.share);
             if weight != 0 {
                 record(task, cpu, thread, (from, woken, now), weight);
             }

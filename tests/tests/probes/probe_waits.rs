@@ -519,6 +519,11 @@ fn what_is_recorded_by_chance_adds_up_to_the_totals() {
         assert!(recorded < 3 * 20_000, "{recorded} in three seconds");
         assert!(walked < 3 * 8_000, "{walked} in three seconds");
     }
+    let weights: Vec<u32> = waits(&events).map(|wait| wait.record.weight).collect();
+    assert_eq!(weights.len() as u64, recorded);
+    // With rounding by chance.
+    let most = weights.iter().max().copied().unwrap_or_default();
+    assert!(most <= 1025, "one stands for {most}");
     let (mut sum, mut variance) = ([0.0, 0.0], [0.0, 0.0]);
     for wait in waits(&events) {
         let record = &wait.record;

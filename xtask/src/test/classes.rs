@@ -16,7 +16,7 @@ use super::list::Test;
 pub(super) enum Class {
     /// Others; it takes so many quarters of a processor.
     Beside(u32),
-    /// Others, but none of the same line of the table, which this is; it takes a processor.
+    /// Others, but none of the same line of the table, which this is; it takes half a processor.
     InTurn(usize),
     /// Nothing.
     Alone,

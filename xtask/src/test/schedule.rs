@@ -90,7 +90,7 @@ impl Schedule {
     fn takes(&self, class: Class) -> u32 {
         match class {
             Class::Beside(quarters) => quarters.min(self.room),
-            Class::InTurn(_) => 3,
+            Class::InTurn(_) => 2,
             Class::Alone | Class::Long => self.room,
         }
     }
@@ -201,7 +201,7 @@ mod tests {
                 let taken: u32 = running
                     .map(|(test, _, _)| match jobs[*test].class {
                         Class::Beside(quarters) => quarters.min(room(processors)),
-                        Class::InTurn(_) => 3,
+                        Class::InTurn(_) => 2,
                         Class::Alone | Class::Long => room(processors),
                     })
                     .sum();
