@@ -39,6 +39,34 @@ impl Filter {
     pub fn is_empty(&self) -> bool {
         *self == Filter::default()
     }
+
+    // Each of these looks at all kinds of conditions: a new kind does not compile until all have.
+
+    /// Whether processes or threads are named by their ids: who they are is known before anything is
+    /// attached, and whom they start is told.
+    pub fn is_by_ids(&self) -> bool {
+        let Filter {
+            pids,
+            tids,
+            comms: _,
+            uids: _,
+            cgroups: _,
+        } = self;
+        !pids.is_empty() || !tids.is_empty()
+    }
+
+    /// Whether it asks for what the kernel side alone knows of a thread at each moment: who will be let in
+    /// nobody can tell before.
+    pub fn is_by_kernel_facts(&self) -> bool {
+        let Filter {
+            pids: _,
+            tids: _,
+            comms,
+            uids,
+            cgroups: _,
+        } = self;
+        !comms.is_empty() || !uids.is_empty()
+    }
 }
 
 /// Shared with the end-to-end tests, so that every skip is said in the same way.

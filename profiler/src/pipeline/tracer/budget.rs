@@ -1,231 +1,210 @@
-//! What tracing may cost: measured loads -> which probes do less.
+//! Keeps tracing within its budget: steps down whose time has come, probes on duty, their gaps.
 //!
-//! The cost of a probe is its hits (the kernel's own counts) times what a hit was measured to cost on
-//! this machine, the trap included. If all of them together take more than the budget's share of the
-//! time that the target runs, the dearest probe steps down first: it gives up its exits, then it is
-//! attached for a part of the time only, then not at all. Pure arithmetic; nanoseconds and shares.
+//! Counts of the kernel and the targets' processor time -> probes that are watched less. Costs are
+//! nanoseconds of the target.
 //!
-//! What does not belong here: counting (`probe`), attaching (`links`).
+//! What does not belong here: which steps (`load`), moving probes between links (`links`).
 
-use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-/// How much of a function is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
-    /// Entries and, if it was planned so, exits.
-    Full,
-    /// Entries only.
-    Entries,
-    /// Entries only, a part of the time.
-    Duty,
-    /// Nothing.
-    Off,
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::asked::Asked;
+use super::load::{self, Level, Load};
+use super::plans::Plans;
+use super::probes::Probes;
+use super::targets::Targets;
+use profiler_model::raw::RawEvent;
+use profiler_model::{Pid, Timestamp};
+
+/// How often the budget is looked at.
+const BUDGET_NS: u64 = 200_000_000;
+/// What costs more than so many times the budget is seen to at the next tick.
+const URGENT: f64 = 4.0;
+/// No look at the budget is shorter than this: too little happens.
+const URGENT_NS: u64 = 20_000_000;
+/// Part of its time that a target is thought to have left at the least, however much tracing takes.
+const MIN_LEFT: f64 = 0.05;
+
+/// Functions that are told of one by one when many are watched less at once.
+const MAX_TOLD: usize = 10;
+
+/// What is said of a function that is watched less.
+fn becomes(level: Level) -> &'static str {
+    match level {
+        Level::Full => "goes on",
+        Level::Entries => "is watched at its entry only from now on",
+        Level::Duty => "is watched 5 % of the time from now on",
+        Level::Off => "is not traced any more",
+    }
 }
 
-/// How long a probe on duty is attached, and how often. Attaching and detaching take some ten
-/// milliseconds of ours, none of the target's.
-pub(super) const DUTY_ON_NS: u64 = 100_000_000;
-/// See [`DUTY_ON_NS`].
-pub(super) const DUTY_PERIOD_NS: u64 = 2_000_000_000;
-
-/// How long the `index`th probe that goes on duty waits until it is attached for the first time: so
-/// that several, which step down together most often, are spread over the period. Multiples of the
-/// golden ratio lie far from each other, however many there are.
-pub(super) fn first_wait_ns(index: u64) -> u64 {
-    // The fraction of the ratio in units of 2^-32.
-    const RATIO: u64 = 2_654_435_769;
-    let part = index.wrapping_mul(RATIO) & u64::from(u32::MAX);
-    // Not at once: it has just been too dear.
-    DUTY_PERIOD_NS / 2 + ((part * (DUTY_PERIOD_NS >> 16)) >> 16)
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Budget {
+    asked: Arc<Asked>,
+    looked_at: Timestamp,
+    /// CPU time of each target at that time.
+    cpu_ns: FxHashMap<Pid, u64>,
+    stepped_down: FxHashSet<u32>,
 }
 
-/// What each further process that is attached to adds to a hit: the kernel asks all that wait at a
-/// place whether it concerns them, whichever process came by. Measured on Linux 6.18 (0.7 us with one,
-/// 3.9 with 100, 12 with 400).
-const CROWD_NS: u32 = 33;
-
-/// What one probe did in the time that is looked at.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    /// Which probe.
-    pub(super) probe: u32,
-    /// What is watched of it now.
-    pub(super) level: Level,
-    /// Whether its exits are watched at [`Level::Full`].
-    pub(super) has_exits: bool,
-    /// Entries and exits counted.
-    pub(super) entries: u64,
-    /// See `entries`.
-    pub(super) exits: u64,
-    /// Turns of loops, which hit a jump and the entry.
-    pub(super) turns: u64,
-    /// What one costs.
-    pub(super) entry_ns: u32,
-    /// See `entry_ns`.
-    pub(super) exit_ns: u32,
-    /// See `entry_ns`.
-    pub(super) turn_ns: u32,
-}
-
-impl Load {
-    /// Takes into account that so many processes are attached to by links of their own.
-    pub(super) fn crowd(&mut self, processes: u32) {
-        let waiting = processes.saturating_sub(1).saturating_mul(CROWD_NS);
-        self.entry_ns = self.entry_ns.saturating_add(waiting);
-        self.exit_ns = self.exit_ns.saturating_add(waiting);
-        // The jump and the entry.
-        self.turn_ns = self.turn_ns.saturating_add(waiting.saturating_mul(2));
-    }
-
-    /// What it cost the target.
-    pub(super) fn cost_ns(&self) -> u64 {
-        self.entries_ns()
-            .saturating_add(self.exits.saturating_mul(u64::from(self.exit_ns)))
-    }
-
-    fn entries_ns(&self) -> u64 {
-        let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
-        entries.saturating_add(self.turns.saturating_mul(u64::from(self.turn_ns)))
-    }
-
-    /// What it would have cost at a lower level.
-    fn cost_at(&self, level: Level) -> u64 {
-        let entries = self.entries_ns();
-        match level {
-            Level::Full => self.cost_ns(),
-            Level::Entries => entries,
-            Level::Duty => entries / (DUTY_PERIOD_NS / DUTY_ON_NS),
-            Level::Off => 0,
+impl Budget {
+    pub(super) fn new(asked: Arc<Asked>, at: Timestamp) -> Budget {
+        Budget {
+            asked,
+            looked_at: at,
+            cpu_ns: FxHashMap::default(),
+            stepped_down: FxHashSet::default(),
         }
     }
 
-    fn below(&self, level: Level) -> Option<Level> {
-        match level {
-            Level::Full if self.has_exits => Some(Level::Entries),
-            Level::Full | Level::Entries => Some(Level::Duty),
-            Level::Duty => Some(Level::Off),
-            Level::Off => None,
-        }
+    /// Probes that are watched less than they were at first.
+    pub(super) fn stepped_down(&self) -> usize {
+        self.stepped_down.len()
     }
-}
 
-/// What all of them cost the target.
-pub(super) fn cost_ns(loads: &[Load]) -> u64 {
-    loads.iter().map(Load::cost_ns).fold(0, u64::saturating_add)
-}
+    pub(super) fn forget(&mut self, pid: Pid) {
+        self.cpu_ns.remove(&pid);
+    }
 
-/// The steps down that bring the cost to `allowed_ns`: always that of the probe which is the dearest
-/// then, so that none is given up while another costs more. All loads and what is allowed are of the
-/// same time; the load of a probe on duty is its average over a whole period.
-pub(super) fn decide(loads: &[Load], allowed_ns: u64) -> Vec<(u32, Level)> {
-    let mut total = cost_ns(loads);
-    let mut levels: Vec<Level> = loads.iter().map(|load| load.level).collect();
-    let costs = loads.iter().map(Load::cost_ns);
-    let mut dearest: BinaryHeap<(u64, usize)> = costs.zip(0..).collect();
-    while total > allowed_ns
-        && let Some((cost, index)) = dearest.pop()
-    {
-        let Some(below) = loads[index].below(levels[index]) else {
-            continue;
+    /// Compares what tracing costs with what it may cost, when it is time for that, or urgent. Says
+    /// whose probes are to be moved since they have stepped down.
+    pub(super) fn look(
+        &mut self,
+        plans: &mut Plans,
+        targets: &Targets,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Vec<u32> {
+        let elapsed = at.since(self.looked_at);
+        let budget = self.asked.request.budget;
+        let Some(share) = budget.filter(|_| elapsed >= URGENT_NS) else {
+            return Vec::new();
         };
-        let cheaper = loads[index].cost_at(below).min(cost);
-        total = total.saturating_sub(cost - cheaper);
-        levels[index] = below;
-        dearest.push((cheaper, index));
-    }
-    let steps = loads.iter().zip(levels);
-    steps
-        .filter(|(load, level)| load.level != *level)
-        .map(|(load, level)| (load.probe, level))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(probe: u32, entries: u64) -> Load {
-        Load {
-            probe,
-            level: Level::Full,
-            has_exits: true,
-            entries,
-            exits: entries,
-            turns: 0,
-            entry_ns: 500,
-            exit_ns: 300,
-            turn_ns: 1000,
+        let loads = loads(plans, targets, elapsed);
+        let cost = load::cost_ns(&loads);
+        if elapsed < BUDGET_NS && cost as f64 <= elapsed as f64 * share * URGENT {
+            return Vec::new();
         }
-    }
-
-    #[test]
-    fn within_the_budget_nothing_changes() {
-        assert_eq!(decide(&[load(1, 1000), load(2, 10)], 808_000), []);
-    }
-
-    #[test]
-    fn the_dearest_gives_up_its_exits_first() {
-        // 800,000 + 80,000 ns; without the exits of the first 580,000.
-        let loads = [load(1, 100), load(2, 1000)];
-        assert_eq!(decide(&loads, 600_000), [(2, Level::Entries)]);
-    }
-
-    #[test]
-    fn then_it_is_attached_for_a_part_of_the_time_then_not_at_all() {
-        // On duty the second costs 25,000 ns.
-        let loads = [load(1, 100), load(2, 1000)];
-        assert_eq!(decide(&loads, 105_000), [(2, Level::Duty)]);
-        assert_eq!(decide(&loads, 27_500), [(1, Level::Duty), (2, Level::Duty)]);
-        assert_eq!(decide(&loads, 2_500), [(1, Level::Duty), (2, Level::Off)]);
-        assert_eq!(decide(&loads, 0), [(1, Level::Off), (2, Level::Off)]);
-    }
-
-    #[test]
-    fn nothing_is_given_up_while_another_costs_more() {
-        let loads = [load(1, 900), load(2, 1000)];
-        assert_eq!(
-            decide(&loads, 100_000),
-            [(1, Level::Duty), (2, Level::Duty)]
+        // A target that is mostly idle may still be slowed by a part of one processor.
+        let time_ns = self.begin(&mut plans.probes, targets, at).max(elapsed);
+        // What has cost half of the target's time will be called twice as often once it is relieved.
+        let left = (1.0 - cost as f64 / time_ns as f64).clamp(MIN_LEFT, 1.0);
+        let mut allowed = time_ns as f64 * share;
+        if cost as f64 > allowed {
+            allowed *= left;
+        }
+        let mut steps = load::decide(&loads, allowed as u64);
+        if steps.is_empty() {
+            return Vec::new();
+        }
+        let percent = cost as f64 * 100.0 / time_ns as f64;
+        let too_much = format!(
+            "tracing takes {percent:.1} % of the target's time, the budget is {:.1} %",
+            share * 100.0
         );
-    }
-
-    #[test]
-    fn probes_on_duty_are_spread_over_the_period() {
-        for count in [4, 20, 100] {
-            let mut waits: Vec<u64> = (0..count).map(first_wait_ns).collect();
-            waits.sort_unstable();
-            waits.push(DUTY_PERIOD_NS + waits[0]);
-            let gaps = waits.windows(2).map(|pair| pair[1] - pair[0]);
-            let fair = DUTY_PERIOD_NS / count;
-            assert!(gaps.clone().all(|gap| gap > fair / 3 && gap < fair * 3));
+        let rates: FxHashMap<u32, u64> = loads
+            .iter()
+            .map(|load| {
+                let calls = load.entries.saturating_mul(1_000_000_000);
+                (load.probe, calls / elapsed.max(1))
+            })
+            .collect();
+        let rate = |number: u32| rates.get(&number).copied().unwrap_or(0);
+        steps.sort_by_key(|&(number, _)| std::cmp::Reverse(rate(number)));
+        // One more is told of as soon as a line of its own would take as much room.
+        let told = match steps.len() {
+            len if len <= MAX_TOLD + 1 => len,
+            _ => MAX_TOLD,
+        };
+        let mut changed = Vec::new();
+        for (index, &(number, level)) in steps.iter().enumerate() {
+            self.step_down(&mut plans.probes, number, level, at, out);
+            let name = &plans.probes[number].plan.function.name;
+            let calls = rate(number);
+            let level_of_line = match index < told {
+                true => log::Level::Warn,
+                false => log::Level::Info,
+            };
+            log::log!(
+                level_of_line,
+                "{too_much}: {name} ({calls} calls a second) {}",
+                becomes(level)
+            );
+            changed.push(number);
         }
+        let rest = &steps[told..];
+        for level in [Level::Entries, Level::Duty, Level::Off] {
+            let count = rest.iter().filter(|&&(_, other)| other == level).count();
+            if count > 0 {
+                log::warn!(
+                    "{too_much}: each of {count} more functions {}",
+                    becomes(level)
+                );
+            }
+        }
+        changed
     }
 
-    #[test]
-    fn what_has_no_exits_skips_that_step() {
-        let bare = Load {
-            has_exits: false,
-            exits: 0,
-            ..load(7, 1000)
-        };
-        assert_eq!(decide(&[bare], 400_000), [(7, Level::Duty)]);
+    /// From now on is what the budget looks at next. Says how much processor time the targets have used
+    /// since the last time.
+    pub(super) fn begin(&mut self, probes: &mut Probes, targets: &Targets, at: Timestamp) -> u64 {
+        self.looked_at = at;
+        for (_, state) in probes.iter_mut() {
+            if state.level != Level::Duty {
+                state.budgeted = state.counted;
+            }
+        }
+        self.used_ns(targets)
     }
 
-    #[test]
-    fn a_hit_costs_more_where_many_processes_are_attached_to() {
-        let mut crowded = load(1, 1000);
-        crowded.crowd(1);
-        assert_eq!(crowded.cost_ns(), 800_000);
-        crowded.crowd(101);
-        assert_eq!(crowded.cost_ns(), 800_000 + 2 * 1000 * 3300);
+    fn step_down(
+        &mut self,
+        probes: &mut Probes,
+        number: u32,
+        level: Level,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) {
+        self.stepped_down.insert(number);
+        out.extend(probes[number].gap(number, at));
+        let on_duty = probes
+            .iter()
+            .filter(|(_, state)| state.level == Level::Duty);
+        let others = on_duty.count();
+        let state = &mut probes[number];
+        state.level = level;
+        state.since = at;
+        state.on_duty = level != Level::Duty;
+        state.wait_ns = load::first_wait_ns(others as u64);
+        state.budgeted = state.counted;
+        state.last_duty = 0;
     }
 
-    #[test]
-    fn what_is_off_already_stays_so() {
-        let off = Load {
-            level: Level::Off,
-            ..load(7, 0)
-        };
-        assert_eq!(decide(&[off, load(1, 1)], 0), [(1, Level::Off)]);
+    /// CPU time that the targets have used since the last call; 0 if the whole machine is traced. Of
+    /// one that is new nothing counts yet: it may have run long before.
+    pub(super) fn used_ns(&mut self, targets: &Targets) -> u64 {
+        let mut used = 0u64;
+        for pid in targets.processes() {
+            let Some(cpu_ns) = profiler_resolve::cpu_time_ns(pid) else {
+                continue;
+            };
+            if let Some(before) = self.cpu_ns.insert(pid, cpu_ns) {
+                used = used.saturating_add(cpu_ns.saturating_sub(before));
+            }
+        }
+        used
     }
+}
+
+/// What each probe has done since the budget was looked at.
+fn loads(plans: &Plans, targets: &Targets, elapsed: u64) -> Vec<Load> {
+    let crowds = targets.crowds(plans.objects.len());
+    let loads = plans.probes.iter().map(|(number, state)| {
+        let mut load = state.load(number, elapsed);
+        load.crowd(crowds[state.object]);
+        load
+    });
+    loads.filter(|load| load.cost_ns() > 0).collect()
 }

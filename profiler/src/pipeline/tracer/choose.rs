@@ -3,12 +3,17 @@
 //! Patterns and the files of all targets -> planned probes, or what is wrong with the patterns. What
 //! runs decides together how exits may be seen, so all files are read before anything is planned.
 //!
-//! What does not belong here: files that are mapped later (`follow`), one file (`objects`).
+//! What does not belong here: files that are mapped later (`follow`), one file (`plans`).
 
-use rustc_hash::FxHashSet;
+use std::sync::Arc;
 
-use super::Tracer;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::asked::Asked;
+use super::ends::Ends;
 use super::members::Members;
+use super::plans::Plans;
+use super::targets::Targets;
 use crate::error::Failure;
 use profiler_model::Pid;
 use profiler_object::Object;
@@ -20,141 +25,169 @@ use profiler_trace::safety::ProcessSafety;
 /// From this many functions on, a person is asked first.
 const MANY: usize = 10_000;
 
-impl Tracer {
-    /// Chooses functions in the files of the targets and plans them. What runs decides together how
-    /// exits may be seen, so all files are read first.
-    pub(super) fn choose(
-        &mut self,
-        targets: Vec<(Option<Pid>, TargetObject)>,
-    ) -> Result<(), Failure> {
-        let selection = self.request.selection.clone();
-        let mut coverage = Coverage::new(&selection);
-        // A pattern may name a library as the dynamic linker knows it; that is inside the files.
-        self.reads_all = !targets.iter().any(|(_, target)| self.may_cover(target));
+/// Chooses functions in the files of the targets and plans them; targets come to have what they map.
+pub(super) fn choose(
+    files: Vec<(Option<Pid>, TargetObject)>,
+    plans: &mut Plans,
+    targets: &mut Targets,
+    ends: &mut Ends,
+) -> Result<(), Failure> {
+    let asked = Arc::clone(&plans.asked);
+    let selection = &asked.request.selection;
+    let mut coverage = Coverage::new(selection);
+    // A pattern may name a library as the dynamic linker knows it; that is inside the files.
+    plans.reads_all = !files.iter().any(|(_, target)| asked.may_cover(target));
+    let files = Files::read(files, plans);
+    if asked.shared {
+        // What will run these files nobody knows.
+        plans.safety = ProcessSafety::unknown();
+    }
+    for (target, object) in &files.read {
+        if let Some(object) = object {
+            plans.judge(target, object);
+        }
+    }
+    // All is chosen before anything is planned: too much may be asked for.
+    let choices = files.choices(plans, &mut coverage);
+    let awaited = targets.members.as_ref().is_some_and(Members::is_empty);
+    check_choice(&asked, &coverage.complaints(), &choices, awaited)?;
+    let mut indexes = Vec::new();
+    for ((target, object), choice) in files.read.iter().zip(&choices) {
+        let index = match object {
+            Some(object) => plans.plan_object(target, object, choice),
+            None => None,
+        };
+        plans.know(target, index);
+        indexes.push(index);
+    }
+    files.hand_out(&indexes, plans, targets, ends)
+}
+
+/// Files of the targets, each once, and who maps which by index.
+#[derive(Debug)]
+struct Files {
+    read: Vec<(TargetObject, Option<Object>)>,
+    users: Vec<(Pid, usize)>,
+}
+
+impl Files {
+    fn read(files: Vec<(Option<Pid>, TargetObject)>, plans: &mut Plans) -> Files {
         let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
-        let mut index_of = rustc_hash::FxHashMap::default();
+        let mut index_of = FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
-        for (pid, target) in targets {
+        for (pid, target) in files {
             let index = *index_of.entry(target.id).or_insert_with(|| {
-                let object = self.read(&target);
+                let object = plans.read(&target);
                 read.push((target, object));
                 read.len() - 1
             });
             users.extend(pid.map(|pid| (pid, index)));
         }
-        if self.shared {
-            // What will run these files nobody knows.
-            self.safety = ProcessSafety::unknown();
-        }
-        for (target, object) in &read {
-            if let Some(object) = object {
-                self.judge(target, object);
-            }
-        }
-        // All is chosen before anything is planned: too much may be asked for.
-        let mut choices = Vec::new();
-        for (target, object) in &read {
-            match object {
-                Some(object) => {
-                    let mut choice = selection.select(object, target.is_main);
-                    coverage.add(object, target.is_main, &choice);
-                    self.sift(target, object, &mut choice);
-                    choices.push(choice);
-                }
-                None => {
-                    coverage.skip(&target.path);
-                    choices.push(Choice::default());
-                }
-            }
-        }
-        let chosen = choices
-            .iter()
-            .map(|choice| choice.functions.len() + choice.markers.len())
-            .sum();
-        let by_pattern = (0..).zip(&selection.include).map(|(index, pattern)| {
-            let matched = choices
-                .iter()
-                .filter_map(|choice| choice.matched.get(index));
-            (matched.sum::<usize>(), pattern.to_string())
-        });
-        self.check_choice(&coverage.complaints(), chosen, by_pattern.max())?;
-        let mut indexes = Vec::new();
-        for ((target, object), choice) in read.iter().zip(&choices) {
-            let index = match object {
-                Some(object) => self.plan_object(target, object, choice),
-                None => None,
+        Files { read, users }
+    }
+
+    /// What is chosen in each.
+    fn choices(&self, plans: &mut Plans, coverage: &mut Coverage) -> Vec<Choice> {
+        let asked = Arc::clone(&plans.asked);
+        let choices = self.read.iter().map(|(target, object)| {
+            let Some(object) = object else {
+                coverage.skip(&target.path);
+                return Choice::default();
             };
-            self.know(target, index);
-            indexes.push(index);
-        }
+            let mut choice = asked.request.selection.select(object, target.is_main);
+            coverage.add(object, target.is_main, &choice);
+            plans.sift(target, object, &mut choice);
+            choice
+        });
+        choices.collect()
+    }
+
+    /// Targets come to have the planned objects that these files are, unless they run copies of code.
+    fn hand_out(
+        mut self,
+        objects: &[Option<usize>],
+        plans: &Plans,
+        targets: &mut Targets,
+        ends: &mut Ends,
+    ) -> Result<(), Failure> {
+        let asked = &plans.asked;
         let mut translated = FxHashSet::default();
-        for &(pid, index) in &users {
-            if self.is_translator(pid, &read[index].0) {
+        for &(pid, index) in &self.users {
+            if ends.is_translator(pid, &self.read[index].0, asked.shared) {
                 translated.insert(pid);
             }
         }
-        if !self.shared && !translated.is_empty() {
-            if users.iter().all(|(pid, _)| translated.contains(pid)) {
+        if !asked.shared && !translated.is_empty() {
+            if self.users.iter().all(|(pid, _)| translated.contains(pid)) {
                 return Err(Failure::failed(
                     "nothing is left to trace: see above for what can't be".to_owned(),
                 ));
             }
-            users.retain(|(pid, _)| !translated.contains(pid));
-            self.ends.leave_alone(translated, now());
+            self.users.retain(|(pid, _)| !translated.contains(pid));
+            ends.leave_alone(translated, now());
         }
-        for (pid, index) in users {
-            if self.switching.contains(&read[index].0.id) {
-                self.switchers.push(pid);
+        for (pid, index) in self.users {
+            if plans.switches_stacks(&self.read[index].0) {
+                targets.switches(pid);
             }
-            let objects = self.processes.entry(self.process(pid)).or_default();
-            objects.extend(indexes[index]);
+            targets.enter(asked.process(pid)).extend(objects[index]);
         }
         Ok(())
     }
+}
 
-    /// What was asked for and is not there, or is there more often than anybody wants.
-    fn check_choice(
-        &self,
-        complaints: &[Complaint],
-        chosen: usize,
-        widest: Option<(usize, String)>,
-    ) -> Result<(), Failure> {
-        // An object that is there won't come to have more functions.
-        let final_one = |complaint: &&Complaint| match complaint {
-            Complaint::UnknownObject { .. } => false,
-            Complaint::NoFunction { objects, .. } => !objects.is_empty(),
-            _ => true,
-        };
-        if chosen == 0
-            && complaints.iter().all(|complaint| final_one(&complaint))
-            && let Some(first) = complaints.first()
-        {
-            return Err(Failure::failed(first.to_string()));
-        }
-        // Of what is waited for it is no wonder that it is not there.
-        let awaited = self.members.as_ref().is_some_and(Members::is_empty);
-        for complaint in complaints {
-            let level = match awaited && !final_one(&complaint) {
-                true => log::Level::Info,
-                false => log::Level::Warn,
-            };
-            log::log!(level, "{complaint}");
-        }
-        if chosen == 0 && !awaited {
-            log::warn!(
-                "nothing is traced yet; programs and libraries that the target loads from now on are \
-                 looked at ('profiler list functions' shows what there is)"
-            );
-        }
-        if chosen > MANY && !self.request.yes {
-            let most = widest.map_or(String::new(), |(matched, pattern)| {
-                format!(" ({matched} of them '{pattern}')")
-            });
-            return Err(Failure::failed(format!(
-                "{chosen} functions match{most}, and every call of each costs the target time: name \
-                 fewer, or insist with --yes ('profiler list functions' shows them)"
-            )));
-        }
-        Ok(())
+/// What was asked for and is not there, or is there more often than anybody wants. What is `awaited`
+/// need not be there.
+fn check_choice(
+    asked: &Asked,
+    complaints: &[Complaint],
+    choices: &[Choice],
+    awaited: bool,
+) -> Result<(), Failure> {
+    let chosen: usize = choices
+        .iter()
+        .map(|choice| choice.functions.len() + choice.markers.len())
+        .sum();
+    let patterns = (0..).zip(&asked.request.selection.include);
+    let widest = patterns.map(|(index, pattern)| {
+        let matched = choices
+            .iter()
+            .filter_map(|choice| choice.matched.get(index));
+        (matched.sum::<usize>(), pattern.to_string())
+    });
+    // An object that is there won't come to have more functions.
+    let final_one = |complaint: &&Complaint| match complaint {
+        Complaint::UnknownObject { .. } => false,
+        Complaint::NoFunction { objects, .. } => !objects.is_empty(),
+        _ => true,
+    };
+    if chosen == 0
+        && complaints.iter().all(|complaint| final_one(&complaint))
+        && let Some(first) = complaints.first()
+    {
+        return Err(Failure::failed(first.to_string()));
     }
+    for complaint in complaints {
+        let level = match awaited && !final_one(&complaint) {
+            true => log::Level::Info,
+            false => log::Level::Warn,
+        };
+        log::log!(level, "{complaint}");
+    }
+    if chosen == 0 && !awaited {
+        log::warn!(
+            "nothing is traced yet; programs and libraries that the target loads from now on are \
+                 looked at ('profiler list functions' shows what there is)"
+        );
+    }
+    if chosen > MANY && !asked.request.yes {
+        let most = widest.max().map_or(String::new(), |(matched, pattern)| {
+            format!(" ({matched} of them '{pattern}')")
+        });
+        return Err(Failure::failed(format!(
+            "{chosen} functions match{most}, and every call of each costs the target time: name \
+                 fewer, or insist with --yes ('profiler list functions' shows them)"
+        )));
+    }
+    Ok(())
 }

@@ -4,30 +4,42 @@
 //!
 //! What does not belong here: what the budget makes of them (`keep`).
 
-use super::Tracer;
+use super::probes::Probes;
 use profiler_model::raw::{RawBody, RawCallCount, RawEvent};
 use profiler_model::{Cpu, Timestamp};
 use profiler_probe::Probe;
 use profiler_resolve::Role;
 
 /// How often counts are put into the recording.
-pub(super) const COUNTS_NS: u64 = 1_000_000_000;
+const COUNTS_NS: u64 = 1_000_000_000;
 
-impl Tracer {
-    /// Reads the kernel's counts.
-    pub(super) fn read_counts(&mut self, probe: &mut Probe) {
-        let mut changed = Vec::new();
-        probe.call_counts(&mut changed);
-        for (number, counters) in changed {
-            if let Some(state) = self.probes.get_mut(number as usize) {
-                state.counted = counters;
-            }
+/// Reads the kernel's counts.
+pub(super) fn read(probes: &mut Probes, probe: &mut Probe) {
+    let mut changed = Vec::new();
+    probe.call_counts(&mut changed);
+    for (number, counters) in changed {
+        if let Some(state) = probes.get_mut(number) {
+            state.counted = counters;
         }
+    }
+}
+
+/// What has been put into the recording.
+#[derive(Debug)]
+pub(super) struct Counts {
+    /// When that was.
+    pub(super) told_at: Timestamp,
+}
+
+impl Counts {
+    /// Whether it is time to tell.
+    pub(super) fn are_due(&self, at: Timestamp) -> bool {
+        at.since(self.told_at) >= COUNTS_NS
     }
 
     /// Puts what was counted since the last time into the recording.
-    pub(super) fn tell_counts(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
-        for (number, state) in (0..).zip(&mut self.probes) {
+    pub(super) fn tell(&mut self, probes: &mut Probes, at: Timestamp, out: &mut Vec<RawEvent>) {
+        for (number, state) in probes.iter_mut() {
             let counted = state.counted;
             if counted == state.told || state.role != Role::Call {
                 continue;
@@ -38,7 +50,7 @@ impl Tracer {
                 cpu: Cpu(0),
                 body: RawBody::CallCount(RawCallCount {
                     probe: number,
-                    from: self.counts_at,
+                    from: self.told_at,
                     entries: counted.entries.saturating_sub(told.entries),
                     exits: counted.exits.saturating_sub(told.exits),
                     lost: counted.lost.saturating_sub(told.lost),
@@ -46,6 +58,6 @@ impl Tracer {
                 }),
             });
         }
-        self.counts_at = at;
+        self.told_at = at;
     }
 }

@@ -7,14 +7,15 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Tracer;
-use super::budget::Level;
-use super::keep::gap;
+use super::load::Level;
+use super::plans::{Plans, TracedObject};
+use super::{Tracer, gap};
 use profiler_model::raw::{RawBody, RawEvent};
 use profiler_model::{GapReason, Pid, Tid, Timestamp};
 use profiler_probe::{Probe, now};
-use profiler_resolve::objects::FileId;
+use profiler_resolve::objects::{FileId, TargetObject};
 use profiler_target::fate::{self, Fate, Watched};
+use profiler_target::translator;
 
 /// Most processes whose ends are looked at.
 const MAX_WATCHED: usize = 1024;
@@ -69,14 +70,29 @@ impl Ends {
         }
     }
 
-    /// What a process runs.
-    pub(super) fn runs(&mut self, pid: Pid, program: FileId) {
-        self.programs.insert(pid, program);
-    }
-
-    /// A program that runs copies of code: to whatever runs it there are no probes. Says whether that is new.
-    pub(super) fn translates(&mut self, program: FileId) -> bool {
-        self.dead.insert(program)
+    /// Notes what a process runs; whether it runs copies of code, in which a probe is a trap. Where probes
+    /// are not `shared` by all processes, whatever runs such a program gets none.
+    pub(super) fn is_translator(&mut self, pid: Pid, mapped: &TargetObject, shared: bool) -> bool {
+        if mapped.is_main {
+            self.programs.insert(pid, mapped.id);
+        }
+        if !translator::is_one(&mapped.path) {
+            return false;
+        }
+        if self.dead.insert(mapped.id) {
+            let path = &mapped.path;
+            match shared {
+                true => log::warn!(
+                    "pid {pid} runs copies of other programs' code ({path}): probes in all processes end \
+                     what it runs where it comes to one"
+                ),
+                false => log::warn!(
+                    "what {path} runs is not traced: it runs copies of the code, and would be ended by the \
+                     copy of a probe"
+                ),
+            }
+        }
+        true
     }
 
     /// A child runs what its parent does.
@@ -181,6 +197,30 @@ impl Ends {
         fates
     }
 
+    /// What is said of the hits of a process that has died.
+    fn describe_hits(&self, pid: Pid, plans: &Plans) -> String {
+        let Some((tid, probes)) = self.last_hits(pid) else {
+            return "it had hit no probe".to_owned();
+        };
+        let names = probes.iter().map(|&number| {
+            let state = &plans.probes[number];
+            let file = &plans.objects[state.object].path;
+            let file = file.rsplit('/').next().unwrap_or_default();
+            format!("{} in {file}", state.plan.function.name)
+        });
+        let names: Vec<String> = names.collect();
+        format!("thread {tid} hit these probes last: {}", names.join(", "))
+    }
+
+    /// The end: what was let go is missing since.
+    pub(super) fn close(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        let mut let_go: Vec<(Pid, Timestamp)> = self.let_go.drain().collect();
+        let_go.sort_unstable_by_key(|&(pid, since)| (since, pid.0));
+        for (pid, since) in let_go {
+            out.push(gap(at, since, None, Some(pid), GapReason::Detached));
+        }
+    }
+
     fn forget(&mut self, pid: Pid) {
         self.watched.remove(&pid);
         self.programs.remove(&pid);
@@ -216,81 +256,74 @@ impl Tracer {
 
     fn let_die(&mut self, probe: &mut Probe, pid: Pid, signal: &str) {
         let program = self.ends.programs.get(&pid).copied();
-        let hits = self.ends.last_hits(pid);
         let path = program
-            .and_then(|program| self.objects.iter().find(|object| object.id == program))
+            .and_then(|program| {
+                self.plans
+                    .objects
+                    .iter()
+                    .find(|object| object.id == program)
+            })
             .map_or_else(
                 || "its program".to_owned(),
                 |object| object.path.to_string(),
             );
-        let last = match &hits {
-            Some((tid, probes)) => {
-                let names = probes.iter().map(|&number| {
-                    let state = &self.probes[number as usize];
-                    let file = &self.objects[state.object].path;
-                    let file = file.rsplit('/').next().unwrap_or_default();
-                    format!("{} in {file}", state.plan.function.name)
-                });
-                let names: Vec<String> = names.collect();
-                format!("thread {tid} hit these probes last: {}", names.join(", "))
-            }
-            None => "it had hit no probe".to_owned(),
-        };
+        let last = self.ends.describe_hits(pid, &self.plans);
         log::warn!(
             "process {pid} ({path}) was ended by {signal} while it was traced; {last}. No probes are left \
              in {path} for the rest of this recording. If it lives without them, please report this"
         );
         let at = now();
-        if self.shared {
-            let hit = hits.iter().flat_map(|(_, probes)| probes);
-            let mut objects: FxHashSet<usize> = hit
-                .map(|&number| self.probes[number as usize].object)
-                .collect();
-            let main = |object: &super::TracedObject| Some(object.id) == program;
-            objects.extend(self.objects.iter().position(main));
-            let mut numbers = Vec::new();
-            for object in objects {
-                numbers.extend(self.objects[object].probes.clone());
-            }
-            for &number in &numbers {
-                let state = &mut self.probes[number as usize];
-                state.level = Level::Off;
-                state.since = at;
-            }
-            self.move_probes(probe, &numbers);
+        if self.asked.shared {
+            self.clear_objects(probe, pid, program, at);
             return;
         }
         let Some(program) = program else { return };
         self.ends.dead.insert(program);
         let runs = |other: &Pid| self.ends.programs.get(other) == Some(&program);
-        let others = self.processes.keys().copied().flatten();
-        let others: FxHashSet<Pid> = others
+        let others = self.targets.processes();
+        let others: Vec<Pid> = others
             .filter(|other| *other != pid && runs(other))
             .collect();
         self.let_go(probe, others, at);
+    }
+
+    /// Takes all probes out of the program that has died and of the files whose probes it hit last.
+    fn clear_objects(
+        &mut self,
+        probe: &mut Probe,
+        pid: Pid,
+        program: Option<FileId>,
+        at: Timestamp,
+    ) {
+        let hits = self.ends.last_hits(pid);
+        let hit = hits.iter().flat_map(|(_, probes)| probes);
+        let mut objects: FxHashSet<usize> = hit
+            .map(|&number| self.plans.probes[number].object)
+            .collect();
+        let main = |object: &TracedObject| Some(object.id) == program;
+        objects.extend(self.plans.objects.iter().position(main));
+        let mut numbers = Vec::new();
+        for object in objects {
+            numbers.extend(self.plans.objects[object].probes.clone());
+        }
+        for &number in &numbers {
+            let state = &mut self.plans.probes[number];
+            state.level = Level::Off;
+            state.since = at;
+        }
+        self.move_probes(probe, &numbers);
     }
 
     /// Takes all probes out of processes that live on; since then they are not traced.
     pub(super) fn let_go(
         &mut self,
         probe: &mut Probe,
-        processes: FxHashSet<Pid>,
+        processes: impl IntoIterator<Item = Pid>,
         since: Timestamp,
     ) {
-        if processes.is_empty() {
-            return;
-        }
+        let processes = FxHashSet::from_iter(processes);
         self.ends.leave_alone(processes.iter().copied(), since);
         self.forget(probe, &processes);
-    }
-
-    /// The end: what was let go is missing since.
-    pub(super) fn close_let_go(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
-        let mut let_go: Vec<(Pid, Timestamp)> = self.ends.let_go.drain().collect();
-        let_go.sort_unstable_by_key(|&(pid, since)| (since, pid.0));
-        for (pid, since) in let_go {
-            out.push(gap(at, since, None, Some(pid), GapReason::Detached));
-        }
     }
 }
 

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Tracer;
-use super::news::News;
 use profiler_object::Object;
 use profiler_report::derive::ClassPath;
 use profiler_resolve::objects::TargetObject;
@@ -24,12 +22,10 @@ impl fmt::Debug for PathFilter {
     }
 }
 
-impl Tracer {
-    /// Takes out of a choice what the filter does not admit.
-    pub(super) fn sift(&mut self, target: &TargetObject, object: &Object, choice: &mut Choice) {
-        let Some(PathFilter(admits)) = &self.request.filter else {
-            return;
-        };
+impl PathFilter {
+    /// Takes out of a choice what is not admitted. Says whether that was all of it.
+    pub(super) fn sift(&self, target: &TargetObject, object: &Object, choice: &mut Choice) -> bool {
+        let PathFilter(admits) = self;
         let before = count(choice);
         let is_admitted = |name: &str| admits(&ClassPath::new(&target.path, name).full());
         let (functions, markers) = (object.functions(), object.markers());
@@ -39,10 +35,7 @@ impl Tracer {
         let named = |index: &usize| markers.get(*index).map(|marker| &*marker.name);
         let is_wanted = |index: &usize| named(index).is_some_and(is_admitted);
         choice.markers.retain(is_wanted);
-        if before > 0 && count(choice) == 0 {
-            let object = target.path.to_string();
-            self.news.add(News::Filtered { object });
-        }
+        before > 0 && count(choice) == 0
     }
 }
 

@@ -3,11 +3,11 @@
 //! An object -> plans for those that it has. What does not belong here: what their hits mean
 //! (`resolve`).
 
-use super::Tracer;
 use profiler_object::Object;
 use profiler_resolve::Role;
 use profiler_trace::arguments::exception_class;
 use profiler_trace::place::{PlaceOptions, Placer, Returns};
+use profiler_trace::safety::ProcessSafety;
 use profiler_trace::{Function, Plan};
 
 /// Functions that tell of exceptions and of jumps out of functions.
@@ -27,34 +27,37 @@ const HOOKS: &[(&str, Role)] = &[
     ("__longjmp_chk", Role::Jump),
 ];
 
-impl Tracer {
-    /// Where exceptions are thrown and land; needed only if exits are watched.
-    pub(super) fn plan_hooks(&self, object: &Object, plans: &mut Vec<(Plan, Role)>) {
-        if self.request.returns == Returns::None {
-            return;
-        }
-        let entries = PlaceOptions {
-            returns: Returns::None,
-            ..self.place_options()
+/// Where exceptions are thrown and land; needed only if exits are watched.
+pub(super) fn plan_hooks(
+    object: &Object,
+    options: PlaceOptions<'_>,
+    safety: &ProcessSafety,
+    plans: &mut Vec<(Plan, Role)>,
+) {
+    if options.returns == Returns::None {
+        return;
+    }
+    let entries = PlaceOptions {
+        returns: Returns::None,
+        ..options
+    };
+    let mut placer = Placer::new(object, entries, safety);
+    let mut seen = Vec::new();
+    for &(name, role) in HOOKS {
+        let named = |function: &&Function| {
+            let linkage = function.linkage_name.as_deref();
+            linkage.unwrap_or(&function.name) == name
+                || function.aliases.iter().any(|alias| **alias == *name)
         };
-        let mut placer = Placer::new(object, entries, &self.safety);
-        let mut seen = Vec::new();
-        for &(name, role) in HOOKS {
-            let named = |function: &&Function| {
-                let linkage = function.linkage_name.as_deref();
-                linkage.unwrap_or(&function.name) == name
-                    || function.aliases.iter().any(|alias| **alias == *name)
-            };
-            let Some(function) = object.functions().iter().find(named) else {
-                continue;
-            };
-            if seen.contains(&function.offset) {
-                continue;
-            }
-            seen.push(function.offset);
-            if let Ok(plan) = placer.plan(function) {
-                plans.push((plan, role));
-            }
+        let Some(function) = object.functions().iter().find(named) else {
+            continue;
+        };
+        if seen.contains(&function.offset) {
+            continue;
+        }
+        seen.push(function.offset);
+        if let Ok(plan) = placer.plan(function) {
+            plans.push((plan, role));
         }
     }
 }

@@ -9,13 +9,11 @@
 
 use rustc_hash::FxHashSet;
 
-use super::Tracer;
-use super::follow::Pending;
+use super::arrivals::Arrivals;
 use crate::pipeline::wanted::WantedCgroups;
 use profiler_model::raw::RawCgroup;
 use profiler_model::{Pid, Timestamp};
-use profiler_probe::{Probe, now};
-use profiler_resolve::Resolver;
+use profiler_probe::now;
 use profiler_resolve::objects::{Finder, started};
 use profiler_target::cgroup::{Hierarchy, contains};
 
@@ -35,6 +33,7 @@ pub(super) struct Members {
     wanted: WantedCgroups,
     /// Processes that are known to be in wanted cgroups.
     inside: FxHashSet<Pid>,
+    began: Timestamp,
     scanned_at: Timestamp,
     /// New cgroups whose first program is still to be started, and since when.
     hurried: Vec<(Box<str>, Timestamp)>,
@@ -55,11 +54,13 @@ pub(super) enum Place {
 
 impl Members {
     pub(super) fn new(hierarchy: Hierarchy, wanted: WantedCgroups) -> Members {
+        let began = now();
         Members {
             hierarchy,
             wanted,
             inside: FxHashSet::default(),
-            scanned_at: now(),
+            began,
+            scanned_at: began,
             hurried: Vec::new(),
             reached: FxHashSet::default(),
             untold: 0,
@@ -136,38 +137,33 @@ impl Members {
         }
         found
     }
-}
 
-impl Tracer {
     /// Whether something is to be attached before a process comes to it: steps should follow each
     /// other as fast as can be.
-    pub(in crate::pipeline) fn is_in_a_hurry(&self) -> bool {
-        let hurried = |members: &Members| !members.hurried.is_empty();
-        self.members.as_ref().is_some_and(hurried)
+    pub(super) fn are_in_a_hurry(&self) -> bool {
+        !self.hurried.is_empty()
     }
 
-    /// Looks for processes that have come into wanted cgroups and for those that have left them.
-    pub(super) fn look_for_members(&mut self, probe: &mut Probe) {
-        let Some(members) = &mut self.members else {
-            return;
-        };
+    /// Looks for processes that have come into wanted cgroups, which are arrivals, and for those that
+    /// have left them. With `hurries` new cgroups are waited for in a hurry.
+    pub(super) fn look(&mut self, arrivals: &mut Arrivals, hurries: bool) -> FxHashSet<Pid> {
         let at = now();
-        let new = members.wanted.take_new();
-        if self.request.follow_exact && members.hurried.len() + new.len() <= MAX_HURRIED {
+        let new = self.wanted.take_new();
+        if hurries && self.hurried.len() + new.len() <= MAX_HURRIED {
             let hurried = new.iter().map(|path| (path.clone(), at));
-            members.hurried.extend(hurried);
+            self.hurried.extend(hurried);
         }
-        let since = members.scanned_at;
+        let since = self.scanned_at;
         if new.is_empty() && at.since(since) < SCAN_NS {
-            return;
+            return FxHashSet::default();
         }
-        members.scanned_at = at;
-        let found = members.scan();
-        let mut left: FxHashSet<Pid> = members.inside.difference(&found).copied().collect();
+        self.scanned_at = at;
+        let found = self.scan();
+        let mut left: FxHashSet<Pid> = self.inside.difference(&found).copied().collect();
         // Those that have ended are let go when what is pending of them has been looked at.
-        left.retain(|&pid| members.is_inside(pid) == Some(false));
+        left.retain(|&pid| self.is_inside(pid) == Some(false));
         for &pid in &found {
-            if !members.inside.insert(pid) || self.pending.iter().any(|known| known.is_of(pid)) {
+            if !self.inside.insert(pid) || arrivals.has(pid) {
                 continue;
             }
             // Where it is new that a cgroup is wanted, its processes may have run for long.
@@ -175,80 +171,60 @@ impl Tracer {
                 true => since,
                 false => started(pid).map_or(since, |started| started.max(self.began)),
             };
-            self.pending.push_back(Pending::found(pid, since));
+            arrivals.found(pid, since);
         }
         for pid in &left {
-            members.leave(*pid);
+            self.leave(*pid);
         }
-        self.forget(probe, &left);
+        left
     }
 
-    /// Where nothing may be missed: attaches to the files that a new cgroup's program will be started
-    /// from, as soon as they can be reached, which is when a process there has got its root and has yet
-    /// to run the program.
-    pub(super) fn attach_ahead(&mut self, probe: &mut Probe, resolver: &mut Resolver) {
-        let Some(members) = &mut self.members else {
-            return;
-        };
+    /// Processes of new cgroups that are waited for.
+    pub(super) fn hurried(&mut self) -> Vec<Pid> {
         let at = now();
         let waits = |(_, since): &(_, Timestamp)| at.since(*since) < HURRY_NS;
-        members.hurried.retain(waits);
-        if members.hurried.is_empty() {
-            members.reached.clear();
-            return;
+        self.hurried.retain(waits);
+        if self.hurried.is_empty() {
+            self.reached.clear();
         }
-        let cgroups = members.hurried.iter();
-        let found: Vec<Pid> = cgroups
-            .flat_map(|(path, _)| members.processes(path))
-            .collect();
-        for pid in found {
-            let is_new = |members: &Members| !members.reached.contains(&pid);
-            if self.members.as_ref().is_some_and(is_new) && Finder::has_own_root(pid) {
-                self.attach_at_paths(pid, probe, resolver);
-            }
-        }
+        let cgroups = self.hurried.iter();
+        cgroups.flat_map(|(path, _)| self.processes(path)).collect()
     }
 
-    /// Attaches to the files that are named by a path, below the root of a process.
-    fn attach_at_paths(&mut self, pid: Pid, probe: &mut Probe, resolver: &mut Resolver) {
-        let found = self.finder.objects_at_paths(pid);
-        if let (Some(members), false) = (&mut self.members, found.is_empty()) {
-            members.reached.insert(pid);
-        }
-        let before = self.probes.len();
-        let mut objects: Vec<usize> = found
-            .iter()
-            .filter_map(|object| self.object(object, Some(pid)))
-            .collect();
-        self.announce(before, resolver);
-        let new: Vec<u32> = (before as u32..self.probes.len() as u32).collect();
-        let mut result = self.tell(probe, &new);
-        let process = self.process(pid);
-        objects.retain(|&object| self.processes.entry(process).or_default().insert(object));
-        for &object in &objects {
-            result = result.and(self.attach(probe, object, process));
-        }
-        if self.suspension.is_none() {
-            result = result.and(self.arm(probe, &new));
-        }
-        self.note_ahead(&objects);
-        if let Err(error) = result {
-            self.tell_unlinked(process, &error);
-        }
+    /// Whether files of a process there have been attached to.
+    pub(super) fn has_reached(&self, pid: Pid) -> bool {
+        self.reached.contains(&pid)
+    }
+
+    pub(super) fn reach(&mut self, pid: Pid) {
+        self.reached.insert(pid);
     }
 
     /// A process runs a program: nobody need hurry for its cgroup any more.
     pub(super) fn has_started(&mut self, pid: Pid) {
-        let Some(members) = &mut self.members else {
-            return;
-        };
-        if members.hurried.is_empty() || !Finder::has_own_root(pid) {
+        if self.hurried.is_empty() || !Finder::has_own_root(pid) {
             return;
         }
-        let Some(path) = members.hierarchy.path_of_process(pid) else {
+        let Some(path) = self.hierarchy.path_of_process(pid) else {
             return;
         };
         let holds = |(whole, _): &(Box<str>, _)| contains(whole, &path);
-        members.hurried.retain(|cgroup| !holds(cgroup));
+        self.hurried.retain(|cgroup| !holds(cgroup));
+    }
+
+    /// Processes of whom nobody could tell any more whether they were in a wanted cgroup.
+    pub(super) fn tell_untold(&self, follow_exact: bool) {
+        let untold = self.untold;
+        let hint = match follow_exact {
+            true => "",
+            false => " (--follow-exact traces from the first instruction)",
+        };
+        if untold > 0 {
+            let processes = if untold == 1 { "process" } else { "processes" };
+            log::warn!(
+                "{untold} {processes} that may have run traced functions ended before it was seen in \
+                 which cgroup{hint}"
+            );
+        }
     }
 }

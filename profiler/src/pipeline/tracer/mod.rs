@@ -6,52 +6,57 @@
 //! What does not belong here: choosing and placing (`trace`), the kernel side (`probe`), pairing
 //! (`resolve`).
 
+mod arrivals;
+mod asked;
 mod budget;
 mod choose;
 mod counts;
+mod duty;
 mod ends;
 mod filter;
 mod follow;
 mod hooks;
-mod keep;
 mod links;
+mod load;
 mod members;
 mod news;
-mod objects;
+mod plans;
+mod probes;
 mod replan;
 mod request;
-mod state;
 mod strangers;
 mod suspend;
+mod targets;
 mod values;
 
-use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
+use self::arrivals::Arrivals;
+use self::asked::Asked;
+use self::budget::Budget;
+use self::counts::Counts;
 use self::ends::Ends;
-use self::follow::{Pending, SeenFile};
-use self::links::Link;
+use self::links::Links;
 use self::members::Members;
-use self::news::Bulletin;
-
-use self::objects::{KnownFile, TracedObject};
-use self::state::ProbeState;
+use self::plans::Plans;
+use self::probes::ProbeState;
+use self::strangers::Strangers;
 use self::suspend::Suspension;
+use self::targets::Targets;
 use crate::error::{Context, Failure};
 use crate::pipeline::wanted::WantedCgroups;
-use profiler_model::raw::RawEvent;
-use profiler_model::{Pid, Timestamp};
-use profiler_probe::{CallOptions, LeavingCalls, Probe, now};
-use profiler_resolve::objects::{FileId, Finder, ObjectsError, TargetObject};
-use profiler_resolve::{Resolver, Role};
+use profiler_model::raw::{RawBody, RawEvent, RawGap};
+use profiler_model::{Cpu, GapReason, Pid, Timestamp};
+use profiler_probe::{CallOptions, Probe, ProbeError, now};
+use profiler_resolve::Resolver;
+use profiler_resolve::objects::{Finder, ObjectsError, TargetObject};
 use profiler_target::Filter;
 use profiler_target::cgroup::Hierarchy;
 use profiler_trace::Exits;
 use profiler_trace::cost::CostTable;
 use profiler_trace::place::Returns;
-use profiler_trace::safety::ProcessSafety;
 
 pub use self::filter::PathFilter;
 pub use self::news::News;
@@ -72,63 +77,19 @@ const MAX_OWN_LINKS: usize = 32;
 /// The folder in which measured costs of probes are kept.
 pub const COSTS: &str = "/var/cache/profiler";
 
-/// See the module.
+/// Routes among the parts, each of which owns its state.
 #[derive(Debug)]
 pub(super) struct Tracer {
-    request: TraceRequest,
-    costs: CostTable,
-    /// One link for all processes, filtered in the kernel.
-    shared: bool,
-    safety: ProcessSafety,
-    /// Files that switch between stacks, and processes that map them and are to be told of.
-    switching: FxHashSet<FileId>,
-    switchers: Vec<Pid>,
+    asked: Arc<Asked>,
     finder: Finder,
-    objects: Vec<TracedObject>,
-    /// Files that have been looked at; none: nothing in it is traced.
-    by_file: FxHashMap<FileId, KnownFile>,
-    probes: Vec<ProbeState>,
-    max_probes: u32,
-    links: Vec<Link>,
-    /// What each process has of what is traced, objects by index; none: all processes together.
-    processes: FxHashMap<Option<Pid>, FxHashSet<usize>>,
-    /// Which processes are traced, where cgroups say so.
-    members: Option<Members>,
-    /// Else: targets and what they have started, while these live.
-    family: FxHashSet<Pid>,
-    /// Debuggers of whom it was said that what they debug is not traced.
-    debuggers: FxHashSet<Pid>,
-    /// Processes that have ended, until what was pending of them has been looked at.
-    gone: Vec<Pid>,
-    began: Timestamp,
-    pending: VecDeque<Pending>,
-    /// Mapped files, and whether anything of them is traced.
-    seen: FxHashMap<SeenFile, bool>,
-    /// Objects that were attached before any process was seen to map them, and since when they are.
-    ahead: FxHashMap<usize, Timestamp>,
-    /// Processes whose main thread has ended.
-    ending: Vec<Pid>,
-    refused: FxHashSet<u32>,
-    /// Places that the kernel refused, by object, offset and whether at return: they are not tried again.
-    refused_sites: FxHashSet<(usize, u64, bool)>,
-    /// Nothing is recorded any more, whatever comes up.
-    closed: bool,
-    /// What was attached, and the kernel has not let go of yet.
-    leaving: Option<LeavingCalls>,
-    waits_for_calls: bool,
-    budget_at: Timestamp,
-    counts_at: Timestamp,
-    /// CPU time of each target when the budget was last looked at.
-    cpu_ns: FxHashMap<Pid, u64>,
-    /// Memory was made executable that is no file's; what that forbids is still to be replanned.
-    code_made: bool,
-    stepped_down: FxHashSet<u32>,
-    full_told: bool,
-    suspension: Option<Suspension>,
-    news: Bulletin,
+    plans: Plans,
+    targets: Targets,
+    arrivals: Arrivals,
+    links: Links,
+    budget: Budget,
+    counts: Counts,
     ends: Ends,
-    /// No file's path says that it holds what is asked for, so all are looked into.
-    reads_all: bool,
+    suspension: Option<Suspension>,
 }
 
 impl Tracer {
@@ -140,8 +101,8 @@ impl Tracer {
         cgroups: Option<(Hierarchy, WantedCgroups)>,
         command: Option<(Pid, &Path)>,
     ) -> Result<Tracer, Failure> {
-        let named = !filter.pids.is_empty() || !filter.tids.is_empty() || command.is_some();
-        let narrowed = !filter.comms.is_empty() || !filter.uids.is_empty();
+        let named = filter.is_by_ids() || command.is_some();
+        let narrowed = filter.is_by_kernel_facts();
         let mut members = cgroups.map(|(hierarchy, wanted)| Members::new(hierarchy, wanted));
         let running = match &mut members {
             Some(members) if !named => members.enter_all(),
@@ -161,72 +122,71 @@ impl Tracer {
         }
         let costs = CostTable::load(Path::new(COSTS)).map_or_else(measured_costs, Ok)?;
         let at = now();
-        let paths = request.selection.paths();
-        let mut tracer = Tracer {
+        let finder = Finder::default().with_paths(request.selection.paths());
+        let asked = Arc::new(Asked {
             request,
             costs,
             shared,
-            safety: ProcessSafety::of([], false),
-            switching: FxHashSet::default(),
-            switchers: Vec::new(),
-            finder: Finder::default().with_paths(paths),
-            objects: Vec::new(),
-            by_file: FxHashMap::default(),
-            probes: Vec::new(),
-            max_probes: u32::MAX,
-            links: Vec::new(),
-            processes: FxHashMap::default(),
-            members,
-            family: running.iter().copied().collect(),
-            debuggers: FxHashSet::default(),
-            gone: Vec::new(),
-            began: at,
-            pending: VecDeque::new(),
-            seen: FxHashMap::default(),
-            ahead: FxHashMap::default(),
-            ending: Vec::new(),
-            refused: FxHashSet::default(),
-            refused_sites: FxHashSet::default(),
-            closed: false,
-            leaving: None,
-            waits_for_calls: false,
-            budget_at: at,
-            counts_at: at,
-            cpu_ns: FxHashMap::default(),
-            code_made: false,
-            stepped_down: FxHashSet::default(),
-            full_told: false,
-            suspension: None,
-            news: Bulletin::default(),
+        });
+        let mut tracer = Tracer {
+            finder,
+            plans: Plans::new(Arc::clone(&asked)),
+            targets: Targets::new(members, running.iter().copied().collect()),
+            arrivals: Arrivals::default(),
+            links: Links::default(),
+            budget: Budget::new(Arc::clone(&asked), at),
+            counts: Counts { told_at: at },
             ends: Ends::default(),
-            reads_all: false,
+            suspension: None,
+            asked,
         };
-        let mut targets: Vec<(Option<Pid>, TargetObject)> = Vec::new();
+        let files = tracer.files(running, &filter.pids, command)?;
+        choose::choose(
+            files,
+            &mut tracer.plans,
+            &mut tracer.targets,
+            &mut tracer.ends,
+        )?;
+        tracer.tell_ways();
+        let probes = &mut tracer.plans.probes;
+        probes.most = (probes.len() + ROOM).min(profiler_common::call::MAX_PROBES);
+        Ok(tracer)
+    }
+
+    /// The files of what runs already, or will as the command. Of those that are `named` it is an error
+    /// if they can't be read.
+    fn files(
+        &mut self,
+        running: Vec<Pid>,
+        named: &[Pid],
+        command: Option<(Pid, &Path)>,
+    ) -> Result<Vec<(Option<Pid>, TargetObject)>, Failure> {
+        let mut files: Vec<(Option<Pid>, TargetObject)> = Vec::new();
         if let Some((pid, program)) = command {
-            let objects = tracer
+            let objects = self
                 .finder
                 .objects_of_command(program)
                 .context(|| format!("failed to read {}", program.display()))?;
-            targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
-            tracer.family.insert(pid);
+            files.extend(objects.into_iter().map(|object| (Some(pid), object)));
+            self.targets.family.insert(pid);
         }
         let mut out_of_reach = 0;
         for pid in running {
-            if tracer.members.is_some() && shared {
+            if self.targets.members.is_some() && self.asked.shared {
                 // What is started there from now on.
-                let objects = tracer.finder.objects_at_paths(pid);
-                targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+                let objects = self.finder.objects_at_paths(pid);
+                files.extend(objects.into_iter().map(|object| (Some(pid), object)));
             }
-            match tracer.finder.objects_of(pid) {
+            match self.finder.objects_of(pid) {
                 Ok(objects) => {
-                    targets.extend(objects.into_iter().map(|object| (Some(pid), object)));
+                    files.extend(objects.into_iter().map(|object| (Some(pid), object)));
                     // What is shared is planned for the worst.
-                    if !shared && profiler_resolve::makes_code(pid) {
-                        tracer.safety.add_anonymous_code();
+                    if !self.asked.shared && profiler_resolve::makes_code(pid) {
+                        self.plans.safety.add_anonymous_code();
                     }
                 }
                 // Of many processes some end meanwhile; of one that was named it is said.
-                Err(error) if filter.pids.contains(&pid) => {
+                Err(error) if named.contains(&pid) => {
                     return Err(Failure::because(
                         format!("failed to read what process {pid} runs"),
                         &error,
@@ -244,17 +204,13 @@ impl Tracer {
                  CAP_SYS_PTRACE (run as root)"
             );
         }
-        tracer.choose(targets)?;
-        tracer.tell_ways();
-        tracer.max_probes = tracer.probes.len() as u32 + ROOM;
-        tracer.max_probes = tracer.max_probes.min(profiler_common::call::MAX_PROBES);
-        Ok(tracer)
+        Ok(files)
     }
 
     /// How exits are seen of how many functions.
     fn tell_ways(&self) {
         let mut ways = [0; 3];
-        for state in self.probes.iter().filter(|state| state.role == Role::Call) {
+        for state in self.plans.probes.calls() {
             ways[match state.plan.exits {
                 Exits::Uretprobe => 0,
                 Exits::Instructions(_) => 1,
@@ -270,19 +226,19 @@ impl Tracer {
 
     /// What the kernel side needs to be told before it is loaded.
     pub(super) fn call_options(&self, buffer_bytes: usize) -> CallOptions {
-        let returns = self
-            .probes
-            .iter()
-            .any(|state| matches!(state.plan.exits, Exits::Uretprobe));
+        let asked = &self.asked.request;
+        let probes = &self.plans.probes;
+        let by_probe = |(_, state): (u32, &ProbeState)| state.plan.exits == Exits::Uretprobe;
+        let returns = probes.iter().any(by_probe);
         CallOptions {
-            max_probes: self.max_probes,
+            max_probes: probes.most,
             buffer_bytes,
-            fetches: self.request.arguments.is_some() || self.request.returns != Returns::None,
+            fetches: asked.arguments.is_some() || asked.returns != Returns::None,
             callers: returns && profiler_probe::features::shows_trampolines(),
-            per_process: !self.shared,
-            min_duration_ns: self.request.min_duration.as_nanos() as u64,
-            max_depth: self.request.max_depth,
-            max_rate: self.request.max_rate,
+            per_process: !self.asked.shared,
+            min_duration_ns: asked.min_duration.as_nanos() as u64,
+            max_depth: asked.max_depth,
+            max_rate: asked.max_rate,
         }
     }
 
@@ -293,36 +249,60 @@ impl Tracer {
         resolver: &mut Resolver,
     ) -> Result<(), Failure> {
         self.warn_of_classic(probe)?;
-        self.announce(0, resolver);
-        self.tell_switchers(resolver);
-        let all = self.all();
-        self.tell(probe, &all)?;
-        if !self.processes.is_empty() && self.family.len() <= MAX_OWN_LINKS_OF_CGROUPS {
-            self.family.iter().for_each(|&pid| self.ends.watch(pid));
+        self.plans.announce(0, resolver);
+        self.targets.tell_switchers(resolver);
+        let all = self.plans.probes.all();
+        self.plans.probes.tell(probe, &all)?;
+        let family = &self.targets.family;
+        if self.targets.len() > 0 && family.len() <= MAX_OWN_LINKS_OF_CGROUPS {
+            family.iter().for_each(|&pid| self.ends.watch(pid));
         }
-        for object in 0..self.objects.len() {
-            for process in self.targets_now(object) {
+        for object in 0..self.plans.objects.len() {
+            for process in self.targets.having(object) {
                 self.attach(probe, object, process)?;
             }
         }
-        self.arm(probe, &all)?;
+        self.plans.probes.arm(probe, &all)?;
         self.tell_strangers(true);
         let at = now();
-        (self.budget_at, self.counts_at) = (at, at);
-        self.used_ns();
+        self.counts.told_at = at;
+        self.budget.begin(&mut self.plans.probes, &self.targets, at);
         Ok(())
     }
 
-    /// Who is attached to where an object is concerned.
-    fn targets_now(&self, object: usize) -> Vec<Option<Pid>> {
-        let processes = self.processes.iter();
-        let having = processes.filter(|(_, objects)| objects.contains(&object));
-        having.map(|(&process, _)| process).collect()
+    /// Attaches all probes of an object to a process, or to all.
+    fn attach(
+        &mut self,
+        probe: &mut Probe,
+        object: usize,
+        process: Option<Pid>,
+    ) -> Result<(), ProbeError> {
+        process.iter().for_each(|&pid| self.ends.watch(pid));
+        self.links.attach(&mut self.plans, probe, object, process)
     }
 
-    /// As whom a process is attached to.
-    fn process(&self, pid: Pid) -> Option<Pid> {
-        (!self.shared).then_some(pid)
+    /// Has probes be attached as their levels and plans now say.
+    fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) {
+        self.links
+            .move_probes(&mut self.plans, &self.targets, probe, changed);
+    }
+
+    /// Functions are watched in another way, because of what a target has mapped.
+    fn replan(&mut self, probe: &mut Probe, resolver: &mut Resolver) {
+        let changed = self.plans.replan();
+        if !changed.is_empty() {
+            self.move_probes(probe, &changed);
+            for number in changed {
+                self.plans.announce_probe(number, resolver);
+            }
+        }
+    }
+
+    /// Says who pays beside the target, where that was the price that was chosen.
+    fn tell_strangers(&mut self, beginning: bool) {
+        if self.asked.request.follow_exact {
+            Strangers::tell(&self.plans, &mut self.targets, beginning);
+        }
     }
 
     /// Links of old kernels take so long to remove that many of them are a hazard.
@@ -331,7 +311,7 @@ impl Tracer {
             return Ok(());
         };
         if support.multi {
-            if !support.pid_filter && !self.shared {
+            if !support.pid_filter && !self.asked.shared {
                 log::warn!(
                     "this kernel's links don't tell processes apart as they should: others that run \
                      the same code are slowed as well"
@@ -339,13 +319,10 @@ impl Tracer {
             }
             return Ok(());
         }
-        let mut sites = Vec::new();
-        for (number, state) in (0..).zip(&self.probes) {
-            state.sites(number, &mut sites);
-        }
-        let count = sites.len() * self.processes.len().max(1);
+        let sites = self.plans.probes.sites(0..self.plans.probes.len());
+        let count = sites.len() * self.targets.len().max(1);
         let seconds = support.detach_ns(count) / 1_000_000_000;
-        if count > MANY_CLASSIC && !self.request.yes {
+        if count > MANY_CLASSIC && !self.asked.request.yes {
             return Err(Failure::failed(format!(
                 "{count} probes would take this kernel about {seconds} s to remove: name fewer \
                  functions, boot Linux 6.6 or newer, or insist with --yes"
@@ -368,18 +345,52 @@ impl Tracer {
         out: &mut Vec<RawEvent>,
     ) {
         self.hurry(probe, resolver, out);
-        self.read_counts(probe);
+        counts::read(&mut self.plans.probes, probe);
         let at = now();
         match self.suspension {
             Some(suspension) => self.keep_suspended(probe, suspension),
             None => {
-                self.turn_duty(probe, at, out);
+                let turned = self.plans.probes.turn_duty(at, out);
+                if !turned.is_empty() {
+                    self.move_probes(probe, &turned);
+                    self.plans.probes.changed(&turned, now());
+                }
                 self.keep_budget(probe, resolver, at, out);
             }
         }
-        if at.since(self.counts_at) >= counts::COUNTS_NS {
-            self.tell_counts(at, out);
+        if self.counts.are_due(at) {
+            self.counts.tell(&mut self.plans.probes, at, out);
         }
+    }
+
+    /// Has functions step down when tracing costs more than it may.
+    fn keep_budget(
+        &mut self,
+        probe: &mut Probe,
+        resolver: &mut Resolver,
+        at: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) {
+        let changed = self.budget.look(&mut self.plans, &self.targets, at, out);
+        if changed.is_empty() {
+            return;
+        }
+        self.move_probes(probe, &changed);
+        self.plans.probes.changed(&changed, now());
+        for number in changed {
+            self.plans.announce_probe(number, resolver);
+        }
+        // What was hit until the probes were moved is no fault of their new levels.
+        counts::read(&mut self.plans.probes, probe);
+        self.budget
+            .begin(&mut self.plans.probes, &self.targets, now());
+    }
+
+    /// Whether something is to be attached before a process comes to it: steps should follow each
+    /// other as fast as can be.
+    pub(super) fn is_in_a_hurry(&self) -> bool {
+        let members = self.targets.members.as_ref();
+        members.is_some_and(Members::are_in_a_hurry)
     }
 
     /// The part of a step that can't wait, while [`Tracer::is_in_a_hurry`]: attaches what has come.
@@ -394,60 +405,95 @@ impl Tracer {
         self.forget_ended(probe);
         self.look_for_members(probe);
         self.attach_ahead(probe, resolver);
-        if std::mem::take(&mut self.code_made) && self.safety.add_anonymous_code() {
+        if self.arrivals.take_code_made() && self.plans.safety.add_anonymous_code() {
             self.replan(probe, resolver);
         }
-        while let Some(pending) = self.pending.pop_front() {
+        while let Some(pending) = self.arrivals.next() {
             self.follow(&pending, probe, resolver, out);
             if now().since(began) > STEP_NS {
                 break;
             }
         }
-        if let (Some(members), true) = (&mut self.members, self.pending.is_empty()) {
-            self.gone.drain(..).for_each(|pid| members.leave(pid));
+        if self.arrivals.is_empty() {
+            self.targets.leave_gone();
         }
     }
 
     /// What became of object files and functions since this was called last: those that were chosen
     /// at first, and those that were mapped later.
     pub(super) fn news(&mut self) -> Vec<News> {
-        self.news.take()
+        self.plans.news.take()
+    }
+
+    /// No hit counts from now on, for good. This takes no time; hits that are under way are recorded.
+    pub(super) fn close(&mut self, probe: &mut Probe) {
+        self.plans.probes.close(probe);
     }
 
     /// The end: last counts, and the gaps that lasted until now.
     pub(super) fn finish(&mut self, probe: &mut Probe, out: &mut Vec<RawEvent>) -> TraceSummary {
         self.tell_strangers(false);
-        self.tell_untold();
+        if let Some(members) = &self.targets.members {
+            members.tell_untold(self.asked.request.follow_exact);
+        }
         self.look_at_ends(probe);
         // No hit counts any more when counts are read, so they are those of what is drained then.
-        self.detach_all(probe);
-        self.read_counts(probe);
+        self.links.detach_all(&mut self.plans, probe);
+        let probes = &mut self.plans.probes;
+        counts::read(probes, probe);
         let at = now();
-        self.tell_counts(at, out);
+        self.counts.tell(probes, at, out);
         self.close_pending(at, out);
         self.close_suspension(at, out);
-        self.close_let_go(at, out);
-        for number in 0..self.probes.len() as u32 {
-            self.close_gap(number, at, out);
-        }
-        let calls = self.probes.iter().filter(|state| state.role == Role::Call);
+        self.ends.close(at, out);
+        let probes = &self.plans.probes;
+        out.extend(
+            probes
+                .iter()
+                .filter_map(|(number, state)| state.gap(number, at)),
+        );
         let mut summary = TraceSummary {
-            functions: calls.clone().count(),
-            stepped_down: self.stepped_down.len(),
+            functions: probes.calls().count(),
+            stepped_down: self.budget.stepped_down(),
             ..TraceSummary::default()
         };
-        for state in calls {
+        for state in probes.calls() {
             summary.calls += state.told.entries;
             summary.lost += state.told.lost;
             summary.left_out += state.told.left_out;
         }
         summary
     }
+
+    /// What the kernel has not let go of when that time is over, once all is finished.
+    pub(super) fn leaving(&mut self, until: Instant) -> Option<Leaving> {
+        self.links.leaving(&self.plans, until)
+    }
+}
+
+/// A gap that ends at `at`.
+fn gap(
+    at: Timestamp,
+    from: Timestamp,
+    probe: Option<u32>,
+    pid: Option<Pid>,
+    reason: GapReason,
+) -> RawEvent {
+    RawEvent {
+        at,
+        cpu: Cpu(0),
+        body: RawBody::Gap(RawGap {
+            from,
+            probe,
+            pid,
+            reason,
+        }),
+    }
 }
 
 /// The processes that run already. That of the command is still one of ours.
 fn initial_processes(filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
-    if !filter.pids.is_empty() || !filter.tids.is_empty() {
+    if filter.is_by_ids() {
         let owners = filter
             .tids
             .iter()

@@ -2,25 +2,23 @@
 //!
 //! What does not belong here: whether return probes are safe (`trace::safety`).
 
-use super::Tracer;
+use super::plans::Plans;
 use profiler_object::Object;
-use profiler_probe::Probe;
-use profiler_resolve::Resolver;
 use profiler_trace::lines;
 use profiler_trace::place::Placer;
 use profiler_trace::{Exits, NoExits};
 
-impl Tracer {
+impl Plans {
     /// A file was mapped that makes return probes unsafe: functions that have them get probes on
-    /// their return instructions instead, or lose their exits.
-    pub(super) fn replan(&mut self, probe: &mut Probe, resolver: &mut Resolver) {
+    /// their return instructions instead, or lose their exits. Says whose probes are to be moved for that.
+    pub(super) fn replan(&mut self) -> Vec<u32> {
         let mut changed = Vec::new();
         for index in 0..self.objects.len() {
             let traced = &self.objects[index];
             let risky = traced
                 .probes
                 .clone()
-                .any(|number| matches!(self.probes[number as usize].plan.exits, Exits::Uretprobe));
+                .any(|number| matches!(self.probes[number].plan.exits, Exits::Uretprobe));
             if !risky {
                 continue;
             }
@@ -36,10 +34,10 @@ impl Tracer {
             };
             let mut placer = object
                 .as_ref()
-                .map(|object| Placer::new(object, self.place_options(), &self.safety));
+                .map(|object| Placer::new(object, self.asked.place_options(), &self.safety));
             let first = changed.len();
             for number in traced.probes.clone() {
-                let state = &self.probes[number as usize];
+                let state = &self.probes[number];
                 if !matches!(state.plan.exits, Exits::Uretprobe) {
                     continue;
                 }
@@ -57,7 +55,7 @@ impl Tracer {
             }
         }
         if changed.is_empty() {
-            return;
+            return Vec::new();
         }
         log::warn!(
             "a target has mapped code that return probes could break: {} functions are watched by \
@@ -66,15 +64,12 @@ impl Tracer {
         );
         let mut numbers = Vec::new();
         for (number, exits) in changed {
-            let state = &mut self.probes[number as usize];
+            let state = &mut self.probes[number];
             let mut plan = state.plan.clone();
             plan.exits = exits;
-            state.replan(plan, &self.costs);
+            state.replan(plan, &self.asked.costs);
             numbers.push(number);
         }
-        self.move_probes(probe, &numbers);
-        for number in numbers {
-            self.announce_probe(number, resolver);
-        }
+        numbers
     }
 }

@@ -13,9 +13,8 @@
 #[cfg(test)]
 mod tests;
 
-use super::Tracer;
-use super::budget::{self, Level};
-use super::keep::gap;
+use super::links::tell_unlinked;
+use super::{Tracer, counts, gap};
 use profiler_model::raw::RawEvent;
 use profiler_model::{GapReason, Timestamp};
 use profiler_probe::{Probe, now};
@@ -28,8 +27,6 @@ const DETACH_NS: u64 = 5_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspension {
     since: Timestamp,
-    /// Nothing is attached.
-    pub(super) is_detached: bool,
 }
 
 impl Tracer {
@@ -38,15 +35,12 @@ impl Tracer {
         if self.suspension.is_some() {
             return;
         }
-        self.disarm(probe);
+        self.plans.probes.disarm(probe);
         if let Err(error) = probe.forget_open_calls() {
             log::warn!("{error}");
         }
         let at = now();
-        self.suspension = Some(Suspension {
-            since: at,
-            is_detached: false,
-        });
+        self.suspension = Some(Suspension { since: at });
         out.push(gap(at, at, None, None, GapReason::Suspended));
     }
 
@@ -55,21 +49,23 @@ impl Tracer {
         let Some(suspension) = self.suspension.take() else {
             return;
         };
-        if suspension.is_detached {
-            for object in 0..self.objects.len() {
-                for process in self.targets_now(object) {
+        if std::mem::take(&mut self.links.are_out) {
+            for object in 0..self.plans.objects.len() {
+                for process in self.targets.having(object) {
                     if let Err(error) = self.attach(probe, object, process) {
-                        self.tell_unlinked(process, &error);
+                        tell_unlinked(process, &error);
                     }
                 }
             }
         }
-        self.read_counts(probe);
+        let probes = &mut self.plans.probes;
+        counts::read(probes, probe);
         let at = now();
-        self.begin_look(at);
-        self.begin_duty(at);
+        self.budget.begin(probes, &self.targets, at);
+        probes.begin_duty(at);
         out.push(gap(at, suspension.since, None, None, GapReason::Suspended));
-        if let Err(error) = self.arm(probe, &self.all()) {
+        let all = probes.all();
+        if let Err(error) = probes.arm(probe, &all) {
             log::warn!("tracing does not go on: {error}");
         }
     }
@@ -78,44 +74,23 @@ impl Tracer {
     /// one system call: those of old kernels would take longer than most suspensions.
     pub(super) fn keep_suspended(&mut self, probe: &mut Probe, suspension: Suspension) {
         let is_multi = probe.call_support().is_some_and(|support| support.multi);
-        if !is_multi || suspension.is_detached || now().since(suspension.since) < DETACH_NS {
+        if !is_multi || self.links.are_out || now().since(suspension.since) < DETACH_NS {
             return;
         }
         // Links are closed while nobody waits: should tracing go on before all have gone, what is
         // attached then is of another generation.
-        for state in &mut self.probes {
-            state.generation = state.generation.wrapping_add(1);
-        }
-        if let Err(error) = self.tell(probe, &self.all()) {
+        let all = self.plans.probes.all();
+        self.plans.probes.turn(all.iter().copied());
+        if let Err(error) = self.plans.probes.tell(probe, &all) {
             log::warn!("{error}");
         }
-        self.release_all(probe);
-        self.suspension = Some(Suspension {
-            is_detached: true,
-            ..suspension
-        });
+        self.links.release_all(probe);
     }
 
     /// The gap that lasts until now, if tracing is suspended.
     pub(super) fn close_suspension(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
         if let Some(suspension) = self.suspension.take() {
             out.push(gap(at, suspension.since, None, None, GapReason::Suspended));
-        }
-    }
-
-    /// Probes on duty begin their periods anew, spread over them as at first: all of them would have
-    /// to be turned now.
-    fn begin_duty(&mut self, at: Timestamp) {
-        let on_duty = self.probes.iter_mut();
-        let on_duty = on_duty.filter(|state| state.level == Level::Duty);
-        for (index, state) in (0..).zip(on_duty) {
-            if state.on_duty {
-                state.since = at;
-                state.budgeted = state.counted;
-            } else {
-                // Its gap goes on.
-                state.wait_ns = at.since(state.since) + budget::first_wait_ns(index);
-            }
         }
     }
 }

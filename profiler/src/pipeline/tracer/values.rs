@@ -6,51 +6,48 @@
 
 use std::sync::Arc;
 
-use super::Tracer;
 use profiler_model::Value;
 use profiler_object::Object;
 use profiler_resolve::Role;
 use profiler_trace::arguments::{Signature, Signatures};
 use profiler_trace::{CallValues, Exits, FunctionKind, Plan};
 
-impl Tracer {
-    /// Finds out what the values of functions are, if they are wanted.
-    pub(super) fn sign(
-        &self,
-        object: &Object,
-        plans: &mut [(Plan, Role)],
-    ) -> Vec<Option<Arc<Values>>> {
-        let Some(longest) = self.request.arguments else {
-            return vec![None; plans.len()];
-        };
-        let mut signatures = Signatures::open(|name| object.section(name));
-        let mut found = Vec::with_capacity(plans.len());
-        for (plan, role) in plans {
-            if *role != Role::Call {
-                found.push(None);
-                continue;
-            }
-            let function = &plan.function;
-            let signature = match &function.kind {
-                FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
-                FunctionKind::Function => {
-                    let linkage = function.linkage_name.as_deref().unwrap_or(&function.name);
-                    let known = signatures
-                        .as_mut()
-                        .and_then(|signatures| signatures.signature(function.address, linkage));
-                    known.unwrap_or_else(Signature::registers)
-                }
-            };
-            let mut signature = signature;
-            signature.limit_text(longest);
-            plan.fetches = signature.fetches.clone();
-            if matches!(plan.exits, Exits::None(_)) {
-                plan.fetches.retain(|fetch| fetch.at_exit == 0);
-            }
-            found.push(Some(Arc::new(Values { signature, longest })));
+/// Finds out what the values of functions are, if they are wanted; of text so many bytes.
+pub(super) fn sign(
+    longest: Option<usize>,
+    object: &Object,
+    plans: &mut [(Plan, Role)],
+) -> Vec<Option<Arc<Values>>> {
+    let Some(longest) = longest else {
+        return vec![None; plans.len()];
+    };
+    let mut signatures = Signatures::open(|name| object.section(name));
+    let mut found = Vec::with_capacity(plans.len());
+    for (plan, role) in plans {
+        if *role != Role::Call {
+            found.push(None);
+            continue;
         }
-        found
+        let function = &plan.function;
+        let signature = match &function.kind {
+            FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
+            FunctionKind::Function => {
+                let linkage = function.linkage_name.as_deref().unwrap_or(&function.name);
+                let known = signatures
+                    .as_mut()
+                    .and_then(|signatures| signatures.signature(function.address, linkage));
+                known.unwrap_or_else(Signature::registers)
+            }
+        };
+        let mut signature = signature;
+        signature.limit_text(longest);
+        plan.fetches = signature.fetches.clone();
+        if matches!(plan.exits, Exits::None(_)) {
+            plan.fetches.retain(|fetch| fetch.at_exit == 0);
+        }
+        found.push(Some(Arc::new(Values { signature, longest })));
     }
+    found
 }
 
 /// The values of a function, as the resolver reads them.

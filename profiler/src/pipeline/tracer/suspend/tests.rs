@@ -206,7 +206,7 @@ impl Live {
     /// how many exits had no entry. All pairs are right. With it the kernel's counts of both.
     fn finish(&mut self) -> (String, u64, u64) {
         self.tracer.finish(&mut self.probe, &mut self.raw);
-        let counted = self.tracer.probes[0].counted;
+        let counted = self.tracer.plans.probes[0].counted;
         self.probe.drain(&mut self.raw);
         self.raw.retain(|event| self.scope.admits(event));
         self.order.push(&mut self.raw);
@@ -254,7 +254,7 @@ impl Live {
     /// The byte of the program's code at the entry's probe.
     fn code(&mut self) -> u8 {
         let pid = Pid(self.child.id());
-        let offset = self.tracer.probes[0].plan.entry.offset;
+        let offset = self.tracer.plans.probes[0].plan.entry.offset;
         let main = self.tracer.finder.objects_of(pid).unwrap().remove(0);
         let holds =
             |range: &&(u64, u64, u64)| (range.2..range.2 + range.1 - range.0).contains(&offset);
@@ -278,7 +278,7 @@ fn across(test: &str, request: TraceRequest, detached: bool) -> Option<(String, 
         let suspension = live.tracer.suspension.as_mut().unwrap();
         suspension.since.0 -= DETACH_NS;
         live.tick();
-        assert!(live.tracer.links.is_empty());
+        assert!(live.tracer.links.attached.is_empty());
         let mut tries = 0..100;
         while live.code() == breakpoint {
             tries.next().expect("the program gets its own code back");

@@ -2,17 +2,19 @@
 //! resolver what they are.
 //!
 //! Each file is read once, however many processes map it. What does not belong here: attaching
-//! (`links`), which process gets what (the tracer).
+//! (`links`), which process gets what (`targets`).
 
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Tracer;
-use super::hooks::{is_hook_library, unwind_class};
-use super::news::News;
-use super::state::ProbeState;
-use super::values::Values;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::asked::Asked;
+use super::hooks::{is_hook_library, plan_hooks, unwind_class};
+use super::news::{Bulletin, News};
+use super::probes::{ProbeState, Probes};
+use super::values::{Values, sign};
 use profiler_model::{BuildId, Pid, TracedKind};
 use profiler_object::Object;
 use profiler_probe::now;
@@ -21,8 +23,8 @@ use profiler_resolve::{Resolver, Role, TracedProbe};
 use profiler_trace::arguments::exception_name;
 use profiler_trace::lines;
 use profiler_trace::pattern::Choice;
-use profiler_trace::place::{PlaceOptions, Placer, Returns};
-use profiler_trace::safety::changes_stacks;
+use profiler_trace::place::{Placer, Returns};
+use profiler_trace::safety::{ProcessSafety, changes_stacks};
 use profiler_trace::{CallValues, FunctionKind, Plan};
 
 /// A file with probes.
@@ -53,11 +55,45 @@ pub(super) struct KnownFile {
 /// Functions of a file that are named if they can't be traced; the rest is counted.
 const NAMED: usize = 5;
 
-impl Tracer {
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plans {
+    pub(super) asked: Arc<Asked>,
+    pub(super) objects: Vec<TracedObject>,
+    pub(super) probes: Probes,
+    /// Files that have been looked at; none: nothing in it is traced.
+    by_file: FxHashMap<FileId, KnownFile>,
+    /// What the files say together of how exits may be seen.
+    pub(super) safety: ProcessSafety,
+    /// Files that switch between stacks.
+    switching: FxHashSet<FileId>,
+    /// No file's path says that it holds what is asked for, so all are looked into.
+    pub(super) reads_all: bool,
+    full_told: bool,
+    pub(super) news: Bulletin,
+}
+
+impl Plans {
+    pub(super) fn new(asked: Arc<Asked>) -> Plans {
+        Plans {
+            asked,
+            objects: Vec::new(),
+            probes: Probes::default(),
+            by_file: FxHashMap::default(),
+            safety: ProcessSafety::of([], false),
+            switching: FxHashSet::default(),
+            reads_all: false,
+            full_told: false,
+            news: Bulletin::default(),
+        }
+    }
+
+    /// Reads a file if anything in it may be of use.
     pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
-        let wanted = self.reads_all || self.may_cover(target);
-        let by_probes = matches!(self.request.returns, Returns::Auto | Returns::Uretprobe);
-        let judged = by_probes && !self.shared;
+        let wanted = self.reads_all || self.asked.may_cover(target);
+        let returns = self.asked.request.returns;
+        let by_probes = matches!(returns, Returns::Auto | Returns::Uretprobe);
+        let judged = by_probes && !self.asked.shared;
         if !wanted && !judged && !is_hook_library(&target.path) {
             return None;
         }
@@ -72,12 +108,6 @@ impl Tracer {
         }
     }
 
-    /// Whether an object may hold what is asked for, by its paths alone.
-    pub(super) fn may_cover(&self, target: &TargetObject) -> bool {
-        let mut paths = std::iter::once(&target.path).chain(&target.aliases);
-        paths.any(|path| self.request.selection.may_cover(path, target.is_main))
-    }
-
     /// The index of a file that a process has mapped; none if nothing in it is traced.
     pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
         // A file with probes is kept open, so its number can't be that of another one.
@@ -89,7 +119,7 @@ impl Tracer {
         let object = self.read(target);
         let index = object.and_then(|object| {
             self.judge(target, &object);
-            let mut choice = self.request.selection.select(&object, target.is_main);
+            let mut choice = self.asked.request.selection.select(&object, target.is_main);
             self.sift(target, &object, &mut choice);
             self.plan_object(target, &object, &choice)
         });
@@ -115,12 +145,25 @@ impl Tracer {
         }
     }
 
-    pub(super) fn place_options(&self) -> PlaceOptions<'_> {
-        PlaceOptions {
-            at: self.request.at,
-            returns: self.request.returns,
-            costs: &self.costs,
+    /// Whether a file switches between stacks: whoever maps it, pairing needs to know.
+    pub(super) fn switches_stacks(&self, target: &TargetObject) -> bool {
+        self.switching.contains(&target.id)
+    }
+
+    /// Takes out of a choice what the filter of the request does not admit.
+    pub(super) fn sift(&mut self, target: &TargetObject, object: &Object, choice: &mut Choice) {
+        if let Some(filter) = &self.asked.request.filter
+            && filter.sift(target, object, choice)
+        {
+            let object = target.path.to_string();
+            self.news.add(News::Filtered { object });
         }
+    }
+
+    /// Whether functions of an object are traced: without its other probes no call is missing.
+    pub(super) fn has_calls(&self, object: usize) -> bool {
+        let mut probes = self.objects[object].probes.clone();
+        probes.any(|number| self.probes.is_call(number))
     }
 
     pub(super) fn plan_object(
@@ -136,7 +179,7 @@ impl Tracer {
             .iter()
             .map(|&index| &object.functions()[index]);
         let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
-        let mut placer = Placer::new(object, self.place_options(), &self.safety);
+        let mut placer = Placer::new(object, self.asked.place_options(), &self.safety);
         for function in functions.chain(markers) {
             match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
@@ -160,8 +203,8 @@ impl Tracer {
                 target.path
             );
         }
-        self.plan_hooks(object, &mut plans);
-        let room = self.max_probes.saturating_sub(self.probes.len() as u32) as usize;
+        plan_hooks(object, self.asked.place_options(), &self.safety, &mut plans);
+        let room = self.probes.most.saturating_sub(self.probes.len()) as usize;
         if plans.len() > room {
             if !std::mem::replace(&mut self.full_told, true) {
                 log::warn!(
@@ -190,13 +233,13 @@ impl Tracer {
                 functions,
             });
         }
-        let values = self.sign(object, &mut plans);
+        let values = sign(self.asked.request.arguments, object, &mut plans);
         let index = self.objects.len();
-        let first = self.probes.len() as u32;
+        let first = self.probes.len();
         let at = now();
         for (plan, role) in plans {
             self.probes
-                .push(ProbeState::new(plan, role, index, &self.costs, at));
+                .push(ProbeState::new(plan, role, index, &self.asked.costs, at));
         }
         self.objects.push(TracedObject {
             file: Arc::clone(&target.file),
@@ -204,22 +247,22 @@ impl Tracer {
             debug: target.debug.clone(),
             path: target.path.clone(),
             build_id: target.build_id.clone(),
-            probes: first..self.probes.len() as u32,
+            probes: first..self.probes.len(),
             values,
         });
         Some(index)
     }
 
     /// Tells the resolver of all probes from `first` on.
-    pub(super) fn announce(&self, first: usize, resolver: &mut Resolver) {
+    pub(super) fn announce(&self, first: u32, resolver: &mut Resolver) {
         for number in first..self.probes.len() {
-            self.announce_probe(number as u32, resolver);
+            self.announce_probe(number, resolver);
         }
     }
 
     /// Tells the resolver of a probe as it is now.
     pub(super) fn announce_probe(&self, number: u32, resolver: &mut Resolver) {
-        let state = &self.probes[number as usize];
+        let state = &self.probes[number];
         let object = &self.objects[state.object];
         let function = &state.plan.function;
         let values = object

@@ -1,7 +1,10 @@
-//! What is known of each probe and each link: which sites make up a probe at its present level.
+//! The probes of a recording, by number: which sites make up each at its present level, and whether its
+//! hits count.
 //!
-//! Plans and levels -> [`CallSite`]s. What does not belong here: attaching (`links`), deciding on
-//! levels (`budget`).
+//! Plans and levels -> [`CallSite`]s, and what the kernel side is told. What does not belong here:
+//! attaching (`links`), deciding on levels (`budget`), which functions (`plans`).
+
+use std::ops::{Index, IndexMut};
 
 use profiler_common::call::{
     CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW,
@@ -9,12 +12,167 @@ use profiler_common::call::{
     ProbeControl,
 };
 
-use super::budget::{Level, Load};
-use profiler_model::{ReturnMode, Timestamp};
-use profiler_probe::CallSite;
+use super::gap;
+use super::load::{DUTY_PERIOD_NS, Level, Load};
+use profiler_model::raw::RawEvent;
+use profiler_model::{GapReason, ReturnMode, Timestamp};
+use profiler_probe::{CallSite, Probe, ProbeError};
 use profiler_resolve::Role;
 use profiler_trace::cost::CostTable;
 use profiler_trace::{Exits, FunctionKind, Language, Plan, When};
+
+/// All probes.
+#[derive(Debug)]
+pub(super) struct Probes {
+    states: Vec<ProbeState>,
+    /// Most that fit into this recording.
+    pub(super) most: u32,
+    /// Nothing is recorded any more, whatever comes up.
+    closed: bool,
+}
+
+impl Index<u32> for Probes {
+    type Output = ProbeState;
+
+    fn index(&self, number: u32) -> &ProbeState {
+        &self.states[number as usize]
+    }
+}
+
+impl IndexMut<u32> for Probes {
+    fn index_mut(&mut self, number: u32) -> &mut ProbeState {
+        &mut self.states[number as usize]
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Probes {
+        Probes {
+            states: Vec::new(),
+            most: u32::MAX,
+            closed: false,
+        }
+    }
+}
+
+impl Probes {
+    pub(super) fn len(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    pub(super) fn push(&mut self, state: ProbeState) {
+        self.states.push(state);
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut ProbeState> {
+        self.states.get_mut(number as usize)
+    }
+
+    /// With their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &ProbeState)> {
+        (0..).zip(&self.states)
+    }
+
+    /// With their numbers.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut ProbeState)> {
+        (0..).zip(&mut self.states)
+    }
+
+    /// Functions and markers that were asked for.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &ProbeState> {
+        self.states.iter().filter(|state| state.role == Role::Call)
+    }
+
+    /// Whether a probe is one of those that were asked for.
+    pub(super) fn is_call(&self, number: u32) -> bool {
+        let state = self.states.get(number as usize);
+        state.is_some_and(|state| state.role == Role::Call)
+    }
+
+    /// All numbers.
+    pub(super) fn all(&self) -> Vec<u32> {
+        (0..self.len()).collect()
+    }
+
+    /// The sites of some, at their present levels.
+    pub(super) fn sites(&self, probes: impl IntoIterator<Item = u32>) -> Vec<CallSite> {
+        let mut sites = Vec::new();
+        for number in probes {
+            if let Some(state) = self.states.get(number as usize) {
+                state.sites(number, &mut sites);
+            }
+        }
+        sites
+    }
+
+    /// Tells the kernel side of probes as they are now.
+    pub(super) fn tell(&self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
+        let controls: Vec<_> = probes
+            .iter()
+            .map(|&number| {
+                let state = &self[number];
+                (number, state.control(), state.plan.fetches.as_slice())
+            })
+            .collect();
+        probe.set_probes(&controls)
+    }
+
+    /// Has the hits of probes count from now on.
+    pub(super) fn arm(&mut self, probe: &mut Probe, probes: &[u32]) -> Result<(), ProbeError> {
+        if self.closed {
+            return Ok(());
+        }
+        for &number in probes {
+            self[number].armed = true;
+        }
+        self.tell(probe, probes)
+    }
+
+    /// No hit counts from now on, of any probe; all that counted have been recorded.
+    pub(super) fn disarm(&mut self, probe: &mut Probe) {
+        self.ignore_hits(probe);
+        if let Err(error) = probe.settle_calls() {
+            log::warn!("{error}");
+        }
+    }
+
+    /// No hit counts from now on, for good. This takes no time; hits that are under way are recorded.
+    pub(super) fn close(&mut self, probe: &mut Probe) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.ignore_hits(probe);
+        }
+    }
+
+    /// The same, and all that counted have been recorded.
+    pub(super) fn close_and_settle(&mut self, probe: &mut Probe) {
+        self.closed = true;
+        self.disarm(probe);
+    }
+
+    fn ignore_hits(&mut self, probe: &mut Probe) {
+        for state in &mut self.states {
+            state.armed = false;
+        }
+        if let Err(error) = self.tell(probe, &self.all()) {
+            log::warn!("{error}");
+        }
+    }
+
+    /// Hits of links that are attached up to now count no more once the kernel side is told.
+    pub(super) fn turn(&mut self, probes: impl IntoIterator<Item = u32>) {
+        for number in probes {
+            let state = &mut self[number];
+            state.generation = state.generation.wrapping_add(1);
+        }
+    }
+
+    /// What was decided holds from now on: until its links had gone, a probe was hit as before.
+    pub(super) fn changed(&mut self, probes: &[u32], at: Timestamp) {
+        for &number in probes {
+            self[number].since = at;
+        }
+    }
+}
 
 /// One probe: a traced function or marker, or a place that tells of exceptions and jumps.
 #[derive(Debug)]
@@ -211,6 +369,19 @@ impl ProbeState {
         out.push(entry);
     }
 
+    /// The gap of its present level, which ends now; none if nothing is missing, or it has begun since
+    /// this tick did.
+    pub(super) fn gap(&self, number: u32, at: Timestamp) -> Option<RawEvent> {
+        let reason = match self.level {
+            Level::Full => return None,
+            Level::Entries => GapReason::NoReturns,
+            Level::Duty if self.on_duty => return None,
+            Level::Duty => GapReason::DutyCycle,
+            Level::Off => GapReason::Detached,
+        };
+        (at > self.since).then(|| gap(at, self.since, Some(number), None, reason))
+    }
+
     /// Hits of its entry since the budget last looked; turns of a loop count by what they cost.
     pub(super) fn hits(&self) -> u64 {
         let counted = &self.counted;
@@ -226,7 +397,7 @@ impl ProbeState {
         let entries = match self.level {
             Level::Duty => {
                 let share = u128::from(self.last_duty) * u128::from(elapsed_ns);
-                (share / u128::from(super::budget::DUTY_PERIOD_NS)) as u64
+                (share / u128::from(DUTY_PERIOD_NS)) as u64
             }
             _ => counted.entries.saturating_sub(self.budgeted.entries),
         };

@@ -1,0 +1,57 @@
+//! Probes on duty: attached for a part of the time, spread over it.
+//!
+//! What time it is -> which of them are to be attached or detached, and the gaps that end by that.
+//!
+//! What does not belong here: which probes go on duty (`budget`), moving them (`links`).
+
+use super::gap;
+use super::load::{self, DUTY_ON_NS, DUTY_PERIOD_NS, Level};
+use super::probes::Probes;
+use profiler_model::raw::RawEvent;
+use profiler_model::{GapReason, Timestamp};
+
+impl Probes {
+    /// Turns those whose time is over, or has come; they are to be moved.
+    pub(super) fn turn_duty(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) -> Vec<u32> {
+        let mut turned = Vec::new();
+        for (number, state) in self.iter_mut() {
+            if state.level != Level::Duty {
+                continue;
+            }
+            if at.since(state.since) < state.wait_ns {
+                continue;
+            }
+            if state.on_duty {
+                state.last_duty = state.hits();
+            } else {
+                let since = state.since;
+                out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
+            }
+            state.budgeted = state.counted;
+            state.on_duty = !state.on_duty;
+            state.since = at;
+            state.wait_ns = match state.on_duty {
+                true => DUTY_ON_NS,
+                false => DUTY_PERIOD_NS - DUTY_ON_NS,
+            };
+            turned.push(number);
+        }
+        turned
+    }
+
+    /// They begin their periods anew, spread over them as at first: after a suspension all of them would
+    /// have to be turned at once.
+    pub(super) fn begin_duty(&mut self, at: Timestamp) {
+        let on_duty = self.iter_mut().map(|(_, state)| state);
+        let on_duty = on_duty.filter(|state| state.level == Level::Duty);
+        for (index, state) in (0..).zip(on_duty) {
+            if state.on_duty {
+                state.since = at;
+                state.budgeted = state.counted;
+            } else {
+                // Its gap goes on.
+                state.wait_ns = at.since(state.since) + load::first_wait_ns(index);
+            }
+        }
+    }
+}
