@@ -7,8 +7,7 @@ use clap::Args;
 
 use crate::error::Failure;
 use profiler_capture::Reader;
-use profiler_model::{Pid, Tables, Tid};
-use profiler_report::derive::ContainerNames;
+use profiler_model::Tables;
 use profiler_report::view::pager::Output;
 use profiler_report::view::report::{
     By, CallSort, CallView, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange,
@@ -16,7 +15,8 @@ use profiler_report::view::report::{
 };
 use profiler_report::view::{info, term};
 
-use super::{Common, values};
+use super::Common;
+use super::target_words::TargetWords;
 
 /// More of the slowest calls than anyone reads are not kept.
 const MAX_SLOWEST: usize = 100_000;
@@ -78,17 +78,8 @@ pub(super) struct ReportArgs {
     /// A span, from the start of the recording: 1.5s..3s, 2s.., ..500ms
     #[arg(long, value_name = "FROM..TO")]
     time: Option<TimeRange>,
-    /// Samples and calls of these processes
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
-    pid: Vec<u32>,
-    /// Samples and calls of these threads
-    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
-    tid: Vec<u32>,
     #[command(flatten)]
-    within: Within,
-    /// Samples and calls of threads or processes of this name
-    #[arg(long, value_name = "NAME")]
-    comm: Vec<String>,
+    target: TargetWords,
     /// Samples with this module in the stack, calls of its functions (part of a path, or a glob)
     #[arg(long, value_name = "MODULE")]
     module: Vec<String>,
@@ -113,30 +104,6 @@ pub(super) struct ReportArgs {
     /// Don't page on a terminal
     #[arg(long)]
     no_pager: bool,
-}
-
-/// What processes run in. Everything that is named counts.
-#[derive(Debug, Args)]
-pub(super) struct Within {
-    /// Only what ran in this container: a name, an id or its beginning, the path of a cgroup
-    #[arg(long, value_name = "NAME")]
-    container: Vec<String>,
-    /// Only what ran in this Kubernetes pod
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    pod: Vec<String>,
-    /// Only what ran in this unit of systemd
-    #[arg(long, value_name = "NAME")]
-    unit: Vec<String>,
-}
-
-impl Within {
-    pub(super) fn names(self) -> ContainerNames {
-        ContainerNames {
-            containers: self.container,
-            pods: self.pod,
-            units: self.unit,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -171,10 +138,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         },
         range,
         filter: Filter {
-            pids: args.pid.into_iter().map(Pid).collect(),
-            tids: args.tid.into_iter().map(Tid).collect(),
-            containers: args.within.names(),
-            comms: args.comm,
+            target: args.target.in_recording()?,
             modules: args.module,
             functions: args.function,
             no_self: args.no_self,

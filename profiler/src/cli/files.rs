@@ -13,7 +13,7 @@ use profiler_report::export::{self, ExportOptions};
 use profiler_report::view::{quantity, report};
 use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 
-use super::analyse::Within;
+use super::target_words::TargetWords;
 use super::{Common, values};
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "FROM..TO")]
     time: Option<report::TimeRange>,
     #[command(flatten)]
-    within: Within,
+    target: TargetWords,
     /// Colour a flame graph by how shares have changed since this capture
     #[arg(long, value_name = "OTHER")]
     diff: Option<PathBuf>,
@@ -107,10 +107,8 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
             ));
         }
     };
-    let mut options = ExportOptions {
-        within: args.within.names(),
-        ..ExportOptions::default()
-    };
+    let target = args.target.in_recording()?;
+    let mut options = ExportOptions::default();
     for setting in &args.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {
             Failure::usage(format!("'{setting}' is no setting; write OPTION=VALUE"))
@@ -139,8 +137,8 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         }
     };
     match &args.diff {
-        Some(other) => pipeline::export_difference(&args.file, other, range, export),
-        None => pipeline::export(&args.file, range, vec![export]),
+        Some(other) => pipeline::export_difference(&args.file, other, range, &target, export),
+        None => pipeline::export(&args.file, range, &target, vec![export]),
     }
 }
 

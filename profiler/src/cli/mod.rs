@@ -24,6 +24,7 @@ mod stack_notes;
 mod stacks;
 mod stream;
 mod target;
+mod target_words;
 mod top;
 mod trace;
 pub mod values;

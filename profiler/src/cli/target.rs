@@ -11,15 +11,13 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline::CgroupTargets;
-use profiler_model::raw::Comm;
-use profiler_model::{Pid, Tid};
 use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
 use profiler_resolve::ResolveOptions;
 use profiler_target::Filter;
 use profiler_target::command::shown;
-use profiler_target::container::Selector;
 use profiler_target::user::User;
 
+use super::target_words::{TargetWords, find_user};
 use super::{Common, values};
 
 /// Samples per second and processor, unless told. Not a divisor of anything that ticks.
@@ -31,31 +29,8 @@ const DEFAULT_BUFFER_BYTES: usize = 16 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Target")]
 pub(super) struct TargetArgs {
-    /// Processes, and the children that they start
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
-    pid: Vec<u32>,
-    /// Single threads
-    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
-    tid: Vec<u32>,
-    /// Threads of this name (the first 15 bytes count)
-    #[arg(long, value_name = "NAME")]
-    comm: Vec<String>,
-    /// Processes of this user, by name or number
-    #[arg(long, value_name = "USER")]
-    uid: Vec<String>,
-    /// A container by name, id or the beginning of an id
-    #[arg(long, value_name = "NAME|ID", value_parser = container)]
-    container: Vec<Selector>,
-    /// A Kubernetes pod (without NS: in 'default')
-    #[arg(long, value_name = "NS/NAME", value_parser = pod)]
-    pod: Vec<Selector>,
-    /// A unit of systemd; without an ending, a service
-    #[arg(long, value_name = "NAME", value_parser = unit)]
-    unit: Vec<Selector>,
-    /// A cgroup (v1 or v2) and all below: its directory, a path below /sys/fs/cgroup, or as in
-    /// /proc/PID/cgroup
-    #[arg(long, value_name = "PATH")]
-    cgroup: Vec<PathBuf>,
+    #[command(flatten)]
+    words: TargetWords,
     /// Wait for containers, pods, units and cgroups that don't exist yet; time counts from then
     #[arg(long)]
     wait: bool,
@@ -125,21 +100,7 @@ pub(super) struct NameArgs {
 impl TargetArgs {
     /// The conditions of the flags.
     fn filter(&self) -> Result<Filter, Failure> {
-        let filter = Filter {
-            pids: self.pid.iter().copied().map(Pid).collect(),
-            tids: self.tid.iter().copied().map(Tid).collect(),
-            comms: self
-                .comm
-                .iter()
-                .map(|name| Comm::from_bytes(name.as_bytes()))
-                .collect(),
-            uids: self
-                .uid
-                .iter()
-                .map(|user| uid(user))
-                .collect::<Result<_, _>>()?,
-            cgroups: None,
-        };
+        let filter = self.words.filter()?;
         if self.wait && self.cgroups().is_empty() {
             return Err(Failure::usage(
                 "--wait waits for containers: add --container, --pod, --unit or --cgroup",
@@ -150,9 +111,7 @@ impl TargetArgs {
                 "-a is the whole machine: leave out the other targets",
             ));
         }
-        if !self.command.is_empty()
-            && (self.all || !filter.pids.is_empty() || !filter.tids.is_empty())
-        {
+        if !self.command.is_empty() && (self.all || filter.is_by_ids()) {
             return Err(Failure::usage(
                 "a command is a target by itself: leave out -a, -p and -t",
             ));
@@ -170,30 +129,14 @@ impl TargetArgs {
         if !self.command.is_empty() {
             return shown(&self.command);
         }
-        let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let mut parts = Vec::new();
-        if !self.pid.is_empty() {
-            parts.push(format!("pid {}", list(&self.pid)));
-        }
-        if !self.tid.is_empty() {
-            parts.push(format!("tid {}", list(&self.tid)));
-        }
-        parts.extend(self.comm.iter().map(|name| format!("comm {name}")));
-        parts.extend(self.uid.iter().map(|user| format!("user {user}")));
-        parts.extend(self.cgroups().parts());
-        if parts.is_empty() {
-            "system-wide".to_owned()
-        } else {
-            parts.join(", ")
-        }
+        self.words.describe(self.cgroups().parts())
     }
 
     /// Cgroups, containers, pods and units.
     pub(super) fn cgroups(&self) -> CgroupTargets {
-        let selectors = [&self.container, &self.pod, &self.unit];
         CgroupTargets {
-            paths: self.cgroup.clone(),
-            selectors: selectors.into_iter().flatten().cloned().collect(),
+            paths: self.words.paths(),
+            selectors: self.words.selectors(),
             wait: self.wait,
         }
     }
@@ -309,47 +252,10 @@ impl NameArgs {
     }
 }
 
-fn container(text: &str) -> Result<Selector, String> {
-    match text.trim_start_matches('/') {
-        "" => Err("give a name or an id".to_owned()),
-        name => Ok(Selector::Container(name.to_owned())),
-    }
-}
-
-/// As kubectl's users write it: without a namespace it is the one that is called so.
-fn pod(text: &str) -> Result<Selector, String> {
-    let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-    if namespace.is_empty() || name.is_empty() || name.contains('/') {
-        return Err("give NAMESPACE/NAME, or NAME for one in 'default'".to_owned());
-    }
-    Ok(Selector::Pod {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    })
-}
-
-fn unit(text: &str) -> Result<Selector, String> {
-    match text {
-        "" => Err("give the name of a unit".to_owned()),
-        text if text.contains('/') => Err("give a unit's name, not a path".to_owned()),
-        text => Ok(Selector::Unit(text.to_owned())),
-    }
-}
-
-fn uid(user: &str) -> Result<u32, Failure> {
-    match user.parse() {
-        Ok(uid) => Ok(uid),
-        Err(_) => find_user(user).map(|user| user.uid),
-    }
-}
-
-fn find_user(name: &str) -> Result<User, Failure> {
-    User::find(name).ok_or_else(|| Failure::failed(format!("there is no user '{name}'")))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use profiler_target::container::Selector;
 
     use super::*;
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Context, Failure};
 use profiler_capture::{Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
+use profiler_report::derive::Target;
 use profiler_report::export::{self, Count, ExportOptions, Format, Shows};
 
 /// A file to be written in a format.
@@ -120,10 +121,11 @@ pub fn export_difference(
     capture: &Path,
     other: &Path,
     range: impl Fn(&Tables) -> TimeRange,
+    target: &Target,
     mut export: Export,
 ) -> Result<(), Failure> {
-    let before = folded(other, |_| TimeRange::ALL, &export.options)?;
-    let after = folded(capture, range, &export.options)?;
+    let before = folded(other, |_| TimeRange::ALL, target, &export.options)?;
+    let after = folded(capture, range, target, &export.options)?;
     let title = match &export.options.title {
         Some(title) => title.clone(),
         None => format!("{} since {}", capture.display(), other.display()),
@@ -146,6 +148,7 @@ fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
 fn folded(
     capture: &Path,
     range: impl Fn(&Tables) -> TimeRange,
+    target: &Target,
     options: &ExportOptions,
 ) -> Result<String, Failure> {
     let text = Shared::default();
@@ -157,6 +160,7 @@ fn folded(
     self::export(
         capture,
         range,
+        target,
         vec![Export {
             format,
             options,
@@ -186,10 +190,11 @@ impl Write for Shared {
     }
 }
 
-/// Replays a capture into all exports at once.
+/// Replays what a target did in a capture into all exports at once.
 pub fn export(
     capture: &Path,
     range: impl Fn(&Tables) -> TimeRange,
+    target: &Target,
     exports: Vec<Export>,
 ) -> Result<(), Failure> {
     let mut reader = Reader::open(capture)?;
@@ -208,11 +213,8 @@ pub fn export(
         if format.shows == Shows::Samples {
             of_samples.push(path.map_or("the output".to_owned(), |p| p.display().to_string()));
         }
-        sinks.push(export::open(
-            format,
-            options,
-            Box::new(BufWriter::new(output)),
-        ));
+        let sink = export::open(format, options, Box::new(BufWriter::new(output)));
+        sinks.push(export::only(sink, target));
         files.extend(file);
     }
     let mut samples = Samples::default();

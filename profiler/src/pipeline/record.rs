@@ -14,6 +14,7 @@ use crate::error::{Context, Failure};
 use profiler_capture::{CreateOptions, TimeRange, Writer};
 use profiler_model::text::printable;
 use profiler_probe::{AttachedSource, now};
+use profiler_report::derive::Target;
 use profiler_report::view::progress::{LiveLine, Progress};
 use profiler_resolve::{ResolveCounters, UnsupportedPython};
 use profiler_target::command::shell_status;
@@ -105,7 +106,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
     };
     let mut finished = record(request, &capture, later)?;
     if !exports.is_empty() {
-        outputs::export(&capture, |_| TimeRange::ALL, exports)
+        outputs::export(&capture, |_| TimeRange::ALL, &Target::default(), exports)
             .map_err(|failure| scratch.keep(failure))?;
     }
     if scratch.used {

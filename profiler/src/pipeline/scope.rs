@@ -22,7 +22,7 @@ pub(super) struct Scope {
 impl Scope {
     /// The scope of a filter.
     pub(super) fn new(filter: &Filter) -> Scope {
-        if filter.pids.is_empty() && filter.tids.is_empty() {
+        if !filter.is_by_ids() {
             return Scope {
                 pids: None,
                 caller: None,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::export_shared::*;
 use profiler_model::*;
-use profiler_report::derive::{ContainerNames, stack_frames};
+use profiler_report::derive::{ContainerNames, Target, stack_frames};
 use profiler_report::export::{ExportOptions, flamegraph_differential};
 use profiler_tests::canonical;
 use proptest::prelude::*;
@@ -73,12 +73,128 @@ fn containers_are_the_roots_if_asked_for() {
     assert!(svg.contains("we:b &quot;ü&quot;_12"), "{svg}");
 }
 
-fn within(format: &str, names: ContainerNames) -> std::io::Result<Vec<u8>> {
-    let options = ExportOptions {
-        within: names,
-        ..ExportOptions::default()
+fn within(format: &str, containers: ContainerNames) -> std::io::Result<Vec<u8>> {
+    let target = Target {
+        containers,
+        ..Target::default()
     };
-    try_export_with(format, options, &canonical::session_in_containers())
+    try_export_of(format, &target, &canonical::session_in_containers())
+}
+
+/// Samples of what a target did.
+fn samples_of(target: &Target, session: &Recording) -> u64 {
+    let folded = String::from_utf8(try_export_of("folded", target, session).unwrap()).unwrap();
+    let numbers = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    numbers
+        .map(|(_, number)| number.parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn parts_of_a_recording_add_up_to_the_whole() {
+    let session = canonical::session_in_containers();
+    let tables = &session.0;
+    let whole = samples_of(&Target::default(), &session);
+    let by_pid = |pid| Target {
+        pids: vec![pid],
+        ..Target::default()
+    };
+    let by_tid = |tid| Target {
+        tids: vec![tid],
+        ..Target::default()
+    };
+    let pids: BTreeSet<Pid> = tables.processes().map(|(_, process)| process.pid).collect();
+    let tids: BTreeSet<Tid> = tables.threads().map(|(_, thread)| thread.tid).collect();
+    let sum = |targets: Vec<Target>| -> u64 {
+        let samples = targets.iter().map(|target| samples_of(target, &session));
+        samples.sum()
+    };
+    assert!(whole > 0 && pids.len() > 1 && tids.len() > pids.len());
+    assert_eq!(sum(pids.iter().copied().map(by_pid).collect()), whole);
+    assert_eq!(sum(tids.iter().copied().map(by_tid).collect()), whole);
+    // Processes and threads are one kind, of which any may be.
+    let all = Target {
+        pids: pids.iter().copied().take(1).collect(),
+        tids: tids.iter().copied().collect(),
+        ..Target::default()
+    };
+    assert_eq!(samples_of(&all, &session), whole);
+    // Kinds must all hold.
+    let web = Target {
+        comms: vec!["web".into()],
+        ..by_pid(Pid(100))
+    };
+    assert_eq!(
+        samples_of(&web, &session),
+        samples_of(&by_pid(Pid(100)), &session)
+    );
+    let other = Target {
+        comms: vec!["db".into()],
+        ..by_pid(Pid(100))
+    };
+    assert_eq!(samples_of(&other, &session), 0);
+    // The name is the whole one, or a pattern.
+    let named = |name: &str| Target {
+        comms: vec![name.into()],
+        ..Target::default()
+    };
+    assert!(samples_of(&named("web"), &session) > 0);
+    assert_eq!(samples_of(&named("we"), &session), 0);
+    assert_eq!(
+        samples_of(&named("we*"), &session),
+        samples_of(&named("web"), &session)
+    );
+}
+
+#[test]
+fn users_and_cgroups_are_chosen_where_they_are_known() {
+    let (mut tables, events) = canonical::session();
+    let all = tables
+        .processes()
+        .map(|(id, process)| (id, process.clone()));
+    let all: Vec<_> = all.collect();
+    assert!(
+        all.iter()
+            .all(|(_, process)| process.uid.is_none() && process.cgroup.is_none())
+    );
+    let of_user = Target {
+        uids: vec![7],
+        ..Target::default()
+    };
+    let in_cgroup = |path: &str| Target {
+        cgroups: vec![path.to_owned()],
+        ..Target::default()
+    };
+    let session = (tables.clone(), events.clone());
+    for target in [of_user.clone(), in_cgroup("/a")] {
+        let error = try_export_of("folded", &target, &session)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("the recording does not say"), "{error}");
+    }
+    let below = tables.intern_string("/a/b").0;
+    tables.intern_process(Process {
+        uid: Some(7),
+        cgroup: Some(below),
+        ..all[0].1.clone()
+    });
+    let session = (tables, events);
+    let by_pid = Target {
+        pids: vec![all[0].1.pid],
+        ..Target::default()
+    };
+    let expected = samples_of(&by_pid, &session);
+    assert!(expected > 0);
+    for target in [of_user, in_cgroup("/a"), in_cgroup("/a/b")] {
+        assert_eq!(samples_of(&target, &session), expected);
+    }
+    let error = try_export_of("folded", &in_cgroup("/a/bc"), &session)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.ends_with("no cgroup `/a/bc`; it has: /a/b"),
+        "{error}"
+    );
 }
 
 #[test]

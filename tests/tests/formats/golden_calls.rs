@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::calls_shared::{Builder, MS, START, US, shop};
 use profiler_model::*;
 use profiler_report::derive::calls::{Part, ROOT, UNKNOWN_CALLERS};
-use profiler_report::derive::{CallLimits, CallTable};
+use profiler_report::derive::{CallLimits, CallTable, Target};
 use profiler_report::view::report::{
     self, By, CallSort, CallView, Collector, Filter, Format, Recording, ReportError, ReportOptions,
 };
@@ -193,6 +193,13 @@ fn json() {
     }
 }
 
+fn of_thread(tid: u32) -> Target {
+    Target {
+        tids: vec![Tid(tid)],
+        ..Target::default()
+    }
+}
+
 #[test]
 fn filters_choose_calls() {
     let session = shop();
@@ -207,11 +214,11 @@ fn filters_choose_calls() {
     };
     let all = with(Filter::default());
     let worker = with(Filter {
-        tids: vec![Tid(301)],
+        target: of_thread(301),
         ..Filter::default()
     });
     let main = with(Filter {
-        tids: vec![Tid(300)],
+        target: of_thread(300),
         ..Filter::default()
     });
     assert_eq!(worker["summary"]["counts_left_out"], true);

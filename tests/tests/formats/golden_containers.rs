@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use profiler_model::{Event, Tables};
-use profiler_report::derive::{ContainerError, ContainerNames};
+use profiler_report::derive::{ContainerError, ContainerNames, Target, TargetError};
 use profiler_report::view::report::{
     self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions,
 };
@@ -64,10 +64,13 @@ fn only(containers: &[&str], pods: &[&str], units: &[&str]) -> ReportOptions {
     let texts = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
     ReportOptions {
         filter: Filter {
-            containers: ContainerNames {
-                containers: texts(containers),
-                pods: texts(pods),
-                units: texts(units),
+            target: Target {
+                containers: ContainerNames {
+                    containers: texts(containers),
+                    pods: texts(pods),
+                    units: texts(units),
+                },
+                ..Target::default()
             },
             ..Filter::default()
         },
@@ -209,7 +212,7 @@ fn unknown_names_list_what_there_is() {
         let error = run(&session, &options).unwrap_err();
         assert!(matches!(
             error,
-            ReportError::Container(ContainerError::Unknown { .. })
+            ReportError::Target(TargetError::Container(ContainerError::Unknown { .. }))
         ));
         let error = error.to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use profiler_model::{Event, Source, Tables, Unit};
+use profiler_report::derive::Target;
 use profiler_report::view::report::{
     self, By, Collector, Filter, Format, Recording, ReportError, ReportOptions, Sort, TimeRange,
 };
@@ -145,6 +146,13 @@ fn tables() {
     }
 }
 
+fn named(comm: &str) -> Target {
+    Target {
+        comms: vec![comm.into()],
+        ..Target::default()
+    }
+}
+
 /// Why user stacks end too early, and in which module.
 #[test]
 fn ends() {
@@ -160,7 +168,7 @@ fn ends() {
     check("by-end-80.txt", narrow);
     let of_db = ReportOptions {
         filter: Filter {
-            comms: vec!["db".into()],
+            target: named("db"),
             ..Filter::default()
         },
         format: Format::Json,
@@ -205,7 +213,7 @@ fn callers_and_callees() {
 fn filtered() {
     let options = ReportOptions {
         filter: Filter {
-            comms: vec!["db*".into()],
+            target: named("db*"),
             functions: vec!["scan".into()],
             ..Filter::default()
         },
@@ -219,7 +227,7 @@ fn filtered() {
 fn nothing_matches() {
     let options = ReportOptions {
         filter: Filter {
-            comms: vec!["absent".into()],
+            target: named("absent"),
             ..Filter::default()
         },
         ..ReportOptions::default()
@@ -328,7 +336,7 @@ fn waits() {
                 by: Some(By::Wait),
                 range: "40ms..60ms".parse().unwrap(),
                 filter: Filter {
-                    comms: vec!["web".into()],
+                    target: named("web"),
                     ..Filter::default()
                 },
                 ..default.clone()

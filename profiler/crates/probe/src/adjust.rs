@@ -47,7 +47,7 @@ pub(super) fn check(options: &ProbeOptions) -> Result<(), ProbeError> {
     if options.calls.is_some() {
         return refused("traces no calls");
     }
-    if !options.filter.pids.is_empty() || !options.filter.tids.is_empty() {
+    if options.filter.is_by_ids() {
         return refused("is told its tasks once it is attached");
     }
     Ok(())

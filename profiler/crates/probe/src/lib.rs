@@ -200,9 +200,7 @@ impl Probe {
             adjust::check(&options)?;
         }
         let online = hotplug::online()?;
-        let follows = options.adjustable
-            || !options.filter.pids.is_empty()
-            || !options.filter.tids.is_empty();
+        let follows = options.adjustable || options.filter.is_by_ids();
         let tracefs = has_tracepoints(&options.sources)
             .then(Tracefs::open)
             .transpose()?;

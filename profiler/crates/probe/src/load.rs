@@ -89,19 +89,7 @@ pub(super) struct Settings<'a> {
 /// Loads the object with `settings` and fills the maps of the filter.
 pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     let filter = settings.filter;
-    let mut kinds = 0;
-    if settings.adjustable || !filter.pids.is_empty() || !filter.tids.is_empty() {
-        kinds |= FILTER_TASKS;
-    }
-    if !filter.comms.is_empty() {
-        kinds |= FILTER_COMMS;
-    }
-    if !filter.uids.is_empty() {
-        kinds |= FILTER_UIDS;
-    }
-    if filter.cgroups.is_some() {
-        kinds |= FILTER_CGROUPS;
-    }
+    let kinds = kinds(filter, settings.adjustable);
     let (kernel_stacks, periods) = if settings.adjustable {
         (KERNEL_STACKS_ADJUSTED, [PERIOD_ADJUSTED; MAX_SOURCES])
     } else {
@@ -154,6 +142,29 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
     fill_filter(&mut ebpf, filter)?;
     settings.cgroups.fill(&mut ebpf)?;
     Ok(ebpf)
+}
+
+/// What the programs ask before they do anything else; who is watched may change where that is `adjustable`.
+fn kinds(filter: &Filter, adjustable: bool) -> u32 {
+    // A new kind of conditions does not compile until it is here, and in `fill_filter`.
+    let Filter {
+        pids,
+        tids,
+        comms,
+        uids,
+        cgroups,
+    } = filter;
+    let kinds = [
+        (
+            adjustable || !pids.is_empty() || !tids.is_empty(),
+            FILTER_TASKS,
+        ),
+        (!comms.is_empty(), FILTER_COMMS),
+        (!uids.is_empty(), FILTER_UIDS),
+        (cgroups.is_some(), FILTER_CGROUPS),
+    ];
+    let asked = kinds.into_iter().filter(|(asked, _)| *asked);
+    asked.fold(0, |kinds, (_, kind)| kinds | kind)
 }
 
 /// A loader without the kernel's types: the object has no relocations against them. It would read and parse
@@ -238,12 +249,20 @@ impl CallGlobals {
 }
 
 fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
-    for pid in &filter.pids {
+    let Filter {
+        pids,
+        tids,
+        comms: names,
+        uids: users,
+        // Told by `cgroups`.
+        cgroups: _,
+    } = filter;
+    for pid in pids {
         watch(ebpf, pid.0, WATCH_PROCESS)?;
     }
-    for tid in &filter.tids {
+    for tid in tids {
         // The id may be watched as a process already.
-        let bits = if filter.pids.iter().any(|pid| pid.0 == tid.0) {
+        let bits = if pids.iter().any(|pid| pid.0 == tid.0) {
             WATCH_PROCESS | WATCH_THREAD
         } else {
             WATCH_THREAD
@@ -251,13 +270,13 @@ fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
         watch(ebpf, tid.0, bits)?;
     }
     let mut comms: HashMap<&mut MapData, [u8; COMM_LEN], u8> = typed_map(ebpf, "COMMS")?;
-    for comm in &filter.comms {
+    for comm in names {
         comms
             .insert(comm.0, 1, 0)
             .map_err(|error| refused(&error))?;
     }
     let mut uids: HashMap<&mut MapData, u32, u8> = typed_map(ebpf, "UIDS")?;
-    for uid in &filter.uids {
+    for uid in users {
         uids.insert(uid, 1, 0).map_err(|error| refused(&error))?;
     }
     Ok(())

@@ -110,7 +110,7 @@ fn pausable(prepared: &Prepared, allow_control: bool) -> Result<PauseTargets, &'
     if !allow_control {
         return Err("the target was not started here: add --allow-control");
     }
-    let by_others = !filter.tids.is_empty() || !filter.comms.is_empty() || !filter.uids.is_empty();
+    let by_others = !filter.tids.is_empty() || filter.is_by_kernel_facts();
     let cgroups = filter
         .cgroups
         .as_ref()

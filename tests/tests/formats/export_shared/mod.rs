@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use profiler_model::*;
+use profiler_report::derive::Target;
 use profiler_report::export::{self, ExportOptions};
 
 /// What [`canonical::session`](profiler_tests::canonical::session) gives.
@@ -37,18 +38,28 @@ pub fn try_export(
     for (name, value) in options {
         parsed.set(known, name, value).unwrap();
     }
-    try_export_with(format, parsed, session)
+    export_into(format, parsed, &Target::default(), session)
 }
 
-/// Exports a session with options that no text sets.
-pub fn try_export_with(
+/// Exports what a target did.
+pub fn try_export_of(
+    format: &str,
+    target: &Target,
+    session: &Recording,
+) -> std::io::Result<Vec<u8>> {
+    export_into(format, ExportOptions::default(), target, session)
+}
+
+fn export_into(
     format: &str,
     options: ExportOptions,
+    target: &Target,
     (tables, events): &Recording,
 ) -> std::io::Result<Vec<u8>> {
     let format = export::by_name(format).unwrap();
     let output = Shared::default();
-    let mut sink = export::open(format, options, Box::new(output.clone()));
+    let sink = export::open(format, options, Box::new(output.clone()));
+    let mut sink = export::only(sink, target);
     for event in events {
         sink.event(event, tables)?;
     }

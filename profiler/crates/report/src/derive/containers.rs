@@ -8,6 +8,8 @@ use rustc_hash::FxHashSet;
 
 use profiler_model::*;
 
+/// Where pods are that are named without a namespace: where those who record look for them, too.
+const NAMESPACE: &str = "default";
 /// An error lists so many of what there is.
 const MAX_LISTED: usize = 20;
 
@@ -27,7 +29,7 @@ pub fn inner_pid(process: &Process) -> Option<Pid> {
 pub struct ContainerNames {
     /// Containers: names, labels, ids or beginnings of them, paths of cgroups.
     pub containers: Vec<String>,
-    /// Pods: `NAMESPACE/NAME`, or a name that is in one namespace only.
+    /// Pods: `NAMESPACE/NAME`, or the name of one in `default`.
     pub pods: Vec<String>,
     /// Units of systemd; without an ending, services.
     pub units: Vec<String>,
@@ -35,7 +37,7 @@ pub struct ContainerNames {
 
 /// The containers that were meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerSet(Option<FxHashSet<ContainerId>>);
+pub(super) struct ContainerSet(Option<FxHashSet<ContainerId>>);
 
 /// A name means nothing, or too much.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +45,7 @@ pub enum ContainerError {
     /// Nothing is called so.
     #[error("the recording has no {kind} `{name}`; {}", there_are(present))]
     Unknown {
-        /// `container`, `pod` or `unit`.
+        /// `container`, `pod`, `unit` or `cgroup`.
         kind: &'static str,
         /// What was asked for.
         name: String,
@@ -63,6 +65,19 @@ pub enum ContainerError {
         /// Which.
         candidates: Vec<String>,
     },
+}
+
+impl ContainerError {
+    /// No process is in that cgroup.
+    pub(super) fn unknown_cgroup(path: &str, tables: &Tables) -> ContainerError {
+        let cgroups = tables.processes().filter_map(|(_, process)| process.cgroup);
+        let present: BTreeSet<&str> = cgroups.map(|id| tables.string(id)).collect();
+        ContainerError::Unknown {
+            kind: "cgroup",
+            name: path.to_owned(),
+            present: present.into_iter().map(str::to_owned).collect(),
+        }
+    }
 }
 
 fn there_are(present: &[String]) -> String {
@@ -89,7 +104,7 @@ impl ContainerNames {
     }
 
     /// The containers of `tables` that are meant, and those inside of them.
-    pub fn find(&self, tables: &Tables) -> Result<ContainerSet, ContainerError> {
+    pub(super) fn find(&self, tables: &Tables) -> Result<ContainerSet, ContainerError> {
         if self.is_empty() {
             return Ok(ContainerSet::default());
         }
@@ -110,18 +125,13 @@ impl ContainerNames {
 }
 
 impl ContainerSet {
-    /// No container at all: no process is admitted.
-    pub fn nothing() -> ContainerSet {
-        ContainerSet(Some(FxHashSet::default()))
-    }
-
     /// Whether everything is meant.
-    pub fn is_all(&self) -> bool {
+    pub(super) fn is_all(&self) -> bool {
         self.0.is_none()
     }
 
     /// Whether a process runs in one of them.
-    pub fn admits(&self, process: &Process) -> bool {
+    pub(super) fn admits(&self, process: &Process) -> bool {
         match &self.0 {
             None => true,
             Some(set) => process.container.is_some_and(|id| set.contains(&id)),
@@ -213,31 +223,20 @@ impl<'a> Search<'a> {
     }
 
     fn pod(&self, name: &str) -> Result<Vec<ContainerId>, ContainerError> {
-        let (namespace, pod) = match name.rsplit_once('/') {
-            Some((namespace, pod)) => (Some(namespace), pod),
-            None => (None, name),
-        };
+        let (namespace, pod) = name.rsplit_once('/').unwrap_or((NAMESPACE, name));
         let found = self.matching(|container| {
             self.text(container.pod) == Some(pod)
-                && (namespace.is_none() || self.text(container.namespace) == namespace)
+                && self.text(container.namespace) == Some(namespace)
         });
-        let pods = self.names(&found, |container| self.pod_label(container));
-        match pods.len() {
-            0 => {
-                let all = self.matching(|container| container.pod.is_some());
-                Err(ContainerError::Unknown {
-                    kind: "pod",
-                    name: name.to_owned(),
-                    present: self.names(&all, |container| self.pod_label(container)),
-                })
-            }
-            1 => Ok(found),
-            _ => Err(ContainerError::Ambiguous {
+        if found.is_empty() {
+            let all = self.matching(|container| container.pod.is_some());
+            return Err(ContainerError::Unknown {
                 kind: "pod",
-                name: name.to_owned(),
-                candidates: pods,
-            }),
+                name: format!("{namespace}/{pod}"),
+                present: self.names(&all, |container| self.pod_label(container)),
+            });
         }
+        Ok(found)
     }
 
     /// A unit, and what runs inside of it: containers of a user's engine are in that user's units.

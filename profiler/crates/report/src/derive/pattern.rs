@@ -5,14 +5,14 @@
 
 /// What a name must look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     text: String,
     glob: bool,
 }
 
 impl Pattern {
     /// From the text of a flag.
-    pub(super) fn new(text: &str) -> Pattern {
+    pub(crate) fn new(text: &str) -> Pattern {
         Pattern {
             text: text.to_owned(),
             glob: text.contains(['*', '?']),
@@ -20,12 +20,12 @@ impl Pattern {
     }
 
     /// Whether a name is the text itself (a C++ name may have a `*` in it).
-    pub(super) fn is_exactly(&self, name: &str) -> bool {
+    pub(crate) fn is_exactly(&self, name: &str) -> bool {
         self.text == name
     }
 
     /// Whether a name matches.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         match self.glob {
             true => self.is_exactly(name) || glob(&self.text, name),
             false => name.contains(&self.text),

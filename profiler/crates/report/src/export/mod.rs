@@ -12,12 +12,13 @@ mod flamegraph;
 mod folded;
 mod go_trace;
 mod name;
+mod only;
 mod options;
-mod within;
 
 use std::io::Write;
 use std::path::Path;
 
+use crate::derive::Target;
 use profiler_model::Sink;
 
 pub use flamegraph::differential as flamegraph_differential;
@@ -108,11 +109,14 @@ pub fn by_path(path: &Path) -> Result<&'static Format, UnknownFormat> {
 
 /// Starts an export: feed it all events, then [`Sink::finish`] it, which also flushes `output`.
 pub fn open(format: &Format, options: ExportOptions, output: Output) -> Box<dyn Sink + Send> {
-    let within = options.within.clone();
-    let sink = (format.sink)(options, output);
-    match within.is_empty() {
+    (format.sink)(options, output)
+}
+
+/// Starts an export of what a target did.
+pub fn only(sink: Box<dyn Sink + Send>, target: &Target) -> Box<dyn Sink + Send> {
+    match target.is_all() {
         true => sink,
-        false => Box::new(within::Within::new(sink, within)),
+        false => Box::new(only::Only::new(sink, target.clone())),
     }
 }
 

@@ -1,35 +1,34 @@
-//! Only what ran in certain containers, pods and units, for any format.
+//! Only what certain processes and threads did, for any format.
 //!
-//! Input: all events; output: those of the processes that are meant, and those of no process in
-//! particular (markers, losses, the clock). The kernel's counts of calls are of all processes, so they are
-//! left out. Names are looked up once, at the first event: the tables must hold all definitions by
-//! then, as those of a capture do.
+//! Input: all events; output: those of whom is meant, and those of no process in particular (markers, losses, the
+//! clock). The kernel's counts of calls are of all processes, so they are left out. Who is meant is looked up once, at
+//! the first event: the tables must hold all definitions by then, as those of a capture do.
 
 use std::io;
 
-use crate::derive::{ContainerNames, ContainerSet};
+use crate::derive::{Chosen, Target};
 use profiler_model::*;
 
-pub(super) struct Within {
+pub(super) struct Only {
     inner: Box<dyn Sink + Send>,
-    names: ContainerNames,
-    found: Option<ContainerSet>,
+    target: Target,
+    found: Option<Chosen>,
 }
 
-impl Within {
-    pub(super) fn new(inner: Box<dyn Sink + Send>, names: ContainerNames) -> Within {
-        Within {
+impl Only {
+    pub(super) fn new(inner: Box<dyn Sink + Send>, target: Target) -> Only {
+        Only {
             inner,
-            names,
+            target,
             found: None,
         }
     }
 
-    fn found(&mut self, tables: &Tables) -> io::Result<&ContainerSet> {
+    fn found(&mut self, tables: &Tables) -> io::Result<&Chosen> {
         let found = match self.found.take() {
             Some(found) => found,
             None => self
-                .names
+                .target
                 .find(tables)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
         };
@@ -37,25 +36,24 @@ impl Within {
     }
 }
 
-impl Sink for Within {
+impl Sink for Only {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         let found = self.found(tables)?;
-        let process = |thread: ThreadId| tables.thread(thread).map(|thread| thread.process);
-        let of = match event {
-            Event::Sample(sample) => process(sample.thread),
-            Event::Process(event) => process(event.thread),
-            Event::Call(call) => process(call.thread),
-            Event::Throw(throw) => process(throw.thread),
-            Event::Gap(gap) if gap.process.is_some() => gap.process,
-            Event::Waits(waits) => process(waits.thread),
+        let (thread, process) = match event {
+            Event::Sample(sample) => (Some(sample.thread), None),
+            Event::Process(event) => (Some(event.thread), None),
+            Event::Call(call) => (Some(call.thread), None),
+            Event::Throw(throw) => (Some(throw.thread), None),
+            Event::Gap(gap) if gap.process.is_some() => (None, gap.process),
+            Event::Waits(waits) => (Some(waits.thread), None),
             Event::CallCount(_) => return Ok(()),
             Event::Gap(_) | Event::Mark(_) | Event::Clock(_) | Event::Lost(_) => {
                 return self.inner.event(event, tables);
             }
         };
-        match of.and_then(|id| tables.process(id)) {
-            Some(process) if found.admits(process) => self.inner.event(event, tables),
-            _ => Ok(()),
+        match found.admits(tables, thread, process) {
+            true => self.inner.event(event, tables),
+            false => Ok(()),
         }
     }
 

@@ -4,7 +4,6 @@
 //! obeys; setting another one for it is an error.
 
 use super::Format;
-use crate::derive::ContainerNames;
 use profiler_wire::go_trace::Version;
 
 /// One option of a format, for help.
@@ -39,8 +38,6 @@ pub struct ExportOptions {
     pub threads: bool,
     /// Containers apart, by a frame with the container's name above the process.
     pub containers: bool,
-    /// Only what ran in these; no names: all.
-    pub within: ContainerNames,
     /// Title of an image.
     pub title: Option<String>,
     /// Width of an image; none: as wide as the window.

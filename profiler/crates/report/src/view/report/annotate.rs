@@ -13,9 +13,8 @@ use super::build::{self, Base};
 use super::data::{FunctionRow, Header, Share};
 use super::disassemble::{self, Instruction};
 use super::options::ReportOptions;
-use super::pattern::Pattern;
 use super::{Recording, ReportError, header, source};
-use crate::derive::{Place, PlaceId, Sums};
+use crate::derive::{Pattern, Place, PlaceId, Sums};
 use profiler_model::*;
 
 /// Name and version of this shape.

@@ -9,7 +9,6 @@ use rustc_hash::FxHashMap;
 
 use super::data::*;
 use super::options::{By, ReportOptions, Sort};
-use super::pattern::Pattern;
 use super::select::{self, Selected, SourceSums};
 use super::{Recording, ReportError, calls, containers, ends, header, tree, waits};
 use crate::derive::*;
@@ -35,22 +34,22 @@ impl<'a> Base<'a> {
         recording: &Recording<'a>,
         options: &ReportOptions,
     ) -> Result<Base<'a>, ReportError> {
-        let containers = options.filter.containers.find(recording.tables)?;
-        Base::of(recording, options, containers)
+        let chosen = options.filter.target.find(recording.tables)?;
+        Base::of(recording, options, chosen)
     }
 
-    /// With what the names of containers in the filter mean.
+    /// With what the target of the filter means.
     pub(super) fn of(
         recording: &Recording<'a>,
         options: &ReportOptions,
-        containers: ContainerSet,
+        chosen: Chosen,
     ) -> Result<Base<'a>, ReportError> {
         let tables = recording.tables;
         let source_sums = select::source_sums(recording.collected);
         let sources = select::choose_sources(tables, &source_sums, options.source.as_deref())?;
         let filter = &options.filter;
         let (selected, counted_threads) =
-            select::select(tables, recording.collected, sources, filter, containers);
+            select::select(tables, recording.collected, sources, filter, chosen);
         let tree = build_tree(tables, Granularity::Function, &selected);
         Ok(Base {
             tables,

@@ -9,10 +9,9 @@ use super::build::share_of;
 use super::calls_data::*;
 use super::data::CodeModule;
 use super::options::{CallSort, ReportOptions};
-use super::pattern::Pattern;
 use super::{Recording, ReportError};
 use crate::derive::calls::{CallTable, Context, FunctionCalls, ROOT, SlowCall, ThreadCalls};
-use crate::derive::{container_label_of, parameter};
+use crate::derive::{Pattern, container_label_of, parameter};
 use profiler_model::*;
 
 /// What was traced; none if there is nothing about calls in the recording.

@@ -14,7 +14,7 @@ use super::data::*;
 use super::diff_calls::{self, CallDiffRow};
 use super::options::{ReportOptions, Sort};
 use super::{Recording, ReportError, header};
-use crate::derive::ContainerSet;
+use crate::derive::Chosen;
 
 /// Name and version of this shape.
 const SCHEMA: &str = "profiler-report-diff/1";
@@ -67,14 +67,14 @@ pub(super) fn build(
     options: &ReportOptions,
 ) -> Result<Diff, ReportError> {
     // A container may be in one of them only, as a process may; one that is in none is a mistake.
-    let names = &options.filter.containers;
+    let target = &options.filter.target;
     let (own, others) = match (
-        names.find(recording.tables),
-        names.find(other_recording.tables),
+        target.find(recording.tables),
+        target.find(other_recording.tables),
     ) {
         (Err(error), Err(_)) => return Err(error.into()),
         (own, others) => {
-            let or_nothing = |set: Result<_, _>| set.unwrap_or_else(|_| ContainerSet::nothing());
+            let or_nothing = |found: Result<_, _>| found.unwrap_or_else(|_| Chosen::nobody());
             (or_nothing(own), or_nothing(others))
         }
     };
@@ -108,15 +108,15 @@ fn other_base<'a>(
     base: &Base<'_>,
     other: &Recording<'a>,
     options: &ReportOptions,
-    containers: ContainerSet,
+    chosen: Chosen,
 ) -> Result<Base<'a>, ReportError> {
     let same = ReportOptions {
         source: base.sources.name(base.tables).map(str::to_owned),
         ..options.clone()
     };
-    match Base::of(other, &same, containers.clone()) {
+    match Base::of(other, &same, chosen.clone()) {
         Err(ReportError::NoSource { .. }) if options.source.is_none() => {
-            Base::of(other, options, containers)
+            Base::of(other, options, chosen)
         }
         result => result,
     }

@@ -17,7 +17,6 @@ mod disassemble;
 mod ends;
 mod header;
 mod options;
-mod pattern;
 mod recorder;
 mod select;
 mod select_calls;
@@ -43,7 +42,7 @@ use std::io::{self, Write};
 pub use collect::Collector;
 pub use options::{By, CallSort, CallView, Filter, Format, ReportOptions, Sort, TimeRange};
 
-use crate::derive::ContainerError;
+use crate::derive::TargetError;
 use profiler_model::Tables;
 
 /// A recording that has been folded.
@@ -66,9 +65,9 @@ pub enum ReportError {
         /// What there is.
         present: String,
     },
-    /// No such container, pod or unit.
+    /// The recording can't tell whose samples are meant.
     #[error(transparent)]
-    Container(#[from] ContainerError),
+    Target(#[from] TargetError),
     /// No such function.
     #[error(
         "no function matches `{0}` in the selected samples; give a part of its name or a glob, or see all names with --by function --limit 100000"

@@ -6,8 +6,7 @@
 use profiler_model::text::parse_duration;
 use std::str::FromStr;
 
-use crate::derive::ContainerNames;
-use profiler_model::{Pid, Tid};
+use crate::derive::Target;
 
 /// What to show, of which samples, and how.
 #[derive(Clone, Debug)]
@@ -160,14 +159,8 @@ pub enum Format {
 /// Which samples count. An empty list admits all; entries of one list are alternatives.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Processes.
-    pub pids: Vec<Pid>,
-    /// Threads.
-    pub tids: Vec<Tid>,
-    /// Containers, pods and units.
-    pub containers: ContainerNames,
-    /// Names of threads or processes.
-    pub comms: Vec<String>,
+    /// Whose.
+    pub target: Target,
     /// Paths of modules, of which one must be in the stack.
     pub modules: Vec<String>,
     /// Names of functions, of which one must be in the stack.

@@ -11,9 +11,8 @@ use rustc_hash::FxHashMap;
 use super::ReportError;
 use super::collect::Collector;
 use super::options::Filter;
-use super::pattern::Pattern;
 use super::recorder::is_recorder;
-use crate::derive::{Aggregate, ContainerSet, Key, Owner, Sources, frame_lines};
+use crate::derive::{Aggregate, Chosen, Key, Owner, Pattern, Sources, frame_lines};
 use profiler_model::*;
 
 /// An aggregate that is looked at.
@@ -69,9 +68,9 @@ pub(super) fn select(
     collected: &Collector,
     sources: Sources,
     filter: &Filter,
-    containers: ContainerSet,
+    chosen: Chosen,
 ) -> (Vec<Selected>, Vec<ThreadId>) {
-    let mut matcher = Matcher::new(tables, filter, containers);
+    let mut matcher = Matcher::new(tables, filter, chosen);
     let all = collected.samples.sorted().into_iter();
     let selected = all
         .filter(|(key, _)| sources.has(key.source))
@@ -88,14 +87,13 @@ pub(super) fn select(
 struct Matcher<'a> {
     tables: &'a Tables,
     filter: &'a Filter,
-    containers: ContainerSet,
-    comms: Vec<Pattern>,
+    chosen: Chosen,
     modules: StackFilter,
     functions: StackFilter,
 }
 
 impl<'a> Matcher<'a> {
-    fn new(tables: &'a Tables, filter: &'a Filter, containers: ContainerSet) -> Matcher<'a> {
+    fn new(tables: &'a Tables, filter: &'a Filter, chosen: Chosen) -> Matcher<'a> {
         let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
         let stack_filter = |texts| StackFilter {
             patterns: patterns(texts),
@@ -104,8 +102,7 @@ impl<'a> Matcher<'a> {
         Matcher {
             tables,
             filter,
-            containers,
-            comms: patterns(&filter.comms),
+            chosen,
             modules: stack_filter(&filter.modules),
             functions: stack_filter(&filter.functions),
         }
@@ -133,20 +130,11 @@ impl<'a> Matcher<'a> {
     }
 
     fn admits_owner(&self, thread: Option<ThreadId>, process: Option<ProcessId>) -> bool {
-        let process = process.and_then(|id| self.tables.process(id));
-        let thread = thread.and_then(|id| self.tables.thread(id));
-        let named = |name: StringId| {
-            let name = self.tables.string(name);
-            self.comms.iter().any(|comm| comm.matches(name))
+        let is_self = || {
+            let process = process.and_then(|id| self.tables.process(id));
+            process.is_some_and(|process| is_recorder(process, self.tables))
         };
-        let filter = self.filter;
-        (self.containers.is_all() || process.is_some_and(|p| self.containers.admits(p)))
-            && !(filter.no_self && process.is_some_and(|p| is_recorder(p, self.tables)))
-            && (filter.pids.is_empty() || process.is_some_and(|p| filter.pids.contains(&p.pid)))
-            && (filter.tids.is_empty() || thread.is_some_and(|t| filter.tids.contains(&t.tid)))
-            && (self.comms.is_empty()
-                || process.is_some_and(|p| named(p.name))
-                || thread.is_some_and(|t| named(t.name)))
+        self.chosen.admits(self.tables, thread, process) && !(self.filter.no_self && is_self())
     }
 }
 

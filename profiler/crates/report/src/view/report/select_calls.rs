@@ -6,20 +6,18 @@
 use rustc_hash::FxHashMap;
 
 use super::options::Filter;
-use super::pattern::Pattern;
 use super::recorder::is_recorder;
 use super::short_name;
-use crate::derive::ContainerSet;
+use crate::derive::{Chosen, Pattern};
 use profiler_model::*;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallFilter {
     filter: Filter,
-    comms: Vec<Pattern>,
     functions: Vec<Pattern>,
     modules: Vec<Pattern>,
-    /// Those that are meant, once they were looked for.
-    containers: Option<ContainerSet>,
+    /// Who is meant, once that was looked for.
+    chosen: Option<Chosen>,
     known_threads: FxHashMap<ThreadId, bool>,
     known_functions: FxHashMap<FunctionId, bool>,
 }
@@ -28,7 +26,6 @@ impl CallFilter {
     pub(super) fn new(filter: &Filter) -> CallFilter {
         let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
         CallFilter {
-            comms: patterns(&filter.comms),
             functions: patterns(&filter.functions),
             modules: patterns(&filter.modules),
             filter: filter.clone(),
@@ -37,11 +34,7 @@ impl CallFilter {
     }
 
     pub(super) fn admits_all_threads(&self) -> bool {
-        self.filter.pids.is_empty()
-            && self.filter.tids.is_empty()
-            && self.comms.is_empty()
-            && self.filter.containers.is_empty()
-            && !self.filter.no_self
+        self.filter.target.is_all() && !self.filter.no_self
     }
 
     /// None if the event's thread is not looked at, else whether its function is.
@@ -85,25 +78,14 @@ impl CallFilter {
             return known;
         }
         // What is wrong with a name is said when the report is made.
-        let names = &self.filter.containers;
-        let containers = self.containers.get_or_insert_with(|| {
-            let found = names.find(tables);
-            found.unwrap_or_else(|_| ContainerSet::nothing())
-        });
+        let target = &self.filter.target;
+        let chosen = self
+            .chosen
+            .get_or_insert_with(|| target.find(tables).unwrap_or_else(|_| Chosen::nobody()));
         let admitted = tables.thread(id).is_some_and(|thread| {
             let process = tables.process(thread.process);
-            let named = |name| {
-                let name = tables.string(name);
-                self.comms.iter().any(|comm| comm.matches(name))
-            };
-            let pids = &self.filter.pids;
-            (containers.is_all() || process.is_some_and(|p| containers.admits(p)))
+            chosen.admits(tables, Some(id), None)
                 && !(self.filter.no_self && process.is_some_and(|p| is_recorder(p, tables)))
-                && (pids.is_empty() || process.is_some_and(|p| pids.contains(&p.pid)))
-                && (self.filter.tids.is_empty() || self.filter.tids.contains(&thread.tid))
-                && (self.comms.is_empty()
-                    || named(thread.name)
-                    || process.is_some_and(|p| named(p.name)))
         });
         self.known_threads.insert(id, admitted);
         admitted
