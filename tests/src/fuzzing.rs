@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{CallEdge, Event, Sink, Tables};
-use profiler_report::export::{self, ExportOptions};
+use profiler_report::export::{self, Settings};
 use profiler_report::view::info::write_info;
 use profiler_report::view::report::{self, Collector, Format, Recording, ReportOptions};
 
@@ -109,10 +109,7 @@ fn read_capture(bytes: &[u8]) {
 
 /// Everything that is made of a capture: all formats, the report, the summary.
 fn show(reader: &mut Reader, tables: &Tables) {
-    let open = |format| {
-        let options = ExportOptions::default();
-        export::open(format, options, Box::new(io::sink()))
-    };
+    let open = |format| export::open(&Settings::new(format), Box::new(io::sink()));
     let mut sinks: Vec<_> = export::formats().iter().map(open).collect();
     let mut collector = Collector::default();
     let mut all: Vec<&mut dyn Sink> = vec![&mut collector];

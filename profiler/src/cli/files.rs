@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::pipeline;
 use profiler_capture::{CreateOptions, Merged, TimeRange};
 use profiler_model::{Function, Line, Symbol, Tables, Timestamp};
-use profiler_report::export::{self, ExportOptions};
+use profiler_report::export::{self, Settings};
 use profiler_report::view::{quantity, report};
 use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 
@@ -108,25 +108,21 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         }
     };
     let target = args.target.in_recording()?;
-    let mut options = ExportOptions::default();
+    let mut settings = Settings::new(format);
     for setting in &args.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {
             Failure::usage(format!("'{setting}' is no setting; write OPTION=VALUE"))
         })?;
-        let set = options.set(format, name, value);
+        let set = settings.set(name, value);
         set.map_err(|error| Failure::usage(error.to_string()))?;
     }
     // A capture that can't be read must not leave an empty output.
     drop(profiler_capture::Reader::open(&args.file)?);
     if let Some(other) = &args.diff {
-        if format.name != "svg" {
-            return Err(Failure::usage(
-                "--diff draws a flame graph: give --format svg",
-            ));
-        }
+        pipeline::check_difference(format)?;
         drop(profiler_capture::Reader::open(other)?);
     }
-    let export = pipeline::open_export(format, options, path.as_deref(), args.force)?;
+    let export = pipeline::open_export(settings, path.as_deref(), args.force)?;
     let range = |tables: &Tables| {
         let started = tables.session.started.0;
         let at = |ns: u64| started.saturating_add(ns);
@@ -146,7 +142,7 @@ pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {
     for format in export::formats() {
         writeln!(out, "{:<12} {}", format.name, format.description)?;
         writeln!(out, "{:<12} endings: {}", "", format.extensions.join(" "))?;
-        for option in format.options {
+        for option in format.options() {
             let setting = format!("{}={}", option.name, option.value);
             writeln!(out, "{:<12}   --set {setting:<24} {}", "", option.help)?;
         }

@@ -11,7 +11,7 @@ use profiler_capture::{CreateOptions, Limit};
 use profiler_model::Unit;
 use profiler_model::text::parse_duration;
 use profiler_probe::AttachedSource;
-use profiler_report::export::ExportOptions;
+use profiler_report::export::Settings;
 use profiler_report::view::quantity;
 
 use super::stack_notes::Facts;
@@ -167,13 +167,8 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
         ));
     }
     for (path, format) in formats {
-        let options = ExportOptions::default();
-        exports.push(pipeline::open_export(
-            format,
-            options,
-            Some(path),
-            args.force,
-        )?);
+        let settings = Settings::new(format);
+        exports.push(pipeline::open_export(settings, Some(path), args.force)?);
     }
     Ok((capture, exports))
 }

@@ -30,7 +30,7 @@ use crate::error::{Context, Failure};
 
 pub use containers::CgroupTargets;
 pub use output::ScreenOptions;
-pub use outputs::{Export, export, export_difference, open_export};
+pub use outputs::{Export, check_difference, export, export_difference, open_export};
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};

@@ -3,20 +3,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Context, Failure};
 use profiler_capture::{Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
 use profiler_report::derive::Target;
-use profiler_report::export::{self, Count, ExportOptions, Format, Shows};
+use profiler_report::export::{self, Folded, Folding, Format, Only, Settings, Shows};
 
 /// A file to be written in a format.
 pub struct Export {
-    /// The format.
-    pub format: &'static Format,
-    /// Its options.
-    pub options: ExportOptions,
+    /// The format, and what was set for it.
+    pub settings: Settings,
     /// Where to; none: standard output.
     pub path: Option<PathBuf>,
     output: Box<dyn Write + Send>,
@@ -55,8 +52,7 @@ impl Drop for NewFile {
 /// `force`, when the new one is complete, and never written through: what was there stays whole for
 /// those who have it open.
 pub fn open_export(
-    format: &'static Format,
-    options: ExportOptions,
+    settings: Settings,
     path: Option<&Path>,
     force: bool,
 ) -> Result<Export, Failure> {
@@ -68,8 +64,7 @@ pub fn open_export(
         None => (Box::new(io::stdout()), None),
     };
     Ok(Export {
-        format,
-        options,
+        settings,
         path: path.map(Path::to_owned),
         output,
         file,
@@ -116,7 +111,7 @@ fn is_descriptor(path: &Path) -> bool {
     })
 }
 
-/// Draws the flame graph of a capture, coloured by its difference from another one.
+/// Shows what has changed in a capture since another one, in a format that can.
 pub fn export_difference(
     capture: &Path,
     other: &Path,
@@ -124,13 +119,13 @@ pub fn export_difference(
     target: &Target,
     mut export: Export,
 ) -> Result<(), Failure> {
-    let before = folded(other, |_| TimeRange::ALL, target, &export.options)?;
-    let after = folded(capture, range, target, &export.options)?;
-    let title = match &export.options.title {
-        Some(title) => title.clone(),
-        None => format!("{} since {}", capture.display(), other.display()),
-    };
-    let image = export::flamegraph_differential(&before, &after, &title, &export.options)?;
+    let settings = &export.settings;
+    check_difference(settings.format)?;
+    let before = folded(other, |_| TimeRange::ALL, target, settings)?;
+    let after = folded(capture, range, target, settings)?;
+    let title = format!("{} since {}", capture.display(), other.display());
+    let image = export::difference(settings, [&before, &after], &title);
+    let image = image.ok_or_else(no_differences)??;
     export.output.write_all(&image)?;
     export.output.flush()?;
     keep(export.file)
@@ -145,49 +140,40 @@ fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The stacks of what a target did in a capture.
 fn folded(
     capture: &Path,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
-    options: &ExportOptions,
-) -> Result<String, Failure> {
-    let text = Shared::default();
-    let (format, output) = (export::by_name("folded")?, Box::new(text.clone()));
-    let options = ExportOptions {
-        count: options.count.or(Some(Count::Weight)),
-        ..options.clone()
-    };
-    self::export(
-        capture,
-        range,
-        target,
-        vec![Export {
-            format,
-            options,
-            path: None,
-            output,
-            file: None,
-        }],
-    )?;
-    let bytes = std::mem::take(&mut *text.0.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    settings: &Settings,
+) -> Result<Folded, Failure> {
+    let mut folding = Folding::new(settings);
+    let of_samples = [name_of(None)];
+    replay(capture, range, target, &mut [&mut folding], &of_samples)?;
+    Ok(folding.folded())
 }
 
-/// Output that is read again.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write(bytes)
+/// Refuses a format that can't show what has changed.
+pub fn check_difference(format: &Format) -> Result<(), Failure> {
+    match format.shows_differences() {
+        true => Ok(()),
+        false => Err(no_differences()),
     }
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn no_differences() -> Failure {
+    let can = export::formats()
+        .iter()
+        .filter(|format| format.shows_differences());
+    let names: Vec<&str> = can.map(|format| format.name).collect();
+    Failure::usage(format!(
+        "--diff draws a flame graph: give --format {}",
+        names.join(" or ")
+    ))
+}
+
+fn name_of(path: Option<&Path>) -> String {
+    path.map_or("the output".to_owned(), |path| path.display().to_string())
 }
 
 /// Replays what a target did in a capture into all exports at once.
@@ -197,39 +183,57 @@ pub fn export(
     target: &Target,
     exports: Vec<Export>,
 ) -> Result<(), Failure> {
-    let mut reader = Reader::open(capture)?;
-    let tables = reader.load_tables()?;
     let mut files = Vec::new();
     let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
     let mut of_samples = Vec::new();
     for Export {
-        format,
-        options,
+        settings,
         output,
         file,
         path,
     } in exports
     {
-        if format.shows == Shows::Samples {
-            of_samples.push(path.map_or("the output".to_owned(), |p| p.display().to_string()));
+        if settings.format.shows == Shows::Samples {
+            of_samples.push(name_of(path.as_deref()));
         }
-        let sink = export::open(format, options, Box::new(BufWriter::new(output)));
-        sinks.push(export::only(sink, target));
+        sinks.push(export::open(&settings, Box::new(BufWriter::new(output))));
         files.extend(file);
     }
-    let mut samples = Samples::default();
-    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples];
+    let mut borrowed: Vec<&mut dyn Sink> = Vec::new();
     for sink in &mut sinks {
         borrowed.push(sink.as_mut());
+    }
+    replay(capture, range, target, &mut borrowed, &of_samples)?;
+    keep(files)
+}
+
+/// Replays what a target did in a capture; `of_samples` are outputs that are empty without samples.
+fn replay(
+    capture: &Path,
+    range: impl Fn(&Tables) -> TimeRange,
+    target: &Target,
+    sinks: &mut [&mut dyn Sink],
+    of_samples: &[String],
+) -> Result<(), Failure> {
+    let mut reader = Reader::open(capture)?;
+    let tables = reader.load_tables()?;
+    let mut samples = Samples::default();
+    let mut chosen: Vec<Only<'_>> = sinks
+        .iter_mut()
+        .map(|sink| Only::new(*sink, target))
+        .collect();
+    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples];
+    for sink in &mut chosen {
+        borrowed.push(sink);
     }
     profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed)?;
     for damage in reader.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
-    if let Some(complaint) = samples.complaint(&of_samples) {
+    if let Some(complaint) = samples.complaint(of_samples) {
         log::warn!("{complaint}");
     }
-    keep(files)
+    Ok(())
 }
 
 /// What a recording has.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::export_shared::*;
 use profiler_model::*;
 use profiler_report::derive::{ContainerNames, Target, stack_frames};
-use profiler_report::export::{ExportOptions, flamegraph_differential};
+use profiler_report::export::difference;
 use profiler_tests::canonical;
 use proptest::prelude::*;
 
@@ -337,9 +337,10 @@ fn svg_is_well_formed_with_hostile_names() {
         // And of what has changed.
         let before = session_of(&[(vec![name, "a"], 5), (vec!["b", name], 1)], name);
         let after = session_of(&[(vec![name, "a"], 1), (vec!["b", name], 9)], name);
-        let [before, after] = [before, after].map(|session| export("folded", &[], &session));
-        let options = ExportOptions::default();
-        let svg = flamegraph_differential(&before, &after, name, &options).unwrap();
+        let svg_settings = settings("svg", &[]);
+        let [before, after] = [before, after].map(|session| fold(&svg_settings, &session));
+        let svg = difference(&svg_settings, [&before, &after], name);
+        let svg = svg.unwrap().unwrap();
         documents.push(String::from_utf8(svg).unwrap());
     }
     let counts = xml_elements(&documents).unwrap();

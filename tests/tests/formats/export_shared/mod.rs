@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use profiler_model::*;
 use profiler_report::derive::Target;
-use profiler_report::export::{self, ExportOptions};
+use profiler_report::export::{self, Folded, Folding, Only, Settings};
 
 /// What [`canonical::session`](profiler_tests::canonical::session) gives.
 pub type Recording = (Tables, Vec<Event>);
@@ -33,12 +33,17 @@ pub fn try_export(
     options: &[(&str, &str)],
     session: &Recording,
 ) -> std::io::Result<Vec<u8>> {
-    let known = export::by_name(format).unwrap();
-    let mut parsed = ExportOptions::default();
+    let settings = settings(format, options);
+    export_into(&settings, &Target::default(), session)
+}
+
+/// A format, and what is set for it.
+pub fn settings(format: &str, options: &[(&str, &str)]) -> Settings {
+    let mut settings = Settings::new(export::by_name(format).unwrap());
     for (name, value) in options {
-        parsed.set(known, name, value).unwrap();
+        settings.set(name, value).unwrap();
     }
-    export_into(format, parsed, &Target::default(), session)
+    settings
 }
 
 /// Exports what a target did.
@@ -47,25 +52,33 @@ pub fn try_export_of(
     target: &Target,
     session: &Recording,
 ) -> std::io::Result<Vec<u8>> {
-    export_into(format, ExportOptions::default(), target, session)
+    export_into(&settings(format, &[]), target, session)
 }
 
 fn export_into(
-    format: &str,
-    options: ExportOptions,
+    settings: &Settings,
     target: &Target,
     (tables, events): &Recording,
 ) -> std::io::Result<Vec<u8>> {
-    let format = export::by_name(format).unwrap();
     let output = Shared::default();
-    let sink = export::open(format, options, Box::new(output.clone()));
-    let mut sink = export::only(sink, target);
+    let mut sink = export::open(settings, Box::new(output.clone()));
+    let mut sink = Only::new(sink.as_mut(), target);
     for event in events {
         sink.event(event, tables)?;
     }
     sink.finish(tables)?;
     let bytes = output.0.lock().unwrap().clone();
     Ok(bytes)
+}
+
+/// The stacks of a session, as a comparison has them.
+pub fn fold(settings: &Settings, (tables, events): &Recording) -> Folded {
+    let mut folding = Folding::new(settings);
+    for event in events {
+        folding.event(event, tables).unwrap();
+    }
+    folding.finish(tables).unwrap();
+    folding.folded()
 }
 
 /// Exports to text.

@@ -11,7 +11,7 @@ use std::io;
 use rustc_hash::FxHashMap;
 
 use super::name;
-use super::options::{Count, ExportOptions};
+use super::settings::{OptionHelp, Setting, Settings, yes};
 use crate::derive::{
     Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, Sources, container_label_of,
     frame_lines, wait_frame,
@@ -21,8 +21,119 @@ use profiler_model::*;
 /// The frame of what runs in no container, where each stack begins with one.
 const NO_CONTAINER: &str = "[no container]";
 
+/// What numbers say how hot a stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    /// How many samples.
+    Samples,
+    /// What the samples stand for, in the unit of their source: nanoseconds, cycles, events.
+    Weight,
+}
+
+/// Samples of which source; see [`Sources::choose`].
+pub(super) const SOURCE: Setting<String> = Setting {
+    help: OptionHelp {
+        name: "source",
+        value: "EVENT",
+        help: "samples of this event source; `off-cpu`: waits; `wall`: CPU time and waits together \
+               (default: `wall` if both were recorded, else the source of the first sample)",
+    },
+    read: |value| Some(value.to_owned()),
+};
+pub(super) const THREADS: Setting<bool> = Setting {
+    help: OptionHelp {
+        name: "threads",
+        value: "yes|no",
+        help: "keep the threads of a process apart (default: no)",
+    },
+    read: yes,
+};
+pub(super) const CONTAINERS: Setting<bool> = Setting {
+    help: OptionHelp {
+        name: "containers",
+        value: "yes|no",
+        help: "begin each stack with the container, pod or unit (default: no)",
+    },
+    read: yes,
+};
+
+/// What numbers are, with the help of a format.
+pub(super) const fn count(help: &'static str) -> Setting<Count> {
+    Setting {
+        help: OptionHelp {
+            name: "count",
+            value: "samples|weight",
+            help,
+        },
+        read: |value| match value {
+            "samples" => Some(Count::Samples),
+            "weight" => Some(Count::Weight),
+            _ => None,
+        },
+    }
+}
+
+/// How samples are folded. The default is what each format does by itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoldOptions {
+    count: Option<Count>,
+    source: Option<String>,
+    threads: bool,
+    /// A frame with the container's name is above the process.
+    pub(super) containers: bool,
+}
+
+impl FoldOptions {
+    /// With `count` as the format declares it.
+    pub(super) fn of(settings: &Settings, count: &Setting<Count>) -> FoldOptions {
+        FoldOptions {
+            count: settings.get(count),
+            source: settings.get(&SOURCE),
+            threads: settings.get(&THREADS).unwrap_or(false),
+            containers: settings.get(&CONTAINERS).unwrap_or(false),
+        }
+    }
+}
+
+/// Folds a recording, as a sink, for who shows more than one.
+pub struct Folding {
+    collector: Collector,
+    folded: Folded,
+}
+
+impl Folding {
+    /// As an export with these settings folds it; numbers are weights unless told.
+    pub fn new(settings: &Settings) -> Folding {
+        let mut options = FoldOptions::of(settings, &count(""));
+        options.count = options.count.or(Some(Count::Weight));
+        Folding {
+            collector: Collector::new(options),
+            folded: Folded::default(),
+        }
+    }
+
+    /// What came of it, once it is finished.
+    pub fn folded(self) -> Folded {
+        self.folded
+    }
+}
+
+impl Sink for Folding {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.collector.event(event, tables);
+        Ok(())
+    }
+
+    fn finish(&mut self, tables: &Tables) -> io::Result<()> {
+        let count = self.collector.count(tables, Count::Weight)?;
+        self.folded = self.collector.fold(tables, count)?;
+        Ok(())
+    }
+}
+
 /// Gathers what folding needs; bounded by the number of distinct stacks.
 pub(super) struct Collector {
+    options: FoldOptions,
     aggregator: Aggregator,
     losses: Losses,
     /// In order of their first samples.
@@ -32,7 +143,7 @@ pub(super) struct Collector {
 
 /// Stacks with their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Folded {
+pub struct Folded {
     /// Frames joined by `;`, root first, each stack once; in order of their frames.
     pub(super) stacks: Vec<(String, u64)>,
     /// The sources whose samples these are.
@@ -56,13 +167,14 @@ pub(super) struct Folded {
 }
 
 impl Collector {
-    pub(super) fn new(options: &ExportOptions) -> Collector {
+    pub(super) fn new(options: FoldOptions) -> Collector {
         let merge = if options.threads {
             Merge::Thread
         } else {
             Merge::Process
         };
         Collector {
+            options,
             aggregator: Aggregator::new(merge),
             losses: Losses::default(),
             sources: Vec::new(),
@@ -86,14 +198,9 @@ impl Collector {
 
     /// What the numbers are to be: what was asked for, else what `running` threads are counted by.
     /// Waits are told by their lengths, not by their number.
-    pub(super) fn count(
-        &self,
-        tables: &Tables,
-        options: &ExportOptions,
-        running: Count,
-    ) -> io::Result<Count> {
-        let sources = self.wanted(tables, options)?;
-        Ok(match options.count {
+    pub(super) fn count(&self, tables: &Tables, running: Count) -> io::Result<Count> {
+        let sources = self.wanted(tables)?;
+        Ok(match self.options.count {
             Some(count) => count,
             None if sources.is_wall() || sources.is_waits(tables) => Count::Weight,
             None => running,
@@ -101,20 +208,15 @@ impl Collector {
     }
 
     /// Folds the samples of the wanted sources.
-    pub(super) fn fold(
-        &self,
-        tables: &Tables,
-        options: &ExportOptions,
-        count: Count,
-    ) -> io::Result<Folded> {
-        let sources = self.wanted(tables, options)?;
+    pub(super) fn fold(&self, tables: &Tables, count: Count) -> io::Result<Folded> {
+        let sources = self.wanted(tables)?;
         let mut folded = Folded {
             sources,
             last: self.last,
             lost: self.losses.samples(),
             ..Folded::default()
         };
-        let mut writer = StackWriter::new(tables, options.containers);
+        let mut writer = StackWriter::new(tables, self.options.containers);
         let mut numbers: FxHashMap<String, u64> = FxHashMap::default();
         for (key, aggregate) in self.aggregator.iter() {
             if !sources.has(key.source) {
@@ -153,8 +255,8 @@ impl Collector {
         Ok(folded)
     }
 
-    fn wanted(&self, tables: &Tables, options: &ExportOptions) -> io::Result<Sources> {
-        let wanted = options.source.as_deref();
+    fn wanted(&self, tables: &Tables) -> io::Result<Sources> {
+        let wanted = self.options.source.as_deref();
         Sources::choose(&self.sources, wanted, tables).ok_or_else(|| {
             let named = |id: &SourceId| {
                 let source = tables.sources.get(*id);

@@ -7,8 +7,8 @@
 
 use std::io::{self, BufWriter, Write};
 
-use super::collect::{Collector, Folded};
-use super::options::{Count, ExportOptions, OptionHelp, help};
+use super::collect::{CONTAINERS, Collector, Count, FoldOptions, Folded, SOURCE, THREADS, count};
+use super::settings::{Setting, Settings};
 use super::{Format, Output, Shows};
 use profiler_model::*;
 
@@ -16,32 +16,26 @@ pub(super) const FORMAT: Format = Format {
     name: "folded",
     extensions: &[".folded", ".collapsed"],
     description: "folded stacks, for flame graph tools and text tools",
-    options: &[
-        OptionHelp {
-            name: "count",
-            value: "samples|weight",
-            help: "what the number of a line is: samples, or what they stand for in the unit of \
-                   their source (default: samples; weight where there are waits)",
-        },
-        help::SOURCE,
-        help::THREADS,
-        help::CONTAINERS,
-    ],
     shows: Shows::Samples,
-    sink: |options, output| Box::new(FoldedSink::new(options, output)),
+    options: &[&COUNT, &SOURCE, &THREADS, &CONTAINERS],
+    sink: |settings, output| Box::new(FoldedSink::new(settings, output)),
+    difference: None,
 };
+
+const COUNT: Setting<Count> = count(
+    "what the number of a line is: samples, or what they stand for in the unit of their source \
+     (default: samples; weight where there are waits)",
+);
 
 struct FoldedSink {
     collector: Collector,
-    options: ExportOptions,
     output: BufWriter<Output>,
 }
 
 impl FoldedSink {
-    fn new(options: ExportOptions, output: Output) -> FoldedSink {
+    fn new(settings: &Settings, output: Output) -> FoldedSink {
         FoldedSink {
-            collector: Collector::new(&options),
-            options,
+            collector: Collector::new(FoldOptions::of(settings, &COUNT)),
             output: BufWriter::new(output),
         }
     }
@@ -54,10 +48,8 @@ impl Sink for FoldedSink {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let count = self
-            .collector
-            .count(tables, &self.options, Count::Samples)?;
-        let folded = self.collector.fold(tables, &self.options, count)?;
+        let count = self.collector.count(tables, Count::Samples)?;
+        let folded = self.collector.fold(tables, count)?;
         write_lines(&folded, &mut self.output)?;
         self.output.flush()
     }

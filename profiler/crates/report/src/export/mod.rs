@@ -13,22 +13,23 @@ mod folded;
 mod go_trace;
 mod name;
 mod only;
-mod options;
+mod settings;
 
-use std::io::Write;
+use std::fmt;
+use std::io::{self, Write};
 use std::path::Path;
 
-use crate::derive::Target;
 use profiler_model::Sink;
+use settings::Declared;
 
-pub use flamegraph::differential as flamegraph_differential;
-pub use options::{BadOption, Count, ExportOptions, OptionHelp};
+pub use collect::{Folded, Folding};
+pub use only::Only;
+pub use settings::{BadOption, OptionHelp, Settings};
 
 /// Where an exporter writes.
 pub type Output = Box<dyn Write + Send>;
 
 /// A file format that recordings can be exported to.
-#[derive(Debug)]
 pub struct Format {
     /// How it is called on the command line.
     pub name: &'static str,
@@ -36,12 +37,35 @@ pub struct Format {
     pub extensions: &'static [&'static str],
     /// One line for lists of formats.
     pub description: &'static str,
-    /// What can be set, in the order in which help shows it.
-    pub options: &'static [OptionHelp],
     /// What of a recording is in it.
     pub shows: Shows,
-    sink: fn(ExportOptions, Output) -> Box<dyn Sink + Send>,
+    /// What can be set, in the order in which help shows it.
+    options: &'static [&'static dyn Declared],
+    sink: fn(&Settings, Output) -> Box<dyn Sink + Send>,
+    /// How it shows what has changed between two recordings, if it can.
+    difference: Option<Difference>,
 }
+
+impl fmt::Debug for Format {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Format").field(&self.name).finish()
+    }
+}
+
+impl Format {
+    /// What can be set, in the order in which help shows it.
+    pub fn options(&self) -> impl Iterator<Item = OptionHelp> {
+        self.options.iter().map(|option| option.help())
+    }
+
+    /// Whether it can show what has changed between two recordings.
+    pub fn shows_differences(&self) -> bool {
+        self.difference.is_some()
+    }
+}
+
+/// Two recordings, in one unit, the earlier one first -> bytes. The title is what holds where none is set.
+type Difference = fn(&Settings, [&Folded; 2], title: &str) -> io::Result<Vec<u8>>;
 
 /// What of a recording a format shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,16 +132,18 @@ pub fn by_path(path: &Path) -> Result<&'static Format, UnknownFormat> {
 }
 
 /// Starts an export: feed it all events, then [`Sink::finish`] it, which also flushes `output`.
-pub fn open(format: &Format, options: ExportOptions, output: Output) -> Box<dyn Sink + Send> {
-    (format.sink)(options, output)
+pub fn open(settings: &Settings, output: Output) -> Box<dyn Sink + Send> {
+    (settings.format.sink)(settings, output)
 }
 
-/// Starts an export of what a target did.
-pub fn only(sink: Box<dyn Sink + Send>, target: &Target) -> Box<dyn Sink + Send> {
-    match target.is_all() {
-        true => sink,
-        false => Box::new(only::Only::new(sink, target.clone())),
-    }
+/// What has changed since the first of two recordings; none if the format can't show it.
+pub fn difference(
+    settings: &Settings,
+    recordings: [&Folded; 2],
+    title: &str,
+) -> Option<io::Result<Vec<u8>>> {
+    let draw = settings.format.difference?;
+    Some(draw(settings, recordings, title))
 }
 
 fn names() -> String {
@@ -153,9 +179,8 @@ mod tests {
     #[test]
     fn every_option_help_names_an_option() {
         for format in formats() {
-            for help in format.options {
-                let mut options = ExportOptions::default();
-                let error = options.set(format, help.name, "\u{1}").err();
+            for help in format.options() {
+                let error = Settings::new(format).set(help.name, "\u{1}").err();
                 assert!(
                     !matches!(error, Some(BadOption::Unknown { .. })),
                     "{}: {}",

@@ -9,14 +9,16 @@ use std::io;
 use crate::derive::{Chosen, Target};
 use profiler_model::*;
 
-pub(super) struct Only {
-    inner: Box<dyn Sink + Send>,
-    target: Target,
+/// See the module.
+pub struct Only<'a> {
+    inner: &'a mut dyn Sink,
+    target: &'a Target,
     found: Option<Chosen>,
 }
 
-impl Only {
-    pub(super) fn new(inner: Box<dyn Sink + Send>, target: Target) -> Only {
+impl<'a> Only<'a> {
+    /// Passes on what `target` did.
+    pub fn new(inner: &'a mut dyn Sink, target: &'a Target) -> Only<'a> {
         Only {
             inner,
             target,
@@ -36,9 +38,12 @@ impl Only {
     }
 }
 
-impl Sink for Only {
+impl Sink for Only<'_> {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         let found = self.found(tables)?;
+        if found.is_all() {
+            return self.inner.event(event, tables);
+        }
         let (thread, process) = match event {
             Event::Sample(sample) => (Some(sample.thread), None),
             Event::Process(event) => (Some(event.thread), None),

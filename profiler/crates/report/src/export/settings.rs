@@ -147,7 +147,11 @@ mod tests {
             let error = settings.set(name, value).unwrap_err();
             assert!(matches!(error, BadOption::Value { .. }), "{error}");
         }
-        assert_eq!(settings.get(&NUMBER), Some(1500), "what is refused is not set");
+        assert_eq!(
+            settings.get(&NUMBER),
+            Some(1500),
+            "what is refused is not set"
+        );
         let mut settings = Settings::new(by_name("folded").unwrap());
         let error = settings.set("width", "900").unwrap_err().to_string();
         assert!(

@@ -1,6 +1,6 @@
 //! A flame graph of what has changed between two recordings.
 //!
-//! Input: the folded stacks of both, as the format `folded` writes them, in one unit; output: an
+//! Input: the folded stacks of both, in one unit; output: an
 //! SVG whose widths are those of the second recording and whose colours tell how much each stack's
 //! share grew (red) or shrank (blue). Stacks that are gone have no width.
 
@@ -9,9 +9,10 @@ use std::io;
 
 use inferno::flamegraph;
 
-use super::super::ExportOptions;
-use super::super::collect::by_frames;
+use super::super::collect::{Folded, by_frames};
+use super::super::settings::Settings;
 use super::look::{empty, short, with_legend};
+use super::{Look, image};
 
 const LEGEND: [(&str, [u8; 3]); 3] = [
     ("grown", [255, 90, 90]),
@@ -22,20 +23,21 @@ const LEGEND: [(&str, [u8; 3]); 3] = [
 /// Totals are scaled to this, so that shares are compared: numbers are parts per million.
 const WHOLE: u128 = 1_000_000;
 
-/// Draws `after`, coloured by its difference from `before`.
-pub fn differential(
-    before: &str,
-    after: &str,
+/// Draws the second recording, coloured by its difference from the first.
+pub(super) fn differential(
+    settings: &Settings,
+    recordings: [&Folded; 2],
     title: &str,
-    options: &ExportOptions,
 ) -> io::Result<Vec<u8>> {
+    let look = Look::of(settings);
+    let title = look.title.as_deref().unwrap_or(title);
     let mut shares: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
     let mut totals = [0; 2];
-    for (side, folded) in [before, after].into_iter().enumerate() {
-        let stacks = parse(folded)?;
+    for (side, folded) in recordings.into_iter().enumerate() {
+        let stacks = &folded.stacks;
         totals[side] = stacks.iter().map(|(_, n)| u128::from(*n)).sum::<u128>();
         for (stack, number) in stacks {
-            let share = u128::from(number) * WHOLE / totals[side].max(1);
+            let share = u128::from(*number) * WHOLE / totals[side].max(1);
             let sum = &mut shares.entry(stack).or_default()[side];
             *sum = sum.saturating_add(share as u64);
         }
@@ -49,7 +51,7 @@ pub fn differential(
         .into_iter()
         .map(|(stack, [before, after])| format!("{stack} {before} {after}"))
         .collect();
-    let mut image = super::image(options);
+    let mut image = image(&look);
     image.title = short(title);
     image.subtitle = Some("widths: second recording; colours: change of share".to_owned());
     image.count_name = "ppm".to_owned();
@@ -58,40 +60,33 @@ pub fn differential(
     Ok(with_legend(svg, &LEGEND))
 }
 
-fn parse(folded: &str) -> io::Result<Vec<(&str, u64)>> {
-    let lines = folded.lines().filter(|line| !line.is_empty());
-    lines
-        .enumerate()
-        .map(|(index, line)| {
-            line.rsplit_once(' ')
-                .and_then(|(stack, number)| Some((stack, number.parse().ok()?)))
-                .ok_or_else(|| {
-                    let error = format!("line {} of the folded stacks has no number", index + 1);
-                    io::Error::new(io::ErrorKind::InvalidData, error)
-                })
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::by_name;
+
+    fn draw(before: &[(&str, u64)], after: &[(&str, u64)]) -> String {
+        let [before, after] = [before, after].map(|stacks| Folded {
+            stacks: stacks
+                .iter()
+                .map(|&(stack, number)| (stack.to_owned(), number))
+                .collect(),
+            ..Folded::default()
+        });
+        let settings = Settings::new(by_name("svg").unwrap());
+        String::from_utf8(differential(&settings, [&before, &after], "t").unwrap()).unwrap()
+    }
 
     #[test]
     fn shares_are_compared_not_totals() {
-        let options = ExportOptions::default();
-        let svg = differential("a;b 10\na;c 10\n", "a;b 300\na;c 100\n", "t", &options).unwrap();
-        let svg = String::from_utf8(svg).unwrap();
+        let svg = draw(&[("a;b", 10), ("a;c", 10)], &[("a;b", 300), ("a;c", 100)]);
         // b: half before, three quarters now; c: half before, one quarter now.
         assert!(svg.contains("b (750,000 ppm, 75.00%; +25.00%)"), "{svg}");
         assert!(svg.contains("c (250,000 ppm, 25.00%; -25.00%)"), "{svg}");
     }
 
     #[test]
-    fn damage_is_an_error() {
-        let error = differential("a 1\nb\n", "a 1", "t", &ExportOptions::default()).unwrap_err();
-        assert!(error.to_string().contains("line 2"), "{error}");
-        let none = differential("a 1", "", "t", &ExportOptions::default()).unwrap();
-        assert!(String::from_utf8(none).unwrap().contains("no samples"));
+    fn nothing_is_said_to_be_nothing() {
+        assert!(draw(&[("a", 1)], &[]).contains("no samples"));
     }
 }

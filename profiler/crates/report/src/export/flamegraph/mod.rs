@@ -13,10 +13,12 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
-use super::collect::{Collector, Folded, by_frames};
-use super::options::{Count, ExportOptions, OptionHelp, help};
+use super::collect::{
+    CONTAINERS, Collector, Count, FoldOptions, Folded, SOURCE, THREADS, by_frames, count,
+};
+use super::settings::{OptionHelp, Setting, Settings, yes};
 use super::{Format, Output, Shows};
-pub use differential::differential;
+use differential::differential;
 use look::{colour, empty, short, subtitle, used_kinds, with_legend};
 use profiler_model::*;
 
@@ -24,59 +26,118 @@ pub(super) const FORMAT: Format = Format {
     name: "svg",
     extensions: &[".svg"],
     description: "flame graph for a web browser, with zoom and search",
-    options: &[
-        OptionHelp {
-            name: "count",
-            value: "samples|weight",
-            help: "what widths are: samples, or what they stand for, such as CPU time (default: \
-                   weight)",
-        },
-        help::SOURCE,
-        help::THREADS,
-        help::CONTAINERS,
-        OptionHelp {
-            name: "title",
-            value: "TEXT",
-            help: "title (default: the target and the machine)",
-        },
-        OptionHelp {
-            name: "width",
-            value: "PIXELS (200 or more)",
-            help: "width of the image (default: that of the window)",
-        },
-        OptionHelp {
-            name: "min-width",
-            value: "PERCENT (0 to 100)",
-            help: "leave out narrower frames (default: 0.02)",
-        },
-        OptionHelp {
-            name: "root",
-            value: "top|bottom",
-            help: "where callers are (default: top, which shows them without scrolling)",
-        },
-        OptionHelp {
-            name: "reverse",
-            value: "yes|no",
-            help: "merge stacks from the leaf, to show who calls a hot function (default: no)",
-        },
-    ],
     shows: Shows::Samples,
-    sink: |options, output| {
-        Box::new(FlameGraph {
-            collector: Collector::new(&options),
-            options,
-            output,
-        })
+    options: &[
+        &COUNT,
+        &SOURCE,
+        &THREADS,
+        &CONTAINERS,
+        &TITLE,
+        &WIDTH,
+        &MIN_WIDTH,
+        &ROOT,
+        &REVERSE,
+    ],
+    sink: |settings, output| Box::new(FlameGraph::new(settings, output)),
+    difference: Some(differential),
+};
+
+const COUNT: Setting<Count> =
+    count("what widths are: samples, or what they stand for, such as CPU time (default: weight)");
+const TITLE: Setting<String> = Setting {
+    help: OptionHelp {
+        name: "title",
+        value: "TEXT",
+        help: "title (default: the target and the machine)",
+    },
+    read: |value| Some(value.to_owned()),
+};
+const WIDTH: Setting<u32> = Setting {
+    help: OptionHelp {
+        name: "width",
+        value: "PIXELS (200 or more)",
+        help: "width of the image (default: that of the window)",
+    },
+    read: |value| value.parse().ok().filter(|width| *width >= MIN_IMAGE_PX),
+};
+const MIN_WIDTH: Setting<f64> = Setting {
+    help: OptionHelp {
+        name: "min-width",
+        value: "PERCENT (0 to 100)",
+        help: "leave out narrower frames (default: 0.02)",
+    },
+    read: |value| {
+        let percent = value.parse().ok();
+        percent.filter(|percent| (0.0..=100.0).contains(percent))
     },
 };
+const ROOT: Setting<Direction> = Setting {
+    help: OptionHelp {
+        name: "root",
+        value: "top|bottom",
+        help: "where callers are (default: top, which shows them without scrolling)",
+    },
+    read: |value| match value {
+        "top" => Some(Direction::Inverted),
+        "bottom" => Some(Direction::Straight),
+        _ => None,
+    },
+};
+const REVERSE: Setting<bool> = Setting {
+    help: OptionHelp {
+        name: "reverse",
+        value: "yes|no",
+        help: "merge stacks from the leaf, to show who calls a hot function (default: no)",
+    },
+    read: yes,
+};
+
+/// Narrower images have no room for their own margins.
+const MIN_IMAGE_PX: u32 = 200;
+
+/// What was set.
+struct Look {
+    title: Option<String>,
+    /// None: as wide as the window.
+    width_px: Option<u32>,
+    min_width_percent: f64,
+    direction: Direction,
+    /// Stacks turned round: leaf first, so that equal leaves merge and show their callers.
+    reverse: bool,
+    /// Containers are frames, above the process.
+    containers: bool,
+}
+
+impl Look {
+    fn of(settings: &Settings) -> Look {
+        Look {
+            title: settings.get(&TITLE),
+            width_px: settings.get(&WIDTH),
+            min_width_percent: settings.get(&MIN_WIDTH).unwrap_or(MIN_WIDTH_PERCENT),
+            direction: settings.get(&ROOT).unwrap_or(Direction::Inverted),
+            reverse: settings.get(&REVERSE).unwrap_or(false),
+            containers: settings.get(&CONTAINERS).unwrap_or(false),
+        }
+    }
+}
 
 /// A quarter of a pixel in an image of 1,200.
 const MIN_WIDTH_PERCENT: f64 = 0.02;
 
 struct FlameGraph {
     collector: Collector,
-    options: ExportOptions,
+    look: Look,
     output: Output,
+}
+
+impl FlameGraph {
+    fn new(settings: &Settings, output: Output) -> FlameGraph {
+        FlameGraph {
+            collector: Collector::new(FoldOptions::of(settings, &COUNT)),
+            look: Look::of(settings),
+            output,
+        }
+    }
 }
 
 impl Sink for FlameGraph {
@@ -86,26 +147,21 @@ impl Sink for FlameGraph {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let mut count = self.collector.count(tables, &self.options, Count::Weight)?;
-        let mut folded = self.collector.fold(tables, &self.options, count)?;
+        let mut count = self.collector.count(tables, Count::Weight)?;
+        let mut folded = self.collector.fold(tables, count)?;
         if folded.stacks.iter().all(|(_, number)| *number == 0) {
             // Samples without weights still have a place.
             count = Count::Samples;
-            folded = self.collector.fold(tables, &self.options, count)?;
+            folded = self.collector.fold(tables, count)?;
         }
-        let image = draw(&folded, tables, &self.options, count)?;
+        let image = draw(&folded, tables, &self.look, count)?;
         self.output.write_all(&image)?;
         self.output.flush()
     }
 }
 
-fn draw(
-    folded: &Folded,
-    tables: &Tables,
-    options: &ExportOptions,
-    count: Count,
-) -> io::Result<Vec<u8>> {
-    let title = match &options.title {
+fn draw(folded: &Folded, tables: &Tables, look: &Look, count: Count) -> io::Result<Vec<u8>> {
+    let title = match &look.title {
         Some(title) => title.clone(),
         None => match (&*tables.session.target, &*tables.session.host) {
             ("", "") => "flame graph".to_owned(),
@@ -123,9 +179,9 @@ fn draw(
         .min(63);
     let scale = Scale::of(folded, tables, count, total);
     let mut palette = PaletteMap::default();
-    let lines = lines(folded, options, shift, &mut palette);
+    let lines = lines(folded, look, shift, &mut palette);
 
-    let mut image = image(options);
+    let mut image = image(look);
     image.title = short(&title);
     image.subtitle = Some(subtitle(folded, tables));
     image.count_name = scale.unit.to_owned();
@@ -134,22 +190,19 @@ fn draw(
 
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut image, lines.iter().rev().map(String::as_str), &mut svg)?;
-    let seen: Vec<_> = used_kinds(&folded.stacks, 1 + usize::from(options.containers));
+    let seen: Vec<_> = used_kinds(&folded.stacks, 1 + usize::from(look.containers));
     Ok(with_legend(svg, &seen))
 }
 
 /// What holds for all images. Lines must be given in the order of [`lines`], last one first.
-fn image<'a>(options: &ExportOptions) -> Options<'a> {
+fn image<'a>(look: &Look) -> Options<'a> {
     let mut image = Options::default();
-    image.image_width = options.width_px.map(|width| width as usize);
-    image.min_width = options.min_width_percent.unwrap_or(MIN_WIDTH_PERCENT);
+    image.image_width = look.width_px.map(|width| width as usize);
+    image.min_width = look.min_width_percent;
     image.bgcolors = Some(BackgroundColor::Grey);
     // The head of a name says more than its tail of argument types.
     image.text_truncate_direction = TextTruncateDirection::Right;
-    image.direction = match options.root_at_bottom {
-        false => Direction::Inverted,
-        true => Direction::Straight,
-    };
+    image.direction = look.direction;
     // Takes the lines as they come, last one first. The other modes insist on plain text order,
     // which tears apart frames whose names hold characters below `;`.
     image.flame_chart = true;
@@ -157,14 +210,9 @@ fn image<'a>(options: &ExportOptions) -> Options<'a> {
 }
 
 /// Lines for inferno, in order of their frames; fills in the colours.
-fn lines(
-    folded: &Folded,
-    options: &ExportOptions,
-    shift: u32,
-    palette: &mut PaletteMap,
-) -> Vec<String> {
+fn lines(folded: &Folded, look: &Look, shift: u32, palette: &mut PaletteMap) -> Vec<String> {
     // Frames that are no code: the container, the process.
-    let owners = 1 + usize::from(options.containers);
+    let owners = 1 + usize::from(look.containers);
     let mut stacks: Vec<(String, u64)> = folded.stacks.clone();
     // The frame below all others has no name; without an entry its colour would be random.
     palette.insert("", colour("", true));
@@ -176,7 +224,7 @@ fn lines(
             palette.insert(frame, colour(frame, depth < owners));
         }
     }
-    if options.reverse {
+    if look.reverse {
         for (stack, _) in &mut stacks {
             let frames: Vec<&str> = stack.rsplit(';').collect();
             *stack = frames.join(";");

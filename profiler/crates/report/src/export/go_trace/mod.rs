@@ -17,46 +17,54 @@ mod waits;
 
 use std::io;
 
-use super::options::{ExportOptions, OptionHelp, help};
+use super::collect::SOURCE;
+use super::settings::{Declared, OptionHelp, Setting, Settings};
 use super::{Format, Output, Shows};
 use crate::derive::{Losses, OFF_CPU, WALL};
 use profiler_model::*;
-use profiler_wire::go_trace::Encoding;
+use profiler_wire::go_trace::{Encoding, Version};
 use regions::{CallCounts, Regions};
 use schedule::Schedule;
 use trace::Trace;
 
-const OPTIONS: &[OptionHelp] = &[
-    OptionHelp {
+const VERSION: Setting<Version> = Setting {
+    help: OptionHelp {
         name: "version",
         value: "22|23|25|26",
         help: "the Go release whose format is written: 1.22 and so on (default: 22, which all later \
                ones read)",
     },
-    OptionHelp {
+    read: |value| Version::from_minor(value.strip_prefix("1.").unwrap_or(value).parse().ok()?),
+};
+const GENERATION: Setting<u64> = Setting {
+    help: OptionHelp {
         name: "generation",
         value: "NUMBER (1 or more)",
         help: "events in one part of the trace; readers hold a part in memory (default: 200000)",
     },
-    help::SOURCE,
-];
+    read: |value| value.parse().ok().filter(|number| *number > 0),
+};
+
+const OPTIONS: &[&dyn Declared] = &[&VERSION, &GENERATION, &SOURCE];
 
 pub(super) const TEXT: Format = Format {
     name: "go-trace",
     extensions: &[".gotrace", ".go.txt"],
     description: "Go execution trace as text, for internal/trace/raw",
-    options: OPTIONS,
     shows: Shows::SamplesAndCalls,
-    sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Text)),
+    options: OPTIONS,
+    sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Text)),
+    difference: None,
 };
 
 pub(super) const WIRE: Format = Format {
     name: "go-trace-wire",
     extensions: &[".trace", ".go.trace"],
     description: "Go execution trace for `go tool trace` and gotraceui",
-    options: OPTIONS,
     shows: Shows::SamplesAndCalls,
-    sink: |options, output| Box::new(GoTrace::new(options, output, Encoding::Wire)),
+    options: OPTIONS,
+    sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Wire)),
+    difference: None,
 };
 
 /// Readers hold one generation in memory, and show nothing of it before they have it all.
@@ -66,7 +74,10 @@ const GENERATION_EVENTS: u64 = 200_000;
 const LATEST: u64 = 1 << 62;
 
 struct GoTrace {
-    options: ExportOptions,
+    /// The event source whose samples are wanted; none: that of the first.
+    wanted: Option<String>,
+    /// Events in one generation.
+    most: u64,
     trace: Trace,
     schedule: Option<Schedule>,
     /// Time of the latest event; events never go back before it.
@@ -96,10 +107,11 @@ struct Counts {
 }
 
 impl GoTrace {
-    fn new(options: ExportOptions, output: Output, encoding: Encoding) -> GoTrace {
-        let version = options.go_version.unwrap_or_default();
+    fn new(settings: &Settings, output: Output, encoding: Encoding) -> GoTrace {
+        let version = settings.get(&VERSION).unwrap_or_default();
         GoTrace {
-            options,
+            wanted: settings.get(&SOURCE),
+            most: settings.get(&GENERATION).unwrap_or(GENERATION_EVENTS),
             trace: Trace::new(output, version, encoding),
             schedule: None,
             now: 0,
@@ -177,7 +189,7 @@ impl GoTrace {
     }
 
     fn is_wanted(&self, id: SourceId, tables: &Tables) -> bool {
-        match (&self.options.source, tables.sources.get(id)) {
+        match (&self.wanted, tables.sources.get(id)) {
             // Waits come as what threads did, with any source.
             (Some(wanted), Some(source)) if wanted != WALL => wanted == tables.string(source.name),
             (wanted, _) => wanted.as_deref().is_none_or(|wanted| wanted == WALL),
@@ -273,8 +285,7 @@ impl Sink for GoTrace {
         self.exit_until(event.at().0, tables)?;
         self.take(event, tables)?;
         self.events += 1;
-        let limit = self.options.generation.unwrap_or(GENERATION_EVENTS);
-        if (self.events >= limit || self.trace.is_full())
+        if (self.events >= self.most || self.trace.is_full())
             && let Some(schedule) = &mut self.schedule
         {
             self.events = 0;
@@ -287,7 +298,7 @@ impl Sink for GoTrace {
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let is_waits = |wanted: &str| wanted == OFF_CPU && self.counts.waits > 0;
-        if let (Some(wanted), None) = (&self.options.source, self.source)
+        if let (Some(wanted), None) = (&self.wanted, self.source)
             && !is_waits(wanted)
         {
             return Err(io::Error::new(
