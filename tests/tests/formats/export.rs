@@ -7,6 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::export_shared::*;
+use crate::golden;
 use profiler_model::*;
 use profiler_report::derive::{ContainerNames, Target, stack_frames};
 use profiler_report::export::difference;
@@ -16,17 +17,23 @@ use proptest::prelude::*;
 #[test]
 fn folded_is_golden() {
     let session = canonical::session();
-    golden("canonical.folded", &export("folded", &[], &session));
+    golden::check("export/canonical.folded", &export("folded", &[], &session));
     let options = [("threads", "yes"), ("count", "weight")];
-    golden("threads.folded", &export("folded", &options, &session));
+    golden::check(
+        "export/threads.folded",
+        &export("folded", &options, &session),
+    );
 }
 
 #[test]
 fn waits_are_leaves() {
     let session = canonical::session_with_waits();
-    golden("wall.folded", &export("folded", &[], &session));
+    golden::check("export/wall.folded", &export("folded", &[], &session));
     let options = [("source", "off-cpu"), ("threads", "yes")];
-    golden("off-cpu.folded", &export("folded", &options, &session));
+    golden::check(
+        "export/off-cpu.folded",
+        &export("folded", &options, &session),
+    );
     let options = [("source", "off-cpu"), ("count", "samples")];
     let counted = export("folded", &options, &session);
     assert_eq!(
@@ -42,7 +49,7 @@ fn waits_are_leaves() {
     assert!(!ended && running.contains("Row.parse_[p] 10"), "{running}");
     let svg = export("svg", &[("width", "1200")], &session);
     xml_elements(std::slice::from_ref(&svg)).unwrap();
-    golden("wall.svg", &svg);
+    golden::check("export/wall.svg", &svg);
     let error = try_export("folded", &[("source", "wall")], &canonical::session()).unwrap_err();
     assert!(
         error.to_string().contains("'wall'; there are: cpu-clock"),
@@ -55,7 +62,7 @@ fn containers_are_the_roots_if_asked_for() {
     let session = canonical::session_in_containers();
     let options = [("containers", "yes"), ("threads", "yes")];
     let folded = export("folded", &options, &session);
-    golden("containers.folded", &folded);
+    golden::check("export/containers.folded", &folded);
     // What means something in a folded stack is no part of a name.
     let roots: BTreeSet<&str> = folded.lines().filter_map(|l| l.split(';').next()).collect();
     let expected = [
@@ -238,10 +245,10 @@ fn only_what_ran_in_a_container() {
 fn svg_is_golden() {
     let session = canonical::session();
     let options = [("width", "1200")];
-    golden("canonical.svg", &export("svg", &options, &session));
+    golden::check("export/canonical.svg", &export("svg", &options, &session));
     let session = canonical::session_in_containers();
     let options = [("width", "1200"), ("containers", "yes")];
-    golden("containers.svg", &export("svg", &options, &session));
+    golden::check("export/containers.svg", &export("svg", &options, &session));
 }
 
 /// Samples per function, as often as a stack holds it, from the events themselves.

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::export_shared::*;
+use crate::golden;
 use profiler_model::*;
 use profiler_report::derive::stack_frames;
 use profiler_tests::skip::long;
@@ -144,7 +145,10 @@ const VERSIONS: [&str; 4] = ["22", "23", "25", "26"];
 #[test]
 fn text_is_golden() {
     let session = canonical::session();
-    golden("canonical.gotrace", &export("go-trace", &[], &session));
+    golden::check(
+        "export/canonical.gotrace",
+        &export("go-trace", &[], &session),
+    );
 }
 
 #[test]
@@ -342,7 +346,7 @@ fn lives(seed: u64, boot: u64) -> Recording {
 #[test]
 fn waits_are_states() {
     let session = canonical::session_with_waits();
-    golden("waits.gotrace", &export("go-trace", &[], &session));
+    golden::check("export/waits.gotrace", &export("go-trace", &[], &session));
     let (functions, samples) = counts(&session);
     for version in VERSIONS {
         for generation in ["200000", "40", "7", "1"] {
@@ -564,7 +568,7 @@ fn as_whole((tables, events): Recording) -> Recording {
 #[test]
 fn calls_are_regions() {
     let session = crate::calls_shared::shop();
-    golden("calls.gotrace", &export("go-trace", &[], &session));
+    golden::check("export/calls.gotrace", &export("go-trace", &[], &session));
     let expected = ended(&session);
     for version in VERSIONS {
         for generation in ["200000", "20", "1"] {

@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use crate::calls_shared::{Builder, MS, START, US, shop};
+use crate::golden;
 use profiler_model::*;
 use profiler_report::derive::calls::{Part, ROOT, UNKNOWN_CALLERS};
 use profiler_report::derive::{CallLimits, CallTable, Target};
@@ -31,21 +31,6 @@ fn report((tables, events): &Session, options: &ReportOptions) -> Result<String,
     let mut out = Vec::new();
     report::run(&recording, options, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
-}
-
-fn golden(name: &str, actual: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("golden/calls")
-        .join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        actual == expected,
-        "{name} differs (UPDATE_GOLDEN=1 rewrites it); it is now:\n{actual}"
-    );
 }
 
 fn calls(view: CallView) -> ReportOptions {
@@ -72,7 +57,7 @@ fn text_at_three_widths() {
         };
         let text = report(&session, &options).unwrap();
         let name = width.map_or("calls.txt".to_owned(), |width| format!("calls-{width}.txt"));
-        golden(&name, &text);
+        golden::check(&format!("calls/{name}"), &text);
         for line in text.lines() {
             let fits = width.is_none_or(|width| line.chars().count() <= width);
             assert!(fits, "wider than {width:?}: {line}");
@@ -147,7 +132,10 @@ fn parts() {
             width: Some(100),
             ..calls(view)
         };
-        golden(name, &report(&session, &options).unwrap());
+        golden::check(
+            &format!("calls/{name}"),
+            report(&session, &options).unwrap(),
+        );
     }
 }
 
@@ -169,7 +157,7 @@ fn slowest_calls_show_their_arguments() {
                 ..CallView::default()
             })
         };
-        golden(name, &report(&shop(), &options).unwrap());
+        golden::check(&format!("calls/{name}"), report(&shop(), &options).unwrap());
     }
 }
 
@@ -181,7 +169,7 @@ fn json() {
         ..ReportOptions::default()
     };
     let text = report(&shop(), &options).unwrap();
-    golden("calls.json", &text);
+    golden::check("calls/calls.json", &text);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     for row in value["calls"]["functions"].as_array().unwrap() {
         let in_buckets: u64 = (row["histogram"].as_array().into_iter().flatten())
@@ -667,7 +655,7 @@ fn live_table() {
     for width in [80, 120] {
         let mut top = top(&session, TopOptions::default());
         let frame = top.render(now, width, 24, &session.0);
-        golden(&format!("top-{width}.txt"), &frame);
+        golden::check(&format!("calls/top-{width}.txt"), &frame);
         assert!(
             frame.lines().all(|line| line.chars().count() <= width),
             "{frame}"
@@ -806,7 +794,7 @@ fn durations_compare() {
     };
     let (this, other) = (slower(3, Some("added")), slower(1, None));
     let text = compare(&this, &other, &calls(only()));
-    golden("diff.txt", &text);
+    golden::check("calls/diff.txt", &text);
     let json = ReportOptions {
         format: Format::Json,
         ..calls(only())

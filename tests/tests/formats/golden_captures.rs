@@ -7,9 +7,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::golden;
 use profiler_tests::announced;
 use profiler_tests::canonical;
 use profiler_tests::setting::profiler;
@@ -31,11 +32,7 @@ const QUESTIONS: &[(&str, &[&str])] = &[
 ];
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/captures")
-}
-
-fn update() -> bool {
-    std::env::var_os("UPDATE_GOLDEN").is_some()
+    golden::folder().join("captures")
 }
 
 /// What the program says, in the folder of the captures, so that paths are the same everywhere.
@@ -52,55 +49,39 @@ fn ask(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-fn check(name: &str, actual: &[u8]) {
-    let path = folder().join(name);
-    if update() {
-        std::fs::write(&path, actual).unwrap();
+/// Asks everything of a capture. Where it is one that is kept, of a version of the format, also what speaks of its
+/// size.
+fn check_all(capture: &str, version: Option<u16>) {
+    for (name, question) in QUESTIONS {
+        let name = match version {
+            Some(version) => name.replace("{version}", &version.to_string()),
+            None if name.contains("{version}") => continue,
+            None => (*name).to_owned(),
+        };
+        let mut arguments = question.to_vec();
+        arguments.push(capture);
+        // An answer that names the capture, with the same name for all of them.
+        let answer = String::from_utf8(ask(&arguments)).unwrap();
+        let answer = answer.replace(capture, "CAPTURE");
+        golden::check(&format!("captures/{name}"), answer);
     }
-    let expected = std::fs::read(&path).unwrap();
-    let (expected, actual) = (
-        String::from_utf8_lossy(&expected),
-        String::from_utf8_lossy(actual),
-    );
-    let differs = expected.lines().zip(actual.lines()).find(|(e, a)| e != a);
-    assert!(
-        expected == actual,
-        "{name} differs; first: {differs:?}; see it with UPDATE_GOLDEN=1 and git diff"
-    );
-}
-
-/// An answer that names the capture, with the same name for all of them.
-fn named(answer: Vec<u8>, capture: &str) -> Vec<u8> {
-    let text = String::from_utf8(answer).unwrap();
-    text.replace(capture, "CAPTURE").into_bytes()
-}
-
-/// The formats of exports, by their names.
-fn formats() -> Vec<String> {
-    let known = profiler_report::export::formats().iter();
-    known.map(|format| format.name.to_owned()).collect()
+    for format in profiler_report::export::formats() {
+        let answer = ask(&["export", capture, "--format", format.name]);
+        golden::check(&format!("captures/export-{}", format.name), answer);
+    }
 }
 
 #[test]
 fn all_versions_say_the_same() {
     let today = folder().join(format!("version-{TODAY}.cap"));
-    if update() && !today.exists() {
+    if golden::update() && !today.exists() {
         announced::write(&today, canonical::session_with_everything()).unwrap();
     }
     for version in 1..=TODAY {
         let capture = format!("version-{version}.cap");
         let len = std::fs::metadata(folder().join(&capture)).unwrap().len();
         assert!(len < 200_000, "{capture} has {len} bytes");
-        for (name, question) in QUESTIONS {
-            let mut arguments = question.to_vec();
-            arguments.push(&capture);
-            let answer = named(ask(&arguments), &capture);
-            check(&name.replace("{version}", &version.to_string()), &answer);
-        }
-        for format in formats() {
-            let answer = ask(&["export", &capture, "--format", &format]);
-            check(&format!("export-{format}"), &answer);
-        }
+        check_all(&capture, Some(version));
     }
 }
 
@@ -112,19 +93,7 @@ fn what_is_written_today_says_the_same() {
     let path = folder.join("today.cap");
     let _ = std::fs::remove_file(&path);
     announced::write(&path, canonical::session_with_everything()).unwrap();
-    let path = path.to_str().unwrap();
-    for (name, question) in QUESTIONS {
-        if name.contains("{version}") {
-            continue;
-        }
-        let mut arguments = question.to_vec();
-        arguments.push(path);
-        check(name, &named(ask(&arguments), path));
-    }
-    for format in formats() {
-        let answer = ask(&["export", path, "--format", &format]);
-        check(&format!("export-{format}"), &answer);
-    }
+    check_all(path.to_str().unwrap(), None);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

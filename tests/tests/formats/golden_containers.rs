@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-
+use crate::golden;
 use profiler_model::{Event, Tables};
 use profiler_report::derive::{ContainerError, ContainerNames, Target, TargetError};
 use profiler_report::view::report::{
@@ -32,24 +31,7 @@ fn run((tables, events): &Session, options: &ReportOptions) -> Result<String, Re
 
 fn check(name: &str, options: &ReportOptions) {
     let actual = run(&canonical::session_in_containers(), options).unwrap();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("golden/containers")
-        .join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        actual == expected,
-        "{name} differs (UPDATE_GOLDEN=1 rewrites it); it is now:\n{actual}"
-    );
-    if let Some(width) = options.width {
-        for line in actual.lines().filter(|line| !line.contains("build id")) {
-            let used = line.chars().count();
-            assert!(used <= width, "{name}: wider than {width}: {line}");
-        }
-    }
+    golden::check_on_screen(&format!("containers/{name}"), options.width, &actual);
 }
 
 fn by(by: By) -> ReportOptions {

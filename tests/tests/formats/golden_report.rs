@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-
+use crate::golden;
 use profiler_model::{Event, Source, Tables, Unit};
 use profiler_report::derive::Target;
 use profiler_report::view::report::{
@@ -61,27 +60,7 @@ fn check(name: &str, options: ReportOptions) {
 }
 
 fn check_text(name: &str, options: &ReportOptions, actual: String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("golden/report")
-        .join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        actual == expected,
-        "{name} differs (UPDATE_GOLDEN=1 rewrites it); it is now:\n{actual}"
-    );
-    if let Some(width) = options.width {
-        // Prose folds and names are cut; only what identifies code may stand out.
-        for line in actual.lines().filter(|line| !line.contains("build id")) {
-            assert!(
-                line.chars().count() <= width,
-                "{name}: wider than {width}: {line}"
-            );
-        }
-    }
+    golden::check_on_screen(&format!("report/{name}"), options.width, &actual);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod capture_output;
 mod export;
 mod export_shared;
 mod go_trace;
+mod golden;
 mod golden_calls;
 mod golden_captures;
 mod golden_containers;

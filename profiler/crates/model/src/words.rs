@@ -1,14 +1,14 @@
 //! What the kinds and reasons of the model are called: once for programs, once for people.
 //!
-//! An enum -> its machine name (`snake_case`: JSON, options) and a phrase that can stand behind a number (`3
-//! ticks skipped by the kernel`). Every output uses these. What does not belong here: numbers and units of
-//! outputs, sentences around a phrase.
+//! An enum -> its machine name (`snake_case`: JSON, options); and of reasons, which people are told, a phrase that can
+//! stand behind a number (`3 ticks skipped by the kernel`). Every output uses these. What does not belong here:
+//! numbers and units of outputs, sentences around a phrase.
 
 use super::definition::{FrameKind, ReturnMode, TracedKind, Unit, UnknownReason};
 use super::event::{ExitKind, GapReason, LostReason, StackEnd, WaitState};
 
-macro_rules! words {
-    ($($kind:ident { $($variant:ident: $name:literal, $phrase:literal;)* })*) => {$(
+macro_rules! names {
+    ($($kind:ident { $($variant:ident: $name:literal;)* })*) => {$(
         impl $kind {
             /// All there are.
             pub const ALL: &'static [$kind] = &[$($kind::$variant,)*];
@@ -19,13 +19,6 @@ macro_rules! words {
                     $($kind::$variant => $name,)*
                 }
             }
-
-            /// What it is, for people.
-            pub const fn phrase(self) -> &'static str {
-                match self {
-                    $($kind::$variant => $phrase,)*
-                }
-            }
         }
 
         impl serde::Serialize for $kind {
@@ -34,6 +27,22 @@ macro_rules! words {
             }
         }
     )*};
+}
+
+macro_rules! words {
+    ($($kind:ident { $($variant:ident: $name:literal, $phrase:literal;)* })*) => {
+        names! {
+            $($kind { $($variant: $name;)* })*
+        }
+        $(impl $kind {
+            /// What it is, for people.
+            pub const fn phrase(self) -> &'static str {
+                match self {
+                    $($kind::$variant => $phrase,)*
+                }
+            }
+        })*
+    };
 }
 
 words! {
@@ -71,23 +80,6 @@ words! {
         Gone: "gone", "memory gone: process ending or in exec";
         Unknown: "unknown", "unknown reason";
     }
-    WaitState {
-        Preempted: "preempted", "could run, but had no processor";
-        Sleeping: "sleeping", "waited";
-        Disk: "disk", "waited for a disk, or for what can't be interrupted";
-        Stopped: "stopped", "was stopped";
-    }
-    Unit {
-        Nanoseconds: "nanoseconds", "nanoseconds";
-        Cycles: "cycles", "cycles";
-        Events: "events", "events";
-    }
-    FrameKind {
-        Native: "native", "machine code of a file";
-        Kernel: "kernel", "the kernel";
-        Jit: "jit", "machine code made at run time";
-        Interpreted: "interpreted", "source that an interpreter runs";
-    }
     UnknownReason {
         NoMapping: "no_mapping", "in no known mapping";
         NoFile: "no_file", "file gone";
@@ -95,15 +87,35 @@ words! {
         BadFile: "bad_file", "damaged file";
         GaveUp: "gave_up", "gave up";
     }
+}
+
+names! {
+    WaitState {
+        Preempted: "preempted";
+        Sleeping: "sleeping";
+        Disk: "disk";
+        Stopped: "stopped";
+    }
+    Unit {
+        Nanoseconds: "nanoseconds";
+        Cycles: "cycles";
+        Events: "events";
+    }
+    FrameKind {
+        Native: "native";
+        Kernel: "kernel";
+        Jit: "jit";
+        Interpreted: "interpreted";
+    }
     TracedKind {
-        Function: "function", "function";
-        Marker: "marker", "marker";
+        Function: "function";
+        Marker: "marker";
     }
     ReturnMode {
-        None: "none", "entries only";
-        Uretprobe: "uretprobe", "return probe";
-        Instructions: "instructions", "return instructions";
-        Agent: "agent", "another program's agent";
+        None: "none";
+        Uretprobe: "uretprobe";
+        Instructions: "instructions";
+        Agent: "agent";
     }
 }
 

@@ -1,9 +1,8 @@
-//! What the tests of exports share: exporting into memory, golden files, made-up sessions.
+//! What the tests of exports share: exporting into memory, made-up sessions.
 // Each test uses a part, and fails by unwrapping.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use profiler_model::*;
@@ -84,23 +83,6 @@ pub fn fold(settings: &Settings, (tables, events): &Recording) -> Folded {
 /// Exports to text.
 pub fn export(format: &str, options: &[(&str, &str)], session: &Recording) -> String {
     String::from_utf8(try_export(format, options, session).unwrap()).unwrap()
-}
-
-/// Compares with a golden file, or writes it with `UPDATE_GOLDEN=1`.
-pub fn golden(name: &str, actual: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("golden/export")
-        .join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; run with UPDATE_GOLDEN=1", path.display()));
-    let differs = expected.lines().zip(actual.lines()).find(|(e, a)| e != a);
-    assert!(
-        expected == actual,
-        "{name} differs; first: {differs:?}; see it with UPDATE_GOLDEN=1 and git diff"
-    );
 }
 
 /// Names that would break formats if they were written as they are.

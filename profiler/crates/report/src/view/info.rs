@@ -84,7 +84,7 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
             printable(&source.name),
             source.samples,
             source.weight,
-            source.unit.phrase()
+            source.unit.name()
         )?;
         match (source.frequency_hz, source.period) {
             (Some(hz), _) => writeln!(out, " (asked for {hz} Hz)")?,

@@ -188,7 +188,7 @@ fn what_is_not_answered_in_time_is_given_up_and_counted() {
 }
 
 #[test]
-#[ignore = "a timing: cargo test --release -p profiler --lib known_stacks -- --ignored --nocapture"]
+#[ignore = "a timing: cargo test --release -p profiler-resolve known_stacks -- --ignored --nocapture"]
 fn known_stacks_cost_less_than_a_microsecond() {
     let dir = TempDir::new("timing");
     let program = build(&dir, "program", &[]);

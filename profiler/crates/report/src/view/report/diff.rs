@@ -142,8 +142,8 @@ fn warnings(this: &Header, other: &Header) -> Vec<String> {
     if this.unit != other.unit {
         warnings.push(format!(
             "the units differ: {} here, {} in the other recording",
-            this.unit.phrase(),
-            other.unit.phrase()
+            this.unit.name(),
+            other.unit.name()
         ));
     }
     warnings

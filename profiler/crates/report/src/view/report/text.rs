@@ -146,7 +146,7 @@ impl Writer<'_> {
     pub(super) fn weight_title(&self) -> &'static str {
         match self.report.header.unit {
             Unit::Nanoseconds => "time",
-            unit => unit.phrase(),
+            unit => unit.name(),
         }
     }
 

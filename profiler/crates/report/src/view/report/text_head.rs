@@ -231,7 +231,7 @@ impl Head<'_> {
 fn weight(value: u64, source: &SourceRow) -> String {
     match source.unit {
         Unit::Nanoseconds => duration(value),
-        unit => format!("{} {}", short_count(value), unit.phrase()),
+        unit => format!("{} {}", short_count(value), unit.name()),
     }
 }
 
@@ -239,7 +239,7 @@ fn weight_in_words(value: u64, source: &SourceRow) -> String {
     match source.unit {
         Unit::Nanoseconds if source.name == OFF_CPU => format!("{} off-CPU", duration(value)),
         Unit::Nanoseconds => format!("{} of CPU time", duration(value)),
-        unit => format!("{} {}", short_count(value), unit.phrase()),
+        unit => format!("{} {}", short_count(value), unit.name()),
     }
 }
 
