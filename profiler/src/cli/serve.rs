@@ -8,6 +8,7 @@ use clap::Args;
 use crate::error::Failure;
 use crate::pipeline::{self, ServeRequest, ServeSource, adjustable};
 use profiler_serve::admission::Admission;
+use profiler_serve::front::FrontOptions;
 use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
 use profiler_target::user::User;
 
@@ -117,15 +118,13 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
             ServeSource::Live(Box::new(options))
         }
     };
+    let limits = Limits {
+        frequency_hz: args.max_frequency,
+        ..Limits::default()
+    };
+    let options = args.access.options(address, limits)?;
     Ok(ServeRequest {
-        address,
-        tcf: args.access.options(
-            address,
-            Limits {
-                frequency_hz: args.max_frequency,
-                ..Limits::default()
-            },
-        )?,
+        fronts: vec![FrontOptions::Tcf { address, options }],
         source,
         quiet: common.quiet,
     })
@@ -198,23 +197,30 @@ mod tests {
         parse(words).unwrap().unwrap()
     }
 
+    fn parsed_tcf(words: &str) -> (SocketAddr, TcfOptions) {
+        let mut fronts = parsed(words).fronts;
+        assert_eq!(fronts.len(), 1);
+        let FrontOptions::Tcf { address, options } = fronts.remove(0);
+        (address, options)
+    }
+
     #[test]
     fn nobody_is_let_in_or_let_do_anything_unless_told() {
-        let request = parsed("--tcf");
-        assert_eq!(request.address, "127.0.0.1:1534".parse().unwrap());
-        assert!(!request.tcf.control && !request.tcf.environment);
-        assert!(request.tcf.tls.is_none() && request.tcf.replay.is_none());
-        assert!(matches!(request.source, ServeSource::Live(_)));
+        assert!(matches!(parsed("--tcf").source, ServeSource::Live(_)));
+        let (address, tcf) = parsed_tcf("--tcf");
+        assert_eq!(address, "127.0.0.1:1534".parse().unwrap());
+        assert!(!tcf.control && !tcf.environment);
+        assert!(tcf.tls.is_none() && tcf.replay.is_none());
         let me = Admission::new(User::behind_sudo().ok().flatten().map(|user| user.uid));
-        assert_eq!(request.tcf.admission, me);
-        let request = parsed("--tcf :9 --allow-user 0 --allow-control --allow-env");
-        assert_eq!(request.address, "127.0.0.1:9".parse().unwrap());
-        assert!(request.tcf.control && request.tcf.environment);
-        let limits = parsed("--tcf --max-frequency 4999").tcf.limits;
+        assert_eq!(tcf.admission, me);
+        let (address, tcf) = parsed_tcf("--tcf :9 --allow-user 0 --allow-control --allow-env");
+        assert_eq!(address, "127.0.0.1:9".parse().unwrap());
+        assert!(tcf.control && tcf.environment);
+        let limits = parsed_tcf("--tcf --max-frequency 4999").1.limits;
         assert_eq!(limits.frequency_hz, 4999);
-        let request = parsed("--tcf 0.0.0.0:9 --allow-remote --tls-cert a --tls-key b");
-        assert!(request.tcf.admission.may_listen(request.address).is_ok());
-        let tls = request.tcf.tls.unwrap();
+        let (address, tcf) = parsed_tcf("--tcf 0.0.0.0:9 --allow-remote --tls-cert a --tls-key b");
+        assert!(tcf.admission.may_listen(address).is_ok());
+        let tls = tcf.tls.unwrap();
         assert_eq!((tls.certificate, tls.key), ("a".into(), "b".into()));
         assert_eq!(tls.client_authority, None);
     }

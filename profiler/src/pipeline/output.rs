@@ -6,10 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::session::Consumer;
 use super::writer::CaptureThread;
 use crate::error::Failure;
-use profiler_model::{Batch, Epoch, Event, Tables, Timestamp};
+use profiler_model::{Batch, Consumer, Epoch, Event, Tables, Timestamp};
 use profiler_probe::now;
 use profiler_report::view::terminal::RawMode;
 use profiler_report::view::top::{Action, TopOptions, TopTable};

@@ -25,7 +25,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::error::{Context, Failure};
 use profiler_model::order::Order;
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::{Batch, Cpu, Event, LostReason, Sampling, Timestamp};
+use profiler_model::{Batch, Consumer, Cpu, Event, LostReason, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, Probe, now};
 use profiler_resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPython};
 use profiler_target::command::{RunningCommand, StoppedCommand};
@@ -129,16 +129,6 @@ pub(super) enum Due {
     Answers,
     /// Everything: some time has passed.
     Tick,
-}
-
-/// Takes the batches of a session.
-pub(super) trait Consumer {
-    /// Whether ids should start anew with the next batch.
-    fn wants_new_epoch(&self) -> bool;
-    /// The list of a batch that is done with, to be used again.
-    fn spare(&self) -> Option<Vec<Event>>;
-    /// Takes a batch; returns how many of its events were dropped.
-    fn send(&mut self, batch: Batch) -> u64;
 }
 
 /// What was watched is gone.

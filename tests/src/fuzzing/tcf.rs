@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use profiler_model::Batch;
-use profiler_serve::tcf::{Limits, Replay, TcfOptions};
+use profiler_serve::front::Replay;
+use profiler_serve::tcf::{Limits, TcfOptions};
 use profiler_wire::tcf::{
     Decoder, Frame, FrameError, Incoming, Message, WordLayout, decode_stack_traces,
     encode_stack_trace,

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use profiler_model::{Batch, Demand};
-use profiler_serve::tcf::{Limits, Order};
+use profiler_serve::front::Order;
+use profiler_serve::tcf::Limits;
 use profiler_tests::tcf_channel::{self, CLIENT_HELLO, HELLO, Served, command};
 
 fn served() -> Served {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use profiler_serve::tcf::{ChannelId, Limits, Replay, TcfOptions};
+use profiler_serve::front::Replay;
+use profiler_serve::tcf::{ChannelId, Limits, TcfOptions};
 use profiler_tests::tcf_channel::{
     CLIENT_HELLO, COMMANDS, Served, answers, command, options, without_times,
 };

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use profiler_model::{Batch, Demand};
 use profiler_serve::admission::Admission;
+use profiler_serve::front::Order;
 use profiler_serve::machine::NoMachine;
-use profiler_serve::tcf::{Limits, Order, ServeSummary, Server, TcfError, TcfOptions, TlsOptions};
+use profiler_serve::tcf::{Limits, ServeSummary, Server, TcfError, TcfOptions, TlsOptions};
 use profiler_tests::tcf_channel::{CLIENT_HELLO, HELLO, answers, command, options};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;

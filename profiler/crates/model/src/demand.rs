@@ -1,7 +1,7 @@
 //! What live consumers want of a session, all of them together.
 //!
-//! A server forms one [`Demand`] of what its clients ask for, whoever runs the session carries it out;
-//! each new one replaces the one before. Frequencies are samples per second and processor. What does
+//! A server forms one [`Demand`] of what its clients ask for, a hub one of those of all servers, whoever runs
+//! the session carries it out; each new one replaces the one before. Frequencies are samples per second and processor. What does
 //! not belong here: which client wants what (`serve`), how the kernel is told (`probe`).
 
 use std::collections::BTreeSet;
@@ -18,6 +18,24 @@ pub struct Demand {
     /// Differs from that of the demand before when who has one of the ids may have changed: what is
     /// wanted is to be told the kernel then, though the ids are the same.
     pub lives: u64,
+}
+
+impl Sampling {
+    /// Besides, what another wants.
+    pub fn join(&mut self, other: &Sampling) {
+        let Sampling {
+            frequency_hz,
+            kernel_stacks,
+            processes,
+            threads,
+            followed,
+        } = other;
+        self.frequency_hz = self.frequency_hz.max(*frequency_hz);
+        self.kernel_stacks |= kernel_stacks;
+        self.processes.extend(processes);
+        self.threads.extend(threads);
+        self.followed.extend(followed);
+    }
 }
 
 /// What to sample.

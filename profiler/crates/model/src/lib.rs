@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: I/O, serialization, anything of aya, blazesym or tokio.
 
+mod consumer;
 pub mod decode;
 mod definition;
 mod demand;
@@ -20,6 +21,7 @@ pub mod text;
 mod value;
 mod words;
 
+pub use consumer::Consumer;
 pub use definition::*;
 pub use demand::{Demand, Sampling};
 pub use event::*;

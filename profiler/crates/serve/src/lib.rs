@@ -5,7 +5,11 @@
 
 pub mod admission;
 pub mod bytefrog;
+pub mod front;
 pub mod hq;
+pub mod hub;
 pub mod machine;
+mod pace;
 mod queue;
 pub mod tcf;
+mod thin;

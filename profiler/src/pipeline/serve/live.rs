@@ -1,7 +1,7 @@
-//! What happens now into a server: a session that is attached while somebody looks, and samples what
+//! What happens now into a hub: a session that is attached while somebody looks, and samples what
 //! clients want.
 //!
-//! Orders of a server -> what the probes do, and batches. The probes are taken out of the kernel a while
+//! Wishes of a hub -> what the probes do, and batches. The probes are taken out of the kernel a while
 //! after nobody looks any more, and files of processes are closed then; who they were is kept, so
 //! that they are the same when somebody looks again. What does not belong here: what clients are told
 //! (`serve`), the walk (`session`).
@@ -13,10 +13,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::error::Failure;
 use profiler_model::{Demand, Sampling};
 use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
-use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec};
+use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec, now};
 use profiler_report::view::progress::{LiveLine, Progress};
 use profiler_resolve::{EpochLimits, KnownProcesses, ResolveOptions};
-use profiler_serve::tcf::{Order, Place, Question};
+use profiler_serve::front::{Place, Question};
+use profiler_serve::hub::{FrontId, Hub, Wish};
 use profiler_target::Filter;
 
 use super::super::containers::CgroupTargets;
@@ -24,7 +25,7 @@ use super::super::prepare::{Prepared, Watch};
 use super::super::privileges::{self, Later};
 use super::super::session::{Due, Hurry, Session};
 use super::super::signals::Signals;
-use super::{Front, ended};
+use super::ended;
 
 /// How long the probes stay when nobody looks any more: clients come again.
 const LINGER: Duration = Duration::from_secs(10);
@@ -33,7 +34,7 @@ const NAMES_TICK: Duration = Duration::from_millis(5);
 const NAMES_PATIENCE: Duration = Duration::from_secs(5);
 /// How long processes that have ended can be asked about; their files are open as long.
 const GRACE: Duration = Duration::from_secs(10);
-/// Memory for definitions of an epoch; its end is up to the server else.
+/// Memory for definitions of an epoch; its end is up to the fronts else.
 const EPOCH_BYTES: u64 = 32 << 20;
 
 /// A session whose sampling changes while it is attached.
@@ -125,12 +126,8 @@ impl Ready {
         })
     }
 
-    /// Serves until a signal ends it, or the server has failed. Nothing is left in the kernel then.
-    pub(super) async fn run(
-        self,
-        server: &mut impl Front,
-        signals: &mut Signals,
-    ) -> Result<(), Failure> {
+    /// Serves until a signal ends it, or no front serves any more. Nothing is left in the kernel then.
+    pub(super) async fn run(self, hub: &mut Hub, signals: &mut Signals) -> Result<(), Failure> {
         let _hurry = Hurry::begin();
         privileges::settle(Later {
             attaches: true,
@@ -141,11 +138,11 @@ impl Ready {
         });
         let mut live = Live::new(self, LINGER);
         let served = tokio::select! {
-            served = live.drive(server) => served,
+            served = live.drive(hub) => served,
             () = ended(signals) => Ok(()),
         };
         live.line.clear();
-        live.detach(server);
+        live.detach(hub);
         served
     }
 }
@@ -156,7 +153,7 @@ struct Live {
     attached: Option<Session>,
     /// What is known of processes while nothing is attached.
     known: Option<KnownProcesses>,
-    /// The server knows all processes of the session.
+    /// The fronts know all processes of the session.
     announced: bool,
     /// When to take the probes out, if nobody looks until then.
     detach_at: Option<Instant>,
@@ -182,33 +179,37 @@ impl Live {
         }
     }
 
-    /// Goes on until the server has failed. May be dropped while it waits.
-    async fn drive(&mut self, server: &mut impl Front) -> Result<(), Failure> {
+    /// Goes on until no front serves any more. May be dropped while it waits.
+    async fn drive(&mut self, hub: &mut Hub) -> Result<(), Failure> {
         loop {
             tokio::select! {
-                due = due(&mut self.attached) => self.take_in(due, server),
-                order = server.order() => match order {
-                    Order::Demand(demand) => self.meet(demand, server),
-                    Order::Ask(question) => self.ask(&question, server),
-                    Order::Failed(why) => return Err(Failure::failed(why)),
+                due = due(&mut self.attached) => self.take_in(due, hub),
+                wish = hub.wish() => match wish {
+                    Wish::Demand(demand) => {
+                        let from = now();
+                        self.meet(demand, hub);
+                        hub.adjusted(from, now());
+                    }
+                    Wish::Ask(front, question) => self.ask(front, &question, hub),
+                    Wish::Failed(why) => return Err(Failure::failed(why)),
                 },
                 () = wait(self.detach_at) => {
                     log::info!("nobody is connected: nothing is attached any more");
-                    self.detach(server);
+                    self.detach(hub);
                 }
-                () = sleep(NAMES_TICK), if self.names_until.is_some() => self.find_names(server),
+                () = sleep(NAMES_TICK), if self.names_until.is_some() => self.find_names(hub),
             }
         }
     }
 
-    fn take_in(&mut self, due: Due, server: &mut impl Front) {
+    fn take_in(&mut self, due: Due, hub: &mut Hub) {
         let Some(session) = &mut self.attached else {
             return;
         };
         if let Some(until) = session.take_in(due) {
-            session.pass(Some(until), server);
+            session.pass(Some(until), hub);
             if !std::mem::replace(&mut self.announced, true) {
-                server.ready();
+                hub.ready();
             }
         }
         if due == Due::Tick {
@@ -224,10 +225,10 @@ impl Live {
     }
 
     /// Does what clients want now.
-    fn meet(&mut self, demand: Demand, server: &mut impl Front) {
+    fn meet(&mut self, demand: Demand, hub: &mut Hub) {
         if demand.attached {
             self.detach_at = None;
-            if self.attached.is_none() && !self.attach(server) {
+            if self.attached.is_none() && !self.attach(hub) {
                 return;
             }
         } else if self.attached.is_some() {
@@ -239,7 +240,7 @@ impl Live {
         {
             let before = self.sampled.as_ref().map(|(sampling, _)| sampling);
             let is_news = before != Some(&wanted.0);
-            match session.adjust(wanted.0.as_ref(), server) {
+            match session.adjust(wanted.0.as_ref(), hub) {
                 Ok(hz) => {
                     if is_news {
                         log::info!("{}", sampling_text(wanted.0.as_ref(), hz));
@@ -250,41 +251,41 @@ impl Live {
                     self.sampled = None;
                     self.line.clear();
                     log::error!("{failure}");
-                    server.trouble(failure.message);
+                    hub.trouble(&failure.message);
                 }
             }
         }
     }
 
     /// Whether it could be done.
-    fn attach(&mut self, server: &mut impl Front) -> bool {
+    fn attach(&mut self, hub: &mut Hub) -> bool {
         self.announced = false;
         self.sampled = Some((None, 0));
         match self.options.attach(&mut self.known) {
             Ok(session) => self.attached = Some(session),
             Err(failure) => {
                 log::error!("{failure}; it is tried again when a client connects");
-                server.trouble(failure.message);
+                hub.trouble(&failure.message);
             }
         }
         self.attached.is_some()
     }
 
     /// Takes everything out of the kernel, and passes on what was there.
-    fn detach(&mut self, server: &mut impl Front) {
+    fn detach(&mut self, hub: &mut Hub) {
         self.detach_at = None;
         self.names_until = None;
         let Some(mut session) = self.attached.take() else {
             return;
         };
         session.detach();
-        session.pass(None, server);
+        session.pass(None, hub);
         self.known = Some(session.into_known_processes());
         self.line.clear();
-        server.detached();
+        hub.detached();
     }
 
-    fn ask(&mut self, question: &Question, server: &mut impl Front) {
+    fn ask(&mut self, front: FrontId, question: &Question, hub: &mut Hub) {
         if let Some(session) = &mut self.attached {
             let place = &question.place;
             session.ask(
@@ -294,18 +295,18 @@ impl Live {
                     }
                     Place::Kernel(offsets) => resolver.ask_kernel(offsets),
                 },
-                server,
+                hub,
             );
             self.names_until = Some(Instant::now() + NAMES_PATIENCE);
         }
-        server.acknowledge(question.id);
+        hub.acknowledge(front, question.id);
     }
 
-    fn find_names(&mut self, server: &mut impl Front) {
+    fn find_names(&mut self, hub: &mut Hub) {
         let Some(session) = &mut self.attached else {
             return;
         };
-        session.pass_names(server);
+        session.pass_names(hub);
         let over = self.names_until.is_none_or(|until| until <= Instant::now());
         if over || session.counters().frames_waiting == 0 {
             self.names_until = None;

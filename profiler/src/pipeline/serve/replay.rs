@@ -1,6 +1,6 @@
-//! A capture into a server: all at once, or in the time in which it happened.
+//! A capture into a hub: all at once, or in the time in which it happened.
 //!
-//! Batches of a capture -> the server, as fast as it has room. Timed, the time of the capture goes by
+//! Batches of a capture -> the hub, as fast as it has room. Timed, the time of the capture goes by
 //! as ours does, times a factor, while somebody looks. There is nothing to ask that the capture has
 //! not said. What does not belong here: reading captures, what clients are told.
 
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 use profiler_capture::{Batches, Reader};
-use profiler_model::{Tables, Timestamp};
-use profiler_serve::tcf::Order;
+use profiler_model::{Consumer, Tables, Timestamp};
+use profiler_serve::hub::{Hub, Wish};
 
 use super::super::signals::Signals;
-use super::{Front, Say, ended};
+use super::{Say, ended};
 
 /// Most events of a batch.
 const BATCH: usize = 1024;
@@ -39,11 +39,11 @@ impl Opened {
         })
     }
 
-    /// Serves it until a signal ends that, or the server has failed.
+    /// Serves it until a signal ends that, or no front serves any more.
     pub(super) async fn run(
         self,
         speed: Option<f64>,
-        server: &mut impl Front,
+        hub: &mut Hub,
         signals: &mut Signals,
         say: Say,
     ) -> Result<(), Failure> {
@@ -60,7 +60,7 @@ impl Opened {
             });
         };
         tokio::select! {
-            served = replay.drive(server, over) => served,
+            served = replay.drive(hub, over) => served,
             () = ended(signals) => Ok(()),
         }
     }
@@ -69,7 +69,7 @@ impl Opened {
 struct Replay<'t> {
     batches: Batches<'t>,
     pace: Pace,
-    /// The server knows what was there at the beginning.
+    /// The fronts know what was there at the beginning.
     begun: bool,
 }
 
@@ -83,27 +83,23 @@ impl<'t> Replay<'t> {
         }
     }
 
-    /// Goes on until the server has failed. May be dropped while it waits.
-    async fn drive(
-        &mut self,
-        server: &mut impl Front,
-        over: impl Fn(&Replay<'t>),
-    ) -> Result<(), Failure> {
+    /// Goes on until no front serves any more. May be dropped while it waits.
+    async fn drive(&mut self, hub: &mut Hub, over: impl Fn(&Replay<'t>)) -> Result<(), Failure> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut is_over = false;
         loop {
             let due = self.due();
-            let room = server.room();
+            let room = hub.room();
             tokio::select! {
-                // Orders go before events.
+                // Wishes go before events.
                 biased;
-                order = server.order() => match order {
-                    Order::Demand(demand) => self.pace.run(demand.attached, Instant::now()),
-                    Order::Ask(question) => server.acknowledge(question.id),
-                    Order::Failed(why) => return Err(Failure::failed(why)),
+                wish = hub.wish() => match wish {
+                    Wish::Demand(demand) => self.pace.run(demand.attached, Instant::now()),
+                    Wish::Ask(front, question) => hub.acknowledge(front, question.id),
+                    Wish::Failed(why) => return Err(Failure::failed(why)),
                 },
-                () = room, if due.is_some() => self.send(due, server)?,
+                () = room, if due.is_some() => self.send(due, hub)?,
                 _ = tick.tick(), if due.is_none() && !is_over => self.pace.go_by(Instant::now()),
             }
             if !is_over && self.begun && self.batches.next_at().is_none() {
@@ -125,19 +121,19 @@ impl<'t> Replay<'t> {
     }
 
     /// Passes on a batch.
-    fn send(&mut self, until: Option<Timestamp>, server: &mut impl Front) -> Result<(), Failure> {
+    fn send(&mut self, until: Option<Timestamp>, hub: &mut Hub) -> Result<(), Failure> {
         let Some(until) = until else { return Ok(()) };
-        if server.wants_new_epoch() {
+        if hub.wants_new_epoch() {
             self.batches.begin_epoch();
         }
         // The first batch defines all that the capture has seen at all.
         let most = if self.begun { BATCH } else { 0 };
         let batch = self.batches.take(until, most)?;
-        server.send(batch);
+        hub.send(batch);
         self.begun = true;
         let is_timed = self.pace.speed.is_some();
         if is_timed || self.batches.next_at().is_none() {
-            server.ready();
+            hub.ready();
         }
         Ok(())
     }

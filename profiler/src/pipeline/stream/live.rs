@@ -12,7 +12,6 @@ use rustix::process::Signal;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::error::Failure;
-use profiler_model::{Batch, Event};
 use profiler_probe::features::check_privileges;
 use profiler_probe::now;
 use profiler_report::derive::ClassPath;
@@ -26,7 +25,7 @@ use profiler_wire::bytefrog::{Filter, Mode};
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;
 use super::super::privileges::{self, Later};
-use super::super::session::{Consumer, Due, Gone, Hurry, Session};
+use super::super::session::{Due, Gone, Hurry, Session};
 use super::super::signals::{Signals, hangup, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
@@ -181,20 +180,6 @@ async fn stopping(pausing: &mut Option<Pausing>) -> Result<Pause, String> {
             Err(error) => Err(error.to_string()),
         },
         None => std::future::pending().await,
-    }
-}
-
-impl Consumer for Agent {
-    fn wants_new_epoch(&self) -> bool {
-        Agent::wants_new_epoch(self)
-    }
-
-    fn spare(&self) -> Option<Vec<Event>> {
-        Agent::spare(self)
-    }
-
-    fn send(&mut self, batch: Batch) -> u64 {
-        Agent::send(self, batch)
     }
 }
 

@@ -41,7 +41,7 @@ use network::{Command, Lines, Peer};
 use shared::Shared;
 use turn::Turn;
 
-use profiler_model::{Batch, Event, Timestamp};
+use profiler_model::{Batch, Consumer, Event, Timestamp};
 use profiler_wire::bytefrog::{AgentMessage, Configuration, Mode};
 
 /// Orders that may wait for the main thread.
@@ -296,5 +296,19 @@ impl Agent {
         summary.dropped_events += self.shared.queue.dropped();
         summary.notes_left_out = self.shared.outbox.left_out();
         Ok(summary)
+    }
+}
+
+impl Consumer for Agent {
+    fn wants_new_epoch(&self) -> bool {
+        Agent::wants_new_epoch(self)
+    }
+
+    fn spare(&self) -> Option<Vec<Event>> {
+        Agent::spare(self)
+    }
+
+    fn send(&mut self, batch: Batch) -> u64 {
+        Agent::send(self, batch)
     }
 }

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use super::arguments::{Arguments, Malformed};
 use super::channel::{Channel, Output, Pending};
-use super::options::{Order, Peer, Replay, TcfOptions};
+use super::options::{Peer, TcfOptions};
 use super::reply::{Answer, Outcome, Reply};
 use super::server::ServeSummary;
 use super::services::{self, Request, SERVICES, State, TcfEvent, locator::Locator};
 use super::warnings::Warnings;
+use crate::front::{Order, Replay};
 use crate::machine::Machine;
 use profiler_model::{Batch, Cpu, Definition, Demand, Event, Lost, LostReason, Timestamp};
 use profiler_wire::tcf::{Code, ErrorReport, Frame, Incoming, Message};

@@ -57,7 +57,7 @@ pub(super) struct Lines {
 }
 
 /// What all tasks share.
-struct Hub {
+struct Serving {
     shared: Arc<Shared>,
     agent: RefCell<Agent>,
     /// Wakes the task of a channel.
@@ -80,7 +80,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
     let options = agent.options();
     let most = options.limits.channels + MORE_CONNECTIONS;
     let connections = Arc::new(Semaphore::new(most));
-    let hub = Rc::new(Hub {
+    let serving = Rc::new(Serving {
         shared,
         admission: options.admission.clone(),
         stall: options.limits.stall,
@@ -92,25 +92,29 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
     });
     let tasks = LocalSet::new();
     let work = async {
-        let accepting = spawn_local(accept(Rc::clone(&hub), listener, Arc::clone(&connections)));
+        let accepting = spawn_local(accept(
+            Rc::clone(&serving),
+            listener,
+            Arc::clone(&connections),
+        ));
         let deadline = tokio::select! {
             deadline = finished.recv() => deadline,
-            () = serve(&hub) => None,
+            () = serve(&serving) => None,
         };
         accepting.abort();
         let Some(deadline) = deadline else {
             return;
         };
-        hub.closing.send_replace(true);
-        hub.change(Agent::finish);
+        serving.closing.send_replace(true);
+        serving.change(Agent::finish);
         let all_closed = connections.acquire_many(most as u32);
         let _ = tokio::time::timeout_at(deadline, all_closed).await;
     };
     tasks.run_until(work).await;
-    hub.sum_up();
+    serving.sum_up();
 }
 
-impl Hub {
+impl Serving {
     /// Does something to the agent, and sees to what comes of it.
     fn change<T>(&self, change: impl FnOnce(&mut Agent) -> T) -> T {
         self.change_for(None, change)
@@ -154,10 +158,10 @@ impl Hub {
 }
 
 /// Takes batches, and keeps the time. Returns when the queue is closed.
-async fn serve(hub: &Hub) {
+async fn serve(serving: &Serving) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let queue = &hub.shared.queue;
+    let queue = &serving.shared.queue;
     let mut may_have_more = false;
     loop {
         // Clients are served between two batches.
@@ -168,10 +172,10 @@ async fn serve(hub: &Hub) {
             }
         };
         tokio::select! {
-            _ = tick.tick() => hub.change(|agent| agent.tick(now())),
+            _ = tick.tick() => serving.change(|agent| agent.tick(now())),
             () = batch => match queue.pop(Duration::ZERO) {
                 Popped::Entry(entry) => {
-                    hub.take(entry);
+                    serving.take(entry);
                     may_have_more = true;
                 }
                 Popped::Nothing => may_have_more = false,
@@ -181,7 +185,7 @@ async fn serve(hub: &Hub) {
     }
 }
 
-impl Hub {
+impl Serving {
     fn take(&self, entry: Entry<Word>) {
         let bytes = entry.bytes();
         let spare = self.change(|agent| {
@@ -214,7 +218,7 @@ impl Hub {
     }
 }
 
-async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>) {
+async fn accept(serving: Rc<Serving>, listener: TcpListener, connections: Arc<Semaphore>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return log::error!("no TCF client can be accepted: {error}"),
@@ -224,10 +228,10 @@ async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>
         match listener.accept().await {
             Ok((stream, peer)) => match Arc::clone(&connections).try_acquire_owned() {
                 Ok(permit) => {
-                    let hub = Rc::clone(&hub);
-                    spawn_local(async move { connect(&hub, stream, peer, permit).await });
+                    let serving = Rc::clone(&serving);
+                    spawn_local(async move { connect(&serving, stream, peer, permit).await });
                 }
-                Err(_) => hub.refuse(|| format!("{peer} is one of too many connections")),
+                Err(_) => serving.refuse(|| format!("{peer} is one of too many connections")),
             },
             Err(error) => {
                 // Too many open files, for instance: others have to end first.
@@ -239,8 +243,13 @@ async fn accept(hub: Rc<Hub>, listener: TcpListener, connections: Arc<Semaphore>
 }
 
 /// Lives through one connection, which ends with the permit.
-async fn connect(hub: &Hub, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
-    let admission = hub.admission.clone();
+async fn connect(
+    serving: &Serving,
+    stream: TcpStream,
+    address: SocketAddr,
+    _permit: OwnedSemaphorePermit,
+) {
+    let admission = serving.admission.clone();
     let admitted = match stream.local_addr() {
         // It reads tables of the kernel, and may wait.
         Ok(local) => spawn_blocking(move || admission.admit(local, address)).await,
@@ -248,22 +257,22 @@ async fn connect(hub: &Hub, stream: TcpStream, address: SocketAddr, _permit: Own
     };
     let uid = match admitted {
         Ok(Ok(uid)) => uid,
-        Ok(Err(refusal)) => return hub.refuse(|| refusal.to_string()),
+        Ok(Err(refusal)) => return serving.refuse(|| refusal.to_string()),
         Err(error) => return log::debug!("{address} was not admitted: {error}"),
     };
     if let Err(error) = prepare(&stream) {
         return log::debug!("{address} has gone: {error}");
     }
     let peer = Peer { address, uid };
-    let Some(tls) = &hub.tls else {
-        return converse(hub, stream, peer).await;
+    let Some(tls) = &serving.tls else {
+        return converse(serving, stream, peer).await;
     };
-    let mut closing = hub.closing.subscribe();
+    let mut closing = serving.closing.subscribe();
     tokio::select! {
         agreed = timeout(HANDSHAKE, tls.accept(stream)) => match agreed {
-            Ok(Ok(stream)) => converse(hub, stream, peer).await,
-            Ok(Err(error)) => hub.refuse(|| format!("no TLS with {address}: {error}")),
-            Err(_) => hub.refuse(|| format!("{address} does not agree on keys for TLS")),
+            Ok(Ok(stream)) => converse(serving, stream, peer).await,
+            Ok(Err(error)) => serving.refuse(|| format!("no TLS with {address}: {error}")),
+            Err(_) => serving.refuse(|| format!("{address} does not agree on keys for TLS")),
         },
         _ = closing.wait_for(|closing| *closing) => {}
     }
@@ -280,17 +289,17 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// A channel, from Hello to the end.
-async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
+async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
     let (mut reader, mut writer) = tokio::io::split(stream);
-    if *hub.closing.borrow() {
+    if *serving.closing.borrow() {
         return;
     }
-    let opened = hub.change(|agent| agent.open(peer));
+    let opened = serving.change(|agent| agent.open(peer));
     let address = peer.address;
     let broken = match opened {
         Ok(id) => {
             log::debug!("channel of {address} opened");
-            let channel = OpenChannel::new(hub, id);
+            let channel = OpenChannel::new(serving, id);
             let result = channel.serve(&mut reader, &mut writer).await;
             if let Err(error) = &result {
                 log::debug!("channel of {address}: {error}");
@@ -298,7 +307,7 @@ async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
             result.is_err()
         }
         Err(too_many) => {
-            hub.refuse(|| format!("{address} is one of too many channels"));
+            serving.refuse(|| format!("{address} is one of too many channels"));
             let said = timeout(LINGER, writer.write_all(&too_many.0)).await;
             !matches!(said, Ok(Ok(())))
         }
@@ -317,16 +326,16 @@ async fn converse(hub: &Hub, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
 
 /// A channel in the agent, as long as this lives.
 struct OpenChannel<'a> {
-    hub: &'a Hub,
+    serving: &'a Serving,
     id: ChannelId,
     waker: Rc<Notify>,
 }
 
 impl<'a> OpenChannel<'a> {
-    fn new(hub: &'a Hub, id: ChannelId) -> OpenChannel<'a> {
+    fn new(serving: &'a Serving, id: ChannelId) -> OpenChannel<'a> {
         let waker = Rc::new(Notify::new());
-        hub.wakers.borrow_mut().insert(id, Rc::clone(&waker));
-        OpenChannel { hub, id, waker }
+        serving.wakers.borrow_mut().insert(id, Rc::clone(&waker));
+        OpenChannel { serving, id, waker }
     }
 
     /// Returns when the end of the stream was sent; an error when that is not possible.
@@ -345,7 +354,7 @@ impl<'a> OpenChannel<'a> {
             if !come.is_empty() {
                 let bytes = &input[come.clone()];
                 let receive = |agent: &mut Agent| agent.receive(self.id, bytes, now());
-                come.start += self.hub.change_for(Some(self.id), receive);
+                come.start += self.serving.change_for(Some(self.id), receive);
                 // A socket that can be written and read at once would never let others go on.
                 yield_now().await;
             }
@@ -380,14 +389,14 @@ impl<'a> OpenChannel<'a> {
                     come = 0..read?;
                     if come.is_empty() {
                         let end = |agent: &mut Agent| agent.end_of_input(self.id);
-                        self.hub.change_for(Some(self.id), end);
+                        self.serving.change_for(Some(self.id), end);
                     }
                 }
                 () = yield_now(), if !come.is_empty() && next.takes_more => {}
                 () = self.waker.notified() => {}
-                () = sleep_until(since + self.hub.stall), if waits => {
+                () = sleep_until(since + self.serving.stall), if waits => {
                     let give_up = |agent: &mut Agent| agent.give_up(self.id, now());
-                    self.hub.change_for(Some(self.id), give_up);
+                    self.serving.change_for(Some(self.id), give_up);
                 }
             }
         }
@@ -395,7 +404,7 @@ impl<'a> OpenChannel<'a> {
 
     /// What is to be done next; nothing if the channel is broken.
     fn next(&self) -> Option<Next> {
-        let mut agent = self.hub.agent.borrow_mut();
+        let mut agent = self.serving.agent.borrow_mut();
         let output = agent.output(self.id)?;
         if output.is_broken() {
             return None;
@@ -409,7 +418,7 @@ impl<'a> OpenChannel<'a> {
     }
 
     fn advance(&self, count: usize) {
-        if let Some(output) = self.hub.agent.borrow_mut().output(self.id) {
+        if let Some(output) = self.serving.agent.borrow_mut().output(self.id) {
             output.advance(count);
         }
     }
@@ -417,8 +426,8 @@ impl<'a> OpenChannel<'a> {
 
 impl Drop for OpenChannel<'_> {
     fn drop(&mut self) {
-        self.hub.wakers.borrow_mut().remove(&self.id);
-        self.hub.change(|agent| agent.close(self.id));
+        self.serving.wakers.borrow_mut().remove(&self.id);
+        self.serving.change(|agent| agent.close(self.id));
     }
 }
 

@@ -1,12 +1,13 @@
-//! What an agent is told, and what it asks of whoever runs the session.
+//! What an agent is told: whom to serve, how, and what that may cost.
+//!
+//! What does not belong here: what it asks of whoever runs the session (`front`).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::Admission;
-use crate::machine::Life;
-use profiler_model::Demand;
+use crate::front::Replay;
 
 /// How an agent serves.
 #[derive(Clone, Debug)]
@@ -36,16 +37,6 @@ pub struct TlsOptions {
     pub key: PathBuf,
     /// Clients must show a certificate that one of these has signed, PEM.
     pub client_authority: Option<PathBuf>,
-}
-
-/// How the time of a capture goes by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replay {
-    /// As the wall clock, times a factor: contexts come and go, samples come when they are due.
-    Timed,
-    /// All of it is there at once: every context of the capture is shown, and each configuration sees
-    /// all samples.
-    AtOnce,
 }
 
 /// What clients may cost.
@@ -101,34 +92,4 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Who owns it, if it is on this machine.
     pub uid: Option<u32>,
-}
-
-/// What the agent wants of whoever runs the session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// This is wanted from now on.
-    Demand(Demand),
-    /// What is at these places? Definitions of mappings, frames and, as they are found, symbols come
-    /// as batches; when all that will come at once has been sent, the question is acknowledged.
-    Ask(Question),
-    /// Nothing is served any more, and why. Comes once, nothing follows.
-    Failed(String),
-}
-
-/// Places whose meaning is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// Names it in the acknowledgement.
-    pub id: u64,
-    /// Where.
-    pub place: Place,
-}
-
-/// Whose addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// All mappings of a process, and frames at these addresses of its memory.
-    Process(Life, Vec<u64>),
-    /// Frames of the kernel, by their distance from `_stext`.
-    Kernel(Vec<u64>),
 }

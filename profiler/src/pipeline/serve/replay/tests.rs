@@ -1,14 +1,13 @@
-//! A capture into a server that only notes what it gets.
+//! A capture into a front that only notes what it gets.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::*;
-use crate::pipeline::session::Consumer;
 use profiler_capture::{CreateOptions, Writer};
 use profiler_model::*;
-use profiler_serve::tcf::{Place, Question};
+use profiler_serve::front::{Awaited, Front, Order, Place, Question};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -59,21 +58,23 @@ impl Consumer for Notes {
 }
 
 impl Front for Notes {
-    async fn order(&mut self) -> Order {
-        let Some(&(at, _)) = self.orders.front() else {
-            return std::future::pending().await;
-        };
-        tokio::time::sleep_until(self.began + at).await;
-        self.orders.pop_front().unwrap().1
+    fn order(&mut self) -> Awaited<'_, Order> {
+        Box::pin(async {
+            let Some(&(at, _)) = self.orders.front() else {
+                return std::future::pending().await;
+            };
+            tokio::time::sleep_until(self.began + at).await;
+            self.orders.pop_front().unwrap().1
+        })
     }
 
-    fn room(&self) -> impl Future<Output = ()> + use<> {
+    fn room(&self) -> Awaited<'static, ()> {
         let room = self.room.clone();
-        async move {
+        Box::pin(async move {
             while *room.borrow() == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-        }
+        })
     }
 
     fn acknowledge(&mut self, question: u64) {
@@ -86,7 +87,15 @@ impl Front for Notes {
 
     fn detached(&mut self) {}
 
-    fn trouble(&mut self, _: String) {}
+    fn trouble(&mut self, _: &str) {}
+
+    fn welcome(&self) -> String {
+        String::new()
+    }
+
+    fn finish(self: Box<Self>, _: Duration) -> Awaited<'static, String> {
+        Box::pin(std::future::ready(String::new()))
+    }
 }
 
 fn attached(attached: bool) -> Order {
@@ -141,7 +150,7 @@ fn served(
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let mut notes = Notes {
+        let notes = Notes {
             began: tokio::time::Instant::now(),
             orders: orders.into(),
             got: got.clone(),
@@ -156,7 +165,8 @@ fn served(
             *room.borrow_mut() += 1000;
             std::future::pending::<()>().await;
         };
-        let all = async { tokio::join!(replay.drive(&mut notes, over), makes_room).0 };
+        let mut hub = Hub::new(vec![Box::new(notes)]);
+        let all = async { tokio::join!(replay.drive(&mut hub, over), makes_room).0 };
         let _ = tokio::time::timeout(Duration::from_millis(700), all).await;
     });
     Rc::try_unwrap(got).unwrap().into_inner()

@@ -12,7 +12,7 @@ use super::history::Moment;
 use super::scope;
 use super::settings::Scope;
 use super::surroundings::Surroundings;
-use crate::tcf::options::Replay;
+use crate::front::Replay;
 use crate::tcf::world::ContextKey;
 
 /// Most configurations of a channel that are of several processes: each sample of a process is counted

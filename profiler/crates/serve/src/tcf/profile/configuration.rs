@@ -7,11 +7,11 @@
 use rustc_hash::FxHashSet;
 
 use super::buffer::Buffer;
-use super::pace::Pace;
 use super::settings::{Scope, Settings};
-use super::thin::{Thinner, WHOLE};
+use crate::pace::Pace;
 use crate::tcf::agent::ChannelId;
 use crate::tcf::world::ContextKey;
+use crate::thin::{Thinner, WHOLE};
 
 /// A configuration, wherever it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

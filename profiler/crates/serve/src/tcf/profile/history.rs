@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::pace::Pace;
+use crate::pace::Pace;
 use crate::tcf::world::ContextKey;
 use profiler_model::StackId;
 

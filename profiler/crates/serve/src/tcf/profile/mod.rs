@@ -12,7 +12,6 @@ mod buffer;
 mod configuration;
 mod demand;
 mod history;
-mod pace;
 mod room;
 mod scope;
 mod settings;
@@ -20,7 +19,6 @@ mod stacks;
 mod surroundings;
 #[cfg(test)]
 mod tests;
-mod thin;
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -32,16 +30,17 @@ use serde_json::{Map, Value};
 use self::budget::Budget;
 use self::configuration::{Configuration, Phase, Slot};
 use self::history::{History, Moment};
-use self::pace::Pace;
 use self::settings::Settings;
 pub(super) use self::settings::{DEFAULT_FREQUENCY_HZ, DEFAULT_MAX_SAMPLES, MAX_FRAME_COUNT};
 use self::stacks::{ListId, Shape, Stacks};
 pub(super) use self::surroundings::Surroundings;
-use self::thin::{Random, Thinner};
 use super::agent::ChannelId;
-use super::options::{Limits, Replay};
+use super::options::Limits;
 use super::warnings::Warnings;
 use super::world::ContextKey;
+use crate::front::Replay;
+use crate::pace::Pace;
+use crate::thin::{Random, Thinner};
 use profiler_model::*;
 
 /// How often cgroups are looked at again, and what has ended is forgotten.
@@ -277,7 +276,7 @@ impl Profiles {
             thread,
             kernel: sample.kernel,
             user: sample.user,
-            pace: Pace::of(sample, world.tables()),
+            pace: Pace::of(sample, world.tables().sources.get(sample.source)),
         };
         let mut last = None;
         for key in [process, thread] {

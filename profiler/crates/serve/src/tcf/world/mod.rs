@@ -29,7 +29,7 @@ use self::generation::Generation;
 use self::memory::{Memory, Range};
 use self::places::{Space, Texts};
 use self::questions::Questions;
-use super::options::{Question, Replay};
+use crate::front::{Question, Replay};
 use crate::machine::Life;
 use profiler_model::*;
 

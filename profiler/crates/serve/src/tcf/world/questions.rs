@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::super::options::{Place, Question};
 use super::ContextKey;
+use crate::front::{Place, Question};
 use crate::machine::Life;
 
 /// Most addresses that are asked for and remembered.

@@ -1,4 +1,6 @@
-//! What happens now into a server that only notes what it gets, with the probes in the kernel.
+//! What happens now into fronts that only note what they get, with the probes in the kernel.
+
+mod together;
 
 use std::cell::{Ref, RefCell};
 use std::process::{Child, Command};
@@ -7,11 +9,11 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::pipeline::session::Consumer;
 use profiler_model::*;
+use profiler_serve::front::{Awaited, Front, Order};
 use profiler_serve::machine::Life;
 
-/// What the server got.
+/// What the front got.
 #[derive(Default)]
 struct Seen {
     tables: Tables,
@@ -101,13 +103,15 @@ impl Consumer for Notes {
 }
 
 impl Front for Notes {
-    async fn order(&mut self) -> Order {
-        let order = self.orders.recv().await;
-        order.unwrap_or_else(|| Order::Failed("nobody orders".to_owned()))
+    fn order(&mut self) -> Awaited<'_, Order> {
+        Box::pin(async {
+            let order = self.orders.recv().await;
+            order.unwrap_or_else(|| Order::Failed("nobody orders".to_owned()))
+        })
     }
 
-    fn room(&self) -> impl Future<Output = ()> + use<> {
-        std::future::ready(())
+    fn room(&self) -> Awaited<'static, ()> {
+        Box::pin(std::future::ready(()))
     }
 
     fn acknowledge(&mut self, question: u64) {
@@ -122,8 +126,16 @@ impl Front for Notes {
         self.seen.borrow_mut().detached += 1;
     }
 
-    fn trouble(&mut self, text: String) {
-        self.seen.borrow_mut().trouble.push(text);
+    fn trouble(&mut self, text: &str) {
+        self.seen.borrow_mut().trouble.push(text.to_owned());
+    }
+
+    fn welcome(&self) -> String {
+        String::new()
+    }
+
+    fn finish(self: Box<Self>, _: Duration) -> Awaited<'static, String> {
+        Box::pin(std::future::ready(String::new()))
     }
 }
 
@@ -191,8 +203,31 @@ impl Drop for Running {
     }
 }
 
+/// A front that notes what it gets, and who gives its orders.
+fn toy() -> (Box<dyn Front>, Client) {
+    let (orders, received) = mpsc::unbounded_channel();
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let notes = Notes {
+        orders: received,
+        seen: seen.clone(),
+    };
+    (Box::new(notes), Client { orders, seen })
+}
+
 /// Runs a client against a session, or skips where nothing can be attached.
 fn with_session(name: &str, linger: Duration, client: impl AsyncFnOnce(&Client)) {
+    with_fronts(name, linger, || {
+        let (front, someone) = toy();
+        (vec![front], async move || client(&someone).await)
+    });
+}
+
+/// Runs clients against a session with these fronts, or skips where nothing can be attached.
+fn with_fronts<C: AsyncFnOnce()>(
+    name: &str,
+    linger: Duration,
+    fronts: impl FnOnce() -> (Vec<Box<dyn Front>>, C),
+) {
     if let Err(error) = check_privileges() {
         crate::skip::skip(name, &error.to_string());
         return;
@@ -203,19 +238,14 @@ fn with_session(name: &str, linger: Duration, client: impl AsyncFnOnce(&Client))
     runtime.unwrap().block_on(async {
         let options = adjustable(ResolveOptions::default(), 4 << 20, Some(64 << 20), false);
         let ready = Ready::attach(options, true).unwrap();
-        let (orders, received) = mpsc::unbounded_channel();
-        let seen = Rc::new(RefCell::new(Seen::default()));
-        let mut notes = Notes {
-            orders: received,
-            seen: seen.clone(),
-        };
+        let (fronts, clients) = fronts();
+        let mut hub = Hub::new(fronts);
         let mut live = Live::new(ready, linger);
-        let someone = Client { orders, seen };
         tokio::select! {
-            served = live.drive(&mut notes) => panic!("{served:?}"),
-            () = client(&someone) => {}
+            served = live.drive(&mut hub) => panic!("{served:?}"),
+            () = clients() => {}
         }
-        live.detach(&mut notes);
+        live.detach(&mut hub);
     });
 }
 

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::thin::Random;
 use super::*;
 use crate::machine::Life;
 use crate::tcf::world::Context;
+use crate::thin::Random;
 use profiler_wire::tcf::{StackTrace, WordLayout, decode_stack_traces};
 
 /// 99 samples per second.

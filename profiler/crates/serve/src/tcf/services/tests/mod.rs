@@ -16,8 +16,9 @@ use serde_json::Value;
 
 use super::*;
 use crate::admission::Admission;
+use crate::front::Replay;
 use crate::machine::{Control, Life, Region, Status};
-use crate::tcf::options::{Limits, Replay};
+use crate::tcf::options::Limits;
 use profiler_model::*;
 
 /// Where `compute` begins, in the file and in the memory of `P100`.

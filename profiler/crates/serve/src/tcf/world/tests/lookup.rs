@@ -1,7 +1,7 @@
 //! What addresses mean, and what is asked.
 
 use super::*;
-use crate::tcf::options::Place;
+use crate::front::Place;
 use crate::tcf::world::places::KERNEL_BASE;
 
 fn program(scene: &mut Scene) -> (ModuleId, ContextKey) {

@@ -1,7 +1,7 @@
 //! Where functions begin: looked up again that is the same function, with its own line.
 
 use super::*;
-use crate::tcf::options::Place;
+use crate::front::Place;
 use crate::tcf::world::places::is_reserved;
 
 fn program(scene: &mut Scene) -> (ModuleId, ContextKey) {

@@ -4,7 +4,7 @@
 //! frequency changed are taken for what they are. Frequencies are samples per second and processor,
 //! periods nanoseconds.
 
-use super::thin::WHOLE;
+use crate::thin::WHOLE;
 use profiler_model::*;
 
 /// Nanoseconds of a second.
@@ -12,7 +12,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often samples of a kind are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Pace {
+pub(crate) enum Pace {
     /// That is not known, or not by time.
     Unknown,
     /// One in so many nanoseconds, rounded down.
@@ -22,9 +22,9 @@ pub(super) enum Pace {
 }
 
 impl Pace {
-    /// Of a sample.
-    pub(super) fn of(sample: &Sample, tables: &Tables) -> Pace {
-        let Some(source) = tables.sources.get(sample.source) else {
+    /// Of a sample and what made it, if that is known.
+    pub(crate) fn of(sample: &Sample, source: Option<&Source>) -> Pace {
+        let Some(source) = source else {
             return Pace::Unknown;
         };
         let is_regular = source.frequency_hz.is_some() || source.period.is_some();
@@ -38,7 +38,7 @@ impl Pace {
     }
 
     /// The mass that makes samples of this pace some of that frequency: see `thin`.
-    pub(super) fn mass(self, wanted_hz: u64) -> u64 {
+    pub(crate) fn mass(self, wanted_hz: u64) -> u64 {
         match self {
             Pace::Unknown => WHOLE,
             // Of a period of 10,101,010 ns, 99 Hz are all.
@@ -55,7 +55,7 @@ impl Pace {
     }
 
     /// As a frequency; 0 if it is none.
-    pub(super) fn frequency_hz(self) -> u64 {
+    pub(crate) fn frequency_hz(self) -> u64 {
         match self {
             Pace::Unknown => 0,
             Pace::PeriodNs(ns) => (SECOND_NS + ns / 2) / ns.max(1),

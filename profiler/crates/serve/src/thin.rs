@@ -13,27 +13,27 @@
 //! samples have.
 
 /// The mass of a sample that is kept for sure.
-pub(super) const WHOLE: u64 = 1_000_000_000;
+pub(crate) const WHOLE: u64 = 1_000_000_000;
 
 /// Random numbers: splitmix64. Not for secrets; seeded so that no target can foretell them.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// Starts here.
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// Starts where nobody knows.
-    pub(super) fn unforeseen() -> Random {
+    pub(crate) fn unforeseen() -> Random {
         use std::hash::{BuildHasher, Hasher};
         let state = std::collections::hash_map::RandomState::new();
         Random(state.build_hasher().finish())
     }
 
     /// The next number.
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,7 +49,7 @@ impl Random {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Thinner {
+pub(crate) struct Thinner {
     random: Random,
     /// How much of the stratum is behind.
     at: u64,
@@ -59,7 +59,7 @@ pub(super) struct Thinner {
 
 impl Thinner {
     /// With random numbers of its own.
-    pub(super) fn new(mut random: Random) -> Thinner {
+    pub(crate) fn new(mut random: Random) -> Thinner {
         let point = random.below(WHOLE);
         Thinner {
             random,
@@ -69,7 +69,7 @@ impl Thinner {
     }
 
     /// Whether the next sample, of this mass, is kept.
-    pub(super) fn keeps(&mut self, mass: u64) -> bool {
+    pub(crate) fn keeps(&mut self, mass: u64) -> bool {
         if mass >= WHOLE {
             return true;
         }
@@ -93,7 +93,7 @@ impl Thinner {
     }
 
     /// How many of so many equal samples, of this mass each, are kept.
-    pub(super) fn keeps_of(&mut self, count: u64, mass: u64) -> u64 {
+    pub(crate) fn keeps_of(&mut self, count: u64, mass: u64) -> u64 {
         if mass >= WHOLE {
             return count;
         }

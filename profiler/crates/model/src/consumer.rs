@@ -1,0 +1,15 @@
+//! Who takes the batches of a session, whatever becomes of them: a capture, a screen, an agent, a hub.
+//!
+//! What does not belong here: what a replay feeds ([`super::Sink`]), who drives a session (`pipeline`).
+
+use super::event::{Batch, Event};
+
+/// See the module.
+pub trait Consumer {
+    /// Whether ids should start anew with the next batch.
+    fn wants_new_epoch(&self) -> bool;
+    /// The list of a batch that is done with, to be used again.
+    fn spare(&self) -> Option<Vec<Event>>;
+    /// Takes a batch; returns how many of its events were dropped.
+    fn send(&mut self, batch: Batch) -> u64;
+}

@@ -1,0 +1,115 @@
+//! A live protocol, as whoever runs a session sees it: batches and notes in, orders out.
+//!
+//! Orders and questions speak of the machine, not of a protocol. What can be asked of the machine itself is
+//! in `machine`. The list of protocols is [`FrontOptions`]. What does not belong here: several fronts at one
+//! session (`hub`), sockets, carrying out orders (`pipeline`).
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use profiler_model::{Consumer, Demand};
+
+use crate::machine::{Life, Machine};
+use crate::tcf::{Server, TcfError, TcfOptions};
+
+/// Something that is waited for.
+pub type Awaited<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What a front wants of whoever runs the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// This is wanted from now on.
+    Demand(Demand),
+    /// What is at these places? Definitions of mappings, frames and, as they are found, symbols come
+    /// as batches; when all that will come at once has been sent, the question is acknowledged.
+    Ask(Question),
+    /// Nothing is served any more, and why. Comes once, nothing follows.
+    Failed(String),
+}
+
+/// Places whose meaning is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Names it in the acknowledgement.
+    pub id: u64,
+    /// Where.
+    pub place: Place,
+}
+
+/// Whose addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All mappings of a process, and frames at these addresses of its memory.
+    Process(Life, Vec<u64>),
+    /// Frames of the kernel, by their distance from `_stext`.
+    Kernel(Vec<u64>),
+}
+
+/// How the time of a capture goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// As the wall clock, times a factor: contexts come and go, samples come when they are due.
+    Timed,
+    /// All of it is there at once: every context of the capture is shown, and each configuration sees
+    /// all samples.
+    AtOnce,
+}
+
+/// See the module. Nothing here blocks. Batches tell all that is defined and what processes become, and
+/// of samples what the front has demanded.
+pub trait Front: Consumer {
+    /// What its clients want next; waits for it. May be dropped while it waits.
+    fn order(&mut self) -> Awaited<'_, Order>;
+    /// Waits until a batch finds room. May be dropped while it waits.
+    fn room(&self) -> Awaited<'static, ()>;
+    /// A question was answered, as far as it will be at once.
+    fn acknowledge(&mut self, question: u64);
+    /// All processes have been announced.
+    fn ready(&mut self);
+    /// Nothing is attached any more.
+    fn detached(&mut self);
+    /// Nothing can be attached, because of this.
+    fn trouble(&mut self, text: &str);
+    /// What people are told when it has started.
+    fn welcome(&self) -> String;
+    /// Tells clients that it is over, and waits until they know, up to the deadline; what people are told
+    /// of it then.
+    fn finish(self: Box<Self>, deadline: Duration) -> Awaited<'static, String>;
+}
+
+/// The protocols: how each is served.
+#[derive(Clone, Debug)]
+pub enum FrontOptions {
+    /// TCF.
+    Tcf {
+        /// Where clients connect.
+        address: SocketAddr,
+        /// How they are served. Whether a capture is shown is filled in.
+        options: TcfOptions,
+    },
+}
+
+/// Why a front can't serve.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// TCF.
+    #[error(transparent)]
+    Tcf(#[from] TcfError),
+}
+
+impl FrontOptions {
+    /// Begins to serve what happens now, or a capture, of a machine that can be asked.
+    pub fn start(
+        self,
+        replay: Option<Replay>,
+        machine: Box<dyn Machine>,
+    ) -> Result<Box<dyn Front>, FrontError> {
+        match self {
+            FrontOptions::Tcf { address, options } => {
+                let options = TcfOptions { replay, ..options };
+                Ok(Box::new(Server::start(address, options, machine)?))
+            }
+        }
+    }
+}
