@@ -15,7 +15,7 @@ use profiler_capture::{CreateOptions, TimeRange, Writer};
 use profiler_model::text::printable;
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
-use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{ResolveCounters, UnsupportedPython};
 use profiler_target::command::shell_status;
 
@@ -270,7 +270,7 @@ impl Recording {
     /// Either way the recording goes on until the command has ended, or until it is asked twice.
     fn interrupted(&mut self) -> Result<Option<End>, Failure> {
         self.interrupts += 1;
-        if self.session.command().is_none() || self.interrupts > 1 {
+        if !self.session.has_command() || self.interrupts > 1 {
             return Ok(Some(End::Asked));
         }
         if !in_foreground() {
@@ -341,19 +341,9 @@ impl Recording {
         }
     }
 
-    fn lost(&self) -> u64 {
-        self.session.lost() + self.session.dropped()
-    }
-
     fn show(&mut self) {
-        self.live.update(&Progress {
-            elapsed: self.session.elapsed(),
-            samples: self.session.samples(),
-            calls: self.session.calls(),
-            processes: self.session.counters().processes,
-            lost: self.lost(),
-            bytes: self.output.bytes(),
-        });
+        let progress = self.session.progress(self.output.bytes());
+        self.live.update(&progress);
     }
 
     /// Detaches, passes on what is left, waits for names and closes the capture.
@@ -368,18 +358,17 @@ impl Recording {
         live.clear();
         let mut left = |left: usize| live.waiting(left);
         // Who has asked for the end, and asks again, wants it now. Else a signal is the command's.
-        let is_ours = matches!(end, End::Asked) || self.session.command().is_none();
+        let is_ours = matches!(end, End::Asked) || !self.session.has_command();
         let impatience = is_ours.then(|| self.session.be_hurried()).flatten();
         self.session
             .await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
         drop(impatience);
         self.live.clear();
-        let (samples, lost) = (self.session.samples(), self.lost());
-        let own_samples = self.session.own_samples();
+        let counts = self.session.counts().clone();
         let (sources, kernel_bytes) =
             (self.session.sources().to_vec(), self.session.kernel_bytes());
         let counters = self.session.counters();
-        let (stacks, unwound) = (self.session.stacks().clone(), self.session.unwound());
+        let unwound = self.session.unwound();
         let pythons = self.session.unsupported_pythons();
         let bytes = self.output.finish();
         if let Some(trace) = &mut trace {
@@ -399,13 +388,13 @@ impl Recording {
         };
         Ok(Finished {
             status,
-            samples,
-            own_samples,
-            lost,
+            samples: counts.samples,
+            own_samples: counts.own_samples,
+            lost: counts.lost + counts.dropped,
             elapsed,
             sources,
             counters,
-            stacks,
+            stacks: counts.stacks,
             unwound,
             pythons,
             capture: Some((self.path, bytes)),

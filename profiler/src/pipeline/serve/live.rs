@@ -14,7 +14,7 @@ use crate::error::Failure;
 use profiler_model::{Demand, Sampling};
 use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
 use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec, now};
-use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{EpochLimits, KnownProcesses, ResolveOptions};
 use profiler_serve::front::{Place, Question};
 use profiler_serve::hub::{FrontId, Hub, Wish};
@@ -213,14 +213,7 @@ impl Live {
             }
         }
         if due == Due::Tick {
-            self.line.update(&Progress {
-                elapsed: session.elapsed(),
-                samples: session.samples(),
-                calls: session.calls(),
-                processes: session.counters().processes,
-                lost: session.lost() + session.dropped(),
-                bytes: 0,
-            });
+            self.line.update(&session.progress(0));
         }
     }
 

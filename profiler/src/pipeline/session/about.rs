@@ -1,23 +1,7 @@
-//! What a session says of the machine, of its sources, and of a command that does not run. What does not
-//! belong here: what it does.
+//! What a session says of the machine and of its sources. What does not belong here: what it does.
 
-use std::io;
-
-use crate::error::Failure;
 use profiler_probe::AttachedSource;
 use profiler_resolve::SourceOptions;
-
-/// As a shell would: 127 for a command that is not there, 126 for one that can't be run.
-pub(super) fn exec_failure(program: &str, error: &io::Error) -> Failure {
-    let status = match error.kind() {
-        io::ErrorKind::NotFound => 127,
-        _ => 126,
-    };
-    Failure {
-        status,
-        ..Failure::because(format!("failed to run {program}"), error)
-    }
-}
 
 pub(super) fn source(attached: &AttachedSource) -> SourceOptions {
     SourceOptions {

@@ -15,7 +15,7 @@ use crate::error::Failure;
 use profiler_probe::features::check_privileges;
 use profiler_probe::now;
 use profiler_report::derive::ClassPath;
-use profiler_report::view::progress::{LiveLine, Progress};
+use profiler_report::view::progress::LiveLine;
 use profiler_serve::bytefrog::{Agent, AgentError, AgentOptions, ClassNote, Order};
 use profiler_target::cgroup::{Hierarchies, Hierarchy, Version};
 use profiler_target::command::shell_status;
@@ -351,14 +351,7 @@ impl Live {
     }
 
     fn show(&mut self) {
-        self.live.update(&Progress {
-            elapsed: self.session.elapsed(),
-            samples: self.session.samples(),
-            calls: self.session.calls(),
-            processes: self.session.counters().processes,
-            lost: self.session.lost() + self.session.dropped(),
-            bytes: 0,
-        });
+        self.live.update(&self.session.progress(0));
     }
 
     /// Lets go of the targets, passes on what is left, sees to the command.
@@ -389,7 +382,7 @@ impl Live {
         self.session
             .await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
-        let lost = self.session.lost();
+        let lost = self.session.counts().lost;
         let mut command = self.session.take_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
         let ending = async {

@@ -1,0 +1,104 @@
+//! How a session begins: [`Prepared`] -> probes in the kernel, and a resolver that knows what runs.
+//!
+//! What does not belong here: what it does then (`session`), making things ready (`prepare`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::MissedTickBehavior;
+
+use super::about::{machine, source};
+use super::collector::Collector;
+use super::command::Command;
+use super::counts::Counts;
+use super::walk::Walk;
+use super::window::Window;
+use super::{Session, TICK};
+use crate::error::{Context, Failure};
+use crate::pipeline::containers::Containers;
+use crate::pipeline::prepare::Prepared;
+use crate::pipeline::scope::Scope;
+use profiler_model::Timestamp;
+use profiler_probe::{Probe, now};
+use profiler_resolve::{KnownProcesses, Resolver};
+use profiler_target::command::StoppedCommand;
+
+const POLL_FAILED: &str = "failed to poll for what happens";
+
+impl Session {
+    /// Attaches everything. The command, if there is one, still waits for [`Session::begin`].
+    pub(in crate::pipeline) fn attach(prepared: Prepared) -> Result<Session, Failure> {
+        Session::attach_again(prepared, &mut None)
+    }
+
+    /// The same, and what was known of processes is known again: they stay the same, and epochs are
+    /// counted on. It is left where it is if this fails.
+    pub(in crate::pipeline) fn attach_again(
+        prepared: Prepared,
+        known: &mut Option<KnownProcesses>,
+    ) -> Result<Session, Failure> {
+        let Prepared {
+            watch,
+            targets,
+            cgroups,
+            command,
+            tracer,
+            wanted,
+        } = prepared;
+        let scope = Scope::new(&watch.probe.filter);
+        let mut probe = Probe::attach(watch.probe)?;
+        let wake = probe.wake_fd().try_clone_to_owned();
+        let wake = watched(wake.context(|| POLL_FAILED)?).context(|| POLL_FAILED)?;
+        let containers = cgroups.map(|chosen| Containers::start(chosen, wanted, &mut probe));
+        let containers = containers
+            .transpose()
+            .context(|| "failed to start a thread")?;
+        let answers = containers.as_ref().map(Containers::wake_fd);
+        let answers = answers.map(|fd| fd.and_then(watched)).transpose();
+        let answers = answers.context(|| POLL_FAILED)?;
+        let at = now();
+        let mut resolve = watch.resolve;
+        resolve.session = profiler_model::Session {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            target: watch.target,
+            command: std::env::args_os()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+            started: Timestamp(at.0 + watch.delay.as_nanos() as u64),
+            ..machine()
+        };
+        resolve.sources = probe.sources().iter().map(source).collect();
+        let mut resolver = Resolver::new(resolve)?;
+        if let Some(known) = known.take() {
+            resolver.resume(known);
+        }
+        let about_to_run = command.as_ref().map(StoppedCommand::pid);
+        let began = (at, &mut probe);
+        let walk = Walk::begin(resolver, scope, containers, tracer, about_to_run, began)?;
+        let program = watch.command.iter().flatten().next();
+        let program = program.map_or(String::new(), |word| word.display().to_string());
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Session {
+            window: Window::new(watch.delay, at, walk.awaited().is_some()),
+            collector: Collector::new(probe, watch.no_self),
+            walk,
+            counts: Counts::default(),
+            command: Command::new(command, program),
+            targets,
+            wake,
+            answers,
+            tick,
+        })
+    }
+}
+
+/// Has the event loop watch a descriptor of our own.
+#[allow(unsafe_code)]
+fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    Ok(watched?)
+}

@@ -1,0 +1,340 @@
+//! What a session makes of raw events: processes, containers, probes and unwind tables are followed, and
+//! batches come of it.
+//!
+//! Raw events, at first as they come, then in order -> [`Batch`]es; what the kernel side is to know of processes
+//! -> the probe. What does not belong here: where raw events come from (`collector`), where batches go.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use crate::pipeline::containers::Containers;
+use crate::pipeline::scope::Scope;
+use crate::pipeline::signals::Impatience;
+use crate::pipeline::tracer::{Leaving, News, TraceSummary, Tracer};
+use crate::pipeline::unwinding::{UnwindSummary, Unwinding};
+use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::{Batch, Pid, Timestamp};
+use profiler_probe::{Probe, Unwinder};
+use profiler_resolve::Resolver;
+
+/// See the module.
+pub(super) struct Walk {
+    resolver: Resolver,
+    scope: Scope,
+    /// The same for what has not been ordered yet. It may miss a child whose fork comes out of a
+    /// buffer that was drained a moment too early; then its files are opened only when they are
+    /// needed, and nothing is left out.
+    early_scope: Scope,
+    /// None if there are no cgroups here.
+    containers: Option<Containers>,
+    tracer: Option<Tracer>,
+    unwinding: Unwinding,
+    /// What came of it, once the probes are gone.
+    unwound: Option<UnwindSummary>,
+    warned_of_stacks: bool,
+    batches: Vec<Batch>,
+}
+
+impl Walk {
+    /// Begins with what runs at this time, and tells the probe of it. `about_to_run` is a command that does not
+    /// run yet.
+    pub(super) fn begin(
+        resolver: Resolver,
+        scope: Scope,
+        containers: Option<Containers>,
+        tracer: Option<Tracer>,
+        about_to_run: Option<Pid>,
+        (at, probe): (Timestamp, &mut Probe),
+    ) -> Result<Walk, crate::error::Failure> {
+        let mut walk = Walk {
+            resolver,
+            early_scope: scope.clone(),
+            scope,
+            containers,
+            tracer,
+            unwinding: Unwinding::default(),
+            unwound: None,
+            warned_of_stacks: false,
+            batches: Vec::new(),
+        };
+        walk.look_around(at);
+        walk.tell_pythons(probe);
+        if let Some(tracer) = &mut walk.tracer {
+            tracer.attach_all(probe, &mut walk.resolver)?;
+        }
+        if let Some(unwinder) = probe.unwinder() {
+            walk.begin_unwinding(about_to_run, unwinder);
+        }
+        Ok(walk)
+    }
+
+    /// Reads the processes that run already.
+    fn look_around(&mut self, at: Timestamp) {
+        let resolver = &mut self.resolver;
+        let inside = self.containers.as_ref().and_then(Containers::pids);
+        match (self.scope.pids(), inside) {
+            (pids, Some(mut inside)) => {
+                if let Some(pids) = pids {
+                    inside.retain(|pid| pids.contains(pid));
+                }
+                resolver.limit();
+                resolver.snapshot_of(&inside, at);
+            }
+            (Some(pids), None) => resolver.snapshot_of(&pids, at),
+            (None, None) => resolver.snapshot(at),
+        }
+    }
+
+    fn begin_unwinding(&mut self, about_to_run: Option<Pid>, unwinder: &mut Unwinder) {
+        let inside = self.containers.as_ref().and_then(Containers::pids);
+        let mut named = inside.or(self.scope.pids());
+        if let (Some(named), Some(command)) = (&mut named, about_to_run) {
+            // It is a copy of this process until it runs.
+            named.retain(|pid| *pid != command);
+        }
+        self.unwinding
+            .begin(named.as_deref(), &mut self.resolver, unwinder);
+    }
+
+    /// Looks at what was just taken in, among it so many calls: opens files that may soon be gone.
+    pub(super) fn notice(&mut self, raw: &[RawEvent], calls: u64, probe: &mut Probe) {
+        if let Some(tracer) = self.tracer.as_mut().filter(|_| calls > 0) {
+            tracer.remember(raw);
+        }
+        // Of these there are few. Forks come before what the child does, whatever buffer they came in.
+        let hits = |event: &&RawEvent| {
+            matches!(
+                event.body,
+                RawBody::Sample(_)
+                    | RawBody::Call(_)
+                    | RawBody::Wait(_)
+                    | RawBody::WaitStack(_)
+                    | RawBody::Waits(_)
+            )
+        };
+        let mut changes: Vec<&RawEvent> = raw.iter().filter(|event| !hits(event)).collect();
+        changes.sort_by_key(|event| event.at);
+        for event in changes {
+            if !self.early_scope.admits(event) {
+                continue;
+            }
+            // The tracer first: what is decided of a cgroup counts more than that it was made.
+            if let Some(tracer) = &mut self.tracer {
+                tracer.notice(event);
+            }
+            match &mut self.containers {
+                Some(containers) => containers.notice(event, probe, &mut self.resolver),
+                None => self.resolver.notice(event),
+            }
+        }
+        if let Some(unwinder) = probe.unwinder() {
+            raw.iter().for_each(|event| self.resolver.foresee(event));
+            self.unwinding.step(&mut self.resolver, unwinder);
+        }
+        for event in raw
+            .iter()
+            .filter(|event| !matches!(event.body, RawBody::Call(_)))
+        {
+            self.resolver.notice_interpreted(event);
+        }
+        self.tell_pythons(probe);
+    }
+
+    /// Tells the kernel side which processes run Python.
+    fn tell_pythons(&mut self, probe: &mut Probe) {
+        for change in self.resolver.take_python_changes() {
+            if let Err(error) = probe.set_python(change.pid, change.runs) {
+                log::debug!("pid {}: {error}", change.pid);
+            }
+        }
+    }
+
+    /// What is done now and then: room for unwind tables that was given back becomes free.
+    pub(super) fn tick(&mut self, probe: &mut Probe) {
+        if let Some(unwinder) = probe.unwinder() {
+            self.unwinding.tick(&mut self.resolver, unwinder);
+        }
+    }
+
+    /// Whether unwind tables are being built.
+    pub(super) fn builds_tables(&self) -> bool {
+        self.resolver.builds_tables()
+    }
+
+    /// Takes what is told of containers.
+    pub(super) fn answer(&mut self, probe: Option<&mut Probe>) {
+        if let Some(containers) = &mut self.containers {
+            containers.answer(probe, &mut self.resolver);
+        }
+    }
+
+    /// What is waited for, if nothing that is to be recorded exists yet.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        self.containers.as_ref()?.awaited()
+    }
+
+    /// The containers that were recorded, if none of them is there any more.
+    pub(super) fn ended_containers(&self) -> Option<&str> {
+        self.containers.as_ref()?.ended()
+    }
+
+    /// Takes out what is of others; how many samples of those that were taken in.
+    pub(super) fn sift(&mut self, events: &mut Vec<RawEvent>, probe: Option<&mut Probe>) -> u64 {
+        let taken_out = self
+            .containers
+            .as_mut()
+            .map_or(0, |containers| match probe {
+                Some(probe) => containers.pass(events, false, Some(probe)),
+                None => containers.settle(events, &mut self.resolver),
+            });
+        self.scope.retain(events);
+        taken_out
+    }
+
+    /// Makes batches of some events, which are in order.
+    pub(super) fn take(&mut self, events: impl Iterator<Item = RawEvent>) {
+        self.resolver.take(events, &mut self.batches);
+        // Engines forget what has been removed: they are asked before the rest is resolved.
+        if let Some(containers) = &mut self.containers {
+            containers.feed(&mut self.resolver);
+        }
+    }
+
+    /// All that was taken is in batches now, and names that were found meanwhile.
+    pub(super) fn give(&mut self, probe: Option<&mut Probe>) {
+        self.resolver.give(&mut self.batches);
+        if let Some(probe) = probe.filter(|_| self.resolver.has_forgotten_stacks()) {
+            match probe.forget_wait_stacks() {
+                Ok(going_on) => self.resolver.keep_stacks_of(going_on),
+                // Next time, perhaps.
+                Err(error) if !std::mem::replace(&mut self.warned_of_stacks, true) => {
+                    log::warn!("some waits will have no stacks: {error}");
+                }
+                Err(_) => {}
+            }
+        }
+        self.resolver.poll_symbols(&mut self.batches);
+    }
+
+    /// What waits for unwind tables does so no longer.
+    pub(super) fn give_rest(&mut self) {
+        self.resolver.await_tables(&mut self.batches);
+        self.resolver.give(&mut self.batches);
+    }
+
+    /// Waits for names. `left` is told how many are still looked for.
+    pub(super) fn await_names(&mut self, deadline: Duration, left: &mut impl FnMut(usize)) {
+        if let Some(containers) = &mut self.containers {
+            containers.describe_rest(&mut self.resolver);
+        }
+        self.resolver.finish(deadline, left, &mut self.batches);
+    }
+
+    /// While what is returned lives, a signal to end has [`Walk::await_names`] wait no longer.
+    pub(super) fn be_hurried(&self) -> Option<Impatience> {
+        let watched = Impatience::watch(self.resolver.hurried());
+        let unheard = |error: &io::Error| log::debug!("signals are not listened to: {error}");
+        watched.inspect_err(unheard).ok()
+    }
+
+    /// The batches that were made since the last time.
+    pub(super) fn batches(&mut self) -> impl Iterator<Item = Batch> {
+        self.batches.drain(..)
+    }
+
+    /// Names that have been found since the last time become a batch.
+    pub(super) fn find_names(&mut self) {
+        self.resolver.poll_symbols(&mut self.batches);
+    }
+
+    pub(super) fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
+    pub(super) fn resolver_mut(&mut self) -> &mut Resolver {
+        &mut self.resolver
+    }
+
+    pub(super) fn into_resolver(self) -> Resolver {
+        self.resolver
+    }
+
+    /// Attaches probes to what is new, keeps their budget.
+    pub(super) fn trace(&mut self, (probe, raw): (&mut Probe, &mut Vec<RawEvent>)) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.step(probe, &mut self.resolver, raw);
+        }
+    }
+
+    /// Whether a program is about to be started, and is to be traced from its first instruction.
+    pub(super) fn is_in_a_hurry(&self) -> bool {
+        self.tracer.as_ref().is_some_and(Tracer::is_in_a_hurry)
+    }
+
+    /// Attaches probes to what is about to run.
+    pub(super) fn hurry(&mut self, (probe, raw): (&mut Probe, &mut Vec<RawEvent>)) {
+        if let Some(tracer) = self.tracer.as_mut().filter(|tracer| tracer.is_in_a_hurry()) {
+            tracer.hurry(probe, &mut self.resolver, raw);
+        }
+    }
+
+    /// No calls are traced until [`Walk::resume`].
+    pub(super) fn suspend(&mut self, (probe, raw): (&mut Probe, &mut Vec<RawEvent>)) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.suspend(probe, raw);
+        }
+    }
+
+    /// They are traced again.
+    pub(super) fn resume(&mut self, (probe, raw): (&mut Probe, &mut Vec<RawEvent>)) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.resume(probe, raw);
+        }
+    }
+
+    /// No call is wanted any more.
+    pub(super) fn close(&mut self, probe: &mut Probe) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.close(probe);
+        }
+    }
+
+    /// What became of traced files since the last call.
+    pub(super) fn news(&mut self) -> Vec<News> {
+        self.tracer.as_mut().map_or_else(Vec::new, Tracer::news)
+    }
+
+    /// The command was waited for, and has ended so.
+    pub(super) fn waited_for(&mut self, command: Pid, status: ExitStatus) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.waited_for(command, status.into_raw());
+        }
+    }
+
+    /// Takes the tracing out of the kernel; what became of it.
+    pub(super) fn finish_trace(
+        &mut self,
+        (probe, raw): (&mut Probe, &mut Vec<RawEvent>),
+    ) -> Option<TraceSummary> {
+        let tracer = self.tracer.as_mut()?;
+        Some(tracer.finish(probe, raw))
+    }
+
+    /// What the kernel has still not let go of until then.
+    pub(super) fn leaving(&mut self, until: Instant) -> Option<Leaving> {
+        self.tracer.as_mut()?.leaving(until)
+    }
+
+    /// Sums up how stacks were walked by tables, before the probe goes.
+    pub(super) fn finish_unwinding(&mut self, probe: &mut Probe) {
+        let unwinder = probe.unwinder();
+        self.unwound = unwinder.map(|of| self.unwinding.summary(&self.resolver, of));
+    }
+
+    /// How user stacks were walked by tables, if they were. Known once it has ended.
+    pub(super) fn unwound(&self) -> Option<UnwindSummary> {
+        self.unwound
+    }
+}

@@ -1,0 +1,87 @@
+//! The time of a session: from when it counts, whether it is off for now, when it is over.
+//!
+//! How long something lasts is by [`Instant`], what happened when by CLOCK_MONOTONIC. What does not belong here:
+//! what else ends a session.
+
+use std::time::{Duration, Instant};
+
+use profiler_model::Timestamp;
+use profiler_probe::now;
+
+/// See the module.
+pub(super) struct Window {
+    /// Samples and calls so long after the beginning are left out.
+    delay: Duration,
+    started: Instant,
+    /// Samples and calls before this are not wanted.
+    from: Timestamp,
+    /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
+    ends_at: Option<Instant>,
+    suspended: bool,
+    /// What is to be recorded does not exist yet.
+    awaiting: bool,
+}
+
+impl Window {
+    /// Of a session that is attached since then.
+    pub(super) fn new(delay: Duration, at: Timestamp, awaiting: bool) -> Window {
+        Window {
+            delay,
+            started: Instant::now(),
+            from: at,
+            ends_at: None,
+            suspended: false,
+            awaiting,
+        }
+    }
+
+    /// Time counts from now on, unless what is recorded does not exist yet.
+    pub(super) fn count(&mut self) {
+        self.started = Instant::now();
+        // What came while we got ready counts, unless the beginning is not wanted at all.
+        if !self.delay.is_zero() {
+            self.from = match self.awaiting {
+                true => Timestamp(u64::MAX),
+                false => Timestamp(now().0 + self.delay.as_nanos() as u64),
+            };
+        }
+    }
+
+    /// What was waited for may be there: time counts from then on.
+    pub(super) fn see_arrival(&mut self, is_awaited: bool) {
+        if self.awaiting && !is_awaited {
+            self.awaiting = false;
+            self.count();
+        }
+    }
+
+    /// Whether samples and calls of this time are wanted.
+    pub(super) fn is_open_at(&self, at: Timestamp) -> bool {
+        !self.suspended && at >= self.from
+    }
+
+    /// From now on they are wanted, or not.
+    pub(super) fn suspend(&mut self, suspended: bool) {
+        self.suspended = suspended;
+    }
+
+    /// Whether it has lasted so long. It is over when that time is, however much there is to be resolved by then.
+    pub(super) fn has_lasted(&mut self, time: Duration) -> bool {
+        *self.ends_at.get_or_insert(self.started + time) <= Instant::now()
+    }
+
+    /// Whether it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.ends_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// How long it has gone on since it began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Since when samples and calls count.
+    pub(super) fn from(&self) -> Timestamp {
+        self.from
+    }
+}
