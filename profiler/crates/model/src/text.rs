@@ -1,10 +1,14 @@
-//! Text from outside: what is shown of it, and durations that people write.
+//! Text from outside: what is shown of it, and the durations and globs that people write.
 //!
-//! A name of a target -> the same without what a terminal would act upon; `1.5s` -> a [`Duration`]. What does not
-//! belong here: how numbers are shown.
+//! A name of a target -> the same without what a terminal would act upon; `1.5s` -> a [`Duration`]; `std::*` -> a
+//! [`Glob`]. What does not belong here: how numbers are shown.
+
+mod glob;
 
 use std::borrow::Cow;
 use std::time::Duration;
+
+pub use glob::Glob;
 
 /// Longer than anybody records. Times are counted in 64 bits of nanoseconds, from the start of the machine.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);

@@ -19,7 +19,6 @@
 //! What does not belong here: reading objects (`object`), where probes sit.
 
 mod coverage;
-mod glob;
 mod selection;
 
 use std::fmt;
@@ -29,7 +28,7 @@ use regex::Regex;
 
 use super::Function;
 pub use coverage::{Complaint, Coverage};
-use glob::Glob;
+use profiler_model::text::Glob;
 use profiler_object::Object;
 use profiler_object::demangle::{demangle, is_mangled, short};
 pub use selection::{Choice, Selection, SourcePattern};

@@ -1,21 +1,32 @@
-//! Names to look for: a part of the name, or a glob with `*` and `?` for the whole of it.
+//! Names to look for: a part of the name, or a glob for the whole of it.
 //!
-//! Input: text of a flag; output: whether a name matches. No regular expressions: names in C++ and
-//! Rust are full of their metacharacters.
+//! Text of a flag -> whether a name matches. With `*` or `?` in it, it is a glob. Names in Rust and Go are full of
+//! brackets (`<impl [T]>::iter`): those of a glob are tried as classes of characters and as they are. No regular
+//! expressions: names are full of their metacharacters too.
+
+use profiler_model::text::Glob;
 
 /// What a name must look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,
-    glob: bool,
+    /// Any of these; none: the text is a part of the name.
+    globs: Vec<Glob>,
 }
 
 impl Pattern {
     /// From the text of a flag.
     pub(crate) fn new(text: &str) -> Pattern {
+        let mut globs = Vec::new();
+        if text.contains(['*', '?']) {
+            globs.push(Glob::plain(text));
+            if text.contains(['[', '\\']) {
+                globs.extend(Glob::new(text));
+            }
+        }
         Pattern {
             text: text.to_owned(),
-            glob: text.contains(['*', '?']),
+            globs,
         }
     }
 
@@ -26,39 +37,11 @@ impl Pattern {
 
     /// Whether a name matches.
     pub(crate) fn matches(&self, name: &str) -> bool {
-        match self.glob {
-            true => self.is_exactly(name) || glob(&self.text, name),
-            false => name.contains(&self.text),
+        match self.globs.as_slice() {
+            [] => name.contains(&self.text),
+            globs => globs.iter().any(|glob| glob.matches(name)),
         }
     }
-}
-
-/// Matches bytes; on a mismatch only the last `*` is tried again, so it is quadratic at worst.
-fn glob(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
-    let (mut p, mut n) = (0, 0);
-    let mut star = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(&c) if c == b'?' || c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => match star {
-                Some((star_p, star_n)) => {
-                    star = Some((star_p, star_n + 1));
-                    p = star_p + 1;
-                    n = star_n + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
 }
 
 #[cfg(test)]
@@ -80,6 +63,13 @@ mod tests {
             ("f(char*)", "f(char*)", true),
             ("*", "", true),
             ("?", "", false),
+            ("ksys_[rw]*", "ksys_read", true),
+            ("ksys_[rw]*", "ksys_open", false),
+            ("<impl [T]>::*", "<impl [T]>::iter", true),
+            ("f(char\\*)*", "f(char*)", true),
+            ("[z-a]*", "[z-a]b", true),
+            ("[rw]", "ksys_read", false),
+            ("[T]", "<impl [T]>::iter", true),
         ] {
             assert_eq!(
                 Pattern::new(pattern).matches(name),

@@ -5,9 +5,9 @@
 
 use std::str::FromStr;
 
-use super::glob::Glob;
 use super::{Pattern, PatternError};
 use crate::Function;
+use profiler_model::text::Glob;
 use profiler_object::Object;
 
 /// What to trace, of all objects.

@@ -1,13 +1,14 @@
 //! Globs over names: `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before what is meant as it is.
 //!
 //! Text of a flag -> whether a name matches, the whole of it. A `[` that no `]` closes, and `[]`,
-//! stand for themselves: names in C++ and Go have them. `*` matches `/` and `::` as well.
+//! stand for themselves: names in C++ and Go have them. `*` matches `/` and `::` as well. [`Glob::plain`] knows `*`
+//! and `?` alone. What does not belong here: parts of names, regular expressions.
 
 use std::fmt;
 
-/// A compiled glob.
+/// A glob, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob {
+pub struct Glob {
     text: Box<str>,
     tokens: Vec<Token>,
 }
@@ -25,7 +26,7 @@ enum Token {
 
 impl Glob {
     /// Compiles a glob; `Err` is a range that ends before it begins.
-    pub(super) fn new(text: &str) -> Result<Glob, String> {
+    pub fn new(text: &str) -> Result<Glob, String> {
         let mut tokens = Vec::new();
         let mut rest = text.chars();
         while let Some(char) = rest.next() {
@@ -49,8 +50,21 @@ impl Glob {
         })
     }
 
+    /// Compiles a glob in which only `*` and `?` stand for something else.
+    pub fn plain(text: &str) -> Glob {
+        let token = |char| match char {
+            '*' => Token::Many,
+            '?' => Token::Any,
+            other => Token::Char(other),
+        };
+        Glob {
+            text: text.into(),
+            tokens: text.chars().map(token).collect(),
+        }
+    }
+
     /// Whether all of `name` matches, or is the very text.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         *self.text == *name || self.fits(name)
     }
 
@@ -84,7 +98,7 @@ impl Glob {
     }
 
     /// The text without what stands for others, to look for similar names.
-    pub(super) fn literal(&self) -> String {
+    pub fn literal(&self) -> String {
         let chars = self.tokens.iter().filter_map(|token| match token {
             Token::Char(char) => Some(*char),
             _ => None,
@@ -93,13 +107,13 @@ impl Glob {
     }
 
     /// The only name that matches, if there is but one.
-    pub(super) fn exact(&self) -> Option<String> {
+    pub fn exact(&self) -> Option<String> {
         let is_char = |token: &Token| matches!(token, Token::Char(_));
         self.tokens.iter().all(is_char).then(|| self.literal())
     }
 
     /// The longest run of letters and digits that each name must have which matches.
-    pub(super) fn needle(&self) -> String {
+    pub fn needle(&self) -> String {
         let runs = self.tokens.split(
             |token| !matches!(token, Token::Char(char) if char.is_alphanumeric() || *char == '_'),
         );
@@ -112,7 +126,7 @@ impl Glob {
     }
 
     /// Whether it is the same for all names.
-    pub(super) fn is_everything(&self) -> bool {
+    pub fn is_everything(&self) -> bool {
         !self.tokens.is_empty() && self.tokens.iter().all(|token| *token == Token::Many)
     }
 }
@@ -204,6 +218,18 @@ mod tests {
             );
         }
         assert!(Glob::new("[z-a]").is_err());
+    }
+
+    #[test]
+    fn a_plain_glob_has_no_classes() {
+        for (glob, name, expected) in [
+            ("<impl [T]>::*", "<impl [T]>::iter", true),
+            ("<impl [T]>::*", "<impl T>::iter", false),
+            ("a\\?", "a\\b", true),
+        ] {
+            let plain = Glob::plain(glob);
+            assert_eq!(plain.matches(name), expected, "{glob} {name}");
+        }
     }
 
     #[test]
