@@ -464,6 +464,7 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
                 function: one(random, counts.functions),
                 depth: random.any32(),
                 edge,
+                later: sections(random),
             })
         }
         _ => {
@@ -487,24 +488,36 @@ fn event(random: &mut Random, counts: &Counts, now: u64) -> Event {
                 waker: some(random, counts.threads),
                 count: random.any32(),
             });
+            let weight = if random.chance(2) {
+                1_001_001
+            } else {
+                random.any()
+            };
+            let (thread, source) = (one(random, counts.threads), one(random, counts.sources));
             Event::Sample(Sample {
-                wait,
-                at,
-                thread: one(random, counts.threads),
-                cpu: Cpu(cpu),
                 kernel,
                 user,
                 kernel_end: end(random, kernel),
                 user_end: end(random, user),
-                weight: if random.chance(2) {
-                    1_001_001
-                } else {
-                    random.any()
-                },
-                source: one(random, counts.sources),
+                wait,
+                later: sections(random),
+                ..Sample::new(at, thread, Cpu(cpu), source, weight)
             })
         }
     }
+}
+
+/// Now and then, what a later version of the profiler says besides: sections that refer to nothing.
+fn sections(random: &mut Random) -> Option<Box<Sections>> {
+    random.chance(20).then(|| {
+        let mut bytes = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let len = random.below(100) as u8;
+            bytes.extend([2 * random.below(60) as u8, len]);
+            bytes.extend((0..len).map(|i| i ^ 0xa5));
+        }
+        Box::new(Sections(bytes.into()))
+    })
 }
 
 /// A call that is entered, or one of those that are open and is left.
@@ -536,6 +549,7 @@ fn nested_call(random: &mut Random, counts: &Counts, now: u64, open: &mut Vec<Ca
         function: one(random, counts.functions),
         depth: open.len() as u32 / 2,
         edge: CallEdge::Enter(None),
+        later: None,
     };
     open.push(call.clone());
     Event::Call(call)

@@ -151,24 +151,19 @@ pub fn session() -> (Tables, Vec<Event>) {
         for _ in 0..count {
             tick += 1;
             b.events.push(Event::Sample(Sample {
-                wait: None,
-                at: Timestamp(START + tick * MS),
-                thread,
-                cpu: Cpu(u32::from(thread == worker)),
-                kernel,
-                user: Some(user),
-                kernel_end: if kernel.is_some() {
-                    StackEnd::Complete
-                } else {
-                    StackEnd::NoStack
-                },
                 user_end: match user {
                     user if user == in_tree => StackEnd::Truncated,
                     user if user == in_nowhere => StackEnd::BadMemory,
                     _ => StackEnd::FramePointer,
                 },
-                weight: PERIOD_NS,
-                source,
+                ..Sample::new(
+                    Timestamp(START + tick * MS),
+                    thread,
+                    Cpu(u32::from(thread == worker)),
+                    source,
+                    PERIOD_NS,
+                )
+                .with_stacks(kernel, Some(user))
             }));
         }
     }
@@ -431,15 +426,6 @@ fn with_waits((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
     for (thread, user, kernel, from, to, runnable, state, waker, count) in plan {
         let ns = (to - from) * us;
         b.events.push(Event::Sample(Sample {
-            at: Timestamp(START + to * us),
-            thread,
-            cpu: Cpu(1),
-            kernel,
-            user,
-            kernel_end: kernel.map_or(StackEnd::NoStack, |_| StackEnd::Complete),
-            user_end: user.map_or(StackEnd::NoStack, |_| StackEnd::Complete),
-            weight: ns * u64::from(count),
-            source: waits,
             wait: Some(Wait {
                 ns,
                 runnable_ns: runnable * us,
@@ -447,6 +433,14 @@ fn with_waits((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
                 waker,
                 count,
             }),
+            ..Sample::new(
+                Timestamp(START + to * us),
+                thread,
+                Cpu(1),
+                waits,
+                ns * u64::from(count),
+            )
+            .with_stacks(kernel, user)
         }));
     }
     let clock = b.events.iter().find_map(|event| match event {
@@ -462,16 +456,15 @@ fn with_waits((tables, events): (Tables, Vec<Event>)) -> (Tables, Vec<Event>) {
     ];
     for tick in 0..10 {
         b.events.push(Event::Sample(Sample {
-            at: Timestamp(START + (20 + 4 * tick) * MS + 500 * us),
-            thread: script,
-            cpu: Cpu(0),
-            kernel: None,
-            user: Some(in_python),
-            kernel_end: StackEnd::NoStack,
             user_end: ends[tick as usize % ends.len()],
-            weight: PERIOD_NS,
-            source: clock.unwrap_or(waits),
-            wait: None,
+            ..Sample::new(
+                Timestamp(START + (20 + 4 * tick) * MS + 500 * us),
+                script,
+                Cpu(0),
+                clock.unwrap_or(waits),
+                PERIOD_NS,
+            )
+            .with_stacks(None, Some(in_python))
         }));
     }
     let (from, to) = (Timestamp(START), Timestamp(START + 100 * MS));
@@ -828,6 +821,7 @@ impl Builder {
             function,
             depth,
             edge,
+            later: None,
         }));
     }
 

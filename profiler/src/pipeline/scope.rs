@@ -105,7 +105,7 @@ pub(super) fn owner(tid: Tid) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profiler_model::raw::{Comm, RawSample, RawStack};
+    use profiler_model::raw::RawSample;
     use profiler_model::{Cpu, Timestamp};
 
     fn fork(parent: u32, child: u32) -> RawEvent {
@@ -155,19 +155,7 @@ mod tests {
             pids: vec![Pid(10)],
             ..Filter::default()
         });
-        let sample = event(RawBody::Sample(Box::new(RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
-            pid: Pid(12),
-            tid: Tid(12),
-            comm: Comm::default(),
-            cgroup: 0,
-            undecided: false,
-            weight: 1,
-            source: 0,
-            kernel: RawStack::NONE,
-            user: RawStack::NONE,
-        })));
+        let sample = event(RawBody::Sample(Box::new(RawSample::new(Pid(12), Tid(12)))));
         let mut events = vec![exit(12), sample, fork(12, 13), exit(12)];
         scope.retain(&mut events);
         assert_eq!(events.len(), 3);

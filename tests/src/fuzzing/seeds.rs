@@ -162,11 +162,7 @@ fn records() -> Vec<Vec<u8>> {
             end,
         };
         let sample = RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
             undecided: frames == 7,
-            pid: Pid(10),
-            tid: Tid(11),
             comm: Comm::from_bytes(b"worker"),
             cgroup: 77,
             weight: 10_101_010,
@@ -180,6 +176,7 @@ fn records() -> Vec<Vec<u8>> {
             } else {
                 stack(StackEnd::Truncated)
             },
+            ..RawSample::new(Pid(10), Tid(11))
         };
         let event = RawEvent {
             at: Timestamp(1_000),

@@ -386,6 +386,7 @@ fn call(at: u64, thread: ThreadId, function: FunctionId, edge: CallEdge) -> Even
         function,
         depth: 0,
         edge,
+        later: None,
     })
 }
 
@@ -514,18 +515,7 @@ fn samples_wait_for_names() {
     let stacks = [stack(known), stack(unknown)];
     let source = SourceId::from_index(0);
     let sample = |at, user| {
-        Event::Sample(Sample {
-            wait: None,
-            at: Timestamp(at),
-            thread,
-            cpu: Cpu(0),
-            kernel: None,
-            user,
-            kernel_end: StackEnd::NoStack,
-            user_end: StackEnd::Complete,
-            weight: 1,
-            source,
-        })
+        Event::Sample(Sample::new(Timestamp(at), thread, Cpu(0), source, 1).with_stacks(None, user))
     };
     const S: u64 = 1_000_000_000;
     let options = TranslateOptions {

@@ -178,20 +178,12 @@ impl Case {
             .flat_map(|address| address.to_ne_bytes())
             .collect();
         self.push(RawBody::Sample(Box::new(RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
-            undecided: false,
-            pid: Pid(PID),
-            tid: Tid(PID),
             comm: Comm::from_bytes(b"work"),
-            cgroup: 0,
-            weight: 1,
-            source: 0,
-            kernel: RawStack::NONE,
             user: RawStack {
                 bytes: bytes.into(),
                 end: StackEnd::Complete,
             },
+            ..RawSample::new(Pid(PID), Tid(PID))
         })));
     }
 

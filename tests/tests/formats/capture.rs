@@ -132,7 +132,7 @@ fn describe(event: &Event, tables: &Tables) -> String {
                 (wait.ns, wait.runnable_ns, wait.state, waker, wait.count)
             });
             format!(
-                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {source:?} {wait:?}",
+                "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {source:?} {wait:?} {:?}",
                 sample.at,
                 thread(sample.thread),
                 sample.cpu,
@@ -141,6 +141,7 @@ fn describe(event: &Event, tables: &Tables) -> String {
                 sample.kernel_end,
                 sample.user_end,
                 sample.weight,
+                sample.later,
             )
         }
         Event::Process(change) => {
@@ -176,12 +177,13 @@ fn describe(event: &Event, tables: &Tables) -> String {
                 other => format!("{other:?}"),
             };
             format!(
-                "{:?} {:?} {:?} {:?} {} {edge}",
+                "{:?} {:?} {:?} {:?} {} {edge} {:?}",
                 call.at,
                 thread(call.thread),
                 call.cpu,
                 function(call.function),
                 call.depth,
+                call.later,
             )
         }
         Event::Throw(throw) => {

@@ -151,22 +151,16 @@ impl Simulation {
             let in_kernel = self.random.below(4) == 0;
             let chain = STACKS + skewed(&mut self.random, STACKS / 20);
             let kernel = in_kernel.then(|| self.stack(chain, &mut batch));
-            batch.events.push(Event::Sample(Sample {
-                wait: None,
-                at: Timestamp(self.now[cpu]),
-                thread,
-                cpu: Cpu(cpu as u32),
-                kernel,
-                user,
-                kernel_end: if in_kernel {
-                    StackEnd::Complete
-                } else {
-                    StackEnd::NoStack
-                },
-                user_end: StackEnd::Complete,
-                weight: self.interval_ns,
-                source: SourceId::from_index(0),
-            }));
+            batch.events.push(Event::Sample(
+                Sample::new(
+                    Timestamp(self.now[cpu]),
+                    thread,
+                    Cpu(cpu as u32),
+                    SourceId::from_index(0),
+                    self.interval_ns,
+                )
+                .with_stacks(kernel, user),
+            ));
             let jitter = self.random.below(5000) as u64;
             self.now[cpu] += self.interval_ns + jitter - 2500;
         }

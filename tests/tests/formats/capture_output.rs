@@ -128,18 +128,16 @@ impl Workload {
                 batch.definitions.push(Definition::Stack(id, stack));
                 self.stacks += 1;
             }
-            batch.events.push(Event::Sample(Sample {
-                wait: None,
-                at: Timestamp(at),
-                thread: ThreadId::from_index(0),
-                cpu: Cpu(0),
-                kernel: None,
-                user: Some(StackId::from_index(self.stacks - 1)),
-                kernel_end: StackEnd::NoStack,
-                user_end: StackEnd::Complete,
-                weight: 1,
-                source: SourceId::from_index(0),
-            }));
+            batch.events.push(Event::Sample(
+                Sample::new(
+                    Timestamp(at),
+                    ThreadId::from_index(0),
+                    Cpu(0),
+                    SourceId::from_index(0),
+                    1,
+                )
+                .with_stacks(None, Some(StackId::from_index(self.stacks - 1))),
+            ));
         }
         batch
     }

@@ -318,17 +318,13 @@ fn whole_calls_are_placed_below_their_callers() {
         if matches!(&call.edge, CallEdge::Hit(_)) {
             continue;
         }
+        both.push(Event::Call(call.clone()));
         match &mut call.edge {
             CallEdge::Enter(values) => {
                 let values = values.clone().unwrap_or_default();
                 entered.insert((call.thread, call.at, call.function), values);
-                both.push(Event::Call(call));
             }
             CallEdge::Exit(exit) => {
-                both.push(Event::Call(Call {
-                    edge: CallEdge::Exit(exit.clone()),
-                    ..call
-                }));
                 exit.whole = entered.remove(&(call.thread, exit.began, call.function));
                 assert!(exit.whole.is_some());
                 whole.push(Event::Call(call));

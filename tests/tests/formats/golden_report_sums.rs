@@ -73,18 +73,17 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
     let source = tables.sources.intern(source).0;
     let mut collected = Collector::default();
     for (index, (thread, user, kernel, weight)) in samples.iter().enumerate() {
-        let sample = Sample {
-            wait: None,
-            at: Timestamp(index as u64 + 1),
-            thread: thread_of(&mut tables, *thread),
-            cpu: Cpu(0),
-            kernel: stack(&mut tables, &frames, kernel),
-            user: stack(&mut tables, &frames, user),
-            kernel_end: StackEnd::Complete,
-            user_end: StackEnd::Complete,
-            weight: u64::from(*weight),
+        let sample = Sample::new(
+            Timestamp(index as u64 + 1),
+            thread_of(&mut tables, *thread),
+            Cpu(0),
             source,
-        };
+            u64::from(*weight),
+        )
+        .with_stacks(
+            stack(&mut tables, &frames, kernel),
+            stack(&mut tables, &frames, user),
+        );
         collected.add(&Event::Sample(sample), &tables);
     }
     (tables, collected)

@@ -105,20 +105,13 @@ fn sample(pid: u32, user: &[u64]) -> RawEvent {
         .flat_map(|address| address.to_ne_bytes())
         .collect();
     event(RawBody::Sample(Box::new(RawSample {
-        copy: None,
-        interpreted: bytes::Bytes::new(),
-        undecided: false,
-        pid: Pid(pid),
-        tid: Tid(pid),
         comm: Comm::from_bytes(b"program"),
         cgroup: 1,
-        weight: 1,
-        source: 0,
-        kernel: RawStack::NONE,
         user: RawStack {
             bytes: bytes.into(),
             end: StackEnd::Complete,
         },
+        ..RawSample::new(Pid(pid), Tid(pid))
     })))
 }
 

@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 
 use profiler_model::*;
 
-use super::item::{Bad, CPU_CONTEXTS, Fields, call, put, put_signed};
-use super::value;
+use super::item::{Bad, CPU_CONTEXTS, Fields, Times, call, put, put_signed};
+use super::{sections, value};
 
 /// Most open calls that are kept of one thread; beyond, all of them are forgotten.
 const MAX_OPEN: usize = 256;
@@ -38,7 +38,7 @@ struct ThreadContext {
 /// What calls of the block so far say about the next one.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    previous_ns: u64,
+    times: Times,
     cpu: u32,
     /// By processor: the thread of its previous call, and the place of that thread's context.
     slots: Box<[(u32, u32); CPU_CONTEXTS]>,
@@ -53,7 +53,7 @@ pub(super) struct Contexts {
 impl Default for Contexts {
     fn default() -> Self {
         Contexts {
-            previous_ns: 0,
+            times: Times::default(),
             cpu: 0,
             slots: Box::new([(0, u32::MAX); CPU_CONTEXTS]),
             places: FxHashMap::default(),
@@ -67,7 +67,7 @@ impl Default for Contexts {
 impl Contexts {
     /// Starts the next block.
     pub(super) fn clear(&mut self) {
-        (self.previous_ns, self.cpu) = (0, 0);
+        (self.times, self.cpu) = (Times::default(), 0);
         self.slots.fill((0, u32::MAX));
         self.places.clear();
         self.used = 0;
@@ -111,22 +111,11 @@ impl Contexts {
         place
     }
 
-    fn advance(&mut self, at: Timestamp) -> i64 {
-        let difference = at.0.wrapping_sub(self.previous_ns) as i64;
-        self.previous_ns = at.0;
-        difference
-    }
-
-    fn time(&mut self, fields: &mut Fields<'_>) -> Result<Timestamp, Bad> {
-        self.previous_ns = self.previous_ns.wrapping_add(fields.signed()? as u64);
-        Ok(Timestamp(self.previous_ns))
-    }
-
     /// Appends the fields of a call.
     pub(super) fn put_call(&mut self, out: &mut Vec<u8>, item: &Call) {
         let flags_at = out.len();
         out.push(0);
-        put_signed(out, self.advance(item.at));
+        self.times.put(out, item.at);
         let mut flags = 0;
         if item.cpu.0 != self.cpu {
             flags |= call::CPU;
@@ -199,13 +188,15 @@ impl Contexts {
                 }
             }
         }
+        sections::put(out, item.later.as_deref());
         out[flags_at] = flags;
     }
 
-    /// Reads the fields of a call; none if it is of a later version.
-    pub(super) fn call(&mut self, fields: &mut Fields<'_>) -> Result<Option<Event>, Bad> {
+    /// Reads the fields of a call, and whether there is more in it than this version knows; none if it is of a later
+    /// version.
+    pub(super) fn call(&mut self, fields: &mut Fields<'_>) -> Result<Option<(Call, bool)>, Bad> {
         let flags = fields.byte()?;
-        let at = self.time(fields)?;
+        let at = self.times.read(fields)?;
         if flags & call::CPU != 0 {
             self.cpu = fields.get32()?;
         }
@@ -283,19 +274,22 @@ impl Contexts {
             }
             _ => return Ok(None),
         }
-        Ok(Some(Event::Call(Call {
+        let more = sections::read(fields)?;
+        let call = Call {
             at,
             thread: id,
             cpu: Cpu(self.cpu),
             function: FunctionId::new(function).ok_or(Bad("a call has no function"))?,
             depth,
             edge,
-        })))
+            later: more.kept,
+        };
+        Ok(Some((call, more.unknown)))
     }
 
     /// Appends the fields of a throw.
     pub(super) fn put_throw(&mut self, out: &mut Vec<u8>, item: &Throw) {
-        put_signed(out, self.advance(item.at));
+        self.times.put(out, item.at);
         put(out, u64::from(item.cpu.0));
         put(out, u64::from(item.thread.get()));
         put(out, u64::from(item.kind.get()));
@@ -305,7 +299,7 @@ impl Contexts {
     /// Reads the fields of a throw.
     pub(super) fn throw(&mut self, fields: &mut Fields<'_>) -> Result<Option<Event>, Bad> {
         Ok(Some(Event::Throw(Throw {
-            at: self.time(fields)?,
+            at: self.times.read(fields)?,
             cpu: Cpu(fields.get32()?),
             thread: fields.id()?,
             kind: fields.id()?,
@@ -315,7 +309,7 @@ impl Contexts {
 
     /// Appends the fields of a count.
     pub(super) fn put_count(&mut self, out: &mut Vec<u8>, item: &CallCount) {
-        put_signed(out, self.advance(item.to));
+        self.times.put(out, item.to);
         put_signed(out, item.to.0.wrapping_sub(item.from.0) as i64);
         put(out, u64::from(item.function.get()));
         for count in [item.entries, item.exits, item.lost, item.left_out] {
@@ -325,7 +319,7 @@ impl Contexts {
 
     /// Reads the fields of a count.
     pub(super) fn count(&mut self, fields: &mut Fields<'_>) -> Result<Option<Event>, Bad> {
-        let to = self.time(fields)?;
+        let to = self.times.read(fields)?;
         Ok(Some(Event::CallCount(CallCount {
             from: Timestamp(to.0.wrapping_sub(fields.signed()? as u64)),
             to,
@@ -339,7 +333,7 @@ impl Contexts {
 
     /// Appends the fields of a gap.
     pub(super) fn put_gap(&mut self, out: &mut Vec<u8>, item: &Gap) {
-        put_signed(out, self.advance(item.to));
+        self.times.put(out, item.to);
         put_signed(out, item.to.0.wrapping_sub(item.from.0) as i64);
         put(out, u64::from(item.function.map_or(0, FunctionId::get)));
         put(out, u64::from(item.process.map_or(0, ProcessId::get)));
@@ -348,7 +342,7 @@ impl Contexts {
 
     /// Reads the fields of a gap; none if its reason is of a later version.
     pub(super) fn gap(&mut self, fields: &mut Fields<'_>) -> Result<Option<Event>, Bad> {
-        let to = self.time(fields)?;
+        let to = self.times.read(fields)?;
         let from = Timestamp(to.0.wrapping_sub(fields.signed()? as u64));
         let (function, process) = (fields.optional()?, fields.optional()?);
         let reason = match fields.get()? {

@@ -2,22 +2,23 @@
 //!
 //! Input is a payload whose checksum is right, which says nothing about who wrote it: every field
 //! is checked. A bad item is reported and skipped by its length; kinds of later versions are
-//! skipped and counted; fields behind the known ones are ignored.
+//! skipped and counted; fields behind the known ones are ignored, but for samples and calls, which have
+//! sections there.
 
 use std::sync::Arc;
 
 use profiler_model::*;
 
-use super::calls::{Contexts, moved};
-use super::encode::CpuContext;
+use super::calls::{self, moved};
 use super::item::*;
+use super::samples;
 
 /// What a block gave besides its items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decoded {
     /// Items met, of any kind.
     pub(super) items: u32,
-    /// Items of kinds (or with values) that this version does not know.
+    /// Items of kinds (or with values or sections) that this version does not know.
     pub(super) unknown: u32,
     /// Items that could not be read.
     pub(super) bad: u32,
@@ -37,10 +38,12 @@ pub(super) fn definitions(payload: &[u8], each: &mut dyn FnMut(Definition)) -> D
 /// Reads a payload of events, handing each to `each`.
 pub(super) fn events(payload: &[u8], mut each: impl FnMut(Event)) -> Decoded {
     let mut decoder = EventDecoder::default();
-    items(payload, |kind, fields| {
+    let mut decoded = items(payload, |kind, fields| {
         let event = decoder.read(kind, fields)?;
         Ok(event.map(&mut each).is_some())
-    })
+    });
+    decoded.unknown += decoder.in_part_unknown;
+    decoded
 }
 
 /// Walks items; `each` says whether it knew the item.
@@ -73,19 +76,7 @@ pub(super) fn items<'a>(
     decoded
 }
 
-fn id<I: EpochId>(value: u32) -> Result<I, Bad> {
-    I::new(value).ok_or(Bad("an id is 0"))
-}
-
 impl Fields<'_> {
-    pub(super) fn id<I: EpochId>(&mut self) -> Result<I, Bad> {
-        id(self.get32()?)
-    }
-
-    pub(super) fn optional<I: EpochId>(&mut self) -> Result<Option<I>, Bad> {
-        Ok(I::new(self.get32()?))
-    }
-
     fn maybe<const N: usize>(&mut self) -> Result<[Option<u64>; N], Bad> {
         let bits = self.get()?;
         let mut values = [None; N];
@@ -350,22 +341,13 @@ fn traced(fields: &mut Fields<'_>) -> Result<Traced, Bad> {
     })
 }
 
+#[derive(Default)]
 struct EventDecoder {
-    previous_ns: u64,
-    cpu: u32,
-    contexts: Box<[CpuContext; CPU_CONTEXTS]>,
-    calls: Contexts,
-}
-
-impl Default for EventDecoder {
-    fn default() -> Self {
-        EventDecoder {
-            previous_ns: 0,
-            cpu: 0,
-            contexts: Box::new([CpuContext::default(); CPU_CONTEXTS]),
-            calls: Contexts::default(),
-        }
-    }
+    times: Times,
+    samples: samples::Contexts,
+    calls: calls::Contexts,
+    /// Events with parts that this version does not know.
+    in_part_unknown: u32,
 }
 
 impl EventDecoder {
@@ -373,8 +355,18 @@ impl EventDecoder {
     fn read(&mut self, kind: u64, mut fields: Fields<'_>) -> Result<Option<Event>, Bad> {
         let fields = &mut fields;
         match kind {
-            event::SAMPLE => return self.sample(fields).map(Event::Sample).map(Some),
-            event::CALL => return self.calls.call(fields),
+            event::SAMPLE => {
+                let (sample, more) = self.samples.read(fields, &mut self.times)?;
+                self.in_part_unknown += u32::from(more);
+                return Ok(Some(Event::Sample(sample)));
+            }
+            event::CALL => {
+                let Some((call, more)) = self.calls.call(fields)? else {
+                    return Ok(None);
+                };
+                self.in_part_unknown += u32::from(more);
+                return Ok(Some(Event::Call(call)));
+            }
             event::THROW => return self.calls.throw(fields),
             event::CALL_COUNT => return self.calls.count(fields),
             event::GAP => return self.calls.gap(fields),
@@ -384,7 +376,7 @@ impl EventDecoder {
         if !(event::PROCESS..=event::LOST).contains(&kind) {
             return Ok(None);
         }
-        let at = self.time(fields)?;
+        let at = self.times.read(fields)?;
         Ok(Some(match kind {
             event::PROCESS => {
                 let thread = fields.id()?;
@@ -429,76 +421,6 @@ impl EventDecoder {
             }
         }))
     }
-
-    #[inline]
-    fn time(&mut self, fields: &mut Fields<'_>) -> Result<Timestamp, Bad> {
-        self.previous_ns = self.previous_ns.wrapping_add(fields.signed()? as u64);
-        Ok(Timestamp(self.previous_ns))
-    }
-
-    #[inline]
-    fn sample(&mut self, fields: &mut Fields<'_>) -> Result<Sample, Bad> {
-        let flags = fields.byte()?;
-        let at = self.time(fields)?;
-        if flags & sample::CPU != 0 {
-            self.cpu = fields.get32()?;
-        }
-        let context = &mut self.contexts[self.cpu as usize % CPU_CONTEXTS];
-        if flags & sample::THREAD != 0 {
-            context.thread = fields.get32()?;
-        }
-        let mut kernel = None;
-        if flags & sample::KERNEL != 0 {
-            kernel = Some(fields.id()?);
-        }
-        let mut user = None;
-        if flags & sample::USER != 0 {
-            user = Some(fields.id()?);
-        }
-        let mut kernel_end = usual_end(kernel.is_some());
-        let mut user_end = usual_end(user.is_some());
-        if flags & sample::ENDS != 0 {
-            let ends = fields.byte()?;
-            (kernel_end, user_end) = (stack_end(ends >> 4), stack_end(ends & 15));
-        }
-        if flags & sample::WEIGHT != 0 {
-            context.weight = fields.get()?;
-        }
-        if flags & sample::SOURCE != 0 {
-            context.source = fields.get32()?;
-        }
-        let mut wait = None;
-        if flags & sample::WAIT != 0 {
-            wait = self::wait(fields)?;
-        }
-        Ok(Sample {
-            at,
-            thread: id(context.thread)?,
-            cpu: Cpu(self.cpu),
-            kernel,
-            user,
-            kernel_end,
-            user_end,
-            weight: context.weight,
-            source: id(context.source)?,
-            wait,
-        })
-    }
-}
-
-/// Reads what a sample says of a wait; none if its state is of a later version.
-fn wait(fields: &mut Fields<'_>) -> Result<Option<Wait>, Bad> {
-    let (ns, runnable_ns) = (fields.get()?, fields.get()?);
-    let state = u32::try_from(fields.get()?).unwrap_or(u32::MAX);
-    let waker = fields.optional()?;
-    let count = fields.get32()?;
-    Ok(WaitState::from_code(state).map(|state| Wait {
-        ns,
-        runnable_ns,
-        state,
-        waker,
-        count,
-    }))
 }
 
 /// Reads the totals of a thread's waits.

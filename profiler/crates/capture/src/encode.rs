@@ -6,8 +6,9 @@
 
 use profiler_model::*;
 
-use super::calls::Contexts;
+use super::calls;
 use super::item::*;
+use super::samples;
 
 /// Longest text kept.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
@@ -270,16 +271,8 @@ impl DefinitionEncoder {
     }
 }
 
-/// What "as before" means for a processor.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CpuContext {
-    pub(super) thread: u32,
-    pub(super) source: u32,
-    pub(super) weight: u64,
-}
-
 /// Events as the payload of a block.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct EventEncoder {
     /// The payload so far.
     pub(super) payload: Vec<u8>,
@@ -289,25 +282,9 @@ pub(super) struct EventEncoder {
     pub(super) first_ns: u64,
     /// Time of the latest event.
     pub(super) last_ns: u64,
-    previous_ns: u64,
-    cpu: u32,
-    contexts: Box<[CpuContext; CPU_CONTEXTS]>,
-    calls: Contexts,
-}
-
-impl Default for EventEncoder {
-    fn default() -> Self {
-        EventEncoder {
-            payload: Vec::new(),
-            items: 0,
-            first_ns: 0,
-            last_ns: 0,
-            previous_ns: 0,
-            cpu: 0,
-            contexts: Box::new([CpuContext::default(); CPU_CONTEXTS]),
-            calls: Contexts::default(),
-        }
-    }
+    times: Times,
+    samples: samples::Contexts,
+    calls: calls::Contexts,
 }
 
 impl EventEncoder {
@@ -316,8 +293,8 @@ impl EventEncoder {
         self.payload.clear();
         self.items = 0;
         (self.first_ns, self.last_ns) = (0, 0);
-        (self.previous_ns, self.cpu) = (0, 0);
-        self.contexts.fill(CpuContext::default());
+        self.times = Times::default();
+        self.samples.clear();
         self.calls.clear();
     }
 
@@ -347,13 +324,24 @@ impl EventEncoder {
         // The length is one byte, unless there are values.
         self.payload.push(0);
         let start = self.payload.len();
+        let (out, times) = (&mut self.payload, &mut self.times);
         match item {
-            Event::Call(call) => self.calls.put_call(&mut self.payload, call),
-            Event::Throw(throw) => self.calls.put_throw(&mut self.payload, throw),
-            Event::CallCount(count) => self.calls.put_count(&mut self.payload, count),
-            Event::Gap(gap) => self.calls.put_gap(&mut self.payload, gap),
-            Event::Waits(waits) => self.waits(waits),
-            item => self.other(at, item),
+            Event::Sample(sample) => self.samples.put(out, times, sample),
+            Event::Call(call) => self.calls.put_call(out, call),
+            Event::Throw(throw) => self.calls.put_throw(out, throw),
+            Event::CallCount(count) => self.calls.put_count(out, count),
+            Event::Gap(gap) => self.calls.put_gap(out, gap),
+            Event::Waits(waits) => put_waits(out, waits),
+            Event::Process(change) => put_process(out, times, change),
+            Event::Mark(mark) => {
+                times.put(out, mark.at);
+                put(out, mark.text.get().into());
+            }
+            Event::Clock(clock) => {
+                times.put(out, clock.monotonic);
+                put(out, clock.realtime_ns);
+            }
+            Event::Lost(lost) => put_lost(out, times, lost),
         }
         let len = self.payload.len() - start;
         self.payload[start - 1] = len as u8;
@@ -369,125 +357,36 @@ impl EventEncoder {
         put(&mut length, len as u64);
         self.payload.splice(start - 1..start, length);
     }
+}
 
-    /// Appends the fields of an event that is in the first chain of times.
-    #[inline]
-    fn other(&mut self, at: u64, item: &Event) {
-        let difference = at.wrapping_sub(self.previous_ns) as i64;
-        self.previous_ns = at;
-        match item {
-            Event::Call(_)
-            | Event::Throw(_)
-            | Event::CallCount(_)
-            | Event::Gap(_)
-            | Event::Waits(_) => {}
-            Event::Sample(sample) => self.sample(difference, sample),
-            Event::Process(change) => self.process(difference, change),
-            Event::Mark(mark) => {
-                put_signed(&mut self.payload, difference);
-                self.put(mark.text.get());
-            }
-            Event::Clock(clock) => {
-                put_signed(&mut self.payload, difference);
-                put(&mut self.payload, clock.realtime_ns);
-            }
-            Event::Lost(lost) => {
-                put_signed(&mut self.payload, difference);
-                let span = lost.to.0.wrapping_sub(lost.from.0);
-                put_signed(&mut self.payload, span as i64);
-                put(
-                    &mut self.payload,
-                    lost.cpu.map_or(0, |cpu| u64::from(cpu.0) + 1),
-                );
-                put(&mut self.payload, lost.count);
-                put(&mut self.payload, lost.reason as u64);
-            }
-        }
+/// In full, so that readers that don't know this kind lose no chain of times.
+fn put_waits(out: &mut Vec<u8>, item: &Waits) {
+    put(out, item.to.0);
+    put(out, item.to.0.saturating_sub(item.from.0));
+    put(out, item.thread.get().into());
+    for value in item.count.iter().chain(&item.ns) {
+        put(out, *value);
     }
+    put(out, item.runnable_ns);
+}
 
-    #[inline]
-    fn sample(&mut self, difference: i64, item: &Sample) {
-        let flags_at = self.payload.len();
-        self.payload.push(0);
-        put_signed(&mut self.payload, difference);
-        let mut flags = 0;
-        if item.cpu.0 != self.cpu {
-            flags |= sample::CPU;
-            self.cpu = item.cpu.0;
-            self.put(item.cpu.0);
-        }
-        let context = &mut self.contexts[item.cpu.0 as usize % CPU_CONTEXTS];
-        let before = *context;
-        *context = CpuContext {
-            thread: item.thread.get(),
-            source: item.source.get(),
-            weight: item.weight,
-        };
-        if item.thread.get() != before.thread {
-            flags |= sample::THREAD;
-            self.put(item.thread.get());
-        }
-        if let Some(stack) = item.kernel {
-            flags |= sample::KERNEL;
-            self.put(stack.get());
-        }
-        if let Some(stack) = item.user {
-            flags |= sample::USER;
-            self.put(stack.get());
-        }
-        let usual = (
-            usual_end(item.kernel.is_some()),
-            usual_end(item.user.is_some()),
-        );
-        if (item.kernel_end, item.user_end) != usual {
-            flags |= sample::ENDS;
-            let ends = stack_end_code(item.kernel_end) << 4 | stack_end_code(item.user_end);
-            self.payload.push(ends);
-        }
-        if item.weight != before.weight {
-            flags |= sample::WEIGHT;
-            put(&mut self.payload, item.weight);
-        }
-        if item.source.get() != before.source {
-            flags |= sample::SOURCE;
-            self.put(item.source.get());
-        }
-        if let Some(wait) = &item.wait {
-            flags |= sample::WAIT;
-            put(&mut self.payload, wait.ns);
-            put(&mut self.payload, wait.runnable_ns);
-            put(&mut self.payload, wait.state as u64);
-            self.put(wait.waker.map_or(0, ThreadId::get));
-            self.put(wait.count);
-        }
-        self.payload[flags_at] = flags;
-    }
+fn put_process(out: &mut Vec<u8>, times: &mut Times, item: &ProcessEvent) {
+    times.put(out, item.at);
+    put(out, item.thread.get().into());
+    let (code, name) = match item.change {
+        ProcessChange::Started => (1, None),
+        ProcessChange::Executed(name) => (2, Some(name)),
+        ProcessChange::Renamed(name) => (3, Some(name)),
+        ProcessChange::Exited => (4, None),
+    };
+    put(out, code);
+    put(out, name.map_or(0, StringId::get).into());
+}
 
-    /// In full, so that readers that don't know this kind lose no chain of times.
-    fn waits(&mut self, item: &Waits) {
-        put(&mut self.payload, item.to.0);
-        put(&mut self.payload, item.to.0.saturating_sub(item.from.0));
-        self.put(item.thread.get());
-        for value in item.count.iter().chain(&item.ns) {
-            put(&mut self.payload, *value);
-        }
-        put(&mut self.payload, item.runnable_ns);
-    }
-
-    fn process(&mut self, difference: i64, item: &ProcessEvent) {
-        put_signed(&mut self.payload, difference);
-        self.put(item.thread.get());
-        let (code, name) = match item.change {
-            ProcessChange::Started => (1, None),
-            ProcessChange::Executed(name) => (2, Some(name)),
-            ProcessChange::Renamed(name) => (3, Some(name)),
-            ProcessChange::Exited => (4, None),
-        };
-        put(&mut self.payload, code);
-        self.put(name.map_or(0, StringId::get));
-    }
-
-    fn put(&mut self, value: u32) {
-        put(&mut self.payload, u64::from(value));
-    }
+fn put_lost(out: &mut Vec<u8>, times: &mut Times, item: &Lost) {
+    times.put(out, item.to);
+    put_signed(out, item.to.0.wrapping_sub(item.from.0) as i64);
+    put(out, item.cpu.map_or(0, |cpu| u64::from(cpu.0) + 1));
+    put(out, item.count);
+    put(out, item.reason as u64);
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::block::*;
 use super::item::{definition, event, put, put_signed};
 use super::output::{Output, Payload};
-use super::{CaptureError, Reader, Summary};
+use super::{CaptureError, CreateOptions, Reader, Summary, TimeRange, merge};
+use profiler_model::{Event, Sections};
 
 /// A capture of these blocks: kind, payload, items said to be in it.
 fn capture(name: &str, blocks: &[(u8, &[u8], u32)]) -> PathBuf {
@@ -201,6 +202,109 @@ fn damaged_containers_are_told_and_take_no_memory() {
         "{:?}",
         found.damage
     );
+}
+
+/// What a sample and a call need: a source, a process, a thread and a function, each with the id 1.
+fn needed() -> Vec<u8> {
+    let mut payload = Vec::new();
+    string(&mut payload, 1, b"x");
+    item(&mut payload, definition::SOURCE, &[2, 1, 1, 0]);
+    process(&mut payload, &[0]);
+    item(&mut payload, definition::THREAD, &[2, 1, 5, 0, 1]);
+    item(&mut payload, definition::FUNCTION, &[2, 1, 0, 0, 0, 0]);
+    payload
+}
+
+/// A sample and an entry of the thread at 10 ns, and what follows their fields.
+fn sample_and_call(more: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    // Flags thread, weight, source; flags entry, thread, function. The time is a signed number.
+    let events = [
+        (event::SAMPLE, &[2 | 32 | 64, 20, 1, 7, 1][..]),
+        (event::CALL, &[8 | 16, 20, 1, 2]),
+    ];
+    for (kind, fields) in events {
+        item(&mut payload, kind, &[fields, more].concat());
+    }
+    payload
+}
+
+fn events(path: &Path) -> Vec<Event> {
+    let mut reader = Reader::open(path).unwrap();
+    let tables = reader.load_tables().unwrap();
+    let mut events = Vec::new();
+    let each = &mut |event: &Event, _: &_| {
+        events.push(event.clone());
+        Ok(())
+    };
+    reader.replay(&tables, TimeRange::ALL, each).unwrap();
+    events
+}
+
+#[test]
+fn sections_of_later_versions_are_passed_over_and_copied() {
+    let plain = capture(
+        "plain",
+        &[
+            (kind::DEFINITIONS, &needed(), 5),
+            (kind::EVENTS, &sample_and_call(&[]), 2),
+        ],
+    );
+    // Kind 6 refers to nothing and is kept, twice; kind 7 may refer to anything; kind 1000 is empty.
+    let sections = [6, 3, 1, 2, 3, 7, 2, 1, 1, 6, 1, 9, 0xe8, 7, 0];
+    let later = capture(
+        "sections",
+        &[
+            (kind::DEFINITIONS, &needed(), 5),
+            (kind::EVENTS, &sample_and_call(&sections), 2),
+        ],
+    );
+    let copy = std::env::temp_dir().join(format!("hostile-copy-{}.cap", std::process::id()));
+    let options = CreateOptions {
+        overwrite: true,
+        ..CreateOptions::default()
+    };
+    merge(&[later.clone()], &copy, options).unwrap();
+    let kept = [6, 3, 1, 2, 3, 6, 1, 9, 0xe8, 7, 0];
+    let mut expected = events(&plain);
+    assert_eq!(expected.len(), 2);
+    for event in &mut expected {
+        let later = match event {
+            Event::Sample(sample) => &mut sample.later,
+            Event::Call(call) => &mut call.later,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(*later, None);
+        *later = Some(Box::new(Sections(kept.into())));
+    }
+    assert_eq!(events(&later), expected);
+    assert_eq!(events(&copy), expected);
+    for (path, unknown) in [(plain, 0), (later, 2), (copy, 2)] {
+        let found = summary(&path);
+        assert_eq!((found.damage, found.unknown), (vec![], unknown));
+    }
+}
+
+#[test]
+fn sections_of_false_lengths_are_damage() {
+    let far = [6, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1];
+    let mut long = vec![6, 0x80, 0x80, 0x40];
+    long.resize(4 + (1 << 20), 0);
+    for (more, word) in [
+        (&[6][..], "cut off"),
+        (&[6, 1], "cut off"),
+        (&[6, 1, 0, 7, 2, 0], "cut off"),
+        (&far, "cut off"),
+        (&[0xff; 11], "too large"),
+        (&long, "too long"),
+    ] {
+        let blocks = [(kind::EVENTS, &sample_and_call(more)[..], 2)];
+        let path = capture("section", &blocks);
+        let found = summary(&path);
+        let what = only_damage(&found);
+        assert!(what.contains(word) && what.contains('2'), "{what}");
+        assert_eq!(found.unusable, 2);
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! are the format; they never change their meaning.
 
 use profiler_model::{
-    FrameKind, LostReason, ModuleKind, ReturnMode, StackEnd, TracedKind, Unit, UnknownReason,
+    EpochId, FrameKind, LostReason, ModuleKind, ReturnMode, Timestamp, TracedKind, Unit,
+    UnknownReason,
 };
 
 /// Kinds of items in definition blocks.
@@ -46,26 +47,6 @@ pub(super) mod event {
 
 /// Events by kind; that of kind 1 at index 0.
 pub(super) type EventCounts = [u64; event::KINDS];
-
-/// Bits of a sample's first byte: which fields follow.
-pub(super) mod sample {
-    /// Else the processor of the previous sample of the block (0 at first).
-    pub(crate) const CPU: u8 = 1;
-    /// Else the thread of the processor's previous sample.
-    pub(crate) const THREAD: u8 = 2;
-    /// Else there is no kernel stack.
-    pub(crate) const KERNEL: u8 = 4;
-    /// Else there is no user stack.
-    pub(crate) const USER: u8 = 8;
-    /// Else each stack is complete if there is one.
-    pub(crate) const ENDS: u8 = 16;
-    /// Else the weight of the processor's previous sample.
-    pub(crate) const WEIGHT: u8 = 32;
-    /// Else the source of the processor's previous sample.
-    pub(crate) const SOURCE: u8 = 64;
-    /// It stands for a wait, which follows.
-    pub(crate) const WAIT: u8 = 128;
-}
 
 /// Bits of a call's first byte.
 pub(super) mod call {
@@ -128,6 +109,33 @@ pub(super) fn zigzag(value: i64) -> u64 {
 /// Undoes [`zigzag`].
 pub(super) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+/// A chain of times, each as its difference to the one before; from 0 in each block.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    previous_ns: u64,
+}
+
+impl Times {
+    /// Appends a time.
+    #[inline]
+    pub(super) fn put(&mut self, out: &mut Vec<u8>, at: Timestamp) {
+        put_signed(out, at.0.wrapping_sub(self.previous_ns) as i64);
+        self.previous_ns = at.0;
+    }
+
+    /// Reads a time.
+    #[inline]
+    pub(super) fn read(&mut self, fields: &mut Fields<'_>) -> Result<Timestamp, Bad> {
+        self.previous_ns = self.previous_ns.wrapping_add(fields.signed()? as u64);
+        Ok(Timestamp(self.previous_ns))
+    }
+}
+
+/// An id that must be there.
+pub(super) fn id<I: EpochId>(value: u32) -> Result<I, Bad> {
+    I::new(value).ok_or(Bad("an id is 0"))
 }
 
 /// Reads items' fields; every read is checked.
@@ -198,6 +206,16 @@ impl<'a> Fields<'a> {
             .ok_or(Bad("a field is cut off"))?;
         self.0 = rest;
         Ok(bytes)
+    }
+
+    /// An id.
+    pub(super) fn id<I: EpochId>(&mut self) -> Result<I, Bad> {
+        id(self.get32()?)
+    }
+
+    /// An id that may be none.
+    pub(super) fn optional<I: EpochId>(&mut self) -> Result<Option<I>, Bad> {
+        Ok(I::new(self.get32()?))
     }
 
     /// Text with its length before it.
@@ -333,25 +351,4 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         12 => LostReason::WaitUnseen,
         _ => return None,
     })
-}
-
-/// Ends of stacks take 4 bits; 15 is a reason that the writer did not know.
-pub(super) fn stack_end_code(end: StackEnd) -> u8 {
-    match end {
-        StackEnd::Unknown => 15,
-        known => known as u8,
-    }
-}
-
-pub(super) fn stack_end(code: u8) -> StackEnd {
-    StackEnd::from_code(u16::from(code))
-}
-
-/// The end that a stack has when nothing is said.
-pub(super) fn usual_end(present: bool) -> StackEnd {
-    if present {
-        StackEnd::Complete
-    } else {
-        StackEnd::NoStack
-    }
 }

@@ -27,6 +27,8 @@ mod output;
 mod reader;
 mod replay;
 mod ring;
+mod samples;
+mod sections;
 mod summary;
 mod translate;
 mod value;

@@ -471,18 +471,16 @@ mod tests {
     use crate::{CreateOptions, Writer};
 
     fn sample(at: u64, stack: usize) -> Event {
-        Event::Sample(Sample {
-            wait: None,
-            at: Timestamp(at),
-            thread: ThreadId::from_index(0),
-            cpu: Cpu(1),
-            kernel: None,
-            user: Some(StackId::from_index(stack)),
-            kernel_end: StackEnd::NoStack,
-            user_end: StackEnd::Complete,
-            weight: 10,
-            source: SourceId::from_index(0),
-        })
+        Event::Sample(
+            Sample::new(
+                Timestamp(at),
+                ThreadId::from_index(0),
+                Cpu(1),
+                SourceId::from_index(0),
+                10,
+            )
+            .with_stacks(None, Some(StackId::from_index(stack))),
+        )
     }
 
     /// An epoch whose strings have other ids than those of the epoch before.

@@ -59,9 +59,9 @@ pub struct Summary {
     /// Samples with such a frame.
     pub unsymbolized_samples: u64,
     /// Stacks of samples by how they ended: kernel stacks.
-    pub kernel_ends: BTreeMap<StackEnd, u64>,
+    pub kernel_ends: StackEnds,
     /// User stacks.
-    pub user_ends: BTreeMap<StackEnd, u64>,
+    pub user_ends: StackEnds,
     /// Whether the recording was ended (not killed or cut off).
     pub ended: bool,
     /// Events that the writer could not write.
@@ -182,40 +182,17 @@ fn stack_kinds(tables: &Tables) -> Vec<u8> {
     kinds
 }
 
-/// Samples by what there is of their user stacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserStacks {
-    /// With a stack to be found.
-    pub there: u64,
-    /// Of these: found up to the outermost function.
-    pub complete: u64,
-    /// Besides: those of processes that were ending or replacing their program.
-    pub gone: u64,
-}
-
 impl Summary {
     /// Samples.
     pub fn samples(&self) -> u64 {
         self.events.get("sample").copied().unwrap_or(0)
     }
 
-    /// How many user stacks there could be, and how many are whole.
-    pub fn user_stacks(&self) -> UserStacks {
-        let of = |end| self.user_ends.get(&end).copied().unwrap_or(0);
-        let all: u64 = self.user_ends.values().sum();
-        UserStacks {
-            there: all - of(StackEnd::NoStack) - of(StackEnd::Gone),
-            complete: of(StackEnd::Complete),
-            gone: of(StackEnd::Gone),
-        }
-    }
-
     /// Stacks with frames missing at the outer end.
     pub fn truncated(&self) -> u64 {
-        let ends = self.kernel_ends.iter().chain(&self.user_ends);
-        let whole = [StackEnd::Complete, StackEnd::NoStack, StackEnd::Gone];
-        let cut = ends.filter(|(end, _)| !whole.contains(end));
-        cut.map(|(_, count)| count).sum()
+        let ends = self.kernel_ends.iter().chain(self.user_ends.iter());
+        ends.filter(|(end, _)| end.is_cut())
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 }
 
@@ -248,8 +225,8 @@ impl Reader {
                     *samples += 1;
                     *weight = weight.saturating_add(sample.weight);
                     *sampled.entry(sample.thread).or_default() += 1;
-                    *summary.kernel_ends.entry(sample.kernel_end).or_default() += 1;
-                    *summary.user_ends.entry(sample.user_end).or_default() += 1;
+                    summary.kernel_ends.count(sample.kernel_end);
+                    summary.user_ends.count(sample.user_end);
                     if let Some(wait) = &sample.wait {
                         summary.waits[wait.state as usize].add(sample, wait);
                     }

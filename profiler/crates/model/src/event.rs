@@ -70,7 +70,44 @@ pub struct Sample {
     pub source: SourceId,
     /// It stands for a time that the thread waited, which ended at `at`; none: it was running.
     pub wait: Option<Wait>,
+    /// What a later version says of it besides.
+    pub later: Option<Box<Sections>>,
 }
+
+impl Sample {
+    /// A sample of a running thread without stacks.
+    pub fn new(at: Timestamp, thread: ThreadId, cpu: Cpu, source: SourceId, weight: u64) -> Sample {
+        Sample {
+            at,
+            thread,
+            cpu,
+            kernel: None,
+            user: None,
+            kernel_end: StackEnd::NoStack,
+            user_end: StackEnd::NoStack,
+            weight,
+            source,
+            wait: None,
+            later: None,
+        }
+    }
+
+    /// With these stacks; whole, where there is one.
+    pub fn with_stacks(self, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
+        Sample {
+            kernel,
+            user,
+            kernel_end: StackEnd::usual(kernel),
+            user_end: StackEnd::usual(user),
+            ..self
+        }
+    }
+}
+
+/// Parts of an event in a capture that a later version wrote, and this one does not know. They refer to nothing, and
+/// are as they came, so that a copy of the capture has them too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sections(pub Box<[u8]>);
 
 /// The name of the source whose samples are waits.
 pub const OFF_CPU: &str = "off-cpu";
@@ -167,6 +204,8 @@ pub struct Call {
     pub depth: u32,
     /// Entered or left.
     pub edge: CallEdge,
+    /// What a later version says of it besides.
+    pub later: Option<Box<Sections>>,
 }
 
 /// Which end of a call it is.
@@ -336,6 +375,22 @@ pub enum StackEnd {
 }
 
 impl StackEnd {
+    /// How a stack ended if nothing more is known: it is whole, if there is one.
+    pub fn usual(stack: Option<StackId>) -> StackEnd {
+        match stack {
+            Some(_) => StackEnd::Complete,
+            None => StackEnd::NoStack,
+        }
+    }
+
+    /// Whether frames are missing that could have been there.
+    pub fn is_cut(self) -> bool {
+        !matches!(
+            self,
+            StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone
+        )
+    }
+
     /// From its number in records and captures.
     pub fn from_code(code: u16) -> StackEnd {
         match code {

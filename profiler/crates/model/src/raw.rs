@@ -139,6 +139,25 @@ pub struct RawSample {
     pub interpreted: Bytes,
 }
 
+impl RawSample {
+    /// A sample of the first source, of weight 1, without stacks.
+    pub fn new(pid: Pid, tid: Tid) -> RawSample {
+        RawSample {
+            pid,
+            tid,
+            comm: Comm::default(),
+            cgroup: 0,
+            undecided: false,
+            weight: 1,
+            source: 0,
+            kernel: RawStack::NONE,
+            user: RawStack::NONE,
+            copy: None,
+            interpreted: Bytes::new(),
+        }
+    }
+}
+
 /// A piece of a stack, and the registers that its walk begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawCopy {

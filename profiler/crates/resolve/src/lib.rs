@@ -451,16 +451,11 @@ impl Resolver {
                 };
                 let source = self.source(sample.source);
                 self.push(Event::Sample(Sample {
-                    at,
-                    thread,
-                    cpu: event.cpu,
                     kernel,
                     user,
                     kernel_end: end_of(kernel, sample.kernel.end),
                     user_end: end_of(user, user_end),
-                    weight: sample.weight,
-                    source,
-                    wait: None,
+                    ..Sample::new(at, thread, event.cpu, source, sample.weight)
                 }));
             }
             RawBody::Call(call) => {

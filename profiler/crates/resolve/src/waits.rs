@@ -235,16 +235,12 @@ impl Resolver {
             (_, woken_ns) => at.since(Timestamp(woken_ns)).min(ns),
         };
         let source = self.off_cpu_source();
+        let weight = ns.saturating_mul(record.weight.into());
         self.push(Event::Sample(Sample {
-            at,
-            thread,
-            cpu,
             kernel,
             user,
             kernel_end,
             user_end,
-            weight: ns.saturating_mul(record.weight.into()),
-            source,
             wait: Some(Wait {
                 ns,
                 runnable_ns,
@@ -252,6 +248,7 @@ impl Resolver {
                 waker,
                 count: record.weight,
             }),
+            ..Sample::new(at, thread, cpu, source, weight)
         }));
     }
 

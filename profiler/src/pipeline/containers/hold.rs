@@ -140,22 +140,14 @@ mod tests {
     use rustc_hash::FxHashMap;
 
     use super::*;
-    use profiler_model::raw::{Comm, RawSample, RawStack};
+    use profiler_model::raw::RawSample;
     use profiler_model::{Pid, Tid};
 
     fn sample(at: u64, cgroup: u64) -> RawEvent {
         let body = RawBody::Sample(Box::new(RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
-            pid: Pid(1),
-            tid: Tid(1),
-            comm: Comm::default(),
             cgroup,
             undecided: cgroup != 0,
-            weight: 1,
-            source: 0,
-            kernel: RawStack::NONE,
-            user: RawStack::NONE,
+            ..RawSample::new(Pid(1), Tid(1))
         }));
         RawEvent {
             at: Timestamp(at),

@@ -149,6 +149,7 @@ impl Builder {
             function,
             depth,
             edge,
+            later: None,
         }));
     }
 

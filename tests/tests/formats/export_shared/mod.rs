@@ -153,18 +153,10 @@ pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
             parent = Some(tables.stacks.intern(Stack { parent, frame }).0);
         }
         for _ in 0..*count {
-            events.push(Event::Sample(Sample {
-                wait: None,
-                at: Timestamp(events.len() as u64),
-                thread,
-                cpu: Cpu(0),
-                kernel: None,
-                user: parent,
-                kernel_end: StackEnd::NoStack,
-                user_end: StackEnd::Complete,
-                weight: 1000,
-                source,
-            }));
+            events.push(Event::Sample(
+                Sample::new(Timestamp(events.len() as u64), thread, Cpu(0), source, 1000)
+                    .with_stacks(None, parent),
+            ));
         }
     }
     (tables, events)

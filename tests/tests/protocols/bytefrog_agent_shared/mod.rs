@@ -478,6 +478,7 @@ impl Calls {
             function,
             depth: 0,
             edge,
+            later: None,
         }));
         at
     }

@@ -150,23 +150,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::raw::{CgroupVerdict, Comm, RawCall, RawCgroup, RawEdge, RawSample, RawStack};
+    use crate::raw::{CgroupVerdict, RawCall, RawCgroup, RawEdge, RawSample};
     use crate::{Pid, Tid};
 
     fn sample(at: u64, cpu: u32) -> RawEvent {
-        let body = RawBody::Sample(Box::new(RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
-            pid: Pid(1),
-            tid: Tid(1),
-            comm: Comm::default(),
-            cgroup: 0,
-            undecided: false,
-            weight: 1,
-            source: 0,
-            kernel: RawStack::NONE,
-            user: RawStack::NONE,
-        }));
+        let body = RawBody::Sample(Box::new(RawSample::new(Pid(1), Tid(1))));
         RawEvent {
             at: Timestamp(at),
             cpu: Cpu(cpu),

@@ -87,25 +87,6 @@ impl Hash for Key {
     }
 }
 
-/// How many samples have a stack that ended early; the first reason that holds counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
-    /// The limit of frames was reached.
-    pub truncated: u64,
-    /// Memory could not be read, or the reason is not known.
-    pub unreadable: u64,
-    /// There was no rule for the code.
-    pub no_rule: u64,
-    /// Code made at run time could not be walked through.
-    pub jit: u64,
-    /// The rules for the code were not loaded in time.
-    pub no_table: u64,
-    /// The address was in no known mapping.
-    pub no_mapping: u64,
-    /// The chain of frame pointers ended; frames may be missing.
-    pub frame_pointer: u64,
-}
-
 /// What waits stand for together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitSums {
@@ -149,8 +130,8 @@ pub struct Aggregate {
     pub first: Timestamp,
     /// When the last was taken.
     pub last: Timestamp,
-    /// How their stacks ended.
-    pub ends: Ends,
+    /// Why stacks of theirs ended early: of each sample one reason, if there is any.
+    pub ends: StackEnds,
     /// How they waited; nothing of samples of running threads.
     pub waits: WaitSums,
 }
@@ -179,14 +160,16 @@ impl Aggregator {
             weight: 0,
             first: sample.at,
             last: sample.at,
-            ends: Ends::default(),
+            ends: StackEnds::default(),
             waits: WaitSums::default(),
         });
         aggregate.count += 1;
         aggregate.weight = aggregate.weight.saturating_add(sample.weight);
         aggregate.first = aggregate.first.min(sample.at);
         aggregate.last = aggregate.last.max(sample.at);
-        aggregate.ends.count(sample);
+        if let Some(end) = early_end(sample) {
+            aggregate.ends.count(end);
+        }
         if let Some(wait) = &sample.wait {
             aggregate.waits.count(wait);
         }
@@ -215,37 +198,20 @@ impl Aggregator {
     }
 }
 
-impl Ends {
-    fn count(&mut self, sample: &Sample) {
-        let ends = [sample.kernel_end, sample.user_end];
-        let any = |end| ends.contains(&end);
-        if any(StackEnd::Truncated) {
-            self.truncated += 1;
-        } else if any(StackEnd::BadMemory) || any(StackEnd::Unknown) {
-            self.unreadable += 1;
-        } else if any(StackEnd::NoTable) {
-            self.no_table += 1;
-        } else if any(StackEnd::NoRule) {
-            self.no_rule += 1;
-        } else if any(StackEnd::Jit) {
-            self.jit += 1;
-        } else if any(StackEnd::NoMapping) {
-            self.no_mapping += 1;
-        } else if any(StackEnd::FramePointer) {
-            self.frame_pointer += 1;
-        }
-    }
-
-    /// Adds those of other samples.
-    pub fn add(&mut self, other: &Ends) {
-        self.truncated += other.truncated;
-        self.unreadable += other.unreadable;
-        self.no_rule += other.no_rule;
-        self.jit += other.jit;
-        self.no_table += other.no_table;
-        self.no_mapping += other.no_mapping;
-        self.frame_pointer += other.frame_pointer;
-    }
+/// Why a sample's stacks ended early, if one did: the first of these reasons that holds for either.
+fn early_end(sample: &Sample) -> Option<StackEnd> {
+    const REASONS: [StackEnd; 8] = [
+        StackEnd::Truncated,
+        StackEnd::BadMemory,
+        StackEnd::Unknown,
+        StackEnd::NoTable,
+        StackEnd::NoRule,
+        StackEnd::Jit,
+        StackEnd::NoMapping,
+        StackEnd::FramePointer,
+    ];
+    let ends = [sample.kernel_end, sample.user_end];
+    REASONS.into_iter().find(|reason| ends.contains(reason))
 }
 
 #[cfg(test)]
@@ -254,16 +220,14 @@ mod tests {
 
     fn sample(at: u64, thread: usize, user_end: StackEnd) -> Sample {
         Sample {
-            wait: None,
-            at: Timestamp(at),
-            thread: ThreadId::from_index(thread),
-            cpu: Cpu(0),
-            kernel: None,
-            user: None,
-            kernel_end: StackEnd::NoStack,
             user_end,
-            weight: 10,
-            source: SourceId::from_index(0),
+            ..Sample::new(
+                Timestamp(at),
+                ThreadId::from_index(thread),
+                Cpu(0),
+                SourceId::from_index(0),
+                10,
+            )
         }
     }
 
@@ -284,7 +248,11 @@ mod tests {
         let first = all[0].1;
         assert_eq!((first.count, first.weight), (3, 30));
         assert_eq!((first.first, first.last), (Timestamp(3), Timestamp(9)));
-        assert_eq!((first.ends.truncated, first.ends.frame_pointer), (1, 1));
+        let ends = first.ends.iter().collect::<Vec<_>>();
+        assert_eq!(
+            ends,
+            [(StackEnd::Truncated, 1), (StackEnd::FramePointer, 1)]
+        );
     }
 
     #[test]
@@ -316,7 +284,7 @@ mod tests {
         let (sleeping, disk) = (Some(WaitState::Sleeping), Some(WaitState::Disk));
         assert_eq!(states, [None, sleeping, disk]);
         assert_eq!(
-            (all[0].1.ends.no_rule, all[0].1.waits),
+            (all[0].1.ends.of(StackEnd::NoRule), all[0].1.waits),
             (1, WaitSums::default())
         );
         let sums = WaitSums {

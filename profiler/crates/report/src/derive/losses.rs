@@ -1,7 +1,7 @@
 //! What a recording lacks, and how its clock maps to wall time.
 //!
 //! Input: all events; output: lost counts per reason within a span of time, and the first clock
-//! anchor. Stacks that ended early are counted with the samples (see `Ends`).
+//! anchor. Stacks that ended early are counted with the samples (see `Aggregate::ends`).
 
 use std::collections::BTreeMap;
 

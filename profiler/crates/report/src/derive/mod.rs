@@ -20,7 +20,7 @@ mod target;
 mod tree;
 mod waits;
 
-pub use aggregate::{Aggregate, Aggregator, Ends, Key, Merge, Owner, WaitSums};
+pub use aggregate::{Aggregate, Aggregator, Key, Merge, Owner, WaitSums};
 pub use arguments::{arguments_text, parameter};
 pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use containers::{ContainerError, ContainerNames, container_label_of, inner_pid};

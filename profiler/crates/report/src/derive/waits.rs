@@ -165,16 +165,14 @@ mod tests {
 
     fn sample(wait: Wait) -> Sample {
         Sample {
-            at: Timestamp(1_000),
-            thread: ThreadId::from_index(0),
-            cpu: Cpu(0),
-            kernel: None,
-            user: None,
-            kernel_end: StackEnd::NoStack,
-            user_end: StackEnd::NoStack,
-            weight: wait.ns * u64::from(wait.count),
-            source: SourceId::from_index(0),
             wait: Some(wait),
+            ..Sample::new(
+                Timestamp(1_000),
+                ThreadId::from_index(0),
+                Cpu(0),
+                SourceId::from_index(0),
+                wait.ns * u64::from(wait.count),
+            )
         }
     }
 

@@ -13,8 +13,8 @@ use rustc_hash::FxHashMap;
 use super::name;
 use super::settings::{OptionHelp, Setting, Settings, yes};
 use crate::derive::{
-    Aggregate, Aggregator, Ends, Key, Losses, Merge, Owner, Sources, container_label_of,
-    frame_lines, wait_frame,
+    Aggregate, Aggregator, Key, Losses, Merge, Owner, Sources, container_label_of, frame_lines,
+    wait_frame,
 };
 use profiler_model::*;
 
@@ -159,7 +159,7 @@ pub struct Folded {
     /// Samples of other sources, left out.
     pub(super) others: u64,
     /// How stacks ended early.
-    pub(super) ends: Ends,
+    pub(super) ends: StackEnds,
     /// When the last event was.
     pub(super) last: Option<Timestamp>,
     /// Samples that are missing from the recording.
@@ -279,7 +279,7 @@ impl Collector {
 
 impl Folded {
     fn add(&mut self, aggregate: &Aggregate, unnamed: bool) {
-        self.ends.add(&aggregate.ends);
+        self.ends.add_all(&aggregate.ends);
         if unnamed {
             self.unnamed += aggregate.count;
         }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::quantity::{percent, percent_of};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
-use profiler_model::{Container, StackEnd, WaitState};
+use profiler_model::{Container, StackEnd, StackEnds, WaitState};
 
 /// What the JSON is. Its keys keep their meaning as long as this does not change.
 const SCHEMA: &str = "profiler-info/2";
@@ -193,21 +193,18 @@ fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 
 /// How many user stacks are whole, and who tells of the others.
 fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
-    let stacks = summary.user_stacks();
-    if stacks.there + stacks.gone == 0 {
+    let stacks = &summary.user_ends;
+    let (there, gone) = (stacks.total(), stacks.gone());
+    if there + gone == 0 {
         return Ok(());
     }
-    let share = percent(percent_of(stacks.complete, stacks.there));
-    write!(
-        out,
-        "stacks      {share} of {} user stacks complete",
-        stacks.there
-    )?;
-    if stacks.gone > 0 {
+    let share = percent(percent_of(stacks.whole(), there));
+    write!(out, "stacks      {share} of {there} user stacks complete")?;
+    if gone > 0 {
         let what = StackEnd::Gone.phrase();
-        write!(out, "; besides {} with their {what}", stacks.gone)?;
+        write!(out, "; besides {gone} with their {what}")?;
     }
-    match stacks.complete == stacks.there {
+    match stacks.whole() == there {
         true => writeln!(out),
         false => writeln!(out, "; profiler report --by end tells where the others end"),
     }
@@ -236,11 +233,9 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         ("kernel", &summary.kernel_ends),
         ("user", &summary.user_ends),
     ] {
-        for (end, count) in ends {
-            if !matches!(end, StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone) {
-                let share = share(*count, summary);
-                write!(out, "; {count} ({share}) {name}: {}", end.phrase())?;
-            }
+        for (end, count) in ends.iter().filter(|(end, _)| end.is_cut()) {
+            let share = share(count, summary);
+            write!(out, "; {count} ({share}) {name}: {}", end.phrase())?;
         }
     }
     writeln!(out)?;
@@ -307,7 +302,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
     let lost: Map<String, Value> = lost
         .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
         .collect();
-    let ends = |ends: &std::collections::BTreeMap<StackEnd, u64>| -> Map<String, Value> {
+    let ends = |ends: &StackEnds| -> Map<String, Value> {
         let named = ends.iter();
         named
             .map(|(end, count)| (end.name().to_owned(), json!(count)))
@@ -372,9 +367,9 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "dropped_events": summary.dropped,
         "truncated_stacks": summary.truncated(),
         "user_stacks": {
-            "there": summary.user_stacks().there,
-            "complete": summary.user_stacks().complete,
-            "gone": summary.user_stacks().gone,
+            "there": summary.user_ends.total(),
+            "complete": summary.user_ends.whole(),
+            "gone": summary.user_ends.gone(),
         },
         "stack_ends": {"kernel": ends(&summary.kernel_ends), "user": ends(&summary.user_ends)},
         "unsymbolized": {

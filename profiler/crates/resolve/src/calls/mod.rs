@@ -386,6 +386,7 @@ impl Resolver {
                 function,
                 depth,
                 edge,
+                later: None,
             }));
         }
     }

@@ -117,17 +117,12 @@ pub(super) fn sample(time: u64, pid: u32, name: &str, user: &[u64], kernel: &[u6
     at(
         time,
         RawBody::Sample(Box::new(RawSample {
-            copy: None,
-            interpreted: bytes::Bytes::new(),
-            undecided: false,
-            pid: Pid(pid),
-            tid: Tid(pid),
             comm: comm(name),
             cgroup: 1,
             weight: 10,
-            source: 0,
             kernel: stack(kernel),
             user: stack(user),
+            ..RawSample::new(Pid(pid), Tid(pid))
         })),
     )
 }

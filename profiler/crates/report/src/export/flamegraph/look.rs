@@ -40,13 +40,22 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
         .map_or(0, |last| last.since(tables.session.started)) as f64
         / 1e9;
     parts.push(format!("{samples} in {seconds:.1} s"));
+    let ended = |ends: &[StackEnd]| ends.iter().map(|end| folded.ends.of(*end)).sum();
     for (number, what) in [
         (folded.others, "of other sources left out"),
         (folded.lost, "lost"),
-        (folded.ends.truncated, "truncated"),
-        (folded.ends.unreadable, "with unreadable stacks"),
+        (ended(&[StackEnd::Truncated]), "truncated"),
         (
-            folded.ends.no_rule + folded.ends.no_table + folded.ends.no_mapping + folded.ends.jit,
+            ended(&[StackEnd::BadMemory, StackEnd::Unknown]),
+            "with unreadable stacks",
+        ),
+        (
+            ended(&[
+                StackEnd::NoRule,
+                StackEnd::NoTable,
+                StackEnd::NoMapping,
+                StackEnd::Jit,
+            ]),
             "not walked to the end",
         ),
         (folded.unnamed, "with unnamed frames"),

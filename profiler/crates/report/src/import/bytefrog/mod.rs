@@ -373,6 +373,7 @@ impl Importer {
             function,
             depth,
             edge: CallEdge::Enter(None),
+            later: None,
         }));
     }
 
@@ -422,6 +423,7 @@ impl Importer {
             function,
             depth,
             edge: CallEdge::Exit(Box::new(exit)),
+            later: None,
         }));
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::Recording;
 use super::build::Base;
 use super::data::*;
-use crate::derive::{Ends, Place, Visit};
+use crate::derive::{Place, Visit};
 use profiler_model::*;
 
 pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Header {
@@ -70,22 +70,22 @@ fn sources(base: &Base<'_>) -> Vec<SourceRow> {
 }
 
 fn stacks(base: &Base<'_>) -> StackRow {
-    let mut ends = Ends::default();
+    let mut ends = StackEnds::default();
     let mut none = 0;
     for selected in &base.selected {
-        ends.add(&selected.aggregate.ends);
+        ends.add_all(&selected.aggregate.ends);
         if selected.key.kernel.is_none() && selected.key.user.is_none() {
             none += selected.aggregate.count;
         }
     }
     StackRow {
-        truncated: ends.truncated,
-        unreadable: ends.unreadable,
-        frame_pointer: ends.frame_pointer,
-        no_rule: ends.no_rule,
-        jit: ends.jit,
-        no_table: ends.no_table,
-        no_mapping: ends.no_mapping,
+        truncated: ends.of(StackEnd::Truncated),
+        unreadable: ends.of(StackEnd::BadMemory) + ends.of(StackEnd::Unknown),
+        frame_pointer: ends.of(StackEnd::FramePointer),
+        no_rule: ends.of(StackEnd::NoRule),
+        jit: ends.of(StackEnd::Jit),
+        no_table: ends.of(StackEnd::NoTable),
+        no_mapping: ends.of(StackEnd::NoMapping),
         none,
     }
 }

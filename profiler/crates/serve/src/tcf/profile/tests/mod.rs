@@ -118,18 +118,8 @@ impl Made {
 
     /// A sample at 99 Hz.
     fn sample(&mut self, made: Task, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
-        Sample {
-            wait: None,
-            at: Timestamp(0),
-            thread: made.id,
-            cpu: Cpu(0),
-            kernel,
-            user,
-            kernel_end: StackEnd::Complete,
-            user_end: StackEnd::Complete,
-            weight: PERIOD_NS,
-            source: self.source(Unit::Nanoseconds, Some(99)),
-        }
+        let source = self.source(Unit::Nanoseconds, Some(99));
+        Sample::new(Timestamp(0), made.id, Cpu(0), source, PERIOD_NS).with_stacks(kernel, user)
     }
 }
 

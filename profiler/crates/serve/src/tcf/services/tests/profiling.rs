@@ -26,18 +26,16 @@ fn sample(bench: &mut Bench) {
         world, profiles, ..
     } = &mut bench.state;
     world.define(0, definitions);
-    let event = world.event(Event::Sample(Sample {
-        wait: None,
-        at: Timestamp(9_000_000_000),
-        thread: ThreadId::from_index(0),
-        cpu: Cpu(0),
-        kernel: None,
-        user: Some(StackId::from_index(0)),
-        kernel_end: StackEnd::NoStack,
-        user_end: StackEnd::Complete,
-        weight: 10_101_010,
-        source: SourceId::from_index(0),
-    }));
+    let event = world.event(Event::Sample(
+        Sample::new(
+            Timestamp(9_000_000_000),
+            ThreadId::from_index(0),
+            Cpu(0),
+            SourceId::from_index(0),
+            10_101_010,
+        )
+        .with_stacks(None, Some(StackId::from_index(0))),
+    ));
     let Some(Event::Sample(sample)) = event else {
         panic!("{event:?} is no sample");
     };

@@ -264,18 +264,13 @@ impl Scene {
             self.definitions.push(Definition::Source(source_id, source));
         }
         self.flush();
-        self.world.event(Event::Sample(Sample {
-            wait: None,
-            at: Timestamp(at),
+        self.world.event(Event::Sample(Sample::new(
+            Timestamp(at),
             thread,
-            cpu: Cpu(0),
-            kernel: None,
-            user: None,
-            kernel_end: StackEnd::NoStack,
-            user_end: StackEnd::NoStack,
-            weight: 1,
-            source: source_id,
-        }))
+            Cpu(0),
+            source_id,
+            1,
+        )))
     }
 
     fn find(&mut self, id: &str) -> ContextKey {
