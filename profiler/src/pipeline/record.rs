@@ -25,11 +25,13 @@ use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
 use super::session::{Due, Gone, Hurry, Session, StackEnds};
-use super::signals::{Signals, hangup, in_foreground};
+use super::signals::{Signals, hangup, in_foreground, is_given_up, watch_the_start};
 use super::tracer::TraceSummary;
 use super::unwinding::UnwindSummary;
 use super::writer::CaptureThread;
 
+/// Exit status of what a signal ended before it began, as shells have it of SIGINT.
+const INTERRUPTED: u8 = 130;
 /// How long to wait for names when everything else is done.
 const SYMBOL_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -118,9 +120,21 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
 fn record(request: Request, path: &Path, later: Later) -> Result<Finished, Failure> {
     super::event_loop()?.block_on(async {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
-        let mut recording = Recording::start(request, path)?;
+        let mut recording = begin(request, path)?;
         let end = recording.watch(&mut signals, later).await;
         recording.finish(end, &mut signals).await
+    })
+}
+
+/// Starts it, unless a signal to end comes first.
+fn begin(request: Request, path: &Path) -> Result<Recording, Failure> {
+    let _watched = watch_the_start().context(|| "failed to listen for signals")?;
+    Recording::start(request, path).map_err(|failure| match is_given_up() {
+        true => Failure {
+            status: INTERRUPTED,
+            message: "interrupted before anything was recorded".to_owned(),
+        },
+        false => failure,
     })
 }
 

@@ -4,7 +4,6 @@
 //! does about them (`record`).
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
@@ -33,14 +32,14 @@ impl Signals {
     }
 }
 
-/// Sets `asked` at the next signal to end, while it lives, and whatever this thread does meanwhile. Those who
-/// listen for signals get it as well.
+/// Calls what it is given at the next signal to end, while it lives, and whatever this thread does meanwhile.
+/// Those who listen for signals get it as well.
 pub(super) struct Impatience {
     _over: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Impatience {
-    pub(super) fn watch(asked: Arc<AtomicBool>) -> io::Result<Impatience> {
+    pub(super) fn watch(then: impl FnOnce() + Send + 'static) -> io::Result<Impatience> {
         let (over, is_over) = tokio::sync::oneshot::channel::<()>();
         let runtime = super::event_loop().map_err(|failure| io::Error::other(failure.message))?;
         let (mut interrupt, mut terminate) = {
@@ -54,14 +53,28 @@ impl Impatience {
         thread.spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = interrupt.recv() => asked.store(true, Ordering::Relaxed),
-                    _ = terminate.recv() => asked.store(true, Ordering::Relaxed),
+                    _ = interrupt.recv() => then(),
+                    _ = terminate.recv() => then(),
                     _ = is_over => {}
                 }
             });
         })?;
         Ok(Impatience { _over: over })
     }
+}
+
+/// A signal to end came before anything was recorded.
+static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// While what is returned lives, a signal to end gives the start up: what takes seconds (reading code,
+/// attaching thousands of probes) asks [`is_given_up`] and fails.
+pub(super) fn watch_the_start() -> io::Result<Impatience> {
+    Impatience::watch(|| IS_GIVEN_UP.store(true, Ordering::Relaxed))
+}
+
+/// Whether a signal to end came before anything was recorded.
+pub(super) fn is_given_up() -> bool {
+    IS_GIVEN_UP.load(Ordering::Relaxed)
 }
 
 /// A hang-up; never, if that is ignored.

@@ -437,6 +437,37 @@ fn two_interrupts_end_the_recording() -> Outcome {
     holds_the_window(&Trace::read(&path)?, &truth, asked_ns)
 }
 
+/// All functions of a large program: reading its code and attaching to it take seconds. Ctrl-C meanwhile ends
+/// it: nothing was recorded, the command never ran, and nothing is left.
+#[test]
+fn a_start_is_given_up_at_once() -> Outcome {
+    let Some(setting) = Setting::new("e2e_trace_window::a_start_is_given_up_at_once")? else {
+        return Ok(());
+    };
+    for links in [0, 1] {
+        let mut command = setting.profiler();
+        command.args(["record", "--trace", "*", "--yes", "-o", "out.cap", "--"]);
+        command.arg(setting.profiler_path()).arg("--version");
+        let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
+        match links {
+            0 => std::thread::sleep(Duration::from_millis(300)),
+            _ => recorder.wait_until("a link", LIMIT, |recorder| {
+                held_by(recorder.pid()).is_ok_and(|held| held.links.len() >= links)
+            })?,
+        }
+        let held = held_by(recorder.pid())?;
+        let asked = Instant::now();
+        recorder.signal(Signal::INT)?;
+        let ended = ends_soon(recorder, asked)?.expect_status(130)?;
+        let said = "interrupted before anything was recorded";
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "", "the command ran");
+        assert!(!setting.path("out.cap").exists(), "{links} links");
+        wait_until_gone(&held, Duration::from_secs(10))?;
+    }
+    Ok(())
+}
+
 fn record_command(setting: &Setting, program: &Path, more: &[&str], lasts_ms: &str) -> Command {
     let mut command = setting.profiler();
     command

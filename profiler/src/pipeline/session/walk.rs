@@ -7,6 +7,7 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::pipeline::containers::Containers;
@@ -234,7 +235,8 @@ impl Walk {
 
     /// While what is returned lives, a signal to end has [`Walk::await_names`] wait no longer.
     pub(super) fn be_hurried(&self) -> Option<Impatience> {
-        let watched = Impatience::watch(self.resolver.hurried());
+        let hurried = self.resolver.hurried();
+        let watched = Impatience::watch(move || hurried.store(true, Ordering::Relaxed));
         let unheard = |error: &io::Error| log::debug!("signals are not listened to: {error}");
         watched.inspect_err(unheard).ok()
     }

@@ -15,6 +15,7 @@ use super::members::Members;
 use super::plans::Plans;
 use super::targets::Targets;
 use crate::error::Failure;
+use crate::pipeline::signals::is_given_up;
 use profiler_model::Pid;
 use profiler_object::Object;
 use profiler_probe::now;
@@ -59,6 +60,9 @@ pub(super) fn choose(
         };
         plans.know(target, index);
         indexes.push(index);
+        if is_given_up() {
+            return Err(Failure::failed("interrupted"));
+        }
     }
     files.hand_out(&indexes, plans, targets, ends)
 }
@@ -76,6 +80,9 @@ impl Files {
         let mut index_of = FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
         for (pid, target) in files {
+            if is_given_up() {
+                break;
+            }
             let index = *index_of.entry(target.id).or_insert_with(|| {
                 let object = plans.read(&target);
                 read.push((target, object));

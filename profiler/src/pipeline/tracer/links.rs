@@ -17,8 +17,13 @@ use super::Leaving;
 use super::load::Level;
 use super::plans::{Plans, TracedObject};
 use super::targets::Targets;
+use crate::pipeline::signals::is_given_up;
 use profiler_model::Pid;
 use profiler_probe::{CallLink, CallTarget, LeavingCalls, Probe, ProbeError};
+
+/// Probes of one link at most. Attaching these takes the kernel some 0.1 s, during which nothing else can be
+/// done; and the fewer share a link, the fewer move when one of them does.
+const MOST_OF_A_LINK: usize = 256;
 
 /// Sites of one object for one target.
 #[derive(Debug)]
@@ -66,7 +71,12 @@ impl Links {
         let (steady, moving): (Vec<u32>, Vec<u32>) = probes
             .into_iter()
             .partition(|&probe| plans.probes[probe].level <= Level::Entries);
-        self.link(plans, probe, object, process, steady)?;
+        for some in steady.chunks(MOST_OF_A_LINK) {
+            if is_given_up() {
+                return Err(ProbeError::Request("interrupted".to_owned()));
+            }
+            self.link(plans, probe, object, process, some.to_vec())?;
+        }
         for single in moving {
             self.link(plans, probe, object, process, vec![single])?;
         }

@@ -15,6 +15,7 @@ use super::hooks::{is_hook_library, plan_hooks, unwind_class};
 use super::news::{Bulletin, News};
 use super::probes::{ProbeState, Probes};
 use super::values::{Values, sign};
+use crate::pipeline::signals::is_given_up;
 use profiler_model::{BuildId, Pid, TracedKind};
 use profiler_object::Object;
 use profiler_probe::now;
@@ -180,7 +181,8 @@ impl Plans {
             .map(|&index| &object.functions()[index]);
         let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
         let mut placer = Placer::new(object, self.asked.place_options(), &self.safety);
-        for function in functions.chain(markers) {
+        // Nobody waits for the rest once the start is given up; `choose` tells.
+        for function in functions.chain(markers).take_while(|_| !is_given_up()) {
             match placer.plan(function) {
                 Ok(plan) => plans.push((plan, Role::Call)),
                 Err(refusal) => refused.push((function, refusal)),

@@ -179,18 +179,11 @@ impl Shared {
         for _ in 0..count {
             for &process in processes {
                 self.at += 1;
-                events.push(Event::Sample(Sample {
-                    at: Timestamp(self.at),
-                    thread: ThreadId::from_index(process),
-                    cpu: Cpu(0),
-                    kernel: Some(StackId::from_index(0)),
-                    user: None,
-                    kernel_end: StackEnd::Complete,
-                    user_end: StackEnd::Complete,
-                    weight: PERIOD_NS,
-                    source: SourceId::from_index(0),
-                    wait: None,
-                }));
+                let (at, cpu) = (Timestamp(self.at), Cpu(0));
+                let thread = ThreadId::from_index(process);
+                let sample = Sample::new(at, thread, cpu, SourceId::from_index(0), PERIOD_NS);
+                let sample = sample.with_stacks(Some(StackId::from_index(0)), None);
+                events.push(Event::Sample(sample));
             }
         }
         self.send(Vec::new(), events)
