@@ -7,8 +7,8 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline::{self, ServeRequest, ServeSource, adjustable};
+use profiler_serve::FrontOptions;
 use profiler_serve::admission::Admission;
-use profiler_serve::front::FrontOptions;
 use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
 use profiler_target::user::User;
 

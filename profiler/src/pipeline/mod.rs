@@ -5,6 +5,7 @@
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
 mod containers;
+mod drive;
 pub mod hq;
 pub mod marks;
 mod outlive;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::writer::CaptureThread;
 use crate::error::Failure;
-use profiler_model::{Batch, Consumer, Epoch, Event, Tables, Timestamp};
+use profiler_model::{Batch, Consumer, Event, LiveTables, Timestamp};
 use profiler_probe::now;
 use profiler_report::view::terminal::RawMode;
 use profiler_report::view::top::{Action, TopOptions, TopTable};
@@ -119,8 +119,7 @@ impl Output {
 pub(super) struct Screen {
     options: ScreenOptions,
     table: TopTable,
-    tables: Tables,
-    epoch: (u32, Epoch),
+    tables: LiveTables,
     terminal: Option<RawMode>,
     drawn: Instant,
     frames: u64,
@@ -136,8 +135,7 @@ impl Screen {
         Ok(Screen {
             options,
             table: TopTable::new(options.table),
-            tables: Tables::default(),
-            epoch: (0, Epoch::default()),
+            tables: LiveTables::default(),
             terminal,
             drawn: Instant::now(),
             frames: 0,
@@ -146,20 +144,16 @@ impl Screen {
     }
 
     fn take(&mut self, batch: Batch) {
-        if batch.epoch != self.epoch.0 {
-            self.epoch = (batch.epoch, Epoch::default());
-            if self.is_full() {
-                // Numbers begin anew as well: they are of the last seconds only.
-                self.tables = Tables::default();
-                self.table = TopTable::new(self.options.table);
-            }
+        if self.tables.turn(batch.epoch, self.is_full()) {
+            // Numbers begin anew as well: they are of the last seconds only.
+            self.table = TopTable::new(self.options.table);
         }
         for definition in batch.definitions {
             // What is not defined is missing from the table, as are events that use it.
-            let _ = self.epoch.1.define(&mut self.tables, definition);
+            let _ = self.tables.define(definition);
         }
         for event in batch.events {
-            if let Ok(event) = self.epoch.1.event(event) {
+            if let Ok(event) = self.tables.event(event) {
                 self.table.event(&event, &self.tables);
             }
         }

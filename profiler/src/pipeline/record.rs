@@ -3,6 +3,7 @@
 //! A [`Request`] -> a capture and other files, and what came of it. What does not belong here: the
 //! walk itself (`session`).
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -12,6 +13,7 @@ use rustix::process::Signal;
 
 use crate::error::{Context, Failure};
 use profiler_capture::{CreateOptions, TimeRange, Writer};
+use profiler_model::Consumer;
 use profiler_model::text::printable;
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
@@ -19,13 +21,14 @@ use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{ResolveCounters, UnsupportedPython};
 use profiler_target::command::shell_status;
 
+use super::drive::{Driver, drive};
 use super::outlive::{fail, outlive};
 use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
-use super::session::{Due, Gone, Hurry, Session, StackEnds};
-use super::signals::{Signals, hangup, in_foreground, is_given_up, watch_the_start};
+use super::session::{Gone, Hurry, Session, StackEnds};
+use super::signals::{Heard, Signals, in_foreground, is_given_up, watch_the_start};
 use super::tracer::TraceSummary;
 use super::unwinding::UnwindSummary;
 use super::writer::CaptureThread;
@@ -120,14 +123,14 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
 fn record(request: Request, path: &Path, later: Later) -> Result<Finished, Failure> {
     super::event_loop()?.block_on(async {
         let mut signals = Signals::listen().context(|| "failed to listen for signals")?;
-        let mut recording = begin(request, path)?;
-        let end = recording.watch(&mut signals, later).await;
-        recording.finish(end, &mut signals).await
+        let (mut session, mut recording) = begin(request, path)?;
+        let end = recording.watch(&mut session, &mut signals, later).await;
+        recording.finish(session, end, &mut signals).await
     })
 }
 
 /// Starts it, unless a signal to end comes first.
-fn begin(request: Request, path: &Path) -> Result<Recording, Failure> {
+fn begin(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
     let _watched = watch_the_start().context(|| "failed to listen for signals")?;
     Recording::start(request, path).map_err(|failure| match is_given_up() {
         true => Failure {
@@ -188,7 +191,6 @@ enum End {
 }
 
 struct Recording {
-    session: Session,
     output: Output,
     path: PathBuf,
     live: LiveLine,
@@ -202,8 +204,59 @@ struct Recording {
     dumps: u32,
 }
 
+impl Driver for Recording {
+    type Of = Session;
+    type Input = Infallible;
+    type End = End;
+
+    fn consumer(&mut self) -> &mut impl Consumer {
+        &mut self.output
+    }
+
+    async fn input(&mut self) -> Infallible {
+        std::future::pending().await
+    }
+
+    fn hear(&mut self, input: Infallible, _: &mut Session) -> Result<Option<End>, Failure> {
+        match input {}
+    }
+
+    fn look(&mut self, session: &mut Session) -> Result<Option<End>, Failure> {
+        self.live.update(&session.progress(self.output.bytes()));
+        let ends = self.output.tick();
+        if let Some(failure) = self.output.trouble() {
+            return Err(failure);
+        }
+        if ends {
+            return Ok(Some(End::Asked));
+        }
+        let gone = session.gone()?;
+        if let Some(Gone::Command(status)) = gone {
+            return Ok(Some(End::Command(status)));
+        }
+        self.say_ended(session);
+        if self.lasts.is_some_and(|lasts| session.has_lasted(lasts)) {
+            return Ok(Some(End::Duration));
+        }
+        Ok(gone.map(|_| End::TargetGone))
+    }
+
+    fn signalled(&mut self, signal: Heard, session: &mut Session) -> Result<Option<End>, Failure> {
+        match signal {
+            Heard::Interrupt => return self.interrupted(session),
+            Heard::Terminate => session.signal(Signal::TERM)?,
+            Heard::Hangup => {}
+            Heard::Dump => {
+                self.dump();
+                return Ok(None);
+            }
+        }
+        Ok(Some(End::Asked))
+    }
+}
+
 impl Recording {
-    fn start(request: Request, path: &Path) -> Result<Recording, Failure> {
+    fn start(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
         // A name that is taken is told before code is read for seconds.
@@ -229,8 +282,7 @@ impl Recording {
         {
             say(&format!("waiting for {awaited}"));
         }
-        Ok(Recording {
-            session,
+        let recording = Recording {
             output,
             path: path.to_owned(),
             live: LiveLine::new(request.quiet),
@@ -240,55 +292,30 @@ impl Recording {
             interrupts: 0,
             has_ring,
             dumps: 0,
-        })
+        };
+        Ok((session, recording))
     }
 
     /// Runs until something ends the recording.
-    async fn watch(&mut self, signals: &mut Signals, later: Later) -> End {
+    async fn watch(&mut self, session: &mut Session, signals: &mut Signals, later: Later) -> End {
         // What is still to be done after this can wait.
         let _hurry = Hurry::begin();
         privileges::settle(later);
-        match self.drive(signals).await {
+        match drive(session, self, signals).await {
             Ok(end) => end,
             Err(failure) => End::Failed(failure),
         }
     }
 
-    async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
-        loop {
-            tokio::select! {
-                due = self.session.due() => {
-                    if let Some(until) = self.session.take_in(due) {
-                        self.session.pass(Some(until), &mut self.output);
-                    }
-                    if due == Due::Tick && let Some(end) = self.look()? {
-                        return Ok(end);
-                    }
-                }
-                _ = signals.interrupt.recv() => {
-                    if let Some(end) = self.interrupted()? {
-                        return Ok(end);
-                    }
-                }
-                _ = signals.terminate.recv() => {
-                    self.session.signal(Signal::TERM)?;
-                    return Ok(End::Asked);
-                }
-                _ = hangup(&mut signals.hangup) => return Ok(End::Asked),
-                _ = signals.dump.recv() => self.dump(),
-            }
-        }
-    }
-
     /// Ctrl-C on a terminal reaches the command as well; a signal sent to us alone is passed on.
     /// Either way the recording goes on until the command has ended, or until it is asked twice.
-    fn interrupted(&mut self) -> Result<Option<End>, Failure> {
+    fn interrupted(&mut self, session: &mut Session) -> Result<Option<End>, Failure> {
         self.interrupts += 1;
-        if !self.session.has_command() || self.interrupts > 1 {
+        if !session.has_command() || self.interrupts > 1 {
             return Ok(Some(End::Asked));
         }
         if !in_foreground() {
-            self.session.signal(Signal::INT)?;
+            session.signal(Signal::INT)?;
         }
         Ok(None)
     }
@@ -316,34 +343,10 @@ impl Recording {
         self.output.dump(path);
     }
 
-    /// Shows how it goes, looks at what may end the recording.
-    fn look(&mut self) -> Result<Option<End>, Failure> {
-        self.show();
-        let ends = self.output.tick();
-        if let Some(failure) = self.output.trouble() {
-            return Err(failure);
-        }
-        if ends {
-            return Ok(Some(End::Asked));
-        }
-        let gone = self.session.gone()?;
-        if let Some(Gone::Command(status)) = gone {
-            return Ok(Some(End::Command(status)));
-        }
-        self.say_ended();
-        if self
-            .lasts
-            .is_some_and(|lasts| self.session.has_lasted(lasts))
-        {
-            return Ok(Some(End::Duration));
-        }
-        Ok(gone.map(|_| End::TargetGone))
-    }
-
     /// Says once when the containers that are recorded have all ended: nothing else ends the recording,
     /// since they may be started again.
-    fn say_ended(&mut self) {
-        let Some(ended) = self.session.ended_containers() else {
+    fn say_ended(&mut self, session: &Session) {
+        let Some(ended) = session.ended_containers() else {
             self.ended_said = false;
             return;
         };
@@ -355,40 +358,38 @@ impl Recording {
         }
     }
 
-    fn show(&mut self) {
-        let progress = self.session.progress(self.output.bytes());
-        self.live.update(&progress);
-    }
-
     /// Detaches, passes on what is left, waits for names and closes the capture.
-    async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Finished, Failure> {
-        let elapsed = self.session.elapsed();
-        let mut trace = self.session.detach();
-        self.session.pass(None, &mut self.output);
-        let never_came = self.session.awaited().map(str::to_owned);
-        let had_ended = self.session.ended_containers().map(str::to_owned);
+    async fn finish(
+        mut self,
+        mut session: Session,
+        end: End,
+        signals: &mut Signals,
+    ) -> Result<Finished, Failure> {
+        let elapsed = session.elapsed();
+        let mut trace = session.detach();
+        session.pass(None, &mut self.output);
+        let never_came = session.awaited().map(str::to_owned);
+        let had_ended = session.ended_containers().map(str::to_owned);
         let had_ended = had_ended.filter(|_| self.lasts.is_none());
         let live = &mut self.live;
         live.clear();
         let mut left = |left: usize| live.waiting(left);
         // Who has asked for the end, and asks again, wants it now. Else a signal is the command's.
-        let is_ours = matches!(end, End::Asked) || !self.session.has_command();
-        let impatience = is_ours.then(|| self.session.be_hurried()).flatten();
-        self.session
-            .await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
+        let is_ours = matches!(end, End::Asked) || !session.has_command();
+        let impatience = is_ours.then(|| session.be_hurried()).flatten();
+        session.await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
         drop(impatience);
         self.live.clear();
-        let counts = self.session.counts().clone();
-        let (sources, kernel_bytes) =
-            (self.session.sources().to_vec(), self.session.kernel_bytes());
-        let counters = self.session.counters();
-        let unwound = self.session.unwound();
-        let pythons = self.session.unsupported_pythons();
+        let counts = session.counts().clone();
+        let (sources, kernel_bytes) = (session.sources().to_vec(), session.kernel_bytes());
+        let counters = session.counters();
+        let unwound = session.unwound();
+        let pythons = session.unsupported_pythons();
         let bytes = self.output.finish();
         if let Some(trace) = &mut trace {
-            trace.leaving = self.session.leaving();
+            trace.leaving = session.leaving();
         }
-        let mut command = self.session.take_command();
+        let mut command = session.take_command();
         let how = "without being recorded";
         let (end, bytes) = match (end, bytes) {
             (End::Failed(failure), _) => return Err(fail(failure, command, how, signals).await),

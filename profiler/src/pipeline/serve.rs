@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use crate::error::{Context, Failure};
 use profiler_model::text::printable;
-use profiler_serve::front::{Front, FrontOptions, Replay};
+use profiler_serve::FrontOptions;
+use profiler_serve::front::{Front, Replay};
 use profiler_serve::hub::Hub;
 use profiler_serve::machine::{Machine, NoMachine};
 
-use super::signals::{Signals, hangup};
+use super::signals::Signals;
 
 pub use live::{Adjustable, adjustable};
 
@@ -118,14 +119,5 @@ impl Say {
             // A terminal that is gone is no failure.
             let _ = writeln!(io::stderr(), "{}", printable(text));
         }
-    }
-}
-
-/// Waits for a signal that ends it.
-async fn ended(signals: &mut Signals) {
-    tokio::select! {
-        _ = signals.interrupt.recv() => {}
-        _ = signals.terminate.recv() => {}
-        () = hangup(&mut signals.hangup) => {}
     }
 }

@@ -32,6 +32,31 @@ impl Signals {
     }
 }
 
+/// A signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// A person wants the end.
+    Interrupt,
+    /// Somebody else does.
+    Terminate,
+    /// The terminal is gone.
+    Hangup,
+    /// A ring is to be written out.
+    Dump,
+}
+
+impl Signals {
+    /// The next signal; waits for it. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Heard {
+        tokio::select! {
+            _ = self.interrupt.recv() => Heard::Interrupt,
+            _ = self.terminate.recv() => Heard::Terminate,
+            () = hangup(&mut self.hangup) => Heard::Hangup,
+            _ = self.dump.recv() => Heard::Dump,
+        }
+    }
+}
+
 /// Calls what it is given at the next signal to end, while it lives, and whatever this thread does meanwhile.
 /// Those who listen for signals get it as well.
 pub(super) struct Impatience {

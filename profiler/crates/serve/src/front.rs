@@ -1,17 +1,15 @@
 //! A live protocol, as whoever runs a session sees it: batches and notes in, orders out.
 //!
 //! Orders and questions speak of the machine, not of a protocol. What can be asked of the machine itself is
-//! in `machine`. The list of protocols is [`FrontOptions`]. What does not belong here: several fronts at one
+//! in `machine`. The list of protocols is [`crate::FrontOptions`]. What does not belong here: several fronts at one
 //! session (`hub`), sockets, carrying out orders (`pipeline`).
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
 use profiler_model::{Consumer, Demand};
 
-use crate::machine::{Life, Machine};
-use crate::tcf::{Server, TcfError, TcfOptions};
+use crate::machine::Life;
 
 /// Something that is waited for.
 pub type Awaited<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -76,40 +74,4 @@ pub trait Front: Consumer {
     /// Tells clients that it is over, and waits until they know, up to the deadline; what people are told
     /// of it then.
     fn finish(self: Box<Self>, deadline: Duration) -> Awaited<'static, String>;
-}
-
-/// The protocols: how each is served.
-#[derive(Clone, Debug)]
-pub enum FrontOptions {
-    /// TCF.
-    Tcf {
-        /// Where clients connect.
-        address: SocketAddr,
-        /// How they are served. Whether a capture is shown is filled in.
-        options: TcfOptions,
-    },
-}
-
-/// Why a front can't serve.
-#[derive(Debug, thiserror::Error)]
-pub enum FrontError {
-    /// TCF.
-    #[error(transparent)]
-    Tcf(#[from] TcfError),
-}
-
-impl FrontOptions {
-    /// Begins to serve what happens now, or a capture, of a machine that can be asked.
-    pub fn start(
-        self,
-        replay: Option<Replay>,
-        machine: Box<dyn Machine>,
-    ) -> Result<Box<dyn Front>, FrontError> {
-        match self {
-            FrontOptions::Tcf { address, options } => {
-                let options = TcfOptions { replay, ..options };
-                Ok(Box::new(Server::start(address, options, machine)?))
-            }
-        }
-    }
 }

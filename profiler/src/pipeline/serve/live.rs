@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Failure;
-use profiler_model::{Demand, Sampling};
+use profiler_model::{Consumer, Demand, Sampling};
 use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
 use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec, now};
 use profiler_report::view::progress::LiveLine;
@@ -21,11 +21,11 @@ use profiler_serve::hub::{FrontId, Hub, Wish};
 use profiler_target::Filter;
 
 use super::super::containers::CgroupTargets;
+use super::super::drive::{Driver, drive};
 use super::super::prepare::{Prepared, Watch};
 use super::super::privileges::{self, Later};
-use super::super::session::{Due, Hurry, Session};
-use super::super::signals::Signals;
-use super::ended;
+use super::super::session::{Hurry, Session};
+use super::super::signals::{Heard, Signals};
 
 /// How long the probes stay when nobody looks any more: clients come again.
 const LINGER: Duration = Duration::from_secs(10);
@@ -136,21 +136,18 @@ impl Ready {
             signals: true,
             writes_files: false,
         });
-        let mut live = Live::new(self, LINGER);
-        let served = tokio::select! {
-            served = live.drive(hub) => served,
-            () = ended(signals) => Ok(()),
-        };
+        let (mut attached, mut live) = Live::new(self, LINGER, hub);
+        let served = drive(&mut attached, &mut live, signals).await;
         live.line.clear();
-        live.detach(hub);
+        live.detach(&mut attached);
         served
     }
 }
 
-struct Live {
+struct Live<'h> {
+    hub: &'h mut Hub,
     options: Adjustable,
     linger: Duration,
-    attached: Option<Session>,
     /// What is known of processes while nothing is attached.
     known: Option<KnownProcesses>,
     /// The fronts know all processes of the session.
@@ -164,76 +161,108 @@ struct Live {
     line: LiveLine,
 }
 
-impl Live {
-    fn new(ready: Ready, linger: Duration) -> Live {
-        Live {
+/// What happens besides.
+enum Input {
+    /// The fronts want something.
+    Wish(Wish),
+    /// Nobody has looked for a while.
+    Unseen,
+    /// It is time to look for names.
+    Names,
+}
+
+impl Driver for Live<'_> {
+    type Of = Option<Session>;
+    type Input = Input;
+    type End = ();
+
+    fn consumer(&mut self) -> &mut impl Consumer {
+        self.hub
+    }
+
+    async fn input(&mut self) -> Input {
+        tokio::select! {
+            wish = self.hub.wish() => Input::Wish(wish),
+            () = wait(self.detach_at) => Input::Unseen,
+            () = sleep(NAMES_TICK), if self.names_until.is_some() => Input::Names,
+        }
+    }
+
+    fn hear(
+        &mut self,
+        input: Input,
+        attached: &mut Option<Session>,
+    ) -> Result<Option<()>, Failure> {
+        match input {
+            Input::Wish(Wish::Demand(demand)) => {
+                let from = now();
+                self.meet(demand, attached);
+                self.hub.adjusted(from, now());
+            }
+            Input::Wish(Wish::Ask(front, question)) => self.ask(front, &question, attached),
+            Input::Wish(Wish::Failed(why)) => return Err(Failure::failed(why)),
+            Input::Unseen => {
+                log::info!("nobody is connected: nothing is attached any more");
+                self.detach(attached);
+            }
+            Input::Names => self.find_names(attached),
+        }
+        Ok(None)
+    }
+
+    fn passed(&mut self) {
+        if !std::mem::replace(&mut self.announced, true) {
+            self.hub.ready();
+        }
+    }
+
+    fn look(&mut self, session: &mut Session) -> Result<Option<()>, Failure> {
+        self.line.update(&session.progress(0));
+        Ok(None)
+    }
+
+    fn signalled(&mut self, signal: Heard, _: &mut Option<Session>) -> Result<Option<()>, Failure> {
+        Ok(match signal {
+            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(()),
+            Heard::Dump => None,
+        })
+    }
+}
+
+impl Live<'_> {
+    /// Its session, which is attached, and what drives that.
+    fn new(ready: Ready, linger: Duration, hub: &mut Hub) -> (Option<Session>, Live<'_>) {
+        let live = Live {
+            hub,
             options: ready.options,
             linger,
-            attached: Some(ready.session),
             known: None,
             announced: false,
             detach_at: Some(Instant::now() + linger),
             names_until: None,
             sampled: Some((None, 0)),
             line: LiveLine::new(ready.quiet),
-        }
-    }
-
-    /// Goes on until no front serves any more. May be dropped while it waits.
-    async fn drive(&mut self, hub: &mut Hub) -> Result<(), Failure> {
-        loop {
-            tokio::select! {
-                due = due(&mut self.attached) => self.take_in(due, hub),
-                wish = hub.wish() => match wish {
-                    Wish::Demand(demand) => {
-                        let from = now();
-                        self.meet(demand, hub);
-                        hub.adjusted(from, now());
-                    }
-                    Wish::Ask(front, question) => self.ask(front, &question, hub),
-                    Wish::Failed(why) => return Err(Failure::failed(why)),
-                },
-                () = wait(self.detach_at) => {
-                    log::info!("nobody is connected: nothing is attached any more");
-                    self.detach(hub);
-                }
-                () = sleep(NAMES_TICK), if self.names_until.is_some() => self.find_names(hub),
-            }
-        }
-    }
-
-    fn take_in(&mut self, due: Due, hub: &mut Hub) {
-        let Some(session) = &mut self.attached else {
-            return;
         };
-        if let Some(until) = session.take_in(due) {
-            session.pass(Some(until), hub);
-            if !std::mem::replace(&mut self.announced, true) {
-                hub.ready();
-            }
-        }
-        if due == Due::Tick {
-            self.line.update(&session.progress(0));
-        }
+        (Some(ready.session), live)
     }
 
     /// Does what clients want now.
-    fn meet(&mut self, demand: Demand, hub: &mut Hub) {
+    fn meet(&mut self, demand: Demand, attached: &mut Option<Session>) {
         if demand.attached {
             self.detach_at = None;
-            if self.attached.is_none() && !self.attach(hub) {
+            if attached.is_none() && !self.attach(attached) {
                 return;
             }
-        } else if self.attached.is_some() {
+        } else if attached.is_some() {
             self.detach_at = Some(Instant::now() + self.linger);
         }
         let wanted = (demand.sampling, demand.lives);
-        if let Some(session) = &mut self.attached
+        if let Some(session) = attached
             && self.sampled.as_ref() != Some(&wanted)
         {
             let before = self.sampled.as_ref().map(|(sampling, _)| sampling);
             let is_news = before != Some(&wanted.0);
-            match session.adjust(wanted.0.as_ref(), hub) {
+            match session.adjust(wanted.0.as_ref(), self.hub) {
                 Ok(hz) => {
                     if is_news {
                         log::info!("{}", sampling_text(wanted.0.as_ref(), hz));
@@ -244,42 +273,42 @@ impl Live {
                     self.sampled = None;
                     self.line.clear();
                     log::error!("{failure}");
-                    hub.trouble(&failure.message);
+                    self.hub.trouble(&failure.message);
                 }
             }
         }
     }
 
     /// Whether it could be done.
-    fn attach(&mut self, hub: &mut Hub) -> bool {
+    fn attach(&mut self, attached: &mut Option<Session>) -> bool {
         self.announced = false;
         self.sampled = Some((None, 0));
         match self.options.attach(&mut self.known) {
-            Ok(session) => self.attached = Some(session),
+            Ok(session) => *attached = Some(session),
             Err(failure) => {
                 log::error!("{failure}; it is tried again when a client connects");
-                hub.trouble(&failure.message);
+                self.hub.trouble(&failure.message);
             }
         }
-        self.attached.is_some()
+        attached.is_some()
     }
 
     /// Takes everything out of the kernel, and passes on what was there.
-    fn detach(&mut self, hub: &mut Hub) {
+    fn detach(&mut self, attached: &mut Option<Session>) {
         self.detach_at = None;
         self.names_until = None;
-        let Some(mut session) = self.attached.take() else {
+        let Some(mut session) = attached.take() else {
             return;
         };
         session.detach();
-        session.pass(None, hub);
+        session.pass(None, self.hub);
         self.known = Some(session.into_known_processes());
         self.line.clear();
-        hub.detached();
+        self.hub.detached();
     }
 
-    fn ask(&mut self, front: FrontId, question: &Question, hub: &mut Hub) {
-        if let Some(session) = &mut self.attached {
+    fn ask(&mut self, front: FrontId, question: &Question, attached: &mut Option<Session>) {
+        if let Some(session) = attached {
             let place = &question.place;
             session.ask(
                 |resolver| match place {
@@ -288,18 +317,18 @@ impl Live {
                     }
                     Place::Kernel(offsets) => resolver.ask_kernel(offsets),
                 },
-                hub,
+                self.hub,
             );
             self.names_until = Some(Instant::now() + NAMES_PATIENCE);
         }
-        hub.acknowledge(front, question.id);
+        self.hub.acknowledge(front, question.id);
     }
 
-    fn find_names(&mut self, hub: &mut Hub) {
-        let Some(session) = &mut self.attached else {
+    fn find_names(&mut self, attached: &mut Option<Session>) {
+        let Some(session) = attached else {
             return;
         };
-        session.pass_names(hub);
+        session.pass_names(self.hub);
         let over = self.names_until.is_none_or(|until| until <= Instant::now());
         if over || session.counters().frames_waiting == 0 {
             self.names_until = None;
@@ -315,14 +344,6 @@ fn sampling_text(sampling: Option<&Sampling>, hz: Option<u64>) -> String {
             sampling.processes.len(),
             sampling.threads.len()
         ),
-    }
-}
-
-/// Waits for something that a session is to see to.
-async fn due(session: &mut Option<Session>) -> Due {
-    match session {
-        Some(session) => session.due().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use crate::error::Failure;
 use profiler_capture::{Batches, Reader};
 use profiler_model::{Consumer, Tables, Timestamp};
+use profiler_serve::front::Awaited;
 use profiler_serve::hub::{Hub, Wish};
 
-use super::super::signals::Signals;
-use super::{Say, ended};
+use super::super::drive::{Next, Player, play};
+use super::super::signals::{Heard, Signals};
+use super::Say;
 
 /// Most events of a batch.
 const BATCH: usize = 1024;
-/// How often it is looked what is due.
-const TICK: Duration = Duration::from_millis(20);
 
 /// A capture that can be read.
 pub(super) struct Opened {
@@ -49,9 +49,8 @@ impl Opened {
     ) -> Result<(), Failure> {
         let name = self.path.display().to_string();
         let batches = Batches::new(self.reader, &self.tables)?;
-        let mut replay = Replay::new(batches, speed);
-        let over = |replay: &Replay<'_>| {
-            for damage in replay.batches.damage() {
+        let over = |batches: &Batches<'_>| {
+            for damage in batches.damage() {
                 log::warn!("{name}: {damage}");
             }
             say.line(match speed {
@@ -59,81 +58,105 @@ impl Opened {
                 None => "all of the capture is there; it is served until Ctrl-C",
             });
         };
-        tokio::select! {
-            served = replay.drive(hub, over) => served,
-            () = ended(signals) => Ok(()),
-        }
+        play(&mut Replay::new(batches, speed, hub, &over), signals).await
     }
 }
 
-struct Replay<'t> {
-    batches: Batches<'t>,
+struct Replay<'r> {
+    hub: &'r mut Hub,
+    batches: Batches<'r>,
     pace: Pace,
     /// The fronts know what was there at the beginning.
     begun: bool,
+    /// All of it was passed on.
+    is_over: bool,
+    /// What is done then.
+    over: &'r dyn Fn(&Batches<'_>),
 }
 
-impl<'t> Replay<'t> {
-    fn new(batches: Batches<'t>, speed: Option<f64>) -> Replay<'t> {
+impl<'r> Replay<'r> {
+    fn new(
+        batches: Batches<'r>,
+        speed: Option<f64>,
+        hub: &'r mut Hub,
+        over: &'r dyn Fn(&Batches<'_>),
+    ) -> Replay<'r> {
         let from = batches.begin();
         Replay {
+            hub,
             batches,
             pace: Pace::new(from, speed, Instant::now()),
             begun: false,
+            is_over: false,
+            over,
         }
     }
+}
 
-    /// Goes on until no front serves any more. May be dropped while it waits.
-    async fn drive(&mut self, hub: &mut Hub, over: impl Fn(&Replay<'t>)) -> Result<(), Failure> {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut is_over = false;
-        loop {
-            let due = self.due();
-            let room = hub.room();
-            tokio::select! {
-                // Wishes go before events.
-                biased;
-                wish = hub.wish() => match wish {
-                    Wish::Demand(demand) => self.pace.run(demand.attached, Instant::now()),
-                    Wish::Ask(front, question) => hub.acknowledge(front, question.id),
-                    Wish::Failed(why) => return Err(Failure::failed(why)),
-                },
-                () = room, if due.is_some() => self.send(due, hub)?,
-                _ = tick.tick(), if due.is_none() && !is_over => self.pace.go_by(Instant::now()),
-            }
-            if !is_over && self.begun && self.batches.next_at().is_none() {
-                is_over = true;
-                over(self);
-            }
+impl Player for Replay<'_> {
+    type Input = Wish;
+    type End = ();
+    const TICK: Duration = Duration::from_millis(20);
+
+    fn look(&mut self) -> Result<Option<()>, Failure> {
+        if !self.is_over && self.begun && self.batches.next_at().is_none() {
+            self.is_over = true;
+            (self.over)(&self.batches);
         }
+        Ok(None)
     }
 
-    /// Until when events are due, if any is, or what was there at the beginning.
-    fn due(&self) -> Option<Timestamp> {
+    fn next(&self) -> Next {
         let until = self.pace.at();
         match (self.begun, self.batches.next_at()) {
             // Nothing of what happens.
-            (false, _) => Some(Timestamp(0)),
-            (true, Some(at)) if at <= until => Some(until),
-            (true, _) => None,
+            (false, _) => Next::Until(Timestamp(0)),
+            (true, Some(at)) if at <= until => Next::Until(until),
+            (true, Some(_)) => Next::Later,
+            (true, None) => Next::Never,
         }
     }
 
-    /// Passes on a batch.
-    fn send(&mut self, until: Option<Timestamp>, hub: &mut Hub) -> Result<(), Failure> {
-        let Some(until) = until else { return Ok(()) };
-        if hub.wants_new_epoch() {
+    fn room(&self) -> Awaited<'static, ()> {
+        Box::pin(self.hub.room())
+    }
+
+    async fn input(&mut self) -> Wish {
+        self.hub.wish().await
+    }
+
+    fn hear(&mut self, wish: Wish) -> Result<Option<()>, Failure> {
+        match wish {
+            Wish::Demand(demand) => self.pace.run(demand.attached, Instant::now()),
+            Wish::Ask(front, question) => self.hub.acknowledge(front, question.id),
+            Wish::Failed(why) => return Err(Failure::failed(why)),
+        }
+        Ok(None)
+    }
+
+    fn signalled(&mut self, signal: Heard) -> Option<()> {
+        match signal {
+            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(()),
+            Heard::Dump => None,
+        }
+    }
+
+    fn go_by(&mut self) {
+        self.pace.go_by(Instant::now());
+    }
+
+    fn send(&mut self, until: Timestamp) -> Result<(), Failure> {
+        if self.hub.wants_new_epoch() {
             self.batches.begin_epoch();
         }
         // The first batch defines all that the capture has seen at all.
         let most = if self.begun { BATCH } else { 0 };
         let batch = self.batches.take(until, most)?;
-        hub.send(batch);
+        self.hub.send(batch);
         self.begun = true;
         let is_timed = self.pace.speed.is_some();
         if is_timed || self.batches.next_at().is_none() {
-            hub.ready();
+            self.hub.ready();
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::error::Failure;
+use profiler_model::Consumer;
 use profiler_probe::features::check_privileges;
 use profiler_probe::now;
 use profiler_report::derive::ClassPath;
@@ -22,11 +23,12 @@ use profiler_target::command::shell_status;
 use profiler_target::pause::{Pause, PauseError, PauseTargets};
 use profiler_wire::bytefrog::{Filter, Mode};
 
+use super::super::drive::{Driver, drive};
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;
 use super::super::privileges::{self, Later};
-use super::super::session::{Due, Gone, Hurry, Session};
-use super::super::signals::{Signals, hangup, in_foreground};
+use super::super::session::{Gone, Hurry, Session};
+use super::super::signals::{Heard, Signals, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
     FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, start_agent, unless_interrupted,
@@ -78,7 +80,7 @@ pub(super) async fn stream(
         }
         Err(failure) => Err(failure),
     };
-    let (session, suspended) = match attached {
+    let (mut session, suspended) = match attached {
         Ok(attached) => attached,
         Err(failure) => {
             agent.abort(&failure.message).await;
@@ -94,10 +96,9 @@ pub(super) async fn stream(
         live: LiveLine::new(quiet),
         lasts: duration,
         stop_detaches: source.stop_detaches,
-        session,
     };
-    let end = live.run(suspended, later, &mut signals).await;
-    live.finish(end, &mut signals).await
+    let end = live.run(&mut session, suspended, later, &mut signals).await;
+    live.finish(session, end, &mut signals).await
 }
 
 /// What HQ may pause, or why it may not.
@@ -196,69 +197,99 @@ struct Live {
     /// How long it goes on, counted from when what is watched exists.
     lasts: Option<Duration>,
     stop_detaches: bool,
-    session: Session,
+}
+
+/// What happens besides.
+enum Input {
+    /// The targets stand still, or go on for this reason.
+    Stopped(Result<Pause, String>),
+    /// HQ wants something.
+    Order(Order),
+}
+
+impl Driver for Live {
+    type Of = Session;
+    type Input = Input;
+    type End = End;
+
+    fn consumer(&mut self) -> &mut impl Consumer {
+        &mut self.agent
+    }
+
+    async fn input(&mut self) -> Input {
+        tokio::select! {
+            stopped = stopping(&mut self.pausing) => Input::Stopped(stopped),
+            // Each when the one before is carried out.
+            order = self.agent.order(), if self.pausing.is_none() => Input::Order(order),
+        }
+    }
+
+    fn hear(&mut self, input: Input, session: &mut Session) -> Result<Option<End>, Failure> {
+        Ok(match input {
+            Input::Stopped(stopped) => {
+                self.paused(stopped);
+                None
+            }
+            Input::Order(order) => self.obey(order, session),
+        })
+    }
+
+    /// Shows how it goes, tells HQ of files, looks at what may end the run.
+    fn look(&mut self, session: &mut Session) -> Result<Option<End>, Failure> {
+        self.live.update(&session.progress(0));
+        self.tell_news(session);
+        if let Some(gone) = session.gone()? {
+            return Ok(Some(End::Gone(gone)));
+        }
+        let is_over = self.lasts.is_some_and(|lasts| session.has_lasted(lasts));
+        Ok(is_over.then_some(End::Duration))
+    }
+
+    fn signalled(&mut self, signal: Heard, session: &mut Session) -> Result<Option<End>, Failure> {
+        match signal {
+            // Ctrl-C on a terminal reaches the command as well.
+            Heard::Interrupt if in_foreground() => {}
+            Heard::Interrupt => session.signal(Signal::INT)?,
+            Heard::Terminate => session.signal(Signal::TERM)?,
+            Heard::Hangup => {}
+            Heard::Dump => return Ok(None),
+        }
+        Ok(Some(End::Asked))
+    }
 }
 
 impl Live {
     /// From the start to what ends it.
-    async fn run(&mut self, suspended: bool, later: Later, signals: &mut Signals) -> End {
+    async fn run(
+        &mut self,
+        session: &mut Session,
+        suspended: bool,
+        later: Later,
+        signals: &mut Signals,
+    ) -> End {
         // What is still to be done after this can wait.
         let _hurry = Hurry::begin();
         privileges::settle(later);
-        if let Err(failure) = self.begin(suspended) {
+        if let Err(failure) = self.begin(session, suspended) {
             return End::Failed(failure);
         }
-        match self.drive(signals).await {
+        match drive(session, self, signals).await {
             Ok(end) => end,
             Err(failure) => End::Failed(failure),
         }
     }
 
-    fn begin(&mut self, suspended: bool) -> Result<(), Failure> {
-        self.agent.begin(self.session.from());
+    fn begin(&mut self, session: &mut Session, suspended: bool) -> Result<(), Failure> {
+        self.agent.begin(session.from());
         if suspended {
-            self.suspend();
+            self.suspend(session);
         }
-        self.session.begin()?;
+        session.begin()?;
         self.agent.report(self.mode);
         Ok(())
     }
 
-    async fn drive(&mut self, signals: &mut Signals) -> Result<End, Failure> {
-        loop {
-            tokio::select! {
-                due = self.session.due() => {
-                    if let Some(until) = self.session.take_in(due) {
-                        self.session.pass(Some(until), &mut self.agent);
-                    }
-                    if due == Due::Tick && let Some(end) = self.look()? {
-                        return Ok(end);
-                    }
-                }
-                stopped = stopping(&mut self.pausing) => self.paused(stopped),
-                // Each when the one before is carried out.
-                order = self.agent.order(), if self.pausing.is_none() => {
-                    if let Some(end) = self.obey(order) {
-                        return Ok(end);
-                    }
-                }
-                _ = signals.interrupt.recv() => {
-                    // Ctrl-C on a terminal reaches the command as well.
-                    if !in_foreground() {
-                        self.session.signal(Signal::INT)?;
-                    }
-                    return Ok(End::Asked);
-                }
-                _ = signals.terminate.recv() => {
-                    self.session.signal(Signal::TERM)?;
-                    return Ok(End::Asked);
-                }
-                _ = hangup(&mut signals.hangup) => return Ok(End::Asked),
-            }
-        }
-    }
-
-    fn obey(&mut self, order: Order) -> Option<End> {
+    fn obey(&mut self, order: Order, session: &mut Session) -> Option<End> {
         match order {
             Order::Stop => return Some(End::Stopped),
             Order::Lost(error) => return Some(End::Lost(error)),
@@ -267,10 +298,10 @@ impl Live {
                 return None;
             }
             Order::Unpause => self.unpause(),
-            Order::Suspend => self.suspend(),
+            Order::Suspend => self.suspend(session),
             Order::Unsuspend => {
                 self.agent.resume(now());
-                self.session.resume();
+                session.resume();
                 self.mode = Mode::Tracing;
             }
             Order::Configure(_) | Order::Start => return None,
@@ -317,29 +348,16 @@ impl Live {
         self.mode = Mode::Tracing;
     }
 
-    fn suspend(&mut self) {
-        self.session.suspend();
+    fn suspend(&mut self, session: &mut Session) {
+        session.suspend();
         // What happened before is still told.
-        self.session.pass(None, &mut self.agent);
+        session.pass(None, &mut self.agent);
         self.agent.suspend(now());
         self.mode = Mode::Suspended;
     }
 
-    /// Shows how it goes, tells HQ of files, looks at what may end the run.
-    fn look(&mut self) -> Result<Option<End>, Failure> {
-        self.show();
-        self.tell_news();
-        if let Some(gone) = self.session.gone()? {
-            return Ok(Some(End::Gone(gone)));
-        }
-        let is_over = self
-            .lasts
-            .is_some_and(|lasts| self.session.has_lasted(lasts));
-        Ok(is_over.then_some(End::Duration))
-    }
-
-    fn tell_news(&mut self) {
-        for news in self.session.news() {
+    fn tell_news(&mut self, session: &mut Session) {
+        for news in session.news() {
             self.agent.class(match news {
                 News::Traced { object, .. } => ClassNote::Transformed(file_name(&object)),
                 News::Filtered { object } => ClassNote::Ignored(file_name(&object)),
@@ -350,13 +368,14 @@ impl Live {
         }
     }
 
-    fn show(&mut self) {
-        self.live.update(&self.session.progress(0));
-    }
-
     /// Lets go of the targets, passes on what is left, sees to the command.
-    async fn finish(mut self, end: End, signals: &mut Signals) -> Result<Streamed, Failure> {
-        let elapsed = self.session.elapsed();
+    async fn finish(
+        mut self,
+        mut session: Session,
+        end: End,
+        signals: &mut Signals,
+    ) -> Result<Streamed, Failure> {
+        let elapsed = session.elapsed();
         self.live.clear();
         if self.pausing.is_some()
             && let Ok(pause) = stopping(&mut self.pausing).await
@@ -366,24 +385,23 @@ impl Live {
         if self.pause.is_some() {
             self.unpause();
         }
-        let mut trace = self.session.detach();
+        let mut trace = session.detach();
         let end = match end {
             End::Lost(error) => {
                 drop(self.agent);
-                let command = self.session.take_command();
+                let command = session.take_command();
                 return Err(fail(error.into(), command, UNTRACED, signals).await);
             }
             end => end,
         };
-        self.session.pass(None, &mut self.agent);
-        self.tell_news();
+        session.pass(None, &mut self.agent);
+        self.tell_news(&mut session);
         let live = &mut self.live;
         let mut left = |left: usize| live.waiting(left);
-        self.session
-            .await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
+        session.await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
-        let lost = self.session.counts().lost;
-        let mut command = self.session.take_command();
+        let lost = session.counts().lost;
+        let mut command = session.take_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
         let ending = async {
             if let (true, Some(command)) = (ends_command, &mut command)
@@ -397,7 +415,7 @@ impl Live {
         let asked = matches!(end, End::Asked);
         let sent = unless_interrupted(both, asked, signals).await?;
         if let Some(trace) = &mut trace {
-            trace.leaving = self.session.leaving();
+            trace.leaving = session.leaving();
         }
         let (end, sent) = match (end, sent) {
             (End::Failed(failure), _) => {

@@ -10,15 +10,15 @@ use crate::error::Failure;
 use profiler_capture::{Batches, Reader};
 use profiler_model::{Event, Timestamp};
 use profiler_serve::bytefrog::{Agent, AgentOptions, Order};
+use profiler_serve::front::Awaited;
 use profiler_wire::bytefrog::Mode;
 
-use super::super::signals::{Signals, hangup};
+use super::super::drive::{Next, Player, play};
+use super::super::signals::{Heard, Signals};
 use super::{FINISH_DEADLINE, Streamed, start_agent, unless_interrupted, wait_for_start};
 
 /// Most events of a batch.
 const BATCH: usize = 1024;
-/// How often it is looked what is due.
-const TICK: Duration = Duration::from_millis(10);
 
 /// See the module.
 pub(super) async fn stream(
@@ -54,7 +54,7 @@ pub(super) async fn stream(
         replay.suspend();
     }
     replay.agent.report(replay.mode);
-    let asked = replay.drive(&mut signals).await?;
+    let asked = play(&mut replay, &mut signals).await?;
     for damage in replay.batches.damage() {
         log::warn!("{}: {damage}", capture.display());
     }
@@ -97,38 +97,85 @@ struct Replay<'t> {
     ends_at: Option<Instant>,
 }
 
-impl Replay<'_> {
-    /// Until the end of the capture, or until it is to end; whether a person asked for that.
-    async fn drive(&mut self, signals: &mut Signals) -> Result<bool, Failure> {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while self.batches.next_at().is_some() {
-            let due = self.due();
-            let room = self.agent.has_room();
-            tokio::select! {
-                // Signals go before orders, and these before events.
-                biased;
-                _ = signals.interrupt.recv() => return Ok(true),
-                _ = signals.terminate.recv() => return Ok(true),
-                _ = hangup(&mut signals.hangup) => return Ok(true),
-                order = self.agent.order() => {
-                    if self.obey(order)? {
-                        return Ok(false);
-                    }
-                }
-                () = room, if due.is_some() => self.send(due)?,
-                _ = tick.tick(), if due.is_none() => self.go_by(),
-            }
-            if self.mode == Mode::Suspended {
-                self.found |= self.batches.skip(self.at)? > 0;
-            }
-            if self.ends_at.is_some_and(|at| at <= Instant::now()) {
-                return Ok(false);
-            }
+impl Player for Replay<'_> {
+    type Input = Order;
+    /// Whether a person asked for it.
+    type End = bool;
+    const TICK: Duration = Duration::from_millis(10);
+
+    fn look(&mut self) -> Result<Option<bool>, Failure> {
+        if self.mode == Mode::Suspended {
+            self.found |= self.batches.skip(self.at)? > 0;
         }
-        Ok(false)
+        let is_over =
+            self.batches.next_at().is_none() || self.ends_at.is_some_and(|at| at <= Instant::now());
+        Ok(is_over.then_some(false))
     }
 
+    fn next(&self) -> Next {
+        let until = match (self.mode, self.speed) {
+            (Mode::Tracing, None) => Timestamp(u64::MAX),
+            (Mode::Tracing, Some(_)) => self.at,
+            _ => return Next::Later,
+        };
+        match self.batches.next_at() {
+            Some(at) if at <= until => Next::Until(until),
+            _ => Next::Later,
+        }
+    }
+
+    fn room(&self) -> Awaited<'static, ()> {
+        Box::pin(self.agent.has_room())
+    }
+
+    async fn input(&mut self) -> Order {
+        self.agent.order().await
+    }
+
+    fn hear(&mut self, order: Order) -> Result<Option<bool>, Failure> {
+        Ok(self.obey(order)?.then_some(false))
+    }
+
+    fn signalled(&mut self, signal: Heard) -> Option<bool> {
+        match signal {
+            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(true),
+            Heard::Dump => None,
+        }
+    }
+
+    fn go_by(&mut self) {
+        let now = Instant::now();
+        let passed = (now - self.seen).as_nanos() as f64;
+        self.seen = now;
+        self.at = match (self.mode, self.speed) {
+            (Mode::Paused, _) | (Mode::Tracing, None) => self.at,
+            (_, speed) => Timestamp(
+                self.at
+                    .0
+                    .saturating_add((passed * speed.unwrap_or(1.0)) as u64),
+            ),
+        };
+    }
+
+    fn send(&mut self, until: Timestamp) -> Result<(), Failure> {
+        if self.agent.wants_new_epoch() {
+            self.batches.begin_epoch();
+        }
+        let batch = self.batches.take(until, BATCH)?;
+        if let Some(last) = batch.events.last() {
+            self.at = self.at.max(last.at());
+        }
+        self.found |= batch.events.iter().any(|event| match event {
+            Event::Sample(_) => self.samples,
+            Event::Call(_) => !self.samples,
+            _ => false,
+        });
+        self.agent.send(batch);
+        Ok(())
+    }
+}
+
+impl Replay<'_> {
     /// Whether it is to end.
     fn obey(&mut self, order: Order) -> Result<bool, Failure> {
         match order {
@@ -159,52 +206,5 @@ impl Replay<'_> {
         self.go_by();
         self.agent.suspend(self.at);
         self.mode = Mode::Suspended;
-    }
-
-    /// Lets the time of the recording go by as ours has.
-    fn go_by(&mut self) {
-        let now = Instant::now();
-        let passed = (now - self.seen).as_nanos() as f64;
-        self.seen = now;
-        self.at = match (self.mode, self.speed) {
-            (Mode::Paused, _) | (Mode::Tracing, None) => self.at,
-            (_, speed) => Timestamp(
-                self.at
-                    .0
-                    .saturating_add((passed * speed.unwrap_or(1.0)) as u64),
-            ),
-        };
-    }
-
-    /// Until when events are due, if any is.
-    fn due(&self) -> Option<Timestamp> {
-        let until = match (self.mode, self.speed) {
-            (Mode::Tracing, None) => Timestamp(u64::MAX),
-            (Mode::Tracing, Some(_)) => self.at,
-            _ => return None,
-        };
-        self.batches
-            .next_at()
-            .filter(|&at| at <= until)
-            .and(Some(until))
-    }
-
-    /// Passes on a batch.
-    fn send(&mut self, until: Option<Timestamp>) -> Result<(), Failure> {
-        let Some(until) = until else { return Ok(()) };
-        if self.agent.wants_new_epoch() {
-            self.batches.begin_epoch();
-        }
-        let batch = self.batches.take(until, BATCH)?;
-        if let Some(last) = batch.events.last() {
-            self.at = self.at.max(last.at());
-        }
-        self.found |= batch.events.iter().any(|event| match event {
-            Event::Sample(_) => self.samples,
-            Event::Call(_) => !self.samples,
-            _ => false,
-        });
-        self.agent.send(batch);
-        Ok(())
     }
 }

@@ -19,7 +19,7 @@ use super::translate::{NameStyle, TranslateOptions, Translator, Wanted};
 use super::turn::Turn;
 use super::{AgentError, StreamSummary};
 use crate::queue::{Entry, Popped, Work};
-use profiler_model::{Epoch, Event, ProcessChange, Tables, Timestamp};
+use profiler_model::{Event, LiveTables, ProcessChange, Timestamp};
 use profiler_wire::bytefrog::Filter;
 
 /// How long nothing may come before names that are waited for are looked at again.
@@ -47,8 +47,7 @@ pub(super) struct Feed {
     samples: bool,
     /// Since tracing began.
     translator: Option<Translator>,
-    tables: Tables,
-    epoch: (u32, Epoch),
+    tables: LiveTables,
     /// Messages that no connection has.
     buffer: Vec<u8>,
     /// A buffer with so many bytes is sent.
@@ -84,8 +83,7 @@ impl Feed {
             names,
             samples,
             translator: None,
-            tables: Tables::default(),
-            epoch: (0, Epoch::default()),
+            tables: LiveTables::default(),
             buffer: Vec::new(),
             enough: 0,
             suspended: false,
@@ -136,12 +134,10 @@ impl Feed {
     }
 
     fn work(&mut self, entry: Entry<Turn>) -> Result<Option<Vec<Event>>, Over> {
-        if entry.epoch != self.epoch.0 {
-            self.begin_epoch(entry.epoch);
-        }
+        self.turn(entry.epoch);
         for definition in entry.definitions {
             // What is not defined is missing, as are events that use it.
-            let _ = self.epoch.1.define(&mut self.tables, definition);
+            let _ = self.tables.define(definition);
         }
         let full = self.table_entries() > MAX_TABLES;
         self.shared.tables_full.store(full, Ordering::Relaxed);
@@ -209,11 +205,10 @@ impl Feed {
         self.translator = Some(Translator::new(options, at));
     }
 
-    /// Ids begin anew; if there is much of it, so do the tables.
-    fn begin_epoch(&mut self, epoch: u32) {
-        self.epoch = (epoch, Epoch::default());
-        if self.table_entries() + self.tables.threads().count() > MAX_TABLES {
-            self.tables = Tables::default();
+    /// With an epoch ids begin anew; if there is much of it, so do the tables.
+    fn turn(&mut self, epoch: u32) {
+        let are_full = self.table_entries() + self.tables.threads().count() > MAX_TABLES;
+        if self.tables.turn(epoch, are_full) {
             // Their ids are those of the old tables. They cost a thread's number at most.
             self.held.clear();
             if let Some(translator) = &mut self.translator {
@@ -245,7 +240,7 @@ impl Feed {
             if self.suspended && !is_of_threads(&event) {
                 continue;
             }
-            let Ok(event) = self.epoch.1.event(event) else {
+            let Ok(event) = self.tables.event(event) else {
                 self.undefined += 1;
                 continue;
             };

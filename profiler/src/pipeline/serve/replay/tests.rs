@@ -157,16 +157,17 @@ fn served(
             room: Rc::new(RefCell::new(room)),
         };
         let batches = Batches::new(opened.reader, &opened.tables).unwrap();
-        let mut replay = Replay::new(batches, speed);
         let (began, heard, room) = (notes.began, got.clone(), notes.room.clone());
-        let over = |_: &Replay<'_>| heard.borrow_mut().push((began.elapsed(), Got::Over));
+        let over = |_: &Batches<'_>| heard.borrow_mut().push((began.elapsed(), Got::Over));
         let makes_room = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             *room.borrow_mut() += 1000;
             std::future::pending::<()>().await;
         };
         let mut hub = Hub::new(vec![Box::new(notes)]);
-        let all = async { tokio::join!(replay.drive(&mut hub, over), makes_room).0 };
+        let mut replay = Replay::new(batches, speed, &mut hub, &over);
+        let mut signals = Signals::listen().unwrap();
+        let all = async { tokio::join!(play(&mut replay, &mut signals), makes_room).0 };
         let _ = tokio::time::timeout(Duration::from_millis(700), all).await;
     });
     Rc::try_unwrap(got).unwrap().into_inner()

@@ -240,12 +240,13 @@ fn with_fronts<C: AsyncFnOnce()>(
         let ready = Ready::attach(options, true).unwrap();
         let (fronts, clients) = fronts();
         let mut hub = Hub::new(fronts);
-        let mut live = Live::new(ready, linger);
+        let (mut attached, mut live) = Live::new(ready, linger, &mut hub);
+        let mut signals = Signals::listen().unwrap();
         tokio::select! {
-            served = live.drive(&mut hub) => panic!("{served:?}"),
+            served = drive(&mut attached, &mut live, &mut signals) => panic!("{served:?}"),
             () = clients() => {}
         }
-        live.detach(&mut hub);
+        live.detach(&mut attached);
     });
 }
 
