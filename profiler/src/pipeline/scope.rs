@@ -6,9 +6,10 @@
 
 use rustc_hash::FxHashSet;
 
+use profiler_model::Pid;
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::{Pid, Tid};
 use profiler_target::Filter;
+use profiler_target::proc_fs::process_of;
 
 /// The processes of a recording.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ impl Scope {
                 caller: None,
             };
         }
-        let owners = filter.tids.iter().filter_map(|&tid| owner(tid));
+        let owners = filter.tids.iter().filter_map(|&tid| process_of(tid));
         Scope {
             pids: Some(filter.pids.iter().copied().chain(owners).collect()),
             caller: None,
@@ -95,18 +96,11 @@ impl Scope {
     }
 }
 
-/// The process of a thread.
-pub(super) fn owner(tid: Tid) -> Option<Pid> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
-    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    tgid.trim().parse().ok().map(Pid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use profiler_model::raw::RawSample;
-    use profiler_model::{Cpu, Timestamp};
+    use profiler_model::{Cpu, Tid, Timestamp};
 
     fn fork(parent: u32, child: u32) -> RawEvent {
         event(RawBody::Fork {

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 
+use profiler_target::proc_fs;
+
 /// The signals that a recording obeys.
 pub(super) struct Signals {
     pub(super) interrupt: TokioSignal,
@@ -114,11 +116,9 @@ pub(super) async fn hangup(signal: &mut Option<TokioSignal>) {
 
 /// Whether this process was started with a signal ignored. Source: proc(5), `SigIgn`.
 fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let status = proc_fs::read("/proc/self/status", proc_fs::MAX_BYTES).unwrap_or_default();
+    let mask = proc_fs::value(&status, "SigIgn");
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 

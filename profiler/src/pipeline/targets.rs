@@ -9,8 +9,9 @@ use std::path::Path;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::Failure;
-use profiler_model::Tid;
+use profiler_model::{Pid, Tid};
 use profiler_target::Filter;
+use profiler_target::proc_fs::{self, Stat};
 
 /// Opens what a filter names; an error if one is not there.
 pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
@@ -31,7 +32,7 @@ pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
         targets.push(pidfd.map_err(|error| match error {
             // Kernels since 6.9 say that there is none.
             rustix::io::Errno::INVAL | rustix::io::Errno::NOENT
-                if super::scope::owner(Tid(pid.0)).is_some_and(|owner| owner != *pid) =>
+                if proc_fs::process_of(Tid(pid.0)).is_some_and(|owner| owner != *pid) =>
             {
                 Failure::failed(format!("{pid} is a thread, not a process; use -t {pid}"))
             }
@@ -78,18 +79,15 @@ impl Target {
 
 /// When a living thread was started, in clock ticks since boot; none if there is no such thread.
 fn thread_start(tid: Tid) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", tid.0)).ok()?;
-    // The name before may hold spaces and parentheses. A zombie has ended.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(started)
+    let text = proc_fs::thread_stat(Pid(tid.0), tid)?;
+    let stat = Stat::parse(&text)?;
+    // A zombie has ended.
+    stat.started_ticks().filter(|_| !stat.is_over())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profiler_model::Pid;
 
     #[test]
     fn a_thread_is_no_process() {

@@ -264,7 +264,7 @@ fn sections_of_later_versions_are_passed_over_and_copied() {
         overwrite: true,
         ..CreateOptions::default()
     };
-    merge(&[later.clone()], &copy, options).unwrap();
+    merge(std::slice::from_ref(&later), &copy, options).unwrap();
     let kept = [6, 3, 1, 2, 3, 6, 1, 9, 0xe8, 7, 0];
     let mut expected = events(&plain);
     assert_eq!(expected.len(), 2);

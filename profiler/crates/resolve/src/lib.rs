@@ -60,9 +60,7 @@ pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 pub use unwinding::{Code, CodeFile, TableCounters, TableState};
 
-pub use proc_fs::{
-    cpu_time_ns, is_made_code, makes_code, processes, split_stat, suspended_ns, tick_ns,
-};
+pub use proc_fs::{is_made_code, makes_code};
 pub use python::{PythonChange, UnsupportedPython};
 
 use closing::Closer;

@@ -1,17 +1,16 @@
-//! Reads what /proc tells of processes.
+//! What the resolver asks /proc about processes.
 //!
 //! A pid -> names, ids, mappings, threads. Start times are converted from ticks since boot to
 //! nanoseconds of CLOCK_MONOTONIC, exact to a tick (10 ms). Everything is bounded: a process chooses
 //! its own names and command line. Source: proc(5).
 //!
-//! What does not belong here: what is made of it (`process`).
-
-use std::fs::File;
-use std::io::Read;
+//! What does not belong here: how /proc is read (`target::proc_fs`), what is made of it (`process`).
 
 use profiler_model::raw::{Comm, FileIdentity, RawMmap};
 use profiler_model::{Pid, Tid, Timestamp};
 use profiler_target::cgroup::Hierarchy;
+use profiler_target::proc_fs::{self, MAX_BYTES, read, suspended_ns, tick_ns};
+pub(super) use profiler_target::proc_fs::{processes, threads};
 
 /// Most bytes of a command line that are kept.
 const MAX_COMMAND_BYTES: usize = 1024;
@@ -19,8 +18,6 @@ const MAX_COMMAND_BYTES: usize = 1024;
 const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// Most bytes of /proc/PID/mountinfo that are read.
 const MAX_MOUNTS_BYTES: u64 = 1 << 20;
-/// Most bytes of any other file.
-const MAX_BYTES: u64 = 64 << 10;
 
 /// What /proc/PID/stat says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,66 +62,14 @@ impl Clocks {
     }
 }
 
-/// Length of the ticks that /proc counts.
-pub fn tick_ns() -> u64 {
-    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
-}
-
-/// How long the machine has been suspended since boot: what /proc counts and CLOCK_MONOTONIC does not.
-pub fn suspended_ns() -> u64 {
-    let nanoseconds = |clock| {
-        let time = rustix::time::clock_gettime(clock);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    };
-    let monotonic = nanoseconds(rustix::time::ClockId::Monotonic);
-    nanoseconds(rustix::time::ClockId::Boottime).saturating_sub(monotonic)
-}
-
-/// The name in a `stat`, and the fields behind it, of which the first is the third. The name may hold
-/// anything, closing parentheses and spaces included.
-pub fn split_stat(text: &[u8]) -> Option<(&[u8], &str)> {
-    let open = text.iter().position(|&byte| byte == b'(')?;
-    let close = text.iter().rposition(|&byte| byte == b')')?;
-    let name = text.get(open + 1..close)?;
-    Some((name, std::str::from_utf8(text.get(close + 1..)?).ok()?))
-}
-
-/// CPU time that a process has used so far, in nanoseconds, as exact as the kernel's ticks (10 ms).
-pub fn cpu_time_ns(pid: Pid) -> Option<u64> {
-    let text = read(&format!("/proc/{pid}/stat"), MAX_BYTES)?;
-    let (_, rest) = split_stat(&text)?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user.saturating_add(system).saturating_mul(tick_ns()))
-}
-
-/// All processes there are.
-pub fn processes() -> Vec<Pid> {
-    numbers("/proc").map(Pid).collect()
-}
-
-/// The threads of a process.
-pub(super) fn threads(pid: Pid) -> Vec<Tid> {
-    numbers(&format!("/proc/{pid}/task")).map(Tid).collect()
-}
-
-fn numbers(directory: &str) -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Name, parent and start of a process.
 pub(super) fn process_stat(pid: Pid, clocks: &Clocks) -> Option<Stat> {
-    parse_stat(&read(&format!("/proc/{pid}/stat"), MAX_BYTES)?, clocks)
+    parse_stat(&proc_fs::process_stat(pid)?, clocks)
 }
 
 /// Name and start of a thread.
 pub(super) fn thread_stat(pid: Pid, tid: Tid, clocks: &Clocks) -> Option<Stat> {
-    parse_stat(
-        &read(&format!("/proc/{pid}/task/{tid}/stat"), MAX_BYTES)?,
-        clocks,
-    )
+    parse_stat(&proc_fs::thread_stat(pid, tid)?, clocks)
 }
 
 /// The name of a thread.
@@ -134,39 +79,26 @@ pub(super) fn thread_comm(pid: Pid, tid: Tid) -> Option<Comm> {
 }
 
 fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
-    let (name, rest) = split_stat(text)?;
-    let mut fields = rest.split_ascii_whitespace();
-    let zombie = matches!(fields.next()?, "Z" | "X");
-    let parent = fields.next()?.parse().ok()?;
-    let ticks: u64 = fields.nth(17)?.parse().ok()?;
-    let since_boot = ticks.saturating_mul(clocks.tick_ns);
+    let stat = proc_fs::Stat::parse(text)?;
+    let since_boot = stat.started_ticks()?.saturating_mul(clocks.tick_ns);
     Some(Stat {
-        comm: Comm::from_bytes(name),
-        parent: Pid(parent),
+        comm: Comm::from_bytes(stat.name),
+        parent: stat.parent()?,
         started: Timestamp(since_boot.saturating_sub(clocks.suspended_ns)),
-        zombie,
+        zombie: stat.is_over(),
     })
 }
 
 /// What describes a process; what can't be read is left out. Its cgroup is that in `hierarchy`, if that
 /// is given.
 pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
-    let status = read(&format!("/proc/{pid}/status"), MAX_BYTES)?;
-    let mut facts = Facts::default();
-    for line in status.split(|&byte| byte == b'\n') {
-        let Some((key, value)) = std::str::from_utf8(line)
-            .ok()
-            .and_then(|l| l.split_once(':'))
-        else {
-            continue;
-        };
-        let mut values = value.split_ascii_whitespace().map(str::parse::<u32>);
-        match key {
-            "Uid" => facts.uid = values.nth(3).and_then(Result::ok),
-            "NSpid" => facts.namespace_pids = parse_namespace_pids(value),
-            _ => {}
-        }
-    }
+    let status = proc_fs::status(pid.0)?;
+    let uids = proc_fs::value(&status, "Uid").map(str::split_ascii_whitespace);
+    let mut facts = Facts {
+        uid: uids.and_then(|mut uids| uids.nth(3)?.parse().ok()),
+        namespace_pids: namespace_pids_in(&status).unwrap_or_default(),
+        ..Facts::default()
+    };
     facts.command = read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES as u64)
         .filter(|bytes| !bytes.is_empty())
         .map(|bytes| {
@@ -194,17 +126,12 @@ pub(super) fn cgroup(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Box<str>
 
 /// The pids of a process in nested namespaces.
 pub(super) fn namespace_pids(pid: Pid) -> Option<Box<[Pid]>> {
-    let status = read(&format!("/proc/{pid}/status"), MAX_BYTES)?;
-    let status = String::from_utf8_lossy(&status);
-    status.lines().find_map(|line| {
-        let pids = line.strip_prefix("NSpid:")?;
-        Some(parse_namespace_pids(pids))
-    })
+    namespace_pids_in(&proc_fs::status(pid.0)?)
 }
 
-fn parse_namespace_pids(text: &str) -> Box<[Pid]> {
-    let pids = text.split_ascii_whitespace().skip(1);
-    pids.flat_map(str::parse).map(Pid).collect()
+fn namespace_pids_in(status: &[u8]) -> Option<Box<[Pid]>> {
+    let pids = proc_fs::value(status, "NSpid")?.split_ascii_whitespace();
+    Some(pids.skip(1).flat_map(str::parse).map(Pid).collect())
 }
 
 /// The path in the unified hierarchy, or, where processes aren't sorted into that, in systemd's.
@@ -289,16 +216,6 @@ fn parse_mapping(pid: Pid, line: &[u8]) -> Option<RawMmap> {
             generation: 0,
         },
     })
-}
-
-fn read(path: &str, limit: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .ok()?
-        .take(limit)
-        .read_to_end(&mut bytes)
-        .ok()?;
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -17,7 +17,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use profiler_model::Pid;
+use profiler_model::{Pid, Tid};
+
+use crate::proc_fs;
 
 /// Most bytes that are read of a list of mounts or of processes.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -411,14 +413,8 @@ fn members(directory: &Path) -> BTreeSet<u32> {
     }
     // A threaded cgroup lists threads only.
     let threads = numbers("cgroup.threads").unwrap_or_default();
-    threads.into_iter().filter_map(process_of).collect()
-}
-
-fn process_of(thread: u32) -> Option<u32> {
-    let status = read(Path::new(&format!("/proc/{thread}/status"))).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let mut lines = status.lines();
-    lines.find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    let process = |thread| proc_fs::process_of(Tid(thread)).map(|pid| pid.0);
+    threads.into_iter().filter_map(process).collect()
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

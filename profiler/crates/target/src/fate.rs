@@ -15,6 +15,8 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use profiler_model::Pid;
 
+use crate::proc_fs::{self, Stat};
+
 /// `PIDFD_GET_INFO` with the first version of its structure.
 const PIDFD_GET_INFO: Opcode = rustix::ioctl::opcode::read_write::<Info>(0xff, 11);
 /// `PIDFD_INFO_EXIT`.
@@ -83,12 +85,10 @@ impl Watched {
 
 /// The status of a process that nobody has waited for yet.
 pub fn zombie(pid: Pid) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?;
-    // The name before may hold spaces and parentheses.
-    let mut fields = stat.rsplit_once(") ")?.1.trim_end().split(' ');
-    let state = fields.next()?;
-    let code = fields.nth(48)?.parse().ok()?;
-    matches!(state, "Z" | "X").then_some(code)
+    let text = proc_fs::process_stat(pid)?;
+    let stat = Stat::parse(&text)?;
+    let code = stat.field(52)?;
+    stat.is_over().then_some(code)
 }
 
 /// The signal that has ended a process with this status.

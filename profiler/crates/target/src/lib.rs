@@ -8,6 +8,7 @@ pub mod container;
 pub mod debugger;
 pub mod fate;
 pub mod pause;
+pub mod proc_fs;
 pub mod translator;
 pub mod user;
 

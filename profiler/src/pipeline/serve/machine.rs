@@ -18,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use profiler_model::{START_SLACK_NS, Tid};
-use profiler_resolve::{split_stat, suspended_ns, tick_ns};
 use profiler_serve::machine::{Control, Life, Machine, MachineError, Region, Status};
+use profiler_target::proc_fs::{self, suspended_ns, tick_ns};
 use profiler_target::user::User;
 
 /// Most bytes that are read of a file.
@@ -243,26 +243,21 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &[u8]) -> Option<Stat> {
-        let (_, rest) = split_stat(text)?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // By their numbers in proc(5), which count the id and the name as 1 and 2.
-        let field = |number: usize| fields.get(number - 3).copied();
-        let signed = |number| field(number)?.parse::<i64>().ok();
-        let unsigned = |number| field(number)?.parse::<u64>().ok();
+        let stat = proc_fs::Stat::parse(text)?;
         Some(Stat {
-            state: field(3)?.chars().next()?,
-            parent: field(4)?.parse().ok()?,
-            group: signed(5)?,
-            session: signed(6)?,
-            terminal: signed(7)?,
-            flags: unsigned(9)?,
-            user_ticks: unsigned(14)?,
-            system_ticks: unsigned(15)?,
-            priority: signed(18)?,
-            nice: signed(19)?,
-            threads: unsigned(20)?,
-            started_ticks: unsigned(22)?,
-            processor: field(39)?.parse().ok()?,
+            state: stat.state()?,
+            parent: stat.parent()?.0,
+            group: stat.field(5)?,
+            session: stat.field(6)?,
+            terminal: stat.field(7)?,
+            flags: stat.field(9)?,
+            user_ticks: stat.field(14)?,
+            system_ticks: stat.field(15)?,
+            priority: stat.field(18)?,
+            nice: stat.field(19)?,
+            threads: stat.field(20)?,
+            started_ticks: stat.started_ticks()?,
+            processor: stat.field(39)?,
         })
     }
 }
@@ -277,17 +272,15 @@ struct Owners {
 impl Owners {
     /// Of `status`. One that does not say is nobody's: not root's.
     fn parse(text: &[u8]) -> Owners {
-        let ids = |key: &[u8]| {
-            let mut lines = text.split(|&byte| byte == b'\n');
-            let ids = lines.find_map(|line| line.strip_prefix(key))?;
-            let ids = std::str::from_utf8(ids).ok()?;
+        let ids = |key| {
+            let ids = proc_fs::value(text, key)?;
             let mut ids = ids.split_ascii_whitespace().map(str::parse::<u32>);
             Some((ids.next()?.ok()?, ids.next()?.ok()?))
         };
         let nobody = (u32::MAX, u32::MAX);
         Owners {
-            uids: ids(b"Uid:").unwrap_or(nobody),
-            gids: ids(b"Gid:").unwrap_or(nobody),
+            uids: ids("Uid").unwrap_or(nobody),
+            gids: ids("Gid").unwrap_or(nobody),
         }
     }
 }

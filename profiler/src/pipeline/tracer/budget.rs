@@ -187,7 +187,7 @@ impl Budget {
     pub(super) fn used_ns(&mut self, targets: &Targets) -> u64 {
         let mut used = 0u64;
         for pid in targets.processes() {
-            let Some(cpu_ns) = profiler_resolve::cpu_time_ns(pid) else {
+            let Some(cpu_ns) = profiler_target::proc_fs::cpu_time_ns(pid) else {
                 continue;
             };
             if let Some(before) = self.cpu_ns.insert(pid, cpu_ns) {

@@ -497,11 +497,11 @@ fn initial_processes(filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
         let owners = filter
             .tids
             .iter()
-            .filter_map(|&tid| super::scope::owner(tid));
+            .filter_map(|&tid| profiler_target::proc_fs::process_of(tid));
         let named = filter.pids.iter().copied().chain(owners);
         return named.filter(|&pid| Some(pid) != command).collect();
     }
-    profiler_resolve::processes()
+    profiler_target::proc_fs::processes()
 }
 
 /// Measures what a hit costs here, and keeps that for the next time.

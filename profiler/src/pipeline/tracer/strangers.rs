@@ -47,7 +47,7 @@ impl Strangers {
             count: 0,
             all: true,
         };
-        for pid in profiler_resolve::processes() {
+        for pid in profiler_target::proc_fs::processes() {
             if now().since(began) > LOOK_NS {
                 strangers.all = false;
                 break;

@@ -7,8 +7,6 @@
 //! What does not belong here: the guard, cgroups.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -16,7 +14,8 @@ use rustix::process::{PidfdFlags, Signal};
 
 use super::guard::{Charge, Guard};
 use super::{INTERVAL, NAMED, PATIENCE, PauseError};
-use profiler_model::Pid;
+use crate::proc_fs::{self, Stat};
+use profiler_model::{Pid, Tid};
 
 /// Numbers of the system calls in which a parent waits for a child that borrowed its memory (vfork).
 const CLONES: [i64; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
@@ -91,7 +90,7 @@ impl Stopped {
         };
         // The descriptor names who is meant, and not somebody who has got the same id since.
         let same = Process::read(process.pid).is_some_and(|now| now.started == process.started);
-        if !same || is_stopped(process.pid) {
+        if !same || is_stopped(pid) {
             return Ok(());
         }
         guard
@@ -183,16 +182,9 @@ impl Known {
             if Process::read(pid).is_none_or(|now| now.started != started) {
                 continue;
             }
-            for thread in threads(pid) {
-                let folder = format!("/proc/{pid}/task/{thread}");
-                match Stat::read(&format!("{folder}/stat")) {
-                    None => {}
-                    Some(stat) if stat.stands_still() => {}
-                    Some(stat) if stat.state == 'D' && waits_for_vfork(&folder) => {}
-                    Some(stat) => restless.push(format!(
-                        "{} (process {pid}, thread {thread}, state {})",
-                        stat.name, stat.state
-                    )),
+            for thread in proc_fs::threads(Pid(pid)) {
+                if let Some(who) = moving(Pid(pid), thread) {
+                    restless.push(who);
                 }
             }
         }
@@ -200,9 +192,30 @@ impl Known {
     }
 }
 
+/// A thread that does not stand still, described.
+fn moving(pid: Pid, thread: Tid) -> Option<String> {
+    let text = proc_fs::thread_stat(pid, thread)?;
+    let stat = Stat::parse(&text)?;
+    let state = stat.state()?;
+    if stands_still(state) || (state == 'D' && waits_for_vfork(pid, thread)) {
+        return None;
+    }
+    let name = String::from_utf8_lossy(stat.name);
+    Some(format!(
+        "{name} (process {pid}, thread {thread}, state {state})"
+    ))
+}
+
+/// Stopped, traced and stopped, or over.
+fn stands_still(state: char) -> bool {
+    matches!(state, 'T' | 't' | 'Z' | 'X' | 'x')
+}
+
 /// Whether a thread stands in vfork until its child runs a program. Its child stands still, or will.
-fn waits_for_vfork(folder: &str) -> bool {
-    let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
+fn waits_for_vfork(pid: Pid, thread: Tid) -> bool {
+    let path = format!("/proc/{pid}/task/{thread}/syscall");
+    let call = proc_fs::read(&path, proc_fs::MAX_BYTES).unwrap_or_default();
+    let call = String::from_utf8_lossy(&call);
     let number = call.split_ascii_whitespace().next();
     number
         .and_then(|number| number.parse().ok())
@@ -210,28 +223,14 @@ fn waits_for_vfork(folder: &str) -> bool {
 }
 
 /// Whether a process was stopped as a whole, by a signal.
-fn is_stopped(pid: u32) -> bool {
+fn is_stopped(pid: Pid) -> bool {
     let mut any = false;
-    threads(pid).into_iter().all(|thread| {
-        let stat = Stat::read(&format!("/proc/{pid}/task/{thread}/stat"));
-        any |= stat.is_some();
-        stat.is_none_or(|stat| stat.state == 'T')
+    proc_fs::threads(pid).into_iter().all(|thread| {
+        let text = proc_fs::thread_stat(pid, thread);
+        let state = text.and_then(|text| Stat::parse(&text)?.state());
+        any |= state.is_some();
+        state.is_none_or(|state| state == 'T')
     }) && any
-}
-
-fn threads(pid: u32) -> Vec<u32> {
-    numbers(&format!("/proc/{pid}/task"))
-}
-
-/// Names of entries of a folder that are numbers.
-fn numbers(folder: &str) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    names
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect()
 }
 
 /// A process at one moment.
@@ -245,71 +244,25 @@ struct Process {
 
 impl Process {
     fn all() -> HashMap<u32, Process> {
-        let pids = numbers("/proc").into_iter();
-        pids.filter_map(|pid| Some((pid, Process::read(pid)?)))
+        let pids = proc_fs::processes().into_iter();
+        pids.filter_map(|pid| Some((pid.0, Process::read(pid.0)?)))
             .collect()
     }
 
     fn read(pid: u32) -> Option<Process> {
-        let stat = Stat::read(&format!("/proc/{pid}/stat"))?;
+        let text = proc_fs::process_stat(Pid(pid))?;
+        let stat = Stat::parse(&text)?;
         Some(Process {
             pid,
-            parent: stat.parent,
-            started: stat.started,
+            parent: stat.parent()?.0,
+            started: stat.started_ticks()?,
         })
-    }
-}
-
-/// What a `stat` file says.
-#[derive(Debug)]
-struct Stat {
-    name: String,
-    state: char,
-    parent: u32,
-    started: u64,
-}
-
-impl Stat {
-    fn read(path: &str) -> Option<Stat> {
-        let bytes: io::Result<Vec<u8>> = fs::read(path);
-        Stat::parse(&String::from_utf8_lossy(&bytes.ok()?))
-    }
-
-    fn parse(text: &str) -> Option<Stat> {
-        // The name may hold anything, brackets too.
-        let (start, end) = (text.find('(')?, text.rfind(')')?);
-        let name = text.get(start + 1..end)?.to_owned();
-        let mut fields = text.get(end + 1..)?.split_ascii_whitespace();
-        Some(Stat {
-            name,
-            state: fields.next()?.chars().next()?,
-            parent: fields.next()?.parse().ok()?,
-            started: fields.nth(17)?.parse().ok()?,
-        })
-    }
-
-    /// Stopped, traced and stopped, or over.
-    fn stands_still(&self) -> bool {
-        matches!(self.state, 'T' | 't' | 'Z' | 'X' | 'x')
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_brackets_don_t_confuse() {
-        let mut text = String::from("77 (a) R 5 (b) T 12 ");
-        text.push_str(&(5..=21).map(|n| format!("{n} ")).collect::<String>());
-        text.push_str("4242 0 0\n");
-        let stat = Stat::parse(&text).unwrap();
-        assert_eq!(stat.name, "a) R 5 (b");
-        assert_eq!((stat.state, stat.parent, stat.started), ('T', 12, 4242));
-        assert!(Stat::parse("77 (cut").is_none());
-        assert!(Stat::parse("77 (cut) T 1 2").is_none());
-        assert!(Stat::parse("").is_none());
-    }
 
     #[test]
     fn our_own_stat_is_read() {
