@@ -19,7 +19,7 @@ pub(crate) fn update() -> bool {
 
 /// Compares with the file `name` (`report/whole.txt`).
 #[track_caller]
-pub(crate) fn check(name: &str, actual: impl AsRef<[u8]>) {
+pub(crate) fn check(name: &str, actual: &(impl AsRef<[u8]> + ?Sized)) {
     let (path, actual) = (folder().join(name), actual.as_ref());
     if update() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -134,7 +134,7 @@ fn parts() {
         };
         golden::check(
             &format!("calls/{name}"),
-            report(&session, &options).unwrap(),
+            &report(&session, &options).unwrap(),
         );
     }
 }
@@ -157,7 +157,10 @@ fn slowest_calls_show_their_arguments() {
                 ..CallView::default()
             })
         };
-        golden::check(&format!("calls/{name}"), report(&shop(), &options).unwrap());
+        golden::check(
+            &format!("calls/{name}"),
+            &report(&shop(), &options).unwrap(),
+        );
     }
 }
 

@@ -63,11 +63,11 @@ fn check_all(capture: &str, version: Option<u16>) {
         // An answer that names the capture, with the same name for all of them.
         let answer = String::from_utf8(ask(&arguments)).unwrap();
         let answer = answer.replace(capture, "CAPTURE");
-        golden::check(&format!("captures/{name}"), answer);
+        golden::check(&format!("captures/{name}"), &answer);
     }
     for format in profiler_report::export::formats() {
         let answer = ask(&["export", capture, "--format", format.name]);
-        golden::check(&format!("captures/export-{}", format.name), answer);
+        golden::check(&format!("captures/export-{}", format.name), &answer);
     }
 }
 
