@@ -4,8 +4,8 @@
 //! Counts of a recording -> lines for people: one about the stacks, at most one note, and with `-v` all
 //! notes and counts. What does not belong here: which stacks they are (`report --by end`).
 
-use crate::pipeline::{COPIES_PER_SECOND, Finished, StackEnds, UnwindSummary};
-use profiler_model::StackEnd;
+use crate::pipeline::{COPIES_PER_SECOND, Finished, UnwindSummary};
+use profiler_model::{StackEnd, StackEnds};
 use profiler_report::view::quantity::{self, count, plural};
 use profiler_resolve::{ResolveCounters, UnsupportedPython};
 
@@ -98,11 +98,11 @@ impl<'a> Facts<'a> {
         }
         let unwound = self.unwound.unwrap_or_default();
         let is_worth = |part| quantity::percent_of(part, total) >= WORTH_PERCENT;
-        let no_table = self.ended(StackEnd::NoTable);
+        let no_table = self.stacks.of(StackEnd::NoTable);
         if unwound.copies_refused > 0 && is_worth(unwound.copies_refused.min(no_table)) {
             add(&mut notes, copies_refused(unwound.copies_refused));
         }
-        if unwound.refused > 0 && is_worth(no_table + self.ended(StackEnd::NoMapping)) {
+        if unwound.refused > 0 && is_worth(no_table + self.stacks.of(StackEnd::NoMapping)) {
             add(&mut notes, NO_ROOM.to_owned());
         }
         let stacks = self.counters.stacks_new;
@@ -113,13 +113,6 @@ impl<'a> Facts<'a> {
             ));
         }
         notes
-    }
-
-    fn ended(&self, end: StackEnd) -> u64 {
-        let cut = self.stacks.cut();
-        cut.iter()
-            .find(|(of, _)| *of == end)
-            .map_or(0, |(_, samples)| *samples)
     }
 
     /// What can be done about stacks that end for a reason.

@@ -35,7 +35,6 @@ pub use outputs::{Export, check_difference, export, export_difference, open_expo
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
-pub use session::StackEnds;
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary};
 pub use unwinding::{COPIES_PER_SECOND, UnwindSummary};

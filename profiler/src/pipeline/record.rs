@@ -13,8 +13,8 @@ use rustix::process::Signal;
 
 use crate::error::{Context, Failure};
 use profiler_capture::{CreateOptions, TimeRange, Writer};
-use profiler_model::Consumer;
 use profiler_model::text::printable;
+use profiler_model::{Consumer, StackEnds};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
 use profiler_report::view::progress::LiveLine;
@@ -27,7 +27,7 @@ use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
-use super::session::{Gone, Hurry, Session, StackEnds};
+use super::session::{Gone, Hurry, Session};
 use super::signals::{Heard, Signals, in_foreground, is_given_up, watch_the_start};
 use super::tracer::TraceSummary;
 use super::unwinding::UnwindSummary;

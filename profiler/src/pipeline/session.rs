@@ -13,7 +13,6 @@ mod attach;
 mod collector;
 mod command;
 mod counts;
-mod ends;
 mod hurry;
 mod walk;
 mod window;
@@ -35,7 +34,6 @@ use profiler_resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPyt
 use profiler_target::command::RunningCommand;
 
 pub(super) use counts::Counts;
-pub use ends::StackEnds;
 pub(super) use hurry::Hurry;
 
 use self::collector::Collector;

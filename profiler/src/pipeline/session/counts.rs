@@ -2,9 +2,7 @@
 //!
 //! What does not belong here: the kernel's and the resolver's own counters.
 
-use profiler_model::{Batch, Event, LostReason};
-
-use super::ends::StackEnds;
+use profiler_model::{Batch, Event, LostReason, StackEnds};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +30,7 @@ impl Counts {
                 Event::Lost(lost) if lost.reason != LostReason::Unmatched => {
                     self.lost += lost.count;
                 }
-                Event::Sample(sample) => self.stacks.count(sample),
+                Event::Sample(sample) => self.stacks.count_user(sample),
                 _ => {}
             }
         }
