@@ -10,7 +10,7 @@ use super::error::{CaptureError, Damage};
 use super::reader::{Reader, TimeRange};
 use super::replay::Events;
 
-/// See the module.
+/// The batches of a capture, one after the other.
 pub struct Batches<'t> {
     tables: &'t Tables,
     events: Events,

@@ -24,7 +24,7 @@ pub enum CaptureError {
     Create {
         /// The output.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// Writing failed. What was written before reads as a capture.
@@ -34,7 +34,7 @@ pub enum CaptureError {
         path: PathBuf,
         /// Bytes that are safely in the file.
         offset: u64,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// The output was deleted while it was being written.
@@ -45,9 +45,9 @@ pub enum CaptureError {
     Read {
         /// The capture.
         path: PathBuf,
-        /// Where.
+        /// Byte of the file at which it was read.
         offset: u64,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// There is nothing in the file.

@@ -4,7 +4,7 @@
 
 use super::event::{Batch, Event};
 
-/// See the module.
+/// Takes the batches of a session that runs.
 pub trait Consumer {
     /// Whether ids should start anew with the next batch.
     fn wants_new_epoch(&self) -> bool;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::id::{Pid, Tid};
 
-/// See the module.
+/// What all live clients together want a session to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Somebody follows what becomes of processes. Without, nothing need be attached at all.

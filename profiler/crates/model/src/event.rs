@@ -50,11 +50,11 @@ impl Event {
 /// A thread was found running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// When it was taken; of a wait, when that ended.
     pub at: Timestamp,
     /// Which thread.
     pub thread: ThreadId,
-    /// Where.
+    /// The processor that it was taken on.
     pub cpu: Cpu,
     /// Kernel stack; none if the thread was in user mode or none was asked for.
     pub kernel: Option<StackId>,
@@ -119,7 +119,7 @@ pub struct Wait {
     pub ns: u64,
     /// How long of that the thread could have run, but had no processor.
     pub runnable_ns: u64,
-    /// Why.
+    /// What the thread did meanwhile.
     pub state: WaitState,
     /// Who ended it, if that was a thread.
     pub waker: Option<ThreadId>,
@@ -192,11 +192,11 @@ pub struct Waits {
 /// A traced function was entered or left.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// When.
+    /// When it was entered or left.
     pub at: Timestamp,
     /// On which thread.
     pub thread: ThreadId,
-    /// Where.
+    /// The processor that it was seen on.
     pub cpu: Cpu,
     /// Which function.
     pub function: FunctionId,
@@ -282,11 +282,11 @@ pub enum Value {
 /// An exception was thrown, a panic began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throw {
-    /// When.
+    /// When it was thrown.
     pub at: Timestamp,
     /// On which thread.
     pub thread: ThreadId,
-    /// Where.
+    /// The processor that it was seen on.
     pub cpu: Cpu,
     /// Its type: `std::runtime_error`, `Rust panic`.
     pub kind: StringId,
@@ -325,7 +325,7 @@ pub struct Gap {
     pub function: Option<FunctionId>,
     /// In which process; none: in all.
     pub process: Option<ProcessId>,
-    /// Why.
+    /// Why calls are missing.
     pub reason: GapReason,
 }
 
@@ -412,7 +412,7 @@ impl StackEnd {
 /// A process or thread changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessEvent {
-    /// When.
+    /// When it changed.
     pub at: Timestamp,
     /// Which thread (the main thread, if the change is the process's).
     pub thread: ThreadId,
@@ -436,7 +436,7 @@ pub enum ProcessChange {
 /// A marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When.
+    /// The time that it marks.
     pub at: Timestamp,
     /// What it says.
     pub text: StringId,
@@ -454,7 +454,7 @@ pub struct Clock {
 /// A known gap in the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Where.
+    /// The processor whose events are missing; none: any.
     pub cpu: Option<Cpu>,
     /// Not before.
     pub from: Timestamp,
@@ -462,7 +462,7 @@ pub struct Lost {
     pub to: Timestamp,
     /// How many.
     pub count: u64,
-    /// Why.
+    /// Why they are missing.
     pub reason: LostReason,
 }
 

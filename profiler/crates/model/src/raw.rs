@@ -16,7 +16,7 @@ pub struct RawEvent {
     pub at: Timestamp,
     /// On which processor's buffer it came.
     pub cpu: Cpu,
-    /// What.
+    /// What happened.
     pub body: RawBody,
 }
 
@@ -328,7 +328,7 @@ pub struct RawGap {
     pub probe: Option<u32>,
     /// The process; none: all.
     pub pid: Option<Pid>,
-    /// Why.
+    /// Why calls are missing.
     pub reason: GapReason,
 }
 

@@ -40,7 +40,7 @@ pub enum ObjectError {
     Read {
         /// Which file.
         path: Box<str>,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// It is no object file of this machine.

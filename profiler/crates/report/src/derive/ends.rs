@@ -31,7 +31,7 @@ impl Sum {
 /// Stacks that end for one reason in one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlyEnd {
-    /// Why.
+    /// Why they end there.
     pub end: StackEnd,
     /// Where the outermost frame that was found is; none: in no known mapping.
     pub module: Option<ModuleId>,

@@ -86,7 +86,7 @@ impl PlaceInfo {
 pub struct Node {
     /// Index of the caller's node; the root is its own parent.
     pub parent: usize,
-    /// Where.
+    /// The place that was reached.
     pub place: PlaceId,
     /// Samples that ended here.
     pub self_count: u64,

@@ -58,7 +58,7 @@ pub struct CallSummary {
 /// Times in which calls were not recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapRow {
-    /// Why.
+    /// Why they were not recorded.
     pub reason: GapReason,
     /// Gaps, if they are counted.
     #[serde(skip_serializing_if = "Option::is_none")]

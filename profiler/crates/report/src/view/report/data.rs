@@ -131,7 +131,7 @@ pub struct SourceRow {
 /// Something missing.
 #[derive(Clone, Debug, Serialize)]
 pub struct LostRow {
-    /// Why.
+    /// Why it is missing.
     pub reason: LostReason,
     /// How many.
     pub count: u64,
@@ -189,7 +189,7 @@ pub struct KindRow {
 /// A marker.
 #[derive(Clone, Debug, Serialize)]
 pub struct MarkRow {
-    /// When.
+    /// The time that it marks, from the beginning of the recording.
     pub at_ns: u64,
     /// What it says.
     pub text: String,
