@@ -155,15 +155,6 @@ fn parts_of_a_recording_add_up_to_the_whole() {
 
 #[test]
 fn users_and_cgroups_are_chosen_where_they_are_known() {
-    let (mut tables, events) = canonical::session();
-    let all = tables
-        .processes()
-        .map(|(id, process)| (id, process.clone()));
-    let all: Vec<_> = all.collect();
-    assert!(
-        all.iter()
-            .all(|(_, process)| process.uid.is_none() && process.cgroup.is_none())
-    );
     let of_user = Target {
         uids: vec![7],
         ..Target::default()
@@ -172,22 +163,25 @@ fn users_and_cgroups_are_chosen_where_they_are_known() {
         cgroups: vec![path.to_owned()],
         ..Target::default()
     };
-    let session = (tables.clone(), events.clone());
+    let unknown = session_of(&[(vec!["main"], 5)], "x");
     for target in [of_user.clone(), in_cgroup("/a")] {
-        let error = try_export_of("folded", &target, &session)
+        let error = try_export_of("folded", &target, &unknown)
             .unwrap_err()
             .to_string();
         assert!(error.contains("the recording does not say"), "{error}");
     }
+    let (mut tables, events) = canonical::session();
+    let (_, web) = tables.processes().next().unwrap();
+    let web = web.clone();
     let below = tables.intern_string("/a/b").0;
     tables.intern_process(Process {
         uid: Some(7),
         cgroup: Some(below),
-        ..all[0].1.clone()
+        ..web.clone()
     });
     let session = (tables, events);
     let by_pid = Target {
-        pids: vec![all[0].1.pid],
+        pids: vec![web.pid],
         ..Target::default()
     };
     let expected = samples_of(&by_pid, &session);

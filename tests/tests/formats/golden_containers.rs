@@ -163,7 +163,10 @@ fn filters_choose_what_ran_in_them() {
     assert_eq!(samples(only(&["fed"], &[], &[])), 12);
     assert_eq!(samples(only(&[], &["shop/db-0"], &[])), 16);
     assert_eq!(samples(only(&[], &[], &["ssh.service"])), 5);
-    assert_eq!(samples(only(&["fed"], &["db-0"], &["ssh"])), 12 + 16 + 5);
+    assert_eq!(
+        samples(only(&["fed"], &["shop/db-0"], &["ssh"])),
+        12 + 16 + 5
+    );
     // Traced calls of others are left out as well.
     assert_eq!(
         json(only(&["0123"], &[], &[]))["calls"]["processes"][0]["pid"],
