@@ -16,12 +16,15 @@ macro_rules! say {
 mod analyse;
 mod doctor;
 mod files;
+#[cfg(feature = "bytefrog")]
 mod hq;
 mod list;
 mod record;
+#[cfg(feature = "tcf")]
 mod serve;
 mod stack_notes;
 mod stacks;
+#[cfg(feature = "bytefrog")]
 mod stream;
 mod target;
 mod target_words;
@@ -75,8 +78,10 @@ enum Command {
     Record(Box<record::RecordArgs>),
     /// Show what is hot now, or calls of traced functions, in a table that refreshes
     Top(Box<top::TopArgs>),
+    #[cfg(feature = "bytefrog")]
     /// Send what happens, or a capture, to another program while it goes on
     Stream(stream::StreamArgs),
+    #[cfg(feature = "tcf")]
     /// Let other tools watch this machine, or a capture, through a server of theirs
     Serve(Box<serve::ServeArgs>),
     /// Show what is hot in a capture
@@ -91,6 +96,7 @@ enum Command {
     Merge(files::MergeArgs),
     /// Add names to a capture that was recorded elsewhere
     Symbolize(files::SymbolizeArgs),
+    #[cfg(feature = "bytefrog")]
     /// Receive what Bytefrog agents trace: calls of any program, live, into captures
     Hq(Box<hq::HqArgs>),
     /// List functions and markers that can be traced, and processes
@@ -153,7 +159,9 @@ fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Record(args) => return record::record(*args, common),
         Command::Top(args) => return top::top(*args, common),
+        #[cfg(feature = "bytefrog")]
         Command::Stream(args) => return stream::stream(args, common),
+        #[cfg(feature = "tcf")]
         Command::Serve(args) => serve::serve(*args, common)?,
         Command::Report(args) => analyse::report(*args, common)?,
         Command::Export(args) => files::export(args)?,
@@ -161,6 +169,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Info(args) => analyse::info(&args)?,
         Command::Merge(args) => files::merge(&args, common)?,
         Command::Symbolize(args) => files::symbolize(args, common)?,
+        #[cfg(feature = "bytefrog")]
         Command::Hq(args) => return hq::hq(*args, common),
         Command::List(args) => return list::list(args, common),
         Command::Mark(args) => record::mark(&args, common)?,

@@ -13,8 +13,8 @@ use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
 use profiler_target::user::User;
 
 use super::stacks::StackArgs;
-use super::stream::{Speed, speed};
 use super::target::NameArgs;
+use super::values::{Speed, speed};
 use super::{Common, values};
 
 /// Where TCF clients look for an agent.

@@ -15,6 +15,7 @@ use profiler_serve::bytefrog::translate::NameStyle;
 use super::stacks::StackArgs;
 use super::target::{NameArgs, TargetArgs, sampled, unsampled};
 use super::trace::TraceArgs;
+use super::values::{Speed, speed};
 use super::{Common, values};
 
 #[derive(Debug, Args)]
@@ -106,20 +107,6 @@ struct BytefrogArgs {
     trace: TraceArgs,
     #[command(flatten)]
     target: TargetArgs,
-}
-
-/// How fast a capture is replayed; none: as fast as it is taken.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Speed(pub(super) Option<f64>);
-
-pub(super) fn speed(text: &str) -> Result<Speed, String> {
-    if text == "max" {
-        return Ok(Speed(None));
-    }
-    match text.parse::<f64>() {
-        Ok(speed) if speed > 0.0 && speed <= 1e6 => Ok(Speed(Some(speed))),
-        _ => Err("give a number above 0, or 'max'".to_owned()),
-    }
 }
 
 /// Streams; returns the exit status.

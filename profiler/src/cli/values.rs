@@ -30,6 +30,20 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
+/// How fast a capture is replayed; none: as fast as it is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Speed(pub(super) Option<f64>);
+
+pub(super) fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed(None));
+    }
+    match text.parse::<f64>() {
+        Ok(speed) if speed > 0.0 && speed <= 1e6 => Ok(Speed(Some(speed))),
+        _ => Err("give a number above 0, or 'max'".to_owned()),
+    }
+}
+
 /// The format that the name of an output tells.
 pub(super) fn format_of(path: &Path) -> Result<&'static Format, Failure> {
     if path.is_dir() {

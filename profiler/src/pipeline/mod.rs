@@ -6,6 +6,7 @@
 
 mod containers;
 mod drive;
+#[cfg(feature = "bytefrog")]
 pub mod hq;
 pub mod marks;
 mod outlive;
@@ -15,9 +16,11 @@ mod prepare;
 mod privileges;
 mod record;
 mod scope;
+#[cfg(feature = "tcf")]
 mod serve;
 mod session;
 mod signals;
+#[cfg(feature = "bytefrog")]
 mod stream;
 mod targets;
 mod tracer;
@@ -34,7 +37,9 @@ pub use output::ScreenOptions;
 pub use outputs::{Export, check_difference, export, export_difference, open_export};
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
+#[cfg(feature = "tcf")]
 pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
+#[cfg(feature = "bytefrog")]
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary};
 pub use unwinding::{COPIES_PER_SECOND, UnwindSummary};

@@ -6,14 +6,23 @@
 //! is recorded (`pipeline`).
 
 pub mod admission;
+#[cfg(feature = "bytefrog")]
 pub mod bytefrog;
+#[cfg(feature = "fronts")]
 pub mod front;
+#[cfg(feature = "bytefrog")]
 pub mod hq;
+#[cfg(feature = "fronts")]
 pub mod hub;
+#[cfg(feature = "fronts")]
 pub mod machine;
+#[cfg(feature = "fronts")]
 mod pace;
+#[cfg(any(feature = "bytefrog", feature = "fronts"))]
 mod queue;
+#[cfg(feature = "tcf")]
 pub mod tcf;
+#[cfg(feature = "fronts")]
 mod thin;
 
 use std::net::SocketAddr;

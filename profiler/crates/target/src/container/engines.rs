@@ -6,15 +6,15 @@
 //! What does not belong here: what a path says by itself (`identify`), whom to ask for (`select`).
 
 mod containerd;
-mod cri;
 mod daemons;
 mod docker;
 mod files;
-mod grpc;
 mod http;
 mod kubelet;
 mod oci;
 mod podman;
+#[cfg_attr(not(feature = "engines"), path = "engines/no_services.rs")]
+mod services;
 mod sockets;
 
 use std::collections::HashMap;
@@ -200,11 +200,7 @@ impl Engines {
                     Some(&engine @ (Engine::Docker | Engine::Podman)) => {
                         ask_docker(sockets, path, engine, &ids)
                     }
-                    Some(Engine::Containerd) => containerd::ask(sockets, path, &ids),
-                    engine => {
-                        let engine = engine.copied().unwrap_or(Engine::Oci);
-                        cri::ask(sockets, path, engine)
-                    }
+                    engine => services::ask(sockets, path, engine.copied(), &ids),
                 };
                 for (index, id) in open {
                     if let Some(found) = found.get(id) {

@@ -12,7 +12,7 @@ use http::{HeaderMap, Request};
 use prost::Message;
 use tokio::net::UnixStream;
 
-use super::sockets::{MAX_ANSWER_BYTES, Silence, Sockets};
+use super::super::sockets::{MAX_ANSWER_BYTES, Silence, Sockets};
 
 /// Length of what stands before a message.
 const PREFIX_BYTES: usize = 5;

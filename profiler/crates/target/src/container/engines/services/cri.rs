@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::sockets::Sockets;
-use super::{Facts, grpc};
+use super::super::Facts;
+use super::super::sockets::Sockets;
+use super::grpc;
 use crate::container::Engine;
 
 /// All containers and pods of an engine.
