@@ -1,7 +1,7 @@
 //! `cargo xtask check`: what must hold for every commit and no test can see.
 //!
-//! Formatting, lints, the kernel-side object's sources, headers of files, and what the compiler does not hold of
-//! which room may use which. All checks run; the command fails if any does.
+//! Formatting, lints, the kernel-side object's sources, headers of files, what the compiler does not hold of
+//! which room may use which, and what others wrote (`dependencies`). All checks run; the command fails if any does.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    ebpf,
+    dependencies, ebpf,
     process::{self, Failure, Outcome, cargo, failed, workspace},
 };
 
@@ -53,14 +53,16 @@ type Check = fn() -> Outcome;
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 9] = [
         ("formatting", formatting),
         ("kernel-side object", ebpf::check_fresh),
         ("headers", headers),
         ("nothing that is not run", nothing_unrun),
         ("rooms of one crate", rooms),
         ("no input, no output", pure),
+        ("dependencies", dependencies::check),
         ("lints", lints),
+        ("lints without features", lints_bare),
     ];
     let mut bad = Vec::new();
     for (name, check) in checks {
@@ -92,6 +94,19 @@ fn lints() -> Outcome {
         "--quiet",
         "--workspace",
         "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// The program without what only few need.
+fn lints_bare() -> Outcome {
+    process::run(cargo().current_dir(workspace()).args([
+        "clippy",
+        "--quiet",
+        "--package=profiler",
+        "--no-default-features",
         "--",
         "-D",
         "warnings",

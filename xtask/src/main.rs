@@ -3,6 +3,7 @@
 mod bench;
 mod budgets;
 mod check;
+mod dependencies;
 mod ebpf;
 mod fuzz;
 mod process;
