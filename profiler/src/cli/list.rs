@@ -261,9 +261,6 @@ fn safety_of(objects: &[TargetObject], pids: &[u32]) -> ProcessSafety {
         .any(|&pid| profiler_resolve::makes_code(Pid(pid)));
     let mut safety = ProcessSafety::of([], makes_code);
     for target in objects {
-        if !safety.verdict().uretprobe {
-            break;
-        }
         match Object::read(&target.file, None, &target.path) {
             Ok(object) => {
                 safety.add(&object);

@@ -87,6 +87,33 @@ fn its_own_stack_is_whole() -> Outcome {
     })
 }
 
+/// A program that handles its own system calls, and one that traces those of its child, see none but these.
+#[test]
+fn no_system_call_is_seen_that_is_not_their_own() -> Outcome {
+    let test = "e2e_trace_harm::no_system_call_is_seen_that_is_not_their_own";
+    let Some((setting, program)) = prepared(test, "trace_watched.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    for what in ["dispatch", "traces"] {
+        for returns in ["auto", "ret-insn"] {
+            let run = Session::of(&setting, &program)
+                .arguments(&[what, "200"])
+                .record(&["--trace", "guarded", "--trace", "main", "--no-samples"])
+                .record(&["--returns", returns, "--budget", "off"])
+                .run()
+                .map_err(|error| format!("{what}, {returns}: {error}"))?;
+            run.unharmed()
+                .map_err(|error| format!("{what}, {returns}: {error}"))?;
+            // The child is its parent's to trace.
+            if what == "dispatch" {
+                run.trace.complete()?;
+                left_otherwise(&run, |_| false)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What runs copies of code would come to the copy of a probe: it has none.
 #[test]
 fn what_runs_copies_of_code_is_let_alone() -> Outcome {

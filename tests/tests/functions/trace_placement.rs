@@ -573,6 +573,12 @@ fn every_exit_is_found_with_the_stack_as_it_was() {
             "ret\n .byte 0x06, 0xc3, 0x06, 0xc3",
             Err(NoExits::NotCode),
         ),
+        // A probe on it would change the number that others add.
+        (
+            "within_another",
+            "test %edi,%edi\n jne 1f+1\n 1: mov $0x90c3,%eax\n add $5,%rax\n ret",
+            Err(NoExits::NotCode),
+        ),
         ("runs_on", "xor %eax,%eax", Err(NoExits::RunsOn)),
     ];
     let functions: Vec<(&str, &str)> = cases.iter().map(|(name, body, _)| (*name, *body)).collect();
@@ -742,6 +748,36 @@ fn what_is_mapped_later_can_only_take_away() {
             .verdict()
             .uretprobe
     );
+}
+
+/// What handles its own system calls, or traces its children's, is not to see that of a return probe: not even a leaf
+/// has one.
+#[test]
+fn who_watches_system_calls_sees_none_of_ours() {
+    let plain = library("plain", &[("f", "ret")]);
+    let watching = |name: &str, text: &str| Built::of("gcc", name, "c", text, &["-fPIC", "-O2"]);
+    let traces = watching(
+        "traces",
+        "long ptrace(int, int, void *, void *); long g(void) { return ptrace(24, 1, 0, 0) + 1; }",
+    );
+    let prctl = "int prctl(int, long, long, long, long);";
+    let dispatches = watching(
+        "dispatches",
+        &format!("{prctl} int g(void) {{ return prctl(59, 1, 0, 0, 0) + 1; }}"),
+    );
+    let names = watching(
+        "names",
+        &format!("{prctl} int g(long a) {{ return prctl(15, a, 0, 0, 0) + 1; }}"),
+    );
+    for (object, watches) in [(&traces, true), (&dispatches, true), (&names, false)] {
+        let mut process = ProcessSafety::of([&plain.object as &dyn CodeSource], false);
+        assert_eq!(process.add(&object.object), watches);
+        assert_eq!(process.none_at_all().is_some(), watches);
+        let options = options(ProbeAt::Cheapest, Returns::Auto);
+        let plan = Placer::new(&plain.object, options, &process).plan(plain.function("f"));
+        let has_one = plan.unwrap().exits == Exits::Uretprobe;
+        assert_eq!(has_one, !watches);
+    }
 }
 
 /// Bytes as code at an address, for what no assembler makes.

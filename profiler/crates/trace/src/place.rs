@@ -163,6 +163,9 @@ impl<'a> Placer<'a> {
         if is_go(self.source, function) {
             return Verdict::no("Go moves its stacks");
         }
+        if let Some(why) = self.process.none_at_all() {
+            return Verdict::no(why);
+        }
         if let Some(against) = self
             .return_addresses
             .against(function, flow, &mut self.outlines)

@@ -24,6 +24,8 @@ const MAX_DEPTH: usize = 12;
 const MAX_VISITS: usize = 200;
 /// Bytes of code that are searched at once.
 const PIECE_BYTES: u64 = 1 << 18;
+/// So many of them again with the next: one less than the longest that is searched for.
+const OVERLAP: u64 = 4;
 
 /// Whether a return probe is harmless, and why (not).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSafety {
     verdict: Verdict,
+    /// Why not even functions that nobody looks at meanwhile may have one.
+    none_at_all: Option<&'static str>,
 }
 
 impl ProcessSafety {
@@ -65,6 +69,7 @@ impl ProcessSafety {
     ) -> ProcessSafety {
         let mut safety = ProcessSafety {
             verdict: Verdict::yes("nothing in the process unwinds or changes stacks"),
+            none_at_all: None,
         };
         if anonymous_code {
             safety.add_anonymous_code();
@@ -79,6 +84,7 @@ impl ProcessSafety {
     pub fn unknown() -> ProcessSafety {
         ProcessSafety {
             verdict: Verdict::no("what the process maps isn't known"),
+            none_at_all: None,
         }
     }
 
@@ -87,9 +93,16 @@ impl ProcessSafety {
         self.verdict
     }
 
+    /// Why no function at all may have a return probe, if that is so.
+    pub fn none_at_all(&self) -> Option<&'static str> {
+        self.none_at_all
+    }
+
     /// One more object was mapped. Says whether return probes that were harmless no longer are.
     pub fn add(&mut self, object: &dyn CodeSource) -> bool {
-        self.restrict(|| object_verdict(object))
+        let was_none = self.none_at_all.is_some();
+        self.none_at_all = self.none_at_all.or_else(|| watches_system_calls(object));
+        self.restrict(|| object_verdict(object)) || self.none_at_all.is_some() != was_none
     }
 
     /// Executable memory that is no file was mapped. Says whether return probes that were harmless no
@@ -160,6 +173,37 @@ fn unwinds(name: &str) -> bool {
                 // The C library loads what unwinds when it is called first: too late to do without.
                 | "backtrace"
         )
+}
+
+/// `mov $PR_SET_SYSCALL_USER_DISPATCH, %edi`, for a call of `prctl`. Source: <linux/prctl.h>.
+const DISPATCHES_SYSTEM_CALLS: [u8; 5] = [0xbf, 59, 0, 0, 0];
+
+/// Why the system call that a return probe makes since Linux 6.11 would be taken for the program's own: by a
+/// handler of its system calls (Wine has one), or by it as the tracer of its children.
+fn watches_system_calls(object: &dyn CodeSource) -> Option<&'static str> {
+    if C_LIBRARY.contains(&object.name()) {
+        return None;
+    }
+    let imports = object.imports();
+    let names = |wanted: &str| {
+        let mut names = imports.iter().map(|name| name.split('@').next());
+        names.any(|name| name == Some(wanted))
+    };
+    if names("ptrace") {
+        return Some(
+            "it may trace the system calls of its children, of which a return probe is one",
+        );
+    }
+    let dispatches = || {
+        pieces(object).any(|(start, len)| {
+            let bytes = object.code(start, len).unwrap_or_default();
+            bytes
+                .windows(DISPATCHES_SYSTEM_CALLS.len())
+                .any(|five| five == DISPATCHES_SYSTEM_CALLS)
+        })
+    };
+    (names("prctl") && dispatches())
+        .then_some("it may handle its system calls itself, of which a return probe is one")
 }
 
 /// Whose frames are left by force: with a return probe pending that skips their cleanups.
@@ -247,7 +291,12 @@ fn sets_stack_pointer(object: &dyn CodeSource) -> bool {
 /// What is loaded as code, in pieces that overlap by less than what is searched for.
 fn pieces(object: &dyn CodeSource) -> impl Iterator<Item = (u64, u64)> {
     object.code_ranges().into_iter().flat_map(|(start, len)| {
-        let piece = move |at| (start.saturating_add(at), (len - at).min(PIECE_BYTES + 3));
+        let piece = move |at| {
+            (
+                start.saturating_add(at),
+                (len - at).min(PIECE_BYTES + OVERLAP),
+            )
+        };
         (0..len).step_by(PIECE_BYTES as usize).map(piece)
     })
 }

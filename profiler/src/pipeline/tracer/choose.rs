@@ -165,7 +165,8 @@ fn check_choice(
     // An object that is there won't come to have more functions.
     let final_one = |complaint: &&Complaint| match complaint {
         Complaint::UnknownObject { .. } => false,
-        Complaint::NoFunction { objects, .. } => !objects.is_empty(),
+        // Whoever asks for everything takes what there is, and what will be loaded or run may have some.
+        Complaint::NoFunction { objects, name, .. } => !objects.is_empty() && &**name != "*",
         _ => true,
     };
     if chosen == 0

@@ -155,7 +155,7 @@ impl Tracer {
             return;
         }
         let first = self.plans.probes.len();
-        let was_safe = self.plans.safety.verdict().uretprobe;
+        let safety_before = self.plans.safety.clone();
         let parent = pending.parent;
         // Of a parent that is gone already it is not known any more what it had.
         let found = match parent.filter(|&parent| self.targets.objects_of(parent).is_some()) {
@@ -168,7 +168,7 @@ impl Tracer {
         };
         // Before the process has probes at all: the kernel replaces its return addresses where anybody's
         // return probe sits on the same instruction, whoever that is.
-        if was_safe && !self.plans.safety.verdict().uretprobe {
+        if self.plans.safety != safety_before {
             self.replan(probe, resolver);
         }
         self.attach_found(pending, found, first, probe, resolver, out);

@@ -22,6 +22,8 @@ use crate::{Function, NoExits, When};
 
 /// Steps per instruction before a function counts as one that can't be recovered.
 const STEPS: usize = 60;
+/// Longest instruction of x86, in bytes.
+const MAX_INSTRUCTION: u64 = 15;
 /// Most parts of one function.
 const MAX_PARTS: usize = 64;
 
@@ -140,8 +142,9 @@ impl<'a> Walk<'a> {
         instructions.sort_unstable_by_key(|located| located.address);
         let exceptions = (self.source.is_go() || self.source.has_section(".gcc_except_table"))
             && !self.calls.is_empty();
+        let is_within = self.exits.keys().any(|&exit| self.is_within_another(exit));
         let exits: Vec<Exit> = self.exits.into_values().collect();
-        let problem = if self.not_code {
+        let problem = if self.not_code || is_within {
             Some(NoExits::NotCode)
         } else if !jumps_known || too_much || (unreached && self.computed_tail && !exceptions) {
             Some(NoExits::ComputedJump)
@@ -180,6 +183,19 @@ impl<'a> Walk<'a> {
             behind_stack_check: self.behind_stack_check,
             problem,
         }
+    }
+
+    /// Whether an instruction lies within another one that is reached as well, so that what is written there changes
+    /// what that one does.
+    fn is_within_another(&self, address: u64) -> bool {
+        (1..MAX_INSTRUCTION).any(|back| {
+            let before = address.wrapping_sub(back);
+            self.reached.contains_key(&before)
+                && self
+                    .part(before)
+                    .and_then(|part| part.instruction(before))
+                    .is_some_and(|instruction| instruction.len() as u64 > back)
+        })
     }
 
     fn part(&self, address: u64) -> Option<&Part<'a>> {
