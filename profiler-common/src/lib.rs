@@ -12,6 +12,7 @@
 pub mod call;
 pub mod cgroup;
 pub mod control;
+pub mod interpreter;
 pub mod python;
 pub mod sample;
 pub mod sched;

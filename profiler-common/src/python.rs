@@ -1,24 +1,17 @@
 //! Frames of CPython: where its structures have their members, and what a sample says of them.
 //!
-//! ```text
-//! PYTHON_PROCESSES  process id    -> which layout, and where its runtime is   (PythonProcess)
-//! PYTHON_LAYOUTS    layout number -> offsets                                  (Layout)
-//! ```
-//! Layouts differ between versions; user space fills in a [`Layout`] for each that it meets. Offsets
-//! are bytes. A thread is known by its thread pointer, which is what `pthread_self` returns: so a
-//! process may be in any pid namespace.
+//! Offsets of a [`crate::interpreter::Layout`] are bytes. A thread is known by its thread pointer, which is
+//! what `pthread_self` returns: so a process may be in any pid namespace.
 
-/// Most layouts (versions of CPython) at a time.
-pub const MAX_LAYOUTS: u32 = 16;
-/// Most processes that run CPython at a time.
-pub const MAX_PYTHON_PROCESSES: u32 = 8192;
+/// Its number: see [`crate::interpreter`].
+pub const PYTHON: u8 = 1;
 /// Most frames of a stack.
 pub const MAX_PYTHON_FRAMES: u32 = 127;
 /// Most thread states and interpreters of a process that are looked through for one thread.
 pub const MAX_PYTHON_THREADS: u32 = 128;
 
 /// One frame of the interpreter, leaf first, in a section of kind
-/// [`crate::sample::SECTION_PYTHON`].
+/// [`crate::sample::SECTION_INTERPRETED`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
@@ -46,64 +39,43 @@ pub const fn print_of(filename: u64, qualname: u64, linetable: u64) -> u64 {
     (filename ^ qualname.rotate_left(17) ^ linetable.rotate_left(31)) << PRINT_SHIFT >> PRINT_SHIFT
 }
 
-/// Value of `PYTHON_PROCESSES`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PythonProcess {
-    /// Where `_PyRuntime` is: an address in the process.
-    pub runtime: u64,
-    /// Index of its layout.
-    pub layout: u32,
-    /// Must be 0.
-    pub padding: u32,
-}
-
-/// Where a version of CPython keeps what a walk needs. User space and `profiler-ebpf` agree on the
-/// meaning of the words.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    /// By the constants of this module.
-    pub words: [u32; 32],
-}
-
-/// Word of [`Layout`]: of the first interpreter, in the runtime.
+/// Word of a layout: of the first interpreter, in the runtime.
 pub const INTERPRETERS: usize = 0;
-/// Word of [`Layout`]: of the next interpreter, in an interpreter.
+/// Word of a layout: of the next interpreter, in an interpreter.
 pub const INTERPRETER_NEXT: usize = 1;
-/// Word of [`Layout`]: of the first thread state, in an interpreter.
+/// Word of a layout: of the first thread state, in an interpreter.
 pub const INTERPRETER_THREADS: usize = 2;
-/// Word of [`Layout`]: bytes of a thread state that have all that is asked for here; at most
+/// Word of a layout: bytes of a thread state that have all that is asked for here; at most
 /// [`BLOCK_BYTES`].
 pub const THREAD_BYTES: usize = 3;
-/// Word of [`Layout`]: of the next thread state, in a thread state. Less than [`BLOCK_BYTES`], a
+/// Word of a layout: of the next thread state, in a thread state. Less than [`BLOCK_BYTES`], a
 /// multiple of 8, as all that is in thread states and frames.
 pub const THREAD_NEXT: usize = 4;
-/// Word of [`Layout`]: of the thread pointer, in a thread state.
+/// Word of a layout: of the thread pointer, in a thread state.
 pub const THREAD_ID: usize = 5;
-/// Word of [`Layout`]: of the innermost frame, in a thread state; or of what refers to that.
+/// Word of a layout: of the innermost frame, in a thread state; or of what refers to that.
 pub const THREAD_FRAME: usize = 6;
-/// Word of [`Layout`]: one more than the offset of the innermost frame in what the thread state
+/// Word of a layout: one more than the offset of the innermost frame in what the thread state
 /// refers to; 0: the thread state has it itself.
 pub const HOLDER_FRAME: usize = 7;
-/// Word of [`Layout`]: bytes of a frame that have all that is asked for here; at most
+/// Word of a layout: bytes of a frame that have all that is asked for here; at most
 /// [`BLOCK_BYTES`].
 pub const FRAME_BYTES: usize = 8;
-/// Word of [`Layout`]: of the code object, in a frame.
+/// Word of a layout: of the code object, in a frame.
 pub const FRAME_CODE: usize = 9;
-/// Word of [`Layout`]: of the caller's frame, in a frame.
+/// Word of a layout: of the caller's frame, in a frame.
 pub const FRAME_PREVIOUS: usize = 10;
-/// Word of [`Layout`]: of the instruction, in a frame.
+/// Word of a layout: of the instruction, in a frame.
 pub const FRAME_INSTRUCTION: usize = 11;
-/// Word of [`Layout`]: of the word of a frame that tells whether the frame was called from machine
+/// Word of a layout: of the word of a frame that tells whether the frame was called from machine
 /// code.
 pub const FRAME_ENTRY: usize = 12;
-/// Word of [`Layout`]: which bits of that are looked at: a shift to the right, then a mask of 8 bits.
+/// Word of a layout: which bits of that are looked at: a shift to the right, then a mask of 8 bits.
 pub const ENTRY_SHIFT: usize = 13;
-/// Word of [`Layout`]: 0: bits other than 0 say that the frame itself was; else what the bits are in
+/// Word of a layout: 0: bits other than 0 say that the frame itself was; else what the bits are in
 /// a frame that stands for the machine code, and is none itself.
 pub const ENTRY_SHIM: usize = 14;
-/// Word of [`Layout`]: of `co_filename` in a code object; `co_name`, `co_qualname` and `co_linetable`
+/// Word of a layout: of `co_filename` in a code object; `co_name`, `co_qualname` and `co_linetable`
 /// follow.
 pub const CODE_TEXTS: usize = 15;
 
@@ -111,4 +83,3 @@ pub const CODE_TEXTS: usize = 15;
 pub const BLOCK_BYTES: usize = 256;
 
 const _: () = assert!(size_of::<PythonFrame>() == 24);
-const _: () = assert!(size_of::<PythonProcess>() == 16);

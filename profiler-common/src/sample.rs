@@ -45,7 +45,7 @@ pub const FLAG_UNDECIDED: u16 = 2;
 pub struct SectionHead {
     /// A `SECTION_*` constant.
     pub kind: u16,
-    /// Why the stack ended: an `END_*` constant.
+    /// Why the stack ended: an `END_*` constant; of frames of an interpreter, its number above that.
     pub end: u16,
     /// Length of the payload in bytes, without this head, before padding to 8.
     pub len: u32,
@@ -58,8 +58,8 @@ pub const SECTION_USER_STACK: u16 = 2;
 /// A [`crate::unwind::CopyHead`] and up to [`crate::unwind::COPY_BYTES`] bytes of the user stack: where
 /// the walk of the user stack is to go on.
 pub const SECTION_STACK_COPY: u16 = 3;
-/// Frames of CPython, leaf first: [`crate::python::PythonFrame`]s.
-pub const SECTION_PYTHON: u16 = 4;
+/// Frames of an interpreter, leaf first; which one says the head ([`crate::interpreter::interpreter_of`]).
+pub const SECTION_INTERPRETED: u16 = 4;
 /// Nothing: what is left of a record whose length is fixed.
 pub const SECTION_PADDING: u16 = 5;
 

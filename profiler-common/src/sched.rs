@@ -140,8 +140,8 @@ pub struct ThreadWaits {
     pub share: u32,
     /// How many have claimed this place of `WAIT_THREADS`: it belongs to who finds 1 after adding itself.
     pub claims: u32,
-    /// Not 0: its process runs CPython.
-    pub python: u64,
+    /// Number of the interpreter that its process runs; 0: none.
+    pub interpreter: u64,
     /// Totals that have not been told.
     pub totals: WaitTotals,
 }

@@ -21,6 +21,8 @@ mod fetch;
 #[cfg(target_arch = "bpf")]
 mod filter;
 #[cfg(target_arch = "bpf")]
+mod interpreter;
+#[cfg(target_arch = "bpf")]
 mod limit;
 #[cfg(target_arch = "bpf")]
 mod maps;

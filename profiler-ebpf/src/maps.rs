@@ -15,7 +15,8 @@ use profiler_common::{
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::{CgroupLosses, NAME_BYTES, OFFSETS, SUBSYS_NONE, VERDICT_SLOTS, Verdict},
     control::{Adjusted, Counters, MAX_SOURCES},
-    python::{BLOCK_BYTES, Layout, MAX_LAYOUTS, MAX_PYTHON_FRAMES, PythonFrame, PythonProcess},
+    interpreter::{InterpreterProcess, Layout, MAX_LAYOUTS},
+    python::{BLOCK_BYTES, MAX_PYTHON_FRAMES, PythonFrame},
     sched::{
         LEAST_WAIT_WINDOW_LOG, SWITCH_PLAIN, ThreadWaits, WAIT_OFFSETS as WAIT_OFFSET_COUNT,
         WaitCounters, WaitRecord, WaitTotalsRecord,
@@ -301,13 +302,13 @@ pub static CALL_CALLERS: Global<u8> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static CALL_WAKE_BYTES: Global<u64> = Global::new(2048);
 
-/// Processes that run CPython. Preallocated, as `WATCHED`.
+/// Processes that run an interpreter. Preallocated, as `WATCHED`.
 #[btf_map]
-pub static PYTHON_PROCESSES: HashMap<u32, PythonProcess, 1> = HashMap::new();
+pub static INTERPRETER_PROCESSES: HashMap<u32, InterpreterProcess, 1> = HashMap::new();
 
-/// Where versions of CPython have what a walk needs.
+/// Where versions of interpreters have what a walk needs.
 #[btf_map]
-pub static PYTHON_LAYOUTS: Array<Layout, { MAX_LAYOUTS as usize }> = Array::new();
+pub static INTERPRETER_LAYOUTS: Array<Layout, { MAX_LAYOUTS as usize }> = Array::new();
 
 /// Where frames of CPython are put together.
 #[repr(C)]
@@ -342,7 +343,7 @@ pub struct PythonScratch {
 #[btf_map]
 pub static PYTHON_SCRATCH: PerCpuArray<PythonScratch, WALKS_AT_A_TIME> = PerCpuArray::new();
 
-/// Where a task has its thread pointer; 0: not known, and there are no frames of CPython.
+/// Where a task has its thread pointer; 0: not known, and there are no frames of interpreters.
 #[unsafe(no_mangle)]
 pub static TASK_FSBASE: Global<u32> = Global::new(0);
 

@@ -11,24 +11,22 @@
 use core::{arch::asm, ffi::c_void, mem::MaybeUninit, ptr::addr_of_mut};
 
 use aya_ebpf::helpers::{
-    bpf_get_current_pid_tgid, bpf_get_current_task,
+    bpf_get_current_task,
     generated::{bpf_probe_read_kernel, bpf_probe_read_user},
 };
 use profiler_common::{
+    interpreter::{InterpreterProcess, Layout, end_of},
     python::{
         BLOCK_BYTES, CODE_TEXTS, ENTRY_SHIFT, ENTRY_SHIM, FRAME_BYTES, FRAME_CODE, FRAME_ENTRY,
         FRAME_INSTRUCTION, FRAME_PREVIOUS, HOLDER_FRAME, INTERPRETER_NEXT, INTERPRETER_THREADS,
-        INTERPRETERS, Layout, MAX_PYTHON_FRAMES, MAX_PYTHON_THREADS, PRINT_SHIFT, PYTHON_CUT,
+        INTERPRETERS, MAX_PYTHON_FRAMES, MAX_PYTHON_THREADS, PRINT_SHIFT, PYTHON, PYTHON_CUT,
         PYTHON_ENTRY, PythonFrame, THREAD_BYTES, THREAD_FRAME, THREAD_ID, THREAD_NEXT, print_of,
     },
-    sample::{END_BAD_MEMORY, END_COMPLETE, END_TRUNCATED, SECTION_PYTHON, SectionHead},
+    sample::{END_BAD_MEMORY, END_COMPLETE, END_TRUNCATED, SECTION_INTERPRETED, SectionHead},
 };
 
 use crate::{
-    maps::{
-        PYTHON_LAYOUTS, PYTHON_PROCESSES, PYTHON_SCRATCH, PythonScratch, TASK_FSBASE,
-        WALKS_AT_A_TIME,
-    },
+    maps::{INTERPRETER_LAYOUTS, PYTHON_SCRATCH, PythonScratch, TASK_FSBASE, WALKS_AT_A_TIME},
     unwind::has_no_memory,
 };
 
@@ -39,13 +37,13 @@ const HEAD_BYTES: usize = size_of::<SectionHead>();
 const FRAMES_BYTES: usize = MAX_PYTHON_FRAMES as usize * size_of::<PythonFrame>();
 
 /// Writes the section, and returns how many bytes it has: a multiple of 8. None if the current
-/// process does not run CPython, or its thread no code of it.
+/// thread, of a process that runs CPython, runs no code of it.
 ///
 /// # Safety
 /// `section` has room for [`PYTHON_BYTES`], and is at a multiple of 8.
 #[inline(always)]
-pub unsafe fn frames(section: *mut u8) -> u64 {
-    let Some((level, scratch)) = claim() else {
+pub unsafe fn frames(process: InterpreterProcess, section: *mut u8) -> u64 {
+    let Some((level, scratch)) = claim(process) else {
         return 0;
     };
     // SAFETY: the workspace was claimed just now; the rest is the caller's.
@@ -60,16 +58,9 @@ pub unsafe fn frames(section: *mut u8) -> u64 {
 }
 
 /// Begins to look at the frames of the current thread, for [`python_thread`]: a workspace, to be given
-/// back by [`release`]. None if the process does not run CPython, or has given its memory back.
+/// back by [`release`]. None if the process has given its memory back.
 #[inline(always)]
-pub fn claim() -> Option<(u32, *mut PythonScratch)> {
-    if TASK_FSBASE.load() == 0 {
-        return None;
-    }
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    // SAFETY: two words are copied at once; should they be of two processes, nothing is found.
-    let process = unsafe { PYTHON_PROCESSES.get(tgid) }?;
-    let (runtime, layout) = (process.runtime, process.layout);
+pub fn claim(process: InterpreterProcess) -> Option<(u32, *mut PythonScratch)> {
     if has_no_memory() {
         return None;
     }
@@ -82,8 +73,8 @@ pub fn claim() -> Option<(u32, *mut PythonScratch)> {
                 continue;
             }
             addr_of_mut!((*scratch).busy).write_volatile(1);
-            (*scratch).runtime = runtime;
-            (*scratch).layout = u64::from(layout);
+            (*scratch).runtime = process.state;
+            (*scratch).layout = u64::from(process.layout);
         }
         return Some((level, scratch));
     }
@@ -108,7 +99,7 @@ pub unsafe fn release(scratch: *mut PythonScratch) {
 pub unsafe fn workspace(level: u32) -> Option<(&'static mut PythonScratch, &'static Layout)> {
     // SAFETY: this processor's own slot, which the lookup returned; the rest is the caller's.
     let scratch = unsafe { &mut *PYTHON_SCRATCH.get_ptr_mut(level)? };
-    let layout = PYTHON_LAYOUTS.get(scratch.layout as u32)?;
+    let layout = INTERPRETER_LAYOUTS.get(scratch.layout as u32)?;
     Some((scratch, layout))
 }
 
@@ -130,8 +121,8 @@ unsafe fn copy(scratch: *mut PythonScratch, section: *mut u8, end: u32) -> u64 {
             return 0;
         }
         section.cast::<SectionHead>().write(SectionHead {
-            kind: SECTION_PYTHON,
-            end: end as u16,
+            kind: SECTION_INTERPRETED,
+            end: end_of(end as u16, PYTHON),
             len: len as u32,
         });
         HEAD_BYTES as u64 + len

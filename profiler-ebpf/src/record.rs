@@ -3,13 +3,14 @@
 //! Lengths are bytes, all multiples of 8, so that what is written is aligned.
 //!
 //! What does not belong here: the heads (`sample`, `sched::stacks`), how a stack is found (`stack`, `unwind`,
-//! `python`), and how a record is sent (`emit`).
+//! `interpreter`), and how a record is sent (`emit`).
 
 use core::{arch::asm, ffi::c_void, ptr::addr_of_mut};
 
 use crate::{
+    interpreter,
     maps::{NESTING_LEVELS, RECORD_BYTES, SCRATCH, Scratch, USER_STACKS},
-    python, stack, unwind,
+    stack, unwind,
 };
 
 /// A workspace that no interrupted program uses; to be given back by [`release`].
@@ -85,8 +86,8 @@ pub unsafe fn sections<const HEAD: usize>(
                 stack::user(ctx, section)
             };
             len.write_volatile(at + bytes);
-            let at = bound::<PYTHON_AT>(len.read_volatile());
-            let bytes = python::frames(record.add(at as usize));
+            let at = bound::<FRAMES_AT>(len.read_volatile());
+            let bytes = interpreter::frames(record.add(at as usize));
             len.write_volatile(at + bytes);
             if let Some(walk) = wanted.walk
                 && copies != 0
@@ -102,14 +103,14 @@ pub unsafe fn sections<const HEAD: usize>(
 
 /// Most bytes in front of the sections that follow the first, each a mask of multiples of 8.
 const USER_AT: u64 = 0x7f8;
-const PYTHON_AT: u64 = 0xff8;
+const FRAMES_AT: u64 = 0xff8;
 const COPY_AT: u64 = 0x1ff8;
 
 const STACK_SECTION_BYTES: usize = 8 + stack::STACK_BYTES as usize;
 
 const _: () = {
-    assert!(USER_AT as usize + STACK_SECTION_BYTES <= PYTHON_AT as usize);
-    assert!(PYTHON_AT as usize + python::PYTHON_BYTES <= COPY_AT as usize);
+    assert!(USER_AT as usize + STACK_SECTION_BYTES <= FRAMES_AT as usize);
+    assert!(FRAMES_AT as usize + interpreter::SECTION_BYTES <= COPY_AT as usize);
     assert!(COPY_AT as usize + unwind::COPY_SECTION_BYTES <= RECORD_BYTES);
     assert!(core::mem::offset_of!(Scratch, record).is_multiple_of(8));
 };

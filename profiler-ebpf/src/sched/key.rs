@@ -18,7 +18,7 @@ use aya_ebpf::{
 };
 use profiler_common::sched::{TASK_STACK, ThreadWaits};
 
-use super::python;
+use crate::interpreter;
 use crate::maps::{WAIT_KEY_SLOTS, WAIT_KEYS, WAIT_OFFSETS, WAIT_REGISTERS, WAIT_SEED, WaitCpu};
 
 /// Size of a kernel stack, and of the user registers at its end, on x86-64.
@@ -39,8 +39,8 @@ pub(super) fn key_of(ctx: &RawTracePointContext, cpu: &mut WaitCpu, thread: &Thr
     let [syscall, ip, sp] = user_registers().unwrap_or([0; 3]);
     let mut key = mix(thread.salt, ip ^ syscall << 48);
     key = mix(key, sp ^ depth << 48);
-    if thread.python != 0 {
-        key = mix(key, python::print());
+    if thread.interpreter != 0 {
+        key = mix(key, interpreter::print());
     }
     key | 1
 }

@@ -11,7 +11,7 @@
 
 mod chance;
 mod key;
-mod python;
+pub mod python;
 mod record;
 mod stacks;
 mod threads;
@@ -46,7 +46,7 @@ pub use self::{
     waking::on_waking,
 };
 use crate::{
-    cgroup, filter,
+    cgroup, filter, interpreter,
     maps::{FILTER, KERNEL_STACKS, USER_STACKS, WAIT_CPU, WAIT_OFFSETS, WAIT_SWITCH, WaitCpu},
 };
 
@@ -59,7 +59,7 @@ const TASK_DEAD: u32 = 0x80;
 const TASK_NOLOAD: u32 = 0x400;
 
 /// Whether a thread that was wanted still is, which cgroup it is in, if nothing is decided by that, and
-/// whether its process runs CPython is looked at again after this time.
+/// which interpreter its process runs is looked at again after this time.
 const PLACE_NS: u64 = 100_000_000;
 /// Conditions for which the kernel has to be asked.
 const FILTER_ASKED: u32 = FILTER_TASKS | FILTER_COMMS | FILTER_UIDS;
@@ -191,7 +191,7 @@ fn leave(ctx: &RawTracePointContext, cpu: &mut WaitCpu, ids: u64, now: u64) {
     }
     if now.saturating_sub(thread.placed_ns) > PLACE_NS {
         thread.placed_ns = now;
-        thread.python = python::is_run_by(tgid).into();
+        thread.interpreter = interpreter::run_by(tgid);
         if FILTER.load() & FILTER_CGROUPS == 0 {
             thread.cgroup = cgroup::id_at(cgroup::place());
         }

@@ -8,27 +8,21 @@
 
 use core::ptr::addr_of_mut;
 
-use profiler_common::python::{FRAME_INSTRUCTION, FRAME_PREVIOUS};
+use profiler_common::{
+    interpreter::InterpreterProcess,
+    python::{FRAME_INSTRUCTION, FRAME_PREVIOUS},
+};
 
 use super::key::mix;
-use crate::{
-    maps::{PYTHON_PROCESSES, TASK_FSBASE},
-    python::{claim, python_thread, release, word_at, workspace},
-};
+use crate::python::{claim, python_thread, release, word_at, workspace};
 
 /// How many frames, innermost first, tell.
 const FRAMES: u32 = 16;
 
-/// Whether a process runs CPython, as far as user space knows.
-#[inline(always)]
-pub(super) fn is_run_by(tgid: u32) -> bool {
-    TASK_FSBASE.load() != 0 && PYTHON_PROCESSES.get_ptr(tgid).is_some()
-}
-
 /// What tells the current thread's frames from others; 0: it has none.
 #[inline(always)]
-pub(super) fn print() -> u64 {
-    let Some((level, scratch)) = claim() else {
+pub fn print(process: InterpreterProcess) -> u64 {
+    let Some((level, scratch)) = claim(process) else {
         return 0;
     };
     // SAFETY: the workspace was claimed just now.

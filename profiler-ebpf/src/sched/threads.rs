@@ -128,7 +128,7 @@ unsafe fn fill(place: *mut ThreadWaits, thread: &ThreadWaits) {
         (*place).state = thread.state;
         (*place).flags = thread.flags;
         (*place).share = thread.share;
-        (*place).python = thread.python;
+        (*place).interpreter = thread.interpreter;
         (*place).totals = thread.totals;
         (&raw mut (*place).ids).write_volatile(thread.ids);
     }
@@ -172,7 +172,7 @@ const BLANK: ThreadWaits = ThreadWaits {
     flags: 0,
     share: 0,
     claims: 0,
-    python: 0,
+    interpreter: 0,
     totals: NO_TOTALS,
 };
 
@@ -257,7 +257,7 @@ pub fn on_exec(ctx: &RawTracePointContext) -> u32 {
         unsafe {
             (*thread).salt = salt(ids, bpf_ktime_get_ns());
             (*thread).placed_ns = 0;
-            (*thread).python = 0;
+            (*thread).interpreter = 0;
         }
     }
     0

@@ -4,10 +4,10 @@
 //! Counts of a recording -> lines for people: one about the stacks, at most one note, and with `-v` all
 //! notes and counts. What does not belong here: which stacks they are (`report --by end`).
 
-use crate::pipeline::{COPIES_PER_SECOND, Finished, UnwindSummary};
+use crate::pipeline::{COPIES_PER_SECOND, Finished};
 use profiler_model::{StackEnd, StackEnds};
 use profiler_report::view::quantity::{self, count, plural};
-use profiler_resolve::{ResolveCounters, UnsupportedPython};
+use profiler_resolve::{InterpreterSummary, ResolveCounters, UnwindSummary};
 
 /// Most reasons that are named for stacks that are not whole.
 const REASONS: usize = 3;
@@ -22,7 +22,7 @@ pub(super) struct Facts<'a> {
     stacks: &'a StackEnds,
     unwound: Option<UnwindSummary>,
     counters: ResolveCounters,
-    pythons: &'a [UnsupportedPython],
+    interpreters: &'a [InterpreterSummary],
 }
 
 impl<'a> Facts<'a> {
@@ -31,7 +31,7 @@ impl<'a> Facts<'a> {
             stacks: &finished.stacks,
             unwound: finished.unwound,
             counters: finished.counters,
-            pythons: &finished.pythons,
+            interpreters: &finished.interpreters,
         }
     }
 
@@ -84,17 +84,8 @@ impl<'a> Facts<'a> {
         if let Some(end) = first.filter(|_| few) {
             notes.extend(self.remedy(end));
         }
-        for python in self.pythons {
-            let (series, why) = (&python.series, &python.why);
-            notes.push(match python.processes {
-                1 => format!(
-                    "1 process runs CPython {series}, whose frames are not known ({why}): it is shown as native code"
-                ),
-                more => format!(
-                    "{} processes run CPython {series}, whose frames are not known ({why}): they are shown as native code",
-                    count(more)
-                ),
-            });
+        for interpreter in self.interpreters {
+            notes.extend(unsupported(interpreter));
         }
         let unwound = self.unwound.unwrap_or_default();
         let is_worth = |part| quantity::percent_of(part, total) >= WORTH_PERCENT;
@@ -106,11 +97,14 @@ impl<'a> Facts<'a> {
             add(&mut notes, NO_ROOM.to_owned());
         }
         let stacks = self.counters.stacks_new;
-        if quantity::percent_of(self.counters.python_misplaced, stacks) >= WORTH_PERCENT {
-            notes.push(format!(
-                "in {} the frames of Python could not be put between those of C: they are together",
-                plural(self.counters.python_misplaced, "stack")
-            ));
+        for interpreter in self.interpreters {
+            let (misplaced, language) = (interpreter.misplaced, interpreter.language);
+            if quantity::percent_of(misplaced, stacks) >= WORTH_PERCENT {
+                notes.push(format!(
+                    "in {} the frames of {language} could not be put between those of C: they are together",
+                    plural(misplaced, "stack")
+                ));
+            }
         }
         notes
     }
@@ -177,13 +171,15 @@ impl<'a> Facts<'a> {
                 plural(tables.without, "file"),
             ));
         }
-        let counters = &self.counters;
-        if counters.python_misplaced > 0 || counters.python_unsupported > 0 {
-            lines.push(format!(
-                "python: {} with frames that could not be placed, {} of interpreters that are not known",
-                plural(counters.python_misplaced, "stack"),
-                plural(counters.python_unsupported, "mapping"),
-            ));
+        for interpreter in self.interpreters {
+            if interpreter.misplaced > 0 || interpreter.unknown_mappings > 0 {
+                lines.push(format!(
+                    "{}: {} with frames that could not be placed, {} of interpreters that are not known",
+                    interpreter.language.to_lowercase(),
+                    plural(interpreter.misplaced, "stack"),
+                    plural(interpreter.unknown_mappings, "mapping"),
+                ));
+            }
         }
         lines
     }
@@ -206,9 +202,27 @@ fn copies_refused(stacks: u64) -> String {
     )
 }
 
+/// A note for each version of an interpreter whose frames are not known.
+fn unsupported(interpreter: &InterpreterSummary) -> impl Iterator<Item = String> + '_ {
+    let name = interpreter.name;
+    interpreter.unsupported.iter().map(move |version| {
+        let (series, why) = (&version.series, &version.why);
+        match version.processes {
+            1 => format!(
+                "1 process runs {name} {series}, whose frames are not known ({why}): it is shown as native code"
+            ),
+            more => format!(
+                "{} processes run {name} {series}, whose frames are not known ({why}): they are shown as native code",
+                count(more)
+            ),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profiler_resolve::UnsupportedVersion;
 
     fn lines(
         ends: &[(StackEnd, u64)],
@@ -223,10 +237,21 @@ mod tests {
                 stacks_new: 1000,
                 ..ResolveCounters::default()
             },
-            pythons: &[],
+            interpreters: &[],
         };
         change(&mut facts);
         facts.lines(verbose)
+    }
+
+    /// With so many stacks that did not fit together.
+    fn python(misplaced: u64) -> InterpreterSummary {
+        InterpreterSummary {
+            name: "CPython",
+            language: "Python",
+            misplaced,
+            unknown_mappings: 0,
+            unsupported: Vec::new(),
+        }
     }
 
     fn unwound(facts: &mut Facts<'_>, change: impl FnOnce(&mut UnwindSummary)) {
@@ -267,14 +292,14 @@ mod tests {
     #[test]
     fn of_several_notes_one_is_said_and_all_with_v() {
         let ends = [(StackEnd::Complete, 500), (StackEnd::NoTable, 500)];
-        let pythons = [UnsupportedPython {
+        let mut python = python(10);
+        python.unsupported.push(UnsupportedVersion {
             series: "3.9".to_owned(),
             why: "only 3.11, 3.12 and 3.13 are supported".to_owned(),
             processes: 3,
-        }];
+        });
         let change = |facts: &mut Facts<'_>| {
-            facts.pythons = Box::leak(Box::new(pythons.clone()));
-            facts.counters.python_misplaced = 10;
+            facts.interpreters = Box::leak(Box::new([python.clone()]));
             unwound(facts, |of| (of.refused, of.copies_refused) = (2, 1204));
         };
         let short = lines(&ends, change, false);
@@ -299,7 +324,7 @@ mod tests {
     fn what_hardly_matters_is_only_counted() {
         let ends = [(StackEnd::Complete, 999), (StackEnd::NoTable, 1)];
         let change = |facts: &mut Facts<'_>| {
-            facts.counters.python_misplaced = 9;
+            facts.interpreters = Box::leak(Box::new([python(9)]));
             unwound(facts, |of| (of.refused, of.copies_refused) = (1, 1));
         };
         assert_eq!(lines(&ends, change, false).len(), 1);

@@ -42,7 +42,7 @@ pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
 #[cfg(feature = "bytefrog")]
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary};
-pub use unwinding::{COPIES_PER_SECOND, UnwindSummary};
+pub use unwinding::COPIES_PER_SECOND;
 
 /// What drives a recording, a stream or a server: all of it on the thread that calls.
 fn event_loop() -> Result<Runtime, Failure> {

@@ -18,7 +18,7 @@ use profiler_model::{Consumer, StackEnds};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
 use profiler_report::view::progress::LiveLine;
-use profiler_resolve::{ResolveCounters, UnsupportedPython};
+use profiler_resolve::{InterpreterSummary, ResolveCounters, UnwindSummary};
 use profiler_target::command::shell_status;
 
 use super::drive::{Driver, drive};
@@ -30,7 +30,6 @@ use super::privileges::{self, Later};
 use super::session::{Gone, Hurry, Session};
 use super::signals::{Heard, Signals, in_foreground, is_given_up, watch_the_start};
 use super::tracer::TraceSummary;
-use super::unwinding::UnwindSummary;
 use super::writer::CaptureThread;
 
 /// Exit status of what a signal ended before it began, as shells have it of SIGINT.
@@ -77,8 +76,8 @@ pub struct Finished {
     pub stacks: StackEnds,
     /// How they were walked by tables, if they were.
     pub unwound: Option<UnwindSummary>,
-    /// Interpreters of Python whose frames are not known.
-    pub pythons: Vec<UnsupportedPython>,
+    /// What was met of each interpreter.
+    pub interpreters: Vec<InterpreterSummary>,
     /// The capture, and how large all its files are, if one was asked for.
     pub capture: Option<(PathBuf, u64)>,
     /// Kernel memory of maps and buffers.
@@ -384,7 +383,7 @@ impl Recording {
         let (sources, kernel_bytes) = (session.sources().to_vec(), session.kernel_bytes());
         let counters = session.counters();
         let unwound = session.unwound();
-        let pythons = session.unsupported_pythons();
+        let interpreters = session.interpreters();
         let bytes = self.output.finish();
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
@@ -411,7 +410,7 @@ impl Recording {
             counters,
             stacks: counts.stacks,
             unwound,
-            pythons,
+            interpreters,
             capture: Some((self.path, bytes)),
             kernel_bytes,
             trace,

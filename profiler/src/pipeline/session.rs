@@ -30,7 +30,9 @@ use profiler_model::raw::RawEvent;
 use profiler_model::{Consumer, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::view::progress::Progress;
-use profiler_resolve::{KnownProcesses, ResolveCounters, Resolver, UnsupportedPython};
+use profiler_resolve::{
+    InterpreterSummary, KnownProcesses, ResolveCounters, Resolver, UnwindSummary,
+};
 use profiler_target::command::RunningCommand;
 
 pub(super) use counts::Counts;
@@ -43,7 +45,6 @@ use self::window::Window;
 use super::signals::Impatience;
 use super::targets::Target;
 use super::tracer::{Leaving, News, TraceSummary};
-use super::unwinding::UnwindSummary;
 
 /// How often what is due is passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -400,9 +401,9 @@ impl Session {
         self.walk.resolver().counters()
     }
 
-    /// Interpreters of Python whose frames are not known.
-    pub(super) fn unsupported_pythons(&self) -> Vec<UnsupportedPython> {
-        self.walk.resolver().unsupported_pythons()
+    /// What was met of each interpreter.
+    pub(super) fn interpreters(&self) -> Vec<InterpreterSummary> {
+        self.walk.resolver().interpreters()
     }
 
     /// Takes what is in the kernel's buffers and opens files that may soon be gone; how many calls came.

@@ -16,7 +16,8 @@ use profiler_common::unwind::UnwindCounters;
 use profiler_model::raw::{RawBody, RawEvent, RawSample};
 use profiler_model::{Pid, StackEnd};
 use profiler_probe::{
-    EventSpec, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions, Unwinder,
+    EventSpec, KernelTables, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec,
+    UnwindOptions, Unwinder,
 };
 use profiler_target::Filter;
 use profiler_unwind::walk::{Code, Place};

@@ -27,8 +27,8 @@ use profiler_model::{
     raw::{RawBody, RawEvent, RawSample},
 };
 use profiler_probe::{
-    CallOptions, CallSite, CallTarget, MappedCode, NoRoom, Probe, ProbeOptions, Rate, Slot,
-    SourceSpec, UnwindOptions,
+    CallOptions, CallSite, CallTarget, KernelTables, MappedCode, NoRoom, Probe, ProbeOptions, Rate,
+    Slot, SourceSpec, UnwindOptions,
 };
 use profiler_target::Filter;
 use profiler_tests::skip::{emulated, privileged};

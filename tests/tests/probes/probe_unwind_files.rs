@@ -21,7 +21,9 @@ use object::{Object, ObjectSegment};
 
 use profiler_common::sample::EXACT_ADDRESS;
 use profiler_model::{Pid, StackEnd};
-use profiler_probe::{MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions};
+use profiler_probe::{
+    KernelTables, MappedCode, Probe, ProbeOptions, Rate, Slot, SourceSpec, UnwindOptions,
+};
 use profiler_target::Filter;
 use profiler_tests::skip::{privileged, skip};
 use profiler_unwind::{Table, build_file, build_vdso};

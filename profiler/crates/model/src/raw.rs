@@ -135,8 +135,17 @@ pub struct RawSample {
     pub user: RawStack,
     /// Where the user stack goes on, if the kernel side could not walk it to its end.
     pub copy: Option<Box<RawCopy>>,
-    /// Frames of an interpreter, leaf first, as the kernel side wrote them; empty if there are none.
-    pub interpreted: Bytes,
+    /// Frames of an interpreter.
+    pub interpreted: RawInterpreted,
+}
+
+/// Frames of an interpreter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawInterpreted {
+    /// Whose they are: see [`profiler_common::interpreter`].
+    pub interpreter: u8,
+    /// Leaf first, as its program in the kernel wrote them; empty if there are none.
+    pub frames: Bytes,
 }
 
 impl RawSample {
@@ -153,7 +162,7 @@ impl RawSample {
             kernel: RawStack::NONE,
             user: RawStack::NONE,
             copy: None,
-            interpreted: Bytes::new(),
+            interpreted: RawInterpreted::default(),
         }
     }
 }
@@ -192,7 +201,7 @@ pub struct RawWaitStack {
     /// See [`RawSample::copy`].
     pub copy: Option<Box<RawCopy>>,
     /// See [`RawSample::interpreted`].
-    pub interpreted: Bytes,
+    pub interpreted: RawInterpreted,
 }
 
 /// Totals of a thread's waits since the last such event.

@@ -16,7 +16,7 @@ use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
 use profiler_common::{
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::CgroupLosses,
-    python::{Layout, PythonProcess},
+    interpreter::{InterpreterProcess, Layout},
     sched::{ThreadWaits, WaitCounters, WaitRecord, WaitTotalsRecord},
     unwind::{Process, UnwindCounters},
 };
@@ -47,7 +47,7 @@ unsafe impl Value for CgroupLosses {}
 // SAFETY: repr(C), of u32 only.
 unsafe impl Value for Layout {}
 // SAFETY: repr(C), with its padding as a field.
-unsafe impl Value for PythonProcess {}
+unsafe impl Value for InterpreterProcess {}
 // SAFETY: repr(C), of u64 only.
 unsafe impl Value for Process {}
 // SAFETY: repr(C), of u64 only.

@@ -16,12 +16,12 @@ mod error;
 pub mod features;
 mod hotplug;
 mod idle;
+mod interpreters;
 mod load;
 mod losses;
 mod memory;
 mod offsets;
 pub mod privileges;
-mod python;
 mod ring;
 mod sampler;
 mod sideband;
@@ -39,7 +39,7 @@ use aya_log::EbpfLogger;
 use bytes::{Bytes, BytesMut};
 use profiler_common::{
     control::{Counters, MAX_SOURCES, WATCH_PROCESS},
-    python::Layout,
+    interpreter::Layout,
     sched::WaitCounters,
 };
 use rustix::{
@@ -52,10 +52,11 @@ pub use calls::{
     call_support, keep, offer,
 };
 pub use error::ProbeError;
+pub use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 pub use sampler::AttachedSource;
 pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 pub use sys::set_own_nice;
-pub use unwind::{MappedCode, NoRoom, Slot, UnwindOptions, Unwinder};
+pub use unwind::{UnwindOptions, Unwinder};
 
 use self::{
     adjust::Adjustment,
@@ -63,8 +64,8 @@ use self::{
     calls::{CallSettings, Calls},
     cgroups::{CgroupSettings, Cgroups},
     children::Children,
+    interpreters::{InterpreterProcesses, InterpreterSettings},
     losses::{Account, LossMeter},
-    python::{PythonProcesses, PythonSettings},
     ring::Ring,
     sampler::Plan,
     sideband::SideBand,
@@ -143,7 +144,7 @@ pub struct Probe {
     losses: LossMeter,
     calls: Option<Calls>,
     cgroups: Cgroups,
-    python: PythonProcesses,
+    interpreters: InterpreterProcesses,
     unwinder: Option<Unwinder>,
     /// None if waits are not recorded.
     waits: Option<Waits>,
@@ -243,7 +244,7 @@ impl Probe {
         for (period, source) in periods.iter_mut().zip(&sources) {
             *period = source.kernel_period();
         }
-        let python = PythonSettings::new(options.user_stacks);
+        let interpreters = InterpreterSettings::new(options.user_stacks);
         let unwind = options.unwind.filter(|_| options.user_stacks);
         let mut ebpf = load::load(&load::Settings {
             filter: &options.filter,
@@ -252,7 +253,7 @@ impl Probe {
             adjustable: options.adjustable,
             kernel_stacks: options.kernel_stacks,
             user_stacks: options.user_stacks,
-            python: &python,
+            interpreters: &interpreters,
             unwind: unwind.as_ref(),
             unwind_proof,
             kernel_log: options.kernel_log,
@@ -293,7 +294,7 @@ impl Probe {
             losses: LossMeter::new(now(), &idle::read()),
             calls,
             cgroups: Cgroups::default(),
-            python: python.attach(),
+            interpreters: interpreters.attach(),
             unwinder,
             waits: None,
             adjustment: options.adjustable.then(Adjustment::default),
@@ -485,10 +486,15 @@ impl Probe {
         self.cgroups.decide(&mut self.ebpf, id, wanted)
     }
 
-    /// Says where `_PyRuntime` is in a process that runs CPython, and where that version has its
+    /// Says where the state of an interpreter is in a process that runs it, and where that version has its
     /// members, so that its samples have its frames; or that it does not run it any more.
-    pub fn set_python(&mut self, pid: Pid, runs: Option<(u64, Layout)>) -> Result<(), ProbeError> {
-        self.python.tell(&self.ebpf, pid, runs)
+    pub fn set_interpreter(
+        &mut self,
+        pid: Pid,
+        interpreter: u8,
+        runs: Option<(u64, Layout)>,
+    ) -> Result<(), ProbeError> {
+        self.interpreters.tell(&self.ebpf, (pid, interpreter), runs)
     }
 
     /// Memory in the kernel: BPF maps, programs and perf buffers, in bytes.

@@ -28,9 +28,8 @@ use super::{
     calls::{CallOptions, CallSettings},
     cgroups::CgroupSettings,
     children::Children,
-    memory,
-    python::PythonSettings,
-    sys,
+    interpreters::InterpreterSettings,
+    memory, sys,
     unwind::{self, UnwindOptions},
     waits::WaitSettings,
 };
@@ -66,8 +65,8 @@ pub(super) struct Settings<'a> {
     pub(super) kernel_stacks: bool,
     /// Whether to walk user stacks.
     pub(super) user_stacks: bool,
-    /// How frames of Python are found.
-    pub(super) python: &'a PythonSettings,
+    /// How frames of interpreters are found.
+    pub(super) interpreters: &'a InterpreterSettings,
     /// How to walk them, other than by frame pointers.
     pub(super) unwind: Option<&'a UnwindOptions>,
     /// Whether samples carry what a test walks their stacks with again.
@@ -117,7 +116,7 @@ pub(super) fn load(settings: &Settings<'_>) -> Result<Ebpf, ProbeError> {
         .map_max_entries("COMMS", size(filter.comms.len()))
         .map_max_entries("UIDS", size(filter.uids.len()));
     settings.cgroups.set(&mut loader);
-    settings.python.set(&mut loader);
+    settings.interpreters.set(&mut loader);
     unwind.set(&mut loader);
     match settings.waits {
         Some(waits) => waits.set(&mut loader),

@@ -29,6 +29,7 @@ use self::{grace::Grace, rules::Rules, segments::SEGMENT_BYTES, segments::Segmen
 use super::{ProbeError, bpf, hotplug, load, memory, offsets};
 use profiler_model::{Pid, Timestamp};
 use profiler_unwind::Table;
+use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 
 /// How user stacks are walked, other than by frame pointers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,29 +39,6 @@ pub struct UnwindOptions {
     pub memory_bytes: u64,
     /// Most stacks that are copied for user space in a second, on each processor; 0: none.
     pub copies_per_second: u32,
-}
-
-/// Number of a table in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(u32);
-
-/// There is no room for it. Some may come free with [`Unwinder::evict`], and then some 10 ms and a
-/// [`Unwinder::collect`] later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no room left for unwind tables in the kernel")]
-pub struct NoRoom;
-
-/// Executable memory of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MappedCode {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// The file's own address of what is at `start`.
-    pub address: u64,
-    /// The file's table; none for memory that is not from a file: frame pointers are followed.
-    pub slot: Option<Slot>,
 }
 
 /// Words of a value of `TABLES`, and where they are in it.
@@ -215,9 +193,19 @@ impl Unwinder {
         })
     }
 
-    /// A slot for a file whose table is not loaded: walks end in its code, and the stack is copied.
-    /// None if all are taken.
-    pub fn reserve(&mut self) -> Option<Slot> {
+    /// Of these, what is not in maps of the object.
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.segments.bytes()
+    }
+
+    /// How many different rules there are.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+}
+
+impl KernelTables for Unwinder {
+    fn reserve(&mut self) -> Option<Slot> {
         let number = match self.free_slots.pop() {
             Some(number) => number,
             None => {
@@ -233,8 +221,7 @@ impl Unwinder {
         Some(Slot(number))
     }
 
-    /// Loads a file's table, in place of what is there.
-    pub fn load(&mut self, slot: Slot, table: &Table) -> Result<(), NoRoom> {
+    fn load(&mut self, slot: Slot, table: &Table) -> Result<(), NoRoom> {
         if self.loaded(slot).is_none() {
             return Ok(());
         }
@@ -255,18 +242,15 @@ impl Unwinder {
         Ok(())
     }
 
-    /// Says that a file has nothing about its frames: frame pointers are followed.
-    pub fn load_none(&mut self, slot: Slot) {
+    fn load_none(&mut self, slot: Slot) {
         self.replace(slot, TABLE_NONE, 0, Loaded::default());
     }
 
-    /// Takes a table out; the slot is as it was when it was reserved.
-    pub fn evict(&mut self, slot: Slot) {
+    fn evict(&mut self, slot: Slot) {
         self.replace(slot, TABLE_ABSENT, 0, Loaded::default());
     }
 
-    /// Gives a slot back. No list of mappings may name it any more.
-    pub fn release(&mut self, slot: Slot) {
+    fn release(&mut self, slot: Slot) {
         if self.loaded(slot).is_some() {
             self.evict(slot);
             self.slots[slot.0 as usize] = None;
@@ -274,14 +258,11 @@ impl Unwinder {
         }
     }
 
-    /// When a walk used the table last, to about a second; 0: not since the slot was reserved.
-    pub fn used(&self, slot: Slot) -> Timestamp {
+    fn used(&self, slot: Slot) -> Timestamp {
         Timestamp(self.tables.read(slot.0 as usize * TABLE_WORDS + USED))
     }
 
-    /// Says what a process has mapped, ordered by address and without overlaps, in place of what was
-    /// said before.
-    pub fn set_process(&mut self, pid: Pid, mappings: &[MappedCode]) -> Result<(), NoRoom> {
+    fn set_process(&mut self, pid: Pid, mappings: &[MappedCode]) -> Result<(), NoRoom> {
         let is_new = !self.lists.contains_key(&pid);
         if is_new && self.lists.len() >= MAX_PROCESSES as usize {
             return Err(NoRoom);
@@ -315,8 +296,7 @@ impl Unwinder {
         Ok(())
     }
 
-    /// Forgets a process.
-    pub fn forget_process(&mut self, pid: Pid) {
+    fn forget_process(&mut self, pid: Pid) {
         let Some(span) = self.lists.remove(&pid) else {
             return;
         };
@@ -328,9 +308,7 @@ impl Unwinder {
         self.retired.spans.extend(span);
     }
 
-    /// Makes room of what was taken out that no program can read any more, and begins to wait for
-    /// what was taken out since. Never waits itself; call it now and then.
-    pub fn collect(&mut self) {
+    fn collect(&mut self) {
         if let Some((wait, retired)) = self.waiting.take() {
             if self.grace.over() < wait {
                 self.waiting = Some((wait, retired));
@@ -351,23 +329,11 @@ impl Unwinder {
         }
     }
 
-    /// Memory of all tables and lists in the kernel, used or not, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
+    fn memory_bytes(&self) -> u64 {
         self.fixed_bytes + self.segments.bytes()
     }
 
-    /// Of these, what is not in maps of the object.
-    pub(super) fn segment_bytes(&self) -> u64 {
-        self.segments.bytes()
-    }
-
-    /// How many different rules there are.
-    pub fn rules(&self) -> usize {
-        self.rules.len()
-    }
-
-    /// What became of walks since attaching, on all processors.
-    pub fn counters(&self) -> UnwindCounters {
+    fn counters(&self) -> UnwindCounters {
         let values: Vec<UnwindCounters> =
             hotplug::values(self.counters.as_fd()).unwrap_or_else(|error| {
                 log::debug!("failed to read the counters of walks: {error}");
@@ -383,6 +349,10 @@ impl Unwinder {
             sum.unreadable += cpu.unreadable;
         }
         sum
+    }
+
+    fn now(&self) -> Timestamp {
+        super::now()
     }
 }
 

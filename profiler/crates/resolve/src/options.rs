@@ -142,11 +142,6 @@ pub struct ResolveCounters {
     pub stacks_without_table: u64,
     /// User stacks that were cut because the kernel side had not been told yet what was mapped.
     pub stacks_outdated: u64,
-    /// Stacks (of each epoch) in which frames of Python could not be put where they belong: they are
-    /// together, at the innermost place that has any.
-    pub python_misplaced: u64,
-    /// Mappings of interpreters of Python that frames can't be had of.
-    pub python_unsupported: u64,
     /// Epochs begun.
     pub epochs: u64,
     /// Whether the kernel hides its addresses, so that its functions have no names

@@ -5,7 +5,7 @@
 //! are still on their way, and then dropped. Times are those of the events.
 //!
 //! What does not belong here: reading /proc (`proc_fs`), opening files (`files`), when what happens
-//! (the [`super::Resolver`]).
+//! (`processes`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -530,6 +530,24 @@ impl ProcessTable {
         let id = epoch.thread(definition);
         thread.announced = Some((epoch.number, id));
         Some(id)
+    }
+
+    /// Announces the mappings of a process with its first stack of an epoch, and when they have
+    /// changed: a stack that is known from a process with the same mappings does not meet them.
+    pub(super) fn announce_mappings(&mut self, pid: Pid, epoch: &mut EpochTables) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let now = Some((epoch.number, process.mappings.generation()));
+        if std::mem::replace(&mut process.mapped, now) == now {
+            return;
+        }
+        let mappings = process.mappings.clone();
+        if let Some(process) = self.announce(pid, epoch) {
+            for range in mappings.ranges() {
+                epoch.mapping(process, range);
+            }
+        }
     }
 
     /// Announces all processes that live, parents first.

@@ -9,6 +9,7 @@ mod build;
 pub mod cache;
 mod expression;
 pub mod go;
+pub mod kernel;
 mod program;
 pub mod snapshot;
 mod state;

@@ -14,11 +14,10 @@ use crate::pipeline::containers::Containers;
 use crate::pipeline::scope::Scope;
 use crate::pipeline::signals::Impatience;
 use crate::pipeline::tracer::{Leaving, News, TraceSummary, Tracer};
-use crate::pipeline::unwinding::{UnwindSummary, Unwinding};
 use profiler_model::raw::{RawBody, RawEvent};
 use profiler_model::{Batch, Pid, Timestamp};
 use profiler_probe::{Probe, Unwinder};
-use profiler_resolve::Resolver;
+use profiler_resolve::{Resolver, UnwindSummary};
 
 /// See the module.
 pub(super) struct Walk {
@@ -31,8 +30,7 @@ pub(super) struct Walk {
     /// None if there are no cgroups here.
     containers: Option<Containers>,
     tracer: Option<Tracer>,
-    unwinding: Unwinding,
-    /// What came of it, once the probes are gone.
+    /// How stacks were walked by tables, once the probes are gone.
     unwound: Option<UnwindSummary>,
     warned_of_stacks: bool,
     batches: Vec<Batch>,
@@ -55,13 +53,12 @@ impl Walk {
             scope,
             containers,
             tracer,
-            unwinding: Unwinding::default(),
             unwound: None,
             warned_of_stacks: false,
             batches: Vec::new(),
         };
         walk.look_around(at);
-        walk.tell_pythons(probe);
+        walk.tell_interpreters(probe);
         if let Some(tracer) = &mut walk.tracer {
             tracer.attach_all(probe, &mut walk.resolver)?;
         }
@@ -95,8 +92,7 @@ impl Walk {
             // It is a copy of this process until it runs.
             named.retain(|pid| *pid != command);
         }
-        self.unwinding
-            .begin(named.as_deref(), &mut self.resolver, unwinder);
+        self.resolver.begin_tables(named.as_deref(), unwinder);
     }
 
     /// Looks at what was just taken in, among it so many calls: opens files that may soon be gone.
@@ -131,8 +127,7 @@ impl Walk {
             }
         }
         if let Some(unwinder) = probe.unwinder() {
-            raw.iter().for_each(|event| self.resolver.foresee(event));
-            self.unwinding.step(&mut self.resolver, unwinder);
+            self.resolver.bring_tables(raw, unwinder);
         }
         for event in raw
             .iter()
@@ -140,13 +135,13 @@ impl Walk {
         {
             self.resolver.notice_interpreted(event);
         }
-        self.tell_pythons(probe);
+        self.tell_interpreters(probe);
     }
 
-    /// Tells the kernel side which processes run Python.
-    fn tell_pythons(&mut self, probe: &mut Probe) {
-        for change in self.resolver.take_python_changes() {
-            if let Err(error) = probe.set_python(change.pid, change.runs) {
+    /// Tells the kernel side which processes run interpreters.
+    fn tell_interpreters(&mut self, probe: &mut Probe) {
+        for change in self.resolver.take_interpreter_changes() {
+            if let Err(error) = probe.set_interpreter(change.pid, change.interpreter, change.runs) {
                 log::debug!("pid {}: {error}", change.pid);
             }
         }
@@ -155,7 +150,7 @@ impl Walk {
     /// What is done now and then: room for unwind tables that was given back becomes free.
     pub(super) fn tick(&mut self, probe: &mut Probe) {
         if let Some(unwinder) = probe.unwinder() {
-            self.unwinding.tick(&mut self.resolver, unwinder);
+            self.resolver.tend_tables(unwinder);
         }
     }
 
@@ -332,7 +327,7 @@ impl Walk {
     /// Sums up how stacks were walked by tables, before the probe goes.
     pub(super) fn finish_unwinding(&mut self, probe: &mut Probe) {
         let unwinder = probe.unwinder();
-        self.unwound = unwinder.map(|of| self.unwinding.summary(&self.resolver, of));
+        self.unwound = unwinder.map(|of| self.resolver.unwind_summary(of));
     }
 
     /// How user stacks were walked by tables, if they were. Known once it has ended.

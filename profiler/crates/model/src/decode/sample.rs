@@ -5,15 +5,16 @@
 use bytes::Bytes;
 use profiler_common::{
     COMM_LEN, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION,
+    interpreter::interpreter_of,
     sample::{
-        FLAG_UNDECIDED, SECTION_KERNEL_STACK, SECTION_PADDING, SECTION_PYTHON, SECTION_STACK_COPY,
-        SECTION_USER_STACK, SampleHead, SectionHead,
+        FLAG_UNDECIDED, SECTION_INTERPRETED, SECTION_KERNEL_STACK, SECTION_PADDING,
+        SECTION_STACK_COPY, SECTION_USER_STACK, SampleHead, SectionHead,
     },
     unwind::{CopyHead, PROOF_BYTES},
 };
 
 use super::reader::Reader;
-use crate::raw::{Comm, RawBody, RawCopy, RawEvent, RawSample, RawStack};
+use crate::raw::{Comm, RawBody, RawCopy, RawEvent, RawInterpreted, RawSample, RawStack};
 use crate::{Cpu, Pid, StackEnd, Tid, Timestamp};
 
 /// The record contradicts itself.
@@ -46,7 +47,7 @@ pub(super) struct Stacks {
     pub(super) kernel: RawStack,
     pub(super) user: RawStack,
     pub(super) copy: Option<Box<RawCopy>>,
-    pub(super) interpreted: Bytes,
+    pub(super) interpreted: RawInterpreted,
 }
 
 /// Decodes the sections of a record from an offset on. Those that are not known are added to `unknown`.
@@ -59,7 +60,7 @@ pub(super) fn sections(
         kernel: RawStack::NONE,
         user: RawStack::NONE,
         copy: None,
-        interpreted: Bytes::new(),
+        interpreted: RawInterpreted::default(),
     };
     while offset < record.len() {
         let section = Section::read(record, offset).ok_or(Bad)?;
@@ -67,7 +68,7 @@ pub(super) fn sections(
             SECTION_KERNEL_STACK => stacks.kernel = section.stack(record)?,
             SECTION_USER_STACK => stacks.user = section.stack(record)?,
             SECTION_STACK_COPY => stacks.copy = Some(section.copy(record)?),
-            SECTION_PYTHON => stacks.interpreted = section.payload(record),
+            SECTION_INTERPRETED => stacks.interpreted = section.interpreted(record),
             SECTION_PADDING => {}
             _ => *unknown += 1,
         }
@@ -102,7 +103,7 @@ fn fixed_part(reader: &mut Reader<'_>) -> Option<(Timestamp, Cpu, RawSample)> {
         kernel: RawStack::NONE,
         user: RawStack::NONE,
         copy: None,
-        interpreted: Bytes::new(),
+        interpreted: RawInterpreted::default(),
     };
     Some((at, cpu, sample))
 }
@@ -135,6 +136,13 @@ impl Section {
 
     fn payload(&self, record: &Bytes) -> Bytes {
         record.slice(self.start..self.start + self.len)
+    }
+
+    fn interpreted(&self, record: &Bytes) -> RawInterpreted {
+        RawInterpreted {
+            interpreter: interpreter_of(self.end),
+            frames: self.payload(record),
+        }
     }
 
     fn copy(&self, record: &Bytes) -> Result<Box<RawCopy>, Bad> {

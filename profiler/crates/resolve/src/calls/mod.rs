@@ -12,6 +12,7 @@
 //! What does not belong here: what to trace (`trace`), how records come (`probe`).
 
 mod probe;
+mod returns;
 mod shadow;
 mod stack;
 #[cfg(test)]
@@ -25,12 +26,14 @@ use rustc_hash::FxHashMap;
 
 pub use probe::{ExceptionName, Role, TracedProbe};
 
-use super::Resolver;
+use crate::epoch::Epoch;
+use crate::frames::Frames;
+use crate::process::{ProcessState, ProcessTable};
 use probe::Probes;
-use profiler_model::raw::{Comm, RawCall, RawCallCount, RawEdge, RawGap};
+use profiler_model::raw::{RawCall, RawCallCount, RawEdge, RawGap};
 use profiler_model::{
-    Call, CallCount, CallEdge, Cpu, Event, Exit, ExitKind, FrameId, Gap, GapReason, Lost,
-    LostReason, Pid, ProcessId, ThreadId, Throw, Tid, Timestamp, Value,
+    Call, CallCount, CallEdge, Cpu, Event, Exit, ExitKind, FrameId, Gap, Lost, LostReason, Pid,
+    ProcessId, ThreadId, Throw, Tid, Timestamp, Value,
 };
 use shadow::{Hit, Shadows};
 use stack::{How, Left};
@@ -43,6 +46,8 @@ const SOMETHING: &str = "exception";
 /// What the resolver knows of traced functions.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
+    /// Entries that are not shown, because too many calls were open.
+    pub(super) too_deep: u64,
     probes: Probes,
     shadows: Shadows,
     /// Kept for its memory.
@@ -84,42 +89,54 @@ impl Calls {
         !self.probes.is_empty()
     }
 
-    /// The return addresses that the kernel has replaced on a thread's stack, innermost first; 0
-    /// where one is not known.
-    pub(super) fn pending_returns(&self, tid: Tid) -> Vec<u64> {
-        self.shadows.pending_returns(tid)
-    }
-
     /// Forgets threads that have ended unseen.
     pub(super) fn retain(&mut self, lives: impl Fn(Pid, Tid) -> bool) {
         self.shadows.retain(lives);
     }
-}
 
-impl Resolver {
     /// Says that the threads of a process switch between stacks on their own: it uses coroutines,
     /// or fibers. Otherwise this is found out, at the price of some calls that end too early.
-    pub fn switches_stacks(&mut self, pid: Pid) {
-        self.calls.shadows.switches(pid);
+    pub(super) fn switches_stacks(&mut self, pid: Pid) {
+        self.shadows.switches(pid);
     }
 
     /// Says that a process which was met late has all its probes from then on. They are attached one after
     /// the other, those of returns first: an exit before that may have no entry, and a gap tells of both.
-    pub fn has_probes_from(&mut self, pid: Pid, at: Timestamp) {
-        let late = &mut self.calls.whole_from;
+    pub(super) fn has_probes_from(&mut self, pid: Pid, at: Timestamp) {
+        let late = &mut self.whole_from;
         if late.len() >= MAX_LATE {
             late.clear();
         }
         late.insert(pid, at);
     }
 
-    /// A probe was hit.
-    pub(super) fn call(&mut self, at: Timestamp, cpu: Cpu, call: &RawCall) {
+    /// Whether a hit is one of a probe that is known. Else it is counted.
+    pub(super) fn knows(&mut self, at: Timestamp, call: &RawCall) -> bool {
         if call.after_loss {
-            self.calls.shadows.lost();
+            self.shadows.lost();
         }
-        let Some(probe) = self.calls.probes.get(call.probe) else {
-            self.calls.unknown.add(at);
+        let known = self.probes.get(call.probe).is_some();
+        if !known {
+            self.unknown.add(at);
+        }
+        known
+    }
+
+    /// A hit can't be told, because its thread is not known.
+    pub(super) fn miss(&mut self, at: Timestamp) {
+        self.unknown.add(at);
+    }
+
+    /// A probe was hit that is known, by a thread of this process.
+    pub(super) fn call(
+        &mut self,
+        place: &Place,
+        call: &RawCall,
+        process: Option<&ProcessState>,
+        frames: &mut Frames<'_>,
+    ) {
+        let at = place.at;
+        let Some(probe) = self.probes.get(call.probe) else {
             return;
         };
         let traced = &probe.traced;
@@ -138,48 +155,54 @@ impl Resolver {
         let (resumes, role) = (probe.resumes, traced.role);
         let line = traced.exit_line(call.site);
         let decode = |at_exit| Some(values.as_ref()?.decode(call.items(), at_exit));
-        let Some(thread) = self.thread_of_call(call.pid, call.tid, at) else {
-            self.calls.unknown.add(at);
-            return;
-        };
-        let place = Place { at, cpu, thread };
-        let mut left = std::mem::take(&mut self.calls.left);
+        let mut left = std::mem::take(&mut self.left);
         match call.edge {
             RawEdge::Enter => {
-                let depth = self.calls.shadows.enter(&hit, &mut left);
-                self.left(&place, &mut left, None);
+                let depth = self.shadows.enter(&hit, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
                 match depth {
                     Some(depth) => {
                         let arguments = decode(false).map(Vec::into_boxed_slice);
-                        self.push_call(&place, hit.probe, depth, CallEdge::Enter(arguments));
+                        self.push_call(
+                            place,
+                            (hit.probe, depth),
+                            CallEdge::Enter(arguments),
+                            frames.epoch,
+                        );
                     }
-                    None => self.counters.calls_too_deep += 1,
+                    None => self.too_deep += 1,
                 }
             }
             RawEdge::Exit => {
-                let matched = self.calls.shadows.exit(&hit, &mut left);
+                let matched = self.shadows.exit(&hit, &mut left);
                 if matched {
                     let result = decode(true).and_then(|values| values.into_iter().next());
-                    self.left(&place, &mut left, Some(Returned { line, result }));
+                    let returned = Some(Returned { line, result });
+                    self.left(place, &mut left, returned, frames.epoch);
                 } else {
-                    self.left(&place, &mut left, None);
-                    let whole_from = self.calls.whole_from.get(&call.pid);
+                    self.left(place, &mut left, None, frames.epoch);
+                    let whole_from = self.whole_from.get(&call.pid);
                     if whole_from.is_none_or(|&from| at >= from) {
-                        self.calls.unmatched.add(at);
+                        self.unmatched.add(at);
                     }
                 }
             }
             RawEdge::Hit => {
-                let (depth, _) = self.calls.shadows.pass(&hit, None, &mut left);
-                self.left(&place, &mut left, None);
+                let (depth, _) = self.shadows.pass(&hit, None, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
                 let arguments = decode(false).map(Vec::into_boxed_slice);
-                self.push_call(&place, hit.probe, depth, CallEdge::Hit(arguments));
+                self.push_call(
+                    place,
+                    (hit.probe, depth),
+                    CallEdge::Hit(arguments),
+                    frames.epoch,
+                );
             }
             RawEdge::Whole => {
                 let began = call.detail.as_ref().and_then(|detail| detail.began);
                 let began = began.unwrap_or(at).min(at);
-                let (depth, self_ns) = self.calls.shadows.pass(&hit, Some(began.0), &mut left);
-                self.left(&place, &mut left, None);
+                let (depth, self_ns) = self.shadows.pass(&hit, Some(began.0), &mut left);
+                self.left(place, &mut left, None, frames.epoch);
                 // Values are fetched when the record is made, which is at the exit.
                 let exit = Exit {
                     began,
@@ -189,45 +212,53 @@ impl Resolver {
                     result: decode(true).and_then(|values| values.into_iter().next()),
                     whole: Some(Box::default()),
                 };
-                self.push_call(&place, hit.probe, depth, CallEdge::Exit(Box::new(exit)));
+                self.push_call(
+                    place,
+                    (hit.probe, depth),
+                    CallEdge::Exit(Box::new(exit)),
+                    frames.epoch,
+                );
             }
             RawEdge::Throw if role == Role::Unwind => {
-                self.calls.shadows.unwind(&hit, &mut left);
-                self.left(&place, &mut left, None);
+                self.shadows.unwind(&hit, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
             }
             RawEdge::Throw => {
                 let (thrower, thrown) = thrower(call);
                 let name = exception.zip(thrown).map(|(name, bytes)| name(bytes));
                 let name = name.filter(|name| !name.is_empty()).map(Arc::from);
-                let (new, kind) = self.calls.shadows.throw(&hit, name, &mut left);
-                self.left(&place, &mut left, None);
+                let (new, kind) = self.shadows.throw(&hit, name, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
                 if new {
                     let throw = Throw {
                         at,
-                        thread,
-                        cpu,
-                        kind: self.epoch.string(kind.as_deref().unwrap_or(SOMETHING)),
-                        thrower: self.frame_of_thrower(call.pid, thrower),
+                        thread: place.thread,
+                        cpu: place.cpu,
+                        kind: frames
+                            .epoch
+                            .tables
+                            .string(kind.as_deref().unwrap_or(SOMETHING)),
+                        thrower: frame_of_thrower(process, thrower, frames),
                     };
-                    self.push(Event::Throw(throw));
+                    frames.epoch.push(Event::Throw(throw));
                 }
             }
             RawEdge::Land => {
-                self.calls.shadows.land(&hit, resumes, &mut left);
-                self.left(&place, &mut left, None);
+                self.shadows.land(&hit, resumes, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
             }
             RawEdge::Jump => {
-                self.calls.shadows.jump(&hit, &mut left);
-                self.left(&place, &mut left, None);
+                self.shadows.jump(&hit, &mut left);
+                self.left(place, &mut left, None, frames.epoch);
             }
         }
-        self.calls.left = left;
+        self.left = left;
     }
 
     /// What the kernel counted of a probe.
-    pub(super) fn call_count(&mut self, at: Timestamp, count: RawCallCount) {
-        if let Some(function) = self.traced_function(count.probe) {
-            self.push(Event::CallCount(CallCount {
+    pub(super) fn call_count(&mut self, at: Timestamp, count: RawCallCount, epoch: &mut Epoch) {
+        if let Some(function) = self.traced_function(count.probe, epoch) {
+            epoch.push(Event::CallCount(CallCount {
                 function,
                 from: count.from,
                 to: at,
@@ -239,24 +270,20 @@ impl Resolver {
         }
     }
 
-    /// A time in which calls are missing.
-    pub(super) fn gap(&mut self, at: Timestamp, gap: RawGap) {
-        if gap.reason == GapReason::Suspended {
-            self.suspend_calls(at);
-            if gap.from >= at {
-                // It begins.
-                return;
-            }
-        }
-        let function = gap.probe.and_then(|probe| self.traced_function(probe));
-        let process = gap.pid.and_then(|pid| {
-            // It may have ended before it could be told to be one of those that are recorded.
-            self.show_or_adopt(pid, at);
-            self.process_of(pid, at)
-        });
-        // Should either not be known, a gap of all would say too much.
+    /// A time in which calls are missing: of a process, if that is said; should it not be known, a gap of
+    /// all would say too much.
+    pub(super) fn gap(
+        &mut self,
+        at: Timestamp,
+        gap: RawGap,
+        process: Option<ProcessId>,
+        epoch: &mut Epoch,
+    ) {
+        let function = gap
+            .probe
+            .and_then(|probe| self.traced_function(probe, epoch));
         if function.is_some() == gap.probe.is_some() && process.is_some() == gap.pid.is_some() {
-            self.push(Event::Gap(Gap {
+            epoch.push(Event::Gap(Gap {
                 from: gap.from,
                 to: at,
                 function,
@@ -267,56 +294,66 @@ impl Resolver {
     }
 
     /// A thread ends, and with the last one its process.
-    pub(super) fn end_calls(&mut self, at: Timestamp, cpu: Cpu, pid: Pid, tid: Tid) {
-        if !self.calls.is_used() {
+    pub(super) fn end_thread(
+        &mut self,
+        (at, cpu): (Timestamp, Cpu),
+        (pid, tid): (Pid, Tid),
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) {
+        if !self.is_used() {
             return;
         }
-        let mut left = std::mem::take(&mut self.calls.left);
-        self.calls.shadows.end_thread(pid, tid, at.0, &mut left);
-        self.left_by(at, cpu, tid, &mut left);
-        self.calls.left = left;
-        let runs = self
-            .processes
-            .thread(tid)
-            .is_some_and(|thread| !thread.exited);
-        if runs
-            && self
-                .processes
-                .get(pid)
-                .is_some_and(|process| process.threads <= 1)
-        {
-            self.end_all_calls(at, cpu, pid);
+        let mut left = std::mem::take(&mut self.left);
+        self.shadows.end_thread(pid, tid, at.0, &mut left);
+        self.left_by((at, cpu, tid), &mut left, table, epoch);
+        self.left = left;
+        let runs = table.thread(tid).is_some_and(|thread| !thread.exited);
+        let process = table.get(pid);
+        if runs && process.is_some_and(|process| process.threads <= 1) {
+            self.end_process((at, cpu), pid, table, epoch);
         }
     }
 
     /// A process runs another program. What was said of its stacks may have been said of that one
     /// already, before its first instruction.
-    pub(super) fn exec_calls(&mut self, at: Timestamp, cpu: Cpu, pid: Pid) {
-        let switches = self.calls.shadows.is_switching(pid);
-        self.end_all_calls(at, cpu, pid);
+    pub(super) fn exec(
+        &mut self,
+        (at, cpu): (Timestamp, Cpu),
+        pid: Pid,
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) {
+        let switches = self.shadows.is_switching(pid);
+        self.end_process((at, cpu), pid, table, epoch);
         if switches {
-            self.calls.shadows.switches(pid);
+            self.shadows.switches(pid);
         }
     }
 
     /// A process ends, or runs another program.
-    pub(super) fn end_all_calls(&mut self, at: Timestamp, cpu: Cpu, pid: Pid) {
-        for (tid, mut left) in self.calls.shadows.end_process(pid, at.0) {
-            self.left_by(at, cpu, tid, &mut left);
+    fn end_process(
+        &mut self,
+        (at, cpu): (Timestamp, Cpu),
+        pid: Pid,
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) {
+        for (tid, mut left) in self.shadows.end_process(pid, at.0) {
+            self.left_by((at, cpu, tid), &mut left, table, epoch);
         }
     }
 
     /// Tells of the records that could not be paired since this was called last.
-    pub(super) fn tell_unmatched(&mut self, to: Timestamp) {
-        let calls = &mut self.calls;
+    pub(super) fn tell_unmatched(&mut self, to: Timestamp, epoch: &mut Epoch) {
         let missing = [
-            (&mut calls.unmatched, LostReason::Unmatched),
-            (&mut calls.unknown, LostReason::BadRecord),
+            (&mut self.unmatched, LostReason::Unmatched),
+            (&mut self.unknown, LostReason::BadRecord),
         ];
         let missing = missing.map(|(missing, reason)| (std::mem::take(missing), reason));
         for (missing, reason) in missing {
             if missing.count > 0 {
-                self.push(Event::Lost(Lost {
+                epoch.push(Event::Lost(Lost {
                     cpu: None,
                     from: missing.from,
                     to,
@@ -329,25 +366,37 @@ impl Resolver {
 
     /// Nothing is seen from now on, or nothing was until now: what is open may end in between and be
     /// entered again at the same place, so no exit to come is known to be its own.
-    fn suspend_calls(&mut self, at: Timestamp) {
-        for (tid, mut left) in self.calls.shadows.suspend(at.0) {
-            self.left_by(at, Cpu(0), tid, &mut left);
+    pub(super) fn suspend(&mut self, at: Timestamp, table: &mut ProcessTable, epoch: &mut Epoch) {
+        for (tid, mut left) in self.shadows.suspend(at.0) {
+            self.left_by((at, Cpu(0), tid), &mut left, table, epoch);
         }
     }
 
-    fn left_by(&mut self, at: Timestamp, cpu: Cpu, tid: Tid, left: &mut Vec<Left>) {
+    fn left_by(
+        &mut self,
+        (at, cpu, tid): (Timestamp, Cpu, Tid),
+        left: &mut Vec<Left>,
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) {
         if left.is_empty() {
             return;
         }
-        match self.processes.announce_thread(tid, None, &mut self.epoch) {
-            Some(thread) => self.left(&Place { at, cpu, thread }, left, None),
+        match table.announce_thread(tid, None, &mut epoch.tables) {
+            Some(thread) => self.left(&Place { at, cpu, thread }, left, None, epoch),
             None => left.clear(),
         }
     }
 
     /// Tells of calls that were left, at most one of them by returning.
     #[inline]
-    fn left(&mut self, place: &Place, left: &mut Vec<Left>, mut returned: Option<Returned>) {
+    fn left(
+        &mut self,
+        place: &Place,
+        left: &mut Vec<Left>,
+        mut returned: Option<Returned>,
+        epoch: &mut Epoch,
+    ) {
         for call in left.drain(..) {
             let mut how_returned = None;
             let how = match call.how {
@@ -356,7 +405,7 @@ impl Resolver {
                     ExitKind::Return
                 }
                 How::Exception(kind) => {
-                    ExitKind::Exception(kind.map(|kind| self.epoch.string(&kind)))
+                    ExitKind::Exception(kind.map(|kind| epoch.tables.string(&kind)))
                 }
                 How::Terminated => ExitKind::Terminated,
                 How::Inferred => ExitKind::Inferred,
@@ -371,15 +420,20 @@ impl Resolver {
                 whole: None,
             };
             let edge = CallEdge::Exit(Box::new(exit));
-            self.push_call(place, call.probe, call.depth, edge);
+            self.push_call(place, (call.probe, call.depth), edge, epoch);
         }
     }
 
     #[inline]
-    fn push_call(&mut self, place: &Place, probe: u32, depth: u32, edge: CallEdge) {
-        if let Some(function) = self.traced_function(probe) {
-            self.event_bytes += CALL_BYTES;
-            self.events.push(Event::Call(Call {
+    fn push_call(
+        &mut self,
+        place: &Place,
+        (probe, depth): (u32, u32),
+        edge: CallEdge,
+        epoch: &mut Epoch,
+    ) {
+        if let Some(function) = self.traced_function(probe, epoch) {
+            let call = Call {
                 at: place.at,
                 thread: place.thread,
                 cpu: place.cpu,
@@ -387,31 +441,20 @@ impl Resolver {
                 depth,
                 edge,
                 later: None,
-            }));
+            };
+            epoch.push_of(CALL_BYTES, Event::Call(call));
         }
     }
+}
 
-    #[inline]
-    fn thread_of_call(&mut self, pid: Pid, tid: Tid, at: Timestamp) -> Option<ThreadId> {
-        let known = self.processes.thread(tid);
-        if known.is_none_or(|thread| thread.pid != pid || thread.exited) {
-            let comm = self.processes.get(pid).map(|process| process.comm);
-            self.meet(pid, tid, comm.unwrap_or_default(), at, 0);
-        }
-        self.processes.announce_thread(tid, None, &mut self.epoch)
-    }
-
-    fn process_of(&mut self, pid: Pid, at: Timestamp) -> Option<ProcessId> {
-        self.meet(pid, Tid(pid.0), Comm::default(), at, 0);
-        self.processes.announce(pid, &mut self.epoch)
-    }
-
-    fn frame_of_thrower(&mut self, pid: Pid, address: u64) -> Option<FrameId> {
-        let inside = address.checked_sub(1)?;
-        let mappings = self.processes.get(pid)?.mappings.clone();
-        let range = mappings.find(inside)?;
-        Some(self.user_frame(pid, range, inside, false))
-    }
+fn frame_of_thrower(
+    process: Option<&ProcessState>,
+    address: u64,
+    frames: &mut Frames<'_>,
+) -> Option<FrameId> {
+    let (process, inside) = (process?, address.checked_sub(1)?);
+    process.mappings.find(inside)?;
+    Some(frames.frame(process, inside, false))
 }
 
 /// What is known of a return.
@@ -422,10 +465,14 @@ struct Returned {
 }
 
 /// Where and when a call is told.
-struct Place {
-    at: Timestamp,
-    cpu: Cpu,
-    thread: ThreadId,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// When.
+    pub(super) at: Timestamp,
+    /// On which processor.
+    pub(super) cpu: Cpu,
+    /// By which thread.
+    pub(super) thread: ThreadId,
 }
 
 /// The return address of what throws, and the bytes that name what is thrown. The address is the

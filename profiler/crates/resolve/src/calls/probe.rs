@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::Resolver;
+use super::Calls;
+use crate::epoch::Epoch;
 use crate::mapping::{CodeModule, next_uid};
 use profiler_model::{BuildId, FunctionId, ModuleKind, ReturnMode, TracedKind};
 use profiler_trace::CallValues;
@@ -128,10 +129,10 @@ impl Probes {
     }
 }
 
-impl Resolver {
+impl Calls {
     /// Says what the records of a probe are about, before the first of them is resolved. A probe
     /// that is registered anew has changed (its exits are not watched any more).
-    pub fn trace(&mut self, probe: u32, traced: TracedProbe) {
+    pub(crate) fn trace(&mut self, probe: u32, traced: TracedProbe) {
         let module = CodeModule {
             uid: next_uid(),
             kind: ModuleKind::File,
@@ -145,13 +146,13 @@ impl Resolver {
             code: None,
         };
         let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");
-        let before = self.calls.probes.get(probe);
+        let before = self.probes.get(probe);
         let unwatched = traced.returns == ReturnMode::None
             && before.is_some_and(|before| {
                 before.unwatched || before.traced.returns != ReturnMode::None
             });
         if unwatched {
-            self.calls.shadows.unwatch(probe);
+            self.shadows.unwatch(probe);
         }
         let registered = Probe {
             traced,
@@ -160,18 +161,18 @@ impl Resolver {
             resumes,
             unwatched,
         };
-        self.calls.probes.set(probe, registered);
+        self.probes.set(probe, registered);
     }
 
     /// The function of a probe in this epoch, announced if it was not yet.
     #[inline]
-    pub(super) fn traced_function(&mut self, probe: u32) -> Option<FunctionId> {
-        let probe = self.calls.probes.0.get_mut(probe as usize)?.as_mut()?;
+    pub(super) fn traced_function(&mut self, probe: u32, epoch: &mut Epoch) -> Option<FunctionId> {
+        let probe = self.probes.0.get_mut(probe as usize)?.as_mut()?;
         match probe.function {
-            Some((epoch, function)) if epoch == self.epoch.number => Some(function),
+            Some((number, function)) if number == epoch.tables.number => Some(function),
             _ => {
-                let function = self.epoch.traced(&probe.traced, &probe.module);
-                probe.function = Some((self.epoch.number, function));
+                let function = epoch.tables.traced(&probe.traced, &probe.module);
+                probe.function = Some((epoch.tables.number, function));
                 Some(function)
             }
         }

@@ -48,7 +48,7 @@ fn resolver_with(options: ResolveOptions) -> Resolver {
         ..options
     })
     .unwrap();
-    resolver.processes.containers.identify = identify;
+    resolver.processes.table.containers.identify = identify;
     resolver
 }
 
@@ -225,7 +225,7 @@ fn threads_in_cgroups_of_their_own_do_not_move_their_process() {
 fn without_a_hierarchy_nothing_is_in_a_container() {
     let main = pid(203);
     let mut resolver = Resolver::new(options()).unwrap();
-    resolver.processes.containers.identify = identify;
+    resolver.processes.table.containers.identify = identify;
     let mut out = Vec::new();
     let mut events = vec![
         made(5, 70, "/box/a"),
@@ -471,7 +471,7 @@ fn a_hundred_thousand_processes_in_a_thousand_containers_leave_nothing_behind() 
         unknown += bench.resolver.take_unknown_containers().len();
     }
     assert_eq!(unknown, 10_000);
-    let (ids, places, known) = bench.resolver.processes.containers.sizes();
+    let (ids, places, known) = bench.resolver.processes.table.containers.sizes();
     assert!(
         ids <= 1 << 16 && places <= 8192 && known <= 8192,
         "{ids} {places} {known}"

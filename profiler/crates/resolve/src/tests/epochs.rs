@@ -169,11 +169,8 @@ fn what_is_not_answered_in_time_is_given_up_and_counted() {
     for event in events.drain(..) {
         resolver.event(event);
     }
-    let answers = resolver.names.give_up();
-    for answered in answers {
-        resolver.answered(answered);
-    }
-    resolver.flush(&mut out);
+    resolver.naming.give_up(&mut resolver.epoch);
+    resolver.epoch.flush(&mut out);
     let mut reader = Reader::default();
     reader.read(out);
     assert_eq!(reader.reasons(), [Some(UnknownReason::GaveUp)]);

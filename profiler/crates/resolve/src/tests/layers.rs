@@ -190,9 +190,7 @@ fn run_below(dir: &TempDir, programs: &[(&str, u64, FileIdentity)]) -> Vec<(Stri
         // As it is found at the moment of an exec.
         events.push(fork(time, std::process::id(), id));
         let map = map(time + 1, id, (BASE, 0x10000), "/app", 0, *identity);
-        resolver
-            .live_roots
-            .insert(Pid(id), (Arc::new(root), Timestamp(time)));
+        resolver.processes.keep_root(Pid(id), Arc::new(root));
         resolver.notice(&map);
         events.push(map);
         events.push(sample(time + 2, id, "program", &[BASE + offset + 4], &[]));
@@ -201,8 +199,8 @@ fn run_below(dir: &TempDir, programs: &[(&str, u64, FileIdentity)]) -> Vec<(Stri
     // Their processes have no root of their own: it is that of the fork.
     for event in events {
         if let RawBody::Mmap(mmap) = &event.body {
-            let root = resolver.live_roots.get(&mmap.pid).cloned();
-            resolver.processes.get_mut(mmap.pid).unwrap().root = root.map(|(root, _)| root);
+            let root = resolver.processes.live_root(mmap.pid);
+            resolver.processes.table.get_mut(mmap.pid).unwrap().root = root;
         }
         resolver.resolve(&mut vec![event], &mut out);
     }

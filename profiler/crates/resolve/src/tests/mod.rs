@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::files::TargetFile;
+use super::symbolize::{Answer, Symbolizer};
 use super::*;
-use profiler_model::raw::{Comm, FileIdentity, RawMmap, RawSample, RawStack};
+use profiler_model::raw::{Comm, FileIdentity, RawBody, RawMmap, RawSample, RawStack};
 use profiler_model::*;
 use profiler_object::elf;
 
@@ -180,7 +182,7 @@ pub(super) fn map(
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) tables: Tables,
-    epochs: BTreeMap<u32, (Epoch, BTreeMap<FrameId, u32>)>,
+    epochs: BTreeMap<u32, (profiler_model::Epoch, BTreeMap<FrameId, u32>)>,
     pub(super) events: Vec<Event>,
 }
 

@@ -104,10 +104,10 @@ fn a_process_that_another_thread_renewed_lives_and_ends() {
         event.change == ProcessChange::Exited && event.at == Timestamp(16)
     });
     assert_eq!(exits.count(), 1);
-    let process = resolver.processes.get(Pid(id)).unwrap();
+    let process = resolver.processes.table.get(Pid(id)).unwrap();
     assert_eq!(process.exited, Some(Timestamp(16)));
-    resolver.processes.expire(Timestamp(10_000_000_000));
-    assert!(resolver.processes.get(Pid(id)).is_none());
+    resolver.processes.table.expire(Timestamp(10_000_000_000));
+    assert!(resolver.processes.table.get(Pid(id)).is_none());
 }
 
 #[test]
@@ -292,11 +292,13 @@ fn a_parent_is_found_though_its_child_was_read_first() {
     let mut resolver = Resolver::new(options()).unwrap();
     let pids = [std::process::id(), std::os::unix::process::parent_id()].map(Pid);
     for pid in pids {
-        assert!(resolver.adopt(pid, Timestamp(u64::MAX), None));
+        let mapped = &mut resolver.mapped;
+        let now = Timestamp(u64::MAX);
+        assert!(resolver.processes.adopt(pid, now, None, mapped));
     }
-    let parent = |resolver: &Resolver| resolver.processes.get(pids[0]).unwrap().parent;
+    let parent = |resolver: &Resolver| resolver.processes.table.get(pids[0]).unwrap().parent;
     assert_eq!(parent(&resolver), None);
-    resolver.find_parents(&pids);
+    resolver.processes.find_parents(&pids);
     assert_eq!(parent(&resolver).map(|(pid, _)| pid), Some(pids[1]));
 }
 
@@ -327,7 +329,7 @@ fn what_waits_for_its_turn_stays_open() {
     // Not for ever.
     resolver.tidy(Timestamp(time + 10_000_000_000));
     resolver.tidy(Timestamp(time + 20_000_000_000));
-    assert!(!resolver.live_roots.contains_key(&Pid(id)));
+    assert!(resolver.processes.live_root(Pid(id)).is_none());
 }
 
 #[test]
@@ -350,17 +352,17 @@ fn ten_thousand_short_lives_leave_nothing_behind() {
         }
         resolver.resolve(&mut events, &mut out);
         out.clear();
-        most = most.max(resolver.processes.len());
+        most = most.max(resolver.processes.table.len());
     }
     // 5 ms each, kept for two seconds, tidied every five.
     assert!(most < 1500, "{most} processes at once");
-    assert!(resolver.live_roots.len() < 1500);
-    assert!(resolver.execs.len() < 1500);
+    let (roots, execs) = resolver.processes.noticed();
+    assert!(roots < 1500 && execs < 1500, "{roots} {execs}");
     let counters = resolver.counters();
     assert_eq!(counters.samples, 10_000);
     assert_eq!(counters.frames_no_file, 0);
     // The program, and what this process maps, which forked them.
-    assert!(resolver.modules.len() < 20);
+    assert!(resolver.mapped.modules.len() < 20);
 }
 
 #[test]

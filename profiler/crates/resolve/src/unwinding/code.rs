@@ -12,16 +12,17 @@ use std::sync::{Arc, Weak};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::files::FileKey;
+use super::super::files::{FileKey, TargetFile};
 use super::super::mapping::{CodeRange, Mappings};
 use profiler_model::{BuildId, ModuleKind, Pid, Timestamp};
+use profiler_object::elf::Elf;
 
 /// Most processes that are known; of others, user space finds the callers.
 const MAX_PROCESSES: usize = 100_000;
 
 /// A file with code: one for all paths and processes that have the same contents there.
 #[derive(Debug)]
-pub struct CodeFile {
+pub(crate) struct CodeFile {
     id: u64,
     path: Box<str>,
 }
@@ -37,35 +38,50 @@ impl CodeFile {
     }
 
     /// A number that no other file ever has.
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
     /// The path under which it was met first.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 }
 
 /// What is in a file: its build id and the hash of its contents; without a build id, which file it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Content {
-    pub(super) build_id: Option<BuildId>,
-    pub(super) hash: u64,
-    pub(super) unnamed: Option<FileKey>,
+struct Content {
+    build_id: Option<BuildId>,
+    hash: u64,
+    unnamed: Option<FileKey>,
 }
 
 /// All files with code that anything refers to.
 #[derive(Debug, Default)]
-pub(super) struct CodeFiles {
+pub(crate) struct CodeFiles {
     known: FxHashMap<Content, Weak<CodeFile>>,
     /// So many are known when those that nobody refers to are forgotten next.
     forget_at: usize,
 }
 
 impl CodeFiles {
+    /// What a file is known by to all that have the same.
+    pub(crate) fn of_file(
+        &mut self,
+        file: &TargetFile,
+        elf: &Elf,
+        key: Option<&FileKey>,
+    ) -> Arc<CodeFile> {
+        let content = Content {
+            build_id: elf.build_id.clone(),
+            hash: file.print.hash(),
+            unnamed: key.filter(|_| elf.build_id.is_none()).cloned(),
+        };
+        self.of(content, &file.path)
+    }
+
     /// The file with this content.
-    pub(super) fn of(&mut self, content: Content, path: &str) -> Arc<CodeFile> {
+    fn of(&mut self, content: Content, path: &str) -> Arc<CodeFile> {
         if let Some(known) = self.known.get(&content).and_then(Weak::upgrade) {
             return known;
         }
@@ -81,15 +97,15 @@ impl CodeFiles {
 
 /// Executable memory of a process.
 #[derive(Clone, Debug)]
-pub struct Code {
+pub(super) struct Code {
     /// First address.
-    pub start: u64,
+    pub(super) start: u64,
     /// First address behind it.
-    pub end: u64,
+    pub(super) end: u64,
     /// The file's own address of what is at `start`.
-    pub address: u64,
+    pub(super) address: u64,
     /// What is there; none: code made at run time, or of a file that can't be read.
-    pub file: Option<Arc<CodeFile>>,
+    pub(super) file: Option<Arc<CodeFile>>,
 }
 
 impl Code {

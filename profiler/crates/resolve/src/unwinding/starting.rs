@@ -7,10 +7,9 @@
 //!
 //! What does not belong here: lists of mappings that are outdated (`told`).
 
-use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-use profiler_model::raw::{RawBody, RawEvent, RawStack};
+use profiler_model::raw::{RawBody, RawEvent, RawInterpreted, RawStack};
 use profiler_model::{LostReason, Pid, StackEnd, Timestamp};
 
 /// Longer than this no exec takes: the end was not told.
@@ -70,6 +69,6 @@ impl Starting {
             ..RawStack::NONE
         };
         *copy = None;
-        *interpreted = Bytes::new();
+        *interpreted = RawInterpreted::default();
     }
 }

@@ -26,7 +26,7 @@ const MAX_KNOWN: usize = 1 << 16;
 
 /// What is known of a file's table.
 #[derive(Clone, Debug)]
-pub enum TableState {
+pub(super) enum TableState {
     /// It is here.
     Ready(Arc<Table>),
     /// The file says nothing about its frames.

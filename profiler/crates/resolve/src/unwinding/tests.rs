@@ -1,15 +1,18 @@
-//! Copied stacks that go on in user space: made-up processes map a real program, whose functions are
-//! met at their first instruction, where the return address is on top of the stack.
+//! Copied stacks that go on in user space, and what the kernel is told meanwhile: made-up processes map a
+//! real program, whose functions are met at their first instruction, where the return address is on top of
+//! the stack.
 
 use std::path::Path;
 use std::time::Duration;
 
-use profiler_common::unwind::{COPY_BYTES, CopyHead, REGISTER_SP};
+use profiler_common::unwind::{COPY_BYTES, CopyHead, REGISTER_SP, UnwindCounters};
 
 use super::super::tests::*;
 use super::super::{ResolveOptions, Resolver};
 use super::*;
 use profiler_model::{Batch, Event};
+use profiler_unwind::Table;
+use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 
 const STACK: u64 = 0x7ffe_0000_1000;
 
@@ -57,11 +60,83 @@ fn began(dir: &TempDir, pid: u32) -> (std::path::PathBuf, Vec<RawEvent>) {
     (program, events)
 }
 
-fn notice(resolver: &mut Resolver, events: &[RawEvent]) {
+/// What a kernel would have.
+#[derive(Debug, Default)]
+struct Kernel {
+    slots: u32,
+    /// Slots with a table.
+    loaded: Vec<Slot>,
+    /// Most tables that there is room for; none: any number.
+    room: Option<usize>,
+    lists: FxHashMap<Pid, Vec<MappedCode>>,
+    now: u64,
+}
+
+impl KernelTables for Kernel {
+    fn reserve(&mut self) -> Option<Slot> {
+        self.slots += 1;
+        Some(Slot(self.slots))
+    }
+
+    fn load(&mut self, slot: Slot, _: &Table) -> Result<(), NoRoom> {
+        if self.room.is_some_and(|room| self.loaded.len() >= room) {
+            return Err(NoRoom);
+        }
+        self.loaded.push(slot);
+        Ok(())
+    }
+
+    fn load_none(&mut self, _: Slot) {}
+
+    fn evict(&mut self, slot: Slot) {
+        self.loaded.retain(|loaded| *loaded != slot);
+    }
+
+    fn release(&mut self, slot: Slot) {
+        self.evict(slot);
+    }
+
+    fn used(&self, _: Slot) -> Timestamp {
+        Timestamp(self.now)
+    }
+
+    fn set_process(&mut self, pid: Pid, mappings: &[MappedCode]) -> Result<(), NoRoom> {
+        self.lists.insert(pid, mappings.to_vec());
+        Ok(())
+    }
+
+    fn forget_process(&mut self, pid: Pid) {
+        self.lists.remove(&pid);
+    }
+
+    fn collect(&mut self) {}
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> UnwindCounters {
+        UnwindCounters::default()
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now)
+    }
+}
+
+fn notice(resolver: &mut Resolver, kernel: &mut Kernel, events: &[RawEvent]) {
     for event in events {
         resolver.notice(event);
-        resolver.foresee(event);
     }
+    resolver.bring_tables(events, kernel);
+}
+
+/// Brings in tables until all that were wanted are there.
+fn bring_all(resolver: &mut Resolver, kernel: &mut Kernel) {
+    while resolver.builds_tables() {
+        resolver.bring_tables(&[], kernel);
+    }
+    resolver.bring_tables(&[], kernel);
 }
 
 /// Resolves what is left and reads all back.
@@ -79,11 +154,9 @@ fn frames_of_the_kernel_side_and_of_the_copy_are_one_stack() {
     let returns = returns(&program, &["outer", "main"]);
     let leaf = BASE + offset_of(&program, "inner");
     events.push(cut_short(20, pid(1), &[leaf], &returns, &[0]));
-    let mut resolver = resolver();
-    notice(&mut resolver, &events);
-    let wanted = resolver.take_wanted_tables();
-    assert_eq!(wanted.len(), 1);
-    assert!(wanted[0].path().ends_with("program"));
+    let (mut resolver, mut kernel) = (resolver(), Kernel::default());
+    notice(&mut resolver, &mut kernel, &events);
+    let slot = kernel.lists[&Pid(pid(1))][0].slot.unwrap();
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
     let reader = finish(&mut resolver, out);
@@ -95,7 +168,10 @@ fn frames_of_the_kernel_side_and_of_the_copy_are_one_stack() {
         (counters.stacks_continued, counters.stacks_without_table),
         (1, 0)
     );
-    assert!(matches!(resolver.table(&wanted[0]), TableState::Ready(_)));
+    // The kernel side goes on by itself from now on.
+    bring_all(&mut resolver, &mut kernel);
+    assert_eq!(kernel.loaded, [slot]);
+    assert_eq!(resolver.unwind_summary(&kernel).loaded, 1);
 }
 
 #[test]
@@ -109,7 +185,7 @@ fn what_is_behind_a_sample_that_waits_waits_with_it() {
     events.push(sample(22, pid(2), "other", &[returns[0]], &[]));
     events.push(exit(23, pid(2)));
     let mut resolver = resolver();
-    notice(&mut resolver, &events);
+    notice(&mut resolver, &mut Kernel::default(), &events);
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
     resolver.await_tables(&mut out);
@@ -119,12 +195,6 @@ fn what_is_behind_a_sample_that_waits_waits_with_it() {
     assert_eq!(stacks[1].len(), 1);
     assert_ne!(stacks[1][0], "inner");
     assert!(matches!(reader.events.last(), Some(Event::Process(_))));
-}
-
-/// Tells what the kernel side has of a process now, at a time.
-fn tell(resolver: &mut Resolver, pid: u32, at: u64) {
-    let code = resolver.code_of(Pid(pid)).unwrap();
-    resolver.code_was_told(Pid(pid), &code, Timestamp(at), Timestamp(at + 1));
 }
 
 const MS: u64 = 1_000_000;
@@ -140,11 +210,15 @@ fn what_was_walked_by_an_outdated_list_is_cut() {
     const LIBRARY: u64 = BASE + 0x100000;
     events.push(map_file(13, pid, LIBRARY, 0x10000, &program, 0));
     let mut resolver = resolver();
-    notice(&mut resolver, &events);
-    tell(&mut resolver, pid, 20);
+    let mut kernel = Kernel {
+        now: 20,
+        ..Kernel::default()
+    };
+    notice(&mut resolver, &mut kernel, &events);
     let exchange = map_file(40 * MS, pid, LIBRARY, 0x10000, &other, 0);
-    notice(&mut resolver, std::slice::from_ref(&exchange));
-    tell(&mut resolver, pid, 60 * MS);
+    // The kernel is told some time later.
+    kernel.now = 60 * MS;
+    notice(&mut resolver, &mut kernel, std::slice::from_ref(&exchange));
     // The leaf and the first caller are in the program, the next one in the library.
     let mut stack = returns(&program, &["inner", "outer", "main"]);
     stack[1] += LIBRARY - BASE;
@@ -168,8 +242,8 @@ fn what_was_walked_by_an_outdated_list_is_cut() {
     assert_eq!(ends, [whole, cut, cut, whole]);
     assert_eq!(resolver.counters().stacks_outdated, 2);
     // When all that is resolved, nothing is kept of the first list.
-    resolver.forget_told_code();
-    assert!(!resolver.unwinding.told.has_past());
+    resolver.tend_tables(&mut kernel);
+    assert!(!resolver.mapped.unwinding.told.has_past());
 }
 
 #[test]
@@ -195,7 +269,7 @@ fn a_program_that_has_not_begun_has_no_user_stack() {
         sample(25 * MS, pid, "program", &stack, &kernel),
     ]);
     let mut resolver = resolver();
-    notice(&mut resolver, &events);
+    notice(&mut resolver, &mut Kernel::default(), &events);
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
     let reader = finish(&mut resolver, out);
@@ -216,7 +290,7 @@ fn a_copy_that_is_too_short_is_no_whole_stack_and_counted() {
     events.push(cut_short(20, pid(3), &[], &returns, &[]));
     events.push(cut_short(21, pid(3), &[], &returns, &full));
     let mut resolver = resolver();
-    notice(&mut resolver, &events);
+    notice(&mut resolver, &mut Kernel::default(), &events);
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
     let reader = finish(&mut resolver, out);
@@ -233,18 +307,17 @@ fn processes_are_followed_ahead_of_their_turn() {
     events.push(fork(13, pid(4), pid(5)));
     events.push(exec(14, pid(4), "other"));
     let mut resolver = resolver();
-    notice(&mut resolver, &events);
-    let changed: FxHashMap<Pid, _> = resolver.take_changed_code().into_iter().collect();
-    let child = changed[&Pid(pid(5))].as_ref().unwrap();
+    let mut kernel = Kernel::default();
+    notice(&mut resolver, &mut kernel, &events);
+    let child = &kernel.lists[&Pid(pid(5))];
     assert_eq!((child[0].start, child[0].end), (BASE, BASE + 0x10000));
-    assert!(child[0].file.is_some());
-    assert!(changed[&Pid(pid(4))].as_ref().unwrap().is_empty());
+    assert!(child[0].slot.is_some());
+    assert!(kernel.lists[&Pid(pid(4))].is_empty());
     events.push(exit(15, pid(5)));
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
-    let changed: FxHashMap<Pid, _> = resolver.take_changed_code().into_iter().collect();
-    assert!(changed[&Pid(pid(5))].is_none());
-    assert!(resolver.code_of(Pid(pid(5))).is_none());
+    resolver.bring_tables(&[], &mut kernel);
+    assert!(!kernel.lists.contains_key(&Pid(pid(5))));
 }
 
 #[test]
@@ -252,9 +325,38 @@ fn without_tables_nothing_of_this_is_done() {
     let dir = TempDir::new("without");
     let (_, mut events) = began(&dir, pid(6));
     let mut resolver = Resolver::new(options()).unwrap();
-    notice(&mut resolver, &events);
+    let mut kernel = Kernel::default();
+    notice(&mut resolver, &mut kernel, &events);
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
-    assert!(resolver.take_changed_code().is_empty());
-    assert!(resolver.take_wanted_tables().is_empty() && !resolver.builds_tables());
+    resolver.bring_tables(&[], &mut kernel);
+    assert!(kernel.lists.is_empty() && kernel.slots == 0 && !resolver.builds_tables());
+}
+
+#[test]
+fn a_table_without_room_is_asked_for_again_when_there_is_some() {
+    let dir = TempDir::new("room");
+    let (program, mut events) = began(&dir, pid(8));
+    let returns = returns(&program, &["outer", "main"]);
+    let leaf = BASE + offset_of(&program, "inner");
+    events.push(cut_short(20, pid(8), &[leaf], &returns, &[0]));
+    let mut resolver = resolver();
+    let mut kernel = Kernel {
+        room: Some(0),
+        ..Kernel::default()
+    };
+    notice(&mut resolver, &mut kernel, &events);
+    bring_all(&mut resolver, &mut kernel);
+    assert_eq!(kernel.loaded, []);
+    assert_eq!(resolver.unwind_summary(&kernel).refused, 1);
+    // Not at once: tables are not exchanged all the time.
+    kernel.room = None;
+    resolver.bring_tables(&events[events.len() - 1..], &mut kernel);
+    assert_eq!(kernel.loaded, []);
+    // What has ended is forgotten.
+    events.push(exit(21, pid(8)));
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    resolver.bring_tables(&[], &mut kernel);
+    assert!(!kernel.lists.contains_key(&Pid(pid(8))));
 }

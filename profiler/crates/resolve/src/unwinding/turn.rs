@@ -13,13 +13,13 @@ use std::time::Instant;
 use bytes::Bytes;
 use profiler_common::unwind::COPY_BYTES;
 
-use super::MAX_LOOKS;
 use super::hold::copy_of;
 use super::store::{PATIENCE, Store, TableState};
-use crate::Resolver;
+use super::{MAX_LOOKS, Opener, Unwinding};
 use crate::mapping::{CodeRange, Mappings};
+use crate::process::ProcessTable;
 use profiler_model::raw::{RawBody, RawCopy, RawEvent, RawStack};
-use profiler_model::{Batch, ModuleKind, Pid, StackEnd, Timestamp};
+use profiler_model::{ModuleKind, Pid, StackEnd, Tid, Timestamp};
 use profiler_unwind::walk::{Code as MappedCode, Place, StackCopy, Start, Walked, walk};
 
 /// What became of a copied stack.
@@ -31,14 +31,14 @@ enum Continued {
 }
 
 /// What a process had mapped at a time, and the tables that are here.
-struct Mapped<'a> {
+struct MappedThen<'a> {
     mappings: &'a Mappings,
     store: &'a Store,
     /// Whether a frame was met whose table is not here.
     absent: Cell<Option<&'a CodeRange>>,
 }
 
-impl MappedCode for Mapped<'_> {
+impl MappedCode for MappedThen<'_> {
     fn at(&self, address: u64) -> Place<'_> {
         let Some(range) = self.mappings.find(address) else {
             return Place::Unmapped;
@@ -59,86 +59,63 @@ impl MappedCode for Mapped<'_> {
     }
 }
 
-impl Resolver {
-    /// Resolves an event unless it has to wait for a table.
-    pub(crate) fn event_or_hold(&mut self, mut event: RawEvent, out: &mut Vec<Batch>) {
-        if !self.unwinding.held.is_empty() || !self.complete(&mut event, false) {
-            self.unwinding.held.push(event);
-            return;
-        }
-        self.resolve_now(event, out);
+impl Unwinding {
+    /// Follows an event that has its turn.
+    pub(crate) fn follow_turn(&mut self, event: &RawEvent) {
+        self.starting.follow(event);
     }
 
-    fn resolve_now(&mut self, event: RawEvent, out: &mut Vec<Batch>) {
-        self.unwinding.starting.follow(&event);
-        self.turn_epoch(event.at, out);
-        self.event(event);
+    /// Waits for a table that is being built, no longer than events may wait from `since` on; false: that
+    /// time is over, or nothing waits.
+    pub(crate) fn wait(&mut self, since: Instant, opener: &mut Opener<'_>) -> bool {
+        let until = since + PATIENCE;
+        let Some(store) = &mut self.store else {
+            return false;
+        };
+        if self.held.is_empty() || Instant::now() >= until {
+            return false;
+        }
+        if store.wait(until) {
+            self.seek_on(opener);
+        }
+        true
     }
 
-    /// Resolves what has waited and need not wait any longer.
-    pub(crate) fn release_held(&mut self, out: &mut Vec<Batch>) {
-        while let Some(mut event) = self.unwinding.held.pop() {
-            let full = self.unwinding.held.is_full();
-            if !self.complete(&mut event, full) {
-                self.unwinding.held.put_back(event);
-                break;
-            }
-            self.resolve_now(event, out);
-        }
-    }
-
-    /// Waits for the tables that events wait for, no longer than each may wait, and resolves them all.
-    pub fn await_tables(&mut self, out: &mut Vec<Batch>) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            self.release_held(out);
-            let Some(store) = &mut self.unwinding.store else {
-                return;
-            };
-            if self.unwinding.held.is_empty() {
-                return;
-            }
-            if Instant::now() >= until {
-                break;
-            }
-            if store.wait(until) {
-                self.seek_on();
-            }
-        }
-        while let Some(mut event) = self.unwinding.held.pop() {
-            self.complete(&mut event, true);
-            self.resolve_now(event, out);
+    /// Takes off an event's user stack what can't be right, in its turn; the ids of its thread if the rest
+    /// is to be found from a copy.
+    pub(crate) fn correct(
+        &mut self,
+        event: &mut RawEvent,
+        has_vdso: bool,
+        table: &ProcessTable,
+    ) -> Option<(Pid, Tid)> {
+        self.starting.correct(event, has_vdso);
+        self.cut_outdated(event, table);
+        copy_of(event)?;
+        match &event.body {
+            RawBody::Sample(sample) => Some((sample.pid, sample.tid)),
+            RawBody::WaitStack(stack) => Some((stack.pid, stack.tid)),
+            _ => None,
         }
     }
 
-    /// Makes an event's user stack what it can be, in its turn: cuts off what can't be right, and finds
-    /// the rest if there is a copy of that; false: it has to wait. With `at_once` it does not.
-    fn complete(&mut self, event: &mut RawEvent, at_once: bool) -> bool {
-        let has_vdso = self.vdso.is_some();
-        self.unwinding.starting.correct(event, has_vdso);
-        self.cut_outdated(event);
-        if copy_of(event).is_none() {
-            return true;
-        }
+    /// Finds the rest of an event's user stack; false: it has to wait. With `at_once` it does not.
+    pub(crate) fn complete(
+        &mut self,
+        event: &mut RawEvent,
+        at_once: bool,
+        opener: &mut Opener<'_>,
+    ) -> bool {
         let at = event.at;
         let (pid, user, copy) = match &mut event.body {
-            RawBody::Sample(sample) => {
-                self.meet(sample.pid, sample.tid, sample.comm, at, 0);
-                (sample.pid, &mut sample.user, &mut sample.copy)
-            }
-            RawBody::WaitStack(stack) => {
-                if self.processes.get(stack.pid).is_none() {
-                    let comm = crate::proc_fs::thread_comm(stack.pid, stack.tid);
-                    self.meet(stack.pid, stack.tid, comm.unwrap_or_default(), at, 0);
-                }
-                (stack.pid, &mut stack.user, &mut stack.copy)
-            }
+            RawBody::Sample(sample) => (sample.pid, &mut sample.user, &mut sample.copy),
+            RawBody::WaitStack(stack) => (stack.pid, &mut stack.user, &mut stack.copy),
             _ => return true,
         };
         let Some(taken) = copy.take() else {
             return true;
         };
-        match self.go_on(pid, user, &taken, at, at_once) {
+        match self.go_on((pid, at), user, &taken, at_once, opener) {
             Continued::Wait => {
                 *copy = Some(taken);
                 false
@@ -148,10 +125,8 @@ impl Resolver {
                 // A stack that goes on behind what was copied.
                 let cut = end == StackEnd::BadMemory && taken.bytes.len() == COPY_BYTES;
                 let end = if cut { StackEnd::NoTable } else { end };
-                if end == StackEnd::NoTable {
-                    self.counters.stacks_without_table += 1;
-                }
-                self.counters.stacks_continued += 1;
+                self.without_table += u64::from(end == StackEnd::NoTable);
+                self.continued += 1;
                 user.end = end;
                 let addresses = user.addresses().chain(walked.addresses);
                 let bytes: Vec<u8> = addresses.flat_map(u64::to_ne_bytes).collect();
@@ -163,8 +138,8 @@ impl Resolver {
 
     /// Cuts an event's user stack behind the first frame whose caller was looked for by what was mapped
     /// there before.
-    fn cut_outdated(&mut self, event: &mut RawEvent) {
-        if !self.unwinding.is_used() {
+    fn cut_outdated(&mut self, event: &mut RawEvent, table: &ProcessTable) {
+        if !self.is_used() {
             return;
         }
         let (pid, user, copy) = match &mut event.body {
@@ -172,15 +147,17 @@ impl Resolver {
             RawBody::WaitStack(stack) => (stack.pid, &mut stack.user, &mut stack.copy),
             _ => return,
         };
-        let Some(process) = self.processes.get(pid) else {
+        let Some(process) = table.get(pid) else {
             return;
         };
         let looked_up = user.addresses().enumerate().map(|(depth, address)| {
             let is_return = depth > 0 && address & EXACT == 0;
             (address & !EXACT).wrapping_sub(u64::from(is_return))
         });
-        let told = &mut self.unwinding.told;
-        let Some(last) = told.first_wrong(pid, event.at, &process.mappings, looked_up) else {
+        let Some(last) = self
+            .told
+            .first_wrong(pid, event.at, &process.mappings, looked_up)
+        else {
             return;
         };
         let right = (last + 1) * 8;
@@ -192,21 +169,21 @@ impl Resolver {
         user.bytes.truncate(right);
         user.end = StackEnd::NoTable;
         *copy = None;
-        self.counters.stacks_outdated += 1;
+        self.outdated += 1;
     }
 
     fn go_on(
         &mut self,
-        pid: Pid,
+        (pid, at): (Pid, Timestamp),
         user: &RawStack,
         copy: &RawCopy,
-        at: Timestamp,
         at_once: bool,
+        opener: &mut Opener<'_>,
     ) -> Continued {
-        let Some(process) = self.processes.get(pid) else {
+        let Some(process) = opener.processes.table.get(pid) else {
             let start = Start::from(&copy.head);
             let nothing = Mappings::default();
-            return match &self.unwinding.store {
+            return match &self.store {
                 Some(store) => {
                     Continued::Done(walk_on(copy, user.addresses().len(), &nothing, store).0)
                 }
@@ -218,12 +195,12 @@ impl Resolver {
         };
         let mappings = process.mappings.clone();
         // A process whose fork was not seen in time.
-        if self.unwinding.early.mappings(pid).is_none() && process.exited.is_none() {
-            self.unwinding.found(pid, &mappings, at);
+        if self.early.mappings(pid).is_none() && process.exited.is_none() {
+            self.found(pid, &mappings, at);
         }
         let before = user.addresses().len();
         for look in 0.. {
-            let Some(store) = &self.unwinding.store else {
+            let Some(store) = &self.store else {
                 break;
             };
             let (walked, absent) = walk_on(copy, before, &mappings, store);
@@ -231,8 +208,8 @@ impl Resolver {
                 return Continued::Done(walked);
             };
             let id = range.module.code.as_ref().map_or(0, |code| code.id());
-            self.want_table(pid, &range, true);
-            let Some(store) = &self.unwinding.store else {
+            self.want_table(pid, &range, true, opener);
+            let Some(store) = &self.store else {
                 break;
             };
             match store.state(id) {
@@ -257,7 +234,7 @@ pub(super) fn walk_on(
     mappings: &Mappings,
     store: &Store,
 ) -> (Walked, Option<CodeRange>) {
-    let code = Mapped {
+    let code = MappedThen {
         mappings,
         store,
         absent: Cell::new(None),

@@ -1,7 +1,7 @@
 //! Which processes run CPython, and since when.
 //!
 //! An interpreter in the memory of a process, forks, execs and exits, as they are drained ->
-//! [`PythonChange`]s. What a process ran before is kept for a while, for samples that are still on
+//! changes for the kernel side. What a process ran before is kept for a while, for samples that are still on
 //! their way. Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: how interpreters are found (`runtime`).
@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use profiler_common::interpreter::Layout;
 use profiler_common::python::PythonFrame;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::PythonChange;
 use super::code::Memory;
 use super::names::{Codes, Named};
 use super::runtime::Runtime;
@@ -39,7 +39,7 @@ type Place = (String, Option<u32>, Option<BuildId>);
 
 /// An interpreter in the memory of a process.
 #[derive(Debug)]
-pub(super) struct Interpreter {
+pub(super) struct Loaded {
     /// Where `_PyRuntime` is.
     runtime: u64,
     /// Where its version has its members.
@@ -48,19 +48,20 @@ pub(super) struct Interpreter {
     pub(super) code_type: Option<u64>,
     /// What its frames are in.
     pub(super) module: Arc<CodeModule>,
-    loops: Vec<Range<u64>>,
+    /// Where its loop is.
+    pub(super) loops: Arc<[Range<u64>]>,
 }
 
-impl Interpreter {
+impl Loaded {
     /// One of a file that is mapped so that its addresses are `base` higher.
     pub(super) fn new(
         base: u64,
         file: &Runtime,
         offsets: Offsets,
         module: Arc<CodeModule>,
-    ) -> Interpreter {
+    ) -> Loaded {
         let moved = |address: u64| address.wrapping_add(base);
-        Interpreter {
+        Loaded {
             runtime: moved(file.state),
             offsets,
             code_type: file.code_type.map(moved),
@@ -72,11 +73,6 @@ impl Interpreter {
                 .collect(),
         }
     }
-
-    /// Whether an address is in the interpreter's loop.
-    pub(super) fn is_loop(&self, address: u64) -> bool {
-        self.loops.iter().any(|piece| piece.contains(&address))
-    }
 }
 
 /// One program of a process.
@@ -85,7 +81,7 @@ struct Life {
     from: Timestamp,
     until: Option<Timestamp>,
     /// None: a program without CPython.
-    interpreter: Option<Arc<Interpreter>>,
+    interpreter: Option<Arc<Loaded>>,
     memory: Option<Memory>,
     /// The memory could not be opened.
     is_closed: bool,
@@ -93,7 +89,7 @@ struct Life {
 }
 
 impl Life {
-    fn new(from: Timestamp, interpreter: Option<Arc<Interpreter>>) -> Life {
+    fn new(from: Timestamp, interpreter: Option<Arc<Loaded>>) -> Life {
         Life {
             from,
             until: None,
@@ -107,9 +103,9 @@ impl Life {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Pythons {
+pub(super) struct Pythons {
     /// What the kernel side is still to be told.
-    pub(super) changes: Vec<PythonChange>,
+    pub(super) changes: Vec<(Pid, Option<(u64, Layout)>)>,
     /// Files that were looked into.
     pub(super) runtimes: FxHashMap<Place, Option<Arc<Runtime>>>,
     processes: FxHashMap<Pid, VecDeque<Life>>,
@@ -156,7 +152,7 @@ impl Pythons {
     }
 
     /// A process has mapped an interpreter.
-    pub(super) fn started(&mut self, pid: Pid, at: Timestamp, interpreter: Arc<Interpreter>) {
+    pub(super) fn started(&mut self, pid: Pid, at: Timestamp, interpreter: Arc<Loaded>) {
         let current = self.processes.get(&pid).and_then(VecDeque::back);
         if let Some(known) = current.and_then(|life| life.interpreter.as_ref())
             && known.runtime == interpreter.runtime
@@ -171,7 +167,7 @@ impl Pythons {
     }
 
     /// A process was forked.
-    pub(crate) fn forked(&mut self, pid: Pid, parent: Pid, at: Timestamp) {
+    pub(super) fn forked(&mut self, pid: Pid, parent: Pid, at: Timestamp) {
         for (_, pids) in self.unsupported.values_mut() {
             if pids.contains(&parent) {
                 add(pids, pid);
@@ -185,13 +181,13 @@ impl Pythons {
     }
 
     /// A process runs a new program, or has ended.
-    pub(crate) fn ended(&mut self, pid: Pid, at: Timestamp) {
+    pub(super) fn ended(&mut self, pid: Pid, at: Timestamp) {
         if self.processes.contains_key(&pid) {
             self.begin(pid, at, None);
         }
     }
 
-    fn begin(&mut self, pid: Pid, from: Timestamp, interpreter: Option<Arc<Interpreter>>) {
+    fn begin(&mut self, pid: Pid, from: Timestamp, interpreter: Option<Arc<Loaded>>) {
         let known = self.processes.len();
         let lives = self.processes.entry(pid).or_default();
         if let Some(last) = lives.back_mut() {
@@ -209,12 +205,12 @@ impl Pythons {
         }
         let runs = interpreter.as_ref();
         let runs = runs.map(|found| (found.runtime, found.offsets.layout));
-        self.changes.push(PythonChange { pid, runs });
+        self.changes.push((pid, runs));
         lives.push_back(Life::new(from, interpreter));
     }
 
     /// What a process ran at some time.
-    pub(super) fn interpreter(&self, pid: Pid, at: Timestamp) -> Option<Arc<Interpreter>> {
+    pub(super) fn interpreter(&self, pid: Pid, at: Timestamp) -> Option<Arc<Loaded>> {
         self.life(pid, at)?.interpreter.clone()
     }
 
@@ -284,7 +280,7 @@ impl Pythons {
 
     /// Whether names were forgotten since the last call: what was seen before has none until it is seen
     /// again.
-    pub(crate) fn take_forgotten(&mut self) -> bool {
+    pub(super) fn take_forgotten(&mut self) -> bool {
         std::mem::take(&mut self.forgotten)
     }
 
@@ -306,7 +302,7 @@ impl Pythons {
     }
 
     /// Forgets what has ended long enough before `now`, and closes what is open beyond the limits.
-    pub(crate) fn tidy(&mut self, now: Timestamp, lives: impl Fn(Pid) -> bool) {
+    pub(super) fn tidy(&mut self, now: Timestamp, lives: &dyn Fn(Pid) -> bool) {
         let resolved = Timestamp(now.0.saturating_sub(GRACE_NS));
         self.processes.retain(|&pid, all| {
             all.retain(|life| life.until.is_none_or(|until| until >= resolved));

@@ -1,9 +1,8 @@
-//! Waits of threads: records and the stacks that they name -> samples of the source `off-cpu`, and
-//! totals per thread.
+//! Waits of threads: the stacks that their records name, and what a record says.
 //!
 //! The kernel side sends the stacks of a key once, so they are kept, as they came: mappings and epochs
 //! change. What was not used for longest is forgotten first; then the kernel side has to send its
-//! stacks again ([`Resolver::has_forgotten_stacks`]), but for those of waits that go on, which are kept.
+//! stacks again ([`WaitStacks::have_forgotten`]), but for those of waits that go on, which are kept.
 //! Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: what the kernel side counts (`probe`).
@@ -11,13 +10,10 @@
 use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Resolver;
-use super::end_of;
-use profiler_model::raw::{Comm, RawStack, RawWait, RawWaitStack, RawWaits};
-use profiler_model::{
-    Cpu, Event, Lost, LostReason, OFF_CPU, Pid, Sample, SourceId, StackEnd, ThreadId, Tid,
-    Timestamp, Wait, WaitState, Waits,
-};
+use super::kernel_names::KernelNames;
+use profiler_common::sched::WaitRecord;
+use profiler_model::raw::{RawInterpreted, RawStack, RawWaitStack};
+use profiler_model::{StackEnd, ThreadId, Timestamp, Wait, WaitState};
 
 /// Most stacks, and most of their bytes, that are kept in one generation, of which there are four. While
 /// the kernel side can't be told, the first may have twice as much.
@@ -25,11 +21,6 @@ const MAX_KEYS: usize = 16_384;
 const MAX_BYTES: usize = 10 << 20;
 /// What a stack takes besides its addresses, roughly.
 const OVERHEAD_BYTES: usize = 256;
-
-/// How the names of functions begin that are above the scheduler only because its tracepoint is watched.
-const WALKERS: [&str; 4] = ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_"];
-/// Most of these in a stack.
-const MAX_WALKERS: usize = 6;
 
 /// Stacks of waits by their keys, in generations: one that is full makes the next one older.
 #[derive(Debug, Default)]
@@ -80,7 +71,7 @@ fn bytes_of(stack: &RawWaitStack) -> usize {
     OVERHEAD_BYTES
         + stack.kernel.bytes.len()
         + stack.user.bytes.len()
-        + stack.interpreted.len()
+        + stack.interpreted.frames.len()
         + stack.copy.as_ref().map_or(0, |copy| copy.bytes.len())
 }
 
@@ -115,14 +106,15 @@ impl WaitStacks {
     }
 
     /// The kernel side sends all again, but for those of the waits that go on, which have these keys.
-    fn told(&mut self, going_on: Vec<u64>) {
+    pub(super) fn told(&mut self, going_on: Vec<u64>) {
         self.forgotten = false;
         if std::mem::take(&mut self.aged) {
             self.going_on = going_on.into_iter().collect();
         }
     }
 
-    fn find(&mut self, key: u64) -> Option<RawWaitStack> {
+    /// The stacks of a key.
+    pub(super) fn find(&mut self, key: u64) -> Option<RawWaitStack> {
         if let Some(stack) = self.young.stacks.get(&key) {
             return Some(stack.clone());
         }
@@ -131,34 +123,24 @@ impl WaitStacks {
         self.keep(stack.clone());
         Some(stack)
     }
-}
 
-impl Resolver {
-    /// Whether stacks of waits are being forgotten: the kernel side is to send all again, and
-    /// [`Self::keep_stacks_of`] to be called.
-    pub fn has_forgotten_stacks(&self) -> bool {
-        self.wait_stacks.forgotten
+    /// Whether stacks are being forgotten: the kernel side is to send all again, and [`Self::told`] to be
+    /// called.
+    pub(super) fn have_forgotten(&self) -> bool {
+        self.forgotten
     }
 
-    /// The kernel side sends all stacks again, but for those of the waits that go on, which have these
-    /// keys.
-    pub fn keep_stacks_of(&mut self, going_on: Vec<u64>) {
-        self.wait_stacks.told(going_on);
-    }
-
-    /// Keeps the stacks of waits to come.
-    pub(super) fn wait_stack(&mut self, stack: &RawWaitStack) {
+    /// Keeps the stacks of waits to come, without the frames of those that walked them.
+    pub(super) fn take(&mut self, stack: &RawWaitStack, names: &mut KernelNames) {
         // Else each would keep alive all of what it was drained with.
         let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
-        let kernel = stack
-            .kernel
-            .bytes
-            .slice(self.own_frames(&stack.kernel) * 8..);
+        let walkers = names.walkers(&stack.kernel);
+        let kernel = stack.kernel.bytes.slice(walkers * 8..);
         let mut copy = stack.copy.clone();
         if let Some(copy) = &mut copy {
             copy.bytes = own(&copy.bytes);
         }
-        self.wait_stacks.keep(RawWaitStack {
+        self.keep(RawWaitStack {
             key: stack.key,
             pid: stack.pid,
             tid: stack.tid,
@@ -171,156 +153,44 @@ impl Resolver {
                 end: stack.user.end,
             },
             copy,
-            interpreted: own(&stack.interpreted),
+            interpreted: RawInterpreted {
+                interpreter: stack.interpreted.interpreter,
+                frames: own(&stack.interpreted.frames),
+            },
         });
     }
+}
 
-    /// How many frames of a kernel stack, from its leaf on, are those that walked it: the kernel side's
-    /// program and what runs it.
-    fn own_frames(&mut self, stack: &RawStack) -> usize {
-        let is_own = |address: &u64| {
-            let address = address.saturating_sub(1);
-            self.know_kernel(address);
-            let symbol = self.kernel.symbol(address);
-            symbol.is_some_and(|symbol| {
-                let mut beginnings = WALKERS.iter();
-                beginnings.any(|beginning| symbol.name.starts_with(beginning))
-            })
-        };
-        let own = stack.addresses().take(MAX_WALKERS).take_while(is_own);
-        own.count()
-    }
-
-    /// A wait has ended.
-    pub(super) fn wait(&mut self, at: Timestamp, cpu: Cpu, wait: &RawWait) {
-        self.counters.samples += 1;
-        let record = &wait.record;
-        let (pid, tid) = (Pid(record.tgid), Tid(record.tid));
-        let Some(thread) = self.waiting_thread(at, (pid, tid), record.cgroup, Comm(record.comm))
-        else {
-            // `meet` has just made it known; should it ever not, that is told.
-            self.push(Event::Lost(Lost {
-                cpu: Some(cpu),
-                from: at,
-                to: at,
-                count: 1,
-                reason: LostReason::BadRecord,
-            }));
-            return;
-        };
-        let waker = self.waker(at, Pid(record.waker_tgid), Tid(record.waker_tid));
-        let (mut kernel, mut user) = (None, None);
-        let (mut kernel_end, mut user_end) = match record.key {
-            0 => (StackEnd::NoStack, StackEnd::NoStack),
-            // Until stacks that were forgotten are sent again.
-            _ => (StackEnd::Unknown, StackEnd::Unknown),
-        };
-        if let Some(stack) = self.wait_stacks.find(record.key) {
-            kernel = self.kernel_stack(&stack.kernel.bytes);
-            kernel_end = end_of(kernel, stack.kernel.end);
-            let bytes = self.with_real_returns(pid, tid, stack.user.bytes);
-            (user, user_end) = if stack.interpreted.is_empty() {
-                self.user_stack(pid, &bytes, stack.user.end)
-            } else {
-                let who = (pid, at);
-                self.stack_with_interpreted(who, &bytes, stack.user.end, &stack.interpreted)
-            };
-            user_end = end_of(user, user_end);
-        }
-        let state = WaitState::from_code(record.state).unwrap_or(WaitState::Sleeping);
-        let ns = at.since(Timestamp(record.from_ns));
-        let runnable_ns = match (state, record.woken_ns) {
+/// What a record says of a wait that has ended.
+pub(super) fn wait_of(record: &WaitRecord, at: Timestamp, waker: Option<ThreadId>) -> Wait {
+    let state = WaitState::from_code(record.state).unwrap_or(WaitState::Sleeping);
+    let ns = at.since(Timestamp(record.from_ns));
+    Wait {
+        ns,
+        runnable_ns: match (state, record.woken_ns) {
             (WaitState::Preempted, _) => ns,
             (_, 0) => 0,
             (_, woken_ns) => at.since(Timestamp(woken_ns)).min(ns),
-        };
-        let source = self.off_cpu_source();
-        let weight = ns.saturating_mul(record.weight.into());
-        self.push(Event::Sample(Sample {
-            kernel,
-            user,
-            kernel_end,
-            user_end,
-            wait: Some(Wait {
-                ns,
-                runnable_ns,
-                state,
-                waker,
-                count: record.weight,
-            }),
-            ..Sample::new(at, thread, cpu, source, weight)
-        }));
+        },
+        state,
+        waker,
+        count: record.weight,
     }
+}
 
-    /// Totals of a thread.
-    pub(super) fn waits(&mut self, at: Timestamp, waits: &RawWaits) {
-        let place = (waits.pid, waits.tid);
-        let Some(thread) = self.waiting_thread(at, place, waits.cgroup, Comm::default()) else {
-            return;
-        };
-        self.push(Event::Waits(Waits {
-            thread,
-            from: waits.from,
-            to: at,
-            count: waits.count,
-            ns: waits.ns,
-            runnable_ns: waits.runnable_ns,
-        }));
-    }
-
-    /// The thread of a wait, known and announced; an empty name is none.
-    fn waiting_thread(
-        &mut self,
-        at: Timestamp,
-        (pid, tid): (Pid, Tid),
-        cgroup: u64,
-        comm: Comm,
-    ) -> Option<ThreadId> {
-        let known = self.processes.thread(tid);
-        let comm = match known.is_some_and(|thread| thread.pid == pid) {
-            false if comm == Comm::default() => {
-                super::proc_fs::thread_comm(pid, tid).unwrap_or_default()
-            }
-            _ => comm,
-        };
-        let settled = self.meet(pid, tid, comm, at, cgroup);
-        self.show_or_adopt(pid, at);
-        if !settled && cgroup != 0 {
-            self.settle(pid, tid, cgroup, at);
-        }
-        let named = comm != Comm::default();
-        self.processes
-            .announce_thread(tid, named.then_some(comm), &mut self.epoch)
-    }
-
-    /// The thread that ended a wait. One that is not recorded is only known if it is for other reasons.
-    fn waker(&mut self, at: Timestamp, pid: Pid, tid: Tid) -> Option<ThreadId> {
-        if tid.0 == 0 {
-            return None;
-        }
-        let known = self.processes.thread(tid);
-        if known.is_none_or(|thread| thread.pid != pid) {
-            if self.scoped || self.limited {
-                return None;
-            }
-            let comm = super::proc_fs::thread_comm(pid, tid).unwrap_or_default();
-            self.meet(pid, tid, comm, at, 0);
-        }
-        self.processes.announce_thread(tid, None, &mut self.epoch)
-    }
-
-    fn off_cpu_source(&mut self) -> SourceId {
-        let index = self
-            .sources
-            .iter()
-            .position(|source| source.name == OFF_CPU);
-        self.source(index.map_or(u16::MAX, |index| index as u16))
+/// Why there is no stack of a record whose stacks are not here.
+pub(super) fn end_without(record: &WaitRecord) -> StackEnd {
+    match record.key {
+        0 => StackEnd::NoStack,
+        // Until stacks that were forgotten are sent again.
+        _ => StackEnd::Unknown,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profiler_model::{Pid, Tid};
 
     fn stack(key: u64, frames: usize) -> RawWaitStack {
         RawWaitStack {
@@ -333,7 +203,7 @@ mod tests {
                 end: StackEnd::Complete,
             },
             copy: None,
-            interpreted: Bytes::new(),
+            interpreted: RawInterpreted::default(),
         }
     }
 

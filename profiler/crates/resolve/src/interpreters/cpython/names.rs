@@ -14,7 +14,7 @@ use profiler_common::python::{PRINT_SHIFT, PythonFrame};
 use rustc_hash::FxHashMap;
 
 use super::code::{Code, Head, Memory};
-use super::processes::Interpreter;
+use super::processes::Loaded;
 use crate::symbolize::FunctionInfo;
 use profiler_model::UnknownReason;
 
@@ -50,7 +50,7 @@ pub(super) struct Codes {
 
 impl Codes {
     /// Reads a code object, unless it is known.
-    pub(super) fn look(&mut self, memory: &Memory, of: &Interpreter, frame: &PythonFrame) {
+    pub(super) fn look(&mut self, memory: &Memory, of: &Loaded, frame: &PythonFrame) {
         let key = key(frame);
         if self.seen.contains_key(&key) {
             return;
@@ -87,7 +87,7 @@ impl Codes {
     }
 
     /// What a frame is called.
-    pub(super) fn name(&self, of: &Interpreter, frame: &PythonFrame) -> Named {
+    pub(super) fn name(&self, of: &Loaded, frame: &PythonFrame) -> Named {
         let Some(found) = self.seen.get(&key(frame)) else {
             return Named::Unknown(UnknownReason::NoFile);
         };

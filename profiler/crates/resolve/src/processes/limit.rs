@@ -6,19 +6,19 @@
 //!
 //! What does not belong here: which cgroups are recorded (`pipeline`).
 
-use super::Resolver;
+use super::Processes;
+use crate::mapped::Mapped;
 use profiler_model::raw::Comm;
 use profiler_model::{Pid, Timestamp};
 
-impl Resolver {
-    /// From now on processes are hidden until something shows that they are inside. To be called before
-    /// [`Resolver::snapshot_of`], which is for those that are inside already.
-    pub fn limit(&mut self) {
+impl Processes {
+    /// From now on processes are hidden until something shows that they are inside.
+    pub(crate) fn limit(&mut self) {
         self.limited = true;
     }
 
-    /// Says where the exec of this time happened, of which [`Resolver::notice`] was told.
-    pub fn notice_place(&mut self, pid: Pid, at: Timestamp, inside: bool) {
+    /// Says where the exec of this time happened, which was noticed.
+    pub(crate) fn notice_place(&mut self, pid: Pid, at: Timestamp, inside: bool) {
         let execs = self.execs.get_mut(&pid).into_iter().flatten();
         if let Some(exec) = execs.rev().find(|exec| exec.at == at) {
             exec.inside = Some(inside);
@@ -26,19 +26,19 @@ impl Resolver {
     }
 
     /// A process is inside.
-    pub fn show(&mut self, pid: Pid) {
-        if let Some(process) = self.processes.get_mut(pid)
+    pub(crate) fn show(&mut self, pid: Pid) {
+        if let Some(process) = self.table.get_mut(pid)
             && std::mem::replace(&mut process.hidden, false)
         {
-            self.counters.processes += 1;
+            self.seen += 1;
         }
     }
 
     /// The same of one that may not be known yet.
-    pub(super) fn show_or_adopt(&mut self, pid: Pid, at: Timestamp) {
+    pub(crate) fn show_or_adopt(&mut self, pid: Pid, at: Timestamp, mapped: &mut Mapped) {
         if self.limited {
-            if self.processes.get(pid).is_none() {
-                self.adopt(pid, at, Some(Comm::default()));
+            if self.table.get(pid).is_none() {
+                self.adopt(pid, at, Some(Comm::default()), mapped);
             }
             self.show(pid);
         }
@@ -49,7 +49,7 @@ impl Resolver {
         match inside.filter(|_| self.limited) {
             Some(true) => self.show(pid),
             Some(false) => {
-                if let Some(process) = self.processes.get_mut(pid) {
+                if let Some(process) = self.table.get_mut(pid) {
                     process.hidden = true;
                 }
             }

@@ -6,7 +6,7 @@ use profiler_common::python::{PRINT_SHIFT, PythonFrame, print_of};
 
 use super::code::Memory;
 use super::names::{self, Codes, Named};
-use super::processes::{self, Interpreter, Pythons};
+use super::processes::{self, Loaded, Pythons};
 use super::runtime::Runtime;
 use super::version::{Offsets, Version, offsets};
 use crate::mapping::tests::module;
@@ -18,7 +18,7 @@ fn of_3_11() -> Offsets {
     offsets(Version(0x030b_02f0), &[]).unwrap()
 }
 
-fn interpreter(state: u64) -> Interpreter {
+fn interpreter(state: u64) -> Loaded {
     let file = Runtime {
         version: Version(0x030b_02f0),
         offsets: Ok(of_3_11()),
@@ -26,7 +26,7 @@ fn interpreter(state: u64) -> Interpreter {
         code_type: None,
         code: Vec::new(),
     };
-    Interpreter::new(0, &file, of_3_11(), module("[python 3.11]"))
+    Loaded::new(0, &file, of_3_11(), module("[python 3.11]"))
 }
 
 /// Many code objects of the same texts and lines.

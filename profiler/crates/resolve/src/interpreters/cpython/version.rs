@@ -6,10 +6,11 @@
 //!
 //! What does not belong here: how a file is searched (`runtime`).
 
+use profiler_common::interpreter::Layout;
 use profiler_common::python::{
     BLOCK_BYTES, CODE_TEXTS, ENTRY_SHIFT, ENTRY_SHIM, FRAME_BYTES, FRAME_CODE, FRAME_ENTRY,
     FRAME_INSTRUCTION, FRAME_PREVIOUS, HOLDER_FRAME, INTERPRETER_NEXT, INTERPRETER_THREADS,
-    INTERPRETERS, Layout, THREAD_BYTES, THREAD_FRAME, THREAD_ID, THREAD_NEXT,
+    INTERPRETERS, THREAD_BYTES, THREAD_FRAME, THREAD_ID, THREAD_NEXT,
 };
 
 /// Bytes of `_Py_DebugOffsets` that are looked at.

@@ -1,0 +1,397 @@
+//! What processes have mapped: modules, and the open files behind them.
+//!
+//! Mappings -> [`CodeModule`]s, one for all processes that map the same, and [`CodeRange`]s in them. The
+//! file of a mapping is opened as soon as the mapping is known, because the process may be gone in a
+//! moment.
+//!
+//! What does not belong here: how files are opened safely and how long they stay open (`files`), which
+//! process has mapped what (`process`).
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::fs::MemfdFlags;
+
+use super::closing::Closer;
+use super::files::{self, FileKey, Files, MappedFile, OpenError, Root, TargetFile};
+use super::jit::{JitProcess, is_dump};
+use super::mapping::{CodeModule, CodeRange, next_uid};
+use super::proc_fs;
+use super::process::ProcessTable;
+use super::unwinding::{CodeFile, CodeFiles};
+use profiler_model::raw::RawMmap;
+use profiler_model::{ModuleKind, Pid, Timestamp};
+use profiler_object::elf::read_up_to;
+
+/// Longest path kept.
+const MAX_PATH_BYTES: usize = 4096;
+/// What the kernel adds to the path of a file that has no name any more.
+const DELETED: &str = " (deleted)";
+/// Longest vDSO.
+const MAX_VDSO_BYTES: u64 = 1 << 20;
+
+/// What kind of memory a mapping's name speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backing {
+    File,
+    /// A file without a place in a file system: run-time code, or a program started from memory.
+    Memory,
+    Anonymous,
+    Vdso,
+    Other,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Modules {
+    known: FxHashMap<(Box<str>, Option<FileKey>), Weak<CodeModule>>,
+    files: Files,
+    /// What tells files with unwind tables apart; none: there are no tables.
+    code: Option<CodeFiles>,
+    vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
+    /// This process's own root.
+    host: Option<Arc<Root>>,
+    /// How many files could not be opened when they were mapped.
+    pub(super) not_opened: u64,
+}
+
+impl Modules {
+    /// None known yet; `tables`: stacks are walked by what files say. Files are closed by `closer`.
+    pub(super) fn new(host: Option<Arc<Root>>, tables: bool, closer: Closer) -> Modules {
+        Modules {
+            known: FxHashMap::default(),
+            files: Files::new(files::raise_file_limit(), closer),
+            code: tables.then(CodeFiles::default),
+            vdso: own_vdso(),
+            host,
+            not_opened: 0,
+        }
+    }
+
+    /// Time of the events that come now.
+    pub(super) fn now(&self) -> Timestamp {
+        self.files.now
+    }
+
+    /// Events of this time come now.
+    pub(super) fn come_to(&mut self, at: Timestamp) {
+        self.files.now = self.files.now.max(at);
+    }
+
+    /// Whether programs have a vDSO here.
+    pub(super) fn has_vdso(&self) -> bool {
+        self.vdso.is_some()
+    }
+
+    /// How many are known.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Opens the file of a mapping, unless it is open; none if it can't be, or is none. With the path by
+    /// which it was mapped.
+    pub(super) fn open(
+        &mut self,
+        mmap: &RawMmap,
+        root: impl FnOnce() -> Option<Arc<Root>>,
+    ) -> Option<(String, Arc<TargetFile>)> {
+        let path = path_of(mmap);
+        if !matches!(backing(&path), Backing::File | Backing::Memory) {
+            return None;
+        }
+        let root = root();
+        let key = FileKey::of(mmap.file)?;
+        if let Some(file) = self.files.get(&key) {
+            return Some((path, file));
+        }
+        self.files.forgive(&key);
+        let opened = self.files.open(&MappedFile {
+            pid: mmap.pid,
+            range: (mmap.start, mmap.start.saturating_add(mmap.len)),
+            path: &path,
+            identity: mmap.file,
+            root: root.as_ref(),
+        });
+        match opened {
+            Ok(file) => Some((path, file)),
+            Err(OpenError::Again) => None,
+            Err(error) => {
+                self.not_opened += 1;
+                log::debug!("pid {}: {path}: {error}", mmap.pid);
+                None
+            }
+        }
+    }
+
+    /// The file behind a mapping, opened again if it was closed; none if it is not what the module is
+    /// said to be.
+    pub(super) fn file_behind(
+        &mut self,
+        pid: Pid,
+        range: &CodeRange,
+        root: impl FnOnce() -> Option<Arc<Root>>,
+    ) -> Option<Arc<TargetFile>> {
+        let module = &range.module;
+        if module.kind == ModuleKind::Vdso {
+            return self.vdso.as_ref().map(|(_, file)| file.clone());
+        }
+        let open = module.key.as_ref().and_then(|key| self.files.get(key));
+        let file = open.or_else(|| {
+            let root = root().or_else(|| self.host.clone());
+            let mapped = MappedFile {
+                pid,
+                range: range.mapped,
+                path: &module.path,
+                identity: range.identity,
+                root: root.as_ref(),
+            };
+            self.files.open(&mapped).ok()
+        });
+        file.filter(|file| file.print.name == module.copy)
+    }
+
+    /// Closes files that no living process maps, but those of events after `resolved`, which wait for
+    /// their turn.
+    pub(super) fn tidy(&mut self, resolved: Timestamp) {
+        self.known.retain(|_, module| module.strong_count() > 0);
+        let mapped = self.known.keys().filter_map(|(_, key)| key.as_ref());
+        let mapped: FxHashSet<&FileKey> = mapped.collect();
+        self.files.retain(resolved, |key| mapped.contains(key));
+    }
+
+    /// What a process has mapped, and where.
+    pub(super) fn range_of(
+        &mut self,
+        at: Timestamp,
+        mmap: &RawMmap,
+        processes: &mut ProcessTable,
+    ) -> Option<CodeRange> {
+        let path = path_of(mmap);
+        if is_dump(&path)
+            && let Some(jit) = &self.jit(mmap.pid, processes).jit
+        {
+            // The first one: a child that was forked maps its own later.
+            let _ = jit.dump.set(path.clone().into());
+        }
+        let module = self.of(mmap, &path);
+        let module = module.unwrap_or_else(|| self.jit(mmap.pid, processes));
+        range_within(at, mmap, module)
+    }
+
+    /// The same as soon as it is drained: of whose memory it is little may be known.
+    pub(super) fn early_range_of(&mut self, at: Timestamp, mmap: &RawMmap) -> Option<CodeRange> {
+        let path = path_of(mmap);
+        let module = self.of(mmap, &path);
+        // Nobody sees this one.
+        let module = module.unwrap_or_else(|| self.named(ModuleKind::Jit, "[jit]"));
+        range_within(at, mmap, module)
+    }
+
+    /// What is mapped; none: code made at run time.
+    fn of(&mut self, mmap: &RawMmap, path: &str) -> Option<Arc<CodeModule>> {
+        let key = FileKey::of(mmap.file);
+        let module = match backing(path) {
+            Backing::File => self.of_file(mmap, path, key),
+            Backing::Memory => {
+                let file = key.as_ref().and_then(|key| self.files.get(key));
+                if file.is_some_and(|file| file.elf.is_some()) {
+                    self.of_file(mmap, path, key)
+                } else {
+                    return None;
+                }
+            }
+            Backing::Anonymous => return None,
+            Backing::Vdso => match &self.vdso {
+                // That of a 32-bit process lies below 4 GiB, and is another one.
+                Some((module, _)) if mmap.start > u64::from(u32::MAX) => module.clone(),
+                _ => self.named(ModuleKind::Unknown, path),
+            },
+            Backing::Other => self.named(ModuleKind::Unknown, path),
+        };
+        Some(module)
+    }
+
+    fn of_file(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
+        let file = key.as_ref().and_then(|key| self.files.get(key));
+        let place = (Box::from(path), key.clone());
+        let known = self.known.get(&place).and_then(Weak::upgrade);
+        let is_other = |known: &CodeModule| {
+            // The place in the file system is another file's by now.
+            let file = file.as_ref();
+            file.is_some_and(|file| file.print.name != known.copy)
+        };
+        if let Some(known) = &known
+            && known.elf.is_some()
+            && !is_other(known)
+        {
+            return known.clone();
+        }
+        let copy = file.as_ref().and_then(|file| file.print.name);
+        let elf = file.as_ref().and_then(|file| file.elf.clone());
+        if let Some(known) = known
+            && elf.is_none()
+        {
+            return known;
+        }
+        let module = Arc::new(CodeModule {
+            uid: next_uid(),
+            kind: ModuleKind::File,
+            path: path.into(),
+            build_id: elf.as_ref().and_then(|elf| elf.build_id.clone()),
+            bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
+            copy,
+            code: match (&elf, &file) {
+                (Some(elf), Some(file)) => self
+                    .code
+                    .as_mut()
+                    .map(|code| code.of_file(file, elf, key.as_ref())),
+                _ => None,
+            },
+            key,
+            elf,
+            jit: None,
+        });
+        self.known.insert(place, Arc::downgrade(&module));
+        module
+    }
+
+    /// One that has nothing but its name.
+    pub(super) fn named(&mut self, kind: ModuleKind, path: &str) -> Arc<CodeModule> {
+        let place = (Box::from(path), None);
+        if let Some(known) = self.known.get(&place).and_then(Weak::upgrade) {
+            return known;
+        }
+        let module = Arc::new(module_named(kind, path, None));
+        self.known.insert(place, Arc::downgrade(&module));
+        module
+    }
+
+    /// The code that a process makes at run time.
+    fn jit(&mut self, pid: Pid, processes: &mut ProcessTable) -> Arc<CodeModule> {
+        let Some(process) = processes.get(pid) else {
+            return self.named(ModuleKind::Unknown, "//anon");
+        };
+        if let Some(module) = &process.jit {
+            return module.clone();
+        }
+        // A child that was forked but runs no new program has ids of its own.
+        let facts = if process.facts.uid.is_none() || process.facts.namespace_pids.is_empty() {
+            proc_fs::facts(pid, None).map_or_else(|| process.facts.clone(), Arc::new)
+        } else {
+            process.facts.clone()
+        };
+        let jit = JitProcess {
+            pid,
+            namespace_pid: facts.namespace_pids.last().copied().unwrap_or(pid),
+            uid: facts.uid,
+            root: process.root.clone(),
+            dump: OnceLock::new(),
+        };
+        // Two lives of one id in an epoch must not share frames, whose addresses are absolute.
+        let place = |path: &str| (Box::from(path), None);
+        let mut path = format!("[jit {pid}]");
+        let mut life = 2;
+        while self.known.contains_key(&place(&path)) {
+            path = format!("[jit {pid} life {life}]");
+            life += 1;
+        }
+        let module = Arc::new(module_named(ModuleKind::Jit, &path, Some(Arc::new(jit))));
+        self.known.insert(place(&path), Arc::downgrade(&module));
+        if let Some(process) = processes.get_mut(pid) {
+            process.jit = Some(module.clone());
+        }
+        module
+    }
+}
+
+fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Option<CodeRange> {
+    let end = mmap.start.checked_add(mmap.len)?;
+    let offset = match module.kind {
+        ModuleKind::File => mmap.file_offset,
+        ModuleKind::Vdso => 0,
+        _ => mmap.start,
+    };
+    Some(CodeRange {
+        start: mmap.start,
+        end,
+        offset,
+        mapped: (mmap.start, end),
+        at,
+        module,
+        identity: mmap.file,
+    })
+}
+
+fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> CodeModule {
+    CodeModule {
+        uid: next_uid(),
+        kind,
+        path: path.into(),
+        build_id: None,
+        bias: 0,
+        copy: None,
+        key: None,
+        elf: None,
+        jit,
+        code: None,
+    }
+}
+
+/// The path of a mapping, without what the kernel adds to deleted ones.
+fn path_of(mmap: &RawMmap) -> String {
+    let path = &mmap.path[..mmap.path.len().min(MAX_PATH_BYTES)];
+    let path = String::from_utf8_lossy(path);
+    path.strip_suffix(DELETED).unwrap_or(&path).to_owned()
+}
+
+fn backing(path: &str) -> Backing {
+    if path == "[vdso]" {
+        Backing::Vdso
+    } else if path.is_empty()
+        || path.starts_with("//anon")
+        || path.starts_with("[heap]")
+        || path.starts_with("[stack")
+        || path.starts_with("[anon")
+        || path.starts_with("/dev/zero")
+        || path.starts_with("/SYSV")
+    {
+        Backing::Anonymous
+    } else if path.starts_with("/memfd:") {
+        Backing::Memory
+    } else if path.starts_with('/') {
+        Backing::File
+    } else {
+        Backing::Other
+    }
+}
+
+/// The vDSO as it is in this process: the same in all processes of this architecture.
+pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
+    let own = super::proc_fs::mappings(Pid(std::process::id()));
+    let mapping = own.iter().find(|mapping| &*mapping.path == b"[vdso]")?;
+    let memory = std::fs::File::open("/proc/self/mem").ok()?;
+    let mut bytes = vec![0; mapping.len.min(MAX_VDSO_BYTES) as usize];
+    let got = read_up_to(&memory, &mut bytes, mapping.start).ok()?;
+    let copy: OwnedFd = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC).ok()?;
+    let copy = std::fs::File::from(copy);
+    std::os::unix::fs::FileExt::write_all_at(&copy, &bytes[..got], 0).ok()?;
+    let stat = rustix::fs::fstat(&copy).ok()?;
+    let mut file = TargetFile::new(copy, &stat, "[vdso]", None);
+    file.trusted = true;
+    let elf = file.elf.clone()?;
+    let module = CodeModule {
+        uid: next_uid(),
+        kind: ModuleKind::Vdso,
+        path: "[vdso]".into(),
+        build_id: elf.build_id.clone(),
+        bias: elf.bias(0),
+        copy: None,
+        key: None,
+        elf: Some(elf),
+        jit: None,
+        code: Some(CodeFile::new("[vdso]")),
+    };
+    Some((Arc::new(module), Arc::new(file)))
+}

@@ -1,0 +1,371 @@
+//! What an event becomes: as soon as it is drained, and in its turn.
+//!
+//! Raw events -> the parts that they concern. What waits for an unwind table waits, and all behind it.
+//!
+//! What does not belong here: what those parts know.
+
+use std::time::Instant;
+
+use super::calls::Place;
+use super::frames::Frames;
+use super::process::ProcessTable;
+use super::processes::idle_comm;
+use super::unwinding::Opener;
+use super::wait_stacks::{end_without, wait_of};
+use super::{Batch, Pid, RawEvent, Resolver, Timestamp};
+use profiler_model::raw::{
+    Comm, RawBody, RawCall, RawGap, RawInterpreted, RawSample, RawStack, RawWait, RawWaits,
+};
+use profiler_model::{
+    Clock, Cpu, Event, GapReason, LostReason, Mark, Sample, StackEnd, StackId, Tid, Waits,
+};
+
+impl Resolver {
+    /// Looks at an event as soon as it is drained, before its turn: opens the file of a new mapping
+    /// and reads what describes a new program, while the process is still there.
+    pub fn notice(&mut self, event: &RawEvent) {
+        self.mapped.modules.come_to(event.at);
+        self.mapped.interpreters.follow(event);
+        self.processes.notice(event);
+        if let RawBody::Mmap(mmap) = &event.body {
+            self.mapped.notice(mmap, &mut self.processes);
+        }
+        let mut opener = Opener {
+            modules: &mut self.mapped.modules,
+            processes: &mut self.processes,
+        };
+        self.mapped.unwinding.follow(event, &mut opener);
+    }
+
+    /// Looks at an event as soon as it is drained: reads what frames of an interpreter are called,
+    /// while the process is still there.
+    pub fn notice_interpreted(&mut self, event: &RawEvent) {
+        if self.mapped.interpreters.read_names(event) {
+            self.waits.lack_names();
+        }
+    }
+
+    /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
+    /// an epoch ends between two events.
+    pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
+        self.take(events.drain(..), out);
+        self.give(out);
+    }
+
+    /// The same in parts, for who has other things to do meanwhile: takes some events. Epochs that end
+    /// between two of them are given, the rest by [`Resolver::give`].
+    pub fn take(&mut self, events: impl Iterator<Item = RawEvent>, out: &mut Vec<Batch>) {
+        let mut last = None;
+        for event in events {
+            last = Some(event.at);
+            self.event_or_hold(event, out);
+        }
+        if let Some(last) = last {
+            self.last_event = (last, Instant::now());
+        }
+    }
+
+    /// Gives what was made of events that were taken, but for those that wait for unwind tables.
+    pub fn give(&mut self, out: &mut Vec<Batch>) {
+        self.release_held(out);
+        self.calls
+            .tell_unmatched(self.last_event.0, &mut self.epoch);
+        self.epoch.flush(out);
+        self.naming.send();
+    }
+
+    /// Waits for the tables that events wait for, no longer than each may wait, and resolves them all.
+    pub fn await_tables(&mut self, out: &mut Vec<Batch>) {
+        let since = Instant::now();
+        loop {
+            self.release_held(out);
+            let mut opener = Opener {
+                modules: &mut self.mapped.modules,
+                processes: &mut self.processes,
+            };
+            if !self.mapped.unwinding.wait(since, &mut opener) {
+                break;
+            }
+        }
+        while let Some(mut event) = self.mapped.unwinding.held.pop() {
+            self.complete(&mut event, true);
+            self.resolve_now(event, out);
+        }
+    }
+
+    /// Resolves an event unless it has to wait for a table.
+    fn event_or_hold(&mut self, mut event: RawEvent, out: &mut Vec<Batch>) {
+        if !self.mapped.unwinding.held.is_empty() || !self.complete(&mut event, false) {
+            self.mapped.unwinding.held.push(event);
+            return;
+        }
+        self.resolve_now(event, out);
+    }
+
+    fn resolve_now(&mut self, event: RawEvent, out: &mut Vec<Batch>) {
+        self.mapped.unwinding.follow_turn(&event);
+        self.turn_epoch(event.at, out);
+        self.event(event);
+    }
+
+    /// Resolves what has waited and need not wait any longer.
+    fn release_held(&mut self, out: &mut Vec<Batch>) {
+        while let Some(mut event) = self.mapped.unwinding.held.pop() {
+            let full = self.mapped.unwinding.held.is_full();
+            if !self.complete(&mut event, full) {
+                self.mapped.unwinding.held.put_back(event);
+                break;
+            }
+            self.resolve_now(event, out);
+        }
+    }
+
+    /// Makes an event's user stack what it can be, in its turn; false: it has to wait. With `at_once` it
+    /// does not.
+    fn complete(&mut self, event: &mut RawEvent, at_once: bool) -> bool {
+        let has_vdso = self.mapped.modules.has_vdso();
+        let table = &self.processes.table;
+        let Some(id) = self.mapped.unwinding.correct(event, has_vdso, table) else {
+            return true;
+        };
+        let mapped = &mut self.mapped;
+        match &event.body {
+            RawBody::Sample(sample) => {
+                self.processes.meet(id, sample.comm, event.at, 0, mapped);
+            }
+            _ => self.processes.meet_unnamed(event.at, id, mapped),
+        }
+        let mut opener = Opener {
+            modules: &mut mapped.modules,
+            processes: &mut self.processes,
+        };
+        mapped.unwinding.complete(event, at_once, &mut opener)
+    }
+
+    pub(super) fn event(&mut self, event: RawEvent) {
+        let (at, cpu) = (event.at, event.cpu);
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        match event.body {
+            RawBody::Sample(sample) => self.sample(at, cpu, *sample),
+            RawBody::Call(call) => self.call(at, cpu, &call),
+            RawBody::CallCount(count) => self.calls.call_count(at, count, epoch),
+            RawBody::Gap(gap) => self.gap(at, gap),
+            RawBody::Lost(lost) => {
+                if matches!(lost.reason, LostReason::CallRingFull | LostReason::Late) {
+                    self.calls.lost();
+                }
+                if lost.reason == LostReason::SideBand {
+                    self.processes.rescan(at, mapped, epoch);
+                }
+                epoch.push(Event::Lost(lost));
+            }
+            RawBody::Cgroup(cgroup) => self.processes.table.containers.learn(&cgroup),
+            RawBody::WaitStack(stack) => self.waits.take(&stack, &mut self.kernel),
+            RawBody::Wait(wait) => self.wait(at, cpu, &wait),
+            RawBody::Waits(waits) => self.totals(at, &waits),
+            RawBody::Mark(text) => {
+                let text = epoch.tables.string(&text);
+                epoch.push(Event::Mark(Mark { at, text }));
+            }
+            RawBody::Clock { realtime_ns } => epoch.push(Event::Clock(Clock {
+                monotonic: at,
+                realtime_ns,
+            })),
+            RawBody::Fork {
+                pid,
+                tid,
+                parent_pid,
+                parent_tid,
+            } => {
+                let parent = (parent_pid, parent_tid);
+                self.processes.forked(at, (pid, tid), parent, mapped, epoch);
+            }
+            RawBody::Comm {
+                pid,
+                tid,
+                exec,
+                comm,
+            } => {
+                let table = &mut self.processes.table;
+                if exec {
+                    self.calls.exec((at, cpu), pid, table, epoch);
+                }
+                self.processes
+                    .named(at, (pid, tid), exec, comm, mapped, epoch);
+            }
+            RawBody::Mmap(mmap) => self.processes.mapped(at, &mmap, mapped),
+            RawBody::Exit { pid, tid } => {
+                let table = &mut self.processes.table;
+                self.calls.end_thread((at, cpu), (pid, tid), table, epoch);
+                self.processes.exited(at, (pid, tid), mapped, epoch);
+            }
+        }
+    }
+
+    fn sample(&mut self, at: Timestamp, cpu: Cpu, sample: RawSample) {
+        self.epoch.counters.samples += 1;
+        let id = (sample.pid, sample.tid);
+        let comm = match sample.pid {
+            Pid(0) => idle_comm(),
+            _ => sample.comm,
+        };
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        let told = (sample.cgroup, comm);
+        let Some(thread) = self.processes.sampled(at, id, told, mapped, epoch) else {
+            // It has just been made known; should it ever not, that is told.
+            epoch.push_bad_record(at, cpu);
+            return;
+        };
+        let kernel = self.kernel_stack(&sample.kernel);
+        let user = self.user_stack(at, id, sample.user, &sample.interpreted);
+        let source = self.epoch.source(sample.source);
+        self.epoch.push(Event::Sample(Sample {
+            kernel: kernel.0,
+            user: user.0,
+            kernel_end: kernel.1,
+            user_end: user.1,
+            ..Sample::new(at, thread, cpu, source, sample.weight)
+        }));
+    }
+
+    /// A wait has ended.
+    fn wait(&mut self, at: Timestamp, cpu: Cpu, wait: &RawWait) {
+        self.epoch.counters.samples += 1;
+        let record = &wait.record;
+        let id = (Pid(record.tgid), Tid(record.tid));
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        let told = (record.cgroup, Comm(record.comm));
+        let Some(thread) = self.processes.waiting(at, id, told, mapped, epoch) else {
+            // It has just been made known; should it ever not, that is told.
+            epoch.push_bad_record(at, cpu);
+            return;
+        };
+        let waker = (Pid(record.waker_tgid), Tid(record.waker_tid));
+        let waker = self.processes.waker(at, waker, mapped, epoch);
+        let none = (None, end_without(record));
+        let (kernel, user) = match self.waits.find(record.key) {
+            Some(stack) => (
+                self.kernel_stack(&stack.kernel),
+                self.user_stack(at, id, stack.user, &stack.interpreted),
+            ),
+            None => (none, none),
+        };
+        let wait = wait_of(record, at, waker);
+        let source = self.epoch.off_cpu_source();
+        let weight = wait.ns.saturating_mul(wait.count.into());
+        self.epoch.push(Event::Sample(Sample {
+            kernel: kernel.0,
+            user: user.0,
+            kernel_end: kernel.1,
+            user_end: user.1,
+            wait: Some(wait),
+            ..Sample::new(at, thread, cpu, source, weight)
+        }));
+    }
+
+    /// Totals of a thread's waits.
+    fn totals(&mut self, at: Timestamp, waits: &RawWaits) {
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        let told = (waits.cgroup, Comm::default());
+        let id = (waits.pid, waits.tid);
+        if let Some(thread) = self.processes.waiting(at, id, told, mapped, epoch) {
+            epoch.push(Event::Waits(Waits {
+                thread,
+                from: waits.from,
+                to: at,
+                count: waits.count,
+                ns: waits.ns,
+                runnable_ns: waits.runnable_ns,
+            }));
+        }
+    }
+
+    fn kernel_stack(&mut self, raw: &RawStack) -> (Option<StackId>, StackEnd) {
+        let (kernel, epoch) = (&mut self.kernel, &mut self.epoch);
+        let stack = self.stacks.of_kernel(&raw.bytes, kernel, epoch);
+        (stack, end_of(stack, raw.end))
+    }
+
+    /// The user stack of a thread, with the frames of an interpreter if there are any, and why it ended.
+    fn user_stack(
+        &mut self,
+        at: Timestamp,
+        (pid, tid): (Pid, Tid),
+        raw: RawStack,
+        interpreted: &RawInterpreted,
+    ) -> (Option<StackId>, StackEnd) {
+        let table: &mut ProcessTable = &mut self.processes.table;
+        let Some(process) = table.get(pid) else {
+            return (None, end_of(None, raw.end));
+        };
+        let bytes = self.calls.with_real_returns(process, tid, raw.bytes);
+        let is_interpreted = !interpreted.frames.is_empty();
+        if bytes.len() < 8 && !is_interpreted {
+            return (None, end_of(None, raw.end));
+        }
+        table.announce_mappings(pid, &mut self.epoch.tables);
+        let Some(process) = table.get(pid) else {
+            return (None, end_of(None, raw.end));
+        };
+        let ends = (raw.end, self.mapped.unwinding.end_of_wreck());
+        let mut frames = Frames {
+            modules: &mut self.mapped.modules,
+            naming: &mut self.naming,
+            epoch: &mut self.epoch,
+        };
+        let (stack, end) = if is_interpreted {
+            let (who, stacks) = ((process, at), &mut self.stacks);
+            let interpreters = &mut self.mapped.interpreters;
+            interpreters.stack(who, &bytes, ends, interpreted, stacks, &mut frames)
+        } else {
+            self.stacks.of_user(process, &bytes, ends, &mut frames)
+        };
+        (stack, end_of(stack, end))
+    }
+
+    /// A probe was hit.
+    fn call(&mut self, at: Timestamp, cpu: Cpu, call: &RawCall) {
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        self.processes.show_or_adopt(call.pid, at, mapped);
+        if !self.calls.knows(at, call) {
+            return;
+        }
+        let id = (call.pid, call.tid);
+        let Some(thread) = self.processes.calling(at, id, mapped, epoch) else {
+            self.calls.miss(at);
+            return;
+        };
+        let process = self.processes.table.get(call.pid);
+        let mut frames = Frames {
+            modules: &mut mapped.modules,
+            naming: &mut self.naming,
+            epoch,
+        };
+        let place = Place { at, cpu, thread };
+        self.calls.call(&place, call, process, &mut frames);
+    }
+
+    /// A time in which calls are missing.
+    fn gap(&mut self, at: Timestamp, gap: RawGap) {
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        if gap.reason == GapReason::Suspended {
+            self.calls.suspend(at, &mut self.processes.table, epoch);
+            if gap.from >= at {
+                // It begins.
+                return;
+            }
+        }
+        let processes = &mut self.processes;
+        let process = gap
+            .pid
+            .and_then(|pid| processes.with_gap(at, pid, mapped, epoch));
+        self.calls.gap(at, gap, process, epoch);
+    }
+}
+
+fn end_of(stack: Option<StackId>, end: StackEnd) -> StackEnd {
+    match stack {
+        None if end == StackEnd::Complete => StackEnd::NoStack,
+        _ => end,
+    }
+}

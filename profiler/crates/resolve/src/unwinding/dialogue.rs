@@ -1,0 +1,337 @@
+//! Unwind tables and lists of mappings, brought into the kernel as processes and samples need them.
+//!
+//! What is known of processes and files -> [`KernelTables`]: each process's
+//! mappings as soon as they change; a file's table when a sample has met the file, or ahead of that for
+//! processes that were named. Where there is no room, tables that were used least recently make some;
+//! what was used in the last seconds does not, and what was evicted is not loaded again at once, so
+//! that tables are not exchanged all the time. Times are of CLOCK_MONOTONIC.
+//!
+//! What does not belong here: which file a mapping is of (`modules`), building tables (`store`), how they
+//! lie in the kernel (`probe`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::code::{Code, CodeFile};
+use super::store::{Store, TableCounters, TableState};
+use super::{Opener, Unwinding};
+use profiler_model::raw::RawEvent;
+use profiler_model::{Pid, Timestamp};
+use profiler_unwind::Table;
+use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
+
+/// Tables that were used, or loaded, within this time stay.
+const RECENT: Duration = Duration::from_secs(5);
+/// What was evicted, or found no room, is not loaded again within this time.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Of a session of the whole machine, so many of the files that most processes map have their tables
+/// built before a sample meets them.
+const COMMON_FILES: usize = 32;
+/// With so many files, those that nobody has mapped any more are forgotten.
+const MAX_FILES: usize = profiler_common::unwind::MAX_TABLES as usize / 4 * 3;
+/// What unwinding with tables has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnwindSummary {
+    /// Tables loaded into the kernel.
+    pub loaded: u64,
+    /// Tables evicted to make room for others.
+    pub evicted: u64,
+    /// Times that there was no room for a table or a list.
+    pub refused: u64,
+    /// Memory of tables and lists in the kernel, in bytes.
+    pub kernel_bytes: u64,
+    /// Tables in user space.
+    pub tables: TableCounters,
+    /// Stacks walked in the kernel, and the frames found.
+    pub walks: u64,
+    /// Frames found in the kernel.
+    pub frames: u64,
+    /// Stacks copied for user space, and those that were not because of the limit per second.
+    pub copies: u64,
+    /// Stacks that were not copied because of that limit.
+    pub copies_refused: u64,
+    /// Tables that were replaced while a walk read them.
+    pub changed: u64,
+    /// Words of stacks that could not be read.
+    pub unreadable: u64,
+}
+
+/// A file that processes have mapped.
+#[derive(Debug)]
+struct File {
+    code: Arc<CodeFile>,
+    slot: Slot,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Its table is not in the kernel, and is not to be before this time.
+    Absent(Option<Instant>),
+    /// It is since then.
+    Loaded(Instant),
+    /// It has none.
+    Without,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Dialogue {
+    files: FxHashMap<u64, File>,
+    /// Files that samples have met, whose tables are not in the kernel yet.
+    wanted: FxHashMap<u64, Arc<CodeFile>>,
+    /// Processes whose lists found no room.
+    unlisted: FxHashSet<Pid>,
+    /// Room was made, and is there in a moment.
+    making_room: bool,
+    full_said: bool,
+    summary: UnwindSummary,
+}
+
+impl Dialogue {
+    /// Lists the processes that are known. The tables of what processes `named` have mapped are
+    /// built ahead of the first sample; without any, those that most processes share.
+    pub(crate) fn begin(
+        &mut self,
+        named: Option<&[Pid]>,
+        of: &mut Unwinding,
+        opener: &mut Opener<'_>,
+        kernel: &mut dyn KernelTables,
+    ) {
+        match named {
+            Some(pids) => pids.iter().for_each(|pid| of.want_tables_of(*pid, opener)),
+            None => of.want_common_tables(COMMON_FILES, opener),
+        }
+        self.step(of, opener, kernel);
+    }
+
+    /// Looks at events as soon as they are drained, and follows what was seen since the last call. Never
+    /// waits.
+    pub(crate) fn drained(
+        &mut self,
+        events: &[RawEvent],
+        of: &mut Unwinding,
+        opener: &mut Opener<'_>,
+        kernel: &mut dyn KernelTables,
+    ) {
+        events.iter().for_each(|event| of.foresee(event, opener));
+        self.step(of, opener, kernel);
+    }
+
+    /// What is done now and then: room that was given back becomes free, and what the kernel side was told
+    /// in times of which all events were `resolved` is forgotten.
+    pub(crate) fn tick(
+        &mut self,
+        resolved: Timestamp,
+        of: &mut Unwinding,
+        opener: &mut Opener<'_>,
+        kernel: &mut dyn KernelTables,
+    ) {
+        kernel.collect();
+        self.making_room = false;
+        if self.files.len() >= MAX_FILES {
+            self.forget_unused(of, kernel);
+        }
+        let unlisted = std::mem::take(&mut self.unlisted);
+        for pid in unlisted {
+            self.list(pid, of.early.code(pid), of, kernel);
+        }
+        of.told.forget(of.held.first().unwrap_or(resolved));
+        self.step(of, opener, kernel);
+    }
+
+    /// What has come of it so far.
+    pub(crate) fn summary(&self, of: &Unwinding, kernel: &dyn KernelTables) -> UnwindSummary {
+        let counters = kernel.counters();
+        UnwindSummary {
+            kernel_bytes: kernel.memory_bytes(),
+            tables: of.store.as_ref().map(Store::counters).unwrap_or_default(),
+            walks: counters.walks,
+            frames: counters.frames,
+            copies: counters.copies,
+            copies_refused: counters.copies_refused,
+            changed: counters.changed,
+            unreadable: counters.unreadable,
+            ..self.summary
+        }
+    }
+
+    fn step(&mut self, of: &mut Unwinding, opener: &mut Opener<'_>, kernel: &mut dyn KernelTables) {
+        for (pid, code) in of.early.take_changed() {
+            self.list(pid, code, of, kernel);
+        }
+        of.poll(opener);
+        self.wanted.extend(of.wanted.drain());
+        self.load_wanted(of, kernel);
+    }
+
+    /// Says in the kernel what a process has mapped, and notes when.
+    fn list(
+        &mut self,
+        pid: Pid,
+        code: Option<Vec<Code>>,
+        of: &mut Unwinding,
+        kernel: &mut dyn KernelTables,
+    ) {
+        let since = kernel.now();
+        let Some(mut code) = code else {
+            kernel.forget_process(pid);
+            of.told.told(pid, &[], since, kernel.now());
+            self.unlisted.remove(&pid);
+            return;
+        };
+        let mut mapped = Vec::with_capacity(code.len());
+        code.retain(|code| {
+            let slot = match &code.file {
+                None => None,
+                Some(file) => match self.slot(file, kernel) {
+                    Some(slot) => Some(slot),
+                    // Its frames are in no mapping then, and the rest is copied.
+                    None => return false,
+                },
+            };
+            mapped.push(MappedCode {
+                start: code.start,
+                end: code.end,
+                address: code.address,
+                slot,
+            });
+            true
+        });
+        if kernel.set_process(pid, &mapped) == Err(NoRoom) {
+            self.summary.refused += 1;
+            // What was there is of the past.
+            kernel.forget_process(pid);
+            code.clear();
+            self.unlisted.insert(pid);
+            self.make_room(kernel);
+        }
+        of.told.told(pid, &code, since, kernel.now());
+    }
+
+    /// The slot of a file.
+    fn slot(&mut self, code: &Arc<CodeFile>, kernel: &mut dyn KernelTables) -> Option<Slot> {
+        if let Some(file) = self.files.get(&code.id()) {
+            return Some(file.slot);
+        }
+        let slot = kernel.reserve()?;
+        let file = File {
+            code: code.clone(),
+            slot,
+            state: State::Absent(None),
+        };
+        self.files.insert(code.id(), file);
+        Some(slot)
+    }
+
+    /// Gives back the slots of files that no process has mapped.
+    fn forget_unused(&mut self, of: &Unwinding, kernel: &mut dyn KernelTables) {
+        let code = of.early.pids().filter_map(|pid| of.early.code(pid));
+        let code = code.flatten();
+        let mapped = code.filter_map(|code| Some(code.file?.id()));
+        let mapped: FxHashSet<u64> = mapped.collect();
+        self.files.retain(|id, file| {
+            let keep = mapped.contains(id);
+            if !keep {
+                kernel.release(file.slot);
+            }
+            keep
+        });
+    }
+
+    fn load_wanted(&mut self, of: &mut Unwinding, kernel: &mut dyn KernelTables) {
+        let wanted = std::mem::take(&mut self.wanted);
+        for (id, code) in wanted {
+            let Some(file) = self.files.get_mut(&id) else {
+                continue;
+            };
+            let State::Absent(until) = file.state else {
+                continue;
+            };
+            let state = of.store.as_ref().map(|store| store.state(id));
+            match state.unwrap_or(TableState::Unknown) {
+                TableState::Ready(_) if until.is_some_and(|until| until > Instant::now()) => {}
+                TableState::Ready(table) => {
+                    if !self.load(id, &table, kernel) {
+                        self.wanted.insert(id, code);
+                    }
+                }
+                TableState::Without => {
+                    file.state = State::Without;
+                    kernel.load_none(file.slot);
+                }
+                TableState::Building => {
+                    self.wanted.insert(id, code);
+                }
+                // The next sample that meets it asks again.
+                TableState::Unknown => {}
+            }
+        }
+    }
+
+    /// Loads a table; false: when there is room, in a moment.
+    fn load(&mut self, id: u64, table: &Table, kernel: &mut dyn KernelTables) -> bool {
+        let Some(file) = self.files.get_mut(&id) else {
+            return true;
+        };
+        match kernel.load(file.slot, table) {
+            Ok(()) => {
+                file.state = State::Loaded(Instant::now());
+                self.summary.loaded += 1;
+                log::debug!("{}: its table is in the kernel", file.code.path());
+                true
+            }
+            Err(NoRoom) => {
+                if self.make_room(kernel) {
+                    return false;
+                }
+                self.summary.refused += 1;
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.state = State::Absent(Some(Instant::now() + PAUSE));
+                }
+                true
+            }
+        }
+    }
+
+    /// Evicts the table that was used least recently, and what else was used as long ago; whether there
+    /// was any, or room is being made already.
+    fn make_room(&mut self, kernel: &mut dyn KernelTables) -> bool {
+        if self.making_room {
+            return true;
+        }
+        let recent = kernel.now().0.saturating_sub(RECENT.as_nanos() as u64);
+        let mut old: Vec<(u64, u64)> = Vec::new();
+        for (id, file) in &self.files {
+            let used = kernel.used(file.slot).0;
+            if let State::Loaded(since) = file.state
+                && since.elapsed() > RECENT
+                && used < recent
+            {
+                old.push((used, *id));
+            }
+        }
+        old.sort_unstable();
+        // An eighth at once: what is evicted is free only some time later.
+        let count = old.len().div_ceil(8);
+        for (_, id) in old.into_iter().take(count) {
+            if let Some(file) = self.files.get_mut(&id) {
+                kernel.evict(file.slot);
+                file.state = State::Absent(Some(Instant::now() + PAUSE));
+                self.summary.evicted += 1;
+                self.making_room = true;
+            }
+        }
+        if self.making_room {
+            kernel.collect();
+        } else if !std::mem::replace(&mut self.full_said, true) {
+            log::warn!(
+                "the memory for unwind tables is used up by what runs now: some stacks will be \
+                 incomplete; allow more with --unwind-memory"
+            );
+        }
+        self.making_room
+    }
+}
