@@ -274,7 +274,8 @@ impl Contexts {
             }
             _ => return Ok(None),
         }
-        let more = sections::read(fields)?;
+        // None is known yet.
+        let more = sections::read(fields, |_, _| Ok(false))?;
         let call = Call {
             at,
             thread: id,

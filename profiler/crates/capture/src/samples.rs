@@ -153,7 +153,8 @@ impl Contexts {
         if flags & flag::WAIT != 0 {
             wait = read_wait(fields)?;
         }
-        let more = sections::read(fields)?;
+        // None is known yet.
+        let more = sections::read(fields, |_, _| Ok(false))?;
         let sample = Sample {
             at,
             thread: id(context.thread)?,

@@ -21,22 +21,32 @@ pub(super) struct Found {
     pub(super) unknown: bool,
 }
 
-/// Reads the sections of an event: all that is left of its fields.
+/// Reads the sections of an event: all that is left of its fields. `each` takes the kind and the fields of one, and
+/// says whether it knows it.
 #[inline]
-pub(super) fn read(fields: &mut Fields<'_>) -> Result<Found, Bad> {
+pub(super) fn read<'a>(
+    fields: &mut Fields<'a>,
+    each: impl FnMut(u64, Fields<'a>) -> Result<bool, Bad>,
+) -> Result<Found, Bad> {
     if fields.0.is_empty() {
         return Ok(Found::default());
     }
-    read_some(fields)
+    read_some(fields, each)
 }
 
 #[cold]
-fn read_some(fields: &mut Fields<'_>) -> Result<Found, Bad> {
-    let mut kept = Vec::new();
+fn read_some<'a>(
+    fields: &mut Fields<'a>,
+    mut each: impl FnMut(u64, Fields<'a>) -> Result<bool, Bad>,
+) -> Result<Found, Bad> {
+    let (mut kept, mut unknown) = (Vec::new(), false);
     while !fields.0.is_empty() {
         let before = fields.0;
-        let kind = fields.get()?;
-        fields.bytes()?;
+        let (kind, section) = (fields.get()?, fields.bytes()?);
+        if each(kind, Fields(section))? {
+            continue;
+        }
+        unknown = true;
         if kind.is_multiple_of(2) {
             kept.extend_from_slice(&before[..before.len() - fields.0.len()]);
         }
@@ -45,13 +55,10 @@ fn read_some(fields: &mut Fields<'_>) -> Result<Found, Bad> {
         return Err(Bad("the sections of an event are too long"));
     }
     let kept = (!kept.is_empty()).then(|| Box::new(Sections(kept.into())));
-    Ok(Found {
-        kept,
-        unknown: true,
-    })
+    Ok(Found { kept, unknown })
 }
 
-/// Appends the sections of an event.
+/// Appends the sections that are not known; those that are come before.
 #[inline]
 pub(super) fn put(out: &mut Vec<u8>, sections: Option<&Sections>) {
     if let Some(Sections(bytes)) = sections {

@@ -74,7 +74,7 @@ pub struct Totals {
     pub definitions: u64,
     /// Bytes of all files written.
     pub bytes: u64,
-    /// The same before packing.
+    /// What those would be if no block were packed.
     pub raw_bytes: u64,
     /// Events that could not be written.
     pub dropped: u64,
@@ -111,7 +111,7 @@ struct Epoch {
     first_ns: Option<u64>,
     /// Bytes of the file, before packing, when it began.
     raw_start: u64,
-    /// The same as stored.
+    /// Bytes of the file as stored when it began.
     start: u64,
     /// Definitions of it are lost, so that its events would mean nothing.
     broken: bool,

@@ -158,7 +158,7 @@ impl Container {
         ]
     }
 
-    /// The same, to be changed.
+    /// The texts of [`Container::texts`], to be changed.
     pub fn texts_mut(&mut self) -> [&mut Option<StringId>; 7] {
         [
             &mut self.engine,

@@ -93,17 +93,12 @@ fn fixed_part(reader: &mut Reader<'_>) -> Option<(Timestamp, Cpu, RawSample)> {
     let flags = reader.u16()?;
     let comm = Comm(reader.array::<COMM_LEN>()?);
     let sample = RawSample {
-        pid,
-        tid,
         comm,
         cgroup,
         undecided: flags & FLAG_UNDECIDED != 0,
         weight,
         source,
-        kernel: RawStack::NONE,
-        user: RawStack::NONE,
-        copy: None,
-        interpreted: RawInterpreted::default(),
+        ..RawSample::new(pid, tid)
     };
     Some((at, cpu, sample))
 }

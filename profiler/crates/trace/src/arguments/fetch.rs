@@ -152,7 +152,7 @@ fn text_in(at: Address, text: TextLayout) -> Option<[Fetch; 2]> {
     ])
 }
 
-/// The same of one that is in two registers.
+/// The fetches of the text of a string object that is passed in two registers.
 fn text_in_words(words: &[Word], text: TextLayout) -> Option<[Fetch; 2]> {
     let at = |offset: u32| {
         let word = words.iter().find(|word| word.offset == u64::from(offset))?;

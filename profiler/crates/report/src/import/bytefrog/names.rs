@@ -23,7 +23,7 @@ const OTHERS: u32 = 0;
 pub(super) enum Known {
     /// With what it is called, and whether that is only its number.
     Function(FunctionId, Arc<Signature>, bool),
-    /// The same for an exception.
+    /// With the name of the exception, and whether that is only its number.
     Exception(StringId, Arc<str>, bool),
 }
 

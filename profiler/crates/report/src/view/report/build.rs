@@ -83,7 +83,7 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// The same, with the waits that a program began there as its own.
+    /// What samples at a place come to, with the waits that began there as its own.
     pub(super) fn share_with_waits(&self, sums: &Sums) -> Share {
         let weight = sums.self_weight.saturating_add(sums.own_wait);
         Share {

@@ -34,7 +34,7 @@ pub struct CallDiffRow {
     pub mean_ratio: Option<f64>,
     /// What 99 % of the calls take at most, here.
     pub p99_ns: Option<u64>,
-    /// The same in the other recording.
+    /// What 99 % of the calls take at most, in the other recording.
     pub other_p99_ns: Option<u64>,
     /// How many times as long.
     pub p99_ratio: Option<f64>,
