@@ -20,20 +20,6 @@ pub(super) struct Signals {
     pub(super) dump: TokioSignal,
 }
 
-impl Signals {
-    pub(super) fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: match is_ignored(Signal::HUP) {
-                true => None,
-                false => Some(signal(SignalKind::hangup())?),
-            },
-            dump: signal(SignalKind::user_defined2())?,
-        })
-    }
-}
-
 /// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
@@ -48,6 +34,18 @@ pub(super) enum Heard {
 }
 
 impl Signals {
+    pub(super) fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: match is_ignored(Signal::HUP) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
+            dump: signal(SignalKind::user_defined2())?,
+        })
+    }
+
     /// The next signal; waits for it. Cancel-safe.
     pub(super) async fn next(&mut self) -> Heard {
         tokio::select! {
