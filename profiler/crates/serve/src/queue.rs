@@ -215,6 +215,7 @@ impl<N: Note> Queue<N> {
     }
 
     /// Waits until something may have come. For one task. Cancel-safe.
+    #[cfg(feature = "fronts")]
     pub(super) async fn came(&self) {
         self.arrival.notified().await;
     }
