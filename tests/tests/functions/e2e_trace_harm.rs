@@ -98,7 +98,7 @@ fn no_system_call_is_seen_that_is_not_their_own() -> Outcome {
         for returns in ["auto", "ret-insn"] {
             let run = Session::of(&setting, &program)
                 .arguments(&[what, "200"])
-                .record(&["--trace", "guarded", "--trace", "main", "--no-samples"])
+                .record(&["--trace", "guarded", "--no-samples"])
                 .record(&["--returns", returns, "--budget", "off"])
                 .run()
                 .map_err(|error| format!("{what}, {returns}: {error}"))?;
