@@ -50,7 +50,7 @@ const TIDY: Duration = Duration::from_secs(5);
 const MAX_TOLD: u64 = 8;
 const TOLD_NO_MORE: u64 = MAX_TOLD + 1;
 
-/// See the module.
+/// The containers of a session: whose samples are wanted, and their names.
 pub(super) struct Containers {
     hierarchy: Hierarchy,
     describer: Describer,

@@ -32,7 +32,7 @@ impl Drivable for Option<Session> {
     }
 }
 
-/// See the module. What it returns beside errors ends it, if it is something.
+/// Who is driven by a session, and when that ends. Anything that a method returns beside an error ends it.
 pub(super) trait Driver {
     /// What it drives.
     type Of: Drivable;

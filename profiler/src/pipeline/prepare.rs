@@ -50,7 +50,7 @@ fn samples_user_stacks(probe: &ProbeOptions) -> bool {
     probe.user_stacks && (probe.adjustable || probe.off_cpu || !probe.sources.is_empty())
 }
 
-/// See the module.
+/// A session before its probes are attached.
 pub(super) struct Prepared {
     pub(super) watch: Watch,
     /// The processes and threads that were named.

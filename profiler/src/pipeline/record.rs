@@ -258,21 +258,23 @@ impl Recording {
     fn start(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
         let lasts = request.duration.map(|lasts| request.watch.delay + lasts);
         let has_ring = request.create.ring.is_some();
-        // A name that is taken is told before code is read for seconds.
-        let writer = match request.screen {
-            None => Some(Writer::create(path, request.create)?),
-            Some(_) => None,
-        };
+        // A name that is taken is told before code is read for seconds, and the file made behind that: who kills us
+        // meanwhile finds none.
+        if request.screen.is_none() {
+            Writer::check(path, &request.create)?;
+        }
         let mut session = Session::attach(Prepared::new(request.watch)?)?;
-        session.begin()?;
-        let output = match (writer, request.screen) {
-            (Some(mut writer), _) => {
+        let output = match request.screen {
+            None => {
+                let mut writer = Writer::create(path, request.create)?;
+                session.begin()?;
                 writer.publish()?;
                 let thread = CaptureThread::start(writer);
                 Output::Capture(thread.context(|| "failed to start a thread")?)
             }
-            (None, screen) => {
-                let screen = Screen::open(screen.unwrap_or_default());
+            Some(screen) => {
+                session.begin()?;
+                let screen = Screen::open(screen);
                 Output::Screen(Box::new(screen.context(|| "failed to use the terminal")?))
             }
         };

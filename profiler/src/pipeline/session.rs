@@ -61,7 +61,7 @@ const MANY_CALLS: u64 = 4096;
 /// How long the kernel may take to let go of probes, from when all else is done, until that is said.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// A running session; it routes among the parts that own its state.
 pub(super) struct Session {
     collector: Collector,
     walk: Walk,

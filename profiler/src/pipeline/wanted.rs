@@ -16,7 +16,7 @@ use profiler_target::cgroup::{CgroupFilter, contains};
 /// Most cgroups that are known; the kernel side has room for no more.
 const MAX_KNOWN: usize = profiler_common::cgroup::MAX_CGROUPS as usize;
 
-/// See the module.
+/// The paths of the wanted cgroups, shared by all who learn of them or need to know.
 #[derive(Clone, Debug)]
 pub struct WantedCgroups(Arc<Mutex<State>>);
 

@@ -438,15 +438,21 @@ fn two_interrupts_end_the_recording() -> Outcome {
 }
 
 /// All functions of a large program: reading its code and attaching to it take seconds. Ctrl-C meanwhile ends
-/// it: nothing was recorded, the command never ran, and nothing is left.
+/// it: nothing was recorded, the command never ran, and nothing is left; nor is after SIGKILL.
 #[test]
 fn a_start_is_given_up_at_once() -> Outcome {
     let Some(setting) = Setting::new("e2e_trace_window::a_start_is_given_up_at_once")? else {
         return Ok(());
     };
-    for links in [0, 1] {
+    for (links, signal) in [
+        (0, Signal::INT),
+        (1, Signal::INT),
+        (0, Signal::KILL),
+        (1, Signal::KILL),
+    ] {
         let mut command = setting.profiler();
-        command.args(["record", "--trace", "*", "--yes", "-o", "out.cap", "--"]);
+        command.args(["record", "--force", "--trace", "*", "--yes"]);
+        command.args(["-o", "fresh.cap", "--"]);
         command.arg(setting.profiler_path()).arg("--version");
         let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
         match links {
@@ -457,12 +463,21 @@ fn a_start_is_given_up_at_once() -> Outcome {
         }
         let held = held_by(recorder.pid())?;
         let asked = Instant::now();
-        recorder.signal(Signal::INT)?;
-        let ended = ends_soon(recorder, asked)?.expect_status(130)?;
-        let said = "interrupted before anything was recorded";
-        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        recorder.signal(signal)?;
+        let ended = ends_soon(recorder, asked)?;
         assert_eq!(ended.stdout, "", "the command ran");
-        assert!(!setting.path("out.cap").exists(), "{links} links");
+        if signal == Signal::INT {
+            let ended = ended.expect_status(130)?;
+            let said = "interrupted before anything was recorded";
+            assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        }
+        for entry in std::fs::read_dir(setting.folder())? {
+            let name = entry?.file_name();
+            assert!(
+                !name.to_string_lossy().contains("fresh"),
+                "{name:?} is left"
+            );
+        }
         wait_until_gone(&held, Duration::from_secs(10))?;
     }
     Ok(())

@@ -39,6 +39,22 @@ pub(super) fn check(path: &Path, overwrite: bool) -> Result<(), CaptureError> {
     })
 }
 
+/// Refuses an output in a folder that can't be written to.
+pub(super) fn check_folder(path: &Path) -> Result<(), CaptureError> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::accessat(
+        rustix::fs::CWD,
+        folder,
+        access,
+        rustix::fs::AtFlags::EACCESS,
+    )
+    .map_err(|source| create_error(path, source.into()))
+}
+
 /// Makes a new file, and says where: another one with its name stays until it is replaced by
 /// [`Output::publish`], and is never written to.
 fn create(path: &Path, overwrite: bool) -> Result<(File, PathBuf), CaptureError> {

@@ -128,17 +128,14 @@ struct Trouble {
     to: Timestamp,
 }
 
-impl Writer {
-    /// Makes the output, and with it the promise that writing can begin. It has its name, and
-    /// another file of that name is gone, with the first block or [`Writer::publish`]; a writer
-    /// that is dropped before leaves nothing.
-    pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
-        if options.ring.is_some() && options.rotate.is_some() {
+impl CreateOptions {
+    fn check(&self) -> Result<(), CaptureError> {
+        if self.ring.is_some() && self.rotate.is_some() {
             let what = "--ring keeps the newest part in one file, --rotate keeps all in many: \
                         use one of them";
             return Err(CaptureError::Options(what.to_owned()));
         }
-        for limit in [options.ring, options.rotate].into_iter().flatten() {
+        for limit in [self.ring, self.rotate].into_iter().flatten() {
             let small = match limit {
                 Limit::Bytes(bytes) => bytes < MIN_BYTES,
                 Limit::Time(time) => time < MIN_TIME,
@@ -148,6 +145,27 @@ impl Writer {
                 return Err(CaptureError::Options(what));
             }
         }
+        Ok(())
+    }
+}
+
+impl Writer {
+    /// Fails where [`Writer::create`] would, as far as that can be said without making a file: for who has much to do
+    /// before there is anything to write.
+    pub fn check(path: &Path, options: &CreateOptions) -> Result<(), CaptureError> {
+        options.check()?;
+        match options.rotate {
+            Some(_) => output::check(&numbered(path, 1), options.overwrite)?,
+            None => output::check(path, options.overwrite)?,
+        }
+        output::check_folder(path)
+    }
+
+    /// Makes the output, and with it the promise that writing can begin. It has its name, and
+    /// another file of that name is gone, with the first block or [`Writer::publish`]; a writer
+    /// that is dropped before leaves nothing.
+    pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
+        options.check()?;
         let (mut ring, mut first) = (None, path.to_owned());
         if let Some(limit) = options.ring {
             output::check(path, options.overwrite)?;

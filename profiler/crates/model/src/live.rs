@@ -9,7 +9,7 @@ use super::definition::Definition;
 use super::event::Event;
 use super::tables::{Epoch, Tables, Undefined};
 
-/// See the module. Reads as its [`Tables`].
+/// Tables of the present epochs of a session. Reads as its [`Tables`].
 #[derive(Clone, Debug, Default)]
 pub struct LiveTables {
     tables: Tables,

@@ -21,7 +21,7 @@ const MAX_SPARE_EVENTS: usize = 1 << 17;
 /// What an event takes in a capture, roughly.
 const EVENT_BYTES: u64 = 32;
 
-/// See the module.
+/// The epoch that is being filled, and the batch that is being made.
 #[derive(Debug)]
 pub(super) struct Epoch {
     /// What was announced.

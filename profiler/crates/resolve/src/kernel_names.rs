@@ -31,7 +31,7 @@ const WALKERS: [&str; 4] = ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__tra
 /// Most of these in a stack.
 const MAX_WALKERS: usize = 6;
 
-/// See the module.
+/// The kernel's symbols, and the addresses that wait for newer ones.
 #[derive(Debug)]
 pub(super) struct KernelNames {
     table: Kernel,

@@ -97,7 +97,7 @@ pub struct KnownProcesses {
     epoch: u32,
 }
 
-/// Turns raw events into events. See the module.
+/// Turns raw events into events; it routes among the parts that own its state.
 ///
 /// It routes: what there is to know is with its parts, and what an event becomes in its turn is in
 /// `turns`.

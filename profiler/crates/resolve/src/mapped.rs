@@ -9,7 +9,7 @@ use super::processes::Processes;
 use super::unwinding::Unwinding;
 use profiler_model::raw::RawMmap;
 
-/// See the module.
+/// The parts of a resolver that look at every new mapping.
 #[derive(Debug)]
 pub(super) struct Mapped {
     /// The files.

@@ -42,7 +42,7 @@ enum Backing {
     Other,
 }
 
-/// See the module.
+/// Modules by name and file, and the open files behind them.
 #[derive(Debug)]
 pub(super) struct Modules {
     known: FxHashMap<(Box<str>, Option<FileKey>), Weak<CodeModule>>,

@@ -17,7 +17,7 @@ use super::names::{Answered, Names};
 use super::symbolize::{Answer, Settings, Symbolizer};
 use profiler_model::{FrameId, FrameKind, ModuleKind, UnknownReason};
 
-/// See the module.
+/// Names of frames: those known, those asked for, and the symbolizer that finds them.
 #[derive(Debug)]
 pub(super) struct Naming {
     names: Names,

@@ -45,7 +45,7 @@ struct ExecFacts {
     inside: Option<bool>,
 }
 
-/// See the module.
+/// The table of processes, and what is read of a process as soon as it is seen.
 #[derive(Debug)]
 pub(super) struct Processes {
     /// All that are known.

@@ -48,7 +48,7 @@ pub(super) struct NativeFrames {
     pub(super) cut: bool,
 }
 
-/// Stacks that were seen in the present epoch. See the module.
+/// Stacks that were seen in the present epoch, by their bytes.
 #[derive(Debug)]
 pub(super) struct Stacks {
     found: FxHashMap<(u64, u64), Found>,

@@ -54,7 +54,7 @@ pub enum Replay {
     AtOnce,
 }
 
-/// See the module. Nothing here blocks. Batches tell all that is defined and what processes become, and
+/// One live protocol at a session.
 /// of samples what the front has demanded.
 pub trait Front: Consumer {
     /// What its clients want next; waits for it. May be dropped while it waits.

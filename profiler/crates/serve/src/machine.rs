@@ -104,7 +104,7 @@ pub enum MachineError {
     System(String),
 }
 
-/// See the module. Every call answers at once.
+/// What the machine itself says of processes. Every call answers at once.
 pub trait Machine: Send {
     /// What a process does now.
     fn status(&self, process: Life) -> Result<Status, MachineError>;

@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// See the module.
+/// Draws which samples of a stream are kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Thinner {
     random: Random,

@@ -46,7 +46,7 @@ const SUFFIX: &str = ".table";
 /// What has been unfinished for so long was left by a profiler that was killed.
 const UNFINISHED_SECONDS: i64 = 3600;
 
-/// Kept tables. See the module.
+/// A folder of unwind tables that were built earlier.
 #[derive(Debug)]
 pub struct Cache {
     /// None: nothing is kept.

@@ -37,7 +37,7 @@ pub struct Page {
     pub len: u32,
 }
 
-/// See the module.
+/// The unwind rows of an object file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Address of the first page.

@@ -107,7 +107,7 @@ fn may_match(selector: &Selector, container: &Container) -> bool {
     }
 }
 
-/// See the module.
+/// What is known of cgroups: wanted, not wanted, or still to be found out.
 pub(super) struct Decisions {
     meaning: Meaning,
     /// Cgroups that were named themselves.

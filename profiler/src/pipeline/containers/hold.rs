@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// See the module.
+/// Raw events behind a sample of which it is not known yet whether it is wanted.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     waiting: VecDeque<RawEvent>,

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use profiler_model::Pid;
 use profiler_model::raw::{RawBody, RawEvent};
 
-/// See the module.
+/// The processes in recorded cgroups.
 #[derive(Debug, Default)]
 pub(super) struct Members(FxHashSet<Pid>);
 

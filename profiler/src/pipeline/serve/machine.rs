@@ -36,7 +36,7 @@ const INIT: u32 = 1;
 /// Of `flags` in `stat`: a thread of the kernel.
 const KERNEL_THREAD: u64 = 0x20_0000;
 
-/// See the module.
+/// Answers from /proc about processes that run.
 pub(super) struct Proc {
     tick_ns: u64,
     page_bytes: u64,

@@ -23,7 +23,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 /// Events held back to be ordered; more are passed on unordered rather than kept.
 const MAX_PENDING: usize = 1 << 20;
 
-/// See the module.
+/// The sources of raw events, merged by time.
 pub(super) struct Collector {
     /// None once it was detached.
     probe: Option<Probe>,

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::error::{Context, Failure};
 use profiler_target::command::{RunningCommand, StoppedCommand};
 
-/// See the module.
+/// The started program, until its end was seen.
 pub(super) struct Command {
     stopped: Option<StoppedCommand>,
     running: Option<RunningCommand>,

@@ -4,7 +4,7 @@
 
 use profiler_model::{Batch, Event, LostReason, StackEnds};
 
-/// See the module.
+/// Counts of one session.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pipeline) struct Counts {
     /// Samples taken in.

@@ -19,7 +19,7 @@ use profiler_model::{Batch, Pid, Timestamp};
 use profiler_probe::{Probe, Unwinder};
 use profiler_resolve::{Resolver, UnwindSummary};
 
-/// See the module.
+/// From raw events to batches: the resolver and all who follow events beside it.
 pub(super) struct Walk {
     resolver: Resolver,
     scope: Scope,

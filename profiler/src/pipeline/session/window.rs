@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use profiler_model::Timestamp;
 use profiler_probe::now;
 
-/// See the module.
+/// When a session counts and when it is over.
 pub(super) struct Window {
     /// Samples and calls so long after the beginning are left out.
     delay: Duration,

@@ -42,7 +42,7 @@ const STALE: Duration = Duration::from_secs(1);
 /// How a command goes on when there is no HQ any more.
 const UNTRACED: &str = "without being traced";
 
-/// See the module.
+/// Runs a live session into an agent until HQ, the targets or the user end it.
 pub(super) async fn stream(
     options: AgentOptions,
     source: LiveSource,

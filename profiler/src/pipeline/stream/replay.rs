@@ -20,7 +20,7 @@ use super::{FINISH_DEADLINE, Streamed, start_agent, unless_interrupted, wait_for
 /// Most events of a batch.
 const BATCH: usize = 1024;
 
-/// See the module.
+/// Plays a capture into an agent until it is over or HQ ends it.
 pub(super) async fn stream(
     agent: AgentOptions,
     capture: &Path,

@@ -36,7 +36,7 @@ pub(super) struct Pending {
 /// A mapped file as the kernel tells of it.
 type SeenFile = (FileIdentity, Box<[u8]>);
 
-/// See the module.
+/// New processes and files that wait to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     pending: VecDeque<Pending>,

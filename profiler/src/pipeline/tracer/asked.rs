@@ -11,7 +11,7 @@ use profiler_resolve::objects::TargetObject;
 use profiler_trace::cost::CostTable;
 use profiler_trace::place::PlaceOptions;
 
-/// See the module.
+/// The request, the costs of probes on this machine, and whether all processes share links.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) request: TraceRequest,

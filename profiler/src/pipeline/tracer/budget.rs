@@ -39,7 +39,7 @@ fn becomes(level: Level) -> &'static str {
     }
 }
 
-/// See the module.
+/// What tracing has cost so far, and which probes are watched less for it.
 #[derive(Debug)]
 pub(super) struct Budget {
     asked: Arc<Asked>,

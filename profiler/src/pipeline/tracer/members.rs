@@ -26,7 +26,7 @@ const HURRY_NS: u64 = 5_000_000_000;
 /// Most cgroups that are waited for so.
 const MAX_HURRIED: usize = 64;
 
-/// See the module.
+/// The traced processes, where cgroups decide.
 #[derive(Debug)]
 pub(super) struct Members {
     hierarchy: Hierarchy,

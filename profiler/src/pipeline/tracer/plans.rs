@@ -56,7 +56,7 @@ pub(super) struct KnownFile {
 /// Functions of a file that are named if they can't be traced; the rest is counted.
 const NAMED: usize = 5;
 
-/// See the module.
+/// Files that were read, and the probes planned in them.
 #[derive(Debug)]
 pub(super) struct Plans {
     pub(super) asked: Arc<Asked>,

@@ -16,7 +16,7 @@ const LOOK_NS: u64 = 250_000_000;
 /// Places of each file that are looked at: one that the kernel refused shows nothing.
 const MAX_PLACES: usize = 8;
 
-/// See the module.
+/// How many other processes run into our probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Strangers {
     count: usize,

@@ -15,7 +15,7 @@ use super::members::{Members, Place};
 use profiler_model::Pid;
 use profiler_resolve::Resolver;
 
-/// See the module.
+/// Traced processes and the objects that each has mapped.
 #[derive(Debug)]
 pub(super) struct Targets {
     /// What each process has of what is traced; none: all processes together.

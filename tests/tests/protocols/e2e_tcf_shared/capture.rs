@@ -10,7 +10,7 @@ use profiler_model::{Event, FrameId, Sink, Tables};
 
 use super::profile::Function;
 
-/// See the module.
+/// The samples of one process or thread of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     /// Samples.

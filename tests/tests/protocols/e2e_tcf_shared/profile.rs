@@ -17,7 +17,7 @@ pub(crate) struct Function {
     pub(crate) lines: BTreeSet<(String, u64)>,
 }
 
-/// See the module.
+/// A profile of one context, as a client read it.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     /// Samples of all reads.

@@ -9,7 +9,7 @@ use std::io;
 use crate::derive::{Chosen, Target};
 use profiler_model::*;
 
-/// See the module.
+/// A sink that passes on what certain processes and threads did.
 pub struct Only<'a> {
     inner: &'a mut dyn Sink,
     target: &'a Target,

@@ -131,7 +131,7 @@ trait Interpreter: fmt::Debug + Send {
     fn tidy(&mut self, now: Timestamp, lives: &dyn Fn(Pid) -> bool);
 }
 
-/// All of them. See the module.
+/// All interpreters, each with its counts.
 #[derive(Debug)]
 pub(super) struct Interpreters(Vec<Counted>);
 

@@ -93,7 +93,7 @@ impl Shared {
     }
 }
 
-/// See the module. Dropping it lets its threads end.
+/// The threads that build tables. Dropping it lets them end.
 #[derive(Debug)]
 pub(super) struct Builder {
     shared: Arc<Shared>,

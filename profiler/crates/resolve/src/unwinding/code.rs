@@ -131,7 +131,7 @@ struct EarlyProcess {
     since: Timestamp,
 }
 
-/// See the module.
+/// What processes have mapped just now, ahead of the order of events.
 #[derive(Debug, Default)]
 pub(super) struct EarlyCode {
     processes: FxHashMap<Pid, EarlyProcess>,

@@ -76,7 +76,7 @@ enum State {
     Without,
 }
 
-/// See the module.
+/// What the kernel side has of tables and mappings, and what it is to get next.
 #[derive(Debug, Default)]
 pub(crate) struct Dialogue {
     files: FxHashMap<u64, File>,

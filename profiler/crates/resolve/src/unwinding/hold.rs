@@ -16,7 +16,7 @@ const MAX_EVENTS: usize = 1 << 16;
 /// Most memory of copied stacks that wait.
 const MAX_COPIES_BYTES: usize = 64 << 20;
 
-/// See the module.
+/// Events behind a sample that waits for its unwind table.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     events: VecDeque<RawEvent>,

@@ -56,7 +56,7 @@ struct Seeker {
     looks: u32,
 }
 
-/// What a resolver knows of unwinding. See the module.
+/// What a resolver knows of unwinding: code of processes, tables of files, samples that wait.
 #[derive(Debug, Default)]
 pub(super) struct Unwinding {
     /// None: stacks are walked by frame pointers, and come whole or not at all.

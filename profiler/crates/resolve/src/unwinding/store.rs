@@ -59,7 +59,7 @@ pub struct TableCounters {
     pub building_ns: u64,
 }
 
-/// See the module.
+/// Unwind tables in user space, within a limit of memory.
 #[derive(Debug)]
 pub(super) struct Store {
     builder: Builder,

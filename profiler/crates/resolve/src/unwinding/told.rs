@@ -161,7 +161,7 @@ impl Lists {
     }
 }
 
-/// See the module.
+/// The lists of mappings that the kernel side had, by process and time.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     processes: FxHashMap<Pid, Lists>,

@@ -17,7 +17,7 @@ pub(super) struct Born {
     pub(super) parent: Option<Life>,
 }
 
-/// See the module.
+/// Lives of processes and threads, and sources of samples, by the ids of the present epoch.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     epoch: Option<u32>,

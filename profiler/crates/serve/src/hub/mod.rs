@@ -41,7 +41,7 @@ pub enum Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontId(usize);
 
-/// See the module.
+/// The fronts of one session, and what each of them has demanded.
 pub struct Hub {
     seats: Vec<Seat>,
     lives: Lives,

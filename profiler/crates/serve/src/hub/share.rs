@@ -15,7 +15,7 @@ use crate::pace::Pace;
 use crate::thin::{Random, Thinner, WHOLE};
 use profiler_model::*;
 
-/// See the module.
+/// One front's part of the session's samples.
 pub(super) struct Share {
     /// None: nothing is sampled for it.
     wanted: Option<Sampling>,

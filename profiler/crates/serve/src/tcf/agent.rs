@@ -50,7 +50,7 @@ enum View {
     Trouble(String),
 }
 
-/// See the module.
+/// The protocol of all channels, without their sockets.
 pub struct Agent {
     state: State,
     locator: Locator,

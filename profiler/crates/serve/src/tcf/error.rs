@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::admission::Refusal;
 
-/// See the module.
+/// What kept an agent from serving.
 #[derive(Debug, thiserror::Error)]
 pub enum TcfError {
     /// Not at this address.

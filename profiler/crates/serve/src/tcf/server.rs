@@ -91,7 +91,7 @@ pub struct ServeSummary {
     pub dropped_events: u64,
 }
 
-/// See the module. Dropping it ends all channels at once.
+/// A running agent, from the side of the session.
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,

@@ -36,7 +36,7 @@ use profiler_model::{FrameId, FrameKind, ModuleKind, Pid, Timestamp};
 /// Where the addresses of frames without a name begin to be made up.
 const NAMELESS: u64 = 1;
 
-/// See the module.
+/// Processes that run CPython, and the names of their functions.
 #[derive(Debug, Default)]
 pub(super) struct CPython {
     processes: Pythons,

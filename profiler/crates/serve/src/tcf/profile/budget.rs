@@ -19,7 +19,7 @@ pub(super) enum Room {
     No,
 }
 
-/// See the module.
+/// The memory of all channels' buffers.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: usize,

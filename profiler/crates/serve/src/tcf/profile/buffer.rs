@@ -14,7 +14,7 @@ use profiler_wire::tcf::{MAX_COUNT, WordLayout, encode_stack_trace};
 /// Words of a stack in data besides its addresses.
 const HEAD_WORDS: usize = 2;
 
-/// See the module.
+/// Stacks with counts that a client has not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     counts: FxHashMap<ListId, u64>,

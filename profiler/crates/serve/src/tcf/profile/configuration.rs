@@ -43,7 +43,7 @@ pub(super) enum Phase {
     Spent,
 }
 
-/// See the module.
+/// What a channel wants of a context, from its first wait to the last read.
 #[derive(Debug)]
 pub(super) struct Configuration {
     pub(super) channel: ChannelId,

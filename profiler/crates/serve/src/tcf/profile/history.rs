@@ -27,7 +27,7 @@ struct Past {
     dropped: u64,
 }
 
-/// See the module.
+/// All samples of a recording that is served whole.
 #[derive(Debug)]
 pub(super) struct History {
     processes: FxHashMap<ContextKey, Past>,

@@ -78,7 +78,7 @@ pub(super) enum Read {
     Nothing,
 }
 
-/// See the module.
+/// The configurations of all channels, and what was sampled for them.
 pub(super) struct Profiles {
     limits: Limits,
     replay: Option<Replay>,

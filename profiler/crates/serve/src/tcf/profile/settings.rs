@@ -27,7 +27,7 @@ pub(super) enum Scope {
     Container,
 }
 
-/// See the module.
+/// The parameters of one configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// Most frames of a stack, 1 and up.

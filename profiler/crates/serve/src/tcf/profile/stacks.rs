@@ -30,7 +30,7 @@ pub(super) struct Shape {
     pub(super) frames: usize,
 }
 
-/// See the module.
+/// Lists of addresses, each kept once, and the stacks that came to them.
 #[derive(Debug)]
 pub(super) struct Stacks {
     lists: Vec<List>,

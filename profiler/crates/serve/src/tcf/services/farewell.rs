@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Most that are kept back.
 const MAX_KEPT: usize = 10_000;
 
-/// See the module.
+/// Contexts that have ended, and whose end clients are not told of yet.
 #[derive(Debug, Default)]
 pub(in crate::tcf) struct Farewells {
     /// Since when, in the order in which they ended.

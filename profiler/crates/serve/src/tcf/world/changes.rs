@@ -18,7 +18,7 @@ enum Change {
     Removed(bool, String),
 }
 
-/// See the module.
+/// Contexts whose changes clients are not told of yet.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     changes: FxHashMap<ContextKey, Change>,

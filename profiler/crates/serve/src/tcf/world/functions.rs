@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use profiler_model::*;
 
-/// See the module.
+/// Functions of modules by address.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     /// By module and start: the end, and which.

@@ -45,7 +45,7 @@ pub(super) enum Meaning<'a> {
     Absent,
 }
 
-/// See the module.
+/// The tables of one generation of ids, with its lookups.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
     pub(super) tables: Tables,

@@ -46,7 +46,7 @@ impl Range {
     }
 }
 
-/// See the module.
+/// The executable mappings of one process.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     ranges: BTreeMap<u64, Range>,

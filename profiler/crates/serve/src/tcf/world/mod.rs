@@ -108,7 +108,7 @@ pub(super) enum Lookup<T = Found> {
     Waiting,
 }
 
-/// See the module.
+/// All that clients can see of a session.
 pub(super) struct World {
     replay: Option<Replay>,
     modules: Modules,

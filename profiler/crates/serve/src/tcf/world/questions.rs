@@ -56,7 +56,7 @@ pub(super) enum State {
     Refused,
 }
 
-/// See the module.
+/// Addresses that the session is asked about, and when they were.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     asked: FxHashMap<Asked, bool>,

@@ -62,7 +62,7 @@ struct Whole {
     overdue_threads: bool,
 }
 
-/// See the module.
+/// Processes and threads, as clients see them.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     replay: Option<Replay>,
