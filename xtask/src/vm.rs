@@ -64,6 +64,32 @@ pub(crate) struct Arguments {
     /// Only this version (5.10, 6.1, 6.12); may be given several times.
     #[arg(long)]
     kernel: Vec<String>,
+    /// Only tests whose names contain this, and no traced programs; may be given several times.
+    #[arg(long, value_name = "TEXT", value_parser = plain_name)]
+    only: Vec<String>,
+}
+
+/// Part of a test's name: it becomes a word of a shell script.
+fn plain_name(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("letters, digits, '_' and ':' make up names of tests".to_owned()),
+    }
+}
+
+/// The first program of the machine.
+fn init(only: &[String]) -> String {
+    let programs = "sh /programs.sh /\n";
+    match only {
+        [] => INIT.to_owned(),
+        names => INIT
+            .replace(
+                "--test-threads=1",
+                &format!("--test-threads=1 {}", names.join(" ")),
+            )
+            .replace(programs, "true\n"),
+    }
 }
 
 /// Boots the kernels and runs the tests of the kernel side in each.
@@ -89,7 +115,12 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
         "--test",
         TESTS,
     ];
-    let initrd = initrd(&dir, &executable(&tests, TESTS)?, &profiler)?;
+    let initrd = initrd(
+        &dir,
+        &executable(&tests, TESTS)?,
+        &profiler,
+        &arguments.only,
+    )?;
     let mut bad = Vec::new();
     for (version, suite) in kernels {
         let image = image(&dir, version, suite)?;
@@ -208,7 +239,7 @@ fn numbers(name: &str) -> Vec<u64> {
 }
 
 /// Packs the initial file system.
-fn initrd(dir: &Path, tests: &Path, profiler: &Path) -> Outcome<PathBuf> {
+fn initrd(dir: &Path, tests: &Path, profiler: &Path, only: &[String]) -> Outcome<PathBuf> {
     let root = dir.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|error| failed("clear the file system", error))?;
@@ -245,7 +276,7 @@ fn initrd(dir: &Path, tests: &Path, profiler: &Path) -> Outcome<PathBuf> {
     fs::write(root.join("programs.sh"), SCRIPT)
         .map_err(|error| failed("write programs.sh", error))?;
     let init = root.join("init");
-    fs::write(&init, INIT)
+    fs::write(&init, self::init(only))
         .and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)))
         .map_err(|error| failed("write init", error))?;
     let packed = dir.join("initrd");
