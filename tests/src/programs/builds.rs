@@ -20,7 +20,7 @@ pub const ALL: &[(&str, &str, &[&str])] = &[
     ("calls-musl", "calls.c", &["musl-gcc", "-O2"]),
     ("spawns", "spawns.c", &["cc", "-O2"]),
     ("sandboxed", "sandboxed.c", &["cc", "-O2"]),
-    ("traces", "traces.c", &["cc", "-O2"]),
+    ("traces", "traces.c", &["cc", "-O2", "-no-pie"]),
     (
         "preloaded.so",
         "preloaded.c",
