@@ -21,8 +21,10 @@ use rustix::process::Signal;
 
 /// How often the program forks; each child executes another program.
 const FORKS: u64 = 40;
-/// What it is called: only its own hits are counted where a tool sees the whole machine.
-const FORKER: &str = "forker";
+/// What it is called: only its own hits are counted where a tool sees the whole machine, on which other tests have theirs.
+fn forker_name() -> String {
+    format!("forker{}", std::process::id())
+}
 
 /// What another tool counts.
 const EVENTS: [&str; 3] = [
@@ -52,7 +54,7 @@ impl Bench {
         let Some(setting) = Setting::new(test)? else {
             return Ok(None);
         };
-        let forker = setting.path(FORKER);
+        let forker = setting.path(&forker_name());
         fs::copy(fs::canonicalize("/bin/sh")?, &forker)?;
         let mut chain = Command::new(setting.workload("chain.c")?);
         let busy = setting.start("busy", chain.arg("600000"))?;
@@ -128,7 +130,7 @@ impl Bench {
         Ok(ended
             .stdout
             .lines()
-            .filter(|line| line.contains(FORKER))
+            .filter(|line| line.contains(&forker_name()))
             .count() as u64)
     }
 
@@ -144,8 +146,10 @@ impl Bench {
 
     /// What bpftrace counts of the program's new tasks.
     fn bpftrace(&self) -> Result<u64, Box<dyn std::error::Error>> {
-        let program =
-            format!("tracepoint:task:task_newtask /comm == \"{FORKER}\"/ {{ @tasks = count(); }}");
+        let program = format!(
+            "tracepoint:task:task_newtask /comm == \"{}\"/ {{ @tasks = count(); }}",
+            forker_name()
+        );
         let forking = self.forking();
         // It splits its argument at spaces, and knows no quotes.
         let script = self.setting.path("forking.sh");
@@ -269,7 +273,7 @@ fn two_profilers_record_what_one_does() -> Outcome {
     recorder.end(LIMIT)?.success()?;
     let recording = bench.setting.recording()?;
     recording.nothing_lost()?;
-    assert_eq!(recording.of_process(FORKER).len() as u64, 2 * FORKS);
+    assert_eq!(recording.of_process(&forker_name()).len() as u64, 2 * FORKS);
     Ok(())
 }
 
