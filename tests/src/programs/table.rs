@@ -690,6 +690,8 @@ END
         ],
         client: r#"
             for i in $(seq 600); do [ -S socket ] && break; sleep 0.1; done
+            # It has its name a moment before it can be connected to.
+            sleep 2
             for version in tls1_2 tls1_3 tls1_3; do
                 (seq 100; sleep 1) | openssl s_client -unix socket -$version -quiet -no_ign_eof 2> /dev/null | sha256sum
             done
