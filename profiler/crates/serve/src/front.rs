@@ -54,8 +54,8 @@ pub enum Replay {
     AtOnce,
 }
 
-/// One live protocol at a session.
-/// of samples what the front has demanded.
+/// One live protocol at a session. Nothing here blocks. Batches tell all that is defined and what
+/// processes become, and of samples what the front has demanded.
 pub trait Front: Consumer {
     /// What its clients want next; waits for it. May be dropped while it waits.
     fn order(&mut self) -> Awaited<'_, Order>;

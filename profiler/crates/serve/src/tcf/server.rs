@@ -91,7 +91,7 @@ pub struct ServeSummary {
     pub dropped_events: u64,
 }
 
-/// A running agent, from the side of the session.
+/// A running agent, from the side of the session. Dropping it ends all channels at once.
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,
