@@ -66,8 +66,8 @@ class FakeAgent:
             ("RunControl", "getChildren"): self._children,
             ("RunControl", "getContext"): self._context,
             ("Profiler", "getCapabilities"): [OK, {"StackTraces": {}}],
-            ("Profiler", "configure"): [OK],
-            ("Profiler", "read"): lambda _: [OK, self.reads.pop(0) if self.reads else []],
+            ("Profiler", "configure"): self._configure,
+            ("Profiler", "read"): self._read,
             ("MemoryMap", "get"): [
                 OK,
                 [{"Addr": 4096, "Size": 4096, "Flags": 5, "FileName": "/bin/work", "Offs": 0}],
@@ -94,6 +94,15 @@ class FakeAgent:
         """Where it listens."""
         assert self.server is not None
         return self.server.sockets[0].getsockname()[1]
+
+    def _configure(self, asked: list[bytes]) -> list[Any]:
+        if json.loads(asked[1]) == {}:
+            # However many reads there was time for.
+            self.reads.clear()
+        return [OK]
+
+    def _read(self, _: list[bytes]) -> list[Any]:
+        return [OK, self.reads.pop(0) if self.reads else []]
 
     def _children(self, asked: list[bytes]) -> list[Any]:
         of = json.loads(asked[0])

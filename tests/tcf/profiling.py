@@ -162,8 +162,11 @@ async def run(
     begin, used = time.monotonic(), cpu_ns(id)
     profile.reads.take(await services.read(channel, id))
     exited = False
-    while not exited and (left := begin + seconds - time.monotonic()) > 0:
+    left = seconds
+    # At least one, however late this comes to run.
+    while not exited and left > 0:
         await asyncio.sleep(min(left, period))
+        left = begin + seconds - time.monotonic()
         try:
             profile.reads.take(await services.read(channel, id))
             now = cpu_ns(id)

@@ -126,9 +126,8 @@ class Talk(unittest.IsolatedAsyncioTestCase):
             (service, command) for service, command, _ in agent.asked if service == "Profiler"
         ]
         names = [command for _, command in commands]
-        self.assertEqual(
-            names, ["getCapabilities", "configure", "read", "read", "read", "configure", "read"]
-        )
+        self.assertEqual(names[:4], ["getCapabilities", "configure", "read", "read"])
+        self.assertEqual(names[-2:], ["configure", "read"])
         configured = [asked[1] for _, command, asked in agent.asked if command == "configure"]
         self.assertEqual(configured, [b'{"FrameCnt":2,"Frequency":99}', b"{}"])
 

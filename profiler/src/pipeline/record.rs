@@ -28,7 +28,7 @@ use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
 use super::session::{Gone, Hurry, Session};
-use super::signals::{Heard, Signals, in_foreground, is_given_up, watch_the_start};
+use super::signals::{Heard, Signals, Start, in_foreground, is_given_up};
 use super::tracer::TraceSummary;
 use super::writer::CaptureThread;
 
@@ -130,7 +130,7 @@ fn record(request: Request, path: &Path, later: Later) -> Result<Finished, Failu
 
 /// Starts it, unless a signal to end comes first.
 fn begin(request: Request, path: &Path) -> Result<(Session, Recording), Failure> {
-    let _watched = watch_the_start().context(|| "failed to listen for signals")?;
+    let _start = Start::watch().context(|| "failed to listen for signals")?;
     Recording::start(request, path).map_err(|failure| match is_given_up() {
         true => Failure {
             status: INTERRUPTED,

@@ -4,7 +4,7 @@
 //! does about them (`record`).
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
@@ -31,6 +31,16 @@ pub(super) enum Heard {
     Hangup,
     /// A ring is to be written out.
     Dump,
+}
+
+impl Heard {
+    /// Whether it asks for the end.
+    pub(super) fn ends(self) -> bool {
+        match self {
+            Heard::Interrupt | Heard::Terminate | Heard::Hangup => true,
+            Heard::Dump => false,
+        }
+    }
 }
 
 impl Signals {
@@ -88,18 +98,45 @@ impl Impatience {
     }
 }
 
-/// A signal to end came before anything was recorded.
-static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+/// No start is under way.
+const OVER: u8 = 0;
+/// One is.
+const STARTING: u8 = 1;
+/// A signal to end came while one was.
+const GIVEN_UP: u8 = 2;
 
-/// While what is returned lives, a signal to end gives the start up: what takes seconds (reading code,
-/// attaching thousands of probes) asks [`is_given_up`] and fails.
-pub(super) fn watch_the_start() -> io::Result<Impatience> {
-    Impatience::watch(|| IS_GIVEN_UP.store(true, Ordering::Relaxed))
+/// How the start of this process's recording stands.
+static START: AtomicU8 = AtomicU8::new(OVER);
+
+/// A start that is under way. While it lives, a signal to end gives it up: what takes seconds (reading code,
+/// attaching thousands of probes) asks [`is_given_up`] and fails. A signal that comes later is for those who listen,
+/// and what is read and attached then is no part of a start.
+pub(super) struct Start {
+    _watch: Impatience,
 }
 
-/// Whether a signal to end came before anything was recorded.
+impl Start {
+    pub(super) fn watch() -> io::Result<Start> {
+        START.store(STARTING, Ordering::Relaxed);
+        let give_up = || {
+            let relaxed = Ordering::Relaxed;
+            let _ = START.compare_exchange(STARTING, GIVEN_UP, relaxed, relaxed);
+        };
+        Ok(Start {
+            _watch: Impatience::watch(give_up)?,
+        })
+    }
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        START.store(OVER, Ordering::Relaxed);
+    }
+}
+
+/// Whether a signal to end came while a start is under way.
 pub(super) fn is_given_up() -> bool {
-    IS_GIVEN_UP.load(Ordering::Relaxed)
+    START.load(Ordering::Relaxed) == GIVEN_UP
 }
 
 /// A hang-up; never, if that is ignored.

@@ -100,6 +100,7 @@ fn no_system_call_is_seen_that_is_not_their_own() -> Outcome {
                 .arguments(&[what, "200"])
                 .record(&["--trace", "guarded", "--no-samples"])
                 .record(&["--returns", returns, "--budget", "off"])
+                .probed(&["guarded"])
                 .run()
                 .map_err(|error| format!("{what}, {returns}: {error}"))?;
             run.unharmed()

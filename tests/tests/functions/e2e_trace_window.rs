@@ -8,7 +8,7 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use profiler_tests::Outcome;
@@ -190,12 +190,7 @@ fn a_duration_ends_when_it_is_over() -> Outcome {
         let truth = ended(live.program)?;
         // It closes when it has lasted that long, and all is done within a second of that. The summary
         // says how long it was, from when all was attached.
-        let (_, said) = recorder
-            .stderr
-            .split_once(" of 1 process in ")
-            .ok_or("no summary")?;
-        let (said, _) = said.split_once(" s (").ok_or("no time")?;
-        let lasted = Duration::from_secs_f64(said.parse()?);
+        let lasted = window(&recorder.stderr)?;
         let wanted = Duration::from_secs(2);
         assert!((wanted..=wanted + CLOSES).contains(&lasted), "{lasted:?}");
         let trace = Trace::read(&setting.path("out.cap"))?;
@@ -435,6 +430,45 @@ fn two_interrupts_end_the_recording() -> Outcome {
     assert!(!recorder.has_ended()?);
     let truth = unharmed(recorder.end(LIMIT)?)?;
     holds_the_window(&Trace::read(&path)?, &truth, asked_ns)
+}
+
+/// How long a recording says that its window was.
+fn window(summary: &str) -> Result<Duration, Box<dyn Error>> {
+    let (_, said) = summary
+        .split_once(" of 1 process in ")
+        .ok_or("no summary")?;
+    let (said, _) = said.split_once(" s (").ok_or("no time")?;
+    Ok(Duration::from_secs_f64(said.parse()?))
+}
+
+/// A large program begins to run while it is traced: neither the window nor the end waits until its code has
+/// been read. What was missed is told.
+#[test]
+fn a_large_file_that_is_mapped_late_holds_nobody_up() -> Outcome {
+    let test = "e2e_trace_window::a_large_file_that_is_mapped_late_holds_nobody_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let large = setting.profiler_path().display();
+    let script = format!("read go; exec {large} hq --listen 127.0.0.1:0 -o hq.cap");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).stdin(Stdio::piped());
+    let mut target = setting.start("target", &mut shell)?;
+    let pid = target.pid().to_string();
+    let patterns = ["--trace", "profiler:*", "--yes", "--no-samples"];
+    let arguments = [&["-p", &pid, "-d", "1"], &patterns[..]].concat();
+    let recorder = setting.start_recording(&arguments)?;
+    let began = Instant::now();
+    drop(target.stdin());
+    let ended = recorder.end(LIMIT)?.success()?;
+    let wanted = Duration::from_secs(1);
+    let lasted = window(&ended.stderr)?;
+    assert!(lasted <= wanted + CLOSES, "{lasted:?}: {}", ended.stderr);
+    let took = began.elapsed();
+    assert!(took <= wanted + READABLE, "{took:?}: {}", ended.stderr);
+    target.signal(Signal::KILL)?;
+    target.end(LIMIT)?;
+    Ok(())
 }
 
 /// All functions of a large program: reading its code and attaching to it take seconds. Ctrl-C meanwhile ends

@@ -105,6 +105,15 @@ impl ProcessSafety {
         self.restrict(|| object_verdict(object)) || self.none_at_all.is_some() != was_none
     }
 
+    /// What `other` forbids is forbidden from now on. Says whether return probes that were harmless no longer
+    /// are.
+    pub fn restrict_as(&mut self, other: &ProcessSafety) -> bool {
+        let was_none = self.none_at_all.is_some();
+        self.none_at_all = self.none_at_all.or(other.none_at_all);
+        let why = (!other.verdict.uretprobe).then_some(other.verdict.why);
+        self.restrict(|| why) || self.none_at_all.is_some() != was_none
+    }
+
     /// Executable memory that is no file was mapped. Says whether return probes that were harmless no
     /// longer are.
     pub fn add_anonymous_code(&mut self) -> bool {

@@ -222,10 +222,7 @@ impl Driver for Live<'_> {
     }
 
     fn signalled(&mut self, signal: Heard, _: &mut Option<Session>) -> Result<Option<()>, Failure> {
-        Ok(match signal {
-            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(()),
-            Heard::Dump => None,
-        })
+        Ok(signal.ends().then_some(()))
     }
 }
 

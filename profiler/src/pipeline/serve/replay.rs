@@ -135,10 +135,7 @@ impl Player for Replay<'_> {
     }
 
     fn signalled(&mut self, signal: Heard) -> Option<()> {
-        match signal {
-            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(()),
-            Heard::Dump => None,
-        }
+        signal.ends().then_some(())
     }
 
     fn go_by(&mut self) {

@@ -137,10 +137,7 @@ impl Player for Replay<'_> {
     }
 
     fn signalled(&mut self, signal: Heard) -> Option<bool> {
-        match signal {
-            Heard::Interrupt | Heard::Terminate | Heard::Hangup => Some(true),
-            Heard::Dump => None,
-        }
+        signal.ends().then_some(true)
     }
 
     fn go_by(&mut self) {

@@ -33,6 +33,15 @@ pub(super) struct Pending {
     pub(super) attached: bool,
 }
 
+impl Pending {
+    /// Whether it can't be attached before one of these is: it is the same process, or inherits what that
+    /// one has.
+    pub(super) fn comes_after(&self, waiting: &[Pending]) -> bool {
+        let is_before = |one: &Pending| one.pid == self.pid || Some(one.pid) == self.parent;
+        waiting.iter().any(is_before)
+    }
+}
+
 /// A mapped file as the kernel tells of it.
 type SeenFile = (FileIdentity, Box<[u8]>);
 
@@ -52,6 +61,13 @@ impl Arrivals {
     /// The next one to look at.
     pub(super) fn next(&mut self) -> Option<Pending> {
         self.pending.pop_front()
+    }
+
+    /// These are to be looked at again, before all others and in this order.
+    pub(super) fn put_back(&mut self, waiting: Vec<Pending>) {
+        for pending in waiting.into_iter().rev() {
+            self.pending.push_front(pending);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::asked::Asked;
 use super::ends::Ends;
 use super::members::Members;
+use super::planned::Judged;
 use super::plans::Plans;
 use super::targets::Targets;
 use crate::error::Failure;
@@ -45,7 +46,8 @@ pub(super) fn choose(
     }
     for (target, object) in &files.read {
         if let Some(object) = object {
-            plans.judge(target, object);
+            let judged = Judged::of(object, &plans.safety);
+            plans.judge(target, judged);
         }
     }
     // All is chosen before anything is planned: too much may be asked for.
@@ -64,6 +66,8 @@ pub(super) fn choose(
             return Err(Failure::failed("interrupted"));
         }
     }
+    // All of it was judged before any of it was planned.
+    plans.take_replan_due();
     files.hand_out(&indexes, plans, targets, ends)
 }
 

@@ -28,6 +28,16 @@ struct Found {
     unseen: bool,
 }
 
+/// What could be seen of a process.
+#[derive(Debug)]
+enum Sight {
+    Seen(Found),
+    /// Its files are still being read.
+    NotYet,
+    /// It is not to be touched.
+    Untouchable,
+}
+
 impl Tracer {
     /// Looks at what was drained: new processes and files are to be attached, ended ones let go.
     pub(in crate::pipeline) fn notice(&mut self, event: &RawEvent) {
@@ -118,16 +128,19 @@ impl Tracer {
     /// Attaches to the files that are named by a path, below the root of a process.
     fn attach_at_paths(&mut self, pid: Pid, probe: &mut Probe, resolver: &mut Resolver) {
         let found = self.finder.objects_at_paths(pid);
+        if !self.plans.look_at(&found) {
+            // It has yet to be reached, so it is looked at again.
+            return;
+        }
         if let (Some(members), false) = (&mut self.targets.members, found.is_empty()) {
             members.reach(pid);
         }
-        let first = self.plans.probes.len();
         let mut objects: Vec<usize> = found
             .iter()
-            .filter_map(|object| self.plans.object(object, Some(pid)))
+            .filter_map(|object| self.plans.known(object).flatten())
             .collect();
-        self.plans.announce(first, resolver);
-        let new: Vec<u32> = (first..self.plans.probes.len()).collect();
+        let new = self.plans.announce(resolver);
+        self.replan(probe, resolver);
         let mut result = self.plans.probes.tell(probe, &new);
         let process = self.asked.process(pid);
         objects.retain(|&object| self.targets.enter(process).insert(object));
@@ -143,39 +156,42 @@ impl Tracer {
         }
     }
 
-    /// Attaches to a new process, or to files that a process has mapped.
+    /// Attaches to a new process, or to files that a process has mapped. Says whether that is done: else it
+    /// is to be asked for again, when more is known of the files.
     pub(super) fn follow(
         &mut self,
         pending: &Pending,
         probe: &mut Probe,
         resolver: &mut Resolver,
         out: &mut Vec<RawEvent>,
-    ) {
+    ) -> bool {
         if !self.targets.concerns(pending, &self.asked) {
-            return;
+            return true;
         }
-        let first = self.plans.probes.len();
-        let safety_before = self.plans.safety.clone();
         let parent = pending.parent;
         // Of a parent that is gone already it is not known any more what it had.
         let found = match parent.filter(|&parent| self.targets.objects_of(parent).is_some()) {
             Some(parent) => self.inherit(pending.pid, parent, probe),
             None => match self.find(pending) {
-                Some(found) => found,
+                Sight::Seen(found) => found,
+                Sight::NotYet => return false,
                 // At once, before it reads what it will run.
-                None => return self.let_go(probe, [pending.pid], pending.since),
+                Sight::Untouchable => {
+                    self.let_go(probe, [pending.pid], pending.since);
+                    return true;
+                }
             },
         };
+        let new = self.plans.announce(resolver);
         // Before the process has probes at all: the kernel replaces its return addresses where anybody's
         // return probe sits on the same instruction, whoever that is.
-        if self.plans.safety != safety_before {
-            self.replan(probe, resolver);
-        }
-        self.attach_found(pending, found, first, probe, resolver, out);
+        self.replan(probe, resolver);
+        self.attach_found(pending, found, &new, probe, resolver, out);
         // Its end may have been seen before.
         if !self.asked.shared {
             self.targets.check_end(pending.pid);
         }
+        true
     }
 
     /// A child has what its parent has.
@@ -195,8 +211,7 @@ impl Tracer {
     }
 
     /// What a process has mapped; nothing, if it may be gone by now: then there is nothing to attach to.
-    /// None: it is not to be touched.
-    fn find(&mut self, pending: &Pending) -> Option<Found> {
+    fn find(&mut self, pending: &Pending) -> Sight {
         let pid = pending.pid;
         let mut result = Found::default();
         let found = match self.finder.objects_of(pid) {
@@ -208,7 +223,7 @@ impl Tracer {
                     // Others will run these files.
                     result.objects = self.objects_by_path(&pending.paths);
                 }
-                return Some(result);
+                return Sight::Seen(result);
             }
         };
         let mut translated = false;
@@ -216,16 +231,19 @@ impl Tracer {
             translated |= self.ends.is_translator(pid, object, self.asked.shared);
         }
         if translated && !self.asked.shared {
-            return None;
+            return Sight::Untouchable;
         }
         let ahead = match self.targets.members.is_some() && self.asked.request.follow_exact {
             true => self.finder.objects_at_paths(pid),
             false => Vec::new(),
         };
+        if !self.plans.look_at(found.iter().chain(&ahead)) {
+            return Sight::NotYet;
+        }
         let found = found.into_iter().map(|object| (object, true));
         let ahead = ahead.into_iter().map(|object| (object, false));
         for (object, is_mapped) in found.chain(ahead) {
-            let index = self.plans.object(&object, Some(pid));
+            let index = self.plans.known(&object).flatten();
             if is_mapped {
                 self.arrivals.note_seen(&object, index.is_some());
                 result.objects.extend(index);
@@ -236,27 +254,30 @@ impl Tracer {
                 self.targets.switches(pid);
             }
         }
-        Some(result)
+        Sight::Seen(result)
     }
 
     /// What is traced of files that a process had mapped which is gone, by their paths on this machine.
     fn objects_by_path(&mut self, paths: &[Box<str>]) -> Vec<usize> {
-        let mut objects = Vec::new();
+        let mut files = Vec::new();
         for path in paths {
             match self.finder.object_at(Path::new(&**path), None) {
-                Ok(object) => objects.extend(self.plans.object(&object, None)),
+                Ok(object) => files.push(object),
                 Err(error) => log::debug!("{error}"),
             }
         }
-        objects
+        // What is not known yet is attached for the next one who runs it.
+        self.plans.look_at(&files);
+        let known = files.iter().filter_map(|file| self.plans.known(file));
+        known.flatten().collect()
     }
 
-    /// Attaches what a process has; probes from `first` on are new. What was missed until now is a gap.
+    /// Attaches what a process has; these probes are `new`. What was missed until now is a gap.
     fn attach_found(
         &mut self,
         pending: &Pending,
         found: Found,
-        first: u32,
+        new: &[u32],
         probe: &mut Probe,
         resolver: &mut Resolver,
         out: &mut Vec<RawEvent>,
@@ -271,10 +292,8 @@ impl Tracer {
             objects.clear();
             self.let_go(probe, [pid], since);
         }
-        self.plans.announce(first, resolver);
         self.targets.tell_switchers(resolver);
-        let new: Vec<u32> = (first..self.plans.probes.len()).collect();
-        let mut result = self.plans.probes.tell(probe, &new);
+        let mut result = self.plans.probes.tell(probe, new);
         let mut attached = unseen;
         let process = self.asked.process(pid);
         for object in objects {
@@ -289,7 +308,7 @@ impl Tracer {
             result = result.and(self.attach(probe, object, process));
         }
         if self.suspension.is_none() {
-            result = result.and(self.plans.probes.arm(probe, &new));
+            result = result.and(self.plans.probes.arm(probe, new));
         }
         self.arrivals.note_ahead(&expected);
         if let Err(error) = result {

@@ -20,6 +20,8 @@ mod links;
 mod load;
 mod members;
 mod news;
+mod planned;
+mod planner;
 mod plans;
 mod probes;
 mod replan;
@@ -182,7 +184,7 @@ impl Tracer {
                     files.extend(objects.into_iter().map(|object| (Some(pid), object)));
                     // What is shared is planned for the worst.
                     if !self.asked.shared && profiler_resolve::makes_code(pid) {
-                        self.plans.safety.add_anonymous_code();
+                        self.plans.add_anonymous_code();
                     }
                 }
                 // Of many processes some end meanwhile; of one that was named it is said.
@@ -249,9 +251,8 @@ impl Tracer {
         resolver: &mut Resolver,
     ) -> Result<(), Failure> {
         self.warn_of_classic(probe)?;
-        self.plans.announce(0, resolver);
+        let all = self.plans.announce(resolver);
         self.targets.tell_switchers(resolver);
-        let all = self.plans.probes.all();
         self.plans.probes.tell(probe, &all)?;
         let family = &self.targets.family;
         if self.targets.len() > 0 && family.len() <= MAX_OWN_LINKS_OF_CGROUPS {
@@ -287,14 +288,15 @@ impl Tracer {
             .move_probes(&mut self.plans, &self.targets, probe, changed);
     }
 
-    /// Functions are watched in another way, because of what a target has mapped.
+    /// Functions are watched in another way, if what a target has mapped wants that.
     fn replan(&mut self, probe: &mut Probe, resolver: &mut Resolver) {
+        if !self.plans.take_replan_due() {
+            return;
+        }
         let changed = self.plans.replan();
         if !changed.is_empty() {
             self.move_probes(probe, &changed);
-            for number in changed {
-                self.plans.announce_probe(number, resolver);
-            }
+            self.plans.announce_again(&changed, resolver);
         }
     }
 
@@ -377,9 +379,7 @@ impl Tracer {
         }
         self.move_probes(probe, &changed);
         self.plans.probes.changed(&changed, now());
-        for number in changed {
-            self.plans.announce_probe(number, resolver);
-        }
+        self.plans.announce_again(&changed, resolver);
         // What was hit until the probes were moved is no fault of their new levels.
         counts::read(&mut self.plans.probes, probe);
         self.budget
@@ -405,15 +405,21 @@ impl Tracer {
         self.forget_ended(probe);
         self.look_for_members(probe);
         self.attach_ahead(probe, resolver);
-        if self.arrivals.take_code_made() && self.plans.safety.add_anonymous_code() {
-            self.replan(probe, resolver);
+        self.plans.take_found();
+        if self.arrivals.take_code_made() {
+            self.plans.add_anonymous_code();
         }
+        self.replan(probe, resolver);
+        let mut waiting = Vec::new();
         while let Some(pending) = self.arrivals.next() {
-            self.follow(&pending, probe, resolver, out);
+            if pending.comes_after(&waiting) || !self.follow(&pending, probe, resolver, out) {
+                waiting.push(pending);
+            }
             if now().since(began) > STEP_NS {
                 break;
             }
         }
+        self.arrivals.put_back(waiting);
         if self.arrivals.is_empty() {
             self.targets.leave_gone();
         }

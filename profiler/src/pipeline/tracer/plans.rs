@@ -1,31 +1,32 @@
 //! Object files of the targets -> probes: chooses functions, plans where their probes sit, tells the
 //! resolver what they are.
 //!
-//! Each file is read once, however many processes map it. What does not belong here: attaching
-//! (`links`), which process gets what (`targets`).
+//! Each file is read once, however many processes map it. What does not belong here: reading one
+//! (`planned`), attaching (`links`), which process gets what (`targets`).
 
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::asked::Asked;
-use super::hooks::{is_hook_library, plan_hooks, unwind_class};
+use super::hooks::unwind_class;
 use super::news::{Bulletin, News};
+use super::planned::{self, Before, Judged, Looked, Planned};
+use super::planner::{Found, Planner};
 use super::probes::{ProbeState, Probes};
-use super::values::{Values, sign};
+use super::values::Values;
 use crate::pipeline::signals::is_given_up;
-use profiler_model::{BuildId, Pid, TracedKind};
+use profiler_model::{BuildId, TracedKind};
 use profiler_object::Object;
 use profiler_probe::now;
 use profiler_resolve::objects::{FileId, TargetObject};
 use profiler_resolve::{Resolver, Role, TracedProbe};
 use profiler_trace::arguments::exception_name;
-use profiler_trace::lines;
 use profiler_trace::pattern::Choice;
-use profiler_trace::place::{Placer, Returns};
-use profiler_trace::safety::{ProcessSafety, changes_stacks};
+use profiler_trace::safety::ProcessSafety;
 use profiler_trace::{CallValues, FunctionKind, Plan};
 
 /// A file with probes.
@@ -53,6 +54,9 @@ pub(super) struct KnownFile {
     pub(super) build_id: Option<BuildId>,
 }
 
+/// So long events wait for what a file holds that was mapped just now; most are read within a tenth of it, and
+/// calls are missed until it is.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Functions of a file that are named if they can't be traced; the rest is counted.
 const NAMED: usize = 5;
 
@@ -62,6 +66,8 @@ pub(super) struct Plans {
     pub(super) asked: Arc<Asked>,
     pub(super) objects: Vec<TracedObject>,
     pub(super) probes: Probes,
+    /// Of so many of them the resolver was told.
+    announced: u32,
     /// Files that have been looked at; none: nothing in it is traced.
     by_file: FxHashMap<FileId, KnownFile>,
     /// What the files say together of how exits may be seen.
@@ -70,20 +76,26 @@ pub(super) struct Plans {
     switching: FxHashSet<FileId>,
     /// No file's path says that it holds what is asked for, so all are looked into.
     pub(super) reads_all: bool,
+    /// What was planned is to be planned anew, see [`Plans::replan`].
+    replan_due: bool,
     full_told: bool,
+    planner: Planner,
     pub(super) news: Bulletin,
 }
 
 impl Plans {
     pub(super) fn new(asked: Arc<Asked>) -> Plans {
         Plans {
+            planner: Planner::new(Arc::clone(&asked)),
             asked,
             objects: Vec::new(),
             probes: Probes::default(),
+            announced: 0,
             by_file: FxHashMap::default(),
             safety: ProcessSafety::of([], false),
             switching: FxHashSet::default(),
             reads_all: false,
+            replan_due: false,
             full_told: false,
             news: Bulletin::default(),
         }
@@ -91,45 +103,84 @@ impl Plans {
 
     /// Reads a file if anything in it may be of use.
     pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
-        let wanted = self.reads_all || self.asked.may_cover(target);
-        let returns = self.asked.request.returns;
-        let by_probes = matches!(returns, Returns::Auto | Returns::Uretprobe);
-        let judged = by_probes && !self.asked.shared;
-        if !wanted && !judged && !is_hook_library(&target.path) {
-            return None;
-        }
-        let debug = target.debug.as_deref().filter(|_| wanted);
-        match Object::read(&target.file, debug, &target.path) {
-            Ok(object) => Some(object.with_aliases(&target.aliases)),
-            Err(error) => {
-                log::warn!("{}: {error}; nothing in it is traced", target.path);
-                self.news.failed(&target.path, "*", error);
+        match planned::read(&self.asked, target, self.reads_all)? {
+            Ok(object) => Some(object),
+            Err(why) => {
+                self.unreadable(target, &why);
                 None
             }
         }
     }
 
-    /// The index of a file that a process has mapped; none if nothing in it is traced.
-    pub(super) fn object(&mut self, target: &TargetObject, pid: Option<Pid>) -> Option<usize> {
+    fn unreadable(&mut self, target: &TargetObject, why: &str) {
+        log::warn!("{}: {why}; nothing in it is traced", target.path);
+        self.news.failed(&target.path, "*", why);
+    }
+
+    /// What is known of a file that was looked at: the index of its traced object, or that nothing in it is
+    /// traced.
+    pub(super) fn known(&self, target: &TargetObject) -> Option<Option<usize>> {
+        let known = self.by_file.get(&target.id)?;
         // A file with probes is kept open, so its number can't be that of another one.
-        if let Some(known) = self.by_file.get(&target.id)
-            && (known.object.is_some() || known.build_id == target.build_id)
-        {
-            return known.object;
+        let is_same = known.object.is_some() || known.build_id == target.build_id;
+        is_same.then_some(known.object)
+    }
+
+    /// Looks at files that are not known yet, on another thread; waits for it, but not for long. Says
+    /// whether all are known now: what isn't is to be asked for again.
+    pub(super) fn look_at<'a>(
+        &mut self,
+        targets: impl IntoIterator<Item = &'a TargetObject> + Clone,
+    ) -> bool {
+        let before = Before {
+            safety: self.safety.clone(),
+            reads_all: self.reads_all,
+        };
+        let mut is_new = false;
+        for target in targets.clone() {
+            is_new |= self.known(target).is_none() && self.planner.ask(target, &before);
         }
-        let object = self.read(target);
-        let index = object.and_then(|object| {
-            self.judge(target, &object);
-            let mut choice = self.asked.request.selection.select(&object, target.is_main);
-            self.sift(target, &object, &mut choice);
-            self.plan_object(target, &object, &choice)
-        });
-        if let (Some(index), Some(pid)) = (index, pid) {
-            let count = self.objects[index].probes.len();
-            log::debug!("pid {pid} has mapped {}: {count} probes", target.path);
+        if is_new {
+            self.planner.wait(PATIENCE);
         }
-        self.know(target, index);
-        index
+        self.take_found();
+        let mut targets = targets.into_iter();
+        targets.all(|target| self.known(target).is_some())
+    }
+
+    /// Takes in what was found in files since the last time.
+    pub(super) fn take_found(&mut self) {
+        for Found { target, looked } in self.planner.take() {
+            if self.known(&target).is_some() {
+                continue;
+            }
+            let index = match looked {
+                Looked::Useless => None,
+                Looked::Unreadable(why) => {
+                    self.unreadable(&target, &why);
+                    None
+                }
+                Looked::Read {
+                    judged,
+                    is_filtered,
+                    planned,
+                } => {
+                    let mut safety = judged.safety.clone();
+                    self.judge(&target, judged);
+                    // Another file may have come between.
+                    self.replan_due |= safety.restrict_as(&self.safety);
+                    if is_filtered {
+                        self.tell_filtered(&target);
+                    }
+                    self.add(&target, planned)
+                }
+            };
+            if let Some(index) = index {
+                let count = self.objects[index].probes.len();
+                log::debug!("{} was mapped: {count} probes", target.path);
+            }
+            self.know(&target, index);
+        }
     }
 
     pub(super) fn know(&mut self, target: &TargetObject, object: Option<usize>) {
@@ -138,12 +189,22 @@ impl Plans {
         self.by_file.insert(target.id, known);
     }
 
-    /// What a file says of the processes that map it.
-    pub(super) fn judge(&mut self, target: &TargetObject, object: &Object) {
-        self.safety.add(object);
-        if changes_stacks(object) {
+    /// Takes in what a file says of the processes that map it.
+    pub(super) fn judge(&mut self, target: &TargetObject, judged: Judged) {
+        self.replan_due |= self.safety.restrict_as(&judged.safety);
+        if judged.switches {
             self.switching.insert(target.id);
         }
+    }
+
+    /// Takes in that a process makes code.
+    pub(super) fn add_anonymous_code(&mut self) {
+        self.replan_due |= self.safety.add_anonymous_code();
+    }
+
+    /// Whether what was planned must be planned anew, because of what was mapped since.
+    pub(super) fn take_replan_due(&mut self) -> bool {
+        std::mem::take(&mut self.replan_due)
     }
 
     /// Whether a file switches between stacks: whoever maps it, pairing needs to know.
@@ -153,12 +214,14 @@ impl Plans {
 
     /// Takes out of a choice what the filter of the request does not admit.
     pub(super) fn sift(&mut self, target: &TargetObject, object: &Object, choice: &mut Choice) {
-        if let Some(filter) = &self.asked.request.filter
-            && filter.sift(target, object, choice)
-        {
-            let object = target.path.to_string();
-            self.news.add(News::Filtered { object });
+        if planned::sift(&self.asked, target, object, choice) {
+            self.tell_filtered(target);
         }
+    }
+
+    fn tell_filtered(&mut self, target: &TargetObject) {
+        let object = target.path.to_string();
+        self.news.add(News::Filtered { object });
     }
 
     /// Whether functions of an object are traced: without its other probes no call is missing.
@@ -167,66 +230,34 @@ impl Plans {
         probes.any(|number| self.probes.is_call(number))
     }
 
+    /// Plans what was chosen in a file before anything is attached, unless the start is given up.
     pub(super) fn plan_object(
         &mut self,
         target: &TargetObject,
         object: &Object,
         choice: &Choice,
     ) -> Option<usize> {
-        let mut plans: Vec<(Plan, Role)> = Vec::new();
-        let mut refused = Vec::new();
-        let functions = choice
-            .functions
-            .iter()
-            .map(|&index| &object.functions()[index]);
-        let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
-        let mut placer = Placer::new(object, self.asked.place_options(), &self.safety);
-        // Nobody waits for the rest once the start is given up; `choose` tells.
-        for function in functions.chain(markers).take_while(|_| !is_given_up()) {
-            match placer.plan(function) {
-                Ok(plan) => plans.push((plan, Role::Call)),
-                Err(refusal) => refused.push((function, refusal)),
-            }
-        }
-        for (function, refusal) in &refused {
-            self.news.failed(&target.path, &function.name, refusal);
-        }
-        for (function, refusal) in refused.iter().take(NAMED) {
-            log::warn!(
-                "{} in {} is not traced: {refusal}",
-                function.name,
-                target.path
-            );
-        }
-        if refused.len() > NAMED {
-            log::warn!(
-                "nor are {} other functions in {}: 'profiler list functions' says why",
-                refused.len() - NAMED,
-                target.path
-            );
-        }
-        plan_hooks(object, self.asked.place_options(), &self.safety, &mut plans);
+        let planned = planned::plan(&self.asked, object, choice, &self.safety, &is_given_up);
+        self.add(target, planned)
+    }
+
+    /// Gives what was planned in a file its probes; none if that is nothing.
+    fn add(&mut self, target: &TargetObject, planned: Planned) -> Option<usize> {
+        let Planned {
+            mut plans,
+            mut values,
+            refused,
+        } = planned;
+        self.tell_refused(target, &refused);
         let room = self.probes.most.saturating_sub(self.probes.len()) as usize;
         if plans.len() > room {
-            if !std::mem::replace(&mut self.full_told, true) {
-                log::warn!(
-                    "{} of {} functions in {} are not traced: no more probes fit into this recording",
-                    plans.len() - room,
-                    plans.len(),
-                    target.path
-                );
-            }
-            let dropped = plans.drain(room..);
-            for (plan, _) in dropped.filter(|(_, role)| *role == Role::Call) {
-                let why = "no more probes fit into this recording";
-                self.news.failed(&target.path, &plan.function.name, why);
-            }
+            self.tell_dropped(target, plans.len(), &plans[room..]);
+            plans.truncate(room);
+            values.truncate(room);
         }
         if plans.is_empty() {
             return None;
         }
-        let called = plans.iter_mut().filter(|(_, role)| *role == Role::Call);
-        lines::of_plans(object, called.map(|(plan, _)| plan));
         let functions = plans.iter().filter(|(_, role)| *role == Role::Call);
         let functions = functions.count();
         if functions > 0 {
@@ -235,7 +266,6 @@ impl Plans {
                 functions,
             });
         }
-        let values = sign(self.asked.request.arguments, object, &mut plans);
         let index = self.objects.len();
         let first = self.probes.len();
         let at = now();
@@ -255,15 +285,56 @@ impl Plans {
         Some(index)
     }
 
-    /// Tells the resolver of all probes from `first` on.
-    pub(super) fn announce(&self, first: u32, resolver: &mut Resolver) {
-        for number in first..self.probes.len() {
+    fn tell_refused(&mut self, target: &TargetObject, refused: &[(Box<str>, String)]) {
+        for (name, why) in refused {
+            self.news.failed(&target.path, name, why);
+        }
+        for (name, why) in refused.iter().take(NAMED) {
+            log::warn!("{name} in {} is not traced: {why}", target.path);
+        }
+        if refused.len() > NAMED {
+            log::warn!(
+                "nor are {} other functions in {}: 'profiler list functions' says why",
+                refused.len() - NAMED,
+                target.path
+            );
+        }
+    }
+
+    /// Of so many probes of a file these find no room.
+    fn tell_dropped(&mut self, target: &TargetObject, of: usize, dropped: &[(Plan, Role)]) {
+        if !std::mem::replace(&mut self.full_told, true) {
+            log::warn!(
+                "{} of {of} functions in {} are not traced: no more probes fit into this recording",
+                dropped.len(),
+                target.path
+            );
+        }
+        for (plan, _) in dropped.iter().filter(|(_, role)| *role == Role::Call) {
+            let why = "no more probes fit into this recording";
+            self.news.failed(&target.path, &plan.function.name, why);
+        }
+    }
+
+    /// Tells the resolver of all probes that it was not told of: these.
+    pub(super) fn announce(&mut self, resolver: &mut Resolver) -> Vec<u32> {
+        let new = self.announced..self.probes.len();
+        self.announced = new.end;
+        for number in new.clone() {
+            self.announce_probe(number, resolver);
+        }
+        new.collect()
+    }
+
+    /// Tells the resolver of probes that are not as it was told.
+    pub(super) fn announce_again(&self, changed: &[u32], resolver: &mut Resolver) {
+        for &number in changed.iter().filter(|&&number| number < self.announced) {
             self.announce_probe(number, resolver);
         }
     }
 
     /// Tells the resolver of a probe as it is now.
-    pub(super) fn announce_probe(&self, number: u32, resolver: &mut Resolver) {
+    fn announce_probe(&self, number: u32, resolver: &mut Resolver) {
         let state = &self.probes[number];
         let object = &self.objects[state.object];
         let function = &state.plan.function;

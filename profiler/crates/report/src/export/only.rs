@@ -27,14 +27,16 @@ impl<'a> Only<'a> {
     }
 
     fn found(&mut self, tables: &Tables) -> io::Result<&Chosen> {
-        let found = match self.found.take() {
-            Some(found) => found,
-            None => self
-                .target
-                .find(tables)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?,
-        };
-        Ok(self.found.insert(found))
+        match &mut self.found {
+            Some(found) => Ok(found),
+            none => {
+                let found = self.target.find(tables);
+                let found = found.map_err(|error| {
+                    io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+                })?;
+                Ok(none.insert(found))
+            }
+        }
     }
 }
 

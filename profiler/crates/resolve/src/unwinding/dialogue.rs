@@ -31,6 +31,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const COMMON_FILES: usize = 32;
 /// With so many files, those that nobody has mapped any more are forgotten.
 const MAX_FILES: usize = profiler_common::unwind::MAX_TABLES as usize / 4 * 3;
+
 /// What unwinding with tables has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnwindSummary {
