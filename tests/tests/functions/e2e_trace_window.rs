@@ -7,6 +7,7 @@
 //! tracer on the same thread does is known: as long as it is hit, the kernel waits.
 
 use std::error::Error;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -459,13 +460,16 @@ fn a_large_file_that_is_mapped_late_holds_nobody_up() -> Outcome {
     let arguments = [&["-p", &pid, "-d", "1"], &patterns[..]].concat();
     let recorder = setting.start_recording(&arguments)?;
     let began = Instant::now();
-    drop(target.stdin());
+    // It reads orders from there, so it stays open.
+    let mut orders = target.stdin().ok_or("no pipe to the target")?;
+    orders.write_all(b"go\n")?;
     let ended = recorder.end(LIMIT)?.success()?;
     let wanted = Duration::from_secs(1);
     let lasted = window(&ended.stderr)?;
     assert!(lasted <= wanted + CLOSES, "{lasted:?}: {}", ended.stderr);
     let took = began.elapsed();
     assert!(took <= wanted + READABLE, "{took:?}: {}", ended.stderr);
+    assert!(!target.has_ended()?);
     target.signal(Signal::KILL)?;
     target.end(LIMIT)?;
     Ok(())
