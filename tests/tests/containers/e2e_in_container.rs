@@ -33,8 +33,7 @@ fn documentation(name: &str) -> PathBuf {
 
 /// The profiler without shared libraries, of the present sources. Only its last step is another than
 /// that of the ordinary one: what both are made of is built once, as long as the package asks for the same
-/// features of it. A folder of its own for what comes out
-/// keeps the ordinary one.
+/// features of it, which is checked. A folder of its own for what comes out keeps the ordinary one.
 fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -43,7 +42,7 @@ fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         let mut cargo = workload::cargo();
         cargo
-            .args(["rustc", "--quiet", "--package", "profiler-tests"])
+            .args(["rustc", "--package", "profiler-tests"])
             .args(["--bin", "profiler-static", "--target-dir"])
             .arg(&folder)
             .args([
@@ -55,10 +54,20 @@ fn static_profiler() -> Result<PathBuf, Box<dyn std::error::Error>> {
             ])
             .env("CARGO_BUILD_BUILD_DIR", workload::target())
             .current_dir(env!("CARGO_MANIFEST_DIR"));
-        run(&mut cargo, &folder, "build", BUILD_LIMIT)
+        let said = run(&mut cargo, &folder, "build", BUILD_LIMIT)
             .map_err(|error| error.to_string())?
-            .success()?;
+            .success()?
+            .stderr;
         eprintln!("the static binary took {} s", from.elapsed().as_secs());
+        let compiled = said.lines().filter(|line| line.contains("Compiling"));
+        let twice = compiled
+            .filter(|line| !line.contains(" profiler v") && !line.contains(" profiler-tests v"));
+        let twice: Vec<&str> = twice.collect();
+        if !twice.is_empty() {
+            return Err(format!(
+                "features differ, so these were built twice: {twice:?}"
+            ));
+        }
         Ok(folder.join("debug/profiler-static"))
     });
     let path = built.clone()?;
@@ -396,9 +405,10 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
     for user in [0, 65_534] {
         let output = format!("{user}.cap");
         let arguments = ["record", "-a", "-F", "499", "-d", "2", "-o", &output];
-        in_bundle(&setting, user, recording_set(), &arguments)?.success()?;
+        let ended = in_bundle(&setting, user, recording_set(), &arguments)?.success()?;
         let recording = Recording::read(&setting.path("out").join(output))?;
-        named(&recording, &[&red.0, &green])?;
+        named(&recording, &[&red.0, &green])
+            .map_err(|error| format!("user {user}: {error}; {}", ended.stderr))?;
         assert!(kernel_is_named(&recording));
         let pid = red.0.pid.to_string();
         let output = format!("{user}-p.cap");
