@@ -159,6 +159,7 @@ impl Names {
             }
         }
         ready.extend(requests.into_values());
+        ready.sort_by_cached_key(Request::size);
         for request in ready {
             let refused = if full {
                 Err(request)
@@ -201,7 +202,9 @@ impl Names {
                 request.addresses.push((place.1, waiting.wants_code));
             }
         }
-        for request in requests.into_values() {
+        let mut requests: Vec<Request> = requests.into_values().collect();
+        requests.sort_by_cached_key(Request::size);
+        for request in requests {
             if symbolizer.ask_names(request).is_err() {
                 self.refused += 1;
             }

@@ -99,6 +99,14 @@ pub(super) struct Request {
     pub(super) addresses: Vec<(u64, bool)>,
 }
 
+impl Request {
+    /// What it takes to answer grows with this: bytes of the file. A large one is asked about behind the small
+    /// ones, which else get no names where there is no time for all.
+    pub(super) fn size(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.len())
+    }
+}
+
 /// What the threads need to know.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -246,8 +254,9 @@ fn spawn(
             maps: FxHashMap::default(),
             clock: 0,
         };
+        let mut waiting = Waiting::default();
         loop {
-            match requests.recv_timeout(IDLE) {
+            match waiting.next(&requests) {
                 Ok(request) => {
                     *lock(&state) = Some((Instant::now(), request.module.uid));
                     let answers = worker.serve(request);
@@ -266,6 +275,27 @@ fn spawn(
         requests: sender,
         busy,
     })
+}
+
+/// Requests that a thread has taken out of its queue, with their sizes.
+#[derive(Default)]
+struct Waiting(Vec<(u64, Request)>);
+
+impl Waiting {
+    /// The smallest of all that were asked, of those the first; waits for one.
+    fn next(&mut self, requests: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
+        let Waiting(waiting) = self;
+        let first = match waiting.is_empty() {
+            true => Some(requests.recv_timeout(IDLE)?),
+            false => None,
+        };
+        let room = QUEUE.saturating_sub(waiting.len());
+        let come = first.into_iter().chain(requests.try_iter()).take(room);
+        waiting.extend(come.map(|request| (request.size(), request)));
+        let smallest = (0..waiting.len()).min_by_key(|&index| waiting[index].0);
+        let smallest = smallest.ok_or(RecvTimeoutError::Timeout)?;
+        Ok(waiting.remove(smallest).1)
+    }
 }
 
 struct Cached {
@@ -424,4 +454,44 @@ fn refuse(request: &Request, answer: Answer) -> Vec<Reply> {
         code: None,
     });
     replies.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::tests::module;
+
+    fn file(len: u64) -> Arc<TargetFile> {
+        let made = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC);
+        let file = std::fs::File::from(made.unwrap());
+        file.set_len(len).unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        Arc::new(TargetFile::new(file, &stat, "/f", None))
+    }
+
+    #[test]
+    fn small_files_are_not_held_back_by_large_ones() {
+        let (ask, requests) = sync_channel(QUEUE);
+        let small = file(1);
+        let asked = [
+            (1, file(1 << 30)),
+            (2, small.clone()),
+            (3, file(4096)),
+            (4, small),
+        ];
+        for (address, file) in asked {
+            let request = Request {
+                module: module("/f"),
+                file: Some(file),
+                addresses: vec![(address, false)],
+            };
+            ask.try_send(request).unwrap();
+        }
+        let mut waiting = Waiting::default();
+        let order = [(); 4].map(|()| waiting.next(&requests).unwrap().addresses[0].0);
+        assert_eq!(order, [2, 4, 3, 1]);
+        drop(ask);
+        let over = waiting.next(&requests).unwrap_err();
+        assert_eq!(over, RecvTimeoutError::Disconnected);
+    }
 }
