@@ -54,10 +54,17 @@ pub(super) struct Symbol<'a> {
     section: u16,
 }
 
-impl Symbol<'_> {
+impl<'a> Symbol<'a> {
     /// Whether it stands for something in another object.
     pub(super) fn is_undefined(&self) -> bool {
         self.section == SHN_UNDEF
+    }
+
+    /// Address and name, if it is a function of this object that others may call.
+    pub(super) fn exported(&self) -> Option<(u64, &'a [u8])> {
+        let is_function = matches!(self.kind, STT_FUNC | STT_GNU_IFUNC);
+        (is_function && !self.is_undefined() && self.binding != STB_LOCAL)
+            .then_some((self.address, self.name))
     }
 }
 

@@ -15,7 +15,7 @@ mod functions;
 mod markers;
 mod object;
 
-pub use object::{Object, ObjectError};
+pub use object::{Bounds, Object, ObjectError};
 
 /// A function or marker of an object file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: finding and opening files (`resolve`), choosing (`pattern`).
 
+mod bounds;
 mod debug_info;
 mod frames;
 mod image;
@@ -20,6 +21,7 @@ use super::Function;
 use super::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section};
 use super::functions::{Functions, SymbolTable};
 use super::markers::markers;
+pub use bounds::Bounds;
 use debug_info::DebugInfo;
 use image::Image;
 use linkage::Linkage;
@@ -179,10 +181,10 @@ impl Object {
     /// Address and length of the function, or of the part of one, that an address lies in, as the
     /// unwinding tables say. They know of functions without symbols, too.
     pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
-        let extents = self.extents.get_or_init(|| frames::read(self));
-        let after = extents.partition_point(|&(start, _)| start <= address);
-        let &(start, len) = extents[..after].last()?;
-        (address - start < len).then_some((start, len))
+        frames::find(
+            self.extents.get_or_init(|| frames::read(&self.main)),
+            address,
+        )
     }
 
     /// Functions of which the dynamic linker chooses one of several when the object is loaded
@@ -322,7 +324,8 @@ impl Object {
     }
 
     fn linkage(&self) -> &Linkage {
-        self.linkage.get_or_init(|| Linkage::read(self))
+        self.linkage
+            .get_or_init(|| Linkage::read(&self.main, |address| self.chooses(address)))
     }
 }
 

@@ -5,16 +5,15 @@
 //!
 //! What does not belong here: unwinding.
 
-use super::Object;
+use super::Part;
 use crate::cfi::{Kind, Section};
 
 /// Most bytes of tables that are read.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the extents, by address. An entry that can't be read costs itself.
-pub(super) fn read(object: &Object) -> Vec<(u64, u64)> {
+pub(super) fn read(main: &Part) -> Vec<(u64, u64)> {
     const NAME: &str = ".eh_frame";
-    let main = &object.main;
     let Some(section) = main.section(NAME) else {
         return Vec::new();
     };
@@ -37,4 +36,11 @@ pub(super) fn read(object: &Object) -> Vec<(u64, u64)> {
     extents.sort_unstable();
     extents.dedup_by_key(|&mut (start, _)| start);
     extents
+}
+
+/// The extent that an address lies in.
+pub(super) fn find(extents: &[(u64, u64)], address: u64) -> Option<(u64, u64)> {
+    let after = extents.partition_point(|&(start, _)| start <= address);
+    let &(start, len) = extents[..after].last()?;
+    (address - start < len).then_some((start, len))
 }

@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Object;
+use super::Part;
 use crate::dynamic::Dynamic;
 use crate::elf::{SHT_DYNSYM, word};
 use crate::functions::SymbolTable;
@@ -37,8 +37,8 @@ pub(super) struct Linkage {
 }
 
 impl Linkage {
-    pub(super) fn read(object: &Object) -> Linkage {
-        let part = &object.main;
+    /// `chooses`: what the code at an address chooses from when the object is loaded.
+    pub(super) fn read<'a>(part: &Part, chooses: impl Fn(u64) -> Option<&'a str>) -> Linkage {
         let soname = Dynamic::read(&part.elf, &part.file).soname;
         let mut linkage = Linkage {
             soname: soname.map(Into::into),
@@ -55,14 +55,18 @@ impl Linkage {
             .map(|symbol| String::from_utf8_lossy(symbol.name).into())
             .collect();
         if cfg!(target_arch = "x86_64") && part.elf.wide {
-            linkage.read_slots(object, &symbols);
-            linkage.read_stubs(object);
+            linkage.read_slots(part, &symbols, chooses);
+            linkage.read_stubs(part);
         }
         linkage
     }
 
-    fn read_slots(&mut self, object: &Object, symbols: &SymbolTable) {
-        let part = &object.main;
+    fn read_slots<'a>(
+        &mut self,
+        part: &Part,
+        symbols: &SymbolTable,
+        chooses: impl Fn(u64) -> Option<&'a str>,
+    ) {
         let mut left = MAX_RELOCATIONS_BYTES;
         for section in part.sections.iter().filter(|s| s.kind == SHT_RELA) {
             let Ok(bytes) = part.elf.contents(&part.file, section, left) else {
@@ -79,7 +83,7 @@ impl Linkage {
                     && let Ok(chooser) = word(entry, 16, true)
                     && self.slots.len() < MAX_ENTRIES
                 {
-                    let name = object.chooses(chooser).unwrap_or("(chosen at load time)");
+                    let name = chooses(chooser).unwrap_or("(chosen at load time)");
                     self.slots.insert(slot, name.into());
                     continue;
                 }
@@ -98,8 +102,7 @@ impl Linkage {
         }
     }
 
-    fn read_stubs(&mut self, object: &Object) {
-        let part = &object.main;
+    fn read_stubs(&mut self, part: &Part) {
         let sections = part.sections.iter();
         let sections = sections.filter(|s| s.executable() && s.name.starts_with(".plt"));
         let mut left = MAX_STUBS_BYTES;

@@ -11,6 +11,7 @@ mod containers;
 mod differ;
 mod ends;
 mod frames;
+mod functions;
 mod latency;
 mod losses;
 mod path;
@@ -27,6 +28,7 @@ pub use containers::{ContainerError, ContainerNames, container_label_of, inner_p
 pub use differ::{CallChange, CallDiffer};
 pub use ends::{EarlyEnd, EndTable, UserEnds};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
+pub use functions::Functions;
 pub use latency::{Bucket, Latency};
 pub use losses::{Losses, is_of_calls};
 pub use path::ClassPath;

@@ -7,6 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::Functions;
 use profiler_model::*;
 
 /// How finely places in code are told apart.
@@ -26,12 +27,12 @@ pub enum Place {
     All,
     /// Processes of one name.
     Process(StringId),
-    /// A function: all code of one name in one module (and at one line, if lines are told apart).
+    /// A function, in all its forms (and at one line, if lines are told apart).
     Function {
         /// The module it is in.
         module: Option<ModuleId>,
-        /// Its name.
-        name: StringId,
+        /// The one that stands for it: see [`Functions`].
+        function: FunctionId,
         /// Source file and line, by [`Granularity::Line`] and if known.
         line: Option<(Option<StringId>, u32)>,
     },
@@ -159,10 +160,11 @@ impl CallTree {
     /// Merges stacks.
     pub fn build(
         tables: &Tables,
+        functions: &Functions,
         granularity: Granularity,
         paths: impl IntoIterator<Item = Path>,
     ) -> CallTree {
-        let mut builder = Builder::new(tables, granularity);
+        let mut builder = Builder::new(tables, functions, granularity);
         for path in paths {
             builder.add(&path);
         }
@@ -303,6 +305,7 @@ impl Edges {
 
 struct Builder<'a> {
     tables: &'a Tables,
+    functions: &'a Functions,
     granularity: Granularity,
     tree: CallTree,
     place_ids: FxHashMap<Place, PlaceId>,
@@ -315,9 +318,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(tables: &'a Tables, granularity: Granularity) -> Builder<'a> {
+    fn new(tables: &'a Tables, functions: &'a Functions, granularity: Granularity) -> Builder<'a> {
         let mut builder = Builder {
             tables,
+            functions,
             granularity,
             tree: CallTree {
                 places: Vec::new(),
@@ -381,9 +385,8 @@ impl<'a> Builder<'a> {
         while outside != base {
             let place = self.tree.place(self.tree.nodes[outside].place).place;
             let is_scheduler = match place {
-                Place::Function { name, .. } => {
-                    super::waits::is_scheduler(self.tables.string(name))
-                }
+                Place::Function { function, .. } => (self.tables.functions.get(function))
+                    .is_some_and(|f| super::waits::is_scheduler(self.tables.string(f.name))),
                 _ => false,
             };
             if !is_scheduler {
@@ -442,7 +445,7 @@ impl<'a> Builder<'a> {
         let place_of = |line: &Line| match tables.functions.get(line.function) {
             Some(function) => Place::Function {
                 module: function.module.or(frame_module),
-                name: function.name,
+                function: self.functions.same(line.function),
                 line: (self.granularity == Granularity::Line && line.line != 0)
                     .then_some((function.file, line.line)),
             },
@@ -559,7 +562,12 @@ mod tests {
                 wait: None,
             });
         }
-        let tree = CallTree::build(&fixture.0, Granularity::Function, paths);
+        let tree = CallTree::build(
+            &fixture.0,
+            &Functions::of(&fixture.0),
+            Granularity::Function,
+            paths,
+        );
         (fixture.0, tree)
     }
 
@@ -570,7 +578,9 @@ mod tests {
 
     fn find(tables: &Tables, tree: &CallTree, wanted: &str) -> PlaceId {
         let named = |info: &PlaceInfo| match info.place {
-            Place::Function { name, .. } => tables.string(name) == wanted,
+            Place::Function { function, .. } => {
+                tables.string(tables.functions.get(function).unwrap().name) == wanted
+            }
             _ => false,
         };
         tree.places().find(|(_, info)| named(info)).unwrap().0
@@ -606,7 +616,12 @@ mod tests {
                 wait,
             });
         }
-        let tree = CallTree::build(&fixture.0, Granularity::Function, paths);
+        let tree = CallTree::build(
+            &fixture.0,
+            &Functions::of(&fixture.0),
+            Granularity::Function,
+            paths,
+        );
         let tables = fixture.0;
         let b = sums(&tables, &tree, "b");
         assert_eq!((b.self_weight, b.own_wait), (5, 130));

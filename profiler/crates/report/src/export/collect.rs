@@ -13,8 +13,8 @@ use rustc_hash::FxHashMap;
 use super::name;
 use super::settings::{OptionHelp, Setting, Settings, yes};
 use crate::derive::{
-    Aggregate, Aggregator, Key, Losses, Merge, Owner, Sources, container_label_of, frame_lines,
-    wait_frame,
+    Aggregate, Aggregator, Functions, Key, Losses, Merge, Owner, Sources, container_label_of,
+    frame_lines, wait_frame,
 };
 use profiler_model::*;
 
@@ -295,6 +295,7 @@ pub(super) fn by_frames(a: &str, b: &str) -> Ordering {
 /// Writes stacks as text, each frame's text made once.
 struct StackWriter<'a> {
     tables: &'a Tables,
+    functions: Functions,
     containers: bool,
     /// Lines of a frame joined by `;`, caller first, and whether it has no name.
     frames: FxHashMap<FrameId, (String, bool)>,
@@ -306,6 +307,7 @@ impl<'a> StackWriter<'a> {
     fn new(tables: &'a Tables, containers: bool) -> StackWriter<'a> {
         StackWriter {
             tables,
+            functions: Functions::of(tables),
             containers,
             frames: FxHashMap::default(),
             text: String::new(),
@@ -325,7 +327,7 @@ impl<'a> StackWriter<'a> {
             let (text, no_name) = self
                 .frames
                 .entry(id)
-                .or_insert_with(|| frame_text(self.tables, id));
+                .or_insert_with(|| frame_text(self.tables, &self.functions, id));
             unnamed |= *no_name;
             self.text.push(';');
             self.text.push_str(text);
@@ -359,7 +361,7 @@ impl<'a> StackWriter<'a> {
     }
 }
 
-fn frame_text(tables: &Tables, id: FrameId) -> (String, bool) {
+fn frame_text(tables: &Tables, functions: &Functions, id: FrameId) -> (String, bool) {
     let lines: Vec<_> = frame_lines(tables, id).collect();
     let unnamed = lines.iter().any(|line| line.function.is_none());
     let texts: Vec<_> = lines
@@ -373,7 +375,11 @@ fn frame_text(tables: &Tables, id: FrameId) -> (String, bool) {
                 (FrameKind::Native, true) => "_[i]",
                 (FrameKind::Native, false) => "",
             };
-            format!("{}{mark}", name::frame(&line.name))
+            let name = match line.function {
+                Some(function) => functions.name(tables, function),
+                None => line.name.clone(),
+            };
+            format!("{}{mark}", name::frame(&name))
         })
         .collect();
     (texts.join(";"), unnamed)

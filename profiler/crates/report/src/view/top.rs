@@ -17,7 +17,7 @@ use super::table::{Align, Cell, Table, cut};
 use super::term::{Paint, Style};
 use crate::derive::calls::Part;
 use crate::derive::{
-    CallLimits, CallTable, FunctionCalls, is_of_calls, stack_frames, waiting_frame,
+    CallLimits, CallTable, FunctionCalls, Functions, is_of_calls, stack_frames, waiting_frame,
 };
 use profiler_model::*;
 
@@ -72,7 +72,7 @@ struct Sampled {
 struct Slice {
     from: u64,
     calls: FxHashMap<FunctionId, FunctionCalls>,
-    sampled: FxHashMap<(StringId, Option<ModuleId>), Sampled>,
+    sampled: FxHashMap<FunctionId, Sampled>,
     samples: u64,
     waits: u64,
     waited_ns: u64,
@@ -95,6 +95,8 @@ pub struct TopTable {
     /// Since when there is something in the window.
     started: Option<u64>,
     any_calls: bool,
+    /// As of the last frame.
+    functions: Functions,
 }
 
 /// What one frame shows.
@@ -102,7 +104,7 @@ pub struct TopTable {
 struct Rows {
     span_ns: u64,
     calls: Vec<(FunctionId, FunctionCalls)>,
-    sampled: Vec<((StringId, Option<ModuleId>), Sampled)>,
+    sampled: Vec<(FunctionId, Sampled)>,
     samples: u64,
     waits: u64,
     waited_ns: u64,
@@ -127,6 +129,7 @@ impl TopTable {
             paused: None,
             started: None,
             any_calls: false,
+            functions: Functions::default(),
         }
     }
 
@@ -163,11 +166,10 @@ impl TopTable {
         current.waits = current.waits.saturating_add(wait.count.into());
         current.waited_ns = current.waited_ns.saturating_add(sample.weight);
         let frame = waiting_frame(tables, sample.kernel, sample.user);
-        let function = frame.and_then(|frame| tables.functions.get(frame.function?));
-        let Some(function) = function else {
+        let Some(key) = frame.and_then(|frame| frame.function) else {
             return;
         };
-        let key = (function.name, function.module);
+        let key = self.functions.same(key);
         if current.sampled.len() < MAX_SAMPLED || current.sampled.contains_key(&key) {
             let sums = current.sampled.entry(key).or_default();
             sums.waited_ns = sums.waited_ns.saturating_add(sample.weight);
@@ -176,12 +178,11 @@ impl TopTable {
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
         self.current.samples += 1;
-        let mut seen: Vec<(StringId, Option<ModuleId>)> = Vec::new();
+        let mut seen: Vec<FunctionId> = Vec::new();
         for (depth, frame) in stack_frames(tables, sample.kernel, sample.user).enumerate() {
-            let Some(function) = frame.function.and_then(|id| tables.functions.get(id)) else {
+            let Some(key) = frame.function.map(|id| self.functions.same(id)) else {
                 continue;
             };
-            let key = (function.name, function.module);
             let sampled = &mut self.current.sampled;
             if sampled.len() >= MAX_SAMPLED && !sampled.contains_key(&key) {
                 continue;
@@ -248,6 +249,9 @@ impl TopTable {
         tables: &Tables,
     ) -> String {
         self.advance(now.0);
+        if self.functions.len() != tables.functions.len() {
+            self.functions = Functions::of(tables);
+        }
         let rows = match &self.paused {
             Some(rows) => rows.clone(),
             None => self.rows(now.0),
@@ -266,7 +270,7 @@ impl TopTable {
         };
         let table = match self.any_calls {
             true => self.call_table(&rows, width, room),
-            false => sample_table(&rows, room, tables),
+            false => sample_table(&rows, room, tables, &self.functions),
         };
         let _ = table.write(&mut out, Some(width), paint);
         String::from_utf8_lossy(&out).into_owned()
@@ -317,13 +321,13 @@ impl TopTable {
             ..Rows::default()
         };
         let mut calls: FxHashMap<FunctionId, FunctionCalls> = FxHashMap::default();
-        let mut sampled: FxHashMap<(StringId, Option<ModuleId>), Sampled> = FxHashMap::default();
+        let mut sampled: FxHashMap<FunctionId, Sampled> = FxHashMap::default();
         for slice in self.slices.iter().chain([&self.current]) {
             for (&id, more) in &slice.calls {
                 calls.entry(id).or_default().merge(more);
             }
             for (&key, more) in &slice.sampled {
-                let sums = sampled.entry(key).or_default();
+                let sums = sampled.entry(self.functions.same(key)).or_default();
                 sums.own += more.own;
                 sums.total += more.total;
                 sums.waited_ns = sums.waited_ns.saturating_add(more.waited_ns);
@@ -417,7 +421,7 @@ impl TopTable {
     }
 }
 
-fn sample_table(rows: &Rows, room: usize, tables: &Tables) -> Table {
+fn sample_table(rows: &Rows, room: usize, tables: &Tables, functions: &Functions) -> Table {
     let mut columns = vec![
         ("self", Align::Right),
         ("total", Align::Right),
@@ -428,9 +432,10 @@ fn sample_table(rows: &Rows, room: usize, tables: &Tables) -> Table {
     }
     columns.extend([("function", Align::Left), ("module", Align::Minor)]);
     let mut table = Table::new(&columns);
-    for ((name, module), sums) in rows.sampled.iter().take(room) {
+    for (id, sums) in rows.sampled.iter().take(room) {
         let own = percent_of(sums.own, rows.samples);
-        let module = module.and_then(|id| tables.modules.get(id));
+        let function = tables.functions.get(*id);
+        let module = function.and_then(|function| tables.modules.get(function.module?));
         let path = module.map_or("", |module| tables.string(module.path));
         let mut cells = vec![
             Cell::styled(percent(own), Style::of_share(own)),
@@ -443,7 +448,7 @@ fn sample_table(rows: &Rows, room: usize, tables: &Tables) -> Table {
                 ns => duration(ns),
             }));
         }
-        cells.push(Cell::new(tables.string(*name)));
+        cells.push(Cell::new(functions.name(tables, *id)));
         cells.push(Cell::styled(last_part(path), Style::Dim));
         table.row(cells);
     }

@@ -14,7 +14,7 @@ use super::data::{FunctionRow, Header, Share};
 use super::disassemble::{self, Instruction};
 use super::options::ReportOptions;
 use super::{Recording, ReportError, header, source};
-use crate::derive::{Pattern, Place, PlaceId, Sums};
+use crate::derive::{Functions, Pattern, Place, PlaceId, Sums};
 use profiler_model::*;
 
 /// Name and version of this shape.
@@ -139,9 +139,11 @@ fn functions(base: &Base<'_>, name: &str) -> Vec<(PlaceId, FunctionRow)> {
 }
 
 /// Which code belongs to the function.
-struct Target {
+struct Target<'a> {
+    functions: &'a Functions,
     module: Option<ModuleId>,
-    name: Option<StringId>,
+    /// The one that stands for it.
+    function: Option<FunctionId>,
 }
 
 /// Sums per place of the function.
@@ -160,7 +162,7 @@ struct Body {
     bias: u64,
     start: u64,
     size: Option<u64>,
-    /// Other starts of functions with the same name in the same module.
+    /// Starts of its other parts.
     twins: usize,
 }
 
@@ -171,16 +173,21 @@ impl Body {
     }
 }
 
-impl Target {
-    fn new(base: &Base<'_>, place: PlaceId) -> Target {
+impl Target<'_> {
+    fn new<'a>(base: &'a Base<'_>, place: PlaceId) -> Target<'a> {
+        let functions = &base.functions;
         match base.tree.place(place).place {
-            Place::Function { module, name, .. } => Target {
+            Place::Function {
+                module, function, ..
+            } => Target {
+                functions,
                 module,
-                name: Some(name),
+                function: Some(function),
             },
             _ => Target {
+                functions,
                 module: None,
-                name: None,
+                function: None,
             },
         }
     }
@@ -188,7 +195,8 @@ impl Target {
     fn has(&self, tables: &Tables, frame: FrameId, line: &Line) -> bool {
         let frame_module = || tables.frames.get(frame).and_then(|frame| frame.module);
         tables.functions.get(line.function).is_some_and(|function| {
-            Some(function.name) == self.name && function.module.or_else(frame_module) == self.module
+            Some(self.functions.same(line.function)) == self.function
+                && function.module.or_else(frame_module) == self.module
         })
     }
 
@@ -324,7 +332,7 @@ fn instructions(base: &Base<'_>, body: &Body, sums: &PlaceSums, annotation: &mut
     let whole = annotation.function.share.total_weight;
     if body.twins > 0 {
         annotation.notes.push(format!(
-            "its file has {} more of this name; the instructions are those of the hottest",
+            "it has {} more parts elsewhere in its file; the instructions are those of the hottest",
             body.twins
         ));
     }

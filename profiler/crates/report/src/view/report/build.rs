@@ -26,6 +26,7 @@ pub(super) struct Base<'a> {
     pub(super) selected: Vec<Selected>,
     /// Threads among whose waits the kernel's counts are looked at.
     pub(super) counted_threads: Vec<ThreadId>,
+    pub(super) functions: Functions,
     pub(super) tree: CallTree,
 }
 
@@ -48,15 +49,23 @@ impl<'a> Base<'a> {
         let source_sums = select::source_sums(recording.collected);
         let sources = select::choose_sources(tables, &source_sums, options.source.as_deref())?;
         let filter = &options.filter;
-        let (selected, counted_threads) =
-            select::select(tables, recording.collected, sources, filter, chosen);
-        let tree = build_tree(tables, Granularity::Function, &selected);
+        let functions = Functions::of(tables);
+        let (selected, counted_threads) = select::select(
+            tables,
+            &functions,
+            recording.collected,
+            sources,
+            filter,
+            chosen,
+        );
+        let tree = build_tree(tables, &functions, Granularity::Function, &selected);
         Ok(Base {
             tables,
             sources,
             source_sums,
             selected,
             counted_threads,
+            functions,
             tree,
         })
     }
@@ -97,8 +106,9 @@ impl<'a> Base<'a> {
     pub(super) fn place_name(&self, place: &PlaceInfo) -> String {
         match place.place {
             Place::All => "all".to_owned(),
-            Place::Process(name) | Place::Function { name, .. } => {
-                self.tables.string(name).to_owned()
+            Place::Process(name) => self.tables.string(name).to_owned(),
+            Place::Function { function, .. } => {
+                self.functions.name(self.tables, function).into_owned()
             }
             Place::Address(frame) => self.tables.frame_location(frame),
             Place::NoStack => "[no stack]".to_owned(),
@@ -133,7 +143,12 @@ pub(super) fn build(
     let base = Base::new(recording, options)?;
     let functions = function_rows(&base, &base.tree, options.sort);
     let lines = (options.by == Some(By::Line)).then(|| {
-        let tree = build_tree(base.tables, Granularity::Line, &base.selected);
+        let tree = build_tree(
+            base.tables,
+            &base.functions,
+            Granularity::Line,
+            &base.selected,
+        );
         function_rows(&base, &tree, options.sort)
     });
     let callers_of = match &options.callers_of {
@@ -159,7 +174,12 @@ pub(super) fn build(
 }
 
 /// The call tree; split by process name where there is more than one.
-fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) -> CallTree {
+fn build_tree(
+    tables: &Tables,
+    functions: &Functions,
+    granularity: Granularity,
+    selected: &[Selected],
+) -> CallTree {
     let name = |s: &Selected| Some(tables.process(s.process?)?.name);
     let first = selected.first().and_then(name);
     let split = selected.iter().any(|s| name(s) != first);
@@ -171,7 +191,7 @@ fn build_tree(tables: &Tables, granularity: Granularity, selected: &[Selected]) 
         weight: s.aggregate.weight,
         wait: s.key.wait,
     });
-    CallTree::build(tables, granularity, paths)
+    CallTree::build(tables, functions, granularity, paths)
 }
 
 /// Sums of all code places, by place.
@@ -198,17 +218,26 @@ pub(super) fn function_rows(base: &Base<'_>, tree: &CallTree, sort: Sort) -> Vec
 }
 
 fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
-    let line = match info.place {
-        Place::Function { line, .. } => line,
-        _ => None,
+    let (function, line) = match info.place {
+        Place::Function { function, line, .. } => (base.tables.functions.get(function), line),
+        _ => (None, None),
     };
+    let file = match line {
+        Some((file, _)) => file,
+        None => function.and_then(|function| function.file),
+    };
+    let module = info.module(base.tables);
+    let bias = module.and_then(|id| base.tables.modules.get(id));
+    let bias = bias.map_or(0, |module| module.address_bias);
     FunctionRow {
         name: base.place_name(info),
-        module: base.code_module(info.module(base.tables)),
+        short: function.map(|function| base.tables.string(function.name).to_owned()),
+        module: base.code_module(module),
         kind: info.kind,
         named: matches!(info.place, Place::Function { .. }),
         inlined: info.inlined,
-        file: line.and_then(|(file, _)| Some(base.tables.string(file?).to_owned())),
+        file: file.map(|file| base.tables.string(file).to_owned()),
+        start: function.and_then(|function| Some(function.start?.wrapping_add(bias))),
         line: line.map(|(_, line)| line),
         share: base.share(sums),
     }
@@ -381,12 +410,14 @@ pub(super) fn matching(base: &Base<'_>, pattern: &Pattern) -> Vec<(PlaceId, Func
     let sums = place_sums(&base.tree);
     let mut rows = Vec::new();
     for (id, info) in base.tree.places().filter(|(_, info)| info.is_code()) {
-        if pattern.matches(&base.place_name(info)) {
-            rows.push((id, function_row(base, info, &sums[id.index()])));
+        let row = function_row(base, info, &sums[id.index()]);
+        if row.names().any(|name| pattern.matches(name)) {
+            rows.push((id, row));
         }
     }
-    if rows.iter().any(|(_, row)| pattern.is_exactly(&row.name)) {
-        rows.retain(|(_, row)| pattern.is_exactly(&row.name));
+    let is_exact = |row: &FunctionRow| row.names().any(|name| pattern.is_exactly(name));
+    if rows.iter().any(|(_, row)| is_exact(row)) {
+        rows.retain(|(_, row)| is_exact(row));
     }
     rows
 }

@@ -11,7 +11,7 @@ use super::data::CodeModule;
 use super::options::{CallSort, ReportOptions};
 use super::{Recording, ReportError};
 use crate::derive::calls::{CallTable, Context, FunctionCalls, ROOT, SlowCall, ThreadCalls};
-use crate::derive::{Pattern, container_label_of, parameter};
+use crate::derive::{Functions, Pattern, container_label_of, parameter};
 use profiler_model::*;
 
 /// What was traced; none if there is nothing about calls in the recording.
@@ -28,6 +28,7 @@ pub(super) fn build(
         recording,
         options,
         calls: &settled,
+        names: Functions::of(recording.tables),
     };
     let functions = builder.functions()?;
     let losses = &collected.losses;
@@ -77,6 +78,7 @@ struct Builder<'a> {
     recording: &'a Recording<'a>,
     options: &'a ReportOptions,
     calls: &'a CallTable,
+    names: Functions,
 }
 
 impl Builder<'_> {
@@ -98,7 +100,7 @@ impl Builder<'_> {
             module: self.text(module.path),
             build_id: module.build_id.as_ref().map(ToString::to_string),
         });
-        (self.text(function.name), module)
+        (self.names.name(self.tables(), id).into_owned(), module)
     }
 
     /// Start and end of what is looked at.
@@ -121,10 +123,12 @@ impl Builder<'_> {
             (b_key.cmp(&a_key)).then_with(|| (&a.name, &a.module).cmp(&(&b.name, &b.module)))
         });
         if let Some(pattern) = &histogram {
-            let exact = rows.iter().any(|row| pattern.is_exactly(&row.name));
+            let any = |row: &CallRow, is: &dyn Fn(&str) -> bool| is(&row.name) || is(&row.short);
+            let is_exactly = |row: &CallRow| any(row, &|name| pattern.is_exactly(name));
+            let exact = rows.iter().any(is_exactly);
             rows.retain(|row| match exact {
-                true => pattern.is_exactly(&row.name),
-                false => pattern.matches(&row.name),
+                true => is_exactly(row),
+                false => any(row, &|name| pattern.matches(name)),
             });
             if rows.is_empty() {
                 let wanted = self.options.calls.histogram.clone();
@@ -167,7 +171,9 @@ impl Builder<'_> {
         let seen = calls.ended + calls.hits + open;
         let cost_ns = traced.map(|traced| traced.cost_ns).filter(|cost| *cost > 0);
         let tracing_ns = cost_ns.and_then(|_| tracing.get(&id).copied());
+        let function = self.tables().functions.get(id);
         CallRow {
+            short: function.map_or_else(|| name.clone(), |function| self.text(function.name)),
             name,
             module,
             kind: traced.map_or(TracedKind::Function, |traced| traced.kind),

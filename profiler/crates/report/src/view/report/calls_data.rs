@@ -73,8 +73,11 @@ pub struct GapRow {
 /// A traced function.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CallRow {
-    /// Name.
+    /// Name, told apart from others of its module.
     pub name: String,
+    /// Its own name.
+    #[serde(skip)]
+    pub short: String,
     /// Where it lives.
     #[serde(flatten)]
     pub module: CodeModule,

@@ -235,8 +235,11 @@ pub struct CodeModule {
 /// A function, a source line or an address.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionRow {
-    /// Name, or `module+0xoffset`.
+    /// Name, told apart from others of its module, or `module+0xoffset`.
     pub name: String,
+    /// Its own name, if it has one.
+    #[serde(skip)]
+    pub short: Option<String>,
     /// Where it lives.
     #[serde(flatten)]
     pub module: CodeModule,
@@ -246,15 +249,31 @@ pub struct FunctionRow {
     pub named: bool,
     /// Whether it was inlined wherever it was met.
     pub inlined: bool,
-    /// Source file, in a table of lines.
+    /// Source file, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// Address of its first instruction, as the object file's own symbols have it, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
     /// Source line, in a table of lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// How hot it is.
     #[serde(flatten)]
     pub share: Share,
+}
+
+impl FunctionRow {
+    /// Its name, not told apart from others.
+    pub(super) fn own_name(&self) -> &str {
+        self.short.as_deref().unwrap_or(&self.name)
+    }
+
+    /// What it can be called.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let short = self.short.as_deref().filter(|short| *short != self.name);
+        [self.name.as_str()].into_iter().chain(short)
+    }
 }
 
 /// A node of the call tree.

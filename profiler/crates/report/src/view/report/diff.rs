@@ -2,7 +2,8 @@
 //!
 //! Input: two folded recordings; output: shares of each one's own weight and their difference in
 //! percentage points (this one minus the other), so that recordings of different length compare.
-//! A function is the same by name and build id, else by name and path: a rebuilt binary matches.
+//! A function is the same by build id, name and start; else by path, name and source file; else by path and
+//! name: a rebuilt binary matches.
 
 use profiler_model::FrameKind;
 use std::collections::BTreeMap;
@@ -149,10 +150,11 @@ fn warnings(this: &Header, other: &Header) -> Vec<String> {
     warnings
 }
 
-/// Matches functions: by build id and name, then by path and name.
+/// Matches functions: by what is surest first.
 fn compare(this: Vec<FunctionRow>, other: Vec<FunctionRow>, sort: Sort) -> Vec<DiffRow> {
     let mut rows = Vec::new();
     let (this, other) = pair_up(this, other, by_build_id, &mut rows);
+    let (this, other) = pair_up(this, other, by_file, &mut rows);
     let (this, other) = pair_up(this, other, by_path, &mut rows);
     rows.extend(this.iter().map(|row| diff_row(Some(row), None)));
     rows.extend(other.iter().map(|row| diff_row(None, Some(row))));
@@ -169,10 +171,24 @@ fn compare(this: Vec<FunctionRow>, other: Vec<FunctionRow>, sort: Sort) -> Vec<D
     rows
 }
 
-type MatchKey = (String, String);
+/// Object, name, and what tells functions of one name apart.
+type MatchKey = (String, String, String);
 
 fn by_build_id(row: &FunctionRow) -> Option<MatchKey> {
-    Some((row.module.build_id.clone()?, row.name.clone()))
+    let start = row
+        .start
+        .map_or_else(String::new, |start| start.to_string());
+    Some((
+        row.module.build_id.clone()?,
+        row.own_name().to_owned(),
+        start,
+    ))
+}
+
+/// The same source may be built in another folder.
+fn by_file(row: &FunctionRow) -> Option<MatchKey> {
+    let (path, name, _) = by_path(row)?;
+    Some((path, name, last_part(row.file.as_deref()?).to_owned()))
 }
 
 /// Offsets mean nothing in another build, so only names match by path.
@@ -182,7 +198,8 @@ fn by_path(row: &FunctionRow) -> Option<MatchKey> {
         FrameKind::Jit => "[jit]".to_owned(),
         _ => row.module.module.clone(),
     };
-    (row.named || row.module.build_id.is_none()).then(|| (path, row.name.clone()))
+    (row.named || row.module.build_id.is_none())
+        .then(|| (path, row.own_name().to_owned(), String::new()))
 }
 
 /// Adds a row for each key that both sides have; gives back what has no match. Rows of one side
@@ -208,6 +225,10 @@ fn pair_up(
     let (mut other_groups, mut other_rest) = group(other);
     for (key, group) in this_groups {
         match other_groups.remove(&key) {
+            Some(other_group) if !agree(&group, &other_group) => {
+                this_rest.extend(group);
+                other_rest.extend(other_group);
+            }
             Some(other_group) => rows.push(diff_row(
                 together(&group).as_ref(),
                 together(&other_group).as_ref(),
@@ -219,8 +240,27 @@ fn pair_up(
     (this_rest, other_rest)
 }
 
+/// Whether two sides can be the same function: of one object file, or not of different source files.
+fn agree(this: &[FunctionRow], other: &[FunctionRow]) -> bool {
+    let any = |same: fn(&FunctionRow, &FunctionRow) -> bool| {
+        this.iter().any(|a| other.iter().any(|b| same(a, b)))
+    };
+    any(|a, b| a.start.is_some() && a.start == b.start)
+        || any(|a, b| match (&a.file, &b.file) {
+            (Some(a), Some(b)) => last_part(a) == last_part(b),
+            _ => true,
+        })
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
 fn together(rows: &[FunctionRow]) -> Option<FunctionRow> {
     let mut sum = rows.first()?.clone();
+    if rows.len() > 1 {
+        sum.name = sum.own_name().to_owned();
+    }
     for row in &rows[1..] {
         sum.share.self_percent += row.share.self_percent;
         sum.share.total_percent += row.share.total_percent;
@@ -257,6 +297,7 @@ mod tests {
     fn row(name: &str, path: &str, build_id: Option<&str>, percent: f64) -> FunctionRow {
         FunctionRow {
             name: name.into(),
+            short: None,
             module: CodeModule {
                 module: path.into(),
                 build_id: build_id.map(Into::into),
@@ -265,6 +306,7 @@ mod tests {
             named: !name.contains('+'),
             inlined: false,
             file: None,
+            start: None,
             line: None,
             share: Share {
                 self_percent: percent,

@@ -12,7 +12,7 @@ use super::ReportError;
 use super::collect::Collector;
 use super::options::Filter;
 use super::recorder::is_recorder;
-use crate::derive::{Aggregate, Chosen, Key, Owner, Pattern, Sources, frame_lines};
+use crate::derive::{Aggregate, Chosen, Functions, Key, Owner, Pattern, Sources, frame_lines};
 use profiler_model::*;
 
 /// An aggregate that is looked at.
@@ -65,12 +65,13 @@ pub(super) fn choose_sources(
 
 pub(super) fn select(
     tables: &Tables,
+    names: &Functions,
     collected: &Collector,
     sources: Sources,
     filter: &Filter,
     chosen: Chosen,
 ) -> (Vec<Selected>, Vec<ThreadId>) {
-    let mut matcher = Matcher::new(tables, filter, chosen);
+    let mut matcher = Matcher::new(tables, names, filter, chosen);
     let all = collected.samples.sorted().into_iter();
     let selected = all
         .filter(|(key, _)| sources.has(key.source))
@@ -86,6 +87,7 @@ pub(super) fn select(
 
 struct Matcher<'a> {
     tables: &'a Tables,
+    names: &'a Functions,
     filter: &'a Filter,
     chosen: Chosen,
     modules: StackFilter,
@@ -93,7 +95,12 @@ struct Matcher<'a> {
 }
 
 impl<'a> Matcher<'a> {
-    fn new(tables: &'a Tables, filter: &'a Filter, chosen: Chosen) -> Matcher<'a> {
+    fn new(
+        tables: &'a Tables,
+        names: &'a Functions,
+        filter: &'a Filter,
+        chosen: Chosen,
+    ) -> Matcher<'a> {
         let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
         let stack_filter = |texts| StackFilter {
             patterns: patterns(texts),
@@ -101,6 +108,7 @@ impl<'a> Matcher<'a> {
         };
         Matcher {
             tables,
+            names,
             filter,
             chosen,
             modules: stack_filter(&filter.modules),
@@ -109,11 +117,18 @@ impl<'a> Matcher<'a> {
     }
 
     fn admits(&mut self, selected: &Selected) -> bool {
+        let (tables, names) = (self.tables, self.names);
         self.admits_owner(selected.thread(), selected.process)
-            && self.modules.admits(self.tables, &selected.key, has_module)
+            && self
+                .modules
+                .admits(tables, &selected.key, |frame, pattern| {
+                    has_module(tables, frame, pattern)
+                })
             && self
                 .functions
-                .admits(self.tables, &selected.key, has_function)
+                .admits(tables, &selected.key, |frame, pattern| {
+                    has_function(tables, names, frame, pattern)
+                })
     }
 
     /// Threads whose waits the kernel counted; none where stacks are asked for, which it doesn't know.
@@ -138,21 +153,29 @@ impl<'a> Matcher<'a> {
     }
 }
 
-type HasName = fn(&Tables, FrameId, &Pattern) -> bool;
-
 struct StackFilter {
     patterns: Vec<Pattern>,
     known: FxHashMap<StackId, bool>,
 }
 
 impl StackFilter {
-    fn admits(&mut self, tables: &Tables, key: &Key, has: HasName) -> bool {
+    fn admits(
+        &mut self,
+        tables: &Tables,
+        key: &Key,
+        has: impl Fn(FrameId, &Pattern) -> bool,
+    ) -> bool {
         self.patterns.is_empty()
-            || self.any_frame(tables, key.user, has)
-            || self.any_frame(tables, key.kernel, has)
+            || self.any_frame(tables, key.user, &has)
+            || self.any_frame(tables, key.kernel, &has)
     }
 
-    fn any_frame(&mut self, tables: &Tables, stack: Option<StackId>, has: HasName) -> bool {
+    fn any_frame(
+        &mut self,
+        tables: &Tables,
+        stack: Option<StackId>,
+        has: &impl Fn(FrameId, &Pattern) -> bool,
+    ) -> bool {
         let mut below = Vec::new();
         let mut next = stack;
         let mut found = false;
@@ -165,7 +188,7 @@ impl StackFilter {
                 break;
             };
             below.push(id);
-            if (self.patterns.iter()).any(|pattern| has(tables, stack.frame, pattern)) {
+            if (self.patterns.iter()).any(|pattern| has(stack.frame, pattern)) {
                 found = true;
                 break;
             }
@@ -176,8 +199,11 @@ impl StackFilter {
     }
 }
 
-fn has_function(tables: &Tables, frame: FrameId, pattern: &Pattern) -> bool {
-    frame_lines(tables, frame).any(|line| pattern.matches(&line.name))
+fn has_function(tables: &Tables, names: &Functions, frame: FrameId, pattern: &Pattern) -> bool {
+    frame_lines(tables, frame).any(|line| {
+        let told_apart = |id| pattern.matches(&names.name(tables, id));
+        pattern.matches(&line.name) || line.function.is_some_and(told_apart)
+    })
 }
 
 fn has_module(tables: &Tables, frame: FrameId, pattern: &Pattern) -> bool {

@@ -68,7 +68,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
         selected.filter_map(|selected| Some((selected, selected.key.wait?)))
     };
     waits().next()?;
-    let mut functions = Functions::default();
+    let mut functions = WaitFunctions::default();
     let mut all = Sum::default();
     let mut by_state = [Sum::default(); 4];
     let mut by_function: BTreeMap<usize, Sum> = BTreeMap::new();
@@ -194,13 +194,13 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
 
 /// Functions that waits began in, by number; each pair of stacks is looked at once.
 #[derive(Default)]
-struct Functions {
+struct WaitFunctions {
     names: Vec<FunctionKey>,
     known: FxHashMap<FunctionKey, usize>,
     stacks: FxHashMap<(Option<StackId>, Option<StackId>), usize>,
 }
 
-impl Functions {
+impl WaitFunctions {
     fn of(&mut self, base: &Base<'_>, key: &Key) -> usize {
         let stacks = (key.kernel, key.user);
         if let Some(&known) = self.stacks.get(&stacks) {
@@ -211,7 +211,11 @@ impl Functions {
                 let function = frame.function.and_then(|id| base.tables.functions.get(id));
                 let module = function.and_then(|function| function.module);
                 let module = base.code_module(module.or(frame.module));
-                (frame.name.into_owned(), module, frame.kind)
+                let name = match frame.function {
+                    Some(id) => base.functions.name(base.tables, id),
+                    None => frame.name,
+                };
+                (name.into_owned(), module, frame.kind)
             }
             None => (
                 "[no stack]".to_owned(),
