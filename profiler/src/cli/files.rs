@@ -179,7 +179,9 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
     let mut named = 0;
     let merged = profiler_capture::rewrite(&args.file, &args.output, options, |tables| {
         let found = symbolize_offline(tables, &offline);
-        named = found.len();
+        let is_named =
+            |(_, symbols): &&(_, Vec<NewSymbol>)| symbols.iter().all(NewSymbol::is_named);
+        named = found.iter().filter(is_named).count();
         for (frame, symbols) in found {
             let module = tables.frames.get(frame).and_then(|frame| frame.module);
             let lines = symbols
@@ -197,9 +199,14 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
 }
 
 fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<profiler_model::ModuleId>) -> Line {
+    let name = match symbol.start {
+        Some(start) if symbol.name.is_empty() => tables.nameless(module, start),
+        _ => symbol.name,
+    };
     let mut string = |text: &str| tables.intern_string(text).0;
+    let name = string(&name);
     let function = Function {
-        name: string(&symbol.name),
+        name,
         linkage_name: symbol.linkage_name.as_deref().map(&mut string),
         module,
         file: symbol.file.as_deref().map(&mut string),

@@ -323,7 +323,7 @@ impl Reader {
             tables.stacks.len() as u64,
         ];
         let frames = tables.frames.iter();
-        let unnamed = frames.filter(|&(frame, _)| tables.lines(frame).is_empty());
+        let unnamed = frames.filter(|&(frame, _)| !tables.has_names(frame));
         summary.unsymbolized_frames = unnamed.count() as u64;
         let modules = tables.modules.iter();
         let interpreted = modules.filter(|(_, module)| module.kind == ModuleKind::Interpreted);
@@ -377,7 +377,7 @@ fn named_stacks(tables: &Tables) -> Vec<bool> {
         let parent = stack
             .parent
             .is_none_or(|parent| named.get(parent.index()).copied().unwrap_or(false));
-        named.push(parent && !tables.lines(stack.frame).is_empty());
+        named.push(parent && tables.has_names(stack.frame));
     }
     named
 }

@@ -71,6 +71,9 @@ impl<I: EpochId, T: Clone + Eq + Hash> Table<I, T> {
     }
 }
 
+/// Behind the address of a function that has no name.
+const NAMELESS: &str = " (function)";
+
 /// Everything defined so far.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
@@ -352,15 +355,39 @@ impl Tables {
 
     /// A frame as `module+0xoffset`, or `[unknown]+0xaddress` outside all mappings.
     pub fn frame_location(&self, frame: FrameId) -> String {
-        let Some(frame) = self.frames.get(frame) else {
-            return "[undefined]".to_owned();
-        };
-        let module = frame.module.and_then(|id| self.modules.get(id));
+        match self.frames.get(frame) {
+            Some(frame) => self.location(frame.module, frame.address),
+            None => "[undefined]".to_owned(),
+        }
+    }
+
+    fn location(&self, module: Option<ModuleId>, address: u64) -> String {
+        let module = module.and_then(|id| self.modules.get(id));
         let name = module.map_or("[unknown]", |module| {
             let path = self.string(module.path);
             path.rsplit_once('/').map_or(path, |(_, name)| name)
         });
-        format!("{name}+{:#x}", frame.address)
+        format!("{name}+{address:#x}")
+    }
+
+    /// What a function is called that has bounds but no name: where it starts.
+    pub fn nameless(&self, module: Option<ModuleId>, start: u64) -> String {
+        self.location(module, start) + NAMELESS
+    }
+
+    /// Whether a function has a name of its own, rather than what [`Tables::nameless`] gives it.
+    pub fn is_named(&self, function: FunctionId) -> bool {
+        self.functions.get(function).is_some_and(|function| {
+            function.linkage_name.is_some()
+                || function.start.is_none()
+                || !self.string(function.name).ends_with(NAMELESS)
+        })
+    }
+
+    /// Whether all functions of a frame are known by their names.
+    pub fn has_names(&self, frame: FrameId) -> bool {
+        let lines = self.lines(frame);
+        !lines.is_empty() && lines.iter().all(|line| self.is_named(line.function))
     }
 }
 

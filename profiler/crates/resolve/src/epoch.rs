@@ -189,6 +189,9 @@ impl Epoch {
         }
         let counters = &mut self.counters;
         let counter = match answer {
+            Answer::Lines(lines) if lines.iter().any(|(function, _)| function.name.is_empty()) => {
+                &mut counters.frames_no_symbol
+            }
             Answer::Lines(_) | Answer::NotYet => &mut counters.frames_named,
             Answer::Unknown(UnknownReason::NoMapping) => &mut counters.frames_no_mapping,
             Answer::Unknown(UnknownReason::NoFile) => &mut counters.frames_no_file,

@@ -221,8 +221,15 @@ impl EpochTables {
     }
 
     fn function(&mut self, info: &FunctionInfo, module: Option<ModuleId>) -> FunctionId {
+        let name = match info.start {
+            Some(start) if info.name.is_empty() => {
+                let name = self.tables.nameless(module, start);
+                self.string(&name)
+            }
+            _ => self.string(&info.name),
+        };
         let function = Function {
-            name: self.string(&info.name),
+            name,
             linkage_name: info.linkage_name.as_deref().map(|name| self.string(name)),
             module,
             file: info.file.as_deref().map(|file| self.string(file)),

@@ -7,6 +7,8 @@
 //!
 //! What does not belong here: threads and caches (`symbolize`).
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -26,6 +28,7 @@ use super::files::TargetFile;
 use super::go_names::{GoNames, GoPlace};
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
 use profiler_model::UnknownReason;
+use profiler_object::Bounds;
 use profiler_object::elf::{Elf, ElfError, Section};
 
 /// Largest file that is copied.
@@ -62,6 +65,9 @@ pub(super) struct Loaded {
     /// Gives names as they are in the symbol table.
     plain: Option<Symbolizer>,
     functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
+    /// What the file's code says where its symbols do not, read when that is asked for.
+    bounds: OnceCell<Bounds>,
+    file: Option<File>,
     cost: u64,
 }
 
@@ -156,6 +162,8 @@ impl Loaded {
             inlines: settings.inlines,
             plain: None,
             functions: FxHashMap::default(),
+            bounds: OnceCell::new(),
+            file: target.file.try_clone().ok(),
             // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
             // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
             cost: (symbol_bytes / 24 * 16).saturating_add(if lines { debug_bytes } else { 0 }),
@@ -178,7 +186,21 @@ impl Loaded {
 
     /// Estimated memory that this takes.
     pub(super) fn cost(&self) -> u64 {
-        self.cost
+        self.cost + self.bounds.get().map_or(0, Bounds::bytes)
+    }
+
+    fn bounds(&self) -> &Bounds {
+        self.bounds.get_or_init(|| {
+            let bounds = self.file.as_ref().map(|file| Bounds::read(file, "code"));
+            match bounds {
+                Some(Ok(bounds)) => bounds,
+                Some(Err(error)) => {
+                    log::debug!("no bounds of functions: {error}");
+                    Bounds::default()
+                }
+                None => Bounds::default(),
+            }
+        })
     }
 
     /// What a file offset means, and with `code` the bytes of the function there.
@@ -216,6 +238,9 @@ impl Loaded {
                 Ok(Some(sym)) => {
                     let mut sym = sym.into_owned();
                     let placed = self.place(&mut sym, address);
+                    if placed && !covers(&sym, address) && !self.reaches(sym.addr, address) {
+                        continue;
+                    }
                     let lines = self.lines(index, &sym, placed, bias);
                     let code = code.filter(|_| placed);
                     let size = sym.size.unwrap_or(0) as u64;
@@ -226,12 +251,67 @@ impl Loaded {
                 Err(()) => damaged = true,
             }
         }
-        let reason = if damaged {
-            UnknownReason::BadFile
-        } else {
-            UnknownReason::NoSymbol
+        if damaged {
+            return (Answer::Unknown(UnknownReason::BadFile), None);
+        }
+        // A thread or coroutine begins as if it had been called from before its first function.
+        let next = address.wrapping_add(1);
+        let extent = |address| self.bounds().extent(address);
+        if extent(address).is_none() && extent(next).is_some_and(|(start, _)| start == next) {
+            return self.find_at(next, bias, code);
+        }
+        self.nameless(address, bias, code)
+    }
+
+    /// Whether a symbol without a size means the code at an address, too: not if that is a function, or
+    /// a stub, of its own.
+    fn reaches(&self, symbol: u64, address: u64) -> bool {
+        let bounds = self.bounds();
+        match bounds.extent(address) {
+            Some((start, _)) if bounds.stub(address).is_none() => start <= symbol,
+            Some(_) => false,
+            None => bounds.extent(symbol).is_none() && bounds.stub(address).is_none(),
+        }
+    }
+
+    /// A function that no symbol names, by its bounds.
+    fn nameless(
+        &mut self,
+        address: u64,
+        bias: Option<u64>,
+        code: Option<&File>,
+    ) -> (Answer, Option<CodeBytes>) {
+        let bounds = self.bounds();
+        let found = match bounds.stub(address) {
+            Some((start, target)) => Some((start, None, format!("{target}@plt"))),
+            None => (bounds.extent(address)).map(|(start, size)| match bounds.exported(start) {
+                Some(name) => (start, Some(size), name.to_owned()),
+                None => (start, Some(size), String::new()),
+            }),
         };
-        (Answer::Unknown(reason), None)
+        let unknown = (Answer::Unknown(UnknownReason::NoSymbol), None);
+        let Some((start, size, name)) = found else {
+            return unknown;
+        };
+        let Some(offset) = self.frame_address(start, bias) else {
+            return unknown;
+        };
+        let function = self.function(Some(start), &name, || FunctionInfo {
+            name: cut(&name).into(),
+            linkage_name: None,
+            file: None,
+            start: Some(offset),
+            size,
+        });
+        let code = code.and_then(|file| self.code(file, start, size?));
+        (Answer::Lines([(function, 0)].into()), code)
+    }
+
+    fn frame_address(&self, address: u64, bias: Option<u64>) -> Option<u64> {
+        match bias {
+            Some(bias) => Some(address.wrapping_sub(bias)),
+            None => self.elf.offset_of(address),
+        }
     }
 
     /// Sees to it that the start and size are those of the code at `address`. Of a function in several
@@ -278,20 +358,21 @@ impl Loaded {
             Some(function) => function.clone(),
             None => {
                 let plain = self.plain_name(source, sym);
+                let exported = match placed {
+                    true => self.exported(plain.as_deref().unwrap_or(&sym.name), sym.addr),
+                    false => None,
+                };
+                let name = exported.unwrap_or_else(|| telling(&sym.name, plain.as_deref()));
                 let plain = plain.as_deref().filter(|plain| *plain != sym.name);
                 let info = FunctionInfo {
-                    name: match plain {
-                        Some(plain) if is_no_mangled_name(plain, &sym.name) => cut(plain).into(),
-                        _ => cut(&sym.name).into(),
-                    },
+                    name: cut(&name).into(),
                     linkage_name: plain
                         .filter(|plain| is_mangled(plain))
                         .map(|plain| cut(plain).into()),
                     file,
-                    start: match bias {
-                        _ if !placed => None,
-                        Some(bias) => Some(sym.addr.wrapping_sub(bias)),
-                        None => self.elf.offset_of(sym.addr),
+                    start: match placed {
+                        true => self.frame_address(sym.addr, bias),
+                        false => None,
                     },
                     size: sym.size.filter(|_| placed).map(|size| size as u64),
                 };
@@ -318,10 +399,7 @@ impl Loaded {
         let mut lines = Vec::with_capacity(frames.len());
         for (index, frame) in frames.into_iter().enumerate() {
             let whole = index == last;
-            let offset = match bias {
-                Some(bias) => Some(start.wrapping_sub(bias)),
-                None => self.elf.offset_of(start),
-            };
+            let offset = self.frame_address(start, bias);
             let key = whole.then_some(start);
             let function = self.function(key, &frame.name, || FunctionInfo {
                 name: cut(&frame.name).into(),
@@ -364,12 +442,54 @@ impl Loaded {
         (found.addr == sym.addr).then(|| found.name.into_owned())
     }
 
+    /// The name that other files call a function by, where a symbol has one of the function's own file.
+    fn exported(&self, symbol: &str, start: u64) -> Option<Cow<'static, str>> {
+        let own = underscores(symbol);
+        if own == 0 || is_mangled(symbol) {
+            return None;
+        }
+        let name = self.bounds().exported(start)?;
+        let better = underscores(name) <= own && !is_mangled(name);
+        better.then(|| name.to_owned().into())
+    }
+
     fn code(&self, file: &File, address: u64, size: u64) -> Option<CodeBytes> {
         let start = self.elf.offset_of(address).filter(|_| size > 0)?;
         let mut bytes = vec![0; size.min(MAX_CODE_BYTES) as usize];
         file.read_exact_at(&mut bytes, start).ok()?;
         Some((start, bytes.into()))
     }
+}
+
+fn underscores(name: &str) -> usize {
+    name.bytes().take_while(|&byte| byte == b'_').count()
+}
+
+/// The name that says most: that of debug information, or that of the symbol table made readable.
+fn telling<'a>(shown: &'a str, plain: Option<&'a str>) -> Cow<'a, str> {
+    let Some(plain) = plain.filter(|plain| *plain != shown) else {
+        return shown.into();
+    };
+    if is_no_mangled_name(plain, shown) {
+        return plain.into();
+    }
+    // Debug information of lines alone has no more than the last part of a name.
+    let last = shown.split('<').next().unwrap_or(shown);
+    let bare = !last.is_empty() && !last.contains("::") && !last.contains('(');
+    match profiler_object::demangle::demangle(plain) {
+        Some((whole, _)) if bare => whole.into(),
+        // Compilers that write their names as they are.
+        None if bare && !is_mangled(plain) && whole_of(plain, shown) => plain.into(),
+        _ => shown.into(),
+    }
+}
+
+/// Whether a symbol says in which class a function is: `*A::work<UInt32>:UInt32` for `work`.
+fn whole_of(plain: &str, shown: &str) -> bool {
+    let Some(at) = plain.find(shown) else {
+        return false;
+    };
+    plain[..at].ends_with("::") || plain[..at].ends_with('#')
 }
 
 /// Whether a symbol's name is one that a compiler has made of a longer one.
@@ -633,5 +753,43 @@ impl Drop for Links {
             }
         }
         let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_that_says_most() {
+        let of = |shown, plain| telling(shown, Some(plain)).into_owned();
+        // Debug information with lines alone.
+        assert_eq!(of("work", "_ZN1A4workEj"), "A::work(unsigned int)");
+        assert_eq!(
+            of(
+                "{closure#0}",
+                "_ZN1m1b3run28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE"
+            ),
+            "m::b::run::{{closure}}"
+        );
+        assert_eq!(of("short<fn(), ()>", "_ZN1m5shortE"), "m::short");
+        assert_eq!(
+            of("work", "*A::work<UInt32>:UInt32"),
+            "*A::work<UInt32>:UInt32"
+        );
+        // A part of a function says that it is one.
+        assert_eq!(
+            of("work", "_ZN1A4workEj.cold"),
+            "A::work(unsigned int) [clone .cold]"
+        );
+        // Whole already.
+        assert_eq!(
+            of("A::work(unsigned int)", "_ZN1A4workEj"),
+            "A::work(unsigned int)"
+        );
+        // No name of a type, though it could be one.
+        assert_eq!(of("signed char", "a"), "a");
+        assert_eq!(of("work", "other_work"), "work");
+        assert_eq!(telling("work", None), "work");
     }
 }

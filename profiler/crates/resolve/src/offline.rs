@@ -15,7 +15,7 @@ use super::debug_files::{Search, build_id_path, open_host};
 use super::files::{TargetFile, is_trusted, open_trusted};
 use super::loaded::Loaded;
 use super::symbolize::{Answer, Settings};
-use profiler_model::{BuildId, FrameId, ModuleId, ModuleKind, Symbol, Tables};
+use profiler_model::{BuildId, FrameId, ModuleId, ModuleKind, Tables};
 
 /// Most files looked at in the given directories.
 const MAX_FILES: usize = 200_000;
@@ -38,7 +38,7 @@ pub struct OfflineOptions {
 /// One function at an address, found offline; texts in place of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSymbol {
-    /// Demangled name.
+    /// Demangled name; empty if nothing but bounds is known of it.
     pub name: String,
     /// Name as in the symbol table, where that differs.
     pub linkage_name: Option<String>,
@@ -52,6 +52,13 @@ pub struct NewSymbol {
     pub size: Option<u64>,
 }
 
+impl NewSymbol {
+    /// Whether more is known of it than its bounds.
+    pub fn is_named(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
 /// Finds names for frames that have none: for each frame the functions there, innermost first.
 pub fn symbolize_offline(
     tables: &Tables,
@@ -60,7 +67,7 @@ pub fn symbolize_offline(
     let mut wanted: BTreeMap<ModuleId, Vec<(FrameId, u64)>> = BTreeMap::new();
     for (id, frame) in tables.frames.iter() {
         let Some(module) = frame.module else { continue };
-        if matches!(tables.symbol(id), None | Some(Symbol::Unknown(_))) {
+        if !tables.has_names(id) {
             wanted.entry(module).or_default().push((id, frame.address));
         }
     }
@@ -110,10 +117,16 @@ pub fn symbolize_offline(
             })
             .collect();
         for (frame, address) in frames {
-            let symbols = loaded
-                .iter_mut()
-                .find_map(|loaded| names(loaded, address, module.address_bias));
-            if let Some(symbols) = symbols {
+            let mut all = (loaded.iter_mut())
+                .filter_map(|loaded| names(loaded, address, module.address_bias))
+                .peekable();
+            // Bounds are better than nothing, and names better than bounds.
+            let bounds = all
+                .peek()
+                .cloned()
+                .filter(|_| tables.lines(frame).is_empty());
+            let is_named = |symbols: &Vec<NewSymbol>| symbols.iter().all(NewSymbol::is_named);
+            if let Some(symbols) = all.find(is_named).or(bounds) {
                 found.push((frame, symbols));
             }
         }

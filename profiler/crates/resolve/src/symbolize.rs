@@ -49,7 +49,7 @@ const STACK_BYTES: usize = 16 << 20;
 /// A function, as found in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FunctionInfo {
-    /// Demangled name.
+    /// Demangled name; empty if nothing but bounds is known of it.
     pub(super) name: Box<str>,
     /// Name as in the symbol table, where that differs.
     pub(super) linkage_name: Option<Box<str>>,

@@ -363,7 +363,7 @@ impl<'a> StackWriter<'a> {
 
 fn frame_text(tables: &Tables, functions: &Functions, id: FrameId) -> (String, bool) {
     let lines: Vec<_> = frame_lines(tables, id).collect();
-    let unnamed = lines.iter().any(|line| line.function.is_none());
+    let unnamed = !tables.has_names(id);
     let texts: Vec<_> = lines
         .iter()
         .rev()

@@ -377,7 +377,12 @@ fn names_for_a_capture_from_elsewhere() {
     events.push(map_file(12, id, BASE, 0x10000, &program, 0));
     events.push(sample(13, id, "program", &[BASE + inner], &[]));
     let reader = run(&mut resolver, events);
-    assert_eq!(reader.reasons(), [Some(UnknownReason::NoSymbol)]);
+    // Bounds are in the file, names are not.
+    let leaf = reader.samples().next().unwrap().user;
+    let frame = reader.tables.frames_of(leaf).next().unwrap();
+    let name = format!("program+{inner:#x} (function)");
+    assert_eq!(reader.tables.frame_name(frame), name);
+    assert!(!reader.tables.has_names(frame));
     let nowhere = symbolize_offline(&reader.tables, &OfflineOptions::default());
     assert_eq!(nowhere, []);
     let options = OfflineOptions {

@@ -127,7 +127,7 @@ pub(super) fn build(
 /// Functions of exactly this name, else those that match; the hottest first.
 fn functions(base: &Base<'_>, name: &str) -> Vec<(PlaceId, FunctionRow)> {
     let mut named = build::matching(base, &Pattern::new(name));
-    named.retain(|(_, row)| row.named);
+    named.retain(|(_, row)| row.named || row.start.is_some());
     named.sort_by_key(|(id, row)| {
         let share = &row.share;
         (

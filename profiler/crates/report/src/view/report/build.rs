@@ -103,6 +103,15 @@ impl<'a> Base<'a> {
         }
     }
 
+    /// Whether a place has a name of its own.
+    pub(super) fn is_named(&self, place: &PlaceInfo) -> bool {
+        match place.place {
+            Place::Function { function, .. } => self.tables.is_named(function),
+            Place::Address(_) => false,
+            _ => true,
+        }
+    }
+
     pub(super) fn place_name(&self, place: &PlaceInfo) -> String {
         match place.place {
             Place::All => "all".to_owned(),
@@ -234,7 +243,7 @@ fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
         short: function.map(|function| base.tables.string(function.name).to_owned()),
         module: base.code_module(module),
         kind: info.kind,
-        named: matches!(info.place, Place::Function { .. }),
+        named: base.is_named(info),
         inlined: info.inlined,
         file: file.map(|file| base.tables.string(file).to_owned()),
         start: function.and_then(|function| Some(function.start?.wrapping_add(bias))),
@@ -299,6 +308,10 @@ fn unsymbolized(base: &Base<'_>) -> Vec<UnsymbolizedRow> {
         match (info.place, *group) {
             (Place::Address(frame), Some(group)) => {
                 let reason = unknown_reason(base.tables.symbol(frame));
+                *reasons[group].entry(reason).or_default() += 1;
+            }
+            (Place::Function { .. }, Some(group)) if !base.is_named(info) => {
+                let reason = Some(UnknownReason::NoSymbol);
                 *reasons[group].entry(reason).or_default() += 1;
             }
             _ => *group = None,

@@ -101,7 +101,7 @@ fn unnamed(base: &Base<'_>) -> UnnamedRow {
         if entered && place.is_code() && place.place != Place::NoStack {
             row.all_frames += node.count;
         }
-        if !matches!(place.place, Place::Address(_)) {
+        if !place.is_code() || place.place == Place::NoStack || base.is_named(place) {
             return;
         }
         if !entered {
