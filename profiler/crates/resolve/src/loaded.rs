@@ -254,13 +254,28 @@ impl Loaded {
         if damaged {
             return (Answer::Unknown(UnknownReason::BadFile), None);
         }
-        // A thread or coroutine begins as if it had been called from before its first function.
+        match self.is_before_a_function(address) {
+            true => self.find_at(address.wrapping_add(1), bias, code),
+            false => self.nameless(address, bias, code),
+        }
+    }
+
+    /// Whether an address is that before the first instruction of what was never called: of the outermost
+    /// function of a coroutine, or of the code that a signal's handler returns to, which is said to begin
+    /// one byte sooner for those who look up return addresses like others.
+    fn is_before_a_function(&self, address: u64) -> bool {
         let next = address.wrapping_add(1);
         let extent = |address| self.bounds().extent(address);
-        if extent(address).is_none() && extent(next).is_some_and(|(start, _)| start == next) {
-            return self.find_at(next, bias, code);
+        match extent(address) {
+            None => extent(next).is_some_and(|(start, _)| start == next),
+            Some((start, _)) => {
+                let begins = |source: &SymbolSource| {
+                    let found = source.find(next, false);
+                    found.is_ok_and(|sym| sym.is_some_and(|sym| sym.addr == next))
+                };
+                start == address && self.sources.iter().any(begins)
+            }
         }
-        self.nameless(address, bias, code)
     }
 
     /// Whether a symbol without a size means the code at an address, too: not if that is a function, or
@@ -359,7 +374,7 @@ impl Loaded {
             None => {
                 let plain = self.plain_name(source, sym);
                 let exported = match placed {
-                    true => self.exported(plain.as_deref().unwrap_or(&sym.name), sym.addr),
+                    true => self.exported(&sym.name, sym.addr),
                     false => None,
                 };
                 let name = exported.unwrap_or_else(|| telling(&sym.name, plain.as_deref()));
