@@ -5,4 +5,5 @@
 
 pub mod bytefrog;
 pub mod go_trace;
+pub mod rdp;
 pub mod tcf;
