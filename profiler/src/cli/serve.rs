@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::error::Failure;
-use crate::pipeline::{self, ServeRequest, ServeSource, adjustable};
+use crate::pipeline::{self, CallLimits, ServeRequest, ServeSource, adjustable};
 use profiler_serve::FrontOptions;
 use profiler_serve::admission::Admission;
 use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
@@ -114,7 +114,8 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
             let kernel_log = common.verbose >= 2;
             let unwind_bytes = args.stacks.unwind_bytes();
             let resolve = args.resolve.options();
-            let options = adjustable(resolve, buffer_bytes, unwind_bytes, kernel_log);
+            let calls = CallLimits { budget: Some(0.05) };
+            let options = adjustable(resolve, buffer_bytes, unwind_bytes, calls, kernel_log);
             ServeSource::Live(Box::new(options))
         }
     };

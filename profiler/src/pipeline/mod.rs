@@ -38,7 +38,7 @@ pub use outputs::{Export, check_difference, export, export_difference, open_expo
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
 #[cfg(feature = "tcf")]
-pub use serve::{Adjustable, ServeRequest, ServeSource, adjustable, serve};
+pub use serve::{Adjustable, CallLimits, ServeRequest, ServeSource, adjustable, serve};
 #[cfg(feature = "bytefrog")]
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary};

@@ -3,6 +3,7 @@
 //! A [`ServeRequest`] -> clients that are served until a signal ends it. What happens now (`live`) and what a
 //! capture holds (`replay`) feed the same [`Hub`]. What does not belong here: sockets and protocols (`serve`).
 
+mod calls;
 mod live;
 mod machine;
 mod replay;
@@ -20,6 +21,7 @@ use profiler_serve::machine::{Machine, NoMachine};
 
 use super::signals::Signals;
 
+pub use calls::CallLimits;
 pub use live::{Adjustable, adjustable};
 
 /// How long clients may take to read that all is over.

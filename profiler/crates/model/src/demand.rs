@@ -15,6 +15,8 @@ pub struct Demand {
     pub attached: bool,
     /// What to sample; none: nothing.
     pub sampling: Option<Sampling>,
+    /// Whose calls to trace, each by probes of its own, which sit only as long as somebody wants it.
+    pub tracing: BTreeSet<Tracing>,
     /// Differs from that of the demand before when who has one of the ids may have changed: what is
     /// wanted is to be told the kernel then, though the ids are the same.
     pub lives: u64,
@@ -53,4 +55,15 @@ pub struct Sampling {
     /// in `processes` or not. Of one that lives already when its ancestor is first followed that
     /// holds only if it is named itself. One that has ended may stay here for the sake of its descendants.
     pub followed: BTreeSet<Pid>,
+}
+
+/// Calls of one process that somebody wants.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tracing {
+    /// The process, with what it starts.
+    pub process: Pid,
+    /// Which functions: patterns, as `record --trace` takes them.
+    pub functions: BTreeSet<String>,
+    /// With arguments and results.
+    pub values: bool,
 }

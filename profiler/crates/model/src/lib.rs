@@ -25,7 +25,7 @@ mod words;
 
 pub use consumer::Consumer;
 pub use definition::*;
-pub use demand::{Demand, Sampling};
+pub use demand::{Demand, Sampling, Tracing};
 pub use ends::StackEnds;
 pub use event::*;
 pub use id::*;

@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use profiler_model::{Consumer, Demand};
+use profiler_model::{Batch, Consumer, Demand, Tracing};
 
 use crate::machine::Life;
 
@@ -42,6 +42,9 @@ pub enum Place {
     Process(Life, Vec<u64>),
     /// Frames of the kernel, by their distance from `_stext`.
     Kernel(Vec<u64>),
+    /// Calls that are traced: all that were made before the question are sent, and it is known whether they can be
+    /// traced at all.
+    Calls(Tracing),
 }
 
 /// How the time of a capture goes by.
@@ -63,6 +66,13 @@ pub trait Front: Consumer {
     fn room(&self) -> Awaited<'static, ()>;
     /// A question was answered, as far as it will be at once.
     fn acknowledge(&mut self, question: u64);
+    /// Takes a batch of calls that it has demanded: its ids are of a stream of its own for each such demand. Returns
+    /// how many events were dropped.
+    fn traced(&mut self, _tracing: &Tracing, _batch: Batch) -> u64 {
+        0
+    }
+    /// These calls can't be traced, or not any longer, because of this.
+    fn untraced(&mut self, _tracing: &Tracing, _text: &str) {}
     /// All processes have been announced.
     fn ready(&mut self);
     /// Nothing is attached any more.

@@ -24,8 +24,9 @@ use super::super::containers::CgroupTargets;
 use super::super::drive::{Driver, drive};
 use super::super::prepare::{Prepared, Watch};
 use super::super::privileges::{self, Later};
-use super::super::session::{Hurry, Session};
+use super::super::session::{Due, Hurry, Session};
 use super::super::signals::{Heard, Signals};
+use super::calls::{CallLimits, Tracers};
 
 /// How long the probes stay when nobody looks any more: clients come again.
 const LINGER: Duration = Duration::from_secs(10);
@@ -43,15 +44,17 @@ pub struct Adjustable {
     probe: ProbeOptions,
     resolve: ResolveOptions,
     unwind_bytes: Option<u64>,
+    calls: CallLimits,
 }
 
 /// A session of the whole machine that samples nothing until it is told to. `buffer_bytes` is memory
-/// between kernel and profiler, `unwind_bytes` that of unwind tables, if these are used, `kernel_log`
-/// whether the kernel side logs.
+/// between kernel and profiler, `unwind_bytes` that of unwind tables, if these are used, `calls` how calls
+/// are traced that clients want, `kernel_log` whether the kernel side logs.
 pub fn adjustable(
     resolve: ResolveOptions,
     buffer_bytes: usize,
     unwind_bytes: Option<u64>,
+    calls: CallLimits,
     kernel_log: bool,
 ) -> Adjustable {
     Adjustable {
@@ -84,6 +87,7 @@ pub fn adjustable(
             ..resolve
         },
         unwind_bytes,
+        calls,
     }
 }
 
@@ -139,6 +143,7 @@ impl Ready {
         let (mut attached, mut live) = Live::new(self, LINGER, hub);
         let served = drive(&mut attached, &mut live, signals).await;
         live.line.clear();
+        live.tracers.end(live.hub);
         live.detach(&mut attached);
         served
     }
@@ -158,6 +163,7 @@ struct Live<'h> {
     names_until: Option<Instant>,
     /// What is sampled; none if that is not known.
     sampled: Option<(Option<Sampling>, u64)>,
+    tracers: Tracers,
     line: LiveLine,
 }
 
@@ -169,6 +175,8 @@ enum Input {
     Unseen,
     /// It is time to look for names.
     Names,
+    /// One of those that trace calls is to be seen to.
+    Calls((usize, Due)),
 }
 
 impl Driver for Live<'_> {
@@ -185,6 +193,7 @@ impl Driver for Live<'_> {
             wish = self.hub.wish() => Input::Wish(wish),
             () = wait(self.detach_at) => Input::Unseen,
             () = sleep(NAMES_TICK), if self.names_until.is_some() => Input::Names,
+            due = self.tracers.due() => Input::Calls(due),
         }
     }
 
@@ -196,8 +205,10 @@ impl Driver for Live<'_> {
         match input {
             Input::Wish(Wish::Demand(demand)) => {
                 let from = now();
+                let tracing = demand.tracing.clone();
                 self.meet(demand, attached);
                 self.hub.adjusted(from, now());
+                self.tracers.meet(&tracing, self.hub);
             }
             Input::Wish(Wish::Ask(front, question)) => self.ask(front, &question, attached),
             Input::Wish(Wish::Failed(why)) => return Err(Failure::failed(why)),
@@ -206,6 +217,7 @@ impl Driver for Live<'_> {
                 self.detach(attached);
             }
             Input::Names => self.find_names(attached),
+            Input::Calls(due) => self.tracers.turn(due, self.hub),
         }
         Ok(None)
     }
@@ -231,6 +243,7 @@ impl Live<'_> {
     fn new(ready: Ready, linger: Duration, hub: &mut Hub) -> (Option<Session>, Live<'_>) {
         let live = Live {
             hub,
+            tracers: Tracers::new(&ready.options.resolve, ready.options.calls),
             options: ready.options,
             linger,
             known: None,
@@ -305,7 +318,9 @@ impl Live<'_> {
     }
 
     fn ask(&mut self, front: FrontId, question: &Question, attached: &mut Option<Session>) {
-        if let Some(session) = attached {
+        if let Place::Calls(tracing) = &question.place {
+            self.tracers.flush(tracing, self.hub);
+        } else if let Some(session) = attached {
             let place = &question.place;
             session.ask(
                 |resolver| match place {
@@ -313,6 +328,8 @@ impl Live<'_> {
                         resolver.ask_process(life.pid, life.started, addresses);
                     }
                     Place::Kernel(offsets) => resolver.ask_kernel(offsets),
+                    // Has been seen to.
+                    Place::Calls(_) => {}
                 },
                 self.hub,
             );

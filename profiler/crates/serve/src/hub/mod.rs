@@ -23,7 +23,7 @@ use std::time::Duration;
 use self::lives::Lives;
 use self::share::Share;
 use crate::front::{Awaited, Front, Order, Question};
-use profiler_model::{Batch, Consumer, Demand, Event, Sampling, Timestamp};
+use profiler_model::{Batch, Consumer, Demand, Event, Sampling, Timestamp, Tracing};
 
 /// What the fronts want of whoever runs the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +128,11 @@ impl Hub {
         Demand {
             attached: self.seats.iter().any(|seat| seat.demand.attached),
             sampling,
+            tracing: self
+                .seats
+                .iter()
+                .flat_map(|seat| seat.demand.tracing.iter().cloned())
+                .collect(),
             lives: self.changes,
         }
     }
@@ -146,6 +151,24 @@ impl Hub {
     pub fn acknowledge(&mut self, front: FrontId, question: u64) {
         if let Some(seat) = self.seats.iter_mut().find(|seat| seat.id == front) {
             seat.front.acknowledge(question);
+        }
+    }
+
+    /// Hands over calls that were traced for a demand, to those who want them. The ids of the batch are of a stream
+    /// of its own, with its own epochs.
+    pub fn traced(&mut self, tracing: &Tracing, batch: &Batch) -> u64 {
+        let wanting = self.seats.iter_mut();
+        let wanting = wanting.filter(|seat| seat.demand.tracing.contains(tracing));
+        wanting
+            .map(|seat| seat.front.traced(tracing, batch.clone()))
+            .sum()
+    }
+
+    /// These calls can't be traced, or not any longer, because of this.
+    pub fn untraced(&mut self, tracing: &Tracing, text: &str) {
+        let wanting = self.seats.iter_mut();
+        for seat in wanting.filter(|seat| seat.demand.tracing.contains(tracing)) {
+            seat.front.untraced(tracing, text);
         }
     }
 

@@ -412,6 +412,7 @@ fn who_asks_is_answered_and_who_fails_is_left_out() {
     let left = Demand {
         attached: true,
         sampling: wants(100, &[2], &[]),
+        tracing: Default::default(),
         lives: 0,
     };
     assert_eq!(shared.adjust(), Some(Wish::Demand(left)));

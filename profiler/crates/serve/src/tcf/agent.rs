@@ -326,6 +326,7 @@ impl Agent {
                     attached,
                     lives,
                     sampling: sampling.cloned(),
+                    ..Demand::default()
                 };
                 orders.push(Order::Demand(self.demand.clone()));
             }

@@ -236,7 +236,13 @@ fn with_fronts<C: AsyncFnOnce()>(
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let options = adjustable(ResolveOptions::default(), 4 << 20, Some(64 << 20), false);
+        let options = adjustable(
+            ResolveOptions::default(),
+            4 << 20,
+            Some(64 << 20),
+            CallLimits { budget: None },
+            false,
+        );
         let ready = Ready::attach(options, true).unwrap();
         let (fronts, clients) = fronts();
         let mut hub = Hub::new(fronts);
