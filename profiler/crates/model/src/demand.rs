@@ -60,6 +60,8 @@ pub struct Sampling {
 /// Calls of one process that somebody wants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tracing {
+    /// Tells apart demands for the same calls: what comes of each begins with its own definitions.
+    pub id: u64,
     /// The process, with what it starts.
     pub process: Pid,
     /// Which functions: patterns, as `record --trace` takes them.

@@ -20,6 +20,8 @@ pub mod machine;
 mod pace;
 #[cfg(any(feature = "bytefrog", feature = "fronts"))]
 mod queue;
+#[cfg(feature = "rdp")]
+pub mod rdp;
 #[cfg(feature = "tcf")]
 pub mod tcf;
 #[cfg(feature = "fronts")]

@@ -120,6 +120,20 @@ impl TraceActor {
         }
     }
 
+    /// Names of the traces that are being collected, in the order in which they were started.
+    pub fn traces(&self) -> impl Iterator<Item = &str> {
+        let traces = match &self.state {
+            State::Tracing(tracing) => &tracing.traces[..],
+            _ => &[],
+        };
+        traces.iter().map(|trace| &*trace.name)
+    }
+
+    /// Whether a client is attached.
+    pub fn is_attached(&self) -> bool {
+        !matches!(self.state, State::Detached)
+    }
+
     /// Carries out a request.
     pub fn request(
         &mut self,
@@ -206,6 +220,17 @@ impl TraceActor {
     /// Ends a trace that the program itself wants to end; nothing if there is none.
     pub fn stopped_by_program(&mut self, name: Option<&str>, out: &mut impl PacketSink) {
         let _ = self.end(name.map(str::to_owned), "console.stopTrace", out);
+    }
+
+    /// Ends all traces because they can't go on: `why` is none of the specification's reasons.
+    pub fn interrupt(&mut self, why: &'static str, out: &mut impl PacketSink) {
+        if let State::Tracing(tracing) = &mut self.state {
+            let traces = std::mem::take(&mut tracing.traces);
+            self.state = State::Idle;
+            for trace in traces.iter().rev() {
+                self.stopped(&trace.name, why, out);
+            }
+        }
     }
 
     fn begin(
@@ -326,7 +351,8 @@ impl TraceActor {
         let State::Tracing(tracing) = &mut self.state else {
             return;
         };
-        if tracing.open.len() >= MAX_OPEN {
+        // What happened before tracing began may still be under way.
+        if tracing.open.len() >= MAX_OPEN || frame.at_ns < tracing.since_ns {
             return;
         }
         let hits = tracing.hits.entry(frame.function).or_default();

@@ -1,0 +1,1271 @@
+//! The server without sockets: bytes of clients, batches and traced calls in, bytes and orders out.
+//!
+//! Time is what the caller says it is; that of frames is CLOCK_MONOTONIC. Requests of a connection are answered in
+//! order: while one waits for its answer, no more are taken. A client whose stream of packets can't be understood, or
+//! that does not read, loses its connection, and with it all that it traced. What does not belong here: sockets and
+//! threads (`server`), the TraceActor itself (`wire::rdp`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use profiler_wire::rdp::{
+    ErrorName, ErrorReply, Incoming, Packet, PacketSink, REQUESTS, TraceActor, TraceReply,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::connection::{Attached, Connection, FrameSink, Output, Waiting, Wish};
+use super::forms::{Actor, Names, about};
+use super::options::{RdpOptions, RdpPeer};
+use super::server::RdpSummary;
+use super::source::{Source, Stream, missing};
+use super::world::{Life, ThreadKey, World};
+use crate::front::{Order, Place, Question, Replay};
+use profiler_model::*;
+use profiler_report::derive::{FrameEvent, SampledFrames, call_frames};
+
+/// Requests of a connection that are carried out at a time, so that others get their turn.
+const REQUESTS_AT_A_TIME: usize = 64;
+/// Events of a capture that one client is told at a time.
+const EVENTS_AT_A_TIME: usize = 4096;
+/// How long names of the frames of a sample are waited for.
+const NAMES: Duration = Duration::from_millis(500);
+/// Samples that wait for names.
+const MOST_HELD: usize = 1 << 16;
+/// Samples per second of clients that ask for no frequency.
+const FREQUENCY_HZ: u64 = 99;
+/// Characters of a pattern of functions.
+const PATTERN: usize = 1024;
+
+/// Demands for calls, of all servers.
+static TRACINGS: AtomicU64 = AtomicU64::new(1);
+
+/// A client's connection. Never given out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Whether clients see what there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum View {
+    Awaited,
+    Ready,
+    Trouble(String),
+}
+
+/// What is to become of a request.
+enum Handled {
+    Done,
+    /// It waits for who is there.
+    Awaits,
+    /// It waits until all that this source has told is here; a trace is to start from it if so said.
+    Flush(Source, bool),
+}
+
+/// All connections, and what they look at.
+pub struct Agent {
+    options: RdpOptions,
+    world: World,
+    connections: BTreeMap<ConnectionId, Connection>,
+    opened: u64,
+    view: View,
+    streams: BTreeMap<Tracing, Stream>,
+    /// Samples whose frames may get names yet.
+    held: VecDeque<(Instant, Sample)>,
+    /// Of a capture that is there at once.
+    kept: Vec<Event>,
+    /// Of those, so many found no room.
+    left_out: u64,
+    orders: Vec<Order>,
+    demand: Demand,
+    /// How often somebody new was wanted.
+    lives: u64,
+    questions: u64,
+    requests: u64,
+    laggards: u64,
+}
+
+impl Agent {
+    /// Without connections.
+    pub fn new(options: RdpOptions) -> Agent {
+        Agent {
+            world: World::new(options.replay.is_some()),
+            connections: BTreeMap::new(),
+            opened: 0,
+            view: View::Awaited,
+            streams: BTreeMap::new(),
+            held: VecDeque::new(),
+            kept: Vec::new(),
+            left_out: 0,
+            orders: Vec::new(),
+            demand: Demand::default(),
+            lives: 0,
+            questions: 0,
+            requests: 0,
+            laggards: 0,
+            options,
+        }
+    }
+
+    /// How it serves.
+    pub fn options(&self) -> &RdpOptions {
+        &self.options
+    }
+
+    /// Opens a connection, whose greeting waits in its output; none if there are too many.
+    pub fn open(&mut self, peer: RdpPeer) -> Option<ConnectionId> {
+        if self.connections.len() >= self.options.limits.connections {
+            return None;
+        }
+        let id = ConnectionId(self.opened);
+        self.opened += 1;
+        let mut connection = Connection::new(peer, &self.options.limits);
+        connection.output.put(&json!({
+            "from": "root",
+            "applicationType": "browser",
+            "testConnectionPrefix": Names::new(id.0).prefix,
+            "traits": { "native": true },
+        }));
+        self.connections.insert(id, connection);
+        self.change_demand();
+        Some(id)
+    }
+
+    /// What is to be sent to a client; none once it was closed.
+    pub fn output(&mut self, id: ConnectionId) -> Option<&mut Output> {
+        Some(&mut self.connections.get_mut(&id)?.output)
+    }
+
+    /// Whether more of what a client sends can be taken now.
+    pub fn takes_more(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|it| {
+            it.waiting.is_none() && !it.output.is_last() && !it.output.is_crowded()
+        })
+    }
+
+    /// A connection is no more, and what it traced is not.
+    pub fn close(&mut self, id: ConnectionId) {
+        self.connections.remove(&id);
+        self.change_demand();
+    }
+
+    /// The client of a connection does not read.
+    pub fn give_up(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.output.give_up();
+            connection.actors.clear();
+            connection.waiting = None;
+            self.laggards += 1;
+        }
+        self.change_demand();
+    }
+
+    /// Ends all connections: nothing is served any more.
+    pub fn finish(&mut self) {
+        for connection in self.connections.values_mut() {
+            for attached in connection.actors.values_mut() {
+                attached
+                    .actor
+                    .interrupt("serverClosed", &mut connection.output);
+            }
+            connection.output.end();
+        }
+    }
+
+    /// Whether ids should start anew.
+    pub fn wants_new_epoch(&self) -> bool {
+        self.world.wants_new_epoch()
+    }
+
+    /// What serving came to.
+    pub fn summary(&self) -> RdpSummary {
+        RdpSummary {
+            connections: self.opened,
+            requests: self.requests,
+            laggards: self.laggards,
+            ..RdpSummary::default()
+        }
+    }
+
+    /// What is wanted of whoever runs the session, since the last call.
+    pub fn orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Takes bytes of a client; how many. The others are to be given again once more can be taken.
+    pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: Instant) -> usize {
+        let mut rest = bytes;
+        for _ in 0..REQUESTS_AT_A_TIME {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                return bytes.len();
+            };
+            if connection.output.is_last() {
+                return bytes.len();
+            }
+            if connection.waiting.is_some() || connection.output.is_crowded() {
+                break;
+            }
+            match connection.decoder.advance(&mut rest) {
+                Ok(None) => break,
+                Ok(Some(Incoming::Packet(packet))) => self.request(id, packet, now),
+                Ok(Some(Incoming::Bulk { actor, kind })) => {
+                    let error = ErrorReply::unrecognized(&actor, &kind);
+                    fail(&mut connection.output, &actor, &error);
+                }
+                Ok(Some(Incoming::NoObject)) => {
+                    let error = ErrorReply::new(ErrorName::NoSuchActor, "a packet is an object");
+                    fail(&mut connection.output, "root", &error);
+                }
+                // As Firefox does: the frame of the packet was whole.
+                Ok(Some(Incoming::Unreadable)) => {
+                    log::debug!("{}: a packet is no JSON", connection.peer.address);
+                }
+                Err(error) => {
+                    log::debug!("{}: {error}", connection.peer.address);
+                    connection.output.end();
+                    connection.actors.clear();
+                    self.change_demand();
+                }
+            }
+        }
+        bytes.len() - rest.len()
+    }
+
+    fn request(&mut self, id: ConnectionId, packet: Packet, now: Instant) {
+        self.requests += 1;
+        let handled = self.handle(id, &packet, None);
+        let patience = self.options.limits.patience;
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let (question, source) = match handled {
+            Handled::Done => return,
+            Handled::Awaits => (None, None),
+            Handled::Flush(source, starts) => {
+                self.questions += 1;
+                let tracing = match &source {
+                    Source::Calls(tracing) => Some(tracing.clone()),
+                    _ => None,
+                };
+                let question = tracing.map(|tracing| Question {
+                    id: self.questions,
+                    place: Place::Calls(tracing),
+                });
+                // Only calls are flushed.
+                let id = question.as_ref().map(|question| question.id);
+                if let Some(question) = question {
+                    self.orders.push(Order::Ask(question));
+                }
+                (id, starts.then_some(source))
+            }
+        };
+        connection.waiting = Some(Waiting {
+            packet,
+            until: now + patience,
+            question,
+            source,
+            is_answered: false,
+        });
+        // The demand goes before the question.
+        self.change_demand();
+        let demands = |order: &Order| !matches!(order, Order::Demand(_));
+        self.orders.sort_by_key(demands);
+    }
+
+    /// Carries out a request. `flushed`: it has waited for the frames of its actor.
+    fn handle(
+        &mut self,
+        id: ConnectionId,
+        packet: &Packet,
+        flushed: Option<Option<Source>>,
+    ) -> Handled {
+        let to = packet.get("to").and_then(Json::as_str).unwrap_or_default();
+        let names = Names::new(id.0);
+        let actor = names.read(to);
+        let kind = packet.get("type").and_then(Json::as_str);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Handled::Done;
+        };
+        let out = &mut connection.output;
+        let (Some(actor), Some(kind)) = (actor, kind) else {
+            let (from, error) = match (actor, packet.get("to")) {
+                (None, None) => ("root", no_such_actor("")),
+                (None, _) => (to, no_such_actor(to)),
+                (Some(_), _) => (to, ErrorReply::missing("type")),
+            };
+            fail(out, if from.is_empty() { "root" } else { from }, &error);
+            return Handled::Done;
+        };
+        let is_there = matches!(actor, Actor::Root | Actor::Trace(_));
+        if !is_there || LOOKS.contains(&kind) {
+            match &self.view {
+                View::Awaited => return Handled::Awaits,
+                View::Trouble(text) => {
+                    let error = ErrorReply::new(ErrorName::Unavailable, text.clone());
+                    fail(out, to, &error);
+                    return Handled::Done;
+                }
+                View::Ready => {}
+            }
+        }
+        let answer = match actor {
+            Actor::Root => {
+                if LISTS.contains(&kind) {
+                    connection.listed = Some(self.world.changes);
+                }
+                root(&self.world, &names, kind, packet)
+            }
+            Actor::Process(life) => process(&self.world, &names, life, kind),
+            Actor::Target(life) => target(&self.world, &names, life, kind),
+            Actor::Thread(key) => thread(&self.world, &names, key, kind),
+            Actor::Trace(key) => return self.trace(id, key, kind, packet, flushed),
+        };
+        match answer {
+            Ok(mut answer) => {
+                answer["from"] = to.into();
+                out.put(&answer);
+            }
+            Err(None) => fail(out, to, &ErrorReply::unrecognized(to, kind)),
+            Err(Some(error)) => fail(out, to, &error),
+        }
+        Handled::Done
+    }
+
+    /// A request to a TraceActor.
+    fn trace(
+        &mut self,
+        id: ConnectionId,
+        key: ThreadKey,
+        kind: &str,
+        packet: &Packet,
+        flushed: Option<Option<Source>>,
+    ) -> Handled {
+        let name = Names::new(id.0).of(Actor::Trace(key));
+        let is_there = self.world.thread(key).is_some();
+        let now_ns = self.now_ns();
+        let begin = self.kept_from();
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Handled::Done;
+        };
+        if !connection.actors.contains_key(&key) && !is_there {
+            match self.view {
+                View::Awaited => return Handled::Awaits,
+                _ => fail(&mut connection.output, &name, &no_such_actor(&name)),
+            }
+            return Handled::Done;
+        }
+        if kind == "requestTypes" {
+            let mut kinds = REQUESTS.to_vec();
+            kinds.push("requestTypes");
+            let answer = json!({ "from": name, "requestTypes": kinds });
+            connection.output.put(&answer);
+            return Handled::Done;
+        }
+        let is_full = connection.actors.len() >= self.options.limits.actors;
+        if kind == "attach" && is_full && !connection.actors.contains_key(&key) {
+            let error = ErrorReply::new(ErrorName::LimitExceeded, "too many actors are attached");
+            fail(&mut connection.output, &name, &error);
+            return Handled::Done;
+        }
+        let fresh = || Attached {
+            actor: TraceActor::new(name.clone(), about(key)),
+            source: None,
+            wishes: Vec::new(),
+            sampled: SampledFrames::default(),
+            missed: 0,
+            position: 0,
+            is_over: false,
+        };
+        let mut attached = connection.actors.remove(&key).unwrap_or_else(fresh);
+        // What would come of it? Most often that is looked at only to see that it is no error.
+        let needs_flush = flushed.is_none() && attached.actor.is_attached();
+        if needs_flush && matches!(kind, "startTrace" | "stopTrace" | "detach") {
+            let mut trial = attached.actor.clone();
+            let mut said = Outcome::default();
+            trial.request(kind, packet, now_ns, &mut said);
+            let flush = match (said.is_error, kind) {
+                (true, _) => None,
+                (false, "startTrace") => {
+                    let wished = wish(packet, &self.options, connection_patterns(connection));
+                    match wished {
+                        Err(error) => {
+                            fail(&mut connection.output, &name, &error);
+                            connection.actors.insert(key, attached);
+                            return Handled::Done;
+                        }
+                        Ok(wish) => {
+                            let source = self.source(id, key, &attached, wish, &trial, packet);
+                            let is_same = attached.source.as_ref() == Some(&source);
+                            let runs = match &source {
+                                Source::Calls(tracing) => {
+                                    self.streams.get(tracing).is_some_and(|it| it.runs)
+                                }
+                                _ => true,
+                            };
+                            match is_same && runs {
+                                true => None,
+                                false => Some((source, true)),
+                            }
+                        }
+                    }
+                }
+                // All that was called before is told before.
+                (false, _) if attached.actor.is_tracing() => {
+                    attached.source.clone().map(|source| (source, false))
+                }
+                _ => None,
+            };
+            if let Some((source, starts)) = flush {
+                let waits = matches!(source, Source::Calls(_));
+                if waits {
+                    self.keep(id, key, attached);
+                    return Handled::Flush(source, starts);
+                }
+                if starts {
+                    attached.source = Some(source);
+                }
+            }
+        }
+        if let Some(Some(source)) = flushed {
+            let changed = attached.source.as_ref() != Some(&source);
+            if let Some(connection) = self.connections.get_mut(&id)
+                && attached.actor.is_tracing()
+                && changed
+            {
+                // Calls under way are known to the probes of before alone.
+                attached.actor.terminated(now_ns, &mut connection.output);
+            }
+            attached.source = Some(source);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Handled::Done;
+        };
+        let was_tracing = attached.actor.is_tracing();
+        let since_ns = match attached.source {
+            _ if self.options.replay == Some(Replay::AtOnce) => begin,
+            _ => now_ns,
+        };
+        let reply = attached
+            .actor
+            .request(kind, packet, since_ns, &mut connection.output);
+        if reply == TraceReply::Unrecognized {
+            let error = ErrorReply::unrecognized(&name, kind);
+            fail(&mut connection.output, &name, &error);
+        }
+        if kind == "startTrace"
+            && attached.actor.is_tracing()
+            && let Ok(mut wish) = wish(packet, &self.options, 0)
+            && let Some(last) = attached.actor.traces().last()
+        {
+            wish.name = last.to_owned();
+            attached.wishes.retain(|it| it.name != wish.name);
+            attached.wishes.push(wish);
+        }
+        let traces: BTreeSet<&str> = attached.actor.traces().collect();
+        attached.wishes.retain(|it| traces.contains(&*it.name));
+        if !was_tracing && attached.actor.is_tracing() {
+            attached.sampled = SampledFrames::default();
+            attached.position = 0;
+            attached.is_over = false;
+            self.lives += 1;
+        }
+        if !attached.actor.is_tracing() {
+            attached.source = None;
+        }
+        if attached.actor.is_attached() {
+            connection.actors.insert(key, attached);
+        }
+        self.change_demand();
+        Handled::Done
+    }
+
+    fn keep(&mut self, id: ConnectionId, key: ThreadKey, attached: Attached) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.actors.insert(key, attached);
+        }
+    }
+
+    /// Where the frames of an actor are to come from, once one more trace is started.
+    fn source(
+        &self,
+        id: ConnectionId,
+        key: ThreadKey,
+        attached: &Attached,
+        wish: Wish,
+        trial: &TraceActor,
+        packet: &Packet,
+    ) -> Source {
+        let wishes = attached.wishes.iter();
+        // One of the same name is replaced.
+        let replaced = trial.traces().last();
+        let wishes = wishes.filter(|it| Some(&*it.name) != replaced);
+        let all: Vec<&Wish> = wishes.chain(std::iter::once(&wish)).collect();
+        let frequency = all.iter().map(|it| it.frequency_hz).max();
+        let functions: BTreeSet<String> = all.iter().flat_map(|it| it.functions.clone()).collect();
+        let infers = packet.get("inferred").and_then(Json::as_bool) == Some(true);
+        match self.options.replay {
+            Some(_) if self.world.has_traced() && !infers => Source::Captured,
+            None if !functions.is_empty() => {
+                let values = self.may_see_values(id, key.process);
+                Source::Calls(self.tracing(key.process.pid, functions, values))
+            }
+            _ => Source::Samples(frequency.unwrap_or(FREQUENCY_HZ)),
+        }
+    }
+
+    /// The demand for these calls: one that others have already, if there is one.
+    fn tracing(&self, process: Pid, functions: BTreeSet<String>, values: bool) -> Tracing {
+        let is_same = |(known, stream): &(&Tracing, &Stream)| {
+            let same = (known.process, &known.functions, known.values);
+            same == (process, &functions, values) && stream.failed.is_none()
+        };
+        let known = self.streams.iter().find(is_same);
+        let known = known.map(|(known, _)| known.clone());
+        known.unwrap_or_else(|| Tracing {
+            id: TRACINGS.fetch_add(1, Ordering::Relaxed),
+            process,
+            functions,
+            values,
+        })
+    }
+
+    /// Whether a client may see arguments and results: its process is root's or of the same user.
+    fn may_see_values(&self, id: ConnectionId, process: Life) -> bool {
+        let peer = self.connections.get(&id).and_then(|it| it.peer.uid);
+        let owner = self.world.process(process).and_then(|it| it.uid);
+        let owns = peer.is_some() && (peer == Some(0) || peer == owner);
+        self.options.values && (owns || self.options.replay.is_some())
+    }
+
+    /// Forms the demand anew.
+    fn change_demand(&mut self) {
+        let mut tracing = BTreeSet::new();
+        let mut frequency = 0;
+        let mut threads = BTreeSet::new();
+        let mut is_tracing = false;
+        for connection in self.connections.values() {
+            is_tracing |= connection.is_tracing();
+            let about_to = connection
+                .waiting
+                .iter()
+                .filter_map(|it| it.source.as_ref());
+            let sources = connection.sources();
+            for (key, source) in sources {
+                if let Source::Samples(hz) = source {
+                    frequency = frequency.max(*hz);
+                    threads.insert(key.tid);
+                } else if let Source::Calls(calls) = source {
+                    tracing.insert(calls.clone());
+                }
+            }
+            for source in about_to {
+                if let Source::Calls(calls) = source {
+                    tracing.insert(calls.clone());
+                }
+            }
+        }
+        for wanted in &tracing {
+            self.streams.entry(wanted.clone()).or_default();
+        }
+        self.streams.retain(|known, _| tracing.contains(known));
+        let sampling = (!threads.is_empty()).then(|| Sampling {
+            frequency_hz: frequency,
+            kernel_stacks: false,
+            processes: BTreeSet::new(),
+            threads,
+            followed: BTreeSet::new(),
+        });
+        let demand = Demand {
+            // The time of a capture goes by while somebody traces: else what is in it would be over.
+            attached: match self.options.replay {
+                Some(_) => is_tracing,
+                None => !self.connections.is_empty(),
+            },
+            lives: match sampling {
+                Some(_) => self.lives,
+                None => 0,
+            },
+            sampling,
+            tracing,
+        };
+        if demand != self.demand {
+            self.demand = demand.clone();
+            self.orders.retain(|it| !matches!(it, Order::Demand(_)));
+            self.orders.push(Order::Demand(demand));
+        }
+    }
+
+    /// The time of frames now.
+    fn now_ns(&self) -> u64 {
+        match self.options.replay {
+            Some(_) => self.world.at.0.max(self.world.tables.session.started.0),
+            None => {
+                let time = clock_gettime(ClockId::Monotonic);
+                let ns = time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec;
+                ns.cast_unsigned()
+            }
+        }
+    }
+
+    /// When a capture that is there at once begins.
+    fn kept_from(&self) -> u64 {
+        let first = self.kept.first().map_or(0, |event| event.at().0);
+        let started = self.world.tables.session.started.0;
+        match first {
+            0 => started,
+            first => first.min(started.max(1)),
+        }
+    }
+
+    /// Takes a batch of the session.
+    pub fn batch(&mut self, batch: Batch, now: Instant) {
+        let at_once = self.options.replay == Some(Replay::AtOnce);
+        let is_empty = batch.definitions.is_empty() && batch.events.is_empty();
+        if !at_once && !is_empty {
+            self.view = View::Ready;
+        }
+        if self.world.is_new(batch.epoch) && self.options.replay.is_none() {
+            // Their ids mean nothing any more.
+            self.release(now, true);
+        }
+        self.world.define(batch.epoch, batch.definitions);
+        for event in batch.events {
+            let Some(event) = self.world.event(event) else {
+                continue;
+            };
+            if at_once {
+                let tells = matches!(event, Event::Call(_) | Event::Sample(_));
+                match self.kept.len() < self.options.limits.kept_events {
+                    true if tells || missing(&event).is_some() => self.kept.push(event),
+                    true => {}
+                    false => self.left_out += u64::from(tells),
+                }
+                continue;
+            }
+            self.event(event, now);
+        }
+        self.retry(now);
+    }
+
+    fn event(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Sample(sample) => {
+                let sampled = |it: &Connection| {
+                    let mut sources = it.sources();
+                    sources.any(|(_, source)| matches!(source, Source::Samples(_)))
+                };
+                if self.connections.values().any(sampled) {
+                    self.held.push_back((now, sample));
+                    if self.held.len() > MOST_HELD {
+                        self.release(now, true);
+                    }
+                }
+            }
+            Event::Call(call) => {
+                let Some(key) = self.world.thread_of(call.thread) else {
+                    return;
+                };
+                for connection in self.connections.values_mut() {
+                    if let Some(attached) = connection.actors.get_mut(&key)
+                        && attached.source == Some(Source::Captured)
+                    {
+                        let values = self.options.values;
+                        tell_call(
+                            &self.world.tables,
+                            &call,
+                            values,
+                            attached,
+                            &mut connection.output,
+                        );
+                    }
+                }
+            }
+            Event::Process(ProcessEvent {
+                at,
+                thread,
+                change: ProcessChange::Exited,
+            }) => {
+                let Some(key) = self.world.thread_of(thread) else {
+                    return;
+                };
+                self.release(now, true);
+                for connection in self.connections.values_mut() {
+                    if let Some(attached) = connection.actors.get_mut(&key)
+                        && matches!(attached.source, Some(Source::Samples(_) | Source::Captured))
+                    {
+                        let mut sink = FrameSink {
+                            output: &mut connection.output,
+                            missed: &mut attached.missed,
+                        };
+                        attached.actor.terminated(at.0, &mut sink);
+                    }
+                }
+            }
+            event => {
+                if let Some(what) = missing(&event) {
+                    for connection in self.connections.values_mut() {
+                        for attached in connection.actors.values_mut() {
+                            if attached.source == Some(Source::Captured) {
+                                tell_missing(what, attached, &mut connection.output);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells of samples whose frames have names, or have waited long enough for them; `all`: of all.
+    fn release(&mut self, now: Instant, all: bool) {
+        while let Some((came, sample)) = self.held.front() {
+            let tables = &self.world.tables;
+            let is_named = || {
+                let frames = tables.frames_of(sample.kernel);
+                let mut frames = frames.chain(tables.frames_of(sample.user));
+                frames.all(|frame| tables.symbol(frame).is_some())
+            };
+            if !all && now.saturating_duration_since(*came) < NAMES && !is_named() {
+                return;
+            }
+            let Some((_, sample)) = self.held.pop_front() else {
+                return;
+            };
+            let Some(key) = self.world.thread_of(sample.thread) else {
+                continue;
+            };
+            for connection in self.connections.values_mut() {
+                if let Some(attached) = connection.actors.get_mut(&key)
+                    && matches!(attached.source, Some(Source::Samples(_)))
+                {
+                    tell_sample(
+                        &self.world.tables,
+                        &sample,
+                        attached,
+                        &mut connection.output,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Takes calls that were traced for a demand.
+    pub fn traced(&mut self, tracing: &Tracing, batch: Batch) {
+        let Some(stream) = self.streams.get_mut(tracing) else {
+            return;
+        };
+        stream.define(batch.epoch, batch.definitions);
+        for event in batch.events {
+            let Some(event) = stream.event(event) else {
+                continue;
+            };
+            let call = match event {
+                Event::Call(call) => call,
+                event => {
+                    if let Some(what) = missing(&event) {
+                        tell_stream(&mut self.connections, tracing, what);
+                    }
+                    continue;
+                }
+            };
+            let Some(thread) = stream.tables.thread(call.thread) else {
+                continue;
+            };
+            let tid = thread.tid;
+            for connection in self.connections.values_mut() {
+                let Connection { actors, output, .. } = connection;
+                // A thread of the process in whose name it was asked for: its beginning is known there more or less
+                // exactly, so that it is no part of who it is.
+                for (key, attached) in actors.iter_mut() {
+                    let is_its =
+                        matches!(&attached.source, Some(Source::Calls(own)) if own == tracing);
+                    if is_its && key.tid == tid {
+                        tell_call(&stream.tables, &call, tracing.values, attached, output);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls of a demand found no room on the way here.
+    pub fn dropped_calls(&mut self, tracing: &Tracing, count: u64) {
+        tell_stream(&mut self.connections, tracing, (Some(count), "slowServer"));
+    }
+
+    /// Calls can't be traced, or not any longer.
+    pub fn untraced(&mut self, tracing: &Tracing, text: &str) {
+        let Some(stream) = self.streams.get_mut(tracing) else {
+            return;
+        };
+        let ran = stream.runs;
+        stream.failed = Some(text.to_owned());
+        if !ran {
+            return;
+        }
+        let now_ns = self.now_ns();
+        for connection in self.connections.values_mut() {
+            let Connection { actors, output, .. } = connection;
+            for attached in actors.values_mut() {
+                if matches!(&attached.source, Some(Source::Calls(own)) if own == tracing) {
+                    attached.actor.terminated(now_ns, output);
+                    attached.actor.interrupt("exited", output);
+                    attached.source = None;
+                    attached.wishes.clear();
+                }
+            }
+        }
+        self.change_demand();
+    }
+
+    /// A question was answered.
+    pub fn acknowledge(&mut self, question: u64, now: Instant) {
+        let mut asked = None;
+        for connection in self.connections.values_mut() {
+            if let Some(waiting) = &mut connection.waiting
+                && waiting.question == Some(question)
+            {
+                waiting.is_answered = true;
+                asked = waiting.source.clone();
+            }
+        }
+        if let Some(Source::Calls(tracing)) = asked
+            && let Some(stream) = self.streams.get_mut(&tracing)
+        {
+            stream.runs = stream.failed.is_none();
+        }
+        self.retry(now);
+    }
+
+    /// All processes have been announced.
+    pub fn ready(&mut self, now: Instant) {
+        self.view = View::Ready;
+        self.retry(now);
+    }
+
+    /// What clients see is old, until batches come.
+    pub fn detached(&mut self) {
+        self.view = View::Awaited;
+    }
+
+    /// There will be nothing to see, until batches come.
+    pub fn trouble(&mut self, text: String, now: Instant) {
+        self.view = View::Trouble(text);
+        self.retry(now);
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now: Instant) {
+        self.release(now, false);
+        self.retry(now);
+        self.tell_changes();
+        self.dismiss();
+    }
+
+    /// Tells those who have listed processes, once, that there are others now.
+    fn tell_changes(&mut self) {
+        let changes = self.world.changes;
+        for connection in self.connections.values_mut() {
+            // Whoever is told frames may take this for one of them.
+            if connection.listed.is_some_and(|listed| listed != changes) {
+                connection.listed = None;
+                for kind in ["processListChanged", "tabListChanged"] {
+                    let told = json!({ "from": "root", "type": kind });
+                    connection.output.put(&told);
+                }
+            }
+        }
+    }
+
+    /// Tells those who did not read, and now have read all that waited, what they missed, and ends it.
+    fn dismiss(&mut self) {
+        let mut dismissed = false;
+        for connection in self.connections.values_mut() {
+            let Connection { actors, output, .. } = connection;
+            if !output.lags() || output.is_last() || !output.bytes().is_empty() {
+                continue;
+            }
+            for attached in actors.values_mut() {
+                let missed = std::mem::take(&mut attached.missed);
+                if missed > 0 {
+                    tell_missing((Some(missed), "slowClient"), attached, output);
+                }
+                attached.actor.interrupt("slowClient", output);
+            }
+            actors.clear();
+            output.end();
+            self.laggards += 1;
+            dismissed = true;
+        }
+        if dismissed {
+            self.change_demand();
+        }
+    }
+
+    /// Tells a client more of a capture that is there at once, as far as it reads; whether there was more.
+    pub fn play(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return false;
+        };
+        let Connection { actors, output, .. } = connection;
+        let mut told = false;
+        for (key, attached) in actors.iter_mut() {
+            if !attached.actor.is_tracing() {
+                continue;
+            }
+            let mut rest = EVENTS_AT_A_TIME;
+            while rest > 0
+                && !output.is_crowded()
+                && let Some(event) = self.kept.get(attached.position)
+            {
+                rest -= 1;
+                attached.position += 1;
+                told = true;
+                let thread = match event {
+                    Event::Call(call) => call.thread,
+                    Event::Sample(sample) => sample.thread,
+                    event => {
+                        if let Some(what) = missing(event) {
+                            tell_missing(what, attached, output);
+                        }
+                        continue;
+                    }
+                };
+                if self.world.thread_of(thread) != Some(*key) {
+                    continue;
+                }
+                match (event, &attached.source) {
+                    (Event::Call(call), Some(Source::Captured)) => {
+                        let values = self.options.values;
+                        tell_call(&self.world.tables, call, values, attached, output);
+                    }
+                    (Event::Sample(sample), Some(Source::Samples(_))) => {
+                        tell_sample(&self.world.tables, sample, attached, output);
+                    }
+                    _ => {}
+                }
+            }
+            let is_over = attached.position == self.kept.len() && !attached.is_over;
+            if is_over && self.left_out > 0 && self.view == View::Ready {
+                attached.is_over = true;
+                tell_missing((Some(self.left_out), "captureTooLong"), attached, output);
+            }
+        }
+        told
+    }
+
+    /// Looks at requests that wait.
+    fn retry(&mut self, now: Instant) {
+        for id in self.connections.keys().copied().collect::<Vec<_>>() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                continue;
+            };
+            let Some(waiting) = &connection.waiting else {
+                continue;
+            };
+            let is_over = waiting.until <= now;
+            let is_due = match waiting.question {
+                Some(_) => waiting.is_answered,
+                None => self.view != View::Awaited,
+            };
+            if !is_due && !is_over {
+                continue;
+            }
+            let Some(waiting) = connection.waiting.take() else {
+                continue;
+            };
+            let to = waiting.packet.get("to").and_then(Json::as_str);
+            let to = to.unwrap_or("root").to_owned();
+            let failed = match &waiting.source {
+                Some(Source::Calls(tracing)) => {
+                    self.streams.get(tracing).and_then(|it| it.failed.clone())
+                }
+                _ => None,
+            };
+            let late = || "it has not come to pass in time".to_owned();
+            let failed = failed.or_else(|| (!is_due).then(late));
+            if let Some(text) = failed {
+                let error = ErrorReply::new(ErrorName::Unavailable, text);
+                fail(&mut connection.output, &to, &error);
+                self.change_demand();
+                continue;
+            }
+            let flushed = waiting.question.map(|_| waiting.source.clone());
+            match self.handle(id, &waiting.packet, flushed) {
+                Handled::Done => {}
+                // It was the processes that it waited for before.
+                Handled::Awaits | Handled::Flush(..) => {
+                    self.requests -= 1;
+                    self.request(id, waiting.packet, now);
+                }
+            }
+        }
+    }
+}
+
+/// Requests that ask who is there.
+const LOOKS: [&str; 5] = [
+    "listTabs",
+    "listProcesses",
+    "getProcess",
+    "getTab",
+    "listThreads",
+];
+/// Requests after which it is told when there are others.
+const LISTS: [&str; 2] = ["listTabs", "listProcesses"];
+const ROOT: [&str; 14] = [
+    "connect",
+    "getRoot",
+    "listTabs",
+    "getTab",
+    "listProcesses",
+    "getProcess",
+    "listAddons",
+    "listWorkers",
+    "listServiceWorkerRegistrations",
+    "watchResources",
+    "unwatchResources",
+    "protocolDescription",
+    "requestTypes",
+    "echo",
+];
+const PROCESS: [&str; 3] = ["getTarget", "requestTypes", "listThreads"];
+const TARGET: [&str; 6] = [
+    "attach",
+    "detach",
+    "getTarget",
+    "listThreads",
+    "listWorkers",
+    "requestTypes",
+];
+const THREAD: [&str; 2] = ["getTraceActor", "requestTypes"];
+
+/// An answer without `from`; an error, or none if the request is not known.
+type Answer = Result<Json, Option<ErrorReply>>;
+
+fn root(world: &World, names: &Names, kind: &str, packet: &Packet) -> Answer {
+    Ok(match kind {
+        "connect" | "watchResources" | "unwatchResources" => json!({}),
+        "getRoot" => json!({ "traits": {} }),
+        "listTabs" => {
+            let processes = world.processes();
+            let tabs = processes.map(|(life, process)| names.tab(world, life, process));
+            json!({ "tabs": tabs.collect::<Vec<_>>(), "selected": 0 })
+        }
+        "listProcesses" => {
+            let processes = world.processes();
+            let forms = processes.map(|(life, process)| names.process(world, life, process));
+            json!({ "processes": forms.collect::<Vec<_>>() })
+        }
+        "getProcess" | "getTab" => {
+            let property = ["id", "outerWindowID", "browserId"]
+                .into_iter()
+                .find_map(|name| Some((name, packet.get(name)?)));
+            let (name, value) = property.ok_or_else(|| ErrorReply::missing("id"))?;
+            let pid = value.as_u64().and_then(|pid| u32::try_from(pid).ok());
+            let pid = pid.ok_or_else(|| ErrorReply::bad_type(name, "a process id"))?;
+            // Nobody is 0: it means the parent of all, whom clients look at first.
+            let pid = Pid(pid.max(1));
+            let gone = || {
+                let text = format!("there is no process {pid}");
+                ErrorReply::new(ErrorName::NoSuchProcess, text)
+            };
+            let life = world.life(pid).ok_or_else(gone)?;
+            let process = world.process(life).ok_or_else(gone)?;
+            let target = names.target(world, life, process);
+            match kind {
+                "getTab" => json!({ "tab": target }),
+                _ => json!({
+                    "processDescriptor": names.process(world, life, process),
+                    "form": target,
+                }),
+            }
+        }
+        "listAddons" => json!({ "addons": [] }),
+        "listWorkers" => json!({ "workers": [] }),
+        "listServiceWorkerRegistrations" => json!({ "registrations": [] }),
+        "protocolDescription" => json!({ "types": {} }),
+        "requestTypes" => json!({ "requestTypes": ROOT }),
+        "echo" => {
+            let mut packet = packet.clone();
+            packet.remove("to");
+            Json::Object(packet)
+        }
+        _ => return Err(None),
+    })
+}
+
+fn process(world: &World, names: &Names, life: Life, kind: &str) -> Answer {
+    let name = || names.of(Actor::Process(life));
+    let process = world.process(life).ok_or_else(|| no_such_actor(&name()))?;
+    Ok(match kind {
+        "getTarget" => json!({ "process": names.target(world, life, process) }),
+        "listThreads" => json!({ "threads": names.threads(world, life) }),
+        "requestTypes" => json!({ "requestTypes": PROCESS }),
+        _ => return Err(None),
+    })
+}
+
+fn target(world: &World, names: &Names, life: Life, kind: &str) -> Answer {
+    let name = || names.of(Actor::Target(life));
+    let process = world.process(life).ok_or_else(|| no_such_actor(&name()))?;
+    let form = || names.target(world, life, process);
+    Ok(match kind {
+        "attach" => {
+            let mut answer = json!({ "type": "tabAttached" });
+            let form = form();
+            for property in ["threadActor", "traceActor", "threads", "traits"] {
+                answer[property] = form[property].clone();
+            }
+            answer
+        }
+        "detach" => json!({ "type": "detached" }),
+        "getTarget" => json!({ "frame": form(), "process": form() }),
+        "listThreads" => json!({ "threads": names.threads(world, life) }),
+        "listWorkers" => json!({ "workers": [] }),
+        "requestTypes" => json!({ "requestTypes": TARGET }),
+        _ => return Err(None),
+    })
+}
+
+fn thread(world: &World, names: &Names, key: ThreadKey, kind: &str) -> Answer {
+    let name = || names.of(Actor::Thread(key));
+    let thread = world.thread(key).ok_or_else(|| no_such_actor(&name()))?;
+    Ok(match kind {
+        "getTraceActor" => names.thread(world, key, thread),
+        "requestTypes" => json!({ "requestTypes": THREAD }),
+        _ => return Err(None),
+    })
+}
+
+fn no_such_actor(name: &str) -> ErrorReply {
+    ErrorReply::new(
+        ErrorName::NoSuchActor,
+        format!("there is no actor '{name}'"),
+    )
+}
+
+fn fail(out: &mut impl PacketSink, from: &str, error: &ErrorReply) {
+    out.put(&Failed { from, error });
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    from: &'a str,
+    #[serde(flatten)]
+    error: &'a ErrorReply,
+}
+
+/// Whether what would be said is an error.
+#[derive(Default)]
+struct Outcome {
+    is_error: bool,
+}
+
+impl PacketSink for Outcome {
+    fn put(&mut self, packet: &impl Serialize) {
+        let packet = serde_json::to_value(packet).unwrap_or_default();
+        self.is_error |= packet.get("error").is_some();
+    }
+}
+
+fn connection_patterns(connection: &Connection) -> usize {
+    let attached = connection.actors.values();
+    let wishes = attached.flat_map(|it| &it.wishes);
+    wishes.map(|it| it.functions.len()).sum()
+}
+
+/// What `startTrace` asks for beside types, where the connection has so many patterns already.
+fn wish(packet: &Packet, options: &RdpOptions, patterns: usize) -> Result<Wish, ErrorReply> {
+    let list = || ErrorReply::bad_type("functions", "a list of patterns");
+    let infers = match packet.get("inferred") {
+        None | Some(Json::Null) => false,
+        Some(Json::Bool(infers)) => *infers,
+        Some(_) => return Err(ErrorReply::bad_type("inferred", "true or false")),
+    };
+    let functions: BTreeSet<String> = match packet.get("functions") {
+        _ if infers => BTreeSet::new(),
+        None | Some(Json::Null) => options.functions.iter().cloned().collect(),
+        Some(Json::Array(texts)) => {
+            let texts = texts.iter().map(|text| text.as_str().map(str::to_owned));
+            texts.collect::<Option<_>>().ok_or_else(list)?
+        }
+        Some(_) => return Err(list()),
+    };
+    let most = options.limits.patterns;
+    if functions.len() + patterns > most || functions.iter().any(|it| it.len() > PATTERN) {
+        let text = format!("more than {most} patterns, or one of more than {PATTERN} characters");
+        return Err(ErrorReply::new(ErrorName::LimitExceeded, text));
+    }
+    let frequency_hz = match packet.get("frequency") {
+        None | Some(Json::Null) => FREQUENCY_HZ.min(options.limits.frequency_hz),
+        Some(frequency) => {
+            let hz = frequency.as_u64().filter(|hz| *hz > 0);
+            let hz = hz.ok_or_else(|| ErrorReply::bad_type("frequency", "a number above 0"))?;
+            hz.min(options.limits.frequency_hz)
+        }
+    };
+    Ok(Wish {
+        name: String::new(),
+        functions,
+        frequency_hz,
+    })
+}
+
+fn tell_call(
+    tables: &Tables,
+    call: &Call,
+    values: bool,
+    attached: &mut Attached,
+    output: &mut Output,
+) {
+    let actor = &mut attached.actor;
+    let mut sink = FrameSink {
+        output,
+        missed: &mut attached.missed,
+    };
+    call_frames(tables, call, values, |event| match event {
+        FrameEvent::Entered(frame) => actor.entered(&frame, &mut sink),
+        FrameEvent::Exited(frame) => actor.exited(&frame, &mut sink),
+    });
+}
+
+fn tell_sample(tables: &Tables, sample: &Sample, attached: &mut Attached, output: &mut Output) {
+    let actor = &mut attached.actor;
+    let mut sink = FrameSink {
+        output,
+        missed: &mut attached.missed,
+    };
+    attached
+        .sampled
+        .sample(tables, sample, |event| match event {
+            FrameEvent::Entered(frame) => actor.entered(&frame, &mut sink),
+            FrameEvent::Exited(frame) => actor.exited(&frame, &mut sink),
+        });
+}
+
+/// Tells a client that frames are missing: how many, if that is known, and why.
+fn tell_missing((count, why): (Option<u64>, &str), attached: &Attached, output: &mut Output) {
+    if attached.actor.is_tracing() {
+        output.put(&json!({
+            "from": attached.actor.id(),
+            "type": "lostFrames",
+            "count": count,
+            "why": why,
+        }));
+    }
+}
+
+fn tell_stream(
+    connections: &mut BTreeMap<ConnectionId, Connection>,
+    tracing: &Tracing,
+    what: (Option<u64>, &str),
+) {
+    for connection in connections.values_mut() {
+        let Connection { actors, output, .. } = connection;
+        for attached in actors.values() {
+            if matches!(&attached.source, Some(Source::Calls(own)) if own == tracing) {
+                tell_missing(what, attached, output);
+            }
+        }
+    }
+}

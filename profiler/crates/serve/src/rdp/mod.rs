@@ -1,0 +1,28 @@
+//! A server of Firefox's remote debugging protocol: what a session sees -> processes, threads and their traces for
+//! clients, their wishes -> the session.
+//!
+//! ```text
+//! main thread --- batches, traced calls ---> queues --- thread "rdp": Agent (World, connections) --- sockets
+//!     ^                                    (bounded)                        |
+//!     +--------------------- orders (Demand, Question) ---------------------+
+//! ```
+//! `RdpServer` is the handle of the main thread: it never blocks there. One thread owns all state and all connections;
+//! nothing in it waits. An [`Agent`] is that state without sockets: bytes and batches in, bytes and orders out.
+//!
+//! Times are CLOCK_MONOTONIC. What does not belong here: packets and the TraceActor (`wire::rdp`), carrying out orders
+//! (`pipeline`).
+
+mod agent;
+mod connection;
+mod forms;
+mod front;
+mod network;
+mod options;
+mod server;
+mod source;
+mod world;
+
+pub use agent::{Agent, ConnectionId};
+pub use connection::Output;
+pub use options::{RdpError, RdpLimits, RdpOptions, RdpPeer};
+pub use server::{RdpServer, RdpSummary};
