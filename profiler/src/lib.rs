@@ -7,7 +7,10 @@
 //! What does not belong here: anything but the wiring of these ([`pipeline`]) and the command line ([`cli`]).
 
 // What only those drivers call that are left out.
-#![cfg_attr(not(all(feature = "bytefrog", feature = "tcf")), allow(dead_code))]
+#![cfg_attr(
+    not(all(feature = "bytefrog", feature = "rdp", feature = "tcf")),
+    allow(dead_code)
+)]
 
 pub mod cli;
 pub mod error;

@@ -20,7 +20,7 @@ mod files;
 mod hq;
 mod list;
 mod record;
-#[cfg(feature = "tcf")]
+#[cfg(feature = "fronts")]
 mod serve;
 mod stack_notes;
 mod stacks;
@@ -81,7 +81,7 @@ enum Command {
     #[cfg(feature = "bytefrog")]
     /// Send what happens, or a capture, to another program while it goes on
     Stream(stream::StreamArgs),
-    #[cfg(feature = "tcf")]
+    #[cfg(feature = "fronts")]
     /// Let other tools watch this machine, or a capture, through a server of theirs
     Serve(Box<serve::ServeArgs>),
     /// Show what is hot in a capture
@@ -161,7 +161,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Top(args) => return top::top(*args, common),
         #[cfg(feature = "bytefrog")]
         Command::Stream(args) => return stream::stream(args, common),
-        #[cfg(feature = "tcf")]
+        #[cfg(feature = "fronts")]
         Command::Serve(args) => serve::serve(*args, common)?,
         Command::Report(args) => analyse::report(*args, common)?,
         Command::Export(args) => files::export(args)?,

@@ -3,24 +3,36 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use crate::error::Failure;
 use crate::pipeline::{self, CallLimits, ServeRequest, ServeSource, adjustable};
 use profiler_serve::FrontOptions;
 use profiler_serve::admission::Admission;
+#[cfg(feature = "rdp")]
+use profiler_serve::rdp::{RdpLimits, RdpOptions};
+#[cfg(feature = "tcf")]
 use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
 use profiler_target::user::User;
+use profiler_trace::pattern::{Pattern, PatternError};
 
 use super::stacks::StackArgs;
 use super::target::NameArgs;
+use super::trace::{Budget, budget};
 use super::values::{Speed, speed};
 use super::{Common, values};
 
 /// Where TCF clients look for an agent.
+#[cfg(feature = "tcf")]
 const TCF_PORT: u16 = 1534;
+/// Where clients of Firefox's remote debugging protocol look for it.
+#[cfg(feature = "rdp")]
+const RDP_PORT: u16 = 6000;
+/// Samples per second that clients can ask for, unless told otherwise.
+const FREQUENCY_HZ: u64 = 1000;
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("protocol").required(true).multiple(true))]
 #[command(after_help = "\
 Examples:
   profiler serve --tcf                        clients on this machine, at 127.0.0.1:1534
@@ -28,27 +40,41 @@ Examples:
   profiler serve --tcf --replay profile.cap --speed max    no privileges are needed
   profiler serve --tcf 0.0.0.0 --allow-remote --tls-cert cert.pem --tls-key key.pem \\
       --tls-client-ca clients.pem             encrypted, for clients with a certificate
+  profiler serve --rdp --trace 'handle_*'     calls, for clients at 127.0.0.1:6000
 
 A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this
-machine, and profiles those that it chooses. While nobody is connected nothing is attached; nothing
-is sampled but what somebody has asked for. Ctrl-C ends it.
+machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees
+them too, and is told of each frame that a thread of its choice enters and leaves. Any of these serve
+at once. While nobody is connected nothing is attached; nothing is sampled or traced but what somebody
+has asked for. Ctrl-C ends it.
 
 Only processes of root, of you and of the user behind sudo are admitted, unless you admit others.")]
 pub(super) struct ServeArgs {
     /// Serve TCF clients at this address: ADDRESS, ADDRESS:PORT or :PORT (port 0: any that is free)
+    #[cfg(feature = "tcf")]
     #[arg(
         long,
         value_name = "ADDR",
         num_args = 0..=1,
         default_missing_value = "127.0.0.1:1534",
-        required = true
+        group = "protocol"
     )]
-    tcf: String,
+    tcf: Option<String>,
+    /// Serve clients of Firefox's remote debugging protocol at this address
+    #[cfg(feature = "rdp")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:6000",
+        group = "protocol"
+    )]
+    rdp: Option<String>,
     /// Serve a capture in place of what happens now
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["allow_control", "allow_env", "buffer", "max_frequency", "debug_dir", "debuginfod", "no_inlines", "call_graph", "unwind_memory"]
+        conflicts_with_all = ["buffer", "max_frequency", "debug_dir", "debuginfod", "no_inlines", "call_graph", "unwind_memory"]
     )]
     replay: Option<PathBuf>,
     /// How much faster than it happened: 1 (the default), 2.5, or max for all at once. Time goes by
@@ -59,9 +85,24 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
     buffer: u64,
     /// The highest frequency that clients can ask for, in samples per second on each processor
-    #[arg(long, value_name = "HZ", default_value_t = Limits::default().frequency_hz)]
+    #[arg(long, value_name = "HZ", default_value_t = FREQUENCY_HZ)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     max_frequency: u64,
+    /// With --rdp: functions whose calls clients are told of that name none: '[OBJECT:]FUNCTION', a glob or
+    /// /regex/; repeatable. Without, what they are told is inferred from samples
+    #[cfg(feature = "rdp")]
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        requires = "rdp",
+        conflicts_with = "replay"
+    )]
+    trace: Vec<String>,
+    /// Share of a process's time that tracing may take; beyond it the dearest functions are watched less.
+    /// 'off' for no limit
+    #[cfg(feature = "rdp")]
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = budget, conflicts_with = "replay")]
+    budget: Budget,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
@@ -81,18 +122,27 @@ struct AccessArgs {
     #[arg(long)]
     allow_remote: bool,
     /// Let clients stop, continue and end processes of their own user (root's: all)
-    #[arg(long)]
+    #[cfg(feature = "tcf")]
+    #[arg(long, requires = "tcf", conflicts_with = "replay")]
     allow_control: bool,
     /// Let clients read the environments of processes
-    #[arg(long)]
+    #[cfg(feature = "tcf")]
+    #[arg(long, requires = "tcf", conflicts_with = "replay")]
     allow_env: bool,
-    /// Encrypt: the certificate chain to show, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    /// Let clients see arguments and results of traced calls of their own user (root's: all)
+    #[cfg(feature = "rdp")]
+    #[arg(long, requires = "rdp")]
+    allow_args: bool,
+    /// Encrypt TCF: the certificate chain to show, PEM
+    #[cfg(feature = "tcf")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tcf")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM
+    #[cfg(feature = "tcf")]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Admit only clients with a certificate that one of these has signed, PEM
+    /// Admit only TCF clients with a certificate that one of these has signed, PEM
+    #[cfg(feature = "tcf")]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }
@@ -103,7 +153,7 @@ pub(super) fn serve(args: ServeArgs, common: &Common) -> Result<(), Failure> {
 }
 
 fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
-    let address = values::address("--tcf", &args.tcf, TCF_PORT)?;
+    let fronts = fronts(&args)?;
     let source = match args.replay {
         Some(capture) => ServeSource::Replay {
             capture,
@@ -114,25 +164,68 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
             let kernel_log = common.verbose >= 2;
             let unwind_bytes = args.stacks.unwind_bytes();
             let resolve = args.resolve.options();
-            let calls = CallLimits { budget: Some(0.05) };
+            #[cfg(feature = "rdp")]
+            let Budget(budget) = args.budget;
+            #[cfg(not(feature = "rdp"))]
+            let budget = None;
+            let calls = CallLimits { budget };
             let options = adjustable(resolve, buffer_bytes, unwind_bytes, calls, kernel_log);
             ServeSource::Live(Box::new(options))
         }
     };
-    let limits = Limits {
-        frequency_hz: args.max_frequency,
-        ..Limits::default()
-    };
-    let options = args.access.options(address, limits)?;
     Ok(ServeRequest {
-        fronts: vec![FrontOptions::Tcf { address, options }],
+        fronts,
         source,
         quiet: common.quiet,
     })
 }
 
+fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
+    let mut fronts = Vec::new();
+    #[cfg(feature = "tcf")]
+    if let Some(address) = &args.tcf {
+        let address = values::address("--tcf", address, TCF_PORT)?;
+        let limits = Limits {
+            frequency_hz: args.max_frequency,
+            ..Limits::default()
+        };
+        let options = args.access.tcf(address, limits)?;
+        fronts.push(FrontOptions::Tcf { address, options });
+    }
+    #[cfg(feature = "rdp")]
+    if let Some(address) = &args.rdp {
+        let address = values::address("--rdp", address, RDP_PORT)?;
+        // What is wrong with them shows at once.
+        for pattern in &args.trace {
+            let parsed = pattern.parse::<Pattern>();
+            parsed.map_err(|error: PatternError| Failure::usage(error.to_string()))?;
+        }
+        let options = RdpOptions {
+            admission: args
+                .access
+                .admission(address, "only SSH's tunnels encrypt it")?,
+            functions: args.trace.clone(),
+            values: args.access.allow_args,
+            replay: None,
+            limits: RdpLimits {
+                frequency_hz: args.max_frequency,
+                ..RdpLimits::default()
+            },
+        };
+        if args.access.allow_remote {
+            log::warn!(
+                "anybody who can reach {address} can watch all processes of this machine, and nothing \
+                 that is told is encrypted"
+            );
+        }
+        fronts.push(FrontOptions::Rdp { address, options });
+    }
+    Ok(fronts)
+}
+
 impl AccessArgs {
-    fn options(self, address: SocketAddr, limits: Limits) -> Result<TcfOptions, Failure> {
+    /// Who may connect to an address; `best` is what people are told who open it to others.
+    fn admission(&self, address: SocketAddr, best: &str) -> Result<Admission, Failure> {
         let mut users = Vec::new();
         for name in &self.allow_user {
             let user = User::find(name);
@@ -145,9 +238,15 @@ impl AccessArgs {
         if admission.may_listen(address).is_err() {
             return Err(Failure::usage(format!(
                 "{address} can be reached by other machines, whose users could then watch all \
-                 processes of this one; --allow-remote if that is wanted, best with --tls-client-ca"
+                 processes of this one; --allow-remote if that is wanted, {best}"
             )));
         }
+        Ok(admission)
+    }
+
+    #[cfg(feature = "tcf")]
+    fn tcf(&self, address: SocketAddr, limits: Limits) -> Result<TcfOptions, Failure> {
+        let admission = self.admission(address, "best with --tls-client-ca")?;
         if self.allow_remote && self.tls_client_ca.is_none() {
             log::warn!(
                 "anybody who can reach {address} can watch all processes of this machine; \
@@ -155,26 +254,24 @@ impl AccessArgs {
             );
         }
         let uid = rustix::process::getuid().as_raw();
+        let keys = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
         Ok(TcfOptions {
             user: User::listed(uid).map_or_else(|| uid.to_string(), |user| user.name),
             admission,
             control: self.allow_control,
             environment: self.allow_env,
-            tls: self
-                .tls_cert
-                .zip(self.tls_key)
-                .map(|(certificate, key)| TlsOptions {
-                    certificate,
-                    key,
-                    client_authority: self.tls_client_ca,
-                }),
+            tls: keys.map(|(certificate, key)| TlsOptions {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authority: self.tls_client_ca.clone(),
+            }),
             replay: None,
             limits,
         })
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "rdp", feature = "tcf"))]
 mod tests {
     use clap::Parser;
 
@@ -201,8 +298,10 @@ mod tests {
     fn parsed_tcf(words: &str) -> (SocketAddr, TcfOptions) {
         let mut fronts = parsed(words).fronts;
         assert_eq!(fronts.len(), 1);
-        let FrontOptions::Tcf { address, options } = fronts.remove(0);
-        (address, options)
+        match fronts.remove(0) {
+            FrontOptions::Tcf { address, options } => (address, options),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -224,6 +323,28 @@ mod tests {
         let tls = tcf.tls.unwrap();
         assert_eq!((tls.certificate, tls.key), ("a".into(), "b".into()));
         assert_eq!(tls.client_authority, None);
+    }
+
+    #[test]
+    fn protocols_serve_together() {
+        let mut fronts = parsed("--rdp --tcf :0 --trace a --trace b:c --allow-args").fronts;
+        assert_eq!(fronts.len(), 2);
+        match fronts.remove(1) {
+            FrontOptions::Rdp { address, options } => {
+                assert_eq!(address, "127.0.0.1:6000".parse().unwrap());
+                assert_eq!(options.functions, ["a", "b:c"]);
+                assert!(options.values);
+            }
+            other => panic!("{other:?}"),
+        }
+        match parsed("--rdp :7 --max-frequency 4999").fronts.remove(0) {
+            FrontOptions::Rdp { address, options } => {
+                assert_eq!(address, "127.0.0.1:7".parse().unwrap());
+                assert!(options.functions.is_empty() && !options.values);
+                assert_eq!(options.limits.frequency_hz, 4999);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -256,6 +377,11 @@ mod tests {
             "--tcf --tls-key a",
             "--tcf --tls-client-ca a",
             "--tcf -p 1",
+            "--tcf --trace a",
+            "--tcf --allow-args",
+            "--rdp --allow-env",
+            "--rdp --tls-cert a --tls-key b",
+            "--rdp --replay a.cap --trace a",
         ] {
             assert!(parse(words).is_err(), "{words}");
         }
@@ -264,6 +390,8 @@ mod tests {
             "--tcf 192.0.2.1:80",
             "--tcf no*address",
             "--tcf --allow-user no*user",
+            "--rdp 0.0.0.0",
+            "--rdp --trace a:",
         ] {
             let refused = parse(words).unwrap().err().unwrap();
             assert_eq!(refused.status, crate::error::USAGE, "{words}");

@@ -85,9 +85,9 @@ pub(super) struct TraceArgs {
 
 /// A share of time; none: no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Budget(Option<f64>);
+pub(super) struct Budget(pub(super) Option<f64>);
 
-fn budget(text: &str) -> Result<Budget, String> {
+pub(super) fn budget(text: &str) -> Result<Budget, String> {
     if text == "off" {
         return Ok(Budget(None));
     }

@@ -16,7 +16,7 @@ mod prepare;
 mod privileges;
 mod record;
 mod scope;
-#[cfg(feature = "tcf")]
+#[cfg(feature = "fronts")]
 mod serve;
 mod session;
 mod signals;
@@ -37,7 +37,7 @@ pub use output::ScreenOptions;
 pub use outputs::{Export, check_difference, export, export_difference, open_export};
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
-#[cfg(feature = "tcf")]
+#[cfg(feature = "fronts")]
 pub use serve::{Adjustable, CallLimits, ServeRequest, ServeSource, adjustable, serve};
 #[cfg(feature = "bytefrog")]
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};

@@ -8,12 +8,24 @@ use std::net::SocketAddr;
 
 use crate::front::{Front, Replay};
 use crate::machine::Machine;
+#[cfg(feature = "rdp")]
+use crate::rdp::{RdpError, RdpOptions, RdpServer};
+#[cfg(feature = "tcf")]
 use crate::tcf::{Server, TcfError, TcfOptions};
 
 /// The protocols: how each is served.
 #[derive(Clone, Debug)]
 pub enum FrontOptions {
+    /// Firefox's remote debugging protocol.
+    #[cfg(feature = "rdp")]
+    Rdp {
+        /// Where clients connect.
+        address: SocketAddr,
+        /// How they are served. Whether a capture is shown is filled in.
+        options: RdpOptions,
+    },
     /// TCF.
+    #[cfg(feature = "tcf")]
     Tcf {
         /// Where clients connect.
         address: SocketAddr,
@@ -25,7 +37,12 @@ pub enum FrontOptions {
 /// Why a front can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
+    /// Firefox's remote debugging protocol.
+    #[cfg(feature = "rdp")]
+    #[error(transparent)]
+    Rdp(#[from] RdpError),
     /// TCF.
+    #[cfg(feature = "tcf")]
     #[error(transparent)]
     Tcf(#[from] TcfError),
 }
@@ -35,9 +52,15 @@ impl FrontOptions {
     pub fn start(
         self,
         replay: Option<Replay>,
-        machine: Box<dyn Machine>,
+        #[cfg_attr(not(feature = "tcf"), allow(unused_variables))] machine: Box<dyn Machine>,
     ) -> Result<Box<dyn Front>, FrontError> {
         match self {
+            #[cfg(feature = "rdp")]
+            FrontOptions::Rdp { address, options } => {
+                let options = RdpOptions { replay, ..options };
+                Ok(Box::new(RdpServer::start(address, options)?))
+            }
+            #[cfg(feature = "tcf")]
             FrontOptions::Tcf { address, options } => {
                 let options = TcfOptions { replay, ..options };
                 Ok(Box::new(Server::start(address, options, machine)?))
