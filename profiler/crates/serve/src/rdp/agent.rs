@@ -30,6 +30,8 @@ use profiler_report::derive::{FrameEvent, SampledFrames, call_frames};
 const REQUESTS_AT_A_TIME: usize = 64;
 /// Events of a capture that one client is told at a time.
 const EVENTS_AT_A_TIME: usize = 4096;
+/// How long somebody who is asked for may be on the way.
+const SOON: Duration = Duration::from_millis(400);
 /// How long names of the frames of a sample are waited for.
 const NAMES: Duration = Duration::from_millis(500);
 /// Samples that wait for names.
@@ -59,8 +61,20 @@ enum Handled {
     Done,
     /// It waits for who is there.
     Awaits,
+    /// It waits a moment: whoever it asks for may only just have come.
+    Soon,
     /// It waits until all that this source has told is here; a trace is to start from it if so said.
     Flush(Source, bool),
+}
+
+/// How a request is carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    /// What is known now has to do.
+    Last,
+    /// It has waited for the frames of its actor, and if it starts a trace, for where its frames come from.
+    Flushed(Option<Source>),
 }
 
 /// All connections, and what they look at.
@@ -234,14 +248,19 @@ impl Agent {
 
     fn request(&mut self, id: ConnectionId, packet: Packet, now: Instant) {
         self.requests += 1;
-        let handled = self.handle(id, &packet, None);
-        let patience = self.options.limits.patience;
+        let handled = self.handle(id, &packet, Attempt::First);
+        let mut patience = self.options.limits.patience;
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
+        let awaits = matches!(handled, Handled::Awaits);
         let (question, source) = match handled {
             Handled::Done => return,
             Handled::Awaits => (None, None),
+            Handled::Soon => {
+                patience = SOON;
+                (None, None)
+            }
             Handled::Flush(source, starts) => {
                 self.questions += 1;
                 let tracing = match &source {
@@ -266,6 +285,8 @@ impl Agent {
             question,
             source,
             is_answered: false,
+            // That of the machine is looked at even if nobody has come.
+            changes: self.world.changes.wrapping_sub(u64::from(awaits)),
         });
         // The demand goes before the question.
         self.change_demand();
@@ -273,13 +294,8 @@ impl Agent {
         self.orders.sort_by_key(demands);
     }
 
-    /// Carries out a request. `flushed`: it has waited for the frames of its actor.
-    fn handle(
-        &mut self,
-        id: ConnectionId,
-        packet: &Packet,
-        flushed: Option<Option<Source>>,
-    ) -> Handled {
+    /// Carries out a request.
+    fn handle(&mut self, id: ConnectionId, packet: &Packet, attempt: Attempt) -> Handled {
         let to = packet.get("to").and_then(Json::as_str).unwrap_or_default();
         let names = Names::new(id.0);
         let actor = names.read(to);
@@ -319,7 +335,7 @@ impl Agent {
             Actor::Process(life) => process(&self.world, &names, life, kind),
             Actor::Target(life) => target(&self.world, &names, life, kind),
             Actor::Thread(key) => thread(&self.world, &names, key, kind),
-            Actor::Trace(key) => return self.trace(id, key, kind, packet, flushed),
+            Actor::Trace(key) => return self.trace(id, key, kind, packet, attempt),
         };
         match answer {
             Ok(mut answer) => {
@@ -327,6 +343,9 @@ impl Agent {
                 out.put(&answer);
             }
             Err(None) => fail(out, to, &ErrorReply::unrecognized(to, kind)),
+            Err(Some(error)) if is_early(&error) && attempt == Attempt::First => {
+                return Handled::Soon;
+            }
             Err(Some(error)) => fail(out, to, &error),
         }
         Handled::Done
@@ -339,7 +358,7 @@ impl Agent {
         key: ThreadKey,
         kind: &str,
         packet: &Packet,
-        flushed: Option<Option<Source>>,
+        attempt: Attempt,
     ) -> Handled {
         let name = Names::new(id.0).of(Actor::Trace(key));
         let is_there = self.world.thread(key).is_some();
@@ -379,7 +398,7 @@ impl Agent {
         };
         let mut attached = connection.actors.remove(&key).unwrap_or_else(fresh);
         // What would come of it? Most often that is looked at only to see that it is no error.
-        let needs_flush = flushed.is_none() && attached.actor.is_attached();
+        let needs_flush = attempt == Attempt::First && attached.actor.is_attached();
         if needs_flush && matches!(kind, "startTrace" | "stopTrace" | "detach") {
             let mut trial = attached.actor.clone();
             let mut said = Outcome::default();
@@ -427,7 +446,7 @@ impl Agent {
                 }
             }
         }
-        if let Some(Some(source)) = flushed {
+        if let Attempt::Flushed(Some(source)) = attempt {
             let changed = attached.source.as_ref() != Some(&source);
             if let Some(connection) = self.connections.get_mut(&id)
                 && attached.actor.is_tracing()
@@ -858,6 +877,7 @@ impl Agent {
         self.release(now, false);
         self.retry(now);
         self.tell_changes();
+        self.keep_within();
         self.dismiss();
     }
 
@@ -873,6 +893,20 @@ impl Agent {
                     connection.output.put(&told);
                 }
             }
+        }
+    }
+
+    /// Those who have most waiting get no more frames, if all together have too much.
+    fn keep_within(&mut self) {
+        let outputs = self.connections.values_mut().map(|it| &mut it.output);
+        let mut outputs: Vec<&mut Output> = outputs.filter(|it| !it.lags()).collect();
+        outputs.sort_by_key(|output| output.bytes().len());
+        let mut bytes: usize = outputs.iter().map(|output| output.bytes().len()).sum();
+        while bytes > self.options.limits.all_output_bytes
+            && let Some(most) = outputs.pop()
+        {
+            bytes -= most.bytes().len();
+            most.lag();
         }
     }
 
@@ -967,6 +1001,10 @@ impl Agent {
                 Some(_) => waiting.is_answered,
                 None => self.view != View::Awaited,
             };
+            let is_new = waiting.changes != self.world.changes;
+            if is_due && waiting.question.is_none() && !is_new && !is_over {
+                continue;
+            }
             if !is_due && !is_over {
                 continue;
             }
@@ -989,9 +1027,19 @@ impl Agent {
                 self.change_demand();
                 continue;
             }
-            let flushed = waiting.question.map(|_| waiting.source.clone());
-            match self.handle(id, &waiting.packet, flushed) {
+            let attempt = match (waiting.question, is_over) {
+                (Some(_), _) => Attempt::Flushed(waiting.source.clone()),
+                (None, true) => Attempt::Last,
+                (None, false) => Attempt::First,
+            };
+            match self.handle(id, &waiting.packet, attempt) {
                 Handled::Done => {}
+                Handled::Soon => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        let changes = self.world.changes;
+                        connection.waiting = Some(Waiting { changes, ..waiting });
+                    }
+                }
                 // It was the processes that it waited for before.
                 Handled::Awaits | Handled::Flush(..) => {
                     self.requests -= 1;
@@ -1135,6 +1183,11 @@ fn thread(world: &World, names: &Names, key: ThreadKey, kind: &str) -> Answer {
         "requestTypes" => json!({ "requestTypes": THREAD }),
         _ => return Err(None),
     })
+}
+
+/// What was just started is not known yet.
+fn is_early(error: &ErrorReply) -> bool {
+    error.name == ErrorName::NoSuchProcess
 }
 
 fn no_such_actor(name: &str) -> ErrorReply {

@@ -68,6 +68,11 @@ impl Output {
         self.bytes().len() >= CROWDED
     }
 
+    /// Frames are missing from now on.
+    pub(super) fn lag(&mut self) {
+        self.lags = true;
+    }
+
     /// Frames are missing.
     pub(super) fn lags(&self) -> bool {
         self.lags
@@ -144,6 +149,8 @@ pub(super) struct Waiting {
     pub(super) source: Option<Source>,
     /// That was acknowledged.
     pub(super) is_answered: bool,
+    /// Changes of who is there when it was looked at last.
+    pub(super) changes: u64,
 }
 
 /// One client.

@@ -33,6 +33,8 @@ pub struct RdpLimits {
     pub packet_bytes: usize,
     /// Bytes that wait for a client to read them; when there are more, frames are missed, and that is its end.
     pub output_bytes: usize,
+    /// The same for all connections together: when there are more, it is the end of who has most.
+    pub all_output_bytes: usize,
     /// TraceActors of a connection that are attached.
     pub actors: usize,
     /// Patterns of functions of a connection.
@@ -52,7 +54,8 @@ impl Default for RdpLimits {
         RdpLimits {
             connections: 64,
             packet_bytes: 1 << 20,
-            output_bytes: 16 << 20,
+            output_bytes: 64 << 20,
+            all_output_bytes: 256 << 20,
             actors: 4096,
             patterns: 1024,
             kept_events: 8 << 20,
