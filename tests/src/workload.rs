@@ -53,6 +53,7 @@ pub const ALL: &[&str] = &[
     "migrate.c",
     "pause.c",
     "plugin.c",
+    "rdp_calls.c",
     "short_lived.c",
     "tcf_crowd.c",
     "tcf_family.c",

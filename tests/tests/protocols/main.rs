@@ -1,4 +1,4 @@
-//! Bytefrog and TCF over connections: agents, receivers, servers and clients, well-behaved or not, with
+//! Bytefrog, TCF and the remote debugging protocol over connections: agents, receivers, servers and clients, well-behaved or not, with
 //! made-up data and, in the modules whose names begin with `e2e_`, with programs that run.
 //!
 //! What does not belong here: the bytes of single messages (`formats`).
@@ -10,6 +10,8 @@ mod e2e_bytefrog;
 mod e2e_bytefrog_faults;
 mod e2e_bytefrog_shared;
 mod e2e_bytefrog_window;
+mod e2e_rdp;
+mod e2e_rdp_shared;
 mod e2e_stream;
 mod e2e_stream_shared;
 mod e2e_tcf;

@@ -112,11 +112,7 @@ impl Serving {
     }
 
     /// The same for the task of a connection, which needs no waking.
-    fn change_for<T>(
-        &self,
-        own: Option<ConnectionId>,
-        change: impl FnOnce(&mut Agent) -> T,
-    ) -> T {
+    fn change_for<T>(&self, own: Option<ConnectionId>, change: impl FnOnce(&mut Agent) -> T) -> T {
         let mut agent = self.agent.borrow_mut();
         let result = change(&mut agent);
         for order in agent.orders() {
