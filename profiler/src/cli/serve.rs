@@ -14,10 +14,12 @@ use profiler_serve::rdp::{RdpLimits, RdpOptions};
 #[cfg(feature = "tcf")]
 use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
 use profiler_target::user::User;
+#[cfg(feature = "rdp")]
 use profiler_trace::pattern::{Pattern, PatternError};
 
 use super::stacks::StackArgs;
 use super::target::NameArgs;
+#[cfg(feature = "rdp")]
 use super::trace::{Budget, budget};
 use super::values::{Speed, speed};
 use super::{Common, values};
@@ -271,7 +273,8 @@ impl AccessArgs {
     }
 }
 
-#[cfg(all(test, feature = "rdp", feature = "tcf"))]
+#[cfg(test)]
+#[cfg(all(feature = "rdp", feature = "tcf"))]
 mod tests {
     use clap::Parser;
 

@@ -5,6 +5,9 @@
 //! What does not belong here: byte layouts (`wire`), files of other tools (`export`, `import`), what
 //! is recorded (`pipeline`).
 
+// What only TCF uses of what fronts share.
+#![cfg_attr(not(feature = "tcf"), allow(dead_code))]
+
 pub mod admission;
 #[cfg(feature = "bytefrog")]
 pub mod bytefrog;

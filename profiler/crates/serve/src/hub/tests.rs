@@ -77,7 +77,7 @@ impl Notes {
         self.order(Order::Demand(Demand {
             attached: sampling.is_some(),
             sampling,
-            lives: 0,
+            ..Demand::default()
         }));
     }
 
@@ -241,9 +241,8 @@ fn all_demands_are_one() {
     assert_eq!((demand.attached, demand.sampling), (true, Some(union)));
     // What one does not want any more goes, and who has an id may have changed.
     shared.one.order(Order::Demand(Demand {
-        attached: false,
-        sampling: None,
         lives: 3,
+        ..Demand::default()
     }));
     let Some(Wish::Demand(next)) = shared.adjust() else {
         panic!("a demand");

@@ -631,9 +631,10 @@ impl Agent {
     fn kept_from(&self) -> u64 {
         let first = self.kept.first().map_or(0, |event| event.at().0);
         let started = self.world.tables.session.started.0;
-        match first {
-            0 => started,
-            first => first.min(started.max(1)),
+        match (first, started) {
+            (0, started) => started,
+            (first, 0) => first,
+            (first, started) => first.min(started),
         }
     }
 
@@ -1322,3 +1323,7 @@ fn tell_stream(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;
