@@ -28,7 +28,7 @@ pub use calls::{CallLimits, CallTable, FunctionCalls};
 pub use containers::{ContainerError, ContainerNames, container_label_of, inner_pid};
 pub use differ::{CallChange, CallDiffer};
 pub use ends::{EarlyEnd, EndTable, UserEnds};
-pub use entered::{FrameEvent, SampledFrames, call_frames};
+pub use entered::{FrameEvent, SampledFrames, call_frames, missing_frames};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use functions::Functions;
 pub use latency::{Bucket, Latency};

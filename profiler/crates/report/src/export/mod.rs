@@ -14,6 +14,7 @@ mod go_trace;
 mod name;
 mod only;
 mod settings;
+mod trace_actor;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -81,6 +82,7 @@ static FORMATS: &[Format] = &[
     flamegraph::FORMAT,
     go_trace::TEXT,
     go_trace::WIRE,
+    trace_actor::FORMAT,
 ];
 
 /// All formats, in the order in which lists show them.

@@ -20,11 +20,11 @@ use super::connection::{Attached, Connection, FrameSink, Output, Waiting, Wish};
 use super::forms::{Actor, Names, about};
 use super::options::{RdpOptions, RdpPeer};
 use super::server::RdpSummary;
-use super::source::{Source, Stream, missing};
+use super::source::{Source, Stream};
 use super::world::{Life, ThreadKey, World};
 use crate::front::{Order, Place, Question, Replay};
 use profiler_model::*;
-use profiler_report::derive::{FrameEvent, SampledFrames, call_frames};
+use profiler_report::derive::{FrameEvent, SampledFrames, call_frames, missing_frames};
 
 /// Requests of a connection that are carried out at a time, so that others get their turn.
 const REQUESTS_AT_A_TIME: usize = 64;
@@ -657,7 +657,7 @@ impl Agent {
             if at_once {
                 let tells = matches!(event, Event::Call(_) | Event::Sample(_));
                 match self.kept.len() < self.options.limits.kept_events {
-                    true if tells || missing(&event).is_some() => self.kept.push(event),
+                    true if tells || missing_frames(&event).is_some() => self.kept.push(event),
                     true => {}
                     false => self.left_out += u64::from(tells),
                 }
@@ -723,7 +723,7 @@ impl Agent {
                 }
             }
             event => {
-                if let Some(what) = missing(&event) {
+                if let Some(what) = missing_frames(&event) {
                     for connection in self.connections.values_mut() {
                         for attached in connection.actors.values_mut() {
                             if attached.source == Some(Source::Captured) {
@@ -782,7 +782,7 @@ impl Agent {
             let call = match event {
                 Event::Call(call) => call,
                 event => {
-                    if let Some(what) = missing(&event) {
+                    if let Some(what) = missing_frames(&event) {
                         tell_stream(&mut self.connections, tracing, what);
                     }
                     continue;
@@ -959,7 +959,7 @@ impl Agent {
                     Event::Call(call) => call.thread,
                     Event::Sample(sample) => sample.thread,
                     event => {
-                        if let Some(what) = missing(event) {
+                        if let Some(what) = missing_frames(event) {
                             tell_missing(what, attached, output);
                         }
                         continue;

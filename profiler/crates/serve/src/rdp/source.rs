@@ -52,23 +52,3 @@ impl Stream {
         event.ok()
     }
 }
-
-/// Why frames are missing, in a word; none if no frames are.
-pub(super) fn missing(event: &Event) -> Option<(Option<u64>, &'static str)> {
-    match event {
-        Event::Lost(Lost { count, reason, .. }) => match reason {
-            LostReason::CallRingFull => Some((Some(*count), "ringFull")),
-            LostReason::SlowOutput => Some((Some(*count), "slowServer")),
-            LostReason::BadRecord => Some((Some(*count), "badRecord")),
-            LostReason::Late => Some((Some(*count), "late")),
-            _ => None,
-        },
-        Event::Gap(gap) => match gap.reason {
-            GapReason::NotYetAttached => Some((None, "notYetAttached")),
-            GapReason::NoReturns => Some((None, "noExitsOverBudget")),
-            GapReason::DutyCycle | GapReason::Detached => Some((None, "overBudget")),
-            GapReason::Suspended => Some((None, "suspended")),
-        },
-        _ => None,
-    }
-}
