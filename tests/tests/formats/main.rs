@@ -24,3 +24,4 @@ mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
 mod tcf_wire;
+mod trace_actor;
