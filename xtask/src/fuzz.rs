@@ -21,6 +21,7 @@ const TARGETS: &[&str] = &[
     "signature",
     "bytefrog_agent",
     "bytefrog_hq",
+    "rdp",
     "tcf",
     "tcf_frames",
     "unwind",

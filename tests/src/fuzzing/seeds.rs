@@ -22,6 +22,7 @@ use profiler_common::call::{
 
 use super::bytefrog::seeds as bytefrog;
 use super::decode::{encoded, encoded_cgroup};
+use super::rdp::seeds as rdp;
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
 use super::{unframed, unwind};
@@ -104,6 +105,7 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "signature" => signatures(),
         "bytefrog_agent" => Ok(bytefrog::agent()),
         "bytefrog_hq" => Ok(bytefrog::hq()),
+        "rdp" => Ok(rdp::requests()),
         "tcf" => Ok(tcf::commands()),
         "tcf_frames" => Ok(tcf::frames()),
         "unwind" => Ok(unwind::seeds()),

@@ -105,6 +105,14 @@ fn mutated_messages_of_tcf_clients_are_answered_without_panic() {
 }
 
 #[test]
+fn mutated_requests_of_debugging_clients_are_answered_without_panic() {
+    let seeds = fuzzing::seeds("rdp").unwrap();
+    let all = seeds.iter().map(|seed| fuzzing::rdp(seed)).max();
+    assert!(all > Some(40), "the seeds are refused: {all:?}");
+    exercise("rdp", fuzzing::rdp, 0, 60);
+}
+
+#[test]
 fn seeds_are_decoded_whole() {
     // If the seeds were refused, the tests above would test nothing.
     let (mut decoder, mut events) = (Decoder::default(), Vec::new());
