@@ -656,8 +656,9 @@ impl Agent {
             };
             if at_once {
                 let tells = matches!(event, Event::Call(_) | Event::Sample(_));
+                let ends = has_exited(&event).is_some() || missing_frames(&event).is_some();
                 match self.kept.len() < self.options.limits.kept_events {
-                    true if tells || missing_frames(&event).is_some() => self.kept.push(event),
+                    true if tells || ends => self.kept.push(event),
                     true => {}
                     false => self.left_out += u64::from(tells),
                 }
@@ -701,11 +702,8 @@ impl Agent {
                     }
                 }
             }
-            Event::Process(ProcessEvent {
-                at,
-                thread,
-                change: ProcessChange::Exited,
-            }) => {
+            event if let Some(thread) = has_exited(&event) => {
+                let at = event.at();
                 let Some(key) = self.world.thread_of(thread) else {
                     return;
                 };
@@ -958,6 +956,7 @@ impl Agent {
                 let thread = match event {
                     Event::Call(call) => call.thread,
                     Event::Sample(sample) => sample.thread,
+                    Event::Process(of) => of.thread,
                     event => {
                         if let Some(what) = missing_frames(event) {
                             tell_missing(what, attached, output);
@@ -975,6 +974,13 @@ impl Agent {
                     }
                     (Event::Sample(sample), Some(Source::Samples(_))) => {
                         tell_sample(&self.world.tables, sample, attached, output);
+                    }
+                    (event, _) if has_exited(event).is_some() => {
+                        let mut sink = FrameSink {
+                            output,
+                            missed: &mut attached.missed,
+                        };
+                        attached.actor.terminated(event.at().0, &mut sink);
                     }
                     _ => {}
                 }
@@ -1263,6 +1269,18 @@ fn wish(packet: &Packet, options: &RdpOptions, patterns: usize) -> Result<Wish, 
         functions,
         frequency_hz,
     })
+}
+
+/// The thread that has ended.
+fn has_exited(event: &Event) -> Option<ThreadId> {
+    match event {
+        Event::Process(ProcessEvent {
+            thread,
+            change: ProcessChange::Exited,
+            ..
+        }) => Some(*thread),
+        _ => None,
+    }
 }
 
 fn tell_call(
