@@ -24,7 +24,7 @@ fn checker() -> Option<&'static Path> {
     BUILT.get_or_init(build).as_deref()
 }
 
-fn go() -> Command {
+pub(crate) fn go() -> Command {
     let go = std::env::var_os("PROFILER_GO").unwrap_or_else(|| "go".into());
     let mut command = Command::new(go);
     command.envs([

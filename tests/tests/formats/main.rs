@@ -23,5 +23,6 @@ mod golden_captures;
 mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
+mod pprof;
 mod tcf_wire;
 mod trace_actor;

@@ -5,5 +5,9 @@
 
 pub mod bytefrog;
 pub mod go_trace;
+pub mod pprof;
 pub mod rdp;
 pub mod tcf;
+
+/// How messages of protobuf are encoded and decoded.
+pub use prost::{self, Message};

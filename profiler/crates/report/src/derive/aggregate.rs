@@ -199,7 +199,7 @@ impl Aggregator {
 }
 
 /// Why a sample's stacks ended early, if one did: the first of these reasons that holds for either.
-fn early_end(sample: &Sample) -> Option<StackEnd> {
+pub(crate) fn early_end(sample: &Sample) -> Option<StackEnd> {
     const REASONS: [StackEnd; 8] = [
         StackEnd::Truncated,
         StackEnd::BadMemory,

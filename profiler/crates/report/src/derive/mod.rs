@@ -22,6 +22,7 @@ mod target;
 mod tree;
 mod waits;
 
+pub(crate) use aggregate::early_end;
 pub use aggregate::{Aggregate, Aggregator, Key, Merge, Owner, WaitSums};
 pub use arguments::{arguments_text, parameter};
 pub use calls::{CallLimits, CallTable, FunctionCalls};

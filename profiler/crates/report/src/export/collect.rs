@@ -256,25 +256,33 @@ impl Collector {
     }
 
     fn wanted(&self, tables: &Tables) -> io::Result<Sources> {
-        let wanted = self.options.source.as_deref();
-        Sources::choose(&self.sources, wanted, tables).ok_or_else(|| {
-            let named = |id: &SourceId| {
-                let source = tables.sources.get(*id);
-                source.map_or("", |source| tables.string(source.name))
-            };
-            let mut seen = self.sources.clone();
-            seen.sort_unstable();
-            let known: Vec<_> = seen.iter().map(named).collect();
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "no sample is of event source '{}'; there are: {}",
-                    wanted.unwrap_or_default(),
-                    known.join(", ")
-                ),
-            )
-        })
+        choose(&self.sources, self.options.source.as_deref(), tables)
     }
+}
+
+/// The sources that are meant, or an error that names those there are.
+pub(super) fn choose(
+    present: &[SourceId],
+    wanted: Option<&str>,
+    tables: &Tables,
+) -> io::Result<Sources> {
+    Sources::choose(present, wanted, tables).ok_or_else(|| {
+        let named = |id: &SourceId| {
+            let source = tables.sources.get(*id);
+            source.map_or("", |source| tables.string(source.name))
+        };
+        let mut seen = present.to_vec();
+        seen.sort_unstable();
+        let known: Vec<_> = seen.iter().map(named).collect();
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "no sample is of event source '{}'; there are: {}",
+                wanted.unwrap_or_default(),
+                known.join(", ")
+            ),
+        )
+    })
 }
 
 impl Folded {

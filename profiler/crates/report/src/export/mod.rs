@@ -7,12 +7,15 @@
 //! What does not belong here: sockets, opening files, terminal output, byte layouts that are of use
 //! without the model (see [`wire`](profiler_wire)).
 
+mod about;
+mod calls;
 mod collect;
 mod flamegraph;
 mod folded;
 mod go_trace;
 mod name;
 mod only;
+mod pprof;
 mod settings;
 mod trace_actor;
 
@@ -82,6 +85,7 @@ static FORMATS: &[Format] = &[
     flamegraph::FORMAT,
     go_trace::TEXT,
     go_trace::WIRE,
+    pprof::FORMAT,
     trace_actor::FORMAT,
 ];
 
@@ -203,6 +207,7 @@ mod tests {
         assert_eq!(find("a.gotrace"), Ok("go-trace"));
         assert_eq!(find("a.go.trace"), Ok("go-trace-wire"));
         assert_eq!(find("a.trace"), Ok("go-trace-wire"));
+        assert_eq!(find("a.pb.gz"), Ok("pprof"));
         assert!(find("a.txt").is_err());
         assert!(find(".svg").is_err());
         let error = find("profile.xyz").unwrap_err().to_string();

@@ -1,0 +1,70 @@
+//! What a reader must know of a recording besides its samples: when it was, and what it lacks.
+//!
+//! Events -> times (CLOCK_MONOTONIC, and the wall time that it maps to), and notes in words for the place that a
+//! format has for them. What does not belong here: whose samples are wanted (the formats).
+
+use crate::derive::{Losses, early_end};
+use profiler_model::*;
+
+/// Facts about a recording.
+#[derive(Default)]
+pub(super) struct About {
+    clock: Option<Clock>,
+    first: Option<Timestamp>,
+    last: Timestamp,
+    losses: Losses,
+    ends: StackEnds,
+}
+
+impl About {
+    pub(super) fn event(&mut self, event: &Event) {
+        let at = event.at();
+        self.first = Some(self.first.unwrap_or(at).min(at));
+        self.last = self.last.max(at);
+        match event {
+            Event::Clock(clock) => self.clock = self.clock.or(Some(*clock)),
+            Event::Lost(lost) => self.losses.add(lost),
+            Event::Sample(sample) => early_end(sample)
+                .into_iter()
+                .for_each(|end| self.ends.count(end)),
+            _ => {}
+        }
+    }
+
+    /// When the first event was.
+    pub(super) fn first(&self) -> Timestamp {
+        self.first.unwrap_or_default()
+    }
+
+    /// From the first event to the last.
+    pub(super) fn duration_ns(&self) -> u64 {
+        self.last.since(self.first())
+    }
+
+    /// Nanoseconds since 1970, if the recording tells.
+    pub(super) fn wall_ns(&self, at: Timestamp) -> Option<u64> {
+        let clock = self.clock?;
+        let ns = match at >= clock.monotonic {
+            true => clock.realtime_ns.checked_add(at.since(clock.monotonic)),
+            false => clock.realtime_ns.checked_sub(clock.monotonic.since(at)),
+        };
+        ns.filter(|&ns| i64::try_from(ns).is_ok())
+    }
+
+    /// Where it was made, and what is missing, in lines.
+    pub(super) fn notes(&self, tables: &Tables, unnamed: u64) -> Vec<String> {
+        let session = &tables.session;
+        let mut notes = vec![format!(
+            "recorded by profiler {} on {}, Linux {} {}: {}",
+            session.version, session.host, session.kernel, session.arch, session.target
+        )];
+        let lost = self.losses.iter();
+        notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
+        let ends = self.ends.iter();
+        notes.extend(ends.map(|(end, n)| format!("stacks cut: {n}, {}", end.phrase())));
+        if unnamed > 0 {
+            notes.push(format!("samples with frames without a name: {unnamed}"));
+        }
+        notes
+    }
+}
