@@ -103,13 +103,9 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// Whether a place has a name of its own.
+    /// Whether a place is a function with a name of its own.
     pub(super) fn is_named(&self, place: &PlaceInfo) -> bool {
-        match place.place {
-            Place::Function { function, .. } => self.tables.is_named(function),
-            Place::Address(_) => false,
-            _ => true,
-        }
+        matches!(place.place, Place::Function { function, .. } if self.tables.is_named(function))
     }
 
     pub(super) fn place_name(&self, place: &PlaceInfo) -> String {
