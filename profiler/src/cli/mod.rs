@@ -19,6 +19,7 @@ mod files;
 #[cfg(feature = "bytefrog")]
 mod hq;
 mod list;
+mod name_notes;
 mod record;
 #[cfg(feature = "fronts")]
 mod serve;

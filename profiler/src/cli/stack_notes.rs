@@ -4,10 +4,13 @@
 //! Counts of a recording -> lines for people: one about the stacks, at most one note, and with `-v` all
 //! notes and counts. What does not belong here: which stacks they are (`report --by end`).
 
+use super::name_notes;
 use crate::pipeline::{COPIES_PER_SECOND, Finished};
 use profiler_model::{StackEnd, StackEnds};
 use profiler_report::view::quantity::{self, count, plural};
-use profiler_resolve::{InterpreterSummary, ResolveCounters, UnwindSummary};
+use profiler_resolve::{
+    InterpreterSummary, NamelessSamples, Place, ResolveCounters, UnwindSummary,
+};
 
 /// Most reasons that are named for stacks that are not whole.
 const REASONS: usize = 3;
@@ -23,6 +26,8 @@ pub(super) struct Facts<'a> {
     unwound: Option<UnwindSummary>,
     counters: ResolveCounters,
     interpreters: &'a [InterpreterSummary],
+    nameless: &'a [(Place, NamelessSamples)],
+    samples: u64,
 }
 
 impl<'a> Facts<'a> {
@@ -32,6 +37,8 @@ impl<'a> Facts<'a> {
             unwound: finished.unwound,
             counters: finished.counters,
             interpreters: &finished.interpreters,
+            nameless: &finished.nameless,
+            samples: finished.samples,
         }
     }
 
@@ -87,6 +94,7 @@ impl<'a> Facts<'a> {
         for interpreter in self.interpreters {
             notes.extend(unsupported(interpreter));
         }
+        notes.extend(name_notes::notes(self.nameless, self.samples));
         let unwound = self.unwound.unwrap_or_default();
         let is_worth = |part| quantity::percent_of(part, total) >= WORTH_PERCENT;
         let no_table = self.stacks.of(StackEnd::NoTable);
@@ -123,9 +131,7 @@ impl<'a> Facts<'a> {
             StackEnd::NoTable => {
                 "unwind tables were still being built, which takes long for large programs that are met for the first time: record longer"
             }
-            StackEnd::Jit => {
-                "code made at run time needs frame pointers: for Java, -XX:+PreserveFramePointer"
-            }
+            StackEnd::Jit => return Some(name_notes::stacks_remedy(self.nameless)),
             StackEnd::NoRule => {
                 "some programs say nothing about their frames: build them with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; which: profiler report --by end"
             }
@@ -238,6 +244,8 @@ mod tests {
                 ..ResolveCounters::default()
             },
             interpreters: &[],
+            nameless: &[],
+            samples: 1000,
         };
         change(&mut facts);
         facts.lines(verbose)
@@ -275,7 +283,7 @@ mod tests {
     #[test]
     fn the_most_frequent_reason_has_a_remedy() {
         for (end, remedy) in [
-            (StackEnd::Jit, "PreserveFramePointer"),
+            (StackEnd::Jit, "frame pointers"),
             (StackEnd::NoRule, "--by end"),
             (StackEnd::NoTable, "record longer"),
             (StackEnd::FramePointer, "--call-graph fp"),

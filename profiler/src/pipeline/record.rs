@@ -18,7 +18,9 @@ use profiler_model::{Consumer, StackEnds};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
 use profiler_report::view::progress::LiveLine;
-use profiler_resolve::{InterpreterSummary, ResolveCounters, UnwindSummary};
+use profiler_resolve::{
+    InterpreterSummary, NamelessSamples, Place, ResolveCounters, UnwindSummary,
+};
 use profiler_target::command::shell_status;
 
 use super::drive::{Driver, drive};
@@ -78,6 +80,8 @@ pub struct Finished {
     pub unwound: Option<UnwindSummary>,
     /// What was met of each interpreter.
     pub interpreters: Vec<InterpreterSummary>,
+    /// Samples whose function has no name, by whose it is.
+    pub nameless: Vec<(Place, NamelessSamples)>,
     /// The capture, and how large all its files are, if one was asked for.
     pub capture: Option<(PathBuf, u64)>,
     /// Kernel memory of maps and buffers.
@@ -386,6 +390,7 @@ impl Recording {
         let counters = session.counters();
         let unwound = session.unwound();
         let interpreters = session.interpreters();
+        let nameless = session.nameless();
         let bytes = self.output.finish();
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
@@ -413,6 +418,7 @@ impl Recording {
             stacks: counts.stacks,
             unwound,
             interpreters,
+            nameless,
             capture: Some((self.path, bytes)),
             kernel_bytes,
             trace,

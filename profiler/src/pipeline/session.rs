@@ -31,7 +31,8 @@ use profiler_model::{Consumer, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::view::progress::Progress;
 use profiler_resolve::{
-    InterpreterSummary, KnownProcesses, ResolveCounters, Resolver, UnwindSummary,
+    InterpreterSummary, KnownProcesses, NamelessSamples, Place, ResolveCounters, Resolver,
+    UnwindSummary,
 };
 use profiler_target::command::RunningCommand;
 
@@ -404,6 +405,11 @@ impl Session {
     /// What was met of each interpreter.
     pub(super) fn interpreters(&self) -> Vec<InterpreterSummary> {
         self.walk.resolver().interpreters()
+    }
+
+    /// Samples whose function has no name, by whose it is.
+    pub(super) fn nameless(&self) -> Vec<(Place, NamelessSamples)> {
+        self.walk.resolver().nameless()
     }
 
     /// Takes what is in the kernel's buffers and opens files that may soon be gone; how many calls came.

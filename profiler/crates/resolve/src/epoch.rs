@@ -8,11 +8,12 @@
 
 use super::intern::EpochTables;
 use super::mapping::CodeModule;
+use super::nameless::{Nameless, NamelessSamples, Place};
 use super::options::{EpochLimits, ResolveCounters, SourceOptions};
 use super::symbolize::Answer;
 use profiler_model::{
-    Batch, Cpu, Event, FrameId, Lost, LostReason, OFF_CPU, Session, Source, SourceId, Timestamp,
-    Unit, UnknownReason,
+    Batch, Cpu, Event, FrameId, Lost, LostReason, OFF_CPU, Sample, Session, Source, SourceId,
+    Timestamp, Unit, UnknownReason,
 };
 
 /// Lists of events that are kept for their memory, and most events that one has room for.
@@ -39,6 +40,8 @@ pub(super) struct Epoch {
     events: Vec<Event>,
     /// Empty, for later batches.
     spare: Vec<Vec<Event>>,
+    /// What of the samples has no names.
+    nameless: Nameless,
 }
 
 impl Epoch {
@@ -56,6 +59,7 @@ impl Epoch {
             event_bytes: 0,
             events: Vec::new(),
             spare: Vec::new(),
+            nameless: Nameless::default(),
         }
     }
 
@@ -63,6 +67,7 @@ impl Epoch {
     pub(super) fn start(&mut self, number: u32, at: Timestamp) {
         self.counters.epochs += 1;
         self.wanted = false;
+        self.nameless.end_epoch(self.tables.all());
         self.tables = EpochTables::start(number, &self.session);
         self.began = at;
         self.event_bytes = 0;
@@ -97,6 +102,17 @@ impl Epoch {
     /// Adds an event.
     pub(super) fn push(&mut self, event: Event) {
         self.push_of(EVENT_BYTES, event);
+    }
+
+    /// Adds a sample.
+    pub(super) fn push_sample(&mut self, sample: Sample) {
+        self.nameless.sample(&sample, self.tables.all());
+        self.push(Event::Sample(sample));
+    }
+
+    /// What of the samples has no names, the most first.
+    pub(super) fn nameless(&self) -> Vec<(Place, NamelessSamples)> {
+        self.nameless.places(self.tables.all())
     }
 
     /// Adds one that takes about so many bytes in a capture.

@@ -45,6 +45,11 @@ impl EpochTables {
         tables
     }
 
+    /// All that was defined.
+    pub(super) fn all(&self) -> &Tables {
+        &self.tables
+    }
+
     /// Estimated memory of all that was defined.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes

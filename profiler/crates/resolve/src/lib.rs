@@ -29,6 +29,7 @@ mod loaded;
 mod mapped;
 mod mapping;
 mod modules;
+mod nameless;
 mod names;
 mod naming;
 pub mod objects;
@@ -57,6 +58,7 @@ use profiler_unwind::kernel::KernelTables;
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
+pub use nameless::{NamelessSamples, Place};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 pub use proc_fs::{is_made_code, makes_code};
@@ -252,6 +254,12 @@ impl Resolver {
             kernel_hidden: self.kernel.is_restricted(),
             ..self.epoch.counters
         }
+    }
+
+    /// Samples whose innermost function has no name, or whose stack run-time code cut, by where that is; the
+    /// most first.
+    pub fn nameless(&self) -> Vec<(Place, NamelessSamples)> {
+        self.epoch.nameless()
     }
 
     /// Containers that processes were met in for the first time, to be described (see

@@ -219,13 +219,13 @@ impl Resolver {
         let kernel = self.kernel_stack(&sample.kernel);
         let user = self.user_stack(at, id, sample.user, &sample.interpreted);
         let source = self.epoch.source(sample.source);
-        self.epoch.push(Event::Sample(Sample {
+        self.epoch.push_sample(Sample {
             kernel: kernel.0,
             user: user.0,
             kernel_end: kernel.1,
             user_end: user.1,
             ..Sample::new(at, thread, cpu, source, sample.weight)
-        }));
+        });
     }
 
     /// A wait has ended.
@@ -253,14 +253,14 @@ impl Resolver {
         let wait = wait_of(record, at, waker);
         let source = self.epoch.off_cpu_source();
         let weight = wait.ns.saturating_mul(wait.count.into());
-        self.epoch.push(Event::Sample(Sample {
+        self.epoch.push_sample(Sample {
             kernel: kernel.0,
             user: user.0,
             kernel_end: kernel.1,
             user_end: user.1,
             wait: Some(wait),
             ..Sample::new(at, thread, cpu, source, weight)
-        }));
+        });
     }
 
     /// Totals of a thread's waits.

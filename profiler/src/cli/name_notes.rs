@@ -1,0 +1,293 @@
+//! What is said at the end of a recording about functions without names: whose they are, and what names them.
+//!
+//! Samples by file and by program that makes code -> at most one note each for files, for given-up names and
+//! for run-time code. Debian's lists of files are looked into only where a note is due.
+//! Sources: the documentation of each runtime; dpkg's `/var/lib/dpkg/info/PACKAGE.list`.
+//!
+//! What does not belong here: stacks that are not whole (`stack_notes`).
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use profiler_report::view::quantity::{percent, percent_of, plural};
+use profiler_resolve::{NamelessSamples, Place};
+
+/// What concerns fewer samples is not worth a note.
+const WORTH_PERCENT: f64 = 2.0;
+/// Lists of files that are larger are not read to the end.
+const MAX_LIST_BYTES: u64 = 16 << 20;
+const LISTS: &str = "/var/lib/dpkg/info";
+
+/// A program that makes code while it runs.
+struct Runtime {
+    /// How the file's name begins.
+    program: &'static str,
+    /// What gives its code names.
+    names: &'static str,
+    /// What makes its stacks whole.
+    stacks: &'static str,
+}
+
+const RUNTIMES: [Runtime; 13] = [
+    Runtime {
+        program: "java",
+        names: "Java: `jcmd PID Compiler.perfmap` (JDK 17 and newer), or libperf-jvmti.so",
+        stacks: "Java: -XX:+PreserveFramePointer",
+    },
+    Runtime {
+        program: "node",
+        names: "Node: --perf-basic-prof --interpreted-frames-native-stack",
+        stacks: "Node: --interpreted-frames-native-stack",
+    },
+    Runtime {
+        program: "deno",
+        names: "Deno: --v8-flags=--perf-basic-prof,--interpreted-frames-native-stack",
+        stacks: "Deno: --v8-flags=--interpreted-frames-native-stack",
+    },
+    Runtime {
+        program: "python",
+        names: "CPython: leave out -X perf, frames of 3.11 to 3.13 are read without it",
+        stacks: "CPython: leave out -X perf, frames of 3.11 to 3.13 are read without it",
+    },
+    Runtime {
+        program: "pypy",
+        names: "PyPy tells no other program the names of its code",
+        stacks: "PyPy's code keeps no frame pointers",
+    },
+    Runtime {
+        program: "beam",
+        names: "Erlang and Elixir: +JPperf true",
+        stacks: "Erlang and Elixir: +JPperf true",
+    },
+    Runtime {
+        program: "luajit",
+        names: "LuaJIT: built with -DLUAJIT_USE_PERFTOOLS",
+        stacks: "LuaJIT's code keeps no frame pointers; -joff runs without it",
+    },
+    Runtime {
+        program: "ruby",
+        names: "Ruby: --yjit-perf (3.3 and newer)",
+        stacks: "Ruby: --yjit-perf (3.3 and newer)",
+    },
+    Runtime {
+        program: "php",
+        names: "PHP: -dopcache.jit_debug=0x10",
+        stacks: "PHP's code keeps no frame pointers; -dopcache.jit=off runs without it",
+    },
+    Runtime {
+        program: "guile",
+        names: "Guile tells no other program the names of its code",
+        stacks: "Guile's code keeps no frame pointers; GUILE_JIT_THRESHOLD=-1 runs without it",
+    },
+    Runtime {
+        program: "dotnet",
+        names: ".NET: DOTNET_PerfMapEnabled=1",
+        stacks: ".NET: DOTNET_PerfMapEnabled=1 names what its stacks end in",
+    },
+    Runtime {
+        program: "julia",
+        names: "Julia: ENABLE_JITPROFILING=1, in a build with perf's support",
+        stacks: "Julia: ENABLE_JITPROFILING=1, in a build with perf's support",
+    },
+    Runtime {
+        program: "wasmtime",
+        names: "Wasmtime: --profile=perfmap",
+        stacks: "Wasmtime: --profile=perfmap",
+    },
+];
+
+/// Notes about samples without a function's name, of so many samples.
+pub(super) fn notes(nameless: &[(Place, NamelessSamples)], samples: u64) -> Vec<String> {
+    notes_with(nameless, samples, Path::new(LISTS))
+}
+
+fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path) -> Vec<String> {
+    let is_worth = |part| percent_of(part, samples) >= WORTH_PERCENT;
+    let mut notes = Vec::new();
+    let given_up: u64 = nameless.iter().map(|(_, sums)| sums.given_up).sum();
+    if is_worth(given_up) {
+        notes.push(format!(
+            "{} of samples have no name because finding it took too long: `profiler symbolize` finds it afterwards",
+            percent(percent_of(given_up, samples))
+        ));
+    }
+    let file = nameless.iter().find_map(|(place, sums)| match place {
+        Place::File { path, in_container } => {
+            let unnamed = sums.unnamed.saturating_sub(sums.given_up);
+            is_worth(unnamed).then_some((path, *in_container, unnamed))
+        }
+        Place::RunTime { .. } => None,
+    });
+    if let Some((path, in_container, unnamed)) = file {
+        let package = match in_container {
+            true => None,
+            false => package_of(path, lists),
+        };
+        let share = percent(percent_of(unnamed, samples));
+        let count = plural(unnamed, "sample");
+        let remedy = match package {
+            Some(package) => format!("{} names them", debug_package(&package)),
+            None => {
+                "a build that is not stripped, or its debug file (--debug-dir), names them".into()
+            }
+        };
+        notes.push(format!(
+            "{share} of samples ({count}) are in functions of {path} that have no symbols: {remedy}"
+        ));
+    }
+    let made = nameless.iter().find_map(|(place, sums)| match place {
+        Place::RunTime { program } if is_worth(sums.unnamed) => Some((program, sums.unnamed)),
+        _ => None,
+    });
+    if let Some((program, unnamed)) = made {
+        let remedy = match runtime(program) {
+            Some(runtime) => runtime.names,
+            None => "a file /tmp/perf-PID.map, or jitdump, names it",
+        };
+        notes.push(format!(
+            "{} of samples are in code that {} made at run time, without names: {remedy}",
+            percent(percent_of(unnamed, samples)),
+            file_name(program),
+        ));
+    }
+    notes
+}
+
+/// What makes stacks whole that run-time code ended; of the program with the most of them.
+pub(super) fn stacks_remedy(nameless: &[(Place, NamelessSamples)]) -> String {
+    let most = nameless.iter().max_by_key(|(_, sums)| sums.cut);
+    let program = most.and_then(|(place, sums)| match place {
+        Place::RunTime { program } if sums.cut > 0 => runtime(program),
+        _ => None,
+    });
+    match program {
+        Some(runtime) => format!("code made at run time: {}", runtime.stacks),
+        None => {
+            "code made at run time needs frame pointers, which its runtime may have a switch for"
+                .into()
+        }
+    }
+}
+
+fn runtime(program: &str) -> Option<&'static Runtime> {
+    let name = file_name(program);
+    (RUNTIMES.iter()).find(|runtime| name.starts_with(runtime.program))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// The package of Debian that a file is of.
+fn package_of(path: &str, lists: &Path) -> Option<String> {
+    // Packages may list files by where they were before /bin and /lib became links.
+    let before = path.strip_prefix("/usr");
+    let is_it = |line: &str| line == path || Some(line) == before;
+    let mut names: Vec<PathBuf> = std::fs::read_dir(lists)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|list| list.extension().is_some_and(|end| end == "list"))
+        .collect();
+    names.sort();
+    names.into_iter().find_map(|list| {
+        let file = BufReader::new(File::open(&list).ok()?.take(MAX_LIST_BYTES));
+        let mut lines = file.lines().map_while(Result::ok);
+        let name = || Some(list.file_stem()?.to_str()?.split(':').next()?.to_owned());
+        lines.any(|line| is_it(&line)).then(name)?
+    })
+}
+
+/// Where Debian has the debug symbols of a package.
+fn debug_package(package: &str) -> String {
+    match package {
+        "libc6" => "the package libc6-dbg".to_owned(),
+        _ => format!(
+            "the package {package}-dbgsym (of Debian's archive debian-debug), or --debuginfod,"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, unnamed: u64, given_up: u64) -> (Place, NamelessSamples) {
+        let place = Place::File {
+            path: path.into(),
+            in_container: false,
+        };
+        let sums = NamelessSamples {
+            unnamed,
+            given_up,
+            cut: 0,
+        };
+        (place, sums)
+    }
+
+    fn made(program: &str, unnamed: u64, cut: u64) -> (Place, NamelessSamples) {
+        let place = Place::RunTime {
+            program: program.into(),
+        };
+        let sums = NamelessSamples {
+            unnamed,
+            given_up: 0,
+            cut,
+        };
+        (place, sums)
+    }
+
+    #[test]
+    fn the_debug_package_is_named() {
+        let lists = std::env::temp_dir().join(format!("profiler-lists-{}", std::process::id()));
+        std::fs::create_dir_all(&lists).unwrap();
+        std::fs::write(lists.join("gzip.list"), "/.\n/bin\n/bin/gzip\n").unwrap();
+        std::fs::write(lists.join("other.list"), "/usr/bin/gzip2\n").unwrap();
+        std::fs::write(
+            lists.join("libc6:amd64.list"),
+            "/lib/x86_64-linux-gnu/libc.so.6\n",
+        )
+        .unwrap();
+        let said = |place| notes_with(&[place], 1000, &lists);
+        let gzip = said(file("/usr/bin/gzip", 842, 0));
+        assert_eq!(gzip.len(), 1);
+        assert!(
+            gzip[0].contains("84.2% of samples (842 samples)"),
+            "{gzip:?}"
+        );
+        assert!(gzip[0].contains("package gzip-dbgsym"), "{gzip:?}");
+        let libc = said(file("/usr/lib/x86_64-linux-gnu/libc.so.6", 500, 0));
+        assert!(libc[0].contains("package libc6-dbg names"), "{libc:?}");
+        let own = said(file("/opt/own", 500, 0));
+        assert!(own[0].contains("not stripped"), "{own:?}");
+        assert!(said(file("/usr/bin/gzip", 19, 0)).is_empty());
+        std::fs::remove_dir_all(&lists).unwrap();
+    }
+
+    #[test]
+    fn what_was_given_up_comes_later() {
+        let said = notes_with(&[file("/a", 500, 500)], 1000, Path::new("/nowhere"));
+        assert_eq!(said.len(), 1);
+        assert!(said[0].contains("`profiler symbolize`"), "{said:?}");
+    }
+
+    #[test]
+    fn each_runtime_has_its_own_remedy() {
+        for (program, names, stacks) in [
+            ("/usr/lib/jvm/bin/java", "perfmap", "PreserveFramePointer"),
+            ("/usr/bin/node", "--perf-basic-prof", "--interpreted-frames"),
+            ("/usr/lib/erlang/erts/bin/beam.smp", "+JPperf", "+JPperf"),
+            ("/usr/bin/luajit-2.1", "PERFTOOLS", "-joff"),
+            ("/usr/bin/python3.12", "-X perf", "-X perf"),
+            ("/usr/bin/php8.2", "0x10", "opcache.jit=off"),
+            ("/opt/own-engine", "perf-PID.map", "frame pointers"),
+        ] {
+            let place = made(program, 500, 100);
+            let said = notes_with(std::slice::from_ref(&place), 1000, Path::new("/nowhere"));
+            assert!(said[0].contains(names), "{program}: {said:?}");
+            let said = stacks_remedy(&[file("/a", 900, 0), place]);
+            assert!(said.contains(stacks), "{program}: {said}");
+        }
+        assert!(stacks_remedy(&[]).contains("frame pointers"));
+    }
+}
