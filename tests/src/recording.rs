@@ -9,7 +9,7 @@ use std::path::Path;
 
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{
-    ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Symbol, Tables,
+    ContainerId, Event, FrameId, LostReason, Sink, StackEnd, StackId, StringId, Tables,
 };
 
 /// A capture in memory.
@@ -63,7 +63,7 @@ pub struct Frame {
     pub name: String,
     /// Functions inlined into it at this place, innermost first.
     pub inlined: Vec<String>,
-    /// Whether `name` is a function.
+    /// Whether `name` is that of a function, not a place in a file.
     pub named: bool,
     /// Path of the module.
     pub module: Option<String>,
@@ -243,7 +243,7 @@ fn named(tables: &Tables, frame: FrameId) -> Frame {
             .filter_map(|line| tables.functions.get(line.function))
             .map(|function| tables.string(function.name).to_owned())
             .collect(),
-        named: matches!(tables.symbol(frame), Some(Symbol::Lines(_))),
+        named: tables.has_names(frame),
         module: tables
             .frames
             .get(frame)

@@ -49,6 +49,7 @@ pub const ALL: &[&str] = &[
     "five_ms.c",
     "fork_storm.c",
     "jit.c",
+    "leaderless.c",
     "map_file.c",
     "migrate.c",
     "pause.c",

@@ -6,6 +6,7 @@ mod e2e_errors;
 mod e2e_features;
 mod e2e_hostile;
 mod e2e_lifecycle;
+mod e2e_names;
 mod e2e_off_cpu;
 mod e2e_other_tools;
 mod e2e_outputs;

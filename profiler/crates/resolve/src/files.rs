@@ -20,6 +20,7 @@ use rustix::process::{Resource, Rlimit};
 use super::closing::Closer;
 use super::copies::{Copies, Print};
 use super::layers::Layers;
+use super::proc_fs::at_live_thread;
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
 use profiler_object::elf::{Elf, ElfError};
@@ -198,7 +199,7 @@ impl Roots {
             closer,
             ..Roots::default()
         };
-        if let (Some(own), Some(id)) = (own, root_id("self")) {
+        if let (Some(own), Some(id)) = (own, root_id("/proc/self")) {
             roots.known.insert(id, Arc::downgrade(own));
         }
         roots
@@ -206,19 +207,20 @@ impl Roots {
 
     /// The root of a process that is alive.
     pub(super) fn of(&mut self, pid: Pid) -> Option<Arc<Root>> {
-        let id = root_id(&pid.to_string())?;
+        let (folder, id) =
+            at_live_thread(pid, |folder| Some((folder.to_owned(), root_id(folder)?)))?;
         if let Some(root) = self.known.get(&id).and_then(Weak::upgrade) {
             return Some(root);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let path = format!("/proc/{pid}/root");
+        let path = format!("{folder}/root");
         let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let link = format!("/proc/{pid}/ns/mnt");
+        let link = format!("{folder}/ns/mnt");
         let root = Arc::new(Root {
             dir: Some(dir),
             own: false,
-            layers: layers_of(pid),
+            layers: layers_of(pid, &folder),
             namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
             closer: self.closer.clone(),
         });
@@ -229,17 +231,17 @@ impl Roots {
 }
 
 /// What tells the root of a process from others: mount namespace, device, inode.
-fn root_id(process: &str) -> Option<(u64, u64, u64)> {
-    let namespace = rustix::fs::stat(format!("/proc/{process}/ns/mnt")).ok()?;
-    let root = rustix::fs::stat(format!("/proc/{process}/root")).ok()?;
+fn root_id(folder: &str) -> Option<(u64, u64, u64)> {
+    let namespace = rustix::fs::stat(format!("{folder}/ns/mnt")).ok()?;
+    let root = rustix::fs::stat(format!("{folder}/root")).ok()?;
     Some((namespace.st_ino, root.st_dev, root.st_ino))
 }
 
 /// The layers of a process's root, if it is an overlay that was mounted for this machine's own users:
 /// any user can mount one in a user namespace, of folders that mean others there.
-fn layers_of(pid: Pid) -> Option<Layers> {
-    let user = |process: &str| rustix::fs::stat(format!("/proc/{process}/ns/user")).ok();
-    let (own, of) = (user("self")?, user(&pid.to_string())?);
+fn layers_of(pid: Pid, folder: &str) -> Option<Layers> {
+    let user = |folder: &str| rustix::fs::stat(format!("{folder}/ns/user")).ok();
+    let (own, of) = (user("/proc/self")?, user(folder)?);
     if (own.st_dev, own.st_ino) != (of.st_dev, of.st_ino) {
         return None;
     }
@@ -484,7 +486,8 @@ fn open_by_path(mapped: &MappedFile<'_>) -> Result<(File, Stat), OpenError> {
         Ok(_) => OpenError::Replaced,
         Err(error) => error,
     };
-    if let Ok(opened) = open_link(&format!("/proc/{}/exe", mapped.pid))
+    let program = |folder: &str| open_link(&format!("{folder}/exe")).ok();
+    if let Some(opened) = at_live_thread(mapped.pid, program)
         && is_same(mapped, &opened, false)
     {
         return Ok(opened);

@@ -25,7 +25,7 @@ use super::debug_files::Search;
 use super::files::{
     MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
 };
-use super::proc_fs;
+use super::proc_fs::{self, at_live_thread};
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
 
@@ -171,7 +171,8 @@ impl Finder {
             });
         }
         let root = self.roots.of(pid);
-        let main = rustix::fs::stat(format!("/proc/{pid}/exe")).ok();
+        let program = |folder: &str| rustix::fs::stat(format!("{folder}/exe")).ok();
+        let main = at_live_thread(pid, program);
         let mut known: FxHashMap<(u32, u32, u64), usize> = FxHashMap::default();
         let mut objects: Vec<TargetObject> = Vec::new();
         for map in &maps {
@@ -244,11 +245,11 @@ impl Finder {
 
     /// Whether a process has another root than we have.
     pub fn has_own_root(pid: Pid) -> bool {
-        let root = |process: &str| {
-            let stat = rustix::fs::stat(format!("/proc/{process}/root")).ok()?;
+        let root = |folder: &str| {
+            let stat = rustix::fs::stat(format!("{folder}/root")).ok()?;
             Some((stat.st_dev, stat.st_ino))
         };
-        root(&pid.to_string()).is_some_and(|other| Some(other) != root("self"))
+        at_live_thread(pid, root).is_some_and(|other| Some(other) != root("/proc/self"))
     }
 
     /// Which of the known paths lead to which object.

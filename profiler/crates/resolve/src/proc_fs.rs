@@ -10,7 +10,7 @@ use profiler_model::raw::{Comm, FileIdentity, RawMmap};
 use profiler_model::{Pid, Tid, Timestamp};
 use profiler_target::cgroup::Hierarchy;
 use profiler_target::proc_fs::{self, MAX_BYTES, read, suspended_ns, tick_ns};
-pub(super) use profiler_target::proc_fs::{processes, threads};
+pub(super) use profiler_target::proc_fs::{at_live_thread, processes, threads};
 
 /// Most bytes of a command line that are kept.
 const MAX_COMMAND_BYTES: usize = 1024;
@@ -99,16 +99,18 @@ pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
         namespace_pids: namespace_pids_in(&status).unwrap_or_default(),
         ..Facts::default()
     };
-    facts.command = read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES as u64)
-        .filter(|bytes| !bytes.is_empty())
-        .map(|bytes| {
-            let end = bytes
-                .iter()
-                .rposition(|&byte| byte != 0)
-                .map_or(0, |last| last + 1);
-            let text = String::from_utf8_lossy(&bytes[..end]);
-            text.replace('\0', " ").into()
-        });
+    let command = |folder: &str| {
+        let bytes = read(&format!("{folder}/cmdline"), MAX_COMMAND_BYTES as u64);
+        bytes.filter(|bytes| !bytes.is_empty())
+    };
+    facts.command = at_live_thread(pid, command).map(|bytes| {
+        let end = bytes
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |last| last + 1);
+        let text = String::from_utf8_lossy(&bytes[..end]);
+        text.replace('\0', " ").into()
+    });
     facts.cgroup = cgroup(pid, hierarchy);
     Some(facts)
 }
@@ -153,18 +155,26 @@ fn parse_cgroup(text: &str) -> Option<Box<str>> {
 
 /// What is mounted where, as a process sees it.
 pub(super) fn mounts(pid: Pid) -> Option<Vec<u8>> {
-    read(&format!("/proc/{pid}/mountinfo"), MAX_MOUNTS_BYTES)
+    at_live_thread(pid, |folder| {
+        read(&format!("{folder}/mountinfo"), MAX_MOUNTS_BYTES).filter(|text| !text.is_empty())
+    })
 }
 
 /// Path of the executable, as the process sees it.
 pub(super) fn executable(pid: Pid) -> Option<Box<str>> {
-    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = at_live_thread(pid, |folder| {
+        std::fs::read_link(format!("{folder}/exe")).ok()
+    })?;
     Some(path.to_string_lossy().into())
 }
 
 /// The executable mappings of a process, as if they had just been made.
 pub(super) fn mappings(pid: Pid) -> Vec<RawMmap> {
-    let text = read(&format!("/proc/{pid}/maps"), MAX_MAPS_BYTES).unwrap_or_default();
+    let maps = |folder: &str| {
+        let text = read(&format!("{folder}/maps"), MAX_MAPS_BYTES);
+        text.filter(|text| !text.is_empty())
+    };
+    let text = at_live_thread(pid, maps).unwrap_or_default();
     let lines = text.split(|&byte| byte == b'\n');
     lines.filter_map(|line| parse_mapping(pid, line)).collect()
 }

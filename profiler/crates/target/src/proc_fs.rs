@@ -50,6 +50,23 @@ pub fn thread_stat(pid: Pid, tid: Tid) -> Option<Vec<u8>> {
     read(&format!("/proc/{pid}/task/{tid}/stat"), MAX_BYTES)
 }
 
+/// Asks about the memory and files of a process, of which /proc says nothing at its first thread once that
+/// has ended: then at another one that lives. `ask` gets the folder.
+pub fn at_live_thread<T>(pid: Pid, mut ask: impl FnMut(&str) -> Option<T>) -> Option<T> {
+    ask(&format!("/proc/{pid}")).or_else(|| {
+        let first = process_stat(pid)?;
+        if !Stat::parse(&first)?.is_over() {
+            return None;
+        }
+        let lives = |tid: &Tid| {
+            let stat = thread_stat(pid, *tid);
+            stat.is_some_and(|stat| Stat::parse(&stat).is_some_and(|stat| !stat.is_over()))
+        };
+        let tid = threads(pid).into_iter().find(lives)?;
+        ask(&format!("/proc/{pid}/task/{tid}"))
+    })
+}
+
 /// `status` of a process or thread.
 pub fn status(id: u32) -> Option<Vec<u8>> {
     read(&format!("/proc/{id}/status"), MAX_BYTES)

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use super::FileId;
 use crate::files::{MappedFile, open_mapped};
-use crate::proc_fs;
+use crate::proc_fs::{self, at_live_thread};
 use profiler_model::Pid;
 use profiler_model::raw::RawMmap;
 
@@ -43,7 +43,7 @@ fn differs(pid: Pid, map: &RawMmap, id: FileId, offsets: &[u64]) -> Option<bool>
     if FileId::of(&file, &rustix::fs::fstat(&file).ok()?) != id {
         return Some(false);
     }
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = at_live_thread(pid, |folder| File::open(format!("{folder}/mem")).ok())?;
     let inside = |offset: &&u64| (0..map.len).contains(&offset.wrapping_sub(map.file_offset));
     let mut offsets = offsets.iter().filter(inside);
     Some(offsets.any(|offset| {

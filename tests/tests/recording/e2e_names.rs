@@ -1,0 +1,320 @@
+//! Names of functions: two functions are two rows, one function is one row, by the names that people call them.
+//!
+//! Oracles: workloads that measure the CPU time of functions which share their name (1:3), however they
+//! are built; Debian's own programs, whose functions have bounds and no names.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+
+use profiler_tests::Outcome;
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::statistics::{at_least, share};
+use profiler_tests::workload::source_path;
+
+const FLAGS: &[&str] = &["-O2", "-fno-optimize-sibling-calls"];
+
+/// What is compressed: some of what can be executed.
+const INPUT_BYTES: u64 = 24 << 20;
+
+/// A row of the report's functions.
+#[derive(Debug)]
+struct Row {
+    name: String,
+    module: String,
+    named: bool,
+    start: Option<u64>,
+    own: usize,
+    total: usize,
+}
+
+/// Runs a compiler.
+fn compile(compiler: &str, arguments: &[&str], sources: &[&str], output: &Path) -> Outcome {
+    let mut command = Command::new(compiler);
+    command.args(arguments).arg("-o").arg(output);
+    command.args(sources.iter().map(|source| source_path(source)));
+    let run = command.output()?;
+    match run.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&run.stderr)).into()),
+    }
+}
+
+/// Records a workload for a second of its CPU time: what it says itself, and the functions of the report.
+fn run(
+    setting: &Setting,
+    program: &Path,
+) -> Result<(serde_json::Value, Vec<Row>), Box<dyn std::error::Error>> {
+    let program = program.to_string_lossy();
+    let (ended, _) = setting.record(&["-F", "999", "--", &program, "1000"])?;
+    Ok((ended.json()?, rows(setting)?))
+}
+
+fn rows(setting: &Setting) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    let report = setting.run(&["report", "out.cap", "--format", "json"])?;
+    let report = report.success()?.json()?;
+    let rows = report["functions"].as_array().ok_or("no functions")?;
+    let row = |row: &serde_json::Value| {
+        Some(Row {
+            name: row["name"].as_str()?.to_owned(),
+            module: row["module"].as_str()?.to_owned(),
+            named: row["named"].as_bool()?,
+            start: row["start"].as_u64(),
+            own: row["self_samples"].as_u64()? as usize,
+            total: row["total_samples"].as_u64()? as usize,
+        })
+    };
+    let rows: Option<Vec<Row>> = rows.iter().map(row).collect();
+    Ok(rows.ok_or("a row is not as it should be")?)
+}
+
+/// That there is one row for each of these functions, and that their samples are as their times.
+fn check(rows: &[Row], truth: &[(&str, u64)]) -> Outcome {
+    let mut samples = Vec::new();
+    for (name, _) in truth {
+        let named: Vec<&Row> = rows.iter().filter(|row| row.name == *name).collect();
+        match named[..] {
+            [row] => samples.push(row.total),
+            _ => return Err(format!("{name}: {named:?} of {rows:#?}").into()),
+        }
+    }
+    let all: u64 = truth.iter().map(|(_, ns)| ns).sum();
+    let sampled: usize = samples.iter().sum();
+    for ((name, ns), hits) in truth.iter().zip(samples) {
+        share(name, hits, sampled, *ns as f64 / all as f64)?;
+    }
+    Ok(())
+}
+
+fn ns(truth: &serde_json::Value, key: &str) -> Result<u64, String> {
+    truth[key].as_u64().ok_or(format!("no {key}"))
+}
+
+#[test]
+fn two_functions_of_one_name_in_c() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::two_functions_of_one_name_in_c")? else {
+        return Ok(());
+    };
+    let sources = ["names/a.c", "names/b.c", "names/main.c"];
+    for (name, compiler, flags) in [
+        ("with", "gcc", &["-g"][..]),
+        ("lines", "clang", &["-gline-tables-only"]),
+        ("static", "gcc", &["-g", "-static"]),
+    ] {
+        let program = setting.path(name);
+        compile(compiler, &[FLAGS, flags].concat(), &sources, &program)?;
+        let (truth, rows) = run(&setting, &program)?;
+        let (a, b) = (ns(&truth, "a")?, ns(&truth, "b")?);
+        check(&rows, &[("work (a.c)", a), ("work (b.c)", b)])
+            .map_err(|error| format!("{name}: {error}"))?;
+    }
+    // Without debug information nothing but their addresses tells them apart; without symbols they are
+    // known by these alone.
+    let program = setting.path("without");
+    compile("gcc", FLAGS, &sources, &program)?;
+    for (strip, named) in [(false, true), (true, false)] {
+        if strip {
+            let stripped = Command::new("strip").arg(&program).status()?;
+            assert!(stripped.success());
+        }
+        let (truth, rows) = run(&setting, &program)?;
+        let mut hottest: Vec<&Row> = (rows.iter())
+            .filter(|row| row.module.ends_with("/without"))
+            .filter(|row| row.named == named && row.start.is_some())
+            .collect();
+        hottest.sort_by_key(|row| std::cmp::Reverse(row.own));
+        let [b, a] = [hottest[0], hottest[1]];
+        for row in [a, b] {
+            let start = row.start.unwrap_or_default();
+            let expected = match named {
+                true => format!("work ({start:#x})"),
+                false => format!("without+{start:#x} (function)"),
+            };
+            assert_eq!(row.name, expected);
+        }
+        assert_ne!(a.start, b.start);
+        let truth = [(&*a.name, ns(&truth, "a")?), (&*b.name, ns(&truth, "b")?)];
+        check(&rows, &truth)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn two_methods_of_one_name_in_cpp() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::two_methods_of_one_name_in_cpp")? else {
+        return Ok(());
+    };
+    let sources = ["names/a.cpp", "names/b.cpp", "names/main.c"];
+    for (name, compiler, flags) in [
+        ("plain", "g++", &[][..]),
+        ("debug", "g++", &["-g"]),
+        ("lines", "clang++", &["-gmlt"]),
+    ] {
+        let program = setting.path(name);
+        let flags = [FLAGS, flags, &["-Wno-deprecated"]].concat();
+        compile(compiler, &flags, &sources, &program)?;
+        let (truth, rows) = run(&setting, &program)?;
+        let (a, b) = (ns(&truth, "a")?, ns(&truth, "b")?);
+        let truth = [("A::work(unsigned long)", a), ("B::work(unsigned long)", b)];
+        check(&rows, &truth).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn functions_closures_and_instances_in_rust() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::functions_closures_and_instances_in_rust")? else {
+        return Ok(());
+    };
+    for (name, flags) in [
+        ("plain", &[][..]),
+        ("lines", &["-C", "debuginfo=line-tables-only"]),
+        ("debug", &["-C", "debuginfo=2"]),
+        ("v0", &["-C", "symbol-mangling-version=v0"]),
+    ] {
+        let program = setting.path(name);
+        let all = [&["--edition", "2024", "-O", "--crate-name", "names"], flags].concat();
+        compile("rustc", &all, &["names/names.rs"], &program)?;
+        let (truth, rows) = run(&setting, &program)?;
+        let of = |end: &str| -> Vec<&Row> {
+            let ours = rows.iter().filter(|row| row.module.ends_with(name));
+            ours.filter(|row| row.name.contains(end)).collect()
+        };
+        let [run_a] = of("names::a::run")[..] else {
+            return Err(format!("{name}: {rows:#?}").into());
+        };
+        let [closure] = of("names::b::run::{")[..] else {
+            return Err(format!("{name}: {rows:#?}").into());
+        };
+        let mut instances = of("names::Instance<");
+        instances.sort_by_key(|row| row.total);
+        let [narrow, wide] = instances[..] else {
+            return Err(format!("{name}: {rows:#?}").into());
+        };
+        if name == "v0" {
+            assert_eq!(narrow.name, "<names::Instance<u8>>::work");
+            assert_eq!(wide.name, "<names::Instance<u16>>::work");
+        }
+        let truth = [
+            (&*run_a.name, ns(&truth, "a")?),
+            (&*closure.name, ns(&truth, "b")?),
+            (&*narrow.name, ns(&truth, "narrow")?),
+            (&*wide.name, ns(&truth, "wide")?),
+        ];
+        check(&rows, &truth).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Debian's gzip has no symbols; its unwind tables have the bounds of its functions, and relocations the
+/// names of what its stubs lead to.
+#[test]
+fn a_stripped_program_has_a_row_for_each_function() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::a_stripped_program_has_a_row_for_each_function")?
+    else {
+        return Ok(());
+    };
+    let input = setting.path("input");
+    let mut bytes = Vec::new();
+    let some = std::fs::File::open(setting.profiler_path())?;
+    some.take(INPUT_BYTES).read_to_end(&mut bytes)?;
+    std::fs::write(&input, bytes)?;
+    let ended = {
+        let mut command = setting.profiler();
+        let capture = setting.path("out.cap");
+        command.args(["record", "-F", "999", "-o"]).arg(&capture);
+        command.args(["--", "gzip", "-9kfc"]).arg(&input);
+        // What is compressed goes to standard output, which is a file here.
+        profiler_tests::process::run(&mut command, setting.folder(), "gzip", LIMIT)?.success()?
+    };
+    assert!(ended.stderr.contains("gzip-dbgsym"), "{}", ended.stderr);
+    let rows = rows(&setting)?;
+    let own: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.module.ends_with("/gzip"))
+        .collect();
+    let all: usize = own.iter().map(|row| row.own).sum();
+    let functions: Vec<&&Row> = own.iter().filter(|row| row.start.is_some()).collect();
+    let of_functions: usize = functions.iter().map(|row| row.own).sum();
+    at_least("samples in functions", of_functions, all, 0.999)?;
+    let mut starts: Vec<u64> = functions.iter().filter_map(|row| row.start).collect();
+    starts.sort_unstable();
+    let rows_of_functions = starts.len();
+    starts.dedup();
+    assert_eq!(starts.len(), rows_of_functions, "{functions:#?}");
+    // One of them, `longest_match`, takes most of the time.
+    let hottest = own.iter().map(|row| row.own).max().unwrap_or_default();
+    at_least("the hottest function", hottest, all, 0.5)?;
+    Ok(())
+}
+
+#[test]
+fn stubs_are_called_by_what_they_lead_to() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::stubs_are_called_by_what_they_lead_to")? else {
+        return Ok(());
+    };
+    let source = setting.path("stubs.c");
+    let text = "#include <stdlib.h>
+        int main(void) {
+            for (long i = 0; i < 20000000; i++) {
+                void *memory = malloc(16);
+                __asm__ volatile(\"\" : : \"r\"(memory) : \"memory\");
+                free(memory);
+            }
+            return 0;
+        }";
+    std::fs::write(&source, text)?;
+    let program = setting.path("stubs");
+    for strip in [&[][..], &["-s"]] {
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-no-pie"]).args(strip).arg("-o");
+        assert!(command.arg(&program).arg(&source).status()?.success());
+        setting.record(&["-F", "2999", "--", &program.to_string_lossy()])?;
+        let rows = rows(&setting)?;
+        let own = |name: &str| {
+            let row = rows
+                .iter()
+                .find(|row| row.name == name && row.module.ends_with("/stubs"));
+            row.map_or(0, |row| row.own)
+        };
+        assert!(own("malloc@plt") > 0 && own("free@plt") > 0, "{rows:#?}");
+        assert_eq!(own("_init"), 0);
+        // The allocator is called as the program calls it, not by a name of the library's own.
+        assert!(
+            rows.iter().any(|row| row.name == "malloc" && row.total > 0),
+            "{rows:#?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_has_names() -> Outcome {
+    let Some(setting) =
+        Setting::new("e2e_names::a_process_whose_first_thread_has_ended_has_names")?
+    else {
+        return Ok(());
+    };
+    let program = setting.workload("leaderless.c")?;
+    let mut leaderless = setting.start("leaderless", Command::new(&program).arg("3000"))?;
+    leaderless.wait_until("the end of the first thread", LIMIT, |running| {
+        running
+            .stdout_so_far()
+            .is_ok_and(|said| said.contains("ready"))
+    })?;
+    let pid = leaderless.pid().to_string();
+    setting.record(&["-F", "999", "-d", "1", "-p", &pid])?;
+    leaderless.end(LIMIT)?.success()?;
+    let recording = setting.recording()?;
+    let named = recording
+        .samples
+        .iter()
+        .filter(|sample| sample.calls("without_leader"));
+    at_least(
+        "samples with names",
+        named.count(),
+        recording.samples.len(),
+        0.95,
+    )?;
+    Ok(())
+}
