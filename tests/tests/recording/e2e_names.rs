@@ -256,7 +256,7 @@ fn stubs_are_called_by_what_they_lead_to() -> Outcome {
     let source = setting.path("stubs.c");
     let text = "#include <stdlib.h>
         int main(void) {
-            for (long i = 0; i < 20000000; i++) {
+            for (long i = 0; i < 200000000; i++) {
                 void *memory = malloc(16);
                 __asm__ volatile(\"\" : : \"r\"(memory) : \"memory\");
                 free(memory);

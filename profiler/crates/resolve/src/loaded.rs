@@ -460,7 +460,9 @@ impl Loaded {
     /// The name that other files call a function by, where a symbol has one of the function's own file.
     fn exported(&self, symbol: &str, start: u64) -> Option<Cow<'static, str>> {
         let own = underscores(symbol);
-        if own == 0 || is_mangled(symbol) {
+        // The C library has functions of the same names, which call the kernel's.
+        let kernels = symbol.starts_with("__vdso_") || symbol.starts_with("__kernel_");
+        if own == 0 || is_mangled(symbol) || kernels {
             return None;
         }
         let name = self.bounds().exported(start)?;

@@ -96,7 +96,9 @@ impl Context {
             let lines = tables.lines(frame);
             let function = self.functions.entry(name.clone()).or_default();
             function.leaf += u64::from(depth == 0);
-            function.inclusive += u64::from(seen.insert(name.clone()));
+            // The C library and the kernel's own object have functions of one name, and both are called.
+            let module = tables.frames.get(frame).and_then(|frame| frame.module);
+            function.inclusive += u64::from(seen.insert((name.clone(), module)));
             if !lines.is_empty() {
                 self.named.insert(name);
             }
