@@ -3,6 +3,7 @@
 mod bench;
 mod budgets;
 mod check;
+mod conformance;
 mod dependencies;
 mod ebpf;
 mod fuzz;
@@ -41,6 +42,8 @@ enum Verb {
     Budgets(budgets::Arguments),
     /// Fuzz what reads captures, the kernel's records and targets' files, with libFuzzer.
     Fuzz(fuzz::Arguments),
+    /// Run clients that others have made at our servers.
+    Conformance(conformance::Arguments),
     /// Run the tests of the kernel side on other kernels, in QEMU.
     Vm(vm::Arguments),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(&arguments).map_err(io),
         Verb::Budgets(arguments) => budgets::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
+        Verb::Conformance(arguments) => conformance::run(&arguments),
         Verb::Vm(arguments) => vm::run_kernels(&arguments),
     };
     match result {

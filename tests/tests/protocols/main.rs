@@ -26,6 +26,7 @@ mod hq_bounds;
 mod hq_captures;
 mod hq_cost;
 mod hq_shared;
+mod rdp_conformance;
 mod rdp_replay;
 mod tcf_channel;
 mod tcf_channel_bounds;

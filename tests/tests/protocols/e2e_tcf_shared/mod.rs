@@ -216,10 +216,16 @@ impl Talking {
         format!("P{}", self.pid())
     }
 
-    /// The next line of its output.
-    pub(crate) fn hear(&mut self) -> Result<Value, Failure> {
+    /// The next line of its output, as it is.
+    pub(crate) fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// The next line of its output.
+    pub(crate) fn hear(&mut self) -> Result<Value, Failure> {
+        let line = self.line()?;
         serde_json::from_str(&line).map_err(|error| format!("{error}: '{line}'").into())
     }
 

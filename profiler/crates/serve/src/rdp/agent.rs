@@ -327,8 +327,9 @@ impl Agent {
         }
         let answer = match actor {
             Actor::Root => {
-                if LISTS.contains(&kind) {
-                    connection.listed = Some(self.world.changes);
+                if let Some((_, told)) = LISTS.into_iter().find(|(list, _)| *list == kind) {
+                    connection.listed.retain(|(known, _)| *known != told);
+                    connection.listed.push((told, self.world.changes));
                 }
                 root(&self.world, &names, kind, packet)
             }
@@ -884,14 +885,14 @@ impl Agent {
     fn tell_changes(&mut self) {
         let changes = self.world.changes;
         for connection in self.connections.values_mut() {
-            // Whoever is told frames may take this for one of them.
-            if connection.listed.is_some_and(|listed| listed != changes) {
-                connection.listed = None;
-                for kind in ["processListChanged", "tabListChanged"] {
-                    let told = json!({ "from": "root", "type": kind });
-                    connection.output.put(&told);
+            let Connection { listed, output, .. } = connection;
+            listed.retain(|&(kind, listed)| {
+                let is_same = listed == changes;
+                if !is_same {
+                    output.put(&json!({ "from": "root", "type": kind }));
                 }
-            }
+                is_same
+            });
         }
     }
 
@@ -1065,8 +1066,11 @@ const LOOKS: [&str; 5] = [
     "getTab",
     "listThreads",
 ];
-/// Requests after which it is told when there are others.
-const LISTS: [&str; 2] = ["listTabs", "listProcesses"];
+/// Requests after which it is told when there are others, and how.
+const LISTS: [(&str, &str); 2] = [
+    ("listTabs", "tabListChanged"),
+    ("listProcesses", "processListChanged"),
+];
 const ROOT: [&str; 14] = [
     "connect",
     "getRoot",
@@ -1104,7 +1108,11 @@ fn root(world: &World, names: &Names, kind: &str, packet: &Packet) -> Answer {
         "listTabs" => {
             let processes = world.processes();
             let tabs = processes.map(|(life, process)| names.tab(world, life, process));
-            json!({ "tabs": tabs.collect::<Vec<_>>(), "selected": 0 })
+            let mut tabs: Vec<Json> = tabs.collect();
+            if let Some(first) = tabs.first_mut() {
+                first["selected"] = true.into();
+            }
+            json!({ "tabs": tabs, "selected": 0 })
         }
         "listProcesses" => {
             let processes = world.processes();

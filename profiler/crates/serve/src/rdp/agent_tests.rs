@@ -750,7 +750,7 @@ fn those_who_listed_are_told_once_that_there_are_others() {
     served.agent.tick(served.now);
     let packets = served.packets(&mut client);
     let kinds: Vec<&Value> = packets.iter().map(|it| &it["type"]).collect();
-    assert_eq!(kinds, ["processListChanged", "tabListChanged"]);
+    assert_eq!(kinds, ["processListChanged"]);
     served.agent.tick(served.now);
     assert!(served.packets(&mut client).is_empty());
     let process = served.ask(

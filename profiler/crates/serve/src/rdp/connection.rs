@@ -161,8 +161,9 @@ pub(super) struct Connection {
     pub(super) output: Output,
     pub(super) actors: BTreeMap<ThreadKey, Attached>,
     pub(super) waiting: Option<Waiting>,
-    /// Changes of who is there when it was listed last; none: it was told of a change since.
-    pub(super) listed: Option<u64>,
+    /// What it is told when others are there, and changes of who is there when it listed them last. It is told once:
+    /// clients that know nothing of one kind of lists take what they are told of it for an answer.
+    pub(super) listed: Vec<(&'static str, u64)>,
 }
 
 impl Connection {
@@ -173,7 +174,7 @@ impl Connection {
             output: Output::new(limits.output_bytes),
             actors: BTreeMap::new(),
             waiting: None,
-            listed: None,
+            listed: Vec::new(),
         }
     }
 
