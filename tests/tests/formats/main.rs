@@ -24,5 +24,6 @@ mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
 mod pprof;
+mod speedscope;
 mod tcf_wire;
 mod trace_actor;

@@ -2,12 +2,14 @@
 // Each test uses a part, and fails by unwrapping.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use profiler_model::*;
-use profiler_report::derive::Target;
+use profiler_report::derive::{Target, stack_frames};
 use profiler_report::export::{self, Folded, Folding, Only, Settings};
+use proptest::prelude::*;
 
 /// What [`canonical::session`](profiler_tests::canonical::session) gives.
 pub type Recording = (Tables, Vec<Event>);
@@ -160,4 +162,80 @@ pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
         }
     }
     (tables, events)
+}
+
+/// What each function weighs with all that it called, by its name, and all together under the name `[all]`: running
+/// and waiting, from the events themselves.
+pub fn weights(
+    (tables, events): &Recording,
+    wanted: impl Fn(&Sample) -> bool,
+) -> BTreeMap<String, u64> {
+    let mut weights = BTreeMap::new();
+    for event in events {
+        if let Event::Sample(sample) = event
+            && wanted(sample)
+        {
+            let frames = stack_frames(tables, sample.kernel, sample.user);
+            let mut names: BTreeSet<_> = frames.map(|frame| frame.name.into_owned()).collect();
+            names.insert("[all]".to_owned());
+            for name in names {
+                *weights.entry(name).or_default() += sample.weight;
+            }
+        }
+    }
+    weights
+}
+
+/// Weights of stacks of names, as [`weights`] has them of events. What stands for no function is left out.
+pub fn weights_of<S: AsRef<str>>(
+    stacks: impl IntoIterator<Item = (Vec<S>, u64)>,
+) -> BTreeMap<String, u64> {
+    let aside = [
+        "[sleeping]",
+        "[disk]",
+        "[preempted]",
+        "[stopped]",
+        "[no stack]",
+    ];
+    let mut weights = BTreeMap::new();
+    for (stack, weight) in stacks {
+        let names = stack.iter().map(AsRef::as_ref);
+        let mut names: BTreeSet<_> = names.filter(|name| !aside.contains(name)).collect();
+        names.insert("[all]");
+        for name in names {
+            *weights.entry(name.to_owned()).or_default() += weight;
+        }
+    }
+    weights
+}
+
+/// The sum of the numbers of folded stacks.
+pub fn folded_sum(options: &[(&str, &str)], session: &Recording) -> u64 {
+    let folded = export("folded", options, session);
+    let numbers = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    numbers
+        .map(|(_, number)| number.parse::<u64>().unwrap())
+        .sum()
+}
+
+/// Stacks with odd names, each with how often it was sampled, for properties.
+pub fn odd_stacks() -> impl Strategy<Value = Vec<(Vec<String>, u64)>> {
+    let names = prop::collection::vec(".{0,6}|[a-c;# 0-9.\"\\\\]{0,4}", 0..5);
+    prop::collection::vec((names, 1..4_u64), 0..8)
+}
+
+/// [`session_of`] such stacks.
+pub fn session_of_odd(stacks: &[(Vec<String>, u64)], process: &str) -> Recording {
+    let stacks = stacks.iter();
+    let stacks: Vec<(Vec<&str>, u64)> = stacks
+        .map(|(names, count)| (names.iter().map(String::as_str).collect(), *count))
+        .collect();
+    session_of(&stacks, process)
+}
+
+/// [`HOSTILE`], and a very long one.
+pub fn hostile() -> Vec<String> {
+    let mut names: Vec<_> = HOSTILE.iter().map(|name| (*name).to_owned()).collect();
+    names.push("\u{202e}\u{1f600}".repeat(10_000));
+    names
 }

@@ -56,7 +56,7 @@ pub struct Key {
 
 impl Key {
     /// What a sample is merged by.
-    pub(super) fn of(sample: &Sample, merge: Merge, tables: &Tables) -> Key {
+    pub(crate) fn of(sample: &Sample, merge: Merge, tables: &Tables) -> Key {
         let owner = match (merge, tables.thread(sample.thread)) {
             (Merge::Process, Some(thread)) => Owner::Process(thread.process),
             _ => Owner::Thread(sample.thread),

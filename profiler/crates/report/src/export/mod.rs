@@ -12,11 +12,15 @@ mod calls;
 mod collect;
 mod flamegraph;
 mod folded;
+mod functions;
 mod go_trace;
 mod name;
+mod nest;
 mod only;
 mod pprof;
+mod runs;
 mod settings;
+mod speedscope;
 mod trace_actor;
 
 use std::fmt;
@@ -86,6 +90,7 @@ static FORMATS: &[Format] = &[
     go_trace::TEXT,
     go_trace::WIRE,
     pprof::FORMAT,
+    speedscope::FORMAT,
     trace_actor::FORMAT,
 ];
 

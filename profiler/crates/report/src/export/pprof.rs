@@ -4,7 +4,6 @@
 //! their source, times nanoseconds. Memory is bounded by the number of distinct stacks: of the output, only what has
 //! numbers is remembered. The mapping, and what is lost: docs/formats/pprof.md.
 
-use std::hash::Hash;
 use std::io::{self, BufWriter, Write};
 
 use flate2::Compression;
@@ -14,9 +13,10 @@ use rustc_hash::FxHashMap;
 use super::about::About;
 use super::calls::CallSums;
 use super::collect::{SOURCE, choose};
+use super::functions::{NO_STACK, Named, Numbers};
 use super::settings::Settings;
 use super::{Format, Output, Shows};
-use crate::derive::{Aggregator, Merge, Owner, container_label_of, frame_lines};
+use crate::derive::{Aggregator, Functions, Merge, Owner, container_label_of, frame_lines};
 use profiler_model::*;
 use profiler_wire::pprof::{self as proto, Label, Line, Profile, ValueType, field};
 use profiler_wire::{Message, prost::encoding};
@@ -228,35 +228,6 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// What a function is known by: those without a name are places, or not even that.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Named {
-    Function(FunctionId),
-    Place(FrameId),
-    Nowhere,
-}
-
-/// What tools count a sample for that has no stack: without any they leave it out.
-const NO_STACK: &str = "[no stack]";
-
-/// Numbers of things that are written once, when they are first used.
-struct Numbers<T>(FxHashMap<T, u64>);
-
-impl<T: Eq + Hash> Numbers<T> {
-    /// The number, from 1 on, and whether it is new.
-    fn of(&mut self, thing: T) -> (u64, bool) {
-        let next = self.0.len() as u64 + 1;
-        let number = *self.0.entry(thing).or_insert(next);
-        (number, number == next)
-    }
-}
-
-impl<T> Default for Numbers<T> {
-    fn default() -> Self {
-        Numbers(FxHashMap::default())
-    }
-}
-
 /// What is known of a module by the places in it.
 #[derive(Clone, Copy, Default)]
 struct Seen {
@@ -269,6 +240,7 @@ struct Seen {
 
 struct Writer<'a> {
     tables: &'a Tables,
+    told: Functions,
     output: GzEncoder<BufWriter<Output>>,
     buffer: Vec<u8>,
     strings: FxHashMap<String, i64>,
@@ -288,6 +260,7 @@ impl<'a> Writer<'a> {
     fn new(tables: &'a Tables, output: GzEncoder<BufWriter<Output>>) -> io::Result<Writer<'a>> {
         let mut writer = Writer {
             tables,
+            told: Functions::of(tables),
             output,
             buffer: Vec::new(),
             strings: FxHashMap::default(),
@@ -406,7 +379,7 @@ impl<'a> Writer<'a> {
                 Some(function) => self.function(function)?,
                 None => self.unnamed(Named::Place(frame), &line.name)?,
             };
-            let known = line.function.is_some();
+            let known = (line.function).is_some_and(|function| tables.is_named(function));
             named &= known;
             seen.functions |= known;
             seen.files |= line.file.is_some();
@@ -458,13 +431,16 @@ impl<'a> Writer<'a> {
     }
 
     fn function(&mut self, id: FunctionId) -> io::Result<u64> {
+        let id = self.told.same(id);
         let (number, new) = self.functions.of(Named::Function(id));
         if let (true, Some(function)) = (new, self.tables.functions.get(id)) {
             let tables = self.tables;
-            let name = self.string(tables.string(function.name))?;
+            // Readers take functions of one name for one.
+            let name = self.told.name(tables, id);
+            let name = self.string(&name)?;
             let system_name = match function.linkage_name {
                 Some(linkage) => self.string(tables.string(linkage))?,
-                None => name,
+                None => self.string(tables.string(function.name))?,
             };
             let filename = self.string(function.file.map_or("", |file| tables.string(file)))?;
             let function = proto::Function {
@@ -510,15 +486,14 @@ impl<'a> Writer<'a> {
     /// Each module as if it were mapped once, from offset 0 to address 0: processes have it at different places.
     fn mappings(&mut self) -> io::Result<()> {
         let tables = self.tables;
-        let mut modules: Vec<_> = self.modules.0.iter().map(|(m, n)| (*n, *m)).collect();
-        modules.sort_unstable();
+        let modules = self.modules.in_order();
         let mut limits: FxHashMap<ModuleId, u64> = FxHashMap::default();
         for (_, mapping) in tables.mappings.iter() {
             let len = mapping.end.saturating_sub(mapping.start);
             let limit = limits.entry(mapping.module).or_default();
             *limit = (*limit).max(mapping.offset.saturating_add(len));
         }
-        for (id, module_id) in modules {
+        for (module_id, id) in modules {
             let Some(module) = tables.modules.get(module_id) else {
                 continue;
             };
