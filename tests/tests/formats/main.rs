@@ -23,6 +23,7 @@ mod golden_captures;
 mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
+mod perf_script;
 mod pprof;
 mod speedscope;
 mod tcf_wire;

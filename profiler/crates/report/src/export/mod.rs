@@ -17,6 +17,7 @@ mod go_trace;
 mod name;
 mod nest;
 mod only;
+mod perf_script;
 mod pprof;
 mod runs;
 mod settings;
@@ -91,6 +92,7 @@ static FORMATS: &[Format] = &[
     go_trace::WIRE,
     pprof::FORMAT,
     speedscope::FORMAT,
+    perf_script::FORMAT,
     trace_actor::FORMAT,
 ];
 

@@ -1,0 +1,156 @@
+//! Text as `perf script` writes it: a paragraph for each sample, for the many scripts that read that.
+//!
+//! Input: events; output: UTF-8, samples in the order of the events, leaf first. Times are seconds of CLOCK_MONOTONIC,
+//! periods are in the unit of the source, addresses those of the object files. Written as the events come: memory is
+//! that of one line for each distinct frame. Source: perf-script(1); the mapping is in docs/formats/perf-script.md.
+
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+
+use rustc_hash::FxHashMap;
+
+use super::about::About;
+use super::name;
+use super::settings::Settings;
+use super::{Format, Output, Shows};
+use crate::derive::{Functions, frame_lines, wait_frame};
+use profiler_model::*;
+
+pub(super) const FORMAT: Format = Format {
+    name: "perf-script",
+    extensions: &[".perf-script", ".perf"],
+    description: "text as of perf script: each sample with its stack",
+    shows: Shows::Samples,
+    options: &[],
+    sink: |settings, output| Box::new(PerfScript::new(settings, output)),
+    difference: None,
+};
+
+struct PerfScript {
+    output: BufWriter<Output>,
+    functions: Functions,
+    /// The lines of a frame, and whether all of it has a name.
+    frames: FxHashMap<FrameId, (Box<str>, bool)>,
+    ids: Vec<FrameId>,
+    about: About,
+    unnamed: u64,
+}
+
+impl PerfScript {
+    fn new(_: &Settings, output: Output) -> PerfScript {
+        PerfScript {
+            output: BufWriter::new(output),
+            functions: Functions::default(),
+            frames: FxHashMap::default(),
+            ids: Vec::new(),
+            about: About::default(),
+            unnamed: 0,
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample, tables: &Tables) -> io::Result<()> {
+        if self.functions.len() != tables.functions.len() {
+            // Which of them share a name is another question than before.
+            self.functions = Functions::of(tables);
+            self.frames.clear();
+        }
+        let thread = tables.thread(sample.thread);
+        let comm = thread.map_or("", |thread| tables.string(thread.name));
+        let process = thread.and_then(|thread| tables.process(thread.process));
+        let pid = process.map_or(0, |process| process.pid.0);
+        let tid = thread.map_or(0, |thread| thread.tid.0);
+        let source = tables.sources.get(sample.source);
+        let event = source.map_or("", |source| tables.string(source.name));
+        let (seconds, ns) = (sample.at.0 / 1_000_000_000, sample.at.0 % 1_000_000_000);
+        writeln!(
+            self.output,
+            "{} {pid}/{tid} [{:03}] {seconds}.{ns:09}: {} {}: ",
+            name::frame(comm),
+            sample.cpu.0,
+            sample.weight,
+            one_word(event),
+        )?;
+        if let Some(wait) = &sample.wait {
+            writeln!(
+                self.output,
+                "\t{:>16} {} ([wait])",
+                0,
+                wait_frame(wait.state)
+            )?;
+        }
+        self.ids.clear();
+        self.ids.extend(tables.frames_of(sample.kernel));
+        self.ids.extend(tables.frames_of(sample.user));
+        let mut named = true;
+        for &frame in &self.ids {
+            if !self.frames.contains_key(&frame) {
+                let lines = lines(frame, tables, &self.functions);
+                self.frames.insert(frame, (lines, tables.has_names(frame)));
+            }
+            if let Some((lines, has_names)) = self.frames.get(&frame) {
+                self.output.write_all(lines.as_bytes())?;
+                named &= has_names;
+            }
+        }
+        self.unnamed += u64::from(!named);
+        self.output.write_all(b"\n")
+    }
+}
+
+impl Sink for PerfScript {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        self.about.event(event);
+        match event {
+            Event::Sample(sample) => self.sample(sample, tables),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, tables: &Tables) -> io::Result<()> {
+        for note in self.about.notes(tables, self.unnamed) {
+            writeln!(self.output, "# {}", name::text(&note))?;
+        }
+        self.output.flush()
+    }
+}
+
+/// A name without what ends it for readers.
+fn one_word(text: &str) -> String {
+    let mut word = name::text(text).replace(' ', "_");
+    // The last colon of a line ends the event's name.
+    if word.ends_with(':') {
+        word.push('_');
+    }
+    word
+}
+
+/// The functions at a frame, innermost first, each on its line.
+fn lines(frame: FrameId, tables: &Tables, functions: &Functions) -> Box<str> {
+    let place = tables.frames.get(frame);
+    let module = place.and_then(|place| tables.modules.get(place.module?));
+    let bias = module.map_or(0, |module| module.address_bias);
+    let address = place.map_or(0, |place| place.address);
+    let object = module.map_or_else(
+        || "[unknown]".into(),
+        |module| one_word(tables.string(module.path)),
+    );
+    let mut text = String::new();
+    for line in frame_lines(tables, frame) {
+        let known = line.function.and_then(|id| tables.functions.get(id));
+        let name = match line.function {
+            Some(id) if tables.is_named(id) => functions.name(tables, id),
+            // As perf has it: tools look for the name at the address themselves.
+            _ => "[unknown]".into(),
+        };
+        let name = name::text(&name);
+        let offset = known.and_then(|function| address.checked_sub(function.start?));
+        let shown = address.wrapping_add(bias);
+        // What can be written to a string never fails.
+        let _ = match (line.inlined, offset) {
+            (true, _) => writeln!(text, "\t{shown:>16x} {name} (inlined)"),
+            (false, Some(offset)) => writeln!(text, "\t{shown:>16x} {name}+{offset:#x} ({object})"),
+            (false, None) => writeln!(text, "\t{shown:>16x} {name} ({object})"),
+        };
+    }
+    text.into()
+}
