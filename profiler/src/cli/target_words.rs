@@ -9,16 +9,22 @@ use clap::Args;
 
 use crate::error::Failure;
 use profiler_model::raw::Comm;
+use profiler_model::text::printable;
 use profiler_model::{Pid, Tid};
 use profiler_report::derive::{ContainerNames, Target};
 use profiler_target::Filter;
 use profiler_target::container::Selector;
+use profiler_target::proc_fs;
 use profiler_target::user::User;
 
 use super::values;
 
 /// The namespace of pods that are named without one, as kubectl has it.
 const NAMESPACE: &str = "default";
+
+/// Processes of one name that are shown, and how much of their command lines.
+const MAX_SHOWN: usize = 10;
+const MAX_COMMAND_BYTES: u64 = 120;
 
 /// Where cgroups are mounted; a capture has their paths below that.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -28,9 +34,10 @@ const MOUNT: &str = "/sys/fs/cgroup";
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Target")]
 pub(super) struct TargetWords {
-    /// Processes; recording follows the children that they start
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = values::id)]
-    pub(super) pid: Vec<u32>,
+    /// Processes; recording follows the children that they start. The name of a program or process will do
+    /// where one alone has it
+    #[arg(short, long, value_name = "PID|NAME", value_delimiter = ',', value_parser = process)]
+    pid: Vec<ProcessWord>,
     /// Single threads
     #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = values::id)]
     pub(super) tid: Vec<u32>,
@@ -56,6 +63,13 @@ pub(super) struct TargetWords {
     cgroup: Vec<PathBuf>,
 }
 
+/// A process as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ProcessWord {
+    Id(u32),
+    Name(String),
+}
+
 /// A pod as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pod {
@@ -66,8 +80,12 @@ struct Pod {
 impl TargetWords {
     /// The conditions on processes and threads that run.
     pub(super) fn filter(&self) -> Result<Filter, Failure> {
+        let (mut pids, names) = self.processes();
+        for name in names {
+            pids.push(only_process(name)?);
+        }
         Ok(Filter {
-            pids: self.pids(),
+            pids,
             tids: self.tids(),
             comms: self
                 .comm
@@ -81,10 +99,18 @@ impl TargetWords {
 
     /// What is meant of a recording.
     pub(super) fn in_recording(&self) -> Result<Target, Failure> {
+        let (pids, names) = self.processes();
+        let numbers = pids.len() + self.tid.len();
+        if !names.is_empty() && numbers > 0 {
+            return Err(Failure::usage(
+                "of a recording -p takes either numbers or names: give names as --comm NAME",
+            ));
+        }
+        let names = names.into_iter().map(str::to_owned);
         Ok(Target {
-            pids: self.pids(),
+            pids,
             tids: self.tids(),
-            comms: self.comm.clone(),
+            comms: self.comm.iter().cloned().chain(names).collect(),
             uids: self.uids()?,
             cgroups: self.cgroup.iter().map(|path| recorded(path)).collect(),
             containers: ContainerNames {
@@ -128,7 +154,8 @@ impl TargetWords {
         let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let mut parts = Vec::new();
         if !pid.is_empty() {
-            parts.push(format!("pid {}", list(pid)));
+            let words: Vec<String> = pid.iter().map(ProcessWord::text).collect();
+            parts.push(format!("pid {}", words.join(",")));
         }
         if !tid.is_empty() {
             parts.push(format!("tid {}", list(tid)));
@@ -143,8 +170,16 @@ impl TargetWords {
         }
     }
 
-    fn pids(&self) -> Vec<Pid> {
-        self.pid.iter().copied().map(Pid).collect()
+    /// Processes by number, and names of others.
+    fn processes(&self) -> (Vec<Pid>, Vec<&str>) {
+        let (mut pids, mut names) = (Vec::new(), Vec::new());
+        for word in &self.pid {
+            match word {
+                ProcessWord::Id(pid) => pids.push(Pid(*pid)),
+                ProcessWord::Name(name) => names.push(&**name),
+            }
+        }
+        (pids, names)
     }
 
     fn tids(&self) -> Vec<Tid> {
@@ -154,6 +189,70 @@ impl TargetWords {
     fn uids(&self) -> Result<Vec<u32>, Failure> {
         self.uid.iter().map(|user| uid(user)).collect()
     }
+}
+
+impl ProcessWord {
+    fn text(&self) -> String {
+        match self {
+            ProcessWord::Id(pid) => pid.to_string(),
+            ProcessWord::Name(name) => name.clone(),
+        }
+    }
+}
+
+/// A number, or what can be a name.
+fn process(text: &str) -> Result<ProcessWord, String> {
+    if text.starts_with(|first: char| first.is_ascii_digit()) || text.starts_with(['-', '+']) {
+        return values::id(text).map(ProcessWord::Id);
+    }
+    match text {
+        "" => Err("give the number or the name of a process".to_owned()),
+        _ => Ok(ProcessWord::Name(text.to_owned())),
+    }
+}
+
+/// The process that alone has a name: that of its program's file, or its own.
+fn only_process(name: &str) -> Result<Pid, Failure> {
+    let own = std::process::id();
+    let mut found: Vec<Pid> = (proc_fs::processes().into_iter())
+        .filter(|pid| pid.0 != own && is_called(*pid, name))
+        .collect();
+    found.sort_unstable();
+    match found[..] {
+        [pid] => Ok(pid),
+        [] => Err(Failure::failed(format!(
+            "there is no process called '{name}'; `profiler list processes` shows those there are"
+        ))),
+        _ => {
+            let shown = found.iter().take(MAX_SHOWN).map(|pid| {
+                let command = proc_fs::read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES);
+                let command = command.unwrap_or_default();
+                let command = String::from_utf8_lossy(&command).replace('\0', " ");
+                format!("\n  {pid}  {}", printable(command.trim()))
+            });
+            let shown: String = shown.collect();
+            let more = match found.len().saturating_sub(MAX_SHOWN) {
+                0 => String::new(),
+                more => format!("\n  and {more} more"),
+            };
+            Err(Failure::usage(format!(
+                "{} processes are called '{name}': give the number of one, or --comm {name} for all{shown}{more}",
+                found.len()
+            )))
+        }
+    }
+}
+
+fn is_called(pid: Pid, name: &str) -> bool {
+    let stat = proc_fs::process_stat(pid);
+    let Some(stat) = stat.as_deref().and_then(proc_fs::Stat::parse) else {
+        return false;
+    };
+    let program = || {
+        let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        Some(path.file_name()?.to_string_lossy() == name)
+    };
+    !stat.is_over() && (stat.name == name.as_bytes() || program() == Some(true))
 }
 
 impl Pod {
@@ -245,6 +344,13 @@ mod tests {
             namespace: "default".to_owned(),
             name: "cart".to_owned(),
         }));
+        let named = parse("-p web").in_recording().unwrap();
+        assert_eq!(
+            (named.pids.len(), &named.comms[..]),
+            (0, &["web".to_owned()][..])
+        );
+        assert!(parse("-p web,7").in_recording().is_err());
+        assert!(process("7a").is_err() && process("-7").is_err() && process("").is_err());
         let none = parse("--uid 0").in_recording().unwrap();
         assert!(!none.is_all());
         assert!(TargetWords::default().in_recording().unwrap().is_all());

@@ -235,3 +235,50 @@ fn by_cgroup() -> Outcome {
     command.args(["-c", &script(&cgroup.0)]);
     record_around(&setting, &["--cgroup", &path], &mut command)
 }
+
+/// `-p NAME` is the process that alone has the name; of several none is taken.
+#[test]
+fn by_name_of_process() -> Outcome {
+    let Some(setting) = Setting::new("e2e_targets::by_name_of_process")? else {
+        return Ok(());
+    };
+    // Longer than the kernel keeps of a process's name: the file's is whole.
+    let name = "a-program-of-a-long-name";
+    let copy = setting.path(name);
+    fs::copy(setting.workload("chain.c")?, &copy)?;
+    let none = setting
+        .run(&["record", "-d", "1", "-p", name])?
+        .expect_status(1)?;
+    assert!(
+        none.stderr.contains(&format!("no process called '{name}'")),
+        "{}",
+        none.stderr
+    );
+    let first = setting.start("first", Command::new(&copy).arg("60000"))?;
+    setting.record(&["-F", "499", "-d", "1", "-p", name])?;
+    let recording = setting.recording()?;
+    assert!(recording.samples.len() > 100);
+    assert!(
+        recording
+            .samples
+            .iter()
+            .all(|sample| sample.pid == first.pid())
+    );
+    let second = setting.start("second", Command::new(&copy).arg("60000"))?;
+    let several = setting
+        .run(&["record", "-d", "1", "-p", name])?
+        .expect_status(2)?;
+    for part in [
+        format!("2 processes are called '{name}'"),
+        format!("{}  {}", first.pid(), copy.display()),
+        format!("{}  {}", second.pid(), copy.display()),
+        format!("--comm {name}"),
+    ] {
+        assert!(several.stderr.contains(&part), "{part}: {}", several.stderr);
+    }
+    for running in [first, second] {
+        running.signal(rustix::process::Signal::KILL)?;
+        running.end(LIMIT)?;
+    }
+    Ok(())
+}

@@ -33,6 +33,8 @@ pub use patched::is_patched;
 
 /// Most objects of one process.
 const MAX_OBJECTS: usize = 16 << 10;
+/// Bytes of a name of a process that is cut.
+const MAX_COMM: usize = 15;
 
 /// Why the objects of a target can't be told.
 #[derive(Debug, thiserror::Error)]
@@ -223,6 +225,11 @@ impl Finder {
             let mut object = self.object(file, &stat, is_main);
             object.identity = map.file;
             object.ranges.push(range);
+            if is_main {
+                let name =
+                    called_as(pid).filter(|name| !object.path.ends_with(&format!("/{name}")));
+                object.aliases.extend(name);
+            }
             objects.push(object);
         }
         objects.sort_by_key(|object| !object.is_main);
@@ -391,6 +398,20 @@ impl Default for Finder {
     }
 }
 
+/// What a program was called as when it was started: links to it may have other names than its file. The kernel's
+/// name of a process has 15 bytes of it at most; longer ones are in the command line, unless that was changed.
+fn called_as(pid: Pid) -> Option<Box<str>> {
+    let stat = proc_fs::process_stat(pid, &proc_fs::Clocks::read())?;
+    let comm = stat.comm.text();
+    if comm.len() < MAX_COMM {
+        return (!comm.is_empty() && !comm.contains('/')).then(|| (*comm).into());
+    }
+    let facts = proc_fs::facts(pid, None)?;
+    let first = facts.command.as_deref()?.split(' ').next()?;
+    let name = first.rsplit('/').next()?;
+    name.starts_with(&*comm).then(|| name.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -426,7 +447,7 @@ mod tests {
         let paths = [link.to_str().unwrap(), "/no/such", exe.to_str().unwrap()];
         let mut finder = Finder::default().with_paths(paths.map(Box::from).to_vec());
         let objects = finder.objects_of(pid).unwrap();
-        assert_eq!(objects[0].aliases, [Box::from(paths[0])]);
+        assert!(objects[0].aliases.contains(&Box::from(paths[0])));
         assert!(objects[1..].iter().all(|object| object.aliases.is_empty()));
         let found = finder.objects_at_paths(pid);
         std::fs::remove_file(&link).unwrap();

@@ -130,6 +130,8 @@ impl Stacks {
             return Some(found.stack);
         }
         let mut addresses = self.words(bytes);
+        // The kernel takes a caller there for one of its own.
+        while addresses.pop_if(|last| VSYSCALL.contains(last)).is_some() {}
         for caller in addresses.iter_mut().skip(1) {
             *caller = caller.saturating_sub(1);
         }
@@ -203,7 +205,8 @@ impl Stacks {
         let mut addresses = self.words(bytes);
         for (depth, address) in addresses.iter_mut().enumerate() {
             *address = match *address & EXACT_ADDRESS {
-                0 if depth > 0 => address.saturating_sub(1),
+                _ if depth == 0 || VSYSCALL.contains(address) => *address,
+                0 => address.saturating_sub(1),
                 _ => *address & !EXACT_ADDRESS,
             };
         }
@@ -218,6 +221,9 @@ impl Stacks {
         addresses
     }
 }
+
+/// The one page of code for user space among the kernel's addresses (x86-64).
+const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 
 /// A number that a target can't guess, so that it can't make stacks that collide.
 fn seed() -> u64 {
@@ -257,6 +263,24 @@ fn word(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_within_the_instructions_that_called() {
+        let bytes: Bytes = [
+            0x1000,
+            0x2000,
+            0x3000 | EXACT_ADDRESS,
+            VSYSCALL.start + 0x400,
+        ]
+        .iter()
+        .flat_map(|address: &u64| address.to_ne_bytes())
+        .collect();
+        let expected = [0x1000, 0x1fff, 0x3000, VSYSCALL.start + 0x400];
+        assert_eq!(Stacks::new().user_addresses(&bytes), expected);
+        let leaf: Bytes = (VSYSCALL.start + 0x400).to_ne_bytes().to_vec().into();
+        let expected = [VSYSCALL.start + 0x400];
+        assert_eq!(Stacks::new().user_addresses(&leaf), expected);
+    }
 
     #[test]
     fn the_hash_depends_on_each_byte_and_the_order() {
