@@ -318,3 +318,47 @@ fn a_process_whose_first_thread_has_ended_has_names() -> Outcome {
     )?;
     Ok(())
 }
+
+/// Some programs are links to a file of another name, which tells by its name what it is to do.
+#[test]
+fn a_program_is_traced_by_what_it_was_called_as() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::a_program_is_traced_by_what_it_was_called_as")?
+    else {
+        return Ok(());
+    };
+    let sources = ["names/a.cpp", "names/b.cpp", "names/main.c"];
+    let program = setting.path("one-for-all");
+    compile(
+        "g++",
+        &[FLAGS, &["-Wno-deprecated"]].concat(),
+        &sources,
+        &program,
+    )?;
+    let link = setting.path("called-as");
+    std::os::unix::fs::symlink(&program, &link)?;
+    let trace = ["--trace", "called-as:A::work*", "--no-samples"];
+    let command = link.to_string_lossy();
+    setting.record(&[&trace[..], &["--", &command, "200"]].concat())?;
+    let calls = |setting: &Setting| -> Result<u64, Box<dyn std::error::Error>> {
+        let report = setting.run(&["report", "out.cap", "--calls", "--format", "json"])?;
+        let report = report.success()?.json()?;
+        let rows = report["calls"]["functions"].as_array().ok_or("no calls")?;
+        assert!(
+            rows.iter()
+                .all(|row| row["name"] == "A::work(unsigned long)"),
+            "{rows:?}"
+        );
+        Ok(rows.iter().filter_map(|row| row["calls"].as_u64()).sum())
+    };
+    assert!(calls(&setting)? > 10);
+    let mut running = setting.start("called", Command::new(&link).arg("3000"))?;
+    running.wait_until("a program", LIMIT, |running| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", running.pid()));
+        name.is_ok_and(|name| name.trim_end() == "called-as")
+    })?;
+    let pid = running.pid().to_string();
+    setting.record(&[&trace[..], &["-d", "1", "-p", &pid]].concat())?;
+    running.end(LIMIT)?.success()?;
+    assert!(calls(&setting)? > 10);
+    Ok(())
+}

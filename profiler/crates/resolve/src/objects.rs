@@ -308,7 +308,13 @@ impl Finder {
                 why: "is not an ELF file".into(),
             });
         }
-        Ok(self.object(file, &stat, false))
+        let mut object = self.object(file, &stat, false);
+        // A link may have another name.
+        if found.file_name() != path.file_name() {
+            let name = path.file_name().map(|name| name.to_string_lossy().into());
+            object.aliases.extend(name);
+        }
+        Ok(object)
     }
 
     fn object(&self, file: TargetFile, stat: &Stat, is_main: bool) -> TargetObject {
