@@ -23,8 +23,8 @@ use super::values;
 const NAMESPACE: &str = "default";
 
 /// Processes of one name that are shown, and how much of their command lines.
-const MAX_SHOWN: usize = 10;
-const MAX_COMMAND_BYTES: u64 = 120;
+const MAX_SHOWN: usize = 5;
+const MAX_COMMAND_BYTES: u64 = 60;
 
 /// Where cgroups are mounted; a capture has their paths below that.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -228,16 +228,16 @@ fn only_process(name: &str) -> Result<Pid, Failure> {
                 let command = proc_fs::read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES);
                 let command = command.unwrap_or_default();
                 let command = String::from_utf8_lossy(&command).replace('\0', " ");
-                format!("\n  {pid}  {}", printable(command.trim()))
+                format!("{pid} ({})", printable(command.trim()))
             });
-            let shown: String = shown.collect();
-            let more = match found.len().saturating_sub(MAX_SHOWN) {
-                0 => String::new(),
-                more => format!("\n  and {more} more"),
-            };
+            let mut shown: Vec<String> = shown.collect();
+            if let Some(more @ 1..) = found.len().checked_sub(MAX_SHOWN) {
+                shown.push(format!("{more} more"));
+            }
             Err(Failure::usage(format!(
-                "{} processes are called '{name}': give the number of one, or --comm {name} for all{shown}{more}",
-                found.len()
+                "{} processes are called '{name}': give the number of one, or --comm {name} for all: {}",
+                found.len(),
+                shown.join(", ")
             )))
         }
     }

@@ -270,8 +270,8 @@ fn by_name_of_process() -> Outcome {
         .expect_status(2)?;
     for part in [
         format!("2 processes are called '{name}'"),
-        format!("{}  {}", first.pid(), copy.display()),
-        format!("{}  {}", second.pid(), copy.display()),
+        format!("{} (/", first.pid()),
+        format!("{} (/", second.pid()),
         format!("--comm {name}"),
     ] {
         assert!(several.stderr.contains(&part), "{part}: {}", several.stderr);
