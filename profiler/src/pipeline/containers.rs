@@ -4,7 +4,7 @@
 //! The kernel side decides by cgroup. Of a cgroup that is made while it records it may not know whether
 //! it is wanted: its samples come marked, and whoever knows engines is asked ([`Describer`], on a thread
 //! of its own) by the path of the cgroup. Until the answer, which takes milliseconds, samples wait, and
-//! what is behind them ([`hold`]); then the kernel side is told. What nobody knows in time is given up,
+//! what is behind them ([`undecided_events`]); then the kernel side is told. What nobody knows in time is given up,
 //! and counted. The same answers go to the resolver, which puts names of containers to processes.
 //!
 //! Where no hierarchy of cgroups is mounted, there is none of this. What does not belong here: what
@@ -12,8 +12,8 @@
 
 mod choose;
 mod decisions;
-mod hold;
-mod members;
+mod recorded_processes;
+mod undecided_events;
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,8 +33,8 @@ pub(super) use choose::{Chosen, Wanted};
 
 use super::wanted::WantedCgroups;
 use decisions::{Decisions, Meaning, PATIENCE_NS, Step};
-use hold::{Fate, Hold};
-use members::Members;
+use recorded_processes::RecordedProcesses;
+use undecided_events::{Fate, UndecidedEvents};
 
 /// Most processes of a cgroup that are looked at when it turns out to be wanted.
 const MAX_PROCESSES: usize = 100_000;
@@ -66,8 +66,8 @@ pub(super) struct Containers {
 /// Which cgroups are recorded.
 struct Gate {
     decisions: Decisions,
-    hold: Hold,
-    members: Members,
+    undecided: UndecidedEvents,
+    recorded: RecordedProcesses,
     /// What is decided is told to others here.
     wanted: WantedCgroups,
     steps: Vec<Step>,
@@ -104,8 +104,8 @@ impl Containers {
     fn open_gate(&mut self, chosen: Wanted, wanted: WantedCgroups) {
         let mut gate = Gate {
             decisions: Decisions::new(Meaning::of(chosen.selectors.clone()), chosen.paths.clone()),
-            hold: Hold::default(),
-            members: Members::default(),
+            undecided: UndecidedEvents::default(),
+            recorded: RecordedProcesses::default(),
             wanted,
             steps: Vec::new(),
             tidied: Instant::now(),
@@ -157,7 +157,7 @@ impl Containers {
 
     /// The processes that are recorded; none if all are.
     pub(super) fn pids(&self) -> Option<Vec<Pid>> {
-        self.gate.as_ref().map(|gate| gate.members.pids())
+        self.gate.as_ref().map(|gate| gate.recorded.pids())
     }
 
     /// What is waited for, as long as nothing of it has been there.
@@ -191,7 +191,7 @@ impl Containers {
         resolver.notice(event);
         let Some(gate) = &mut self.gate else { return };
         let (hierarchy, decisions) = (&self.hierarchy, &gate.decisions);
-        let inside = gate.members.has(event, &mut |pid| {
+        let inside = gate.recorded.has(event, &mut |pid| {
             Some(decisions.wants(&hierarchy.path_of_process(pid)?))
         });
         if let (
@@ -249,7 +249,7 @@ impl Containers {
     ) -> u64 {
         let Some(gate) = &mut self.gate else { return 0 };
         let (hierarchy, decisions, steps) = (&self.hierarchy, &mut gate.decisions, &mut gate.steps);
-        let taken_out = gate.hold.pass(events, last, &mut |at, place| {
+        let taken_out = gate.undecided.pass(events, last, &mut |at, place| {
             if let Some(fate) = decisions.fate(place) {
                 return fate;
             }
@@ -298,7 +298,7 @@ impl Containers {
         while self
             .gate
             .as_ref()
-            .is_some_and(|gate| gate.hold.is_waiting())
+            .is_some_and(|gate| gate.undecided.is_waiting())
             && Instant::now() < until
         {
             self.wait(until);
@@ -370,7 +370,7 @@ impl Containers {
                         gate.wanted.decide(path, wanted);
                         if wanted {
                             let pids = self.hierarchy.processes(path, MAX_PROCESSES);
-                            gate.members.add(pids);
+                            gate.recorded.add(pids);
                         }
                     }
                 }
@@ -416,7 +416,7 @@ fn begun(cgroup: &RawCgroup) -> Option<Identity> {
 impl Gate {
     /// A cgroup is wanted.
     fn admit(&mut self, hierarchy: &Hierarchy, path: String, id: u64) {
-        self.members.add(hierarchy.processes(&path, MAX_PROCESSES));
+        self.recorded.add(hierarchy.processes(&path, MAX_PROCESSES));
         self.decisions.admit(&Cgroup { path, id });
     }
 

@@ -7,7 +7,7 @@
 //! What does not belong here: the protocol (`serve::hq`), what messages mean (`import::bytefrog`).
 
 mod console;
-mod keep;
+mod run_keeper;
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use super::signals::{Signals, hangup};
 use crate::error::Failure;
 use console::Console;
-use keep::Keeper;
 use profiler_capture::{CaptureError, CreateOptions, Writer};
 use profiler_report::view::quantity;
 use profiler_serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
+use run_keeper::RunKeeper;
 
 /// How often is looked at what has happened.
 const TICK: Duration = Duration::from_millis(50);
@@ -59,7 +59,7 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
     let hq = Hq::start(request.listen, request.options, move |run, peer| {
         let keeper = files.next().and_then(|writer| {
             let path = writer.path().to_owned();
-            Ok(Keeper::start(writer, path, run, peer)?)
+            Ok(RunKeeper::start(writer, path, run, peer)?)
         });
         match keeper {
             Ok(keeper) => Ok(Box::new(keeper) as Box<dyn Receiver>),

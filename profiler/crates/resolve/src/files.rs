@@ -1,6 +1,6 @@
 //! Opens the files that targets map, and keeps them open until their code has names.
 //!
-//! A mapping of a process -> [`TargetFile`], one per content (build id, path and print, else device and
+//! A mapping of a process -> [`TargetFile`], one per content (build id, path and fingerprint, else device and
 //! inode), shared by all processes that map it. Targets are hostile: a path of theirs is resolved below
 //! their own root only, nothing but a regular file is ever opened for reading, and what was opened
 //! must be what was mapped. Source: proc(5) (`map_files`, `root`), openat2(2).
@@ -18,8 +18,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::process::{Resource, Rlimit};
 
 use super::closing::Closer;
-use super::copies::{Copies, Print};
-use super::layers::Layers;
+use super::fingerprint::{Fingerprint, Fingerprints};
+use super::overlay_layers::OverlayLayers;
 use super::proc_fs::at_live_thread;
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
@@ -64,7 +64,7 @@ pub(super) enum OpenError {
 pub(super) enum FileKey {
     /// By its contents and its path. A build id alone is no proof: anybody can write that of a
     /// system library into a file.
-    BuildId(BuildId, Box<str>, Print),
+    BuildId(BuildId, Box<str>, Fingerprint),
     /// By its place in a file system: device (major, minor), inode, generation (0: not known).
     Inode(u32, u32, u64, u64),
 }
@@ -92,7 +92,7 @@ pub(super) struct Root {
     /// Whether it is this process's own, below which only the machine's root is root.
     own: bool,
     /// What it is made of, if it is an overlay.
-    layers: Option<Layers>,
+    layers: Option<OverlayLayers>,
     namespace: Option<OwnedFd>,
     closer: Closer,
 }
@@ -239,13 +239,13 @@ fn root_id(folder: &str) -> Option<(u64, u64, u64)> {
 
 /// The layers of a process's root, if it is an overlay that was mounted for this machine's own users:
 /// any user can mount one in a user namespace, of folders that mean others there.
-fn layers_of(pid: Pid, folder: &str) -> Option<Layers> {
+fn layers_of(pid: Pid, folder: &str) -> Option<OverlayLayers> {
     let user = |folder: &str| rustix::fs::stat(format!("{folder}/ns/user")).ok();
     let (own, of) = (user("/proc/self")?, user(folder)?);
     if (own.st_dev, own.st_ino) != (of.st_dev, of.st_ino) {
         return None;
     }
-    Layers::of_root(&super::proc_fs::mounts(pid)?)
+    OverlayLayers::of_root(&super::proc_fs::mounts(pid)?)
 }
 
 /// A file that a target maps or mapped, open and verified.
@@ -262,7 +262,7 @@ pub(super) struct TargetFile {
     /// What that path is below, as long as a process needs it.
     pub(super) root: Weak<Root>,
     /// What tells it from other files of that path.
-    pub(super) print: Print,
+    pub(super) fingerprint: Fingerprint,
 }
 
 impl TargetFile {
@@ -282,7 +282,7 @@ impl TargetFile {
             trusted: root.is_some_and(|root| root.trusts(stat)),
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),
-            print: Print::default(),
+            fingerprint: Fingerprint::default(),
         }
     }
 
@@ -331,7 +331,7 @@ struct Open {
 pub(super) struct Files {
     open: FxHashMap<FileKey, Open>,
     failed: FxHashMap<FileKey, Instant>,
-    copies: Copies,
+    fingerprints: Fingerprints,
     capacity: usize,
     clock: u64,
     /// Time of the events that come now. They are resolved later.
@@ -393,7 +393,7 @@ impl Files {
     ) -> Arc<TargetFile> {
         let path = mapped.path;
         if file.elf.is_some() {
-            file.print = self.copies.print(&file.file, path, file.build_id());
+            file.fingerprint = self.fingerprints.of(&file.file, path, file.build_id());
         }
         let Some(build_id) = file.build_id().cloned() else {
             let file = Arc::new(file);
@@ -401,7 +401,7 @@ impl Files {
             return file;
         };
         // Copies of one content are one file.
-        let by_build_id = FileKey::BuildId(build_id, path.into(), file.print);
+        let by_build_id = FileKey::BuildId(build_id, path.into(), file.fingerprint);
         let file = self.get(&by_build_id).unwrap_or_else(|| Arc::new(file));
         self.keep(by_build_id, file.clone());
         self.keep(key, file.clone());
@@ -425,7 +425,7 @@ impl Files {
                 FileKey::BuildId(
                     build_id.clone(),
                     open.file.path.as_str().into(),
-                    open.file.print,
+                    open.file.fingerprint,
                 )
             });
             !needed(key) && !by_build_id.is_some_and(|key| needed(&key))
@@ -509,7 +509,11 @@ fn open_link(link: &str) -> Result<(File, Stat), OpenError> {
 
 /// Whether a file in a layer is the one that was mapped: the kernel names the overlay's device, or that of
 /// the layer.
-fn is_same_in_layer(mapped: &MappedFile<'_>, opened: &(File, Stat), layers: &Layers) -> bool {
+fn is_same_in_layer(
+    mapped: &MappedFile<'_>,
+    opened: &(File, Stat),
+    layers: &OverlayLayers,
+) -> bool {
     let identity = mapped.identity;
     match (identity.major, identity.minor) == layers.device {
         true => opened.1.st_ino == identity.inode,

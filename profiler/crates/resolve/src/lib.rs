@@ -13,10 +13,11 @@
 mod calls;
 mod closing;
 mod containers;
-mod copies;
 mod debug_files;
 mod epoch;
+mod events;
 mod files;
+mod fingerprint;
 mod frames;
 mod go_names;
 mod intern;
@@ -24,7 +25,6 @@ mod interpreters;
 mod jit;
 mod kernel;
 mod kernel_names;
-mod layers;
 mod loaded;
 mod mapped;
 mod mapping;
@@ -35,6 +35,7 @@ mod naming;
 pub mod objects;
 mod offline;
 mod options;
+mod overlay_layers;
 mod proc_fs;
 mod process;
 mod processes;
@@ -42,7 +43,6 @@ mod stacks;
 mod symbolize;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod unwinding;
 mod wait_stacks;
 
@@ -102,7 +102,7 @@ pub struct KnownProcesses {
 /// Turns raw events into events; it routes among the parts that own its state.
 ///
 /// It routes: what there is to know is with its parts, and what an event becomes in its turn is in
-/// `turns`.
+/// `events`.
 #[derive(Debug)]
 pub struct Resolver {
     /// What was announced, and the events of the next batch.

@@ -149,7 +149,7 @@ impl Modules {
             };
             self.files.open(&mapped).ok()
         });
-        file.filter(|file| file.print.name == module.copy)
+        file.filter(|file| file.fingerprint.name == module.copy)
     }
 
     /// Closes files that no living process maps, but those of events after `resolved`, which wait for
@@ -220,7 +220,7 @@ impl Modules {
         let is_other = |known: &CodeModule| {
             // The place in the file system is another file's by now.
             let file = file.as_ref();
-            file.is_some_and(|file| file.print.name != known.copy)
+            file.is_some_and(|file| file.fingerprint.name != known.copy)
         };
         if let Some(known) = &known
             && known.elf.is_some()
@@ -228,7 +228,7 @@ impl Modules {
         {
             return known.clone();
         }
-        let copy = file.as_ref().and_then(|file| file.print.name);
+        let copy = file.as_ref().and_then(|file| file.fingerprint.name);
         let elf = file.as_ref().and_then(|file| file.elf.clone());
         if let Some(known) = known
             && elf.is_none()

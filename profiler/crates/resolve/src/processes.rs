@@ -7,9 +7,9 @@
 //! What does not belong here: the table itself (`process`), what their mappings are of (`modules`),
 //! stacks (`stacks`).
 
-mod limit;
 mod settle;
 mod threads;
+mod visibility;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

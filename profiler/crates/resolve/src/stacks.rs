@@ -32,8 +32,8 @@ pub(super) struct Found {
 
 impl Found {
     /// The stack, and why it ended: `end` unless the walk left the code before.
-    pub(super) fn outcome(self, end: StackEnd, wreck: StackEnd) -> (Option<StackId>, StackEnd) {
-        (Some(self.stack), if self.cut { wreck } else { end })
+    pub(super) fn outcome(self, end: StackEnd, bogus: StackEnd) -> (Option<StackId>, StackEnd) {
+        (Some(self.stack), if self.cut { bogus } else { end })
     }
 }
 
@@ -84,23 +84,22 @@ impl Stacks {
             .retain(|&(generation, _), _| generation != KERNEL);
     }
 
-    /// The user stack of a sample, and why it ended: `end` unless the walk left the code before, which is
-    /// `wreck`.
+    /// The user stack of a sample, and why it ended: `end`, or `bogus` if it was cut at a bogus caller.
     ///
     /// Code built without frame pointers uses the register for something else, and a walk that
     /// meets it goes on with whatever that points to. A caller that is in no mapping of the process
-    /// is such a wreck, by whatever means it was found: the stack is cut before it. A leaf is where
-    /// the thread really was.
+    /// is bogus, by whatever means it was found: the stack is cut before it. A leaf is where the thread
+    /// really was.
     pub(super) fn of_user(
         &mut self,
         process: &ProcessState,
         bytes: &Bytes,
-        (end, wreck): (StackEnd, StackEnd),
+        (end, bogus): (StackEnd, StackEnd),
         frames: &mut Frames<'_>,
     ) -> (Option<StackId>, StackEnd) {
         let key = self.key(process, bytes);
         if let Some(found) = self.find(key) {
-            return found.outcome(end, wreck);
+            return found.outcome(end, bogus);
         }
         let native = self.native_frames(process, bytes, frames);
         let mut stack = None;
@@ -110,7 +109,7 @@ impl Stacks {
         let cut = native.cut;
         self.reuse(native);
         match stack {
-            Some(stack) => self.keep(key, stack, cut).outcome(end, wreck),
+            Some(stack) => self.keep(key, stack, cut).outcome(end, bogus),
             None => (None, end),
         }
     }
@@ -179,9 +178,9 @@ impl Stacks {
         let mut cut = false;
         let mapped = |address: &u64| process.mappings.find(*address).is_some();
         if addresses.first().is_some_and(mapped)
-            && let Some(wreck) = addresses.iter().position(|at| !mapped(at))
+            && let Some(bogus) = addresses.iter().position(|at| !mapped(at))
         {
-            addresses.truncate(wreck);
+            addresses.truncate(bogus);
             cut = true;
         }
         let of = addresses.iter().enumerate();

@@ -4,11 +4,11 @@
 //! Records of cgroups and descriptions of containers -> [`Step`]s that are to be done, and the fate of
 //! samples. Times are nanoseconds of CLOCK_MONOTONIC. Nothing here asks or tells anybody.
 //!
-//! What does not belong here: events that wait (`hold`), what names mean (`target::container`).
+//! What does not belong here: events that wait (`undecided_events`), what names mean (`target::container`).
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::hold::{Fate, Place};
+use super::undecided_events::{Fate, Place};
 use profiler_model::Timestamp;
 use profiler_model::raw::{CgroupVerdict, RawCgroup};
 use profiler_target::cgroup::{Cgroup, contains};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::asked::Asked;
+use super::cgroup_members::CgroupMembers;
 use super::ends::Ends;
-use super::members::Members;
 use super::planned::Judged;
 use super::plans::Plans;
 use super::targets::Targets;
@@ -52,7 +52,10 @@ pub(super) fn choose(
     }
     // All is chosen before anything is planned: too much may be asked for.
     let choices = files.choices(plans, &mut coverage);
-    let awaited = targets.members.as_ref().is_some_and(Members::is_empty);
+    let awaited = targets
+        .members
+        .as_ref()
+        .is_some_and(CgroupMembers::is_empty);
     check_choice(&asked, &coverage.complaints(), &choices, awaited)?;
     let mut indexes = Vec::new();
     for ((target, object), choice) in files.read.iter().zip(&choices) {

@@ -9,6 +9,7 @@
 mod arrivals;
 mod asked;
 mod budget;
+mod cgroup_members;
 mod choose;
 mod counts;
 mod duty;
@@ -18,15 +19,14 @@ mod follow;
 mod hooks;
 mod links;
 mod load;
-mod members;
 mod news;
+mod other_processes;
 mod planned;
 mod planner;
 mod plans;
 mod probes;
 mod replan;
 mod request;
-mod strangers;
 mod suspend;
 mod targets;
 mod values;
@@ -38,13 +38,13 @@ use std::time::Instant;
 use self::arrivals::Arrivals;
 use self::asked::Asked;
 use self::budget::Budget;
+use self::cgroup_members::CgroupMembers;
 use self::counts::Counts;
 use self::ends::Ends;
 use self::links::Links;
-use self::members::Members;
+use self::other_processes::OtherProcesses;
 use self::plans::Plans;
 use self::probes::ProbeState;
-use self::strangers::Strangers;
 use self::suspend::Suspension;
 use self::targets::Targets;
 use crate::error::{Context, Failure};
@@ -105,7 +105,7 @@ impl Tracer {
     ) -> Result<Tracer, Failure> {
         let named = filter.is_by_ids() || command.is_some();
         let narrowed = filter.is_by_kernel_facts();
-        let mut members = cgroups.map(|(hierarchy, wanted)| Members::new(hierarchy, wanted));
+        let mut members = cgroups.map(|(hierarchy, wanted)| CgroupMembers::new(hierarchy, wanted));
         let running = match &mut members {
             Some(members) if !named => members.enter_all(),
             _ => initial_processes(filter, command.map(|(pid, _)| pid)),
@@ -303,7 +303,7 @@ impl Tracer {
     /// Says who pays beside the target, where that was the price that was chosen.
     fn tell_strangers(&mut self, beginning: bool) {
         if self.asked.request.follow_exact {
-            Strangers::tell(&self.plans, &mut self.targets, beginning);
+            OtherProcesses::tell(&self.plans, &mut self.targets, beginning);
         }
     }
 
@@ -390,7 +390,7 @@ impl Tracer {
     /// other as fast as can be.
     pub(super) fn is_in_a_hurry(&self) -> bool {
         let members = self.targets.members.as_ref();
-        members.is_some_and(Members::are_in_a_hurry)
+        members.is_some_and(CgroupMembers::are_in_a_hurry)
     }
 
     /// The part of a step that can't wait, while [`Tracer::is_in_a_hurry`]: attaches what has come.

@@ -3,7 +3,7 @@
 //! Processes that run at first, forks, ends and cgroups -> for each object who is to be attached to it.
 //! Objects are given by index.
 //!
-//! What does not belong here: which cgroups are wanted (`members`), attaching (`links`).
+//! What does not belong here: which cgroups are wanted (`cgroup_members`), attaching (`links`).
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::arrivals::{Arrivals, Pending};
 use super::asked::Asked;
-use super::members::{Members, Place};
+use super::cgroup_members::{CgroupMembers, Place};
 use profiler_model::Pid;
 use profiler_resolve::Resolver;
 
@@ -21,7 +21,7 @@ pub(super) struct Targets {
     /// What each process has of what is traced; none: all processes together.
     has: FxHashMap<Option<Pid>, FxHashSet<usize>>,
     /// Which processes are traced, where cgroups say so.
-    pub(super) members: Option<Members>,
+    pub(super) members: Option<CgroupMembers>,
     /// Else: targets and what they have started, while these live.
     pub(super) family: FxHashSet<Pid>,
     /// Debuggers of whom it was said that what they debug is not traced.
@@ -35,7 +35,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn new(members: Option<Members>, family: FxHashSet<Pid>) -> Targets {
+    pub(super) fn new(members: Option<CgroupMembers>, family: FxHashSet<Pid>) -> Targets {
         Targets {
             has: FxHashMap::default(),
             members,

@@ -5,8 +5,8 @@
 //! is dropped for. Times are nanoseconds of CLOCK_MONOTONIC; of kernel-side programs those of the kernel's
 //! own statistics.
 
-mod crowd;
 mod discard;
+mod many_containers;
 mod start;
 
 use std::fs;

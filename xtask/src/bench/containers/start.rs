@@ -17,7 +17,7 @@ use super::super::measure::{Usage, Watched, run as run_tool};
 use super::super::slope::median;
 use super::super::table::{Table, ms};
 use super::super::tool::Tool;
-use super::crowd::Crowd;
+use super::many_containers::ManyContainers;
 use super::{Processes, hierarchies};
 
 const CONTAINERS: usize = 1000;
@@ -38,7 +38,7 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
     let mut runs = Vec::new();
     for containers in [1, count] {
         eprintln!("start: making {containers} containers");
-        let crowd = Crowd::new(containers, &bench.folder)?;
+        let many = ManyContainers::new(containers, &bench.folder)?;
         let mut busy = Processes::default();
         let child = Command::new(&job)
             .arg("1000000000000000")
@@ -49,7 +49,7 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
         // In the last one, beside its own process.
         let last = containers - 1;
         for (mount, _) in hierarchies()? {
-            let path = mount.join("docker").join(&crowd.ids()[last]);
+            let path = mount.join("docker").join(&many.ids()[last]);
             let moved = fs::write(path.join("cgroup.procs"), pid.to_string());
             if !mount.ends_with("cpuset") {
                 moved?;
@@ -57,19 +57,19 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
         }
         for round in 0..rounds {
             eprintln!("start: round {} of {rounds}", round + 1);
-            runs.push(list(bench, &crowd)?);
-            runs.push(record(bench, &crowd, "record -a", &["-a"])?);
-            let name = Crowd::name(last);
+            runs.push(list(bench, &many)?);
+            runs.push(record(bench, &many, "record -a", &["-a"])?);
+            let name = ManyContainers::name(last);
             runs.push(record(
                 bench,
-                &crowd,
+                &many,
                 "record --container",
                 &["--container", &name],
             )?);
         }
         // Before the cgroups that it is in.
         drop(busy);
-        drop(crowd);
+        drop(many);
     }
     bench.keep("containers-start.json", &runs)?;
     print(&runs, count, rounds);
@@ -77,15 +77,15 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
 }
 
 /// Lists; every container must be in the list, by its name.
-fn list(bench: &Bench, crowd: &Crowd) -> io::Result<Run> {
+fn list(bench: &Bench, many: &ManyContainers) -> io::Result<Run> {
     let log = bench.folder.join("log");
-    let mut command = crowd.command(&bench.profiler);
+    let mut command = many.command(&bench.profiler);
     let tool = run_tool(command.args(["list", "containers"]), &log)?;
     let said = fs::read_to_string(&log)?;
-    let containers = crowd.ids().len();
+    let containers = many.ids().len();
     let named = (0..containers)
         .filter(|&index| {
-            let name = Crowd::name(index);
+            let name = ManyContainers::name(index);
             said.split_whitespace().any(|word| word == name)
         })
         .count();
@@ -102,13 +102,18 @@ fn list(bench: &Bench, crowd: &Crowd) -> io::Result<Run> {
     })
 }
 
-fn record(bench: &Bench, crowd: &Crowd, name: &'static str, target: &[&str]) -> io::Result<Run> {
+fn record(
+    bench: &Bench,
+    many: &ManyContainers,
+    name: &'static str,
+    target: &[&str],
+) -> io::Result<Run> {
     let output = Tool::Profiler.recording(&bench.folder);
     match fs::remove_file(&output) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut command = crowd.command(&bench.profiler);
+    let mut command = many.command(&bench.profiler);
     command
         .args(["record", "--quiet", "-e", "cpu-clock", "-F", "999"])
         .args(target)
@@ -128,7 +133,7 @@ fn record(bench: &Bench, crowd: &Crowd, name: &'static str, target: &[&str]) -> 
     let first = Tool::Profiler.first_sample_ns(&bench.profiler, &bench.folder)?;
     Ok(Run {
         command: name,
-        containers: crowd.ids().len(),
+        containers: many.ids().len(),
         took_ns: first.saturating_sub(from_ns),
         tool,
     })

@@ -209,7 +209,7 @@ impl Interpreters {
         &mut self,
         (process, at): (&ProcessState, Timestamp),
         bytes: &Bytes,
-        (end, wreck): (StackEnd, StackEnd),
+        (end, bogus): (StackEnd, StackEnd),
         interpreted: &RawInterpreted,
         stacks: &mut Stacks,
         frames: &mut Frames<'_>,
@@ -220,7 +220,7 @@ impl Interpreters {
             Some((known, found))
         });
         let Some((known, found)) = interpreter else {
-            return stacks.of_user(process, bytes, (end, wreck), frames);
+            return stacks.of_user(process, bytes, (end, bogus), frames);
         };
         let mut key = BytesMut::from(&bytes[..]);
         for run in &found.runs {
@@ -231,7 +231,7 @@ impl Interpreters {
         }
         let key = stacks.key(process, &key.freeze());
         if let Some(found) = stacks.find(key) {
-            return found.outcome(end, wreck);
+            return found.outcome(end, bogus);
         }
         let native = stacks.native_frames(process, bytes, frames);
         let is_loop = |address: &u64| found.loops.iter().any(|piece| piece.contains(address));
@@ -257,7 +257,7 @@ impl Interpreters {
             }
         }
         match stack {
-            Some(stack) => stacks.keep(key, stack, native.cut).outcome(end, wreck),
+            Some(stack) => stacks.keep(key, stack, native.cut).outcome(end, bogus),
             None => (None, end),
         }
     }

@@ -2,15 +2,15 @@
 //!
 //! The memory of made-up processes is mapped from real files that are built or written here.
 
-mod asks;
 mod containers;
 mod debug_info;
 mod epochs;
 mod hostile;
-mod layers;
+mod lifetimes;
 mod limited;
-mod lives;
+mod overlay_layers;
 mod processes;
+mod questions;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

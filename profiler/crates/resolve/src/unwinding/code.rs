@@ -74,7 +74,7 @@ impl CodeFiles {
     ) -> Arc<CodeFile> {
         let content = Content {
             build_id: elf.build_id.clone(),
-            hash: file.print.hash(),
+            hash: file.fingerprint.hash(),
             unnamed: key.filter(|_| elf.build_id.is_none()).cloned(),
         };
         self.of(content, &file.path)

@@ -139,7 +139,7 @@ impl Dialogue {
         for pid in unlisted {
             self.list(pid, of.early.code(pid), of, kernel);
         }
-        of.told.forget(of.held.first().unwrap_or(resolved));
+        of.announced.forget(of.held.first().unwrap_or(resolved));
         self.step(of, opener, kernel);
     }
 
@@ -179,7 +179,7 @@ impl Dialogue {
         let since = kernel.now();
         let Some(mut code) = code else {
             kernel.forget_process(pid);
-            of.told.told(pid, &[], since, kernel.now());
+            of.announced.note(pid, &[], since, kernel.now());
             self.unlisted.remove(&pid);
             return;
         };
@@ -209,7 +209,7 @@ impl Dialogue {
             self.unlisted.insert(pid);
             self.make_room(kernel);
         }
-        of.told.told(pid, &code, since, kernel.now());
+        of.announced.note(pid, &code, since, kernel.now());
     }
 
     /// The slot of a file.

@@ -9,27 +9,27 @@
 //! What does not belong here: tables in the kernel (`probe`), what tables are made of and the walk
 //! itself (`unwind`).
 
+mod announced_code;
 mod builder;
 mod code;
 mod dialogue;
-mod hold;
+mod held_events;
 mod starting;
 mod store;
 #[cfg(test)]
 mod tests;
-mod told;
-mod turn;
+mod user_stack;
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use self::announced_code::AnnouncedCode;
 use self::code::EarlyCode;
-use self::hold::{Held, copy_of};
+use self::held_events::{HeldEvents, copy_of};
 use self::starting::Starting;
 use self::store::Store;
-use self::told::Told;
-use self::turn::{EXACT, walk_on};
+use self::user_stack::{EXACT, walk_on};
 use super::files::TargetFile;
 use super::mapping::{CodeRange, Mappings};
 use super::modules::Modules;
@@ -62,12 +62,12 @@ pub(super) struct Unwinding {
     /// None: stacks are walked by frame pointers, and come whole or not at all.
     store: Option<Store>,
     early: EarlyCode,
-    told: Told,
+    announced: AnnouncedCode,
     starting: Starting,
     /// Files that the kernel side should have the tables of.
     wanted: FxHashMap<u64, Arc<CodeFile>>,
     seekers: Vec<Seeker>,
-    pub(super) held: Held,
+    pub(super) held: HeldEvents,
     /// User stacks that user space walked on from a copy.
     pub(super) continued: u64,
     /// Of these, not to their end: a table was not there in time, or the copy was too short.
@@ -97,7 +97,7 @@ impl Unwinding {
     }
 
     /// Why a stack ended whose last caller is in no mapping.
-    pub(super) fn end_of_wreck(&self) -> StackEnd {
+    pub(super) fn end_at_bogus_caller(&self) -> StackEnd {
         match self.is_used() {
             true => StackEnd::NoMapping,
             false => StackEnd::FramePointer,

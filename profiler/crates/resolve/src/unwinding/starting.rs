@@ -5,7 +5,7 @@
 //! these addresses by now is none of its callers, and not even where it was. The last thing that the
 //! kernel maps of a new program is the vDSO.
 //!
-//! What does not belong here: lists of mappings that are outdated (`told`).
+//! What does not belong here: lists of mappings that are outdated (`announced_code`).
 
 use rustc_hash::FxHashMap;
 

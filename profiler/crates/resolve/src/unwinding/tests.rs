@@ -243,7 +243,7 @@ fn what_was_walked_by_an_outdated_list_is_cut() {
     assert_eq!(resolver.counters().stacks_outdated, 2);
     // When all that is resolved, nothing is kept of the first list.
     resolver.tend_tables(&mut kernel);
-    assert!(!resolver.mapped.unwinding.told.has_past());
+    assert!(!resolver.mapped.unwinding.announced.has_past());
 }
 
 #[test]

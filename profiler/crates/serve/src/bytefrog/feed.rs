@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::outbox::Break;
+use super::run_change::RunChange;
 use super::shared::{Progress, Shared};
 use super::translate::{NameStyle, TranslateOptions, Translator, Wanted};
-use super::turn::Turn;
 use super::{AgentError, StreamSummary};
 use crate::queue::{Entry, Popped, Work};
 use profiler_model::{Event, LiveTables, ProcessChange, Timestamp};
@@ -124,7 +124,7 @@ impl Feed {
                 }
             };
             let bytes = entry.bytes();
-            let ends = matches!(entry.work, Work::Note(Turn::End(_)));
+            let ends = matches!(entry.work, Work::Note(RunChange::End(_)));
             let spare = self.work(entry)?;
             shared.queue.done(bytes, spare);
             if ends {
@@ -133,7 +133,7 @@ impl Feed {
         }
     }
 
-    fn work(&mut self, entry: Entry<Turn>) -> Result<Option<Vec<Event>>, Over> {
+    fn work(&mut self, entry: Entry<RunChange>) -> Result<Option<Vec<Event>>, Over> {
         self.turn(entry.epoch);
         for definition in entry.definitions {
             // What is not defined is missing, as are events that use it.
@@ -156,8 +156,8 @@ impl Feed {
                     }
                 }
             }
-            Work::Note(Turn::Begin(at)) => self.begin(at),
-            Work::Note(Turn::Suspend(at)) => {
+            Work::Note(RunChange::Begin(at)) => self.begin(at),
+            Work::Note(RunChange::Suspend(at)) => {
                 if !self.suspended && self.translator.is_some() {
                     self.break_data()?;
                     if let Some(broken) = &mut self.broken {
@@ -166,11 +166,11 @@ impl Feed {
                 }
                 self.suspended = true;
             }
-            Work::Note(Turn::Resume(at)) => {
+            Work::Note(RunChange::Resume(at)) => {
                 self.suspended = false;
                 self.mend(at)?;
             }
-            Work::Note(Turn::End(at)) => {
+            Work::Note(RunChange::End(at)) => {
                 self.mend(at)?;
                 if let Some(translator) = &mut self.translator {
                     take(&self.shared, &mut self.buffer)?;

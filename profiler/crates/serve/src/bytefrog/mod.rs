@@ -21,11 +21,11 @@ mod feed;
 mod life;
 mod network;
 mod outbox;
-mod sent;
+mod run_change;
 mod settings;
 mod shared;
 pub mod translate;
-mod turn;
+mod unacknowledged;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -38,8 +38,8 @@ use tokio::time::Instant;
 pub use error::AgentError;
 use feed::Feed;
 use network::{Command, Lines, Peer};
+use run_change::RunChange;
 use shared::Shared;
-use turn::Turn;
 
 use profiler_model::{Batch, Consumer, Event, Timestamp};
 use profiler_wire::bytefrog::{AgentMessage, Configuration, Mode};
@@ -198,7 +198,7 @@ impl Agent {
     /// Tracing begins: times count from here, data connections open.
     pub fn begin(&self, at: Timestamp) {
         if !self.begun.swap(true, Ordering::Relaxed) {
-            self.shared.queue.push(Turn::Begin(at));
+            self.shared.queue.push(RunChange::Begin(at));
             // If the thread is gone, it has been said why.
             let _ = self.commands.send(Command::Begin);
         }
@@ -240,12 +240,12 @@ impl Agent {
 
     /// Recording is off from here on, in the order of batches.
     pub fn suspend(&self, at: Timestamp) {
-        self.shared.queue.push(Turn::Suspend(at));
+        self.shared.queue.push(RunChange::Suspend(at));
     }
 
     /// Recording is on again.
     pub fn resume(&self, at: Timestamp) {
-        self.shared.queue.push(Turn::Resume(at));
+        self.shared.queue.push(RunChange::Resume(at));
     }
 
     /// Ends the run: sends what is left, tells HQ, waits for its answer, closes.
@@ -258,7 +258,7 @@ impl Agent {
             // HQ waits for data connections, even if it wants nothing of them.
             self.begin(at);
         }
-        self.shared.queue.push(Turn::End(at));
+        self.shared.queue.push(RunChange::End(at));
         let _ = self
             .commands
             .send(Command::Finish(Instant::now() + deadline));

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::sent::unacknowledged_bytes;
+use super::unacknowledged::unacknowledged_bytes;
 use profiler_wire::bytefrog::AgentMessage;
 
 /// Most bytes that may wait. What only informs is left out when HQ does not read.

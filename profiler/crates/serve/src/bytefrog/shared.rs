@@ -12,16 +12,16 @@ use super::StreamSummary;
 use super::buffers::Pool;
 use super::error::AgentError;
 use super::outbox::Outbox;
-use super::sent::unacknowledged_bytes;
+use super::run_change::RunChange;
 use super::settings::Settings;
-use super::turn::Turn;
+use super::unacknowledged::unacknowledged_bytes;
 use crate::queue::Queue;
 use profiler_wire::bytefrog::{AgentMessage, Configuration, Mode};
 
 /// Shared by all threads of an agent.
 pub(super) struct Shared {
     /// Batches that are to be translated.
-    pub(super) queue: Queue<Turn>,
+    pub(super) queue: Queue<RunChange>,
     /// Bytes that are to be sent.
     pub(super) pool: Pool,
     /// Messages for the control connection.

@@ -61,7 +61,11 @@ impl Interpreter for CPython {
         let Some(elf) = file.elf.as_ref().filter(|_| runtime::may_have_one(path)) else {
             return false;
         };
-        let place = (path.to_owned(), file.print.name, file.build_id().cloned());
+        let place = (
+            path.to_owned(),
+            file.fingerprint.name,
+            file.build_id().cloned(),
+        );
         let runtime = match self.processes.runtimes.get(&place) {
             Some(known) => known.clone(),
             None => {

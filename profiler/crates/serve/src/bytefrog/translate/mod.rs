@@ -8,13 +8,13 @@
 //! What does not belong here: sockets, buffers, control messages.
 
 mod calls;
-mod lives;
 mod markers;
 mod methods;
 mod names;
 mod samples;
 mod stack;
 mod stream;
+mod thread_events;
 mod threads;
 
 use markers::{Containers, Missing, key};

@@ -18,16 +18,16 @@ const MAX_PLACES: usize = 8;
 
 /// How many other processes run into our probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Strangers {
+pub(super) struct OtherProcesses {
     count: usize,
     /// Whether all processes were looked at.
     all: bool,
 }
 
-impl Strangers {
+impl OtherProcesses {
     /// Says how many processes pay that are none of ours.
     pub(super) fn tell(plans: &Plans, targets: &mut Targets, beginning: bool) {
-        let Strangers { count, all } = Strangers::count(plans, targets, now());
+        let OtherProcesses { count, all } = OtherProcesses::count(plans, targets, now());
         let at_least = if all { "" } else { "at least " };
         let when = if beginning { "" } else { " at the end" };
         let processes = if count == 1 { "process" } else { "processes" };
@@ -41,24 +41,24 @@ impl Strangers {
         }
     }
 
-    fn count(plans: &Plans, targets: &mut Targets, began: Timestamp) -> Strangers {
+    fn count(plans: &Plans, targets: &mut Targets, began: Timestamp) -> OtherProcesses {
         let files = watched_places(plans);
-        let mut strangers = Strangers {
+        let mut others = OtherProcesses {
             count: 0,
             all: true,
         };
         for pid in profiler_target::proc_fs::processes() {
             if now().since(began) > LOOK_NS {
-                strangers.all = false;
+                others.all = false;
                 break;
             }
             // Most processes are told apart by this, which is read in less time than their mappings.
             if targets.is_ours(pid) {
                 continue;
             }
-            strangers.count += usize::from(is_patched(pid, &files));
+            others.count += usize::from(is_patched(pid, &files));
         }
-        strangers
+        others
     }
 }
 

@@ -18,12 +18,12 @@ const MAX_COPIES_BYTES: usize = 64 << 20;
 
 /// Events behind a sample that waits for its unwind table.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldEvents {
     events: VecDeque<RawEvent>,
     copies_bytes: usize,
 }
 
-impl Held {
+impl HeldEvents {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()

@@ -10,9 +10,9 @@ use profiler_model::raw::{RawBody, RawEvent};
 
 /// The processes in recorded cgroups.
 #[derive(Debug, Default)]
-pub(super) struct Members(FxHashSet<Pid>);
+pub(super) struct RecordedProcesses(FxHashSet<Pid>);
 
-impl Members {
+impl RecordedProcesses {
     /// Adds processes.
     pub(super) fn add(&mut self, pids: impl IntoIterator<Item = Pid>) {
         self.0.extend(pids);

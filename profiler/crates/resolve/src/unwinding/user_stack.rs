@@ -2,7 +2,7 @@
 //!
 //! Events ordered by time -> the same, resolved: without the user stacks of programs that have not begun
 //! yet (`starting`), without callers that were found by a list of mappings that did not hold any more
-//! (`told`), with the rest of what the kernel side could not walk. What needs a table that is being
+//! (`announced_code`), with the rest of what the kernel side could not walk. What needs a table that is being
 //! built waits, and all behind it.
 //!
 //! What does not belong here: what is done as soon as an event is drained (`super`).
@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use profiler_common::unwind::COPY_BYTES;
 
-use super::hold::copy_of;
+use super::held_events::copy_of;
 use super::store::{PATIENCE, Store, TableState};
 use super::{MAX_LOOKS, Opener, Unwinding};
 use crate::mapping::{CodeRange, Mappings};
@@ -155,7 +155,7 @@ impl Unwinding {
             (address & !EXACT).wrapping_sub(u64::from(is_return))
         });
         let Some(last) = self
-            .told
+            .announced
             .first_wrong(pid, event.at, &process.mappings, looked_up)
         else {
             return;

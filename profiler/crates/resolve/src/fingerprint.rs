@@ -1,10 +1,10 @@
 //! Files that have the same path, and perhaps the same build id, and yet are not the same.
 //!
-//! A file that is met -> its [`Print`], by which copies of one content are one file, and what differs is
+//! A file that is met -> its [`Fingerprint`], by which copies of one content are one file, and what differs is
 //! told apart. `/app/server` is another program in each container; a build id says what is in a file only
 //! as long as who made it is honest.
 //!
-//! A print is made of samples of the contents, at places that can't be guessed: whoever forges a large
+//! A fingerprint is made of samples of the contents, at places that can't be guessed: whoever forges a large
 //! file and knows another one whole may pass for it with a small change that no sample meets.
 //!
 //! What does not belong here: opening files (`files`).
@@ -31,13 +31,13 @@ const PLACE_BYTES: usize = 4 << 10;
 /// What tells a file from others of its path and build id. The same in any session that sees the same
 /// files first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Print {
+pub(super) struct Fingerprint {
     hash: u64,
     /// What it is called by; none for the one that was met first.
     pub(super) name: Option<u32>,
 }
 
-impl Print {
+impl Fingerprint {
     /// What the contents come to.
     pub(super) fn hash(self) -> u64 {
         self.hash
@@ -46,14 +46,19 @@ impl Print {
 
 /// Files that were met.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(super) struct Fingerprints {
     seed: RandomState,
     first: FxHashMap<(Box<str>, Option<BuildId>), u64>,
 }
 
-impl Copies {
-    /// The print of an open file.
-    pub(super) fn print(&mut self, file: &File, path: &str, build_id: Option<&BuildId>) -> Print {
+impl Fingerprints {
+    /// The fingerprint of an open file.
+    pub(super) fn of(
+        &mut self,
+        file: &File,
+        path: &str,
+        build_id: Option<&BuildId>,
+    ) -> Fingerprint {
         let hash = self.look(file);
         let first = match self.first.get(&(path.into(), build_id.cloned())) {
             Some(&first) => first,
@@ -63,7 +68,7 @@ impl Copies {
             }
             None => !hash,
         };
-        Print {
+        Fingerprint {
             hash,
             name: (hash != first).then(|| checksum(file)),
         }

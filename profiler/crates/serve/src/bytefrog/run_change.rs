@@ -7,7 +7,7 @@ use profiler_model::Timestamp;
 
 /// A turn of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum RunChange {
     /// Tracing begins.
     Begin(Timestamp),
     /// Recording is off from here on.
@@ -18,12 +18,12 @@ pub(super) enum Turn {
     End(Timestamp),
 }
 
-impl Note for Turn {
-    fn join(&self, next: &Turn) -> Joined {
+impl Note for RunChange {
+    fn join(&self, next: &RunChange) -> Joined {
         match (self, next) {
             // Suspended again before anything was sent.
-            (Turn::Resume(_), Turn::Suspend(_)) => Joined::Neither,
-            (Turn::Suspend(_), Turn::Suspend(_)) => Joined::First,
+            (RunChange::Resume(_), RunChange::Suspend(_)) => Joined::Neither,
+            (RunChange::Suspend(_), RunChange::Suspend(_)) => Joined::First,
             _ => Joined::Both,
         }
     }

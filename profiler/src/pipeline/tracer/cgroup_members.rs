@@ -28,7 +28,7 @@ const MAX_HURRIED: usize = 64;
 
 /// The traced processes, where cgroups decide.
 #[derive(Debug)]
-pub(super) struct Members {
+pub(super) struct CgroupMembers {
     hierarchy: Hierarchy,
     wanted: WantedCgroups,
     /// Processes that are known to be in wanted cgroups.
@@ -52,10 +52,10 @@ pub(super) enum Place {
     Gone,
 }
 
-impl Members {
-    pub(super) fn new(hierarchy: Hierarchy, wanted: WantedCgroups) -> Members {
+impl CgroupMembers {
+    pub(super) fn new(hierarchy: Hierarchy, wanted: WantedCgroups) -> CgroupMembers {
         let began = now();
-        Members {
+        CgroupMembers {
             hierarchy,
             wanted,
             inside: FxHashSet::default(),

@@ -52,12 +52,12 @@ impl Place {
 
 /// Raw events behind a sample of which it is not known yet whether it is wanted.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
+pub(super) struct UndecidedEvents {
     waiting: VecDeque<RawEvent>,
     lost: Vec<Lost>,
 }
 
-impl Hold {
+impl UndecidedEvents {
     /// Whether anything waits.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
@@ -186,51 +186,51 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_is_no_loss_and_what_nobody_knows_is_one() {
-        let mut hold = Hold::default();
+        let mut undecided = UndecidedEvents::default();
         let mut events = vec![sample(1, 0), sample(2, 1), sample(3, 2), exit(4)];
-        assert_eq!(hold.pass(&mut events, false, &mut by_cgroup), 2);
+        assert_eq!(undecided.pass(&mut events, false, &mut by_cgroup), 2);
         assert_eq!(events[..2], [sample(1, 0), exit(4)]);
         assert_eq!((events.len(), lost(&events)), (3, 1));
-        assert!(!hold.is_waiting());
+        assert!(!undecided.is_waiting());
     }
 
     #[test]
     fn what_is_behind_an_undecided_sample_waits_with_it() {
-        let mut hold = Hold::default();
+        let mut undecided = UndecidedEvents::default();
         let mut events = vec![exit(1), sample(2, 9), exit(3), sample(4, 1)];
-        hold.pass(&mut events, false, &mut by_cgroup);
+        undecided.pass(&mut events, false, &mut by_cgroup);
         assert_eq!(events, [exit(1)]);
         let mut events = vec![sample(5, 0)];
-        hold.pass(&mut events, false, &mut by_cgroup);
+        undecided.pass(&mut events, false, &mut by_cgroup);
         assert_eq!(events, []);
         let mut decided = |at, place: Place| match place.cgroup {
             9 => Fate::Keep,
             _ => by_cgroup(at, place),
         };
-        assert_eq!(hold.pass(&mut events, false, &mut decided), 1);
+        assert_eq!(undecided.pass(&mut events, false, &mut decided), 1);
         assert_eq!(events, [sample(2, 9), exit(3), sample(5, 0)]);
     }
 
     #[test]
     fn at_the_end_nothing_waits() {
-        let mut hold = Hold::default();
+        let mut undecided = UndecidedEvents::default();
         let mut events = vec![sample(1, 9), exit(2)];
-        assert_eq!(hold.pass(&mut events, true, &mut by_cgroup), 1);
+        assert_eq!(undecided.pass(&mut events, true, &mut by_cgroup), 1);
         assert_eq!((events.len(), lost(&events)), (2, 1));
-        assert!(!hold.is_waiting());
+        assert!(!undecided.is_waiting());
     }
 
     #[test]
     fn too_many_do_not_wait() {
-        let mut hold = Hold::default();
+        let mut undecided = UndecidedEvents::default();
         let mut events = vec![sample(1, 9)];
         events.extend((2..=MAX_WAITING as u64).map(exit));
         events.push(sample(MAX_WAITING as u64 + 1, 9));
         events.push(exit(MAX_WAITING as u64 + 2));
-        hold.pass(&mut events, false, &mut by_cgroup);
+        undecided.pass(&mut events, false, &mut by_cgroup);
         // The first one had to go, and what was behind it goes on as far as the next one.
         assert_eq!((events.len(), lost(&events)), (MAX_WAITING, 1));
-        assert_eq!(hold.waiting.len(), 2);
+        assert_eq!(undecided.waiting.len(), 2);
     }
 
     proptest! {
@@ -247,7 +247,7 @@ mod tests {
                 0 => Fate::Keep,
                 cgroup => known.borrow().get(&cgroup).copied().unwrap_or(Fate::Wait),
             };
-            let (mut hold, mut out, mut all) = (Hold::default(), Vec::new(), Vec::new());
+            let (mut undecided, mut out, mut all) = (UndecidedEvents::default(), Vec::new(), Vec::new());
             let mut taken_out = 0;
             let count = batches.len();
             for (turn, batch) in batches.into_iter().enumerate() {
@@ -268,16 +268,16 @@ mod tests {
                     }
                 }
                 let last = turn + 1 == count;
-                taken_out += hold.pass(&mut events, last, &mut fate);
-                let waits = hold.waiting.front().is_some_and(|event| match &event.body {
+                taken_out += undecided.pass(&mut events, last, &mut fate);
+                let waits = undecided.waiting.front().is_some_and(|event| match &event.body {
                     RawBody::Sample(_) => Place::of(event)
                         .is_some_and(|place| fate(event.at, place) == Fate::Wait),
                     _ => false,
                 });
-                prop_assert_eq!(waits, hold.is_waiting());
+                prop_assert_eq!(waits, undecided.is_waiting());
                 out.append(&mut events);
             }
-            prop_assert!(!hold.is_waiting());
+            prop_assert!(!undecided.is_waiting());
             prop_assert!(out.is_sorted_by_key(|event| event.at));
             let lost = lost(&out);
             out.retain(|event| !matches!(event.body, RawBody::Lost(_)));

@@ -15,7 +15,7 @@ use super::{Cgroup, Processes, hierarchies};
 const DATA: &str = "/var/lib/docker";
 
 /// The containers.
-pub(super) struct Crowd {
+pub(super) struct ManyContainers {
     ids: Vec<String>,
     // The order in which they go: processes, then their cgroups.
     _processes: Processes,
@@ -31,15 +31,15 @@ struct Place {
     made: bool,
 }
 
-impl Crowd {
+impl ManyContainers {
     /// So many containers; their files are kept below `folder`.
-    pub(super) fn new(count: usize, folder: &Path) -> io::Result<Crowd> {
+    pub(super) fn new(count: usize, folder: &Path) -> io::Result<ManyContainers> {
         let data = folder.join("docker");
         if data.exists() {
             fs::remove_dir_all(&data)?;
         }
         fs::create_dir_all(data.join("containers"))?;
-        let mut crowd = Crowd {
+        let mut many = ManyContainers {
             ids: (0..count).map(id).collect(),
             _processes: Processes::default(),
             _cgroups: Vec::new(),
@@ -50,10 +50,10 @@ impl Crowd {
         for index in 0..count {
             let child = Command::new("sleep").arg("1000000").spawn()?;
             let pid = child.id();
-            crowd._processes.0.push(child);
-            crowd.write(index, pid)?;
+            many._processes.0.push(child);
+            many.write(index, pid)?;
             for (mount, _) in &mounts {
-                let cgroup = Cgroup::new(mount.join("docker").join(&crowd.ids[index]))?;
+                let cgroup = Cgroup::new(mount.join("docker").join(&many.ids[index]))?;
                 // That of a set of processors takes none before it is told which.
                 if cgroup.add(pid).is_err() && !mount.ends_with("cpuset") {
                     return Err(io::Error::other(format!(
@@ -61,13 +61,13 @@ impl Crowd {
                         cgroup.0.display()
                     )));
                 }
-                crowd._cgroups.push(cgroup);
+                many._cgroups.push(cgroup);
             }
         }
         for (mount, _) in mounts {
-            crowd._cgroups.push(Cgroup(mount.join("docker")));
+            many._cgroups.push(Cgroup(mount.join("docker")));
         }
-        Ok(crowd)
+        Ok(many)
     }
 
     /// Name of one of them.
@@ -80,7 +80,7 @@ impl Crowd {
         &self.ids
     }
 
-    /// A command that is run where Docker's files are those of the crowd.
+    /// A command that is run where Docker's files are those of these containers.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.place.holder.id());
@@ -113,7 +113,7 @@ impl Crowd {
                 "Labels": { "com.example.team": "a team" },
             },
             "Image": format!("sha256:{id}"),
-            "Name": format!("/{}", Crowd::name(index)),
+            "Name": format!("/{}", ManyContainers::name(index)),
             "Driver": "overlay2",
         });
         fs::write(folder.join("config.v2.json"), text.to_string())

@@ -163,17 +163,17 @@ impl Lists {
 
 /// The lists of mappings that the kernel side had, by process and time.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AnnouncedCode {
     processes: FxHashMap<Pid, Lists>,
     /// Those of which there are earlier lists.
     with_past: FxHashSet<Pid>,
     past_pieces: usize,
 }
 
-impl Told {
+impl AnnouncedCode {
     /// The kernel side was told what a process has mapped, or, with nothing, that it is not known; the
     /// list came into force between these times.
-    pub(super) fn told(&mut self, pid: Pid, code: &[Code], since: Timestamp, until: Timestamp) {
+    pub(super) fn note(&mut self, pid: Pid, code: &[Code], since: Timestamp, until: Timestamp) {
         let new = pieces(code);
         let Some(lists) = self.processes.get_mut(&pid) else {
             if new.is_empty() {
@@ -243,7 +243,7 @@ impl Told {
 
     /// Forgets lists that were replaced before a time. Events of that time have all been seen to.
     pub(super) fn forget(&mut self, before: Timestamp) {
-        let Told {
+        let AnnouncedCode {
             processes,
             with_past,
             past_pieces,
@@ -300,13 +300,18 @@ mod tests {
         mappings
     }
 
-    fn tell(told: &mut Told, mappings: &Mappings, since: u64, until: u64) {
+    fn tell(announced: &mut AnnouncedCode, mappings: &Mappings, since: u64, until: u64) {
         let code: Vec<Code> = mappings.ranges().iter().filter_map(Code::of).collect();
-        told.told(PID, &code, Timestamp(since), Timestamp(until));
+        announced.note(PID, &code, Timestamp(since), Timestamp(until));
     }
 
-    fn wrong(told: &mut Told, at: u64, real: &Mappings, addresses: &[u64]) -> Option<usize> {
-        told.first_wrong(PID, Timestamp(at), real, addresses.iter().copied())
+    fn wrong(
+        announced: &mut AnnouncedCode,
+        at: u64,
+        real: &Mappings,
+        addresses: &[u64],
+    ) -> Option<usize> {
+        announced.first_wrong(PID, Timestamp(at), real, addresses.iter().copied())
     }
 
     const MS: u64 = 1_000_000;
@@ -316,25 +321,28 @@ mod tests {
         let (program, first, second) = (file("program"), file("first"), file("second"));
         let before = mapped(&[(0x1000, 0x2000, &program), (0x8000, 0x9000, &first)]);
         let after = mapped(&[(0x1000, 0x2000, &program), (0x8000, 0x8800, &second)]);
-        let mut told = Told::default();
-        tell(&mut told, &before, 10 * MS, 11 * MS);
-        tell(&mut told, &after, 50 * MS, 51 * MS);
+        let mut announced = AnnouncedCode::default();
+        tell(&mut announced, &before, 10 * MS, 11 * MS);
+        tell(&mut announced, &after, 50 * MS, 51 * MS);
         let stack = [0x1100, 0x8100, 0x1200];
         // Before the exchange, between it and the new list, and behind that.
-        assert_eq!(wrong(&mut told, 20 * MS, &before, &stack), None);
-        assert_eq!(wrong(&mut told, 40 * MS, &after, &stack), Some(1));
-        assert_eq!(wrong(&mut told, 50 * MS, &after, &stack), Some(1));
-        assert_eq!(wrong(&mut told, 52 * MS, &after, &stack), None);
+        assert_eq!(wrong(&mut announced, 20 * MS, &before, &stack), None);
+        assert_eq!(wrong(&mut announced, 40 * MS, &after, &stack), Some(1));
+        assert_eq!(wrong(&mut announced, 50 * MS, &after, &stack), Some(1));
+        assert_eq!(wrong(&mut announced, 52 * MS, &after, &stack), None);
         // A walk that begins a moment before a list comes into force may go by it.
-        assert_eq!(wrong(&mut told, 50 * MS - 1, &before, &stack), Some(1));
+        assert_eq!(wrong(&mut announced, 50 * MS - 1, &before, &stack), Some(1));
         // What did not change is trusted all the time, and what is known to be gone is not.
-        assert_eq!(wrong(&mut told, 40 * MS, &after, &[0x1100, 0x1200]), None);
         assert_eq!(
-            wrong(&mut told, 40 * MS, &after, &[0x1100, 0x8900]),
+            wrong(&mut announced, 40 * MS, &after, &[0x1100, 0x1200]),
+            None
+        );
+        assert_eq!(
+            wrong(&mut announced, 40 * MS, &after, &[0x1100, 0x8900]),
             Some(1)
         );
         // Another process.
-        let other = told.first_wrong(Pid(2), Timestamp(40 * MS), &after, stack.into_iter());
+        let other = announced.first_wrong(Pid(2), Timestamp(40 * MS), &after, stack.into_iter());
         assert_eq!(other, None);
     }
 
@@ -343,10 +351,13 @@ mod tests {
         let (program, library) = (file("program"), file("library"));
         let before = mapped(&[(0x1000, 0x2000, &program)]);
         let after = mapped(&[(0x1000, 0x2000, &program), (0x8000, 0x9000, &library)]);
-        let mut told = Told::default();
-        tell(&mut told, &before, 10 * MS, 11 * MS);
-        tell(&mut told, &after, 50 * MS, 51 * MS);
-        assert_eq!(wrong(&mut told, 40 * MS, &after, &[0x1100, 0x8100]), None);
+        let mut announced = AnnouncedCode::default();
+        tell(&mut announced, &before, 10 * MS, 11 * MS);
+        tell(&mut announced, &after, 50 * MS, 51 * MS);
+        assert_eq!(
+            wrong(&mut announced, 40 * MS, &after, &[0x1100, 0x8100]),
+            None
+        );
     }
 
     #[test]
@@ -361,11 +372,11 @@ mod tests {
         let mut after = mapped(&[(0x8000, 0x9000, &library)]);
         after.insert(range(0x8800, 0x9000, 0, &library));
         after.insert(range(0x12000, 0x14000, 0, &code));
-        let mut told = Told::default();
-        tell(&mut told, &before, 10 * MS, 11 * MS);
-        assert_eq!(wrong(&mut told, 20 * MS, &after, &[0x8100]), None);
-        assert_eq!(wrong(&mut told, 20 * MS, &after, &[0x8900]), Some(0));
-        assert_eq!(wrong(&mut told, 20 * MS, &after, &[0x13000]), None);
+        let mut announced = AnnouncedCode::default();
+        tell(&mut announced, &before, 10 * MS, 11 * MS);
+        assert_eq!(wrong(&mut announced, 20 * MS, &after, &[0x8100]), None);
+        assert_eq!(wrong(&mut announced, 20 * MS, &after, &[0x8900]), Some(0));
+        assert_eq!(wrong(&mut announced, 20 * MS, &after, &[0x13000]), None);
     }
 
     #[test]
@@ -375,15 +386,15 @@ mod tests {
             .iter()
             .map(|file| mapped(&[(0x1000, 0x2000, file)]))
             .collect();
-        let mut told = Told::default();
+        let mut announced = AnnouncedCode::default();
         for (number, list) in (1..).zip(&lists) {
-            tell(&mut told, list, number * 10 * MS, number * 10 * MS + 1);
+            tell(&mut announced, list, number * 10 * MS, number * 10 * MS + 1);
         }
         for (number, list) in (1..).zip(&lists) {
             let at = number * 10 * MS + 5 * MS;
-            assert_eq!(wrong(&mut told, at, list, &[0x1100]), None);
+            assert_eq!(wrong(&mut announced, at, list, &[0x1100]), None);
             let other = &lists[number as usize % 4];
-            assert_eq!(wrong(&mut told, at, other, &[0x1100]), Some(0));
+            assert_eq!(wrong(&mut announced, at, other, &[0x1100]), Some(0));
         }
     }
 
@@ -394,42 +405,47 @@ mod tests {
             mapped(&[(0x1000, 0x2000, &first)]),
             mapped(&[(0x1000, 0x2000, &second)]),
         );
-        let mut told = Told::default();
-        tell(&mut told, &before, 10 * MS, 11 * MS);
-        tell(&mut told, &after, 50 * MS, 51 * MS);
-        assert_eq!((told.past_pieces, told.with_past.len()), (1, 1));
-        told.forget(Timestamp(51 * MS));
-        assert_eq!(wrong(&mut told, 20 * MS, &before, &[0x1100]), None);
-        told.forget(Timestamp(52 * MS));
-        assert_eq!((told.past_pieces, told.with_past.len()), (0, 0));
-        assert_eq!(wrong(&mut told, 20 * MS, &before, &[0x1100]), Some(0));
-        assert_eq!(wrong(&mut told, 60 * MS, &after, &[0x1100]), None);
+        let mut announced = AnnouncedCode::default();
+        tell(&mut announced, &before, 10 * MS, 11 * MS);
+        tell(&mut announced, &after, 50 * MS, 51 * MS);
+        assert_eq!((announced.past_pieces, announced.with_past.len()), (1, 1));
+        announced.forget(Timestamp(51 * MS));
+        assert_eq!(wrong(&mut announced, 20 * MS, &before, &[0x1100]), None);
+        announced.forget(Timestamp(52 * MS));
+        assert_eq!((announced.past_pieces, announced.with_past.len()), (0, 0));
+        assert_eq!(wrong(&mut announced, 20 * MS, &before, &[0x1100]), Some(0));
+        assert_eq!(wrong(&mut announced, 60 * MS, &after, &[0x1100]), None);
         // A process that has ended.
-        told.told(PID, &[], Timestamp(70 * MS), Timestamp(71 * MS));
-        told.forget(Timestamp(72 * MS));
-        assert!(told.processes.is_empty());
+        announced.note(PID, &[], Timestamp(70 * MS), Timestamp(71 * MS));
+        announced.forget(Timestamp(72 * MS));
+        assert!(announced.processes.is_empty());
     }
 
     #[test]
     fn what_is_kept_is_bounded() {
         let files = [file("first"), file("second")];
-        let mut told = Told::default();
+        let mut announced = AnnouncedCode::default();
         for round in 0..300 {
             let file = &files[round as usize % 2];
             let ranges: Vec<_> = (0..1000)
                 .map(|index| (index * 0x2000, index * 0x2000 + 0x1000, file))
                 .collect();
-            tell(&mut told, &mapped(&ranges), round * MS, round * MS + 1);
-            assert!(told.past_pieces <= MAX_PAST_PIECES);
+            tell(&mut announced, &mapped(&ranges), round * MS, round * MS + 1);
+            assert!(announced.past_pieces <= MAX_PAST_PIECES);
         }
-        let kept: usize = told.processes[&PID]
+        let kept: usize = announced.processes[&PID]
             .past
             .iter()
             .map(|past| past.was.len())
             .sum();
-        assert_eq!(kept, told.past_pieces);
+        assert_eq!(kept, announced.past_pieces);
         assert_eq!(
-            wrong(&mut told, MS, &mapped(&[(0, 0x1000, &files[1])]), &[0x100]),
+            wrong(
+                &mut announced,
+                MS,
+                &mapped(&[(0, 0x1000, &files[1])]),
+                &[0x100]
+            ),
             Some(0)
         );
     }

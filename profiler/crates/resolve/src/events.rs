@@ -307,7 +307,7 @@ impl Resolver {
         let Some(process) = table.get(pid) else {
             return (None, end_of(None, raw.end));
         };
-        let ends = (raw.end, self.mapped.unwinding.end_of_wreck());
+        let ends = (raw.end, self.mapped.unwinding.end_at_bogus_caller());
         let mut frames = Frames {
             modules: &mut self.mapped.modules,
             naming: &mut self.naming,

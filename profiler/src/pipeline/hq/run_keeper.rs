@@ -30,7 +30,7 @@ const NAME: Duration = Duration::from_secs(2);
 /// A full batch that waits for a name looks for it again after so many messages.
 const AGAIN: u32 = 1024;
 
-pub(super) struct Keeper {
+pub(super) struct RunKeeper {
     importer: Option<Importer>,
     run: u8,
     peer: SocketAddr,
@@ -43,13 +43,13 @@ pub(super) struct Keeper {
     skip: u32,
 }
 
-impl Keeper {
+impl RunKeeper {
     pub(super) fn start(
         writer: Writer,
         path: PathBuf,
         run: u8,
         peer: SocketAddr,
-    ) -> std::io::Result<Keeper> {
+    ) -> std::io::Result<RunKeeper> {
         let (queue, batches) = sync_channel(QUEUE);
         let (used, spare) = sync_channel(QUEUE);
         let wants_new_epoch = Arc::new(AtomicBool::new(false));
@@ -57,7 +57,7 @@ impl Keeper {
         let thread = std::thread::Builder::new()
             .name("capture".into())
             .spawn(move || write(writer, &batches, &used, &theirs))?;
-        Ok(Keeper {
+        Ok(RunKeeper {
             importer: None,
             run,
             peer,
@@ -112,7 +112,7 @@ impl Keeper {
     }
 }
 
-impl Receiver for Keeper {
+impl Receiver for RunKeeper {
     fn begin(&mut self) {
         self.importer();
     }
@@ -238,7 +238,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("profiler-keep-{}.cap", std::process::id()));
         let writer = Writer::create(&path, CreateOptions::default()).unwrap();
         let peer = "127.0.0.1:1".parse().unwrap();
-        let mut keeper = Keeper::start(writer, path.clone(), 0, peer).unwrap();
+        let mut keeper = RunKeeper::start(writer, path.clone(), 0, peer).unwrap();
         keeper.begin();
         // Nothing has come for long.
         keeper.handed = Instant::now().checked_sub(NAME * 2).unwrap();

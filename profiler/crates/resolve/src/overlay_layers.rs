@@ -1,6 +1,6 @@
 //! The layers of an overlay file system, for files that can't be reached through it.
 //!
-//! A line of /proc/PID/mountinfo -> [`Layers`]; a path in the overlay -> the file in the uppermost layer
+//! A line of /proc/PID/mountinfo -> [`OverlayLayers`]; a path in the overlay -> the file in the uppermost layer
 //! that has it. Something may be mounted over the path by now, or the target's root may be out of reach
 //! without being allowed to trace it. Source: the kernel's Documentation/filesystems/overlayfs.rst.
 //!
@@ -31,7 +31,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 8;
 
 /// The folders that an overlay is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layers {
+pub(super) struct OverlayLayers {
     /// Uppermost first.
     folders: Vec<PathBuf>,
     /// The overlay's device number: major, minor.
@@ -47,9 +47,9 @@ enum Found {
     End,
 }
 
-impl Layers {
+impl OverlayLayers {
     /// Those of the root of a mount namespace, out of its mountinfo; none if its root is no overlay.
-    pub(super) fn of_root(mountinfo: &[u8]) -> Option<Layers> {
+    pub(super) fn of_root(mountinfo: &[u8]) -> Option<OverlayLayers> {
         let lines = mountinfo.split(|&byte| byte == b'\n');
         // Of several mounts at one place, the last covers the others.
         let root = lines
@@ -77,7 +77,7 @@ impl Layers {
             folder.is_absolute() && !above
         };
         let valid = !folders.is_empty() && folders.len() <= MAX_LAYERS;
-        (valid && folders.iter().all(usable)).then_some(Layers {
+        (valid && folders.iter().all(usable)).then_some(OverlayLayers {
             folders,
             device: root.device,
         })

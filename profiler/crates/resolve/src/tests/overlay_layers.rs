@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use super::super::layers::Layers;
+use super::super::overlay_layers::OverlayLayers;
 use super::*;
 
 fn mountinfo(options: &str) -> Vec<u8> {
@@ -14,14 +14,14 @@ fn mountinfo(options: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-fn layers(options: &str) -> Option<Layers> {
-    Layers::of_root(&mountinfo(options))
+fn layers(options: &str) -> Option<OverlayLayers> {
+    OverlayLayers::of_root(&mountinfo(options))
 }
 
 /// Three layers with files of their own names as contents.
 struct Stack {
     dir: TempDir,
-    layers: Layers,
+    layers: OverlayLayers,
 }
 
 impl Stack {
@@ -137,11 +137,11 @@ fn options_that_can_not_be_believed_are_refused() {
     // A folder of the overlay as a root, a root that is covered, and lines cut off.
     let text = String::from_utf8(mountinfo("lowerdir=/a")).unwrap();
     let part = text.replace("0:40 / /", "0:40 /folder /");
-    assert_eq!(Layers::of_root(part.as_bytes()), None);
+    assert_eq!(OverlayLayers::of_root(part.as_bytes()), None);
     let covered = format!("{text}49 47 0:42 / / rw - tmpfs tmpfs rw\n");
-    assert_eq!(Layers::of_root(covered.as_bytes()), None);
+    assert_eq!(OverlayLayers::of_root(covered.as_bytes()), None);
     for end in 0..text.len() {
-        let _ = Layers::of_root(&text.as_bytes()[..end]);
+        let _ = OverlayLayers::of_root(&text.as_bytes()[..end]);
     }
 }
 
