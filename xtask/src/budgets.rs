@@ -98,6 +98,10 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
+/// What builds the release, with the packages and features of `cargo run --release`: another selection would build
+/// the last crates again.
+pub(crate) const RELEASE: &[&str] = &["build", "--release", "--bin", "profiler"];
+
 fn notes() -> PathBuf {
     workspace().join("target/budgets.json")
 }
@@ -110,7 +114,7 @@ fn build() -> Outcome {
     let target = workspace().join("target");
     let from_nothing = !target.join("release/deps").exists();
     let mut command = cargo();
-    command.args(["build", "--release", "--package", "profiler"]);
+    command.args(RELEASE);
     command.current_dir(workspace());
     let used = run_measured(&mut command, &target.join("budgets.log"))
         .map_err(|error| failed("build the release", error))?;

@@ -243,7 +243,7 @@ fn record(tools: &BTreeMap<&'static str, String>) -> Outcome<String> {
     text.push_str(&format!("packages = {}\n", sha256(packages.as_bytes())?));
     let manifest = fs::read_to_string(workspace().join("Cargo.toml"))
         .map_err(|error| failed("read Cargo.toml", error))?;
-    let profile = release_profile(&manifest);
+    let profile = release_profile(&manifest, &packages);
     text.push_str(&format!("profile = {}\n", sha256(profile.as_bytes())?));
     let mut files = Vec::new();
     for source in SOURCES {
@@ -261,14 +261,22 @@ fn record(tools: &BTreeMap<&'static str, String>) -> Outcome<String> {
     Ok(text)
 }
 
-/// The settings of the release profile, those of single packages too. Names of functions hold a hash of
-/// them, so that the bytes of the object change with each, whatever [`PROFILE`] sets over them.
-fn release_profile(manifest: &str) -> String {
+/// The settings of the release profile, and of the `packages` (blocks of Cargo.lock) that the object is made of. Names
+/// of functions hold a hash of them, so that the bytes of the object change with each, whatever [`PROFILE`] sets
+/// over them.
+fn release_profile(manifest: &str, packages: &str) -> String {
+    let counts = |section: &str| match section.strip_prefix("[profile.release.package.") {
+        Some(rest) => {
+            let name = rest.trim_end_matches(']').trim_matches('"');
+            name == "*" || packages.contains(&format!("name = \"{name}\"\n"))
+        }
+        None => section.starts_with("[profile.release"),
+    };
     let mut text = String::new();
     let mut inside = false;
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
-            inside = line.starts_with("[profile.release");
+            inside = counts(line);
         }
         if inside && !line.is_empty() && !line.starts_with('#') {
             text.push_str(line);
@@ -382,11 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn only_settings_of_the_release_count() {
+    fn only_settings_of_the_release_and_of_its_packages_count() {
         let manifest = "[workspace]\nresolver = \"3\"\n[profile.release]\n# why\ndebug = false\n\n\
-            [profile.release.package.a]\nopt-level = 1\n[profile.dev]\ndebug = 1\n";
+            [profile.release.package.a]\nopt-level = 1\n[profile.release.package.ab]\nopt-level = 1\n\
+            [profile.dev]\ndebug = 1\n";
         assert_eq!(
-            release_profile(manifest),
+            release_profile(manifest, "[[package]]\nname = \"a\"\nversion = \"1\"\n"),
             "[profile.release]\ndebug = false\n[profile.release.package.a]\nopt-level = 1\n"
         );
     }

@@ -63,7 +63,7 @@ fn build_all(root: &Path, debug: bool) -> io::Result<(Vec<Executable>, PathBuf)>
     executables.sort_by(|a, b| a.name.cmp(&b.name));
     let program: &[&str] = match debug {
         true => &["build", "--workspace", "--bin", "profiler"],
-        false => &["build", "--release", "--package", "profiler"],
+        false => crate::budgets::RELEASE,
     };
     let programs = cargo(root, program)?;
     let profiler = messages(&programs)
