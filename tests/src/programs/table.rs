@@ -543,26 +543,26 @@ END
         ..PLAIN
     },
     Program {
-        name: "calls, static",
+        name: "calls (static)",
         builds: &["calls-static"],
         command: &["../calls-static"],
         ..PLAIN
     },
     Program {
-        name: "calls, static and position-independent",
+        name: "calls (static-pie)",
         builds: &["calls-static-pie"],
         command: &["../calls-static-pie"],
         ..PLAIN
     },
     Program {
-        name: "calls, musl",
+        name: "calls (musl)",
         packages: &["musl-tools"],
         builds: &["calls-musl"],
         command: &["../calls-musl"],
         ..PLAIN
     },
     Program {
-        name: "calls, a library preloaded",
+        name: "calls (preloaded)",
         builds: &["calls", "preloaded.so"],
         command: &["env", "LD_PRELOAD=../preloaded.so", "../calls"],
         ..PLAIN
@@ -684,18 +684,26 @@ END
             openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key -out cert -days 9 \
                 -subj /CN=name 2> /dev/null
         "#,
+        // It writes a line of its errors in many pieces, and the profiler has its own to say meanwhile.
         command: &[
-            "openssl", "s_server", "-unix", "socket", "-key", "key", "-cert", "cert", "-rev",
-            "-naccept", "3", "-quiet",
+            "bash",
+            "-c",
+            "exec openssl s_server -unix socket -key key -cert cert -rev -naccept 3 -quiet 2> errors",
         ],
         client: r#"
             for i in $(seq 600); do [ -S socket ] && break; sleep 0.1; done
             # It has its name a moment before it can be connected to.
             sleep 2
             for version in tls1_2 tls1_3 tls1_3; do
-                (seq 100; sleep 1) | openssl s_client -unix socket -$version -quiet -no_ign_eof 2> /dev/null | sha256sum
+                : > answers
+                (
+                    seq 100
+                    for i in $(seq 600); do [ $(wc -l < answers) -lt 100 ] || break; sleep 0.1; done
+                ) | openssl s_client -unix socket -$version -quiet -no_ign_eof > answers 2> /dev/null
+                sha256sum answers
             done
         "#,
+        results: "cat errors",
         filter: &[(
             r"(?m)^ERROR\n|^shutting down SSL\n|^CONNECTION CLOSED\n|[0-9A-F]{12,16}:error.*\n",
             "",

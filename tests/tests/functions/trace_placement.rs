@@ -765,11 +765,28 @@ fn who_watches_system_calls_sees_none_of_ours() {
         "dispatches",
         &format!("{prctl} int g(void) {{ return prctl(59, 1, 0, 0, 0) + 1; }}"),
     );
+    let hands_on = watching(
+        "hands_on",
+        &format!(
+            "{prctl} __attribute__((noipa)) static int set(int a, long b) {{ return prctl(a, b, 0, 0, 0) + 1; }}
+             int g(int a) {{ if (a > 5) return set(59, 1) + 1; return a; }}"
+        ),
+    );
+    // The number stands in its code, but for others: postgres, node and sshd are such.
     let names = watching(
         "names",
-        &format!("{prctl} int g(long a) {{ return prctl(15, a, 0, 0, 0) + 1; }}"),
+        &format!(
+            "{prctl} int f(int); int g(long a) {{ f(59); return prctl(15, a, 0, 0, 0) + 1; }}
+             int h(int a) {{ if (a) return f(59) + prctl(a, 0, 0, 0, 0); return prctl(4, 59, 0, 0, 0); }}"
+        ),
     );
-    for (object, watches) in [(&traces, true), (&dispatches, true), (&names, false)] {
+    let all = [
+        (&traces, true),
+        (&dispatches, true),
+        (&hands_on, true),
+        (&names, false),
+    ];
+    for (object, watches) in all {
         let mut process = ProcessSafety::of([&plain.object as &dyn CodeSource], false);
         assert_eq!(process.add(&object.object), watches);
         assert_eq!(process.none_at_all().is_some(), watches);

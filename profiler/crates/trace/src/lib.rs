@@ -15,6 +15,7 @@ pub mod pattern;
 pub mod place;
 pub mod return_address;
 pub mod safety;
+mod system_calls;
 
 use profiler_common::call::Fetch;
 

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::code::{self, CodeSource, Flow, Outlines, Target, Way, switches_stack};
-use super::{Function, FunctionKind, Language, NoExits};
+use super::{Function, FunctionKind, Language, NoExits, system_calls};
 
 /// Longest chain of calls that is followed.
 const MAX_DEPTH: usize = 12;
@@ -101,7 +101,9 @@ impl ProcessSafety {
     /// One more object was mapped. Says whether return probes that were harmless no longer are.
     pub fn add(&mut self, object: &dyn CodeSource) -> bool {
         let was_none = self.none_at_all.is_some();
-        self.none_at_all = self.none_at_all.or_else(|| watches_system_calls(object));
+        self.none_at_all = self
+            .none_at_all
+            .or_else(|| system_calls::watched_by(object));
         self.restrict(|| object_verdict(object)) || self.none_at_all.is_some() != was_none
     }
 
@@ -135,7 +137,7 @@ impl ProcessSafety {
 }
 
 /// Parts of the C library: they unwind and change stacks only for those who ask them to.
-const C_LIBRARY: &[&str] = &[
+pub(super) const C_LIBRARY: &[&str] = &[
     "libc.so.6",
     "ld-linux-x86-64.so.2",
     "libm.so.6",
@@ -184,44 +186,12 @@ fn unwinds(name: &str) -> bool {
         )
 }
 
-/// `mov $PR_SET_SYSCALL_USER_DISPATCH, %edi`, for a call of `prctl`. Source: <linux/prctl.h>.
-const DISPATCHES_SYSTEM_CALLS: [u8; 5] = [0xbf, 59, 0, 0, 0];
-
-/// Why the system call that a return probe makes since Linux 6.11 would be taken for the program's own: by a
-/// handler of its system calls (Wine has one), or by it as the tracer of its children.
-fn watches_system_calls(object: &dyn CodeSource) -> Option<&'static str> {
-    if C_LIBRARY.contains(&object.name()) {
-        return None;
-    }
-    let imports = object.imports();
-    let names = |wanted: &str| {
-        let mut names = imports.iter().map(|name| name.split('@').next());
-        names.any(|name| name == Some(wanted))
-    };
-    if names("ptrace") {
-        return Some(
-            "it may trace the system calls of its children, of which a return probe is one",
-        );
-    }
-    let dispatches = || {
-        pieces(object).any(|(start, len)| {
-            let bytes = object.code(start, len).unwrap_or_default();
-            bytes
-                .windows(DISPATCHES_SYSTEM_CALLS.len())
-                .any(|five| five == DISPATCHES_SYSTEM_CALLS)
-        })
-    };
-    (names("prctl") && dispatches())
-        .then_some("it may handle its system calls itself, of which a return probe is one")
-}
-
 /// Whose frames are left by force: with a return probe pending that skips their cleanups.
 fn ends_threads(name: &str) -> bool {
     let name = name.split('@').next().unwrap_or(name);
     matches!(name, "pthread_cancel" | "pthread_exit" | "thrd_exit")
 }
 
-/// Why an object forbids return probes, if it does.
 /// Whether an object uses what switches between stacks (contexts, coroutines), as far as names tell.
 pub fn changes_stacks(object: &dyn CodeSource) -> bool {
     let defined = || object.functions().iter().map(linkage_name);
@@ -230,6 +200,7 @@ pub fn changes_stacks(object: &dyn CodeSource) -> bool {
             || defined().any(switches_stack))
 }
 
+/// Why an object forbids return probes, if it does.
 fn object_verdict(object: &dyn CodeSource) -> Option<&'static str> {
     if object.is_go() {
         return Some("Go moves its stacks");
@@ -254,7 +225,7 @@ fn object_verdict(object: &dyn CodeSource) -> Option<&'static str> {
     sets_stack_pointer(object).then_some("it may change stacks")
 }
 
-fn linkage_name(function: &Function) -> &str {
+pub(super) fn linkage_name(function: &Function) -> &str {
     function.linkage_name.as_deref().unwrap_or(&function.name)
 }
 
@@ -298,7 +269,7 @@ fn sets_stack_pointer(object: &dyn CodeSource) -> bool {
 }
 
 /// What is loaded as code, in pieces that overlap by less than what is searched for.
-fn pieces(object: &dyn CodeSource) -> impl Iterator<Item = (u64, u64)> {
+pub(super) fn pieces(object: &dyn CodeSource) -> impl Iterator<Item = (u64, u64)> {
     object.code_ranges().into_iter().flat_map(|(start, len)| {
         let piece = move |at| {
             (

@@ -26,6 +26,7 @@ use profiler_object::Object;
 
 pub use names::switches_stack;
 pub use outline::Outlines;
+pub(crate) use walk::{near_target, single};
 
 /// Longest function that is read.
 pub const MAX_BYTES: u64 = 4 << 20;

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use rustc_hash::FxHashMap;
 
+pub(crate) use outside::single;
+
 use super::part::Part;
 use super::state::{Bounds, State, Value};
 use super::{
@@ -648,7 +650,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Where a jump or call with a fixed place leads.
-fn near_target(instruction: &Instruction) -> Option<u64> {
+pub(crate) fn near_target(instruction: &Instruction) -> Option<u64> {
     match instruction.op0_kind() {
         OpKind::NearBranch64 if instruction.op_count() > 0 => Some(instruction.near_branch64()),
         _ => None,

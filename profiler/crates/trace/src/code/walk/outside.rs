@@ -221,7 +221,7 @@ impl Walk<'_> {
 }
 
 /// One instruction anywhere in the object.
-fn single(source: &dyn CodeSource, address: u64) -> Option<Instruction> {
+pub(crate) fn single(source: &dyn CodeSource, address: u64) -> Option<Instruction> {
     // Near the end of a segment there are fewer bytes than the longest instruction has.
     let bytes = (1..=15).rev().find_map(|len| source.code(address, len))?;
     let decoded = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
