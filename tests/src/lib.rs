@@ -22,6 +22,7 @@ pub mod recording;
 pub mod setting;
 pub mod skip;
 pub mod statistics;
+pub mod stolen;
 pub mod tcf_channel;
 pub mod tracefs;
 pub mod tracing;

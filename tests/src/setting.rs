@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::process::{self, Ended, Running};
 use crate::recording::Recording;
 use crate::skip::skip;
+use crate::stolen;
 use crate::workload::{self, Unbuilt};
 
 /// How long any command may take.
@@ -50,6 +51,7 @@ impl Setting {
             skip(test, &unbuilt.to_string());
             return Ok(None);
         }
+        stolen::note_start();
         let machine = File::create(workload::folder().join(".machine"))?;
         let shared = std::env::var_os("PROFILER_MACHINE").is_some_and(|value| value == "shared");
         let lock = if shared {
