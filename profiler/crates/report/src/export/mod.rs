@@ -8,21 +8,32 @@
 //! without the model (see [`wire`](profiler_wire)).
 
 mod about;
+mod callgrind;
 mod calls;
+mod chrome_trace;
 mod collect;
+mod cpuprofile;
+mod firefox;
 mod flamegraph;
 mod folded;
 mod functions;
 mod go_trace;
+mod json;
 mod name;
 mod nest;
+mod notes;
 mod only;
+mod otlp;
 mod perf_script;
+mod perfetto;
+mod places;
 mod pprof;
 mod runs;
 mod settings;
 mod speedscope;
+mod timed;
 mod trace_actor;
+mod tree;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -92,6 +103,12 @@ static FORMATS: &[Format] = &[
     go_trace::WIRE,
     pprof::FORMAT,
     speedscope::FORMAT,
+    firefox::FORMAT,
+    perfetto::FORMAT,
+    chrome_trace::FORMAT,
+    cpuprofile::FORMAT,
+    callgrind::FORMAT,
+    otlp::FORMAT,
     perf_script::FORMAT,
     trace_actor::FORMAT,
 ];

@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::timed::{Moment, Timed};
 use crate::derive::{Key, Merge};
 use profiler_model::*;
 
@@ -28,8 +29,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Adds a sample of a thread to the runs that it belongs to.
-    pub(super) fn add(&mut self, sample: &Sample, tables: &Tables, runs: &mut Vec<Run>) {
+    /// The number of what a sample is.
+    pub(super) fn number(&mut self, sample: &Sample, tables: &Tables) -> u32 {
         let key = Key::of(sample, Merge::Thread, tables);
         let next = self.all.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
@@ -39,6 +40,22 @@ impl Keys {
                 self.sources.push(key.source);
             }
         }
+        number
+    }
+
+    /// Adds a sample of a thread to its samples.
+    pub(super) fn time(&mut self, sample: &Sample, tables: &Tables, timed: &mut Timed) {
+        timed.push(Moment {
+            at: sample.at,
+            key: self.number(sample, tables),
+            count: sample.wait.map_or(1, |wait| wait.count),
+            weight: sample.weight,
+        });
+    }
+
+    /// Adds a sample of a thread to the runs that it belongs to.
+    pub(super) fn add(&mut self, sample: &Sample, tables: &Tables, runs: &mut Vec<Run>) {
+        let number = self.number(sample, tables);
         let count = sample.wait.map_or(1, |wait| wait.count);
         if let Some(last) = runs.last_mut().filter(|last| last.key == number)
             && let (Some(count), Some(weight)) = (

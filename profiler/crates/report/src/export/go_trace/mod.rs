@@ -18,6 +18,7 @@ mod waits;
 use std::io;
 
 use super::collect::SOURCE;
+use super::notes::{gap_text, lost_text, throw_text};
 use super::settings::{Declared, OptionHelp, Setting, Settings};
 use super::{Format, Output, Shows};
 use crate::derive::{Losses, OFF_CPU, WALL};
@@ -371,31 +372,4 @@ fn source_text(id: SourceId, tables: &Tables) -> String {
         Some(hz) => format!("{name}, {hz} per second"),
         None => name.to_owned(),
     }
-}
-
-fn lost_text(lost: &Lost) -> String {
-    let reason = lost.reason.phrase();
-    let cpu = lost
-        .cpu
-        .map_or(String::new(), |cpu| format!(" on cpu {}", cpu.0));
-    let ms = lost.to.since(lost.from) / 1_000_000;
-    format!("{}{cpu} within the last {ms} ms: {reason}", lost.count)
-}
-
-fn throw_text(throw: &Throw, tables: &Tables) -> String {
-    let kind = tables.string(throw.kind);
-    match throw.thrower {
-        Some(frame) => format!("{kind}, by {}", tables.frame_name(frame)),
-        None => kind.to_owned(),
-    }
-}
-
-fn gap_text(gap: &Gap, tables: &Tables) -> String {
-    let function = gap.function.and_then(|id| tables.functions.get(id));
-    let what = function.map_or("all functions", |function| tables.string(function.name));
-    let process = gap.process.and_then(|id| tables.process(id));
-    let process = process.map_or(String::new(), |process| format!(" of pid {}", process.pid));
-    let reason = gap.reason.phrase();
-    let us = gap.to.since(gap.from) / 1_000;
-    format!("{what}{process} within the last {us} us: {reason}")
 }

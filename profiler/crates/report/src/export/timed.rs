@@ -1,0 +1,109 @@
+//! Samples of a thread in the order in which they came, packed: a few bytes each.
+//!
+//! Time, key and what it stands for -> bytes, and back. Times are nanoseconds of CLOCK_MONOTONIC, weights are in the unit
+//! of the source. What does not belong here: what the keys stand for ([`Keys`](super::runs::Keys)).
+
+use profiler_model::Timestamp;
+use profiler_wire::prost::encoding::{decode_varint, encode_varint};
+
+/// A sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) at: Timestamp,
+    pub(super) key: u32,
+    /// How many it stands for: more than 1 only of waits.
+    pub(super) count: u32,
+    pub(super) weight: u64,
+}
+
+/// Samples, packed. What is as it was in the sample before takes a byte.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Timed {
+    bytes: Vec<u8>,
+    last: Option<Moment>,
+}
+
+const NOTHING: Moment = Moment {
+    at: Timestamp(0),
+    key: 0,
+    count: 1,
+    weight: 0,
+};
+
+impl Timed {
+    pub(super) fn push(&mut self, moment: Moment) {
+        let last = self.last.unwrap_or(NOTHING);
+        let step = moment.at.0.wrapping_sub(last.at.0).cast_signed();
+        // Signs in the lowest bit: a step back is rare, but possible.
+        let zigzag = (step << 1) ^ (step >> 63);
+        encode_varint(zigzag.cast_unsigned(), &mut self.bytes);
+        let same = (moment.count, moment.weight) == (last.count, last.weight);
+        encode_varint(
+            u64::from(moment.key) << 1 | u64::from(!same),
+            &mut self.bytes,
+        );
+        if !same {
+            encode_varint(moment.count.into(), &mut self.bytes);
+            encode_varint(moment.weight, &mut self.bytes);
+        }
+        self.last = Some(moment);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Moment> {
+        let (mut rest, mut last) = (&self.bytes[..], NOTHING);
+        std::iter::from_fn(move || {
+            // They are ours: the only way to fail is the end.
+            let zigzag = decode_varint(&mut rest).ok()?;
+            let step = (zigzag >> 1).cast_signed() ^ -((zigzag & 1).cast_signed());
+            let key = decode_varint(&mut rest).ok()?;
+            let (count, weight) = match key & 1 {
+                0 => (last.count, last.weight),
+                _ => {
+                    let count = decode_varint(&mut rest).ok()?;
+                    (count as u32, decode_varint(&mut rest).ok()?)
+                }
+            };
+            last = Moment {
+                at: Timestamp(last.at.0.wrapping_add(step.cast_unsigned())),
+                key: (key >> 1) as u32,
+                count,
+                weight,
+            };
+            Some(last)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(moments in prop::collection::vec(
+            (any::<u64>(), any::<u32>(), any::<u32>(), prop_oneof![Just(7), any::<u64>()]), 0..20)) {
+            let moments: Vec<Moment> = moments
+                .into_iter()
+                .map(|(at, key, count, weight)| Moment { at: Timestamp(at), key, count, weight })
+                .collect();
+            let mut timed = Timed::default();
+            moments.iter().for_each(|&moment| timed.push(moment));
+            prop_assert_eq!(timed.iter().collect::<Vec<_>>(), moments);
+        }
+    }
+
+    #[test]
+    fn a_usual_sample_takes_few_bytes() {
+        let mut timed = Timed::default();
+        for tick in 0..1000 {
+            timed.push(Moment {
+                at: Timestamp(1_000_000_000_000 + tick * 1_001_001),
+                key: tick as u32 % 60,
+                count: 1,
+                weight: 1_001_001,
+            });
+        }
+        assert!(timed.bytes.len() < 5_000, "{}", timed.bytes.len());
+    }
+}
