@@ -14,6 +14,7 @@ macro_rules! say {
 }
 
 mod analyse;
+mod convert;
 mod doctor;
 mod files;
 #[cfg(feature = "bytefrog")]
@@ -91,6 +92,8 @@ enum Command {
     Export(files::ExportArgs),
     /// List the formats of export
     Formats,
+    /// Turn an execution trace of Go from bytes into text, or back
+    Convert(convert::ConvertArgs),
     /// Show what is in a capture: times, sources, counts, losses
     Info(analyse::InfoArgs),
     /// Join captures into one
@@ -168,6 +171,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Export(args) => files::export(args)?,
         Command::Formats => files::formats(&mut io::stdout())?,
         Command::Info(args) => analyse::info(&args)?,
+        Command::Convert(args) => convert::convert(args)?,
         Command::Merge(args) => files::merge(&args, common)?,
         Command::Symbolize(args) => files::symbolize(args, common)?,
         #[cfg(feature = "bytefrog")]

@@ -5,6 +5,7 @@
 //! passes on what is due. Symbols are found, and the capture is written, on threads of their own.
 
 mod containers;
+mod convert;
 mod drive;
 #[cfg(feature = "bytefrog")]
 pub mod hq;
@@ -33,6 +34,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::{Context, Failure};
 
 pub use containers::CgroupTargets;
+pub use convert::convert;
 pub use output::ScreenOptions;
 pub use outputs::{Export, check_difference, export, export_difference, open_export};
 pub use prepare::Watch;

@@ -22,7 +22,7 @@ pub struct Export {
 
 /// A file that was made for an output. It goes again unless it is kept, so that work that fails
 /// leaves nothing, and what it was to replace stays as it was.
-struct NewFile {
+pub(super) struct NewFile {
     made: PathBuf,
     /// The name it gets when it is complete.
     path: PathBuf,
@@ -56,18 +56,26 @@ pub fn open_export(
     path: Option<&Path>,
     force: bool,
 ) -> Result<Export, Failure> {
-    let (output, file): (Box<dyn Write + Send>, _) = match path {
-        Some(path) => {
-            let (output, file) = create(path, force)?;
-            (Box::new(output), file)
-        }
-        None => (Box::new(io::stdout()), None),
-    };
+    let (output, file) = open_output(path, force)?;
     Ok(Export {
         settings,
         path: path.map(Path::to_owned),
         output,
         file,
+    })
+}
+
+/// What [`open_export`] opens; without a path standard output.
+pub(super) fn open_output(
+    path: Option<&Path>,
+    force: bool,
+) -> Result<(Box<dyn Write + Send>, Option<NewFile>), Failure> {
+    Ok(match path {
+        Some(path) => {
+            let (output, file) = create(path, force)?;
+            (Box::new(output), file)
+        }
+        None => (Box::new(io::stdout()), None),
     })
 }
 
@@ -131,7 +139,7 @@ pub fn export_difference(
     keep(export.file)
 }
 
-fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
+pub(super) fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
     for file in files {
         let path = file.path.clone();
         file.keep()

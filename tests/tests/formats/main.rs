@@ -19,6 +19,7 @@ mod export_conformance;
 mod export_readers;
 mod export_shared;
 mod go_trace;
+mod go_trace_convert;
 mod golden;
 mod golden_calls;
 mod golden_captures;

@@ -93,6 +93,13 @@ kinds! {
     EndOfGeneration = 52, Go126, [];
 }
 
+impl Kind {
+    /// Whether bytes follow its arguments.
+    pub fn has_data(self) -> bool {
+        matches!(self, Kind::String | Kind::ExperimentalBatch)
+    }
+}
+
 /// One frame of a stack. `function` and `file` are ids of strings; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Frame {
@@ -112,7 +119,7 @@ pub struct Event<'a> {
     kind: Kind,
     args: &'a [u64],
     frames: &'a [Frame],
-    data: &'a str,
+    data: &'a [u8],
 }
 
 impl<'a> Event<'a> {
@@ -124,7 +131,22 @@ impl<'a> Event<'a> {
             kind,
             args,
             frames: &[],
-            data: "",
+            data: &[],
+        }
+    }
+
+    /// Any event, as it was read: nothing is cut.
+    pub(super) fn of(
+        kind: Kind,
+        args: &'a [u64],
+        frames: &'a [Frame],
+        data: &'a [u8],
+    ) -> Event<'a> {
+        Event {
+            kind,
+            args,
+            frames,
+            data,
         }
     }
 
@@ -134,7 +156,7 @@ impl<'a> Event<'a> {
             kind: Kind::Stack,
             args: std::slice::from_ref(id),
             frames: &frames[..frames.len().min(MAX_FRAMES)],
-            data: "",
+            data: &[],
         }
     }
 
@@ -144,7 +166,7 @@ impl<'a> Event<'a> {
             kind: Kind::String,
             args: std::slice::from_ref(id),
             frames: &[],
-            data: fit(text),
+            data: fit(text).as_bytes(),
         }
     }
 
@@ -161,7 +183,7 @@ impl<'a> Event<'a> {
                 let frames: usize = self.frames.iter().flat_map(numbers).map(uvarint_len).sum();
                 uvarint_len(self.frames.len() as u64) + frames
             }
-            Kind::String => uvarint_len(self.data.len() as u64) + self.data.len(),
+            kind if kind.has_data() => uvarint_len(self.data.len() as u64) + self.data.len(),
             _ => 0,
         };
         1 + args + rest
@@ -186,9 +208,9 @@ impl<'a> Event<'a> {
                 uvarint(number, out);
             }
         }
-        if self.kind == Kind::String {
+        if self.kind.has_data() {
             uvarint(self.data.len() as u64, out);
-            out.extend_from_slice(self.data.as_bytes());
+            out.extend_from_slice(self.data);
         }
     }
 
@@ -209,7 +231,7 @@ impl<'a> Event<'a> {
                 field(name, value, before, out);
             }
         }
-        if self.kind == Kind::String {
+        if self.kind.has_data() {
             out.extend_from_slice(b"\n\tdata=");
             out.extend_from_slice(quote(self.data).as_bytes());
         }

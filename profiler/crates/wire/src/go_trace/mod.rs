@@ -11,10 +11,12 @@
 mod batch;
 mod event;
 mod quote;
+mod read;
 
 pub use batch::{Batch, BatchHead, NO_THREAD};
 pub use event::{Event, Frame, Kind};
 pub use quote::quote;
+pub use read::{Damage, HEADER_BYTES, MAX_EVENT_BYTES, Read, read_event, read_header};
 
 /// Most bytes of events that a batch may hold, in wire form.
 pub const MAX_BATCH_BYTES: usize = 64 << 10;

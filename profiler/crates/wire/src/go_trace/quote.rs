@@ -1,14 +1,26 @@
-//! Go's `strconv.Quote`.
+//! Go's `strconv.Quote` and `strconv.Unquote`.
 //!
-//! Input: a string; output: it in double quotes, with Go's escapes for what can't be printed. What
+//! Input: bytes, UTF-8 as a rule; output: them in double quotes, with Go's escapes for what can't be printed. What
 //! counts as printable are Unicode's letters, marks, numbers, punctuation and symbols, in both
 //! languages; their tables may differ by a version of Unicode, which only changes how a character
 //! is written, not what it reads as.
 
-/// Quotes a string.
-pub fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
+/// Quotes text; bytes that are no UTF-8 one by one.
+pub fn quote(bytes: impl AsRef<[u8]>) -> String {
+    let bytes = bytes.as_ref();
+    let mut out = String::with_capacity(bytes.len() + 2);
     out.push('"');
+    for chunk in bytes.utf8_chunks() {
+        quote_into(chunk.valid(), &mut out);
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn quote_into(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),
@@ -24,8 +36,78 @@ pub fn quote(text: &str) -> String {
             c => out.push_str(&escaped(u32::from(c))),
         }
     }
-    out.push('"');
-    out
+}
+
+/// What a quoted text says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unquoted {
+    /// These bytes.
+    Text(Vec<u8>),
+    /// It is not quoted as Go does it.
+    Bad,
+}
+
+/// Reads text in double quotes, or in back quotes.
+pub(super) fn unquote(quoted: &str) -> Unquoted {
+    let inner = |quote: char| quoted.strip_prefix(quote)?.strip_suffix(quote);
+    if let Some(raw) = inner('`') {
+        return match raw.contains('`') {
+            true => Unquoted::Bad,
+            // Go leaves out carriage returns there.
+            false => Unquoted::Text(raw.replace('\r', "").into_bytes()),
+        };
+    }
+    let text = inner('"').filter(|_| quoted.len() > 1).and_then(unescape);
+    text.map_or(Unquoted::Bad, Unquoted::Text)
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' | '\n' => return None,
+            '\\' => {
+                let c = rest.next()?;
+                let simple = match c {
+                    'a' => 0x07,
+                    'b' => 0x08,
+                    'f' => 0x0c,
+                    'n' => b'\n',
+                    'r' => b'\r',
+                    't' => b'\t',
+                    'v' => 0x0b,
+                    '\\' | '"' => c as u8,
+                    _ => 0,
+                };
+                let digits = match c {
+                    'x' => (2, 16),
+                    'u' => (4, 16),
+                    'U' => (8, 16),
+                    '0'..='7' => (3, 8),
+                    _ if simple != 0 => {
+                        out.push(simple);
+                        continue;
+                    }
+                    _ => return None,
+                };
+                let mut number = if digits.1 == 8 { c.to_digit(8)? } else { 0 };
+                for _ in 0..digits.0 - usize::from(digits.1 == 8) {
+                    number = number.checked_mul(digits.1)? + rest.next()?.to_digit(digits.1)?;
+                }
+                match c {
+                    'u' | 'U' => push(char::from_u32(number)?, &mut out),
+                    _ => out.push(u8::try_from(number).ok()?),
+                }
+            }
+            c => push(c, &mut out),
+        }
+    }
+    Some(out)
+}
+
+fn push(c: char, out: &mut Vec<u8>) {
+    out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
 fn escaped(code: u32) -> String {
@@ -67,6 +149,22 @@ mod tests {
             ("\u{fffd}", "\"\u{fffd}\""),
         ] {
             assert_eq!(quote(text), expect, "{text:?}");
+            let read = Unquoted::Text(text.as_bytes().to_vec());
+            assert_eq!(unquote(expect), read, "{text:?}");
+        }
+        assert_eq!(quote(b"a\xff\xe9"), r#""a\xff\xe9""#);
+        for bad in [
+            "",
+            "\"",
+            "a",
+            "\"a",
+            r#""\x1""#,
+            r#""\ud800""#,
+            r#""\400""#,
+            r#""\'""#,
+            "\"a\"b\"",
+        ] {
+            assert_eq!(unquote(bad), Unquoted::Bad, "{bad}");
         }
     }
 }

@@ -1,0 +1,111 @@
+//! From one form of an execution trace of Go to the other.
+//!
+//! A file or standard input, text or wire -> the other form, or the same written anew. In pieces: memory does not grow with
+//! the trace. What does not belong here: the forms (`wire::go_trace`), recordings (`outputs`).
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
+
+use super::outputs;
+use crate::error::{Context, Failure};
+use profiler_wire::go_trace::{
+    Encoding, HEADER_BYTES, MAX_EVENT_BYTES, header, read_event, read_header,
+};
+
+/// How much is read at once.
+const PIECE: usize = 1 << 18;
+
+/// Bytes of an input that were not used yet.
+struct Input {
+    from: Box<dyn Read>,
+    bytes: Vec<u8>,
+    used: usize,
+    last: bool,
+}
+
+impl Input {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.used..]
+    }
+
+    /// Reads on, if there is more.
+    fn more(&mut self) -> io::Result<()> {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        let before = self.bytes.len();
+        self.bytes.resize(before + PIECE, 0);
+        let mut filled = before;
+        while filled < self.bytes.len() {
+            match self.from.read(&mut self.bytes[filled..]) {
+                Ok(0) => {
+                    self.last = true;
+                    break;
+                }
+                Ok(len) => filled += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.truncate(filled);
+        Ok(())
+    }
+}
+
+/// Writes a trace in a form: none is the one that it does not have. `-` as a path is standard input.
+pub fn convert(
+    from: &Path,
+    to: Option<&Path>,
+    form: Option<Encoding>,
+    force: bool,
+) -> Result<(), Failure> {
+    let name = from.display();
+    let opened: Box<dyn Read> = match from.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(from).context(|| format!("failed to open {name}"))?),
+    };
+    let mut input = Input {
+        from: opened,
+        bytes: Vec::new(),
+        used: 0,
+        last: false,
+    };
+    let failed = |error: io::Error| Failure::failed(format!("failed to read {name}: {error}"));
+    input.more().map_err(failed)?;
+    let head = &input.rest()[..input.rest().len().min(64.max(HEADER_BYTES))];
+    let (encoding, version, len) =
+        read_header(head).map_err(|damage| Failure::failed(format!("{name}: {damage}")))?;
+    input.used = len;
+    let form = form.unwrap_or(match encoding {
+        Encoding::Text => Encoding::Wire,
+        Encoding::Wire => Encoding::Text,
+    });
+    let (output, file) = outputs::open_output(to, force)?;
+    let mut output = BufWriter::new(output);
+    output.write_all(header(version, form).as_bytes())?;
+    let (mut buffer, mut events) = (Vec::new(), 0_u64);
+    loop {
+        let last = input.last;
+        let read = read_event(encoding, version, input.rest(), last).map_err(|damage| {
+            Failure::failed(format!("{name}: {damage} (after {events} events)"))
+        })?;
+        match read {
+            Some((event, len)) => {
+                input.used += len;
+                events += 1;
+                buffer.clear();
+                event.event().encode(form, &mut buffer);
+                output.write_all(&buffer)?;
+                // Part of an event may be left: it is read again with what follows.
+                if !input.last && input.rest().len() < MAX_EVENT_BYTES / 8 {
+                    input.more().map_err(failed)?;
+                }
+            }
+            None if last => break,
+            None => input.more().map_err(failed)?,
+        }
+    }
+    output.flush()?;
+    drop(output);
+    outputs::keep(file)
+}
