@@ -9,6 +9,7 @@ pub mod otlp;
 pub mod perfetto;
 pub mod pprof;
 pub mod rdp;
+pub mod self_profiling;
 pub mod tcf;
 
 /// How messages of protobuf are encoded and decoded.

@@ -18,6 +18,7 @@ mod flamegraph;
 mod folded;
 mod functions;
 mod go_trace;
+mod js_self_profiling;
 mod json;
 mod name;
 mod nest;
@@ -111,6 +112,7 @@ static FORMATS: &[Format] = &[
     otlp::FORMAT,
     perf_script::FORMAT,
     trace_actor::FORMAT,
+    js_self_profiling::FORMAT,
 ];
 
 /// All formats, in the order in which lists show them.
