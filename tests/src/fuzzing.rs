@@ -6,12 +6,14 @@
 //! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
 //! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing,
 //! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say, [`tcf_frames`]
-//! and [`tcf`] what clients of a TCF agent do, [`rdp`] what those of the remote debugging protocol do, [`unwind`](unwind()) is what files say of their frames.
+//! and [`tcf`] what clients of a TCF agent do, [`rdp`] what those of the remote debugging protocol do,
+//! [`http`] those of sessions over HTTP, [`unwind`](unwind()) is what files say of their frames.
 
 mod bytefrog;
 mod calls;
 mod decode;
 mod elf;
+mod http;
 mod object;
 mod rdp;
 mod seeds;
@@ -35,6 +37,7 @@ pub use bytefrog::{bytefrog_agent, bytefrog_hq};
 pub use calls::calls;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};
+pub use http::http;
 pub use object::object;
 pub use rdp::rdp;
 pub use seeds::{capture_file, seeds, write_seeds};

@@ -13,6 +13,9 @@ const GECKORDP: &str = "geckordp==1.0.3";
 /// The client in JavaScript, and its version.
 const FIREFOX_CLIENT: &str = "@cliqz-oss/firefox-client@0.3.1";
 
+/// The reader of ProfilerTraces, and its version.
+const SENTRY: &str = "@sentry/browser@10.78.0";
+
 /// What reads Perfetto's traces and OpenTelemetry's profiles, and the Node that the reader of Firefox's profiles needs.
 const READERS: &[&str] = &[
     "perfetto==0.59.1",
@@ -25,8 +28,8 @@ const PROFILER_CLI: &str = "@firefox-devtools/profiler-cli@0.10.0";
 /// Whose clients.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The protocol, or `exports`
-    #[arg(value_parser = ["rdp", "exports"])]
+    /// The protocol (jssp: JS Self-Profiling), or `exports`
+    #[arg(value_parser = ["jssp", "rdp", "exports"])]
     protocol: String,
 }
 
@@ -44,6 +47,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             "formats",
             "export_conformance::",
         ),
+        "jssp" => (
+            &[][..],
+            SENTRY,
+            "PROFILER_CONFORMANCE_JSSP",
+            "protocols",
+            "http_conformance::",
+        ),
         _ => (
             &[GECKORDP][..],
             FIREFOX_CLIENT,
@@ -52,7 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             "rdp_conformance::",
         ),
     };
-    python(&folder, packages)?;
+    if !packages.is_empty() {
+        python(&folder, packages)?;
+    }
     node(&folder, modules)?;
     // One at a time: some of them keep a server.
     run_command(

@@ -21,6 +21,7 @@ const TARGETS: &[&str] = &[
     "signature",
     "bytefrog_agent",
     "bytefrog_hq",
+    "http",
     "rdp",
     "tcf",
     "tcf_frames",

@@ -1,5 +1,7 @@
 //! `serve`: flags into a [`ServeRequest`].
 
+#[cfg(feature = "http")]
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,6 +11,8 @@ use crate::error::Failure;
 use crate::pipeline::{self, CallLimits, ServeRequest, ServeSource, adjustable};
 use profiler_serve::FrontOptions;
 use profiler_serve::admission::Admission;
+#[cfg(feature = "http")]
+use profiler_serve::http::{HttpAddress, HttpLimits, HttpOptions, Policy};
 #[cfg(feature = "rdp")]
 use profiler_serve::rdp::{RdpLimits, RdpOptions};
 #[cfg(feature = "tcf")]
@@ -30,6 +34,15 @@ const TCF_PORT: u16 = 1534;
 /// Where clients of Firefox's remote debugging protocol look for it.
 #[cfg(feature = "rdp")]
 const RDP_PORT: u16 = 6000;
+/// Where clients of HTTP look for sessions.
+#[cfg(feature = "http")]
+const HTTP_PORT: u16 = 8977;
+/// Bytes of a policy.
+#[cfg(feature = "http")]
+const POLICY_BYTES: u64 = 1 << 20;
+/// Samples per second that sessions of HTTP can ask for, unless told otherwise: one in 0.2 ms.
+#[cfg(feature = "http")]
+const HTTP_FREQUENCY_HZ: u64 = 5000;
 /// Samples per second that clients can ask for, unless told otherwise.
 const FREQUENCY_HZ: u64 = 1000;
 
@@ -43,11 +56,13 @@ Examples:
   profiler serve --tcf 0.0.0.0 --allow-remote --tls-cert cert.pem --tls-key key.pem \\
       --tls-client-ca clients.pem             encrypted, for clients with a certificate
   profiler serve --rdp --trace 'handle_*'     calls, for clients at 127.0.0.1:6000
+  profiler serve --http                       sessions of JS Self-Profiling, at http://127.0.0.1:8977/
+  profiler serve --http /run/profiler.sock --policy policy.json
 
 A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this
 machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees
-them too, and is told of each frame that a thread of its choice enters and leaves. Any of these serve
-at once. While nobody is connected nothing is attached; nothing is sampled or traced but what somebody
+them too, and is told of each frame that a thread of its choice enters and leaves. A program or a page
+opens sampling sessions on any process by HTTP, and gets their traces. Any of these serve at once. While nobody is connected nothing is attached; nothing is sampled or traced but what somebody
 has asked for. Ctrl-C ends it.
 
 Only processes of root, of you and of the user behind sudo are admitted, unless you admit others.")]
@@ -72,6 +87,16 @@ pub(super) struct ServeArgs {
         group = "protocol"
     )]
     rdp: Option<String>,
+    /// Open sampling sessions for clients of HTTP at this address, or at a socket of this machine: a path
+    #[cfg(feature = "http")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:8977",
+        group = "protocol"
+    )]
+    http: Option<String>,
     /// Serve a capture in place of what happens now
     #[arg(
         long,
@@ -87,9 +112,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = values::size)]
     buffer: u64,
     /// The highest frequency that clients can ask for, in samples per second on each processor
-    #[arg(long, value_name = "HZ", default_value_t = FREQUENCY_HZ)]
+    /// [default: 1000; sessions of --http: 5000]
+    #[arg(long, value_name = "HZ")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    max_frequency: u64,
+    max_frequency: Option<u64>,
     /// With --rdp: functions whose calls clients are told of that name none: '[OBJECT:]FUNCTION', a glob or
     /// /regex/; repeatable. Without, what they are told is inferred from samples
     #[cfg(feature = "rdp")]
@@ -135,6 +161,14 @@ struct AccessArgs {
     #[cfg(feature = "rdp")]
     #[arg(long, requires = "rdp")]
     allow_args: bool,
+    /// With --http: pages of this origin may ask (https://app.example); repeatable
+    #[cfg(feature = "http")]
+    #[arg(long, value_name = "ORIGIN", requires = "http")]
+    allow_origin: Vec<String>,
+    /// With --http: who may profile which processes, and what is withheld of their stacks; JSON
+    #[cfg(feature = "http")]
+    #[arg(long, value_name = "FILE", requires = "http")]
+    policy: Option<PathBuf>,
     /// Encrypt TCF: the certificate chain to show, PEM
     #[cfg(feature = "tcf")]
     #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tcf")]
@@ -172,6 +206,11 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
             let budget = None;
             let calls = CallLimits { budget };
             let options = adjustable(resolve, buffer_bytes, unwind_bytes, calls, kernel_log);
+            #[cfg(feature = "http")]
+            let options = match args.http {
+                Some(_) => options.by_the_clock(),
+                None => options,
+            };
             ServeSource::Live(Box::new(options))
         }
     };
@@ -184,11 +223,13 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
 
 fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
     let mut fronts = Vec::new();
+    #[cfg(any(feature = "http", feature = "rdp"))]
+    let token = args.token()?;
     #[cfg(feature = "tcf")]
     if let Some(address) = &args.tcf {
         let address = values::address("--tcf", address, TCF_PORT)?;
         let limits = Limits {
-            frequency_hz: args.max_frequency,
+            frequency_hz: args.max_frequency.unwrap_or(FREQUENCY_HZ),
             ..Limits::default()
         };
         let options = args.access.tcf(address, limits)?;
@@ -206,28 +247,143 @@ fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
             admission: args
                 .access
                 .admission(address, "only SSH's tunnels encrypt it")?,
+            token: token.clone(),
             functions: args.trace.clone(),
             values: args.access.allow_args,
             replay: None,
             limits: RdpLimits {
-                frequency_hz: args.max_frequency,
+                frequency_hz: args.max_frequency.unwrap_or(FREQUENCY_HZ),
                 ..RdpLimits::default()
             },
         };
         if args.access.allow_remote {
             log::warn!(
-                "anybody who can reach {address} can watch all processes of this machine, and nothing \
-                 that is told is encrypted"
+                "who can read what passes on the way to {address} learns the token and all that is told: \
+                 nothing is encrypted"
             );
         }
         fronts.push(FrontOptions::Rdp { address, options });
     }
+    #[cfg(feature = "http")]
+    if let Some(address) = &args.http {
+        fronts.push(args.http_front(address, token)?);
+    }
     Ok(fronts)
 }
 
+#[cfg(feature = "http")]
+impl ServeArgs {
+    fn http_front(&self, address: &str, token: Option<String>) -> Result<FrontOptions, Failure> {
+        let access = &self.access;
+        let address = match address.contains('/') {
+            true => HttpAddress::Unix(address.into()),
+            false => HttpAddress::Tcp(values::address("--http", address, HTTP_PORT)?),
+        };
+        let admission = match &address {
+            HttpAddress::Tcp(address) => {
+                access.admission(*address, "only SSH's tunnels encrypt it")?
+            }
+            HttpAddress::Unix(_) => access.admitted()?,
+        };
+        let mut frequency_hz = self.max_frequency.unwrap_or(HTTP_FREQUENCY_HZ);
+        if self.replay.is_none() {
+            // What the kernel would not do is not to be promised.
+            let limit = profiler_probe::max_frequency_hz().unwrap_or(u64::MAX);
+            frequency_hz = frequency_hz.min(limit);
+        }
+        if let (HttpAddress::Tcp(address), true) = (&address, access.allow_remote) {
+            log::warn!(
+                "who can read what passes on the way to {address} learns the token and all that is told: \
+                 nothing is encrypted"
+            );
+        }
+        let options = HttpOptions {
+            admission,
+            policy: access.policy()?,
+            origins: access.origins()?,
+            token,
+            replay: None,
+            limits: HttpLimits {
+                frequency_hz,
+                ..HttpLimits::default()
+            },
+        };
+        Ok(FrontOptions::Http { address, options })
+    }
+}
+
+#[cfg(any(feature = "http", feature = "rdp"))]
+impl ServeArgs {
+    /// What clients on other machines must show, if they are let in: said once, to whoever starts it.
+    fn token(&self) -> Result<Option<String>, Failure> {
+        let mut shows = false;
+        #[cfg(feature = "http")]
+        if self.http.is_some() {
+            shows = true;
+        }
+        #[cfg(feature = "rdp")]
+        if self.rdp.is_some() {
+            shows = true;
+        }
+        if !shows || !self.access.allow_remote {
+            return Ok(None);
+        }
+        let mut bytes = [0; 24];
+        let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+        if !filled.is_ok_and(|count| count == bytes.len()) {
+            return Err(Failure::failed(
+                "the kernel gives no random numbers for a token",
+            ));
+        }
+        let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        say!("token for clients on other machines: {token}");
+        Ok(Some(token))
+    }
+}
+
+#[cfg(feature = "http")]
 impl AccessArgs {
-    /// Who may connect to an address; `best` is what people are told who open it to others.
-    fn admission(&self, address: SocketAddr, best: &str) -> Result<Admission, Failure> {
+    /// Pages that may ask.
+    fn origins(&self) -> Result<Vec<String>, Failure> {
+        let origins = self.allow_origin.iter().map(|origin| {
+            let rest = origin
+                .strip_prefix("https://")
+                .or_else(|| origin.strip_prefix("http://"));
+            match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '*', ' '])) {
+                true => Ok(origin.clone()),
+                false => Err(Failure::usage(format!(
+                    "--allow-origin: '{origin}' is no origin; write https://HOST or https://HOST:PORT"
+                ))),
+            }
+        });
+        origins.collect()
+    }
+
+    /// Who may profile whom.
+    fn policy(&self) -> Result<Policy, Failure> {
+        let Some(path) = &self.policy else {
+            return Ok(Policy::default());
+        };
+        let shown = path.display();
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("the policy {shown} can't be used: {error}"))
+        };
+        let read = || {
+            let mut text = String::new();
+            std::fs::File::open(path)?
+                .take(POLICY_BYTES)
+                .read_to_string(&mut text)?;
+            std::io::Result::Ok(text)
+        };
+        let text = read().map_err(|error| failed(&error))?;
+        let find = |name: &str| User::find(name).map(|user| user.uid);
+        Policy::read(&text, find).map_err(|error| failed(&error))
+    }
+}
+
+impl AccessArgs {
+    /// Those whose processes are admitted.
+    fn admitted(&self) -> Result<Admission, Failure> {
         let mut users = Vec::new();
         for name in &self.allow_user {
             let user = User::find(name);
@@ -236,7 +392,12 @@ impl AccessArgs {
         }
         // Started by sudo, it was started by the user behind it.
         users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
-        let admission = Admission::new(users).allow_remote(self.allow_remote);
+        Ok(Admission::new(users).allow_remote(self.allow_remote))
+    }
+
+    /// Who may connect to an address; `best` is what people are told who open it to others.
+    fn admission(&self, address: SocketAddr, best: &str) -> Result<Admission, Failure> {
+        let admission = self.admitted()?;
         if admission.may_listen(address).is_err() {
             return Err(Failure::usage(format!(
                 "{address} can be reached by other machines, whose users could then watch all \
@@ -319,6 +480,7 @@ mod tests {
         let (address, tcf) = parsed_tcf("--tcf :9 --allow-user 0 --allow-control --allow-env");
         assert_eq!(address, "127.0.0.1:9".parse().unwrap());
         assert!(tcf.control && tcf.environment);
+        assert_eq!(tcf.limits.frequency_hz, FREQUENCY_HZ);
         let limits = parsed_tcf("--tcf --max-frequency 4999").1.limits;
         assert_eq!(limits.frequency_hz, 4999);
         let (address, tcf) = parsed_tcf("--tcf 0.0.0.0:9 --allow-remote --tls-cert a --tls-key b");

@@ -96,6 +96,7 @@ pub fn rdp(data: &[u8]) -> usize {
     };
     let options = RdpOptions {
         admission: Admission::only([]),
+        token: None,
         functions: match mode & 4 {
             0 => Vec::new(),
             _ => vec!["*".to_owned()],

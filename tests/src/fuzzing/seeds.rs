@@ -22,6 +22,7 @@ use profiler_common::call::{
 
 use super::bytefrog::seeds as bytefrog;
 use super::decode::{encoded, encoded_cgroup};
+use super::http::seeds as http;
 use super::rdp::seeds as rdp;
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
@@ -105,6 +106,7 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "signature" => signatures(),
         "bytefrog_agent" => Ok(bytefrog::agent()),
         "bytefrog_hq" => Ok(bytefrog::hq()),
+        "http" => Ok(http::requests()),
         "rdp" => Ok(rdp::requests()),
         "tcf" => Ok(tcf::commands()),
         "tcf_frames" => Ok(tcf::frames()),

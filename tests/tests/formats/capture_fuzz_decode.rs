@@ -113,6 +113,14 @@ fn mutated_requests_of_debugging_clients_are_answered_without_panic() {
 }
 
 #[test]
+fn mutated_requests_of_sessions_are_answered_without_panic() {
+    for seed in fuzzing::seeds("http").unwrap() {
+        assert!(fuzzing::http(&seed) > 15, "a seed is refused");
+    }
+    exercise("http", fuzzing::http, 0, 60);
+}
+
+#[test]
 fn seeds_are_decoded_whole() {
     // If the seeds were refused, the tests above would test nothing.
     let (mut decoder, mut events) = (Decoder::default(), Vec::new());

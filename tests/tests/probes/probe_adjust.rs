@@ -54,6 +54,7 @@ fn options() -> ProbeOptions {
 fn sampling(frequency_hz: u64, processes: &[u32]) -> Sampling {
     Sampling {
         frequency_hz,
+        regular_hz: None,
         kernel_stacks: false,
         processes: processes.iter().copied().map(Pid).collect(),
         threads: BTreeSet::new(),

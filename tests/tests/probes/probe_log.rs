@@ -154,6 +154,7 @@ fn what_is_adjusted_loads_with_logs() {
     .unwrap();
     let sampling = Sampling {
         frequency_hz: 999,
+        regular_hz: None,
         kernel_stacks: true,
         processes: vec![Pid(workload.pid())].into_iter().collect(),
         threads: Default::default(),

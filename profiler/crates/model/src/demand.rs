@@ -27,16 +27,32 @@ impl Sampling {
     pub fn join(&mut self, other: &Sampling) {
         let Sampling {
             frequency_hz,
+            regular_hz,
             kernel_stacks,
             processes,
             threads,
             followed,
         } = other;
         self.frequency_hz = self.frequency_hz.max(*frequency_hz);
+        self.regular_hz = match (self.regular_hz, *regular_hz) {
+            (Some(one), Some(two)) => Some(one / divisor(one, two) * two),
+            (one, two) => one.or(two),
+        };
+        if let Some(regular_hz) = self.regular_hz {
+            self.frequency_hz = self.frequency_hz.next_multiple_of(regular_hz.max(1));
+        }
         self.kernel_stacks |= kernel_stacks;
         self.processes.extend(processes);
         self.threads.extend(threads);
         self.followed.extend(followed);
+    }
+}
+
+/// The greatest number that divides both.
+fn divisor(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a.max(1),
+        b => divisor(b, a % b),
     }
 }
 
@@ -45,6 +61,9 @@ impl Sampling {
 pub struct Sampling {
     /// The highest frequency that anybody wants.
     pub frequency_hz: u64,
+    /// Somebody wants samples at regular times, at this frequency, and gets all that are taken to choose from: the
+    /// frequency is a multiple of it.
+    pub regular_hz: Option<u64>,
     /// Whether anybody wants kernel stacks.
     pub kernel_stacks: bool,
     /// Processes of which all threads are sampled.

@@ -53,8 +53,8 @@ pub use calls::{
 };
 pub use error::ProbeError;
 pub use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
-pub use sampler::AttachedSource;
-pub use source::{COUNTERS, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
+pub use sampler::{AttachedSource, max_frequency_hz};
+pub use source::{COUNTERS, CPU_CLOCK, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
 pub use sys::set_own_nice;
 pub use unwind::{UnwindOptions, Unwinder};
 

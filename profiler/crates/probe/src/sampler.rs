@@ -277,7 +277,7 @@ fn check_frequency(hz: u64) -> Result<(), ProbeError> {
 }
 
 /// The kernel's limit of samples per second and processor.
-pub(super) fn max_frequency_hz() -> Option<u64> {
+pub fn max_frequency_hz() -> Option<u64> {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").ok()?;
     text.trim().parse().ok()
 }

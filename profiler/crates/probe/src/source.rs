@@ -81,7 +81,7 @@ impl Counter {
 }
 
 /// Time on a processor.
-pub(super) const CPU_CLOCK: Counter = Counter::software(
+pub const CPU_CLOCK: Counter = Counter::software(
     "cpu-clock",
     Unit::Nanoseconds,
     perf_sw_ids::PERF_COUNT_SW_CPU_CLOCK,

@@ -131,6 +131,7 @@ mod tests {
     fn sampling(processes: &[u32], threads: &[u32], followed: &[u32]) -> Sampling {
         Sampling {
             frequency_hz: 99,
+            regular_hz: None,
             kernel_stacks: false,
             processes: processes.iter().copied().map(Pid).collect(),
             threads: threads.iter().copied().map(Tid).collect(),

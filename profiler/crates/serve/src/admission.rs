@@ -44,6 +44,12 @@ pub enum Refusal {
         /// Owner of its socket.
         uid: u32,
     },
+    /// The same of one that came by a socket of this machine.
+    #[error("a client belongs to user {uid}; --allow-user {uid} admits that user")]
+    Local {
+        /// Its user.
+        uid: u32,
+    },
     /// The kernel does not say whose it is, because it is closed already or in another network
     /// namespace.
     #[error("{0} has no socket whose owner could be asked for: it has closed already")]
@@ -93,6 +99,14 @@ impl Admission {
         }
     }
 
+    /// Whether a user's processes are admitted.
+    pub fn admit_user(&self, uid: u32) -> Result<(), Refusal> {
+        match self.users.contains(&uid) {
+            true => Ok(()),
+            false => Err(Refusal::Local { uid }),
+        }
+    }
+
     /// Whether the peer of a connection that was accepted at `local` is admitted; the owner of its
     /// socket, if it is on this machine.
     pub fn admit(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<u32>, Refusal> {
@@ -115,6 +129,13 @@ impl Admission {
         }
         Err(Refusal::Gone(peer))
     }
+}
+
+/// Compares all of a token, so that the time says nothing about where they differ.
+pub(crate) fn is_same_token(shown: &str, token: &str) -> bool {
+    let pairs = shown.bytes().zip(token.bytes());
+    let differs = pairs.fold(0, |differs, (one, two)| differs | (one ^ two));
+    shown.len() == token.len() && differs == 0
 }
 
 fn is_loopback(address: IpAddr) -> bool {
@@ -274,6 +295,14 @@ mod tests {
         let remote = admission.allow_remote(true);
         assert!(matches!(remote.admit(local, peer), Ok(None)));
         assert!(remote.may_listen(local).is_ok());
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(is_same_token("abc", "abc"));
+        for shown in ["", "ab", "abcd", "abd"] {
+            assert!(!is_same_token(shown, "abc"), "{shown}");
+        }
     }
 
     #[test]

@@ -7,15 +7,25 @@
 use std::net::SocketAddr;
 
 use crate::front::{Front, Replay};
+#[cfg(feature = "http")]
+use crate::http::{self, HttpAddress, HttpError, HttpOptions};
 use crate::machine::Machine;
 #[cfg(feature = "rdp")]
-use crate::rdp::{RdpError, RdpOptions, RdpServer};
+use crate::rdp::{self, RdpError, RdpOptions};
 #[cfg(feature = "tcf")]
 use crate::tcf::{Server, TcfError, TcfOptions};
 
 /// The protocols: how each is served.
 #[derive(Clone, Debug)]
 pub enum FrontOptions {
+    /// Sampling sessions over HTTP.
+    #[cfg(feature = "http")]
+    Http {
+        /// Where clients connect.
+        address: HttpAddress,
+        /// How they are served. Whether a capture is shown is filled in.
+        options: HttpOptions,
+    },
     /// Firefox's remote debugging protocol.
     #[cfg(feature = "rdp")]
     Rdp {
@@ -37,6 +47,10 @@ pub enum FrontOptions {
 /// Why a front can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
+    /// HTTP.
+    #[cfg(feature = "http")]
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// Firefox's remote debugging protocol.
     #[cfg(feature = "rdp")]
     #[error(transparent)]
@@ -52,13 +66,19 @@ impl FrontOptions {
     pub fn start(
         self,
         replay: Option<Replay>,
-        #[cfg_attr(not(feature = "tcf"), allow(unused_variables))] machine: Box<dyn Machine>,
+        #[cfg_attr(not(any(feature = "http", feature = "tcf")), allow(unused_variables))]
+        machine: Box<dyn Machine>,
     ) -> Result<Box<dyn Front>, FrontError> {
         match self {
+            #[cfg(feature = "http")]
+            FrontOptions::Http { address, options } => {
+                let options = HttpOptions { replay, ..options };
+                Ok(http::start(address, options, machine)?)
+            }
             #[cfg(feature = "rdp")]
             FrontOptions::Rdp { address, options } => {
                 let options = RdpOptions { replay, ..options };
-                Ok(Box::new(RdpServer::start(address, options)?))
+                Ok(rdp::start(address, options)?)
             }
             #[cfg(feature = "tcf")]
             FrontOptions::Tcf { address, options } => {

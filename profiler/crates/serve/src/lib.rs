@@ -14,8 +14,12 @@ pub mod bytefrog;
 pub mod front;
 #[cfg(feature = "fronts")]
 mod fronts;
+#[cfg(any(feature = "http", feature = "rdp"))]
+mod handle;
 #[cfg(feature = "bytefrog")]
 pub mod hq;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "fronts")]
 pub mod hub;
 pub mod machine;
@@ -29,6 +33,8 @@ pub mod rdp;
 pub mod tcf;
 #[cfg(feature = "fronts")]
 mod thin;
+#[cfg(any(feature = "http", feature = "rdp"))]
+mod world;
 
 #[cfg(feature = "fronts")]
 pub use fronts::{FrontError, FrontOptions};

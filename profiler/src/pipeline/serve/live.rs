@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::error::Failure;
 use profiler_model::{Consumer, Demand, Sampling};
 use profiler_probe::features::{check_privileges, mounts_tracefs_for_children};
-use profiler_probe::{EventSpec, ProbeOptions, Rate, SourceSpec, now};
+use profiler_probe::{CPU_CLOCK, EventSpec, ProbeOptions, Rate, SourceSpec, now};
 use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{EpochLimits, KnownProcesses, ResolveOptions};
 use profiler_serve::front::{Place, Question};
@@ -92,6 +92,14 @@ pub fn adjustable(
 }
 
 impl Adjustable {
+    /// Samples by the clock, though cycles could be counted: samples are to be regular in time.
+    pub fn by_the_clock(mut self) -> Adjustable {
+        for source in &mut self.probe.sources {
+            source.event = EventSpec::Counter(CPU_CLOCK);
+        }
+        self
+    }
+
     fn attach(&self, known: &mut Option<KnownProcesses>) -> Result<Session, Failure> {
         let prepared = Prepared::new(Watch {
             probe: self.probe.clone(),

@@ -2,6 +2,7 @@
 //!
 //! Samples of its own processes and threads, of what they have started where that is followed, thinned to its
 //! own frequency; what is left weighs so much more, and sources say the frequency that the front sees. Who wants
+//! samples at regular times gets all of its own, since chance is not regular. Who wants
 //! all that is sampled gets batches as they are. Frequencies are samples per second and processor.
 //!
 //! What does not belong here: what the kernel samples (`probe`), what a front does for its own clients.
@@ -125,7 +126,9 @@ impl Share {
     }
 
     fn correct(&self, source: &mut Source) {
-        let Some(wanted) = self.wanted.as_ref().filter(|_| self.all_since.is_none()) else {
+        let is_thinned =
+            |wanted: &&Sampling| self.all_since.is_none() && wanted.regular_hz.is_none();
+        let Some(wanted) = self.wanted.as_ref().filter(is_thinned) else {
             return;
         };
         if source
@@ -169,6 +172,9 @@ impl Share {
             sample.kernel_end = StackEnd::NoStack;
         }
         if sample.wait.is_some() {
+            return true;
+        }
+        if wanted.regular_hz.is_some() {
             return true;
         }
         let pace = Pace::of(sample, lives.source(sample.source));

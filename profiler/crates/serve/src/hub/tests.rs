@@ -213,6 +213,7 @@ fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
 fn wants(frequency_hz: u64, processes: &[u32], followed: &[u32]) -> Option<Sampling> {
     Some(Sampling {
         frequency_hz,
+        regular_hz: None,
         kernel_stacks: false,
         processes: processes.iter().map(|&pid| Pid(pid)).collect(),
         threads: [].into(),
@@ -423,4 +424,30 @@ fn who_asks_is_answered_and_who_fails_is_left_out() {
     assert_eq!(now_or_never(shared.hub.wish()), Some(failed));
     let said = now_or_never(shared.hub.finish(Duration::ZERO)).unwrap();
     assert_eq!(said, ["1 batches"]);
+}
+
+#[test]
+fn who_wants_regular_samples_gets_all_of_its_own() {
+    let mut shared = Shared::new();
+    for process in 1..=2 {
+        shared.process(process, None);
+    }
+    let regular = wants(40, &[1], &[]).map(|it| Sampling {
+        regular_hz: Some(40),
+        ..it
+    });
+    shared.one.demand(regular);
+    shared.two.demand(wants(99, &[2], &[]));
+    let Some(Wish::Demand(demand)) = shared.adjust() else {
+        panic!("a demand");
+    };
+    // The next multiple.
+    let sampling = demand.sampling.unwrap();
+    assert_eq!(
+        (sampling.frequency_hz, sampling.regular_hz),
+        (120, Some(40))
+    );
+    shared.sample(&[1, 2], 1000);
+    assert_eq!(shared.one.samples(), [(1, (1000, 1000 * PERIOD_NS))].into());
+    assert!(shared.two.samples()[&2].0 < 150, "these are thinned");
 }

@@ -18,11 +18,12 @@ use serde_json::{Value as Json, json};
 
 use super::connection::{Attached, Connection, FrameSink, Output, Waiting, Wish};
 use super::forms::{Actor, Names, about};
+use super::front::RdpSummary;
 use super::options::{RdpOptions, RdpPeer};
-use super::server::RdpSummary;
 use super::source::{Source, Stream};
-use super::world::{Life, ThreadKey, World};
+use crate::admission::is_same_token;
 use crate::front::{Order, Place, Question, Replay};
+use crate::world::{Life, ThreadKey, World};
 use profiler_model::*;
 use profiler_report::derive::{FrameEvent, SampledFrames, call_frames, missing_frames};
 
@@ -248,6 +249,9 @@ impl Agent {
 
     fn request(&mut self, id: ConnectionId, packet: Packet, now: Instant) {
         self.requests += 1;
+        if !self.authenticate(id, &packet) {
+            return;
+        }
         let handled = self.handle(id, &packet, Attempt::First);
         let mut patience = self.options.limits.patience;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -292,6 +296,39 @@ impl Agent {
         self.change_demand();
         let demands = |order: &Order| !matches!(order, Order::Demand(_));
         self.orders.sort_by_key(demands);
+    }
+
+    /// Whether a request is to be carried out: if there is a token, whoever is on another machine shows it first. A wrong
+    /// one is the end of the connection.
+    fn authenticate(&mut self, id: ConnectionId, packet: &Packet) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return false;
+        };
+        let text = |name: &str| packet.get(name).and_then(Json::as_str);
+        let Some(token) = &self.options.token else {
+            return true;
+        };
+        if connection.is_authenticated {
+            return true;
+        }
+        let output = &mut connection.output;
+        if text("type") == Some("authenticate") && text("to") == Some("root") {
+            let is_right = text("token").is_some_and(|shown| is_same_token(shown, token));
+            if is_right {
+                connection.is_authenticated = true;
+                output.put(&json!({ "from": "root" }));
+            } else {
+                let error = ErrorReply::new(ErrorName::NotAuthenticated, "that is not the token");
+                fail(output, "root", &error);
+                output.end();
+            }
+            return false;
+        }
+        let message = "send {to:\"root\",type:\"authenticate\",token} first: the token was printed when the \
+                       server started";
+        let error = ErrorReply::new(ErrorName::NotAuthenticated, message);
+        fail(output, text("to").unwrap_or("root"), &error);
+        false
     }
 
     /// Carries out a request.
@@ -591,6 +628,7 @@ impl Agent {
         self.streams.retain(|known, _| tracing.contains(known));
         let sampling = (!threads.is_empty()).then(|| Sampling {
             frequency_hz: frequency,
+            regular_hz: None,
             kernel_stacks: false,
             processes: BTreeSet::new(),
             threads,

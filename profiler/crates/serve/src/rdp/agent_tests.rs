@@ -30,6 +30,7 @@ const TRACE: &str = "server1.conn0.trace20.5.20";
 fn options() -> RdpOptions {
     RdpOptions {
         admission: Admission::new([]),
+        token: None,
         functions: Vec::new(),
         values: true,
         replay: None,
@@ -236,6 +237,31 @@ impl Served {
         };
         self.agent.traced(tracing, batch);
     }
+}
+
+#[test]
+fn who_is_on_another_machine_shows_the_token_first() {
+    let mut served = Served::new(RdpOptions {
+        token: Some("abc".to_owned()),
+        ..options()
+    });
+    served.batch(definitions(), Vec::new());
+    let types = json!({ "to": "root", "type": "requestTypes" });
+    let mut near = served.client();
+    assert!(served.ask(&mut near, types.clone())["requestTypes"].is_array());
+    let mut far = served.client_of(None);
+    let list = json!({ "to": "root", "type": "listProcesses" });
+    assert_eq!(
+        served.ask(&mut far, list.clone())["error"],
+        "notAuthenticated"
+    );
+    let show = |token: &str| json!({ "to": "root", "type": "authenticate", "token": token });
+    assert_eq!(served.ask(&mut far, show("abc")), json!({ "from": "root" }));
+    assert_eq!(served.ask(&mut far, list)["processes"][0]["id"], PID);
+    let mut wrong = served.client_of(None);
+    let error = served.ask(&mut wrong, show("abd"));
+    assert_eq!(error["error"], "notAuthenticated", "{error}");
+    assert!(served.agent.output(wrong.id).unwrap().is_last());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::options::{RdpLimits, RdpPeer};
 use super::source::Source;
-use super::world::ThreadKey;
+use crate::world::ThreadKey;
 use profiler_report::derive::SampledFrames;
 
 /// From so many bytes on no more requests are taken.
@@ -158,6 +158,8 @@ pub(super) struct Waiting {
 pub(super) struct Connection {
     pub(super) peer: RdpPeer,
     pub(super) decoder: Decoder,
+    /// Its client is on this machine, or has shown the token.
+    pub(super) is_authenticated: bool,
     pub(super) output: Output,
     pub(super) actors: BTreeMap<ThreadKey, Attached>,
     pub(super) waiting: Option<Waiting>,
@@ -171,6 +173,7 @@ impl Connection {
         Connection {
             peer,
             decoder: Decoder::new(limits.packet_bytes),
+            is_authenticated: peer.uid.is_some(),
             output: Output::new(limits.output_bytes),
             actors: BTreeMap::new(),
             waiting: None,

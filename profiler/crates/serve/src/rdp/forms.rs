@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::world::{Life, ThreadKey, World};
+use crate::world::{Life, ThreadKey, World};
 use profiler_model::{Pid, Process, Thread, Tid, Timestamp};
 
 /// Who a packet is for.

@@ -1,91 +1,70 @@
 //! The server as a front.
 //!
-//! What does not belong here: what it does (`server`).
+//! What does not belong here: what it does (`network`, `agent`), how its thread is spoken to (`handle`).
 
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener};
 
-use profiler_model::{Batch, Consumer, Event, Tracing};
 use profiler_report::view::quantity;
 
-use super::server::{RdpServer, RdpSummary};
-use crate::front::{Awaited, Front, Order};
+use super::agent::Agent;
+use super::network;
+use super::options::{RdpError, RdpOptions};
+use crate::front::Front;
+use crate::handle::{Handle, Lines, Names, Summary};
 
-impl Consumer for RdpServer {
-    fn wants_new_epoch(&self) -> bool {
-        RdpServer::wants_new_epoch(self)
-    }
-
-    fn spare(&self) -> Option<Vec<Event>> {
-        RdpServer::spare(self)
-    }
-
-    fn send(&mut self, batch: Batch) -> u64 {
-        RdpServer::send(self, batch)
-    }
+/// What serving came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdpSummary {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those that were not admitted, or were too many.
+    pub refused: u64,
+    /// Those that were ended because their client did not read.
+    pub laggards: u64,
+    /// Requests that were answered.
+    pub requests: u64,
 }
 
-impl Front for RdpServer {
-    fn order(&mut self) -> Awaited<'_, Order> {
-        Box::pin(RdpServer::order(self))
-    }
-
-    fn room(&self) -> Awaited<'static, ()> {
-        Box::pin(self.has_room())
-    }
-
-    fn acknowledge(&mut self, question: u64) {
-        RdpServer::acknowledge(self, question);
-    }
-
-    fn traced(&mut self, tracing: &Tracing, batch: Batch) -> u64 {
-        RdpServer::traced(self, tracing, batch)
-    }
-
-    fn untraced(&mut self, tracing: &Tracing, text: &str) {
-        RdpServer::untraced(self, tracing, text);
-    }
-
-    fn ready(&mut self) {
-        RdpServer::ready(self);
-    }
-
-    fn detached(&mut self) {
-        RdpServer::detached(self);
-    }
-
-    fn trouble(&mut self, text: &str) {
-        RdpServer::trouble(self, text.to_owned());
-    }
-
-    fn welcome(&self) -> String {
-        let address = self.address();
-        format!("listening for clients of Firefox's remote debugging protocol on {address}")
-    }
-
-    fn finish(self: Box<Self>, deadline: Duration) -> Awaited<'static, String> {
-        Box::pin(async move { text(&RdpServer::finish(*self, deadline).await) })
-    }
+/// Listens at `address` (port 0: any), and serves from a thread of its own.
+pub fn start(address: SocketAddr, options: RdpOptions) -> Result<Box<dyn Front>, RdpError> {
+    options.admission.may_listen(address)?;
+    let failed = |source| RdpError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let names = Names {
+        thread: "rdp",
+        protocol: "the remote debugging protocol",
+        welcome: format!(
+            "listening for clients of Firefox's remote debugging protocol on {address}"
+        ),
+    };
+    let serve = move |lines: Lines<RdpSummary>| network::run(listener, Agent::new(options), lines);
+    let handle = Handle::start(names, network::ADMITTING, serve).map_err(RdpError::Thread)?;
+    Ok(Box::new(handle))
 }
 
-fn text(summary: &RdpSummary) -> String {
-    let mut text = format!(
-        "served {}: {} answered",
-        quantity::plural(summary.connections, "connection"),
-        quantity::plural(summary.requests, "request"),
-    );
-    for (count, what) in [
-        (summary.refused, "turned away"),
-        (summary.laggards, "cut off because they did not read"),
-    ] {
-        if count > 0 {
-            text += &format!(", {} {what}", quantity::count(count));
-        }
-    }
-    if summary.dropped_events > 0 {
-        text += &format!(
-            "; {} lost because the server was too slow",
-            quantity::plural(summary.dropped_events, "event")
+impl Summary for RdpSummary {
+    fn text(&self, dropped_events: u64) -> String {
+        let mut text = format!(
+            "served {}: {} answered",
+            quantity::plural(self.connections, "connection"),
+            quantity::plural(self.requests, "request"),
         );
+        for (count, what) in [
+            (self.refused, "turned away"),
+            (self.laggards, "cut off because they did not read"),
+        ] {
+            if count > 0 {
+                text += &format!(", {} {what}", quantity::count(count));
+            }
+        }
+        if dropped_events > 0 {
+            text += &format!(
+                "; {} lost because the server was too slow",
+                quantity::plural(dropped_events, "event")
+            );
+        }
+        text
     }
-    text
 }

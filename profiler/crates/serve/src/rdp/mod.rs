@@ -6,7 +6,7 @@
 //!     ^                                    (bounded)                        |
 //!     +--------------------- orders (Demand, Question) ---------------------+
 //! ```
-//! `RdpServer` is the handle of the main thread: it never blocks there. One thread owns all state and all connections;
+//! The main thread has a `Handle`: it never blocks there. One thread owns all state and all connections;
 //! nothing in it waits. An [`Agent`] is that state without sockets: bytes and batches in, bytes and orders out.
 //!
 //! Times are CLOCK_MONOTONIC. What does not belong here: packets and the TraceActor (`wire::rdp`), carrying out orders
@@ -18,11 +18,9 @@ mod forms;
 mod front;
 mod network;
 mod options;
-mod server;
 mod source;
-mod world;
 
 pub use agent::{Agent, ConnectionId};
 pub use connection::Output;
+pub use front::{RdpSummary, start};
 pub use options::{RdpError, RdpLimits, RdpOptions, RdpPeer};
-pub use server::{RdpServer, RdpSummary};

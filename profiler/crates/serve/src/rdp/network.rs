@@ -16,14 +16,15 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::agent::{Agent, ConnectionId};
+use super::front::RdpSummary;
 use super::options::RdpPeer;
-use super::server::{RdpSummary, Shared, Word, lock};
 use crate::admission::Admission;
+use crate::handle::{Lines, Shared, Word, lock};
 use crate::queue::{Entry, Popped, Work};
 use profiler_model::{Batch, Tracing};
 
@@ -44,16 +45,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// How the main thread speaks with this one.
-pub(super) struct Lines {
-    pub(super) shared: Arc<Shared>,
-    /// Until when all connections are to be ended; closed: at once.
-    pub(super) finished: mpsc::UnboundedReceiver<Instant>,
-}
-
 /// What all tasks share.
 struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<Shared<RdpSummary>>,
     agent: RefCell<Agent>,
     /// Wakes the task of a connection.
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
@@ -63,7 +57,7 @@ struct Serving {
 }
 
 /// Serves until that is to end.
-pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
+pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines<RdpSummary>) {
     let Lines {
         shared,
         mut finished,

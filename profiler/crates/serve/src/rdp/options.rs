@@ -14,6 +14,8 @@ use crate::front::Replay;
 pub struct RdpOptions {
     /// Who may connect.
     pub admission: Admission,
+    /// What clients on other machines must show before anything else.
+    pub token: Option<String>,
     /// Functions that are traced for clients which name none; without any, frames are inferred from samples.
     pub functions: Vec<String>,
     /// Arguments and results may be told, to those who own the process (root: all).

@@ -26,6 +26,8 @@ pub enum ErrorName {
     NoSuchProcess,
     /// The request goes beyond a limit of the server.
     LimitExceeded,
+    /// The client has not shown the server's token.
+    NotAuthenticated,
     /// The server can't do it now.
     Unavailable,
 }

@@ -27,6 +27,7 @@ pub(super) fn union<'a>(
         let settings = &configuration.settings;
         let sampling = all.get_or_insert_with(|| Sampling {
             frequency_hz: 0,
+            regular_hz: None,
             kernel_stacks: false,
             processes: Default::default(),
             threads: Default::default(),

@@ -314,6 +314,7 @@ fn what_is_asked_for_is_sampled_and_named() {
         client.until("a tree", |seen| seen.ready == 1).await;
         let sampling = Sampling {
             frequency_hz: 200,
+            regular_hz: None,
             kernel_stacks: false,
             processes: [Pid(wanted.0.id())].into(),
             threads: [].into(),

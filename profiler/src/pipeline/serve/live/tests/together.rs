@@ -116,6 +116,7 @@ fn of_process(seen: &Seen, pid: u32) -> (u64, u64) {
 fn wants(hz: u64, pids: &[u32]) -> Sampling {
     Sampling {
         frequency_hz: hz,
+        regular_hz: None,
         kernel_stacks: false,
         processes: pids.iter().map(|&pid| Pid(pid)).collect(),
         threads: [].into(),

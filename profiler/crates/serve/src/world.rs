@@ -1,7 +1,7 @@
 //! Processes and threads that clients can look at: definitions and what becomes of processes -> who is there.
 //!
 //! A life is a process id and when it began, so that one which has got the id of another is not taken for it. What
-//! does not belong here: how clients are told (`forms`), traced calls (`source`).
+//! does not belong here: how clients are told (the protocols).
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use profiler_model::*;
 
 /// One life of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Life {
-    pub(super) pid: Pid,
-    pub(super) started: Timestamp,
+pub(crate) struct Life {
+    pub(crate) pid: Pid,
+    pub(crate) started: Timestamp,
 }
 
 /// A thread of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ThreadKey {
-    pub(super) process: Life,
-    pub(super) tid: Tid,
+pub(crate) struct ThreadKey {
+    pub(crate) process: Life,
+    pub(crate) tid: Tid,
 }
 
 /// Who is there.
 #[derive(Debug, Default)]
-pub(super) struct World {
-    pub(super) tables: Tables,
+pub(crate) struct World {
+    pub(crate) tables: Tables,
     epoch: Option<(u32, Epoch)>,
     processes: BTreeMap<Life, Present>,
     /// The present life of a process id.
@@ -32,11 +32,11 @@ pub(super) struct World {
     /// Of a capture: what has ended can be looked at, and ids stay what they are.
     is_capture: bool,
     /// Counts changes of who is there.
-    pub(super) changes: u64,
+    pub(crate) changes: u64,
     /// Of the last event.
-    pub(super) at: Timestamp,
+    pub(crate) at: Timestamp,
     /// Definitions or events that could not be understood.
-    pub(super) undefined: u64,
+    pub(crate) undefined: u64,
     /// Definitions of this epoch.
     defined: usize,
 }
@@ -51,7 +51,7 @@ struct Present {
 const MANY: usize = 1 << 20;
 
 impl World {
-    pub(super) fn new(is_capture: bool) -> World {
+    pub(crate) fn new(is_capture: bool) -> World {
         World {
             is_capture,
             ..World::default()
@@ -59,12 +59,12 @@ impl World {
     }
 
     /// Whether ids of this epoch are other ones than those up to now.
-    pub(super) fn is_new(&self, epoch: u32) -> bool {
+    pub(crate) fn is_new(&self, epoch: u32) -> bool {
         self.epoch.as_ref().is_none_or(|(known, _)| *known != epoch)
     }
 
     /// Takes definitions.
-    pub(super) fn define(&mut self, epoch: u32, definitions: Vec<Definition>) {
+    pub(crate) fn define(&mut self, epoch: u32, definitions: Vec<Definition>) {
         if self.is_new(epoch) {
             self.epoch = Some((epoch, Epoch::default()));
             self.defined = 0;
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Takes an event; gives it back in terms of the tables.
-    pub(super) fn event(&mut self, event: Event) -> Option<Event> {
+    pub(crate) fn event(&mut self, event: Event) -> Option<Event> {
         let Some((_, ids)) = &mut self.epoch else {
             return None;
         };
@@ -148,28 +148,28 @@ impl World {
     }
 
     /// Whose thread it is.
-    pub(super) fn thread_of(&self, id: ThreadId) -> Option<ThreadKey> {
+    pub(crate) fn thread_of(&self, id: ThreadId) -> Option<ThreadKey> {
         key(&self.tables, id)
     }
 
     /// All that are there.
-    pub(super) fn processes(&self) -> impl Iterator<Item = (Life, &Process)> {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (Life, &Process)> {
         let present = self.processes.iter();
         present.filter_map(|(life, it)| Some((*life, self.tables.process(it.id)?)))
     }
 
     /// One that is there.
-    pub(super) fn process(&self, life: Life) -> Option<&Process> {
+    pub(crate) fn process(&self, life: Life) -> Option<&Process> {
         self.tables.process(self.processes.get(&life)?.id)
     }
 
     /// Who has a process id now.
-    pub(super) fn life(&self, pid: Pid) -> Option<Life> {
+    pub(crate) fn life(&self, pid: Pid) -> Option<Life> {
         self.lives.get(&pid).copied()
     }
 
     /// Threads of a process that are there, the main one first.
-    pub(super) fn threads(&self, life: Life) -> Vec<(ThreadKey, &Thread)> {
+    pub(crate) fn threads(&self, life: Life) -> Vec<(ThreadKey, &Thread)> {
         let present = self.processes.get(&life);
         let threads = present.into_iter().flat_map(|it| &it.threads);
         let threads = threads.filter_map(|(tid, id)| {
@@ -182,18 +182,18 @@ impl World {
     }
 
     /// A thread that is there.
-    pub(super) fn thread(&self, key: ThreadKey) -> Option<&Thread> {
+    pub(crate) fn thread(&self, key: ThreadKey) -> Option<&Thread> {
         let id = self.processes.get(&key.process)?.threads.get(&key.tid)?;
         self.tables.thread(*id)
     }
 
     /// Whether ids should start anew.
-    pub(super) fn wants_new_epoch(&self) -> bool {
+    pub(crate) fn wants_new_epoch(&self) -> bool {
         !self.is_capture && self.defined > MANY
     }
 
     /// Whether calls were traced in the capture.
-    pub(super) fn has_traced(&self) -> bool {
+    pub(crate) fn has_traced(&self) -> bool {
         self.tables.all_traced().next().is_some()
     }
 }

@@ -1,9 +1,10 @@
-//! The main thread's handle of a server: batches and traced calls in, orders out.
+//! The main thread's handle of a server that has a thread of its own: batches and traced calls in, orders out.
 //!
-//! Nothing here blocks. What does not belong here: sockets (`network`), what clients are told (`agent`).
+//! Nothing here blocks. A [`Handle`] is a [`Front`]; what its protocol adds is how its thread serves, and a [`Summary`].
+//! What does not belong here: sockets, what clients are told (the protocols).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, TcpListener};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,23 +13,20 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::agent::Agent;
-use super::network::{self, Lines};
-use super::options::{RdpError, RdpOptions};
-use crate::front::{Order, Question};
+use crate::front::{Awaited, Front, Order, Question};
 use crate::queue::{Joined, Note, Queue};
-use profiler_model::{Batch, Demand, Event, Tracing};
+use profiler_model::{Batch, Consumer, Demand, Event, Tracing};
 
 /// Memory that events may take while they wait for the thread.
 const QUEUE_BYTES: usize = 64 << 20;
 /// The same for the calls of each demand.
 const CALLS_BYTES: usize = 64 << 20;
-/// What the thread may take to end behind the deadline of [`RdpServer::finish`].
+/// What the thread may take to end behind the deadline of [`Front::finish`].
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What is said to the thread, in order with batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum Word {
     /// A question was answered.
     Acknowledge(u64),
     /// All processes have been announced.
@@ -55,19 +53,25 @@ impl Note for Word {
     }
 }
 
+/// What has become of the clients of a server.
+pub(crate) trait Summary: Copy + Default + Send + 'static {
+    /// What people are told; so many events found no room in the queues.
+    fn text(&self, dropped_events: u64) -> String;
+}
+
 /// What both threads see.
-pub(super) struct Shared {
-    pub(super) queue: Queue<Word>,
+pub(crate) struct Shared<S> {
+    pub(crate) queue: Queue<Word>,
     /// Calls of each demand: their ids are of streams of their own.
     calls: Mutex<BTreeMap<Tracing, Arc<Queue<Word>>>>,
     /// Something came for one of the queues.
-    pub(super) came: Notify,
+    pub(crate) came: Notify,
     /// The tables of the thread have grown too large.
-    pub(super) wants_new_epoch: AtomicBool,
+    pub(crate) wants_new_epoch: AtomicBool,
     orders: Mutex<Orders>,
     ordered: Notify,
     /// What has become of clients, once the thread has ended.
-    pub(super) summary: Mutex<RdpSummary>,
+    pub(crate) summary: Mutex<S>,
 }
 
 #[derive(Default)]
@@ -80,25 +84,28 @@ struct Orders {
     over: bool,
 }
 
-/// What serving came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RdpSummary {
-    /// Connections that were opened.
-    pub connections: u64,
-    /// Those that were not admitted, or were too many.
-    pub refused: u64,
-    /// Those that were ended because their client did not read.
-    pub laggards: u64,
-    /// Requests that were answered.
-    pub requests: u64,
-    /// Events that found no room in the queues.
-    pub dropped_events: u64,
+/// How the main thread speaks with the one that serves.
+pub(crate) struct Lines<S> {
+    pub(crate) shared: Arc<Shared<S>>,
+    /// Until when all connections are to be ended; closed: at once.
+    pub(crate) finished: mpsc::UnboundedReceiver<Instant>,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// Of its thread.
+    pub(crate) thread: &'static str,
+    /// Of its protocol, for people.
+    pub(crate) protocol: &'static str,
+    /// What people are told when it has started.
+    pub(crate) welcome: String,
 }
 
 /// A running server, from the side of the session. Dropping it ends all connections at once.
-pub struct RdpServer {
-    shared: Arc<Shared>,
-    address: SocketAddr,
+pub(crate) struct Handle<S: Summary> {
+    shared: Arc<Shared<S>>,
+    names: Names,
     /// Sends when all connections are to be ended.
     finish: mpsc::UnboundedSender<Instant>,
     thread: JoinHandle<()>,
@@ -106,39 +113,36 @@ pub struct RdpServer {
     dropped: u64,
 }
 
-impl RdpServer {
-    /// Listens at `address` (port 0: any), and serves from a thread of its own.
-    pub fn start(address: SocketAddr, options: RdpOptions) -> Result<RdpServer, RdpError> {
-        options.admission.may_listen(address)?;
-        let failed = |source| RdpError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+impl<S: Summary> Handle<S> {
+    /// Serves from a thread of its own, with so many threads that may be waited for.
+    pub(crate) fn start<F: Future<Output = ()>>(
+        names: Names,
+        blocking_threads: usize,
+        serve: impl FnOnce(Lines<S>) -> F + Send + 'static,
+    ) -> io::Result<Handle<S>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(network::ADMITTING)
-            .thread_name("rdp-admit")
-            .build()
-            .map_err(RdpError::Thread)?;
+            .max_blocking_threads(blocking_threads)
+            .thread_name(format!("{}-admit", names.thread))
+            .build()?;
         let shared = Arc::new(Shared::new());
         let (finish, finished) = mpsc::unbounded_channel();
         let guard = Guard(Arc::clone(&shared));
         let thread = std::thread::Builder::new()
-            .name("rdp".into())
+            .name(names.thread.into())
             .spawn(move || {
                 let lines = Lines {
                     shared: Arc::clone(&guard.0),
                     finished,
                 };
-                runtime.block_on(network::run(listener, Agent::new(options), lines));
+                runtime.block_on(serve(lines));
                 // A look at the kernel's tables is not waited for.
                 runtime.shutdown_background();
                 drop(guard);
-            })
-            .map_err(RdpError::Thread)?;
-        Ok(RdpServer {
+            })?;
+        Ok(Handle {
             shared,
-            address,
+            names,
             finish,
             thread,
             failed: false,
@@ -146,13 +150,7 @@ impl RdpServer {
         })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// What clients want next; waits for it. Cancel-safe.
-    pub async fn order(&mut self) -> Order {
+    async fn next_order(&mut self) -> Order {
         while !self.failed {
             {
                 let mut orders = self.shared.orders();
@@ -165,55 +163,70 @@ impl RdpServer {
                 self.failed = orders.over;
             }
             if self.failed {
-                let text =
-                    "the thread that serves clients of the remote debugging protocol has ended";
-                return Order::Failed(text.to_owned());
+                let protocol = self.names.protocol;
+                let text = format!("the thread that serves clients of {protocol} has ended");
+                return Order::Failed(text);
             }
             self.shared.ordered.notified().await;
         }
         std::future::pending().await
     }
 
-    /// Hands a batch on. Never blocks; returns how many of its events were dropped.
-    pub fn send(&self, batch: Batch) -> u64 {
+    fn say(&self, word: Word) {
+        self.shared.queue.push(word);
+        self.shared.came.notify_one();
+    }
+
+    async fn end(self, deadline: Duration) -> String {
+        let end = Instant::now() + deadline;
+        // If the thread is gone, there is nothing to end.
+        let _ = self.finish.send(end);
+        let ended = async {
+            while !self.shared.orders().over {
+                self.shared.ordered.notified().await;
+            }
+        };
+        let protocol = self.names.protocol;
+        if tokio::time::timeout_at(end + FAREWELL, ended)
+            .await
+            .is_err()
+        {
+            log::warn!("the thread that serves {protocol} does not end");
+        } else if self.thread.join().is_err() {
+            log::warn!("the thread that serves {protocol} has panicked");
+        }
+        let summary = *lock(&self.shared.summary);
+        summary.text(self.shared.queue.dropped() + self.dropped)
+    }
+}
+
+impl<S: Summary> Consumer for Handle<S> {
+    fn wants_new_epoch(&self) -> bool {
+        self.shared.queue.wants_new_epoch() || self.shared.wants_new_epoch.load(Ordering::Relaxed)
+    }
+
+    fn spare(&self) -> Option<Vec<Event>> {
+        self.shared.queue.spare()
+    }
+
+    fn send(&mut self, batch: Batch) -> u64 {
         let dropped = self.shared.queue.send(batch);
         self.shared.came.notify_one();
         dropped
     }
+}
 
-    /// Hands on calls of a demand. Never blocks; returns how many were dropped.
-    pub fn traced(&mut self, tracing: &Tracing, batch: Batch) -> u64 {
-        let dropped = self.shared.calls_of(tracing).send(batch);
-        self.shared.came.notify_one();
-        self.dropped += dropped;
-        dropped
+impl<S: Summary> Front for Handle<S> {
+    fn order(&mut self) -> Awaited<'_, Order> {
+        Box::pin(self.next_order())
     }
 
-    /// Calls of a demand can't be traced.
-    pub fn untraced(&self, tracing: &Tracing, text: &str) {
-        let queue = self.shared.calls_of(tracing);
-        queue.push(Word::Untraced(text.to_owned()));
-        self.shared.came.notify_one();
-    }
-
-    /// Waits until half of the queue is free. Cancel-safe.
-    pub fn has_room(&self) -> impl Future<Output = ()> + use<> {
+    fn room(&self) -> Awaited<'static, ()> {
         let shared = Arc::clone(&self.shared);
-        async move { shared.queue.room().await }
+        Box::pin(async move { shared.queue.room().await })
     }
 
-    /// An emptied list of events, to be used again.
-    pub fn spare(&self) -> Option<Vec<Event>> {
-        self.shared.queue.spare()
-    }
-
-    /// Whether ids should start anew, because much was defined.
-    pub fn wants_new_epoch(&self) -> bool {
-        self.shared.queue.wants_new_epoch() || self.shared.wants_new_epoch.load(Ordering::Relaxed)
-    }
-
-    /// What a question asked for has been sent: it is told behind that.
-    pub fn acknowledge(&self, question: u64) {
+    fn acknowledge(&mut self, question: u64) {
         let asked = self.shared.orders().asked.remove(&question);
         match asked {
             Some(tracing) => self
@@ -225,52 +238,42 @@ impl RdpServer {
         self.shared.came.notify_one();
     }
 
-    /// All processes have been announced.
-    pub fn ready(&self) {
-        self.say(Word::Ready);
+    fn traced(&mut self, tracing: &Tracing, batch: Batch) -> u64 {
+        let dropped = self.shared.calls_of(tracing).send(batch);
+        self.shared.came.notify_one();
+        self.dropped += dropped;
+        dropped
     }
 
-    /// Nothing is attached any more: what clients see is old, until batches come again.
-    pub fn detached(&self) {
-        self.say(Word::Detached);
-    }
-
-    /// The session could not be attached.
-    pub fn trouble(&self, text: String) {
-        self.say(Word::Trouble(text));
-    }
-
-    fn say(&self, word: Word) {
-        self.shared.queue.push(word);
+    fn untraced(&mut self, tracing: &Tracing, text: &str) {
+        let queue = self.shared.calls_of(tracing);
+        queue.push(Word::Untraced(text.to_owned()));
         self.shared.came.notify_one();
     }
 
-    /// Ends all connections, and waits until clients have read that, up to the deadline.
-    pub async fn finish(self, deadline: Duration) -> RdpSummary {
-        let end = Instant::now() + deadline;
-        // If the thread is gone, there is nothing to end.
-        let _ = self.finish.send(end);
-        let ended = async {
-            while !self.shared.orders().over {
-                self.shared.ordered.notified().await;
-            }
-        };
-        if tokio::time::timeout_at(end + FAREWELL, ended)
-            .await
-            .is_err()
-        {
-            log::warn!("the thread that serves the remote debugging protocol does not end");
-        } else if self.thread.join().is_err() {
-            log::warn!("the thread that serves the remote debugging protocol has panicked");
-        }
-        let mut summary = *lock(&self.shared.summary);
-        summary.dropped_events = self.shared.queue.dropped() + self.dropped;
-        summary
+    fn ready(&mut self) {
+        self.say(Word::Ready);
+    }
+
+    fn detached(&mut self) {
+        self.say(Word::Detached);
+    }
+
+    fn trouble(&mut self, text: &str) {
+        self.say(Word::Trouble(text.to_owned()));
+    }
+
+    fn welcome(&self) -> String {
+        self.names.welcome.clone()
+    }
+
+    fn finish(self: Box<Self>, deadline: Duration) -> Awaited<'static, String> {
+        Box::pin(self.end(deadline))
     }
 }
 
-impl Shared {
-    fn new() -> Shared {
+impl<S: Summary> Shared<S> {
+    fn new() -> Shared<S> {
         Shared {
             queue: Queue::new(QUEUE_BYTES),
             calls: Mutex::default(),
@@ -293,7 +296,7 @@ impl Shared {
     }
 
     /// All queues of calls.
-    pub(super) fn calls(&self) -> Vec<(Tracing, Arc<Queue<Word>>)> {
+    pub(crate) fn calls(&self) -> Vec<(Tracing, Arc<Queue<Word>>)> {
         let calls = lock(&self.calls);
         calls
             .iter()
@@ -302,7 +305,7 @@ impl Shared {
     }
 
     /// Tells the main thread.
-    pub(super) fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: Order) {
         let mut orders = self.orders();
         match order {
             Order::Demand(demand) => {
@@ -324,9 +327,9 @@ impl Shared {
 }
 
 /// Says that the thread has ended, however it does.
-struct Guard(Arc<Shared>);
+struct Guard<S: Summary>(Arc<Shared<S>>);
 
-impl Drop for Guard {
+impl<S: Summary> Drop for Guard<S> {
     fn drop(&mut self) {
         self.0.queue.close();
         self.0.orders().over = true;
@@ -334,6 +337,6 @@ impl Drop for Guard {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

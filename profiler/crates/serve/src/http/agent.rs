@@ -1,0 +1,359 @@
+//! The server without sockets: requests of clients, batches -> answers, orders, events.
+//!
+//! Time is what the caller says it is; that of samples is CLOCK_MONOTONIC, or the capture's own. What can't be answered yet
+//! is asked for again when something has changed ([`Later`]). What does not belong here: paths, headers and bodies
+//! (`routes`), sockets (`network`).
+
+mod creating;
+mod seen;
+mod traces;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use profiler_model::*;
+use profiler_wire::self_profiling::{Error, ErrorName, State};
+
+use super::front::HttpSummary;
+use super::options::HttpOptions;
+use super::profiling::{Budget, Profiling, Target, Told};
+use super::stacks::Stacks;
+use crate::front::Order;
+use crate::machine::Machine;
+use crate::world::World;
+
+/// Sessions that are over and are remembered.
+const REMEMBERED: usize = 1024;
+
+/// Whether clients see what there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum View {
+    Awaited,
+    Ready,
+    Trouble(String),
+}
+
+/// It is not known yet: to be asked again when something has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later;
+
+/// An answer, or not yet.
+pub type Answer<T> = Result<Result<T, Error>, Later>;
+
+/// Something that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    id: String,
+    question: u64,
+    since: Instant,
+}
+
+/// Samples that are forced, and until when they may come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forcing {
+    user: u32,
+    context: String,
+    /// Nanoseconds of the samples' clock.
+    until: u64,
+    question: Option<u64>,
+    since: Instant,
+}
+
+/// All sessions, and what they look at.
+pub struct Agent {
+    options: HttpOptions,
+    machine: Box<dyn Machine>,
+    world: World,
+    view: View,
+    sessions: BTreeMap<String, Profiling>,
+    over: VecDeque<(String, u32)>,
+    stacks: Stacks,
+    budget: Budget,
+    /// Of a capture that is there at once.
+    kept: Vec<Event>,
+    left_out: u64,
+    /// Requests that wait for what there is.
+    expecting: usize,
+    orders: Vec<Order>,
+    demand: Demand,
+    lives: u64,
+    questions: u64,
+    answered: BTreeSet<u64>,
+    looked: Option<Instant>,
+    summary: HttpSummary,
+}
+
+impl Agent {
+    /// Without sessions.
+    pub fn new(options: HttpOptions, machine: Box<dyn Machine>) -> Agent {
+        Agent {
+            world: World::new(options.replay.is_some()),
+            machine,
+            view: View::Awaited,
+            sessions: BTreeMap::new(),
+            over: VecDeque::new(),
+            stacks: Stacks::default(),
+            budget: Budget::default(),
+            kept: Vec::new(),
+            left_out: 0,
+            expecting: 0,
+            orders: Vec::new(),
+            demand: Demand::default(),
+            lives: 0,
+            questions: 0,
+            answered: BTreeSet::new(),
+            looked: None,
+            summary: HttpSummary::default(),
+            options,
+        }
+    }
+
+    /// How it serves.
+    pub fn options(&self) -> &HttpOptions {
+        &self.options
+    }
+
+    /// What serving came to.
+    pub fn summary(&mut self) -> &mut HttpSummary {
+        &mut self.summary
+    }
+
+    /// What is wanted of whoever runs the session, since the last call.
+    pub fn orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Ends all sessions: nothing is served any more.
+    pub fn finish(&mut self) {
+        self.sessions.clear();
+        self.change_demand();
+    }
+
+    /// So many events found no room.
+    pub fn dropped(&mut self, count: u64) {
+        for session in self.sessions.values_mut() {
+            session.dropped += count;
+        }
+    }
+
+    /// Samples that are kept, of all sessions.
+    pub fn kept_samples(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// Whether ids should start anew.
+    pub fn wants_new_epoch(&self) -> bool {
+        self.world.wants_new_epoch()
+    }
+
+    /// Now, by the clock of samples.
+    pub fn now_ns(&self) -> u64 {
+        match self.options.replay {
+            Some(_) => self.world.at.0.max(self.world.tables.session.started.0),
+            None => {
+                let time = clock_gettime(ClockId::Monotonic);
+                time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+            }
+        }
+    }
+
+    /// Somebody waits for what there is, or does so no longer.
+    pub fn expect(&mut self, more: bool) {
+        self.expecting = match more {
+            true => self.expecting + 1,
+            false => self.expecting.saturating_sub(1),
+        };
+        self.change_demand();
+    }
+
+    fn about(&self, id: &str) -> Value {
+        let mut about = self.sessions.get(id).map_or(Value::Null, |it| it.about(id));
+        if self.left_out > 0 {
+            about["eventsLeftOut"] = self.left_out.into();
+        }
+        about
+    }
+
+    /// Threads of processes that are profiled as a whole.
+    fn meet_threads(&mut self, only: Option<&str>) {
+        for (id, profiling) in &mut self.sessions {
+            if only.is_some_and(|only| only != id) || profiling.state() == State::Stopped {
+                continue;
+            }
+            match profiling.asked.target {
+                Target::Thread(key) => {
+                    let since = self.world.thread(key).map_or(0, |thread| thread.started.0);
+                    profiling.thread(key, since);
+                }
+                Target::Process(life) => {
+                    for (key, thread) in self.world.threads(life) {
+                        profiling.thread(key, thread.started.0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A session of a user, or anybody's for root.
+    fn session(&mut self, user: u32, id: &str, now: Instant) -> Result<&mut Profiling, Error> {
+        if self
+            .over
+            .iter()
+            .any(|(known, owner)| known == id && *owner == user)
+        {
+            let text = "the session is stopped, and its trace was handed over";
+            return Err(Error::new(ErrorName::InvalidStateError, text));
+        }
+        let session = self.sessions.get_mut(id);
+        let session = session.filter(|session| user == 0 || session.owner == user);
+        let Some(session) = session else {
+            return Err(Error::new(
+                ErrorName::NotFoundError,
+                "there is no such session",
+            ));
+        };
+        session.used = now;
+        Ok(session)
+    }
+
+    /// What a session is doing.
+    pub fn state(&mut self, user: u32, id: &str, now: Instant) -> Result<Value, Error> {
+        self.session(user, id, now)?;
+        Ok(self.about(id))
+    }
+
+    /// All sessions of a user; root's: all.
+    pub fn list(&self, user: u32) -> Value {
+        let own = self
+            .sessions
+            .iter()
+            .filter(|(_, it)| user == 0 || it.owner == user);
+        own.map(|(id, it)| it.about(id)).collect()
+    }
+
+    /// Takes no samples until it is resumed.
+    pub fn pause(&mut self, user: u32, id: &str, now: Instant) -> Result<Value, Error> {
+        let at = self.now_ns();
+        self.session(user, id, now)?.pause(at)?;
+        self.change_demand();
+        Ok(self.about(id))
+    }
+
+    /// Takes samples again.
+    pub fn resume(&mut self, user: u32, id: &str, now: Instant) -> Result<Value, Error> {
+        let at = self.now_ns();
+        self.session(user, id, now)?.resume(at)?;
+        self.change_demand();
+        Ok(self.about(id))
+    }
+
+    /// Ends a session without its trace.
+    pub fn discard(&mut self, user: u32, id: &str, now: Instant) -> Result<(), Error> {
+        self.session(user, id, now)?;
+        self.remove(id);
+        Ok(())
+    }
+
+    /// What is told of a session from now on.
+    pub fn listen(
+        &mut self,
+        user: u32,
+        id: &str,
+        now: Instant,
+    ) -> Result<mpsc::Receiver<Told>, Error> {
+        let listener = self.session(user, id, now)?.listen();
+        listener.ok_or_else(|| {
+            let text = "too many listen to this session already";
+            Error::new(ErrorName::QuotaExceededError, text)
+        })
+    }
+
+    fn remove(&mut self, id: &str) {
+        if let Some(profiling) = self.sessions.remove(id) {
+            self.over.push_back((id.to_owned(), profiling.owner));
+            if self.over.len() > REMEMBERED {
+                self.over.pop_front();
+            }
+        }
+        if self.sessions.is_empty() {
+            self.stacks.clear();
+        }
+        self.change_demand();
+    }
+
+    /// A question was answered, as far as it will be at once.
+    pub fn acknowledge(&mut self, question: u64) {
+        self.answered.insert(question);
+        // Those who have left never ask.
+        while self.answered.len() > REMEMBERED {
+            self.answered.pop_first();
+        }
+    }
+
+    /// Clients see what there is.
+    pub fn ready(&mut self) {
+        self.view = View::Ready;
+    }
+
+    /// What clients see is old, until batches come.
+    pub fn detached(&mut self) {
+        self.view = View::Awaited;
+    }
+
+    /// There will be nothing to see, until batches come.
+    pub fn trouble(&mut self, text: String) {
+        self.view = View::Trouble(text);
+    }
+
+    fn change_demand(&mut self) {
+        let started = || {
+            let sessions = self.sessions.values();
+            sessions.filter(|session| session.state() == State::Started)
+        };
+        let mut intervals: Vec<u64> = started().map(|it| it.asked.interval_ns).collect();
+        if started().any(Profiling::is_forced) {
+            intervals.push(self.intervals().coarse_ns);
+        }
+        let frequency_hz = self.intervals().frequency_hz(intervals);
+        let sampling = frequency_hz.map(|frequency_hz| {
+            let mut sampling = Sampling {
+                frequency_hz,
+                regular_hz: Some(frequency_hz),
+                kernel_stacks: true,
+                processes: BTreeSet::new(),
+                threads: BTreeSet::new(),
+                followed: BTreeSet::new(),
+            };
+            for session in started() {
+                match session.asked.target {
+                    Target::Process(life) => sampling.processes.insert(life.pid),
+                    Target::Thread(key) => sampling.threads.insert(key.tid),
+                };
+            }
+            sampling
+        });
+        let demand = Demand {
+            // The time of a capture goes by while somebody looks.
+            attached: match self.options.replay {
+                Some(_) => sampling.is_some(),
+                None => self.expecting > 0 || !self.sessions.is_empty(),
+            },
+            lives: self.lives,
+            sampling,
+            tracing: BTreeSet::new(),
+        };
+        if demand != self.demand {
+            self.demand = demand.clone();
+            self.orders.retain(|it| !matches!(it, Order::Demand(_)));
+            self.orders.push(Order::Demand(demand));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;
