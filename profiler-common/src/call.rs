@@ -9,6 +9,8 @@
 //!
 //! A probe is named by a cookie, which the kernel hands to the program: [`Cookie`].
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Most traced functions of one session; ids of probes are below this.
 pub const MAX_PROBES: u32 = 1 << 17;
 
@@ -23,7 +25,7 @@ pub const MAX_STRING: usize = 256;
 
 /// What is known of every hit.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CallHead {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
@@ -67,10 +69,10 @@ pub const EDGE_WHOLE: u32 = 6;
 pub const EDGE_TAIL: u32 = 7;
 /// Makes no record: the function jumps back to its own beginning if a condition holds, the number of
 /// which (as in the processor's conditional jumps, 0 to 15) is added to this. The hit of its entry
-/// that follows is a turn of a loop and no call.
-pub const EDGE_TURN_IF: u32 = 16;
+/// that follows is that of the jump, and no call.
+pub const EDGE_SELF_JUMP_IF: u32 = 16;
 /// The same, always.
-pub const EDGE_TURN: u32 = 32;
+pub const EDGE_SELF_JUMP: u32 = 32;
 
 /// Before this record, others of this processor found no room in the ring buffer.
 pub const CALL_AFTER_LOSS: u32 = 1;
@@ -79,7 +81,7 @@ pub const CALL_HAS_CALLER: u32 = 2;
 
 /// Starts an item.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct ItemHead {
     /// An `ITEM_*` constant.
     pub status: u16,
@@ -87,6 +89,15 @@ pub struct ItemHead {
     pub len: u16,
     /// Zero.
     pub reserved: u32,
+}
+
+/// Takes an item off the front: its status, its payload, and what follows. None if it is not whole.
+#[inline]
+pub fn split_item(items: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (head, rest) = ItemHead::read_from_prefix(items).ok()?;
+    let len = usize::from(head.len);
+    let (padded, rest) = rest.split_at_checked(len.next_multiple_of(8))?;
+    Some((head.status, &padded[..len], rest))
 }
 
 /// The payload is what was asked for.
@@ -102,7 +113,7 @@ pub const ITEM_CUT: u16 = 2;
 /// It starts from a register; `derefs` times, the word at (value + offset) replaces the value; then
 /// `kind` says what to send.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Fetch {
     /// A `FETCH_*` constant; 0 ends the list.
     pub kind: u8,
@@ -167,7 +178,7 @@ pub const REGISTER_R15: u8 = 15;
 
 /// What user space tells the kernel side of one probe; the value of the map `PROBES`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct ProbeControl {
     /// Hits of links of other generations are passed over: while a probe moves from one link to
     /// another, both are attached for a moment.
@@ -187,12 +198,12 @@ pub const PROBE_FETCHES: u8 = 4;
 /// What it throws has a C++ type (`__cxa_throw`): the second argument points to it.
 pub const PROBE_CXX: u8 = 8;
 
-/// It jumps back to its own beginning: entries may be turns of a loop ([`EDGE_TURN`]).
-pub const PROBE_TURNS: u8 = 16;
+/// It jumps back to its own beginning: hits of its entry may be no calls ([`EDGE_SELF_JUMP`]).
+pub const PROBE_SELF_JUMPS: u8 = 16;
 
 /// What became of the hits of one probe, per processor; the value of the map `CALL_COUNTS`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CallCounters {
     /// Entries (and hits without exits), whether sent or not.
     pub entries: u64,
@@ -202,13 +213,13 @@ pub struct CallCounters {
     pub lost: u64,
     /// Calls left out because of a limit on depth, duration or rate.
     pub left_out: u64,
-    /// Turns of loops that came to the entry again, which are no entries.
-    pub turns: u64,
+    /// Jumps of the function back to its own beginning: hits of the entry that are no entries.
+    pub self_jumps: u64,
 }
 
 /// What became of the records of one processor; the only value of the map `CALL_CPU`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CallCpu {
     /// Records that found no room in the ring buffer.
     pub lost: u64,
@@ -310,7 +321,7 @@ mod tests {
             Cookie {
                 probe: MAX_PROBES - 1,
                 site: MAX_SITES,
-                edge: EDGE_TURN,
+                edge: EDGE_SELF_JUMP,
                 generation: 255,
                 behind_return: true,
                 tgid: MAX_PID,

@@ -9,6 +9,8 @@
 //! the kernel does not use them again before it is booted again. Times are nanoseconds of
 //! CLOCK_MONOTONIC.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::RecordHead;
 
 /// Most levels of cgroups that the kernel side looks at, from a task's own upwards. Deeper, it leaves
@@ -52,7 +54,7 @@ pub const SUBSYS_NONE: u32 = u32::MAX - 1;
 /// without a lock. A pair of which one half was overwritten meanwhile belongs to no cgroup of its slot,
 /// unless both halves say the same.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Verdict {
     /// What tells the cgroup from others that there are, XOR `word`. In version 2 that is its id, in
     /// version 1 an address in the kernel.
@@ -97,7 +99,7 @@ pub const MADE: u32 = 1;
 
 /// New cgroups about which something is missing: the only value of the map `CGROUP_LOSSES`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CgroupLosses {
     /// Found no room in `CGROUPS`: what is in them is not recorded, though it may be wanted.
     pub dropped: u64,
@@ -133,7 +135,7 @@ pub const ROOT_NUMBER: usize = 10;
 
 /// What is known of a cgroup that was made or removed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CgroupHead {
     /// Kind [`crate::KIND_CGROUP`].
     pub head: RecordHead,

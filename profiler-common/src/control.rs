@@ -5,6 +5,8 @@
 //! [`Adjusted`], the value of the map `ADJUSTED`; [`Counters`] is the value of the per-CPU map
 //! `COUNTERS`, indexed by event source. Times are nanoseconds of CLOCK_MONOTONIC.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Most event sources of one session; there is one entry point of the kernel object for each.
 pub const MAX_SOURCES: usize = 8;
 
@@ -16,6 +18,9 @@ pub const FILTER_COMMS: u32 = 2;
 pub const FILTER_UIDS: u32 = 4;
 /// Filter bit: only threads in or below a cgroup of the map `CGROUPS`.
 pub const FILTER_CGROUPS: u32 = 8;
+/// Filter bits of conditions on the current thread, whatever there are: all but cgroups, which are decided
+/// apart and kept by cgroup. Asking costs a tenth of a switch, so waits do it rarely.
+pub const FILTER_ASKED: u32 = !FILTER_CGROUPS;
 
 /// Value bit of `WATCHED`: the key is a process id, all its threads are meant.
 pub const WATCH_PROCESS: u32 = 1;
@@ -52,7 +57,7 @@ pub const PERIOD_ADJUSTED: u64 = u64::MAX;
 /// What may change while the sampler is attached. Changed while its events are stopped; only the
 /// wish for kernel stacks may change at any time.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Adjusted {
     /// Another one for each start of the events, never 0: no tick before it says when the next one
     /// is due.
@@ -68,7 +73,7 @@ const _: () = assert!(size_of::<Adjusted>() == 24);
 /// What one processor saw of one event source. Each event is counted in `ticks` and in exactly one
 /// of `idle`, `filtered`, `passed_over`, `nested`, `ring_full` and `sent`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Counters {
     /// Events that reached the program.
     pub ticks: u64,

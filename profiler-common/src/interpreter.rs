@@ -9,6 +9,8 @@
 //! that it meets. A section of kind [`crate::sample::SECTION_INTERPRETED`] says in its head whose frames it
 //! has ([`end_of`]).
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Most layouts (versions of interpreters) at a time.
 pub const MAX_LAYOUTS: u32 = 16;
 /// Most processes that run an interpreter at a time.
@@ -16,7 +18,7 @@ pub const MAX_INTERPRETER_PROCESSES: u32 = 8192;
 
 /// Value of `INTERPRETER_PROCESSES`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct InterpreterProcess {
     /// Where its state is: an address in the process.
     pub state: u64,
@@ -29,7 +31,7 @@ pub struct InterpreterProcess {
 /// Where a version of an interpreter keeps what a walk needs. User space and `profiler-ebpf` agree on the
 /// meaning of the words.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Layout {
     /// By the constants of the interpreter's module.
     pub words: [u32; 32],

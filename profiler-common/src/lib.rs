@@ -18,6 +18,8 @@ pub mod sample;
 pub mod sched;
 pub mod unwind;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Most frames kept of one user stack and of one kernel stack.
 pub const MAX_FRAMES: usize = 127;
 
@@ -29,7 +31,7 @@ pub const RECORD_VERSION: u16 = 1;
 
 /// What a ring buffer record is; the first field of each.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct RecordHead {
     /// Length of the whole record in bytes, this head and all sections included.
     pub len: u32,

@@ -3,6 +3,8 @@
 //! Offsets of a [`crate::interpreter::Layout`] are bytes. A thread is known by its thread pointer, which is
 //! what `pthread_self` returns: so a process may be in any pid namespace.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Its number: see [`crate::interpreter`].
 pub const PYTHON: u8 = 1;
 /// Most frames of a stack.
@@ -13,14 +15,14 @@ pub const MAX_PYTHON_THREADS: u32 = 128;
 /// One frame of the interpreter, leaf first, in a section of kind
 /// [`crate::sample::SECTION_INTERPRETED`].
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct PythonFrame {
     /// Address of its code object. 0: no frame; there is nothing but its flags.
     pub code: u64,
     /// Address of its instruction.
     pub instruction: u64,
-    /// `PYTHON_*` bits; above [`PRINT_SHIFT`] what tells the code object from others that may take its
-    /// place ([`print_of`]), 0 if it could not be read.
+    /// `PYTHON_*` bits; above [`FINGERPRINT_SHIFT`] what tells the code object from others that may take its
+    /// place ([`fingerprint_of`]), 0 if it could not be read.
     pub flags: u64,
 }
 
@@ -29,14 +31,15 @@ pub const PYTHON_ENTRY: u64 = 1;
 /// Its callers are missing: there was no room, or memory could not be read.
 pub const PYTHON_CUT: u64 = 2;
 
-/// Where in the flags the print of a code object begins.
-pub const PRINT_SHIFT: u32 = 8;
+/// Where in the flags the fingerprint of a code object begins.
+pub const FINGERPRINT_SHIFT: u32 = 8;
 
 /// What tells a code object from another one at the same address: of the addresses of its path, name
 /// and location table.
 #[inline(always)]
-pub const fn print_of(filename: u64, qualname: u64, linetable: u64) -> u64 {
-    (filename ^ qualname.rotate_left(17) ^ linetable.rotate_left(31)) << PRINT_SHIFT >> PRINT_SHIFT
+pub const fn fingerprint_of(filename: u64, qualname: u64, linetable: u64) -> u64 {
+    (filename ^ qualname.rotate_left(17) ^ linetable.rotate_left(31)) << FINGERPRINT_SHIFT
+        >> FINGERPRINT_SHIFT
 }
 
 /// Word of a layout: of the first interpreter, in the runtime.

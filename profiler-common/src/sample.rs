@@ -6,11 +6,13 @@
 //! A section that the reader doesn't know is skipped by its length. Payloads are padded to 8 bytes.
 //! What the kernel side has no table for yet comes as a copied piece of the stack behind the frames found so far.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::{COMM_LEN, RecordHead};
 
 /// What is known of a sample but its stacks.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct SampleHead {
     /// Kind [`crate::KIND_SAMPLE`].
     pub head: RecordHead,
@@ -41,7 +43,7 @@ pub const FLAG_UNDECIDED: u16 = 2;
 
 /// Starts a section of a sample.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct SectionHead {
     /// A `SECTION_*` constant.
     pub kind: u16,

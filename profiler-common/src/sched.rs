@@ -5,11 +5,13 @@
 //! then known by their key; each recorded wait is a [`WaitRecord`]. Totals of all waits of a thread
 //! are counted besides, whatever is recorded ([`WaitTotalsRecord`]). Times are nanoseconds of CLOCK_MONOTONIC.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::{COMM_LEN, RecordHead};
 
 /// The stacks that waits with this key have.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct WaitStackHead {
     /// Kind [`crate::KIND_WAIT_STACK`].
     pub head: RecordHead,
@@ -25,7 +27,7 @@ pub struct WaitStackHead {
 
 /// A wait that has ended.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct WaitRecord {
     /// Kind [`crate::KIND_WAIT`].
     pub head: RecordHead,
@@ -70,7 +72,7 @@ pub const STATE_STOPPED: u32 = 3;
 
 /// How often and how long a thread waited. Exact, whatever becomes of the single waits.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct WaitTotals {
     /// How many waits have ended, by `STATE_*`.
     pub count: [u64; 4],
@@ -84,7 +86,7 @@ pub struct WaitTotals {
 /// Totals of a thread since the last such record. There is one a second at most, when a wait ends, and
 /// one when the thread does.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct WaitTotalsRecord {
     /// Kind [`crate::KIND_WAIT_TOTALS`].
     pub head: RecordHead,
@@ -112,7 +114,7 @@ pub struct WaitTotalsRecord {
 /// first; else in `WAITING`, by its id. Nearly all are found without hashing.
 ///
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct ThreadWaits {
     /// When its present wait began; 0: it runs.
     pub from_ns: u64,
@@ -151,7 +153,7 @@ pub const STATE_NEW: u32 = 4;
 
 /// What one processor has seen of waits.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct WaitCounters {
     /// Waits that ended.
     pub ended: u64,

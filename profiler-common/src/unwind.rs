@@ -16,6 +16,8 @@
 //! looks whether [`Table::generation`] is still the same when it has found a rule. Addresses in tables
 //! are the file's own (ELF virtual addresses). Times are nanoseconds of CLOCK_MONOTONIC.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Words of a segment, a power of two.
 pub const SEGMENT_WORDS: usize = 1 << 18;
 /// Most segments.
@@ -85,7 +87,7 @@ pub const fn row_rule(row: u32) -> u32 {
 
 /// Value of `PROCESSES`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Process {
     /// The key again. The kernel gives the room of a value that is replaced to another one while a
     /// program may still read it, and writes its words in order: who reads this last, and finds it to
@@ -97,7 +99,7 @@ pub struct Process {
 
 /// Executable memory of a process, four words of a segment.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -114,7 +116,7 @@ pub const MAPPING_JIT: u64 = 1 << 32;
 
 /// Value of `TABLES`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct Table {
     /// The [`Span`] of the directory, counted in pages; or a `TABLE_*` constant.
     pub directory: u64,
@@ -142,7 +144,20 @@ pub const FIRST_RULE: u32 = 2;
 /// How to find the caller of a frame: where its stack pointer was before the call (the canonical
 /// frame address, CFA), and where the return address and the caller's frame pointer are.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    FromBytes,
+    Immutable,
+    IntoBytes,
+)]
 pub struct Rule {
     /// How the CFA is found: a `CFA_*` constant.
     pub cfa: u8,
@@ -219,7 +234,7 @@ pub const PROOF_BELOW: u64 = 512;
 /// What a walk has come to: the beginning of a section of kind
 /// [`crate::sample::SECTION_STACK_COPY`], which the copied bytes follow. They begin at `sp`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct CopyHead {
     /// The address that the walk has come to, which is not among those of the user stack.
     pub pc: u64,
@@ -233,7 +248,7 @@ pub struct CopyHead {
 
 /// Counts of one processor: value of the per-CPU map `UNWIND_COUNTERS`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 pub struct UnwindCounters {
     /// Stacks walked.
     pub walks: u64,

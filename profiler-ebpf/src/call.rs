@@ -11,27 +11,26 @@ use core::{arch::asm, ffi::c_void};
 
 use aya_ebpf::{
     bindings::pt_regs,
-    helpers::{
-        bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_user,
-    },
+    helpers::{bpf_get_attach_cookie, bpf_get_current_pid_tgid, bpf_ktime_get_ns},
 };
 use profiler_common::{
     call::{
         CALL_AFTER_LOSS, CALL_HAS_CALLER, COOKIE_PLACE, CallCpu, CallHead, Cookie, EDGE_ENTER,
-        EDGE_EXIT, EDGE_HIT, EDGE_TAIL, EDGE_THROW, EDGE_TURN_IF, EDGE_WHOLE, ITEM_BAD_MEMORY,
-        ITEM_OK, ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS, ProbeControl,
+        EDGE_EXIT, EDGE_HIT, EDGE_SELF_JUMP_IF, EDGE_TAIL, EDGE_THROW, EDGE_WHOLE, ITEM_BAD_MEMORY,
+        ITEM_OK, ItemHead, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_SELF_JUMPS, ProbeControl,
     },
     cgroup::{CGROUP_UNDECIDED, CGROUP_WANTED},
     control::FILTER_CGROUPS,
 };
 
 use crate::{
-    cgroup, emit, fetch, filter, limit,
+    call_limits, cgroup, emit, fetch, filter,
     maps::{
         CALL_CALLERS, CALL_COOKIES, CALL_COUNTS, CALL_CPU, CALL_FETCHES, CALL_FILTER, CALL_LIMITS,
         PROBES,
     },
-    turn,
+    self_jump,
+    user_memory::read_word,
 };
 
 /// Where `stack.hi` is in Go's `runtime.g`, in all its versions.
@@ -127,15 +126,15 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     let regs = ctx.cast::<pt_regs>();
     // SAFETY: the context of a program of the kprobe type; the verifier checks the field.
     let mut sp = unsafe { (*regs).rsp };
-    if control.flags & PROBE_TURNS != 0 {
-        if edge >= EDGE_TURN_IF {
+    if control.flags & PROBE_SELF_JUMPS != 0 {
+        if edge >= EDGE_SELF_JUMP_IF {
             // SAFETY: as above.
-            turn::pass(edge, unsafe { (*regs).eflags }, tid, probe, sp);
+            self_jump::pass(edge, unsafe { (*regs).eflags }, tid, probe, sp);
             return 0;
         }
-        if edge != EDGE_EXIT && turn::is_turn(tid, probe, sp) {
+        if edge != EDGE_EXIT && self_jump::is_destination(tid, probe, sp) {
             // SAFETY: this processor's own slot, which the lookup returned, changed atomically.
-            unsafe { add(&raw mut (*counts).turns) };
+            unsafe { add(&raw mut (*counts).self_jumps) };
             return 0;
         }
     }
@@ -174,7 +173,7 @@ pub fn on_hit(ctx: *mut c_void) -> u32 {
     // SAFETY: the helper takes no pointers. Before anything is fetched, which takes time.
     hit.head.at_ns = unsafe { bpf_ktime_get_ns() };
     if CALL_LIMITS.load() != 0 {
-        match limit::apply(&mut hit) {
+        match call_limits::apply(&mut hit) {
             Verdict::Send => {}
             Verdict::LeaveOut => {
                 // SAFETY: as above.
@@ -214,13 +213,6 @@ fn place_on_goroutine(head: &mut CallHead, g: u64) {
         // The lowest bits say nothing, because all are aligned; never 0.
         head.stack = ((g >> 4) as u32).max(1);
     }
-}
-
-/// The word of user memory at `address`.
-#[inline(always)]
-pub fn read_word(address: u64) -> Option<u64> {
-    // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_user(address as *const u64) }.ok()
 }
 
 /// Sends the record of a hit, which tells as well if others were lost before.

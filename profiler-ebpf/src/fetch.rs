@@ -16,9 +16,10 @@ use profiler_common::call::{
 };
 
 use crate::{
-    call::{self, Hit, add, read_word},
+    call::{self, Hit, add},
     emit,
     maps::{FETCHES, ITEM_BYTES, ITEM_SCRATCH, ITEM_SLOTS, ItemScratch},
+    user_memory::read_word,
 };
 
 const HEAD_BYTES: u64 = size_of::<CallHead>() as u64;

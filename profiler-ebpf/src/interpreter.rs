@@ -37,12 +37,12 @@ pub unsafe fn frames(section: *mut u8) -> u64 {
 /// What tells the current thread's innermost frames from others where the machine code is the same; 0: it
 /// has none.
 #[inline(always)]
-pub fn print() -> u64 {
+pub fn fingerprint() -> u64 {
     let Some(process) = current() else {
         return 0;
     };
     match process.interpreter as u8 {
-        PYTHON => sched::python::print(process),
+        PYTHON => sched::python::fingerprint(process),
         _ => 0,
     }
 }

@@ -13,6 +13,8 @@
 #[cfg(target_arch = "bpf")]
 mod call;
 #[cfg(target_arch = "bpf")]
+mod call_limits;
+#[cfg(target_arch = "bpf")]
 mod cgroup;
 #[cfg(target_arch = "bpf")]
 mod emit;
@@ -22,8 +24,6 @@ mod fetch;
 mod filter;
 #[cfg(target_arch = "bpf")]
 mod interpreter;
-#[cfg(target_arch = "bpf")]
-mod limit;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
@@ -39,13 +39,15 @@ mod sample;
 #[cfg(target_arch = "bpf")]
 mod sched;
 #[cfg(target_arch = "bpf")]
+mod self_jump;
+#[cfg(target_arch = "bpf")]
 mod stack;
 #[cfg(target_arch = "bpf")]
 mod task;
 #[cfg(target_arch = "bpf")]
-mod turn;
-#[cfg(target_arch = "bpf")]
 mod unwind;
+#[cfg(target_arch = "bpf")]
+mod user_memory;
 
 #[cfg(target_arch = "bpf")]
 mod entry {

@@ -240,17 +240,17 @@ pub static NO_CALLS: Array<OpenCalls, 1> = Array::new();
 /// A jump of a function to its own beginning.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Turn {
+pub struct SelfJump {
     /// The stack pointer there, so that of the entry.
     pub sp: u64,
-    /// Index of the probe; above all of them if the turn has come to the entry.
+    /// Index of the probe; above all of them if the jump has come to the entry.
     pub probe: u64,
 }
 
-/// The last turn of each thread. There is one for the moment between a jump and where it leads, so
+/// The last self jump of each thread. There is one for the moment between a jump and where it leads, so
 /// few are needed at a time; what was not used for longest makes room.
 #[btf_map]
-pub static TURNS: LruHashMap<u32, Turn, 4096> = LruHashMap::new();
+pub static SELF_JUMPS: LruHashMap<u32, SelfJump, 4096> = LruHashMap::new();
 
 /// How many calls of a probe have been let through in a second.
 #[repr(C)]
@@ -322,7 +322,7 @@ pub struct PythonScratch {
     /// The thread pointer of the current thread.
     pub pointer: u64,
     /// For waits: what tells the frames from others.
-    pub print: u64,
+    pub fingerprint: u64,
     /// The next interpreter to look through.
     pub interpreter: u64,
     /// The next thread state.

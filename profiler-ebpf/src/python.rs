@@ -17,10 +17,11 @@ use aya_ebpf::helpers::{
 use profiler_common::{
     interpreter::{InterpreterProcess, Layout, end_of},
     python::{
-        BLOCK_BYTES, CODE_TEXTS, ENTRY_SHIFT, ENTRY_SHIM, FRAME_BYTES, FRAME_CODE, FRAME_ENTRY,
-        FRAME_INSTRUCTION, FRAME_PREVIOUS, HOLDER_FRAME, INTERPRETER_NEXT, INTERPRETER_THREADS,
-        INTERPRETERS, MAX_PYTHON_FRAMES, MAX_PYTHON_THREADS, PRINT_SHIFT, PYTHON, PYTHON_CUT,
-        PYTHON_ENTRY, PythonFrame, THREAD_BYTES, THREAD_FRAME, THREAD_ID, THREAD_NEXT, print_of,
+        BLOCK_BYTES, CODE_TEXTS, ENTRY_SHIFT, ENTRY_SHIM, FINGERPRINT_SHIFT, FRAME_BYTES,
+        FRAME_CODE, FRAME_ENTRY, FRAME_INSTRUCTION, FRAME_PREVIOUS, HOLDER_FRAME, INTERPRETER_NEXT,
+        INTERPRETER_THREADS, INTERPRETERS, MAX_PYTHON_FRAMES, MAX_PYTHON_THREADS, PYTHON,
+        PYTHON_CUT, PYTHON_ENTRY, PythonFrame, THREAD_BYTES, THREAD_FRAME, THREAD_ID, THREAD_NEXT,
+        fingerprint_of,
     },
     sample::{END_BAD_MEMORY, END_COMPLETE, END_TRUNCATED, SECTION_INTERPRETED, SectionHead},
 };
@@ -28,6 +29,7 @@ use profiler_common::{
 use crate::{
     maps::{INTERPRETER_LAYOUTS, PYTHON_SCRATCH, PythonScratch, TASK_FSBASE, WALKS_AT_A_TIME},
     unwind::has_no_memory,
+    user_memory::read_word_or_0,
 };
 
 /// Most bytes that [`frames`] writes.
@@ -149,7 +151,8 @@ pub extern "C" fn python_thread(level: u32) -> u32 {
     if read != 0 || pointer == 0 {
         return 0;
     }
-    scratch.interpreter = word_at(scratch.runtime.wrapping_add(offset(layout, INTERPRETERS)));
+    scratch.interpreter =
+        read_word_or_0(scratch.runtime.wrapping_add(offset(layout, INTERPRETERS)));
     scratch.pointer = pointer;
     scratch.thread = 0;
     for _ in 0..MAX_PYTHON_THREADS {
@@ -179,9 +182,9 @@ pub extern "C" fn python_next_thread(level: u32) -> u32 {
             return 0;
         }
         let threads = offset(layout, INTERPRETER_THREADS);
-        scratch.thread = word_at(interpreter.wrapping_add(threads));
+        scratch.thread = read_word_or_0(interpreter.wrapping_add(threads));
         let next = offset(layout, INTERPRETER_NEXT);
-        scratch.interpreter = word_at(interpreter.wrapping_add(next));
+        scratch.interpreter = read_word_or_0(interpreter.wrapping_add(next));
         return GO_ON;
     }
     if !read_block(scratch, scratch.thread, layout.words[THREAD_BYTES]) {
@@ -191,7 +194,7 @@ pub extern "C" fn python_next_thread(level: u32) -> u32 {
         let mut frame = field(scratch, layout, THREAD_FRAME);
         let holder = offset(layout, HOLDER_FRAME);
         if frame != 0 && holder != 0 {
-            frame = word_at(frame.wrapping_add(holder - 1));
+            frame = read_word_or_0(frame.wrapping_add(holder - 1));
         }
         if frame != 0 {
             scratch.frame = frame;
@@ -259,12 +262,12 @@ pub extern "C" fn python_step(level: u32) -> u32 {
     } else {
         scratch.open = 1;
         let code = field(scratch, layout, FRAME_CODE);
-        let print = print_at(code.wrapping_add(offset(layout, CODE_TEXTS)));
+        let fingerprint = fingerprint_at(code.wrapping_add(offset(layout, CODE_TEXTS)));
         let called = shim == 0 && entry != 0;
         PythonFrame {
             code,
             instruction: field(scratch, layout, FRAME_INSTRUCTION),
-            flags: print << PRINT_SHIFT | if called { PYTHON_ENTRY } else { 0 },
+            flags: fingerprint << FINGERPRINT_SHIFT | if called { PYTHON_ENTRY } else { 0 },
         }
     };
     if !put(scratch, frame) {
@@ -317,18 +320,9 @@ fn offset(layout: &Layout, word: usize) -> u64 {
     u64::from(layout.words[word])
 }
 
-/// A word of the process; 0 if it can't be read.
-#[inline(always)]
-pub fn word_at(address: u64) -> u64 {
-    let mut word = 0_u64;
-    // SAFETY: the helper checks the address; on a fault it leaves zeros.
-    unsafe { bpf_probe_read_user(addr_of_mut!(word).cast(), 8, address as *const c_void) };
-    word
-}
-
 /// What tells a code object from others, by its four texts at `address`.
 #[inline(always)]
-fn print_at(address: u64) -> u64 {
+fn fingerprint_at(address: u64) -> u64 {
     // Not zeroed first, which the compiler would do byte by byte.
     let mut texts = MaybeUninit::<[u64; 4]>::uninit();
     // SAFETY: the helper checks the address; on a fault it leaves zeros.
@@ -336,7 +330,7 @@ fn print_at(address: u64) -> u64 {
         bpf_probe_read_user(texts.as_mut_ptr().cast(), 32, address as *const c_void);
         texts.assume_init()
     };
-    print_of(filename, qualname, linetable)
+    fingerprint_of(filename, qualname, linetable)
 }
 
 /// Reads the beginning of a structure.

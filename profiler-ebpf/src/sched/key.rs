@@ -40,7 +40,7 @@ pub(super) fn key_of(ctx: &RawTracePointContext, cpu: &mut WaitCpu, thread: &Thr
     let mut key = mix(thread.salt, ip ^ syscall << 48);
     key = mix(key, sp ^ depth << 48);
     if thread.interpreter != 0 {
-        key = mix(key, interpreter::print());
+        key = mix(key, interpreter::fingerprint());
     }
     key | 1
 }

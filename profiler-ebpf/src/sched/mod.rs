@@ -26,7 +26,7 @@ use aya_ebpf::{
 };
 use profiler_common::{
     cgroup::{CGROUP_UNDECIDED, CGROUP_WANTED},
-    control::{FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS},
+    control::{FILTER_ASKED, FILTER_CGROUPS},
     sample::FLAG_UNDECIDED,
     sched::{
         STATE_DISK, STATE_NEW, STATE_PREEMPTED, STATE_SLEEPING, STATE_STOPPED, SWITCH_STATE_LAST,
@@ -61,8 +61,6 @@ const TASK_NOLOAD: u32 = 0x400;
 /// Whether a thread that was wanted still is, which cgroup it is in, if nothing is decided by that, and
 /// which interpreter its process runs is looked at again after this time.
 const PLACE_NS: u64 = 100_000_000;
-/// Conditions for which the kernel has to be asked.
-const FILTER_ASKED: u32 = FILTER_TASKS | FILTER_COMMS | FILTER_UIDS;
 /// Totals are told when they are this old.
 const TELL_NS: u64 = 1_000_000_000;
 /// A thread is made runnable while it is still on its way to sleep, at most this long before it has

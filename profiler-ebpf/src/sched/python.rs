@@ -14,20 +14,23 @@ use profiler_common::{
 };
 
 use super::key::mix;
-use crate::python::{claim, python_thread, release, word_at, workspace};
+use crate::{
+    python::{claim, python_thread, release, workspace},
+    user_memory::read_word_or_0,
+};
 
 /// How many frames, innermost first, tell.
 const FRAMES: u32 = 16;
 
 /// What tells the current thread's frames from others; 0: it has none.
 #[inline(always)]
-pub fn print(process: InterpreterProcess) -> u64 {
+pub fn fingerprint(process: InterpreterProcess) -> u64 {
     let Some((level, scratch)) = claim(process) else {
         return 0;
     };
     // SAFETY: the workspace was claimed just now.
     unsafe {
-        addr_of_mut!((*scratch).print).write_volatile(0);
+        addr_of_mut!((*scratch).fingerprint).write_volatile(0);
         if python_thread(level) != 0 {
             for _ in 0..FRAMES {
                 if wait_python_step(level) == 0 {
@@ -35,9 +38,9 @@ pub fn print(process: InterpreterProcess) -> u64 {
                 }
             }
         }
-        let print = addr_of_mut!((*scratch).print).read_volatile();
+        let fingerprint = addr_of_mut!((*scratch).fingerprint).read_volatile();
         release(scratch);
-        print
+        fingerprint
     }
 }
 
@@ -55,7 +58,7 @@ pub extern "C" fn wait_python_step(level: u32) -> u32 {
     }
     let at = |word: usize| frame.wrapping_add(u64::from(layout.words[word]));
     // An instruction is in the code object of its function.
-    scratch.print = mix(scratch.print, word_at(at(FRAME_INSTRUCTION)));
-    scratch.frame = word_at(at(FRAME_PREVIOUS));
+    scratch.fingerprint = mix(scratch.fingerprint, read_word_or_0(at(FRAME_INSTRUCTION)));
+    scratch.frame = read_word_or_0(at(FRAME_PREVIOUS));
     1
 }

@@ -11,8 +11,11 @@ use profiler_common::unwind::{
     UTASK_VADDR, XOL_VADDR,
 };
 
-use super::{BX_LOST, PAGE_BYTES, SP, rules::read};
-use crate::maps::{UNWIND_OFFSETS, WALKS, Walk};
+use super::{BX_LOST, PAGE_BYTES, SP};
+use crate::{
+    maps::{UNWIND_OFFSETS, WALKS, Walk},
+    user_memory::read_word,
+};
 
 /// Most pending returns of probed calls that are looked at for one frame.
 const MAX_PENDING: u32 = 64;
@@ -174,7 +177,7 @@ pub extern "C" fn unwind_leave_trampoline(level: u32) -> u32 {
         }
         let real = if is_done {
             set!(walk, slot, pending_slot);
-            read(slot).unwrap_or(0)
+            read_word(slot).unwrap_or(0)
         } else {
             unwind_real_return(level, slot)
         };

@@ -23,17 +23,13 @@ use super::{
     BX_LOST, FP, GO_ON, PAGE_BYTES, SP, returns,
     switch::{leave_go_stack, leave_signal},
 };
-use crate::maps::{RULES, WALK_FRAMES, WALKS, Walk};
+use crate::{
+    maps::{RULES, WALK_FRAMES, WALKS, Walk},
+    user_memory::read_word,
+};
 
 /// Addresses of user space are below 2 to the power of this.
 const ADDRESS_BITS: u32 = 47;
-
-/// The word of user memory at `address`.
-#[inline(always)]
-pub(super) fn read(address: u64) -> Option<u64> {
-    // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_user(address as *const u64) }.ok()
-}
 
 /// Goes to the caller by a rule. As [`unwind_step`].
 #[unsafe(no_mangle)]
@@ -64,12 +60,12 @@ pub extern "C" fn unwind_apply(level: u32, number: u32) -> u32 {
             _ => return u32::from(END_NO_RULE),
         };
         if rule.cfa == CFA_MEMORY {
-            match read(cfa) {
+            match read_word(cfa) {
                 Some(base) => cfa = base.wrapping_add(i64::from(rule.cfa_addend) as u64),
                 None => return u32::from(END_BAD_MEMORY),
             }
         }
-        // Stacks grow downwards; what does not is a wreck.
+        // Stacks grow downwards; a frame that does not is bogus.
         let is_below = cfa <= sp && rule.cfa < CFA_OTHER_STACK;
         if is_below || cfa >> ADDRESS_BITS != 0 {
             return u32::from(END_BAD_MEMORY);
@@ -94,7 +90,7 @@ pub extern "C" fn unwind_apply(level: u32, number: u32) -> u32 {
         }
         let mut pc = base;
         if rule.cfa != CFA_RETURN_REGISTER {
-            let Some(address) = read(slot) else {
+            let Some(address) = read_word(slot) else {
                 return u32::from(END_BAD_MEMORY);
             };
             pc = address;
@@ -110,7 +106,7 @@ pub extern "C" fn unwind_apply(level: u32, number: u32) -> u32 {
             }
         };
         if at != 0 {
-            let Some(fp) = read(at) else {
+            let Some(fp) = read_word(at) else {
                 return u32::from(END_BAD_MEMORY);
             };
             set!(walk, fp, registers[FP]);
@@ -139,7 +135,7 @@ unsafe fn register(walk: *mut Walk, number: u8) -> Option<u64> {
             }
             REGISTER_BX => match get!(walk, bx) {
                 0 => Some(get!(walk, registers[REGISTER_BX as usize])),
-                place => read(place),
+                place => read_word(place),
             },
             _ => None,
         }
@@ -161,7 +157,7 @@ pub(super) unsafe fn by_frame_pointer(walk: *mut Walk, level: u32, without: u16)
         if fp < get!(walk, registers[SP]) || fp & 7 != 0 || fp >> ADDRESS_BITS != 0 {
             return u32::from(without);
         }
-        let (Some(next), Some(pc)) = (read(fp), read(fp + 8)) else {
+        let (Some(next), Some(pc)) = (read_word(fp), read_word(fp + 8)) else {
             return u32::from(without);
         };
         set!(walk, next, registers[FP]);

@@ -13,11 +13,11 @@ use profiler_common::{
     unwind::{REGISTERS, Rule, TASK_FSBASE},
 };
 
-use super::{
-    BX_LOST, FP, SP,
-    rules::{push, read},
+use super::{BX_LOST, FP, SP, rules::push};
+use crate::{
+    maps::{UNWIND_OFFSETS, Walk},
+    user_memory::read_word,
 };
-use crate::maps::{UNWIND_OFFSETS, Walk};
 
 /// Where [`Walk::saved`] has registers, by DWARF's number.
 pub(super) const SAVED: [usize; REGISTERS] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0];
@@ -77,14 +77,14 @@ pub(super) unsafe fn leave_go_stack(walk: *mut Walk, rule: &Rule) -> u32 {
         bpf_probe_read_kernel(at as *const u64)
     };
     let Ok(base) = base else { return bad };
-    let Some(g) = read(base.wrapping_sub(8)) else {
+    let Some(g) = read_word(base.wrapping_sub(8)) else {
         return bad;
     };
     let at = |base: u64, offset: i64| base.wrapping_add(offset as u64);
-    let Some(m) = read(at(g, rule.cfa_offset.into())) else {
+    let Some(m) = read_word(at(g, rule.cfa_offset.into())) else {
         return bad;
     };
-    let Some(current) = read(at(m, rule.cfa_addend.into())) else {
+    let Some(current) = read_word(at(m, rule.cfa_addend.into())) else {
         return bad;
     };
     if current == 0 || current == g {
@@ -93,9 +93,9 @@ pub(super) unsafe fn leave_go_stack(walk: *mut Walk, rule: &Rule) -> u32 {
     }
     let left = at(current, i64::from(rule.fp_offset) * 8);
     let (Some(sp), Some(pc), Some(fp)) = (
-        read(left),
-        read(left + 8),
-        read(at(left, i64::from(rule.ra_offset) * 8)),
+        read_word(left),
+        read_word(left + 8),
+        read_word(at(left, i64::from(rule.ra_offset) * 8)),
     ) else {
         return bad;
     };

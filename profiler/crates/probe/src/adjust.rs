@@ -215,9 +215,9 @@ impl Probe {
             period_ns,
             kernel_stacks: running.kernel_stacks.into(),
         };
-        let mut map: Array<&mut MapData, sys::AdjustedValue> =
+        let mut map: Array<&mut MapData, sys::MapValue<Adjusted>> =
             load::typed_map(&mut self.ebpf, "ADJUSTED")?;
-        map.set(0, sys::AdjustedValue(adjusted), 0)
+        map.set(0, sys::MapValue(adjusted), 0)
             .map_err(|error| load::refused(&error))?;
         adjustment.running = Some(running);
         Ok(())

@@ -13,55 +13,17 @@ use std::{
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
-use profiler_common::{
-    call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
-    cgroup::CgroupLosses,
-    interpreter::{InterpreterProcess, Layout},
-    sched::{ThreadWaits, WaitCounters, WaitRecord, WaitTotalsRecord},
-    unwind::{Process, UnwindCounters},
-};
+use profiler_common::sched::{ThreadWaits, WaitCounters, WaitRecord, WaitTotalsRecord};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::sys::owned;
 
 /// From <linux/bpf.h>: the link's programs run when the functions return.
 const UPROBE_MULTI_RETURN: u32 = 1;
 
-/// A value of a map, without padding, for which every bit pattern is valid.
-///
-/// # Safety
-/// The type must be just that.
-pub(super) unsafe trait Value: Copy + Default {}
-
-// SAFETY: integers.
-unsafe impl Value for u32 {}
-// SAFETY: integers.
-unsafe impl Value for u64 {}
-// SAFETY: repr(C), with its padding as a field.
-unsafe impl Value for ProbeControl {}
-// SAFETY: repr(C), of u64 only.
-unsafe impl Value for CallCounters {}
-// SAFETY: repr(C), of u64 only.
-unsafe impl Value for CallCpu {}
-// SAFETY: repr(C), of u64 only.
-unsafe impl Value for CgroupLosses {}
-// SAFETY: repr(C), of u32 only.
-unsafe impl Value for Layout {}
-// SAFETY: repr(C), with its padding as a field.
-unsafe impl Value for InterpreterProcess {}
-// SAFETY: repr(C), of u64 only.
-unsafe impl Value for Process {}
-// SAFETY: repr(C), of u64 only.
-unsafe impl Value for UnwindCounters {}
-// SAFETY: repr(C), with its padding as fields.
-unsafe impl Value for WaitSlot {}
-// SAFETY: integers only, no padding.
-unsafe impl Value for ThreadWaits {}
-// SAFETY: repr(C), with its padding as fields.
-unsafe impl Value for [Fetch; MAX_FETCHES] {}
-
 /// What the kernel side keeps of waits for each processor: its `WaitCpu`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromBytes)]
 pub(super) struct WaitSlot {
     /// What was seen and lost.
     pub(super) counters: WaitCounters,
@@ -71,15 +33,6 @@ pub(super) struct WaitSlot {
 
 const WAIT_RECORD_BYTES: usize =
     size_of::<ThreadWaits>() + size_of::<WaitRecord>() + size_of::<WaitTotalsRecord>();
-
-impl Default for WaitSlot {
-    fn default() -> WaitSlot {
-        WaitSlot {
-            counters: WaitCounters::default(),
-            private: [0; 7 + WAIT_RECORD_BYTES / 8],
-        }
-    }
-}
 
 #[repr(C)]
 struct Batch {
@@ -104,7 +57,7 @@ struct Element {
 
 /// Sets elements of a map with keys of 4 bytes in one system call, or one by one on kernels that
 /// can't do that for this kind of map.
-pub(super) fn update_map<V: Value>(
+pub(super) fn update_map<V: IntoBytes + Immutable>(
     map: BorrowedFd<'_>,
     keys: &[u32],
     values: &[V],
@@ -232,7 +185,7 @@ pub(super) fn clear_map(map: BorrowedFd<'_>, entries: u32) -> io::Result<()> {
 
 /// Reads the elements `first..first + count` of an array with `per_key` values for each (for each
 /// possible processor, if it is per processor) into `out`, in order.
-pub(super) fn read_array<V: Value>(
+pub(super) fn read_array<V: FromBytes + Clone>(
     map: BorrowedFd<'_>,
     first: u32,
     count: u32,
@@ -240,7 +193,7 @@ pub(super) fn read_array<V: Value>(
     out: &mut Vec<V>,
 ) -> io::Result<()> {
     out.clear();
-    out.resize(count as usize * per_key, V::default());
+    out.resize(count as usize * per_key, V::new_zeroed());
     if count == 0 {
         return Ok(());
     }

@@ -2,6 +2,8 @@
 
 use std::{fs, io, os::fd::BorrowedFd};
 
+use zerocopy::FromBytes;
+
 use super::{ProbeError, bpf};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -27,7 +29,7 @@ pub(super) fn possible_cpus() -> Result<Vec<u32>, ProbeError> {
 }
 
 /// The values of a map per processor that has one key, in that order.
-pub(super) fn values<V: bpf::Value>(map: BorrowedFd<'_>) -> Result<Vec<V>, ProbeError> {
+pub(super) fn values<V: FromBytes + Clone>(map: BorrowedFd<'_>) -> Result<Vec<V>, ProbeError> {
     let mut values = Vec::new();
     bpf::read_array(map, 0, 1, possible_cpus()?.len(), &mut values)
         .map_err(|error| ProbeError::from_io("read what processors have counted", error))?;

@@ -37,7 +37,7 @@ use profiler_common::{
     control::{Counters, MAX_SOURCES},
 };
 
-use super::{hotplug, load, sys::CountersValue};
+use super::{hotplug, load, sys::MapValue};
 use profiler_model::raw::{RawBody, RawEvent};
 use profiler_model::{Cpu, Lost, LostReason, Timestamp};
 
@@ -46,7 +46,7 @@ pub(super) fn read_counters(ebpf: &Ebpf, sources: usize) -> Vec<Vec<Counters>> {
     let Some(map) = ebpf.map("COUNTERS") else {
         return Vec::new();
     };
-    let Ok(map) = PerCpuArray::<&MapData, CountersValue>::try_from(map) else {
+    let Ok(map) = PerCpuArray::<&MapData, MapValue<Counters>>::try_from(map) else {
         return Vec::new();
     };
     (0..sources as u32)

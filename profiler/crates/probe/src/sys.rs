@@ -20,23 +20,15 @@ use aya_obj::generated::{
     PERF_FLAG_FD_CLOEXEC, perf_event_attr, perf_event_mmap_page,
 };
 use bytes::{BufMut, BytesMut};
-use profiler_common::control::{Adjusted, Counters};
+use zerocopy::{FromBytes, IntoBytes};
 
-/// [`Counters`] as a value of a BPF map.
+/// A value of a map that aya reads or writes.
 #[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct CountersValue(pub(super) Counters);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MapValue<T>(pub(super) T);
 
-// SAFETY: Counters is repr(C) and made of u64 only: no padding, every bit pattern is valid.
-unsafe impl Pod for CountersValue {}
-
-/// [`Adjusted`] as a value of a BPF map.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub(super) struct AdjustedValue(pub(super) Adjusted);
-
-// SAFETY: as for Counters.
-unsafe impl Pod for AdjustedValue {}
+// SAFETY: `IntoBytes` says that there is no padding, `FromBytes` that all bit patterns are valid.
+unsafe impl<T: FromBytes + IntoBytes + Copy + 'static> Pod for MapValue<T> {}
 
 /// From <linux/sched/types.h>; its first version.
 #[repr(C)]

@@ -374,7 +374,8 @@ impl Unwinder {
             loaded.rules.push(number);
             if is_new {
                 let first = number as usize * RULE_WORDS;
-                self.rule_words.write(first, words_of(rule));
+                let words: [u64; RULE_WORDS] = zerocopy::transmute!(*rule);
+                self.rule_words.write(first, words);
             }
         }
         let directory = self.segments.take(table.pages.len() as u32)?;
@@ -449,21 +450,6 @@ fn renumber(of: u32, numbers: &[u32]) -> u32 {
         numbers.get(index as usize).copied().unwrap_or_default()
     });
     row(row_place(of), number)
-}
-
-/// A rule as it lies in memory.
-fn words_of(rule: &Rule) -> [u64; RULE_WORDS] {
-    let mut bytes = [0_u8; size_of::<Rule>()];
-    bytes[..4].copy_from_slice(&[rule.cfa, rule.register, rule.fp, rule.bx]);
-    bytes[4..8].copy_from_slice(&rule.cfa_offset.to_ne_bytes());
-    bytes[8..12].copy_from_slice(&rule.cfa_addend.to_ne_bytes());
-    bytes[12..14].copy_from_slice(&rule.fp_offset.to_ne_bytes());
-    bytes[14..].copy_from_slice(&rule.ra_offset.to_ne_bytes());
-    let mut words = [0; RULE_WORDS];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    words
 }
 
 fn map_io(fd: Result<OwnedFd, ProbeError>) -> io::Result<OwnedFd> {

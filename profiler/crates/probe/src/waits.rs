@@ -15,7 +15,7 @@ use std::{
 };
 
 use aya::{
-    Ebpf, EbpfLoader, Pod,
+    Ebpf, EbpfLoader,
     maps::{HashMap, MapData},
 };
 use profiler_common::{
@@ -27,7 +27,9 @@ use profiler_common::{
     },
 };
 
-use super::{ProbeError, bpf, features, hotplug, load, offsets, sampler::AttachedSource};
+use super::{
+    ProbeError, bpf, features, hotplug, load, offsets, sampler::AttachedSource, sys::MapValue,
+};
 use profiler_model::raw::{RawBody, RawEvent, RawWait, RawWaits};
 use profiler_model::{Cpu, Lost, LostReason, OFF_CPU, Pid, Tid, Timestamp, Unit};
 
@@ -53,15 +55,6 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("wait_new", "sched_wakeup_new"),
     ("wait_switch", "sched_switch"),
 ];
-
-/// What the kernel side has counted, and has in its tables.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct Thread(ThreadWaits);
-
-// SAFETY: integers only, no padding.
-#[allow(unsafe_code)]
-unsafe impl Pod for Thread {}
 
 /// Settings of the kernel side.
 pub(super) struct WaitSettings {
@@ -258,10 +251,11 @@ impl Waits {
 
     /// All threads that are known.
     fn each(&self, ebpf: &mut Ebpf, mut each: impl FnMut(&ThreadWaits)) -> Result<(), ProbeError> {
-        let apart = load::typed_map::<HashMap<&mut MapData, u32, Thread>>(ebpf, "WAITING")?;
+        let apart =
+            load::typed_map::<HashMap<&mut MapData, u32, MapValue<ThreadWaits>>>(ebpf, "WAITING")?;
         // A thread that is gone meanwhile is none. Where one goes, the kernel begins anew, so that some
         // come twice: no more are taken than fit.
-        for (_, Thread(thread)) in apart.iter().take(self.apart).filter_map(Result::ok) {
+        for (_, MapValue(thread)) in apart.iter().take(self.apart).filter_map(Result::ok) {
             each(&thread);
         }
         let map = load::map_fd(ebpf, "WAIT_THREADS")?;

@@ -68,7 +68,7 @@ pub struct Site {
 
 /// A jump of a function to its own beginning. The hit of its entry that follows is no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct SelfJump {
     /// The jump.
     pub site: Site,
     /// When it is taken.
@@ -163,7 +163,7 @@ pub struct Plan {
     /// Why it has no return probe, where one was thought of.
     pub no_return_probe: Option<&'static str>,
     /// What leads to its entry again without being a call.
-    pub turns: Vec<Turn>,
+    pub self_jumps: Vec<SelfJump>,
     /// What the target pays for each call.
     pub cost_ns: u32,
     /// What is fetched at its entry and exits; empty unless arguments were asked for.

@@ -24,7 +24,8 @@ use super::cost::CostTable;
 use super::return_address::ReturnAddresses;
 use super::safety::{FunctionSafety, ProcessSafety, Verdict, nameless};
 use super::{
-    Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, Site, Turn,
+    Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal, SelfJump,
+    Site,
 };
 
 /// Most instructions that the entry's probe slides over.
@@ -143,14 +144,14 @@ impl<'a> Placer<'a> {
         let flow = code::recover(self.source, function);
         self.outlines.add(function, &flow);
         let entry = self.entry(function, first, &flow)?;
-        let turns = self.turns(&flow)?;
-        // Later turns find what the first one left below the stack pointer.
+        let self_jumps = self.self_jumps(&flow)?;
+        // Entries behind self jumps find what the first one left below the stack pointer.
         let becomes_call = entry.kind == InstructionKind::Nop5 && self.options.costs.nop5_is_call();
-        if becomes_call && !turns.is_empty() && (flow.uses_red_zone || !flow.jumps_known) {
+        if becomes_call && !self_jumps.is_empty() && (flow.uses_red_zone || !flow.jumps_known) {
             return Err(Refusal::RedZone);
         }
         let exits = self.exits(function, &flow)?;
-        Ok(self.finish(function, entry, exits, turns))
+        Ok(self.finish(function, entry, exits, self_jumps))
     }
 
     /// Whether a return probe on a function can harm a process, and why.
@@ -336,10 +337,10 @@ impl<'a> Placer<'a> {
             Err(why) => Exits::None(why),
         };
         // At each turn the kernel would take one more return to be pending.
-        let turns = !flow.turns.is_empty();
+        let self_jumps = !flow.self_jumps.is_empty();
         let exits = match self.options.returns {
             Returns::None => Exits::None(NoExits::NotWanted),
-            Returns::Insist if !turns => Exits::Uretprobe,
+            Returns::Insist if !self_jumps => Exits::Uretprobe,
             Returns::Insist | Returns::Instructions => instructions(by_instructions),
             Returns::Uretprobe => {
                 let verdict = self.verdict_of(function, flow);
@@ -347,13 +348,13 @@ impl<'a> Placer<'a> {
                     // There is nothing to see.
                     Ok(sites) if sites.is_empty() => Exits::Instructions(sites),
                     _ if !verdict.uretprobe => return Err(Refusal::NoReturnProbe(verdict.why)),
-                    sites if turns => instructions(sites),
+                    sites if self_jumps => instructions(sites),
                     _ => Exits::Uretprobe,
                 }
             }
             Returns::Auto => {
                 let mut verdict = self.verdict_of(function, flow);
-                if turns {
+                if self_jumps {
                     verdict = Verdict::no("it jumps to its own beginning");
                 } else if verdict.uretprobe
                     && !self
@@ -380,11 +381,11 @@ impl<'a> Placer<'a> {
     }
 
     /// The jumps that lead to the entry again.
-    fn turns(&self, flow: &Flow) -> Result<Vec<Turn>, Refusal> {
-        let turns = flow.turns.iter().map(|back| {
+    fn self_jumps(&self, flow: &Flow) -> Result<Vec<SelfJump>, Refusal> {
+        let self_jumps = flow.self_jumps.iter().map(|back| {
             let (when, kind) = (back.when?, back.at.kind?);
             let offset = self.source.offset_of(back.at.address)?;
-            Some(Turn {
+            Some(SelfJump {
                 site: Site {
                     offset,
                     kind,
@@ -394,7 +395,7 @@ impl<'a> Placer<'a> {
                 when,
             })
         });
-        turns.collect::<Option<_>>().ok_or(Refusal::Loop)
+        self_jumps.collect::<Option<_>>().ok_or(Refusal::Loop)
     }
 
     /// Places for probes on every instruction that leaves the function.
@@ -470,7 +471,7 @@ impl<'a> Placer<'a> {
         function: &Function,
         entry: Site,
         (exits, no_return_probe): (Exits, Option<&'static str>),
-        turns: Vec<Turn>,
+        self_jumps: Vec<SelfJump>,
     ) -> Plan {
         let exit_ns = match &exits {
             Exits::None(_) => 0,
@@ -483,7 +484,7 @@ impl<'a> Placer<'a> {
             entry,
             exits,
             no_return_probe,
-            turns,
+            self_jumps,
             cost_ns: self.entry_ns(entry).saturating_add(exit_ns),
             fetches: Vec::new(),
         }

@@ -234,7 +234,7 @@ impl Frame {
             CFA_RETURN_REGISTER => add(self.sp(), rule.cfa_offset),
             _ => return Err(END_NO_RULE),
         };
-        // Stacks grow downwards; what does not is a wreck.
+        // Stacks grow downwards; a frame that does not is bogus.
         let below = cfa <= self.sp() && rule.cfa < CFA_OTHER_STACK;
         if below || cfa >> ADDRESS_BITS != 0 {
             return Err(END_BAD_MEMORY);

@@ -57,14 +57,14 @@ pub(super) struct Load {
     pub(super) entries: u64,
     /// See `entries`.
     pub(super) exits: u64,
-    /// Turns of loops, which hit a jump and the entry.
-    pub(super) turns: u64,
+    /// Jumps to the beginning of a function: each hits the probe of the jump and that of the entry.
+    pub(super) self_jumps: u64,
     /// What one costs.
     pub(super) entry_ns: u32,
     /// See `entry_ns`.
     pub(super) exit_ns: u32,
     /// See `entry_ns`.
-    pub(super) turn_ns: u32,
+    pub(super) self_jump_ns: u32,
 }
 
 impl Load {
@@ -74,7 +74,7 @@ impl Load {
         self.entry_ns = self.entry_ns.saturating_add(waiting);
         self.exit_ns = self.exit_ns.saturating_add(waiting);
         // The jump and the entry.
-        self.turn_ns = self.turn_ns.saturating_add(waiting.saturating_mul(2));
+        self.self_jump_ns = self.self_jump_ns.saturating_add(waiting.saturating_mul(2));
     }
 
     /// What it cost the target.
@@ -85,7 +85,7 @@ impl Load {
 
     fn entries_ns(&self) -> u64 {
         let entries = self.entries.saturating_mul(u64::from(self.entry_ns));
-        entries.saturating_add(self.turns.saturating_mul(u64::from(self.turn_ns)))
+        entries.saturating_add(self.self_jumps.saturating_mul(u64::from(self.self_jump_ns)))
     }
 
     /// What it would have cost at a lower level.
@@ -151,10 +151,10 @@ mod tests {
             has_exits: true,
             entries,
             exits: entries,
-            turns: 0,
+            self_jumps: 0,
             entry_ns: 500,
             exit_ns: 300,
-            turn_ns: 1000,
+            self_jump_ns: 1000,
         }
     }
 

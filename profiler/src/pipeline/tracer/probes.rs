@@ -7,9 +7,9 @@
 use std::ops::{Index, IndexMut};
 
 use profiler_common::call::{
-    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_TAIL, EDGE_THROW,
-    EDGE_TURN, EDGE_TURN_IF, MAX_SITES, PROBE_CXX, PROBE_FETCHES, PROBE_GO, PROBE_OFF, PROBE_TURNS,
-    ProbeControl,
+    CallCounters, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP, EDGE_LAND, EDGE_SELF_JUMP,
+    EDGE_SELF_JUMP_IF, EDGE_TAIL, EDGE_THROW, MAX_SITES, PROBE_CXX, PROBE_FETCHES, PROBE_GO,
+    PROBE_OFF, PROBE_SELF_JUMPS, ProbeControl,
 };
 
 use super::gap;
@@ -199,8 +199,8 @@ pub(super) struct ProbeState {
     pub(super) entry_ns: u32,
     /// See `entry_ns`.
     pub(super) exit_ns: u32,
-    /// What a turn of its loop costs: the jump, and the entry that it leads to.
-    turn_ns: u32,
+    /// What a jump to its own beginning costs: the probe of the jump, and the entry that it leads to.
+    self_jump_ns: u32,
     /// What the kernel counted.
     pub(super) counted: CallCounters,
     /// The same, as far as it has been told.
@@ -222,7 +222,7 @@ impl ProbeState {
         ProbeState {
             entry_ns: costs.entry_ns(plan.entry.kind),
             exit_ns: exit_ns(&plan.exits, costs),
-            turn_ns: turn_ns(&plan, costs),
+            self_jump_ns: self_jump_ns(&plan, costs),
             plan,
             role,
             object,
@@ -303,8 +303,8 @@ impl ProbeState {
         if self.role == Role::CxxThrow {
             flags |= PROBE_CXX;
         }
-        if !self.plan.turns.is_empty() {
-            flags |= PROBE_TURNS;
+        if !self.plan.self_jumps.is_empty() {
+            flags |= PROBE_SELF_JUMPS;
         }
         ProbeControl {
             generation: self.generation,
@@ -341,12 +341,12 @@ impl ProbeState {
         let entry = site(self.plan.entry.offset, edge, false);
         // Where one instruction is the entry and something else as well, the kernel tells of the site
         // that was attached last first (consumer_add in kernel/events/uprobes.c): the entry is last.
-        out.extend(self.plan.turns.iter().map(|turn| {
-            let edge = match turn.when {
-                When::Always => EDGE_TURN,
-                When::If(condition) => EDGE_TURN_IF + u32::from(condition),
+        out.extend(self.plan.self_jumps.iter().map(|jump| {
+            let edge = match jump.when {
+                When::Always => EDGE_SELF_JUMP,
+                When::If(condition) => EDGE_SELF_JUMP_IF + u32::from(condition),
             };
-            site(turn.site.offset, edge, false)
+            site(jump.site.offset, edge, false)
         }));
         if self.role != Role::Call || !self.has_exits() {
             out.push(entry);
@@ -382,12 +382,12 @@ impl ProbeState {
         (at > self.since).then(|| gap(at, self.since, Some(number), None, reason))
     }
 
-    /// Hits of its entry since the budget last looked; turns of a loop count by what they cost.
+    /// Hits of its entry since the budget last looked; self jumps count by what they cost.
     pub(super) fn hits(&self) -> u64 {
         let counted = &self.counted;
         let entries = counted.entries.saturating_sub(self.budgeted.entries);
-        let turns = counted.turns.saturating_sub(self.budgeted.turns);
-        let cost = turns.saturating_mul(u64::from(self.turn_ns));
+        let self_jumps = counted.self_jumps.saturating_sub(self.budgeted.self_jumps);
+        let cost = self_jumps.saturating_mul(u64::from(self.self_jump_ns));
         entries.saturating_add(cost / u64::from(self.entry_ns.max(1)))
     }
 
@@ -407,20 +407,23 @@ impl ProbeState {
             has_exits: self.plans_exits(),
             entries,
             exits: counted.exits.saturating_sub(self.budgeted.exits),
-            turns: match self.level {
+            self_jumps: match self.level {
                 Level::Duty => 0,
-                _ => counted.turns.saturating_sub(self.budgeted.turns),
+                _ => counted.self_jumps.saturating_sub(self.budgeted.self_jumps),
             },
             entry_ns: self.entry_ns,
             exit_ns: self.exit_ns,
-            turn_ns: self.turn_ns,
+            self_jump_ns: self.self_jump_ns,
         }
     }
 }
 
-/// What one turn costs: of several jumps, the dearest.
-fn turn_ns(plan: &Plan, costs: &CostTable) -> u32 {
-    let jumps = plan.turns.iter().map(|turn| costs.entry_ns(turn.site.kind));
+/// What one self jump costs: of several, the dearest.
+fn self_jump_ns(plan: &Plan, costs: &CostTable) -> u32 {
+    let jumps = plan
+        .self_jumps
+        .iter()
+        .map(|jump| costs.entry_ns(jump.site.kind));
     let jump = jumps
         .max()
         .map(|jump| jump.saturating_add(costs.entry_ns(plan.entry.kind)));

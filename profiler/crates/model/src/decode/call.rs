@@ -7,16 +7,13 @@
 use bytes::Bytes;
 use profiler_common::call::{
     CALL_AFTER_LOSS, CALL_HAS_CALLER, CallHead, Cookie, EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_JUMP,
-    EDGE_LAND, EDGE_THROW, EDGE_WHOLE, ITEM_OK, ItemHead,
+    EDGE_LAND, EDGE_THROW, EDGE_WHOLE, ITEM_OK, split_item,
 };
+use zerocopy::FromBytes;
 
-use super::reader::Reader;
+use super::{Bad, read};
 use crate::raw::{CallDetail, RawBody, RawCall, RawEdge, RawEvent};
 use crate::{Cpu, Pid, Tid, Timestamp};
-
-/// The record contradicts itself.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
 
 /// Decodes a record; nothing if its edge is not known. `copy` makes the items outlive the record.
 #[inline]
@@ -25,58 +22,44 @@ pub(super) fn decode(
     record: &[u8],
     copy: impl FnOnce(&[u8]) -> Bytes,
 ) -> Result<Option<RawEvent>, Bad> {
-    let mut reader = Reader(record);
-    let (at, what, mut call) = head(&mut reader).ok_or(Bad)?;
-    let Some(edge) = edge(what >> 24 & 0xf) else {
+    let (head, mut items): (CallHead, _) = read(record)?;
+    let Some(edge) = edge(head.what >> 24 & 0xf) else {
         return Ok(None);
     };
-    call.edge = edge;
+    let flags = head.what >> 28;
+    let place = Cookie::from_bits(Cookie::place(head.what.into()).into());
+    let mut call = RawCall {
+        pid: Pid(head.tgid),
+        tid: Tid(head.tid),
+        probe: place.probe,
+        site: place.site,
+        edge,
+        after_loss: flags & CALL_AFTER_LOSS != 0,
+        stack: head.stack,
+        sp: head.sp,
+        caller: 0,
+        detail: None,
+    };
     let mut began = None;
     if edge == RawEdge::Whole {
-        began = Some(Timestamp(word(&mut reader)?.ok_or(Bad)?));
+        began = Some(Timestamp(word(&mut items)?.ok_or(Bad)?));
     }
-    if what >> 28 & CALL_HAS_CALLER != 0 {
-        call.caller = word(&mut reader)?.unwrap_or(0);
+    if flags & CALL_HAS_CALLER != 0 {
+        call.caller = word(&mut items)?.unwrap_or(0);
     }
-    if began.is_some() || !reader.0.is_empty() {
-        check_items(reader)?;
-        let items = match reader.0 {
+    if began.is_some() || !items.is_empty() {
+        check_items(items)?;
+        let items = match items {
             [] => Bytes::new(),
             items => copy(items),
         };
         call.detail = Some(Box::new(CallDetail { began, items }));
     }
     Ok(Some(RawEvent {
-        at,
+        at: Timestamp(head.at_ns),
         cpu,
         body: RawBody::Call(call),
     }))
-}
-
-/// Reads a [`CallHead`]: when, `what`, and the rest.
-#[inline]
-fn head(reader: &mut Reader<'_>) -> Option<(Timestamp, u32, RawCall)> {
-    let mut fields = Reader(reader.bytes(size_of::<CallHead>())?);
-    let at = Timestamp(fields.u64()?);
-    let sp = fields.u64()?;
-    let pid = Pid(fields.u32()?);
-    let tid = Tid(fields.u32()?);
-    let what = fields.u32()?;
-    let stack = fields.u32()?;
-    let place = Cookie::from_bits(Cookie::place(what.into()).into());
-    let call = RawCall {
-        pid,
-        tid,
-        probe: place.probe,
-        site: place.site,
-        edge: RawEdge::Hit,
-        after_loss: what >> 28 & CALL_AFTER_LOSS != 0,
-        stack,
-        sp,
-        caller: 0,
-        detail: None,
-    };
-    Some((at, what, call))
 }
 
 #[inline]
@@ -94,27 +77,17 @@ fn edge(code: u32) -> Option<RawEdge> {
 }
 
 /// Takes an item that must be a word off the front; nothing if the kernel side could not read it.
-fn word(reader: &mut Reader<'_>) -> Result<Option<u64>, Bad> {
-    let (status, payload) = item(reader).ok_or(Bad)?;
-    let word = payload.try_into().map(u64::from_ne_bytes);
-    let word = word.map_err(|_| Bad)?;
+fn word(items: &mut &[u8]) -> Result<Option<u64>, Bad> {
+    let (status, payload, rest) = split_item(items).ok_or(Bad)?;
+    let word = u64::read_from_bytes(payload).map_err(|_| Bad)?;
+    *items = rest;
     Ok((status == ITEM_OK).then_some(word))
 }
 
-/// Takes an item off the front: its status and its payload.
-fn item<'a>(reader: &mut Reader<'a>) -> Option<(u16, &'a [u8])> {
-    let (status, len) = (reader.u16()?, reader.u16()?);
-    let _reserved = reader.u32()?;
-    let payload = reader.bytes(len.into())?;
-    reader.bytes(usize::from(len).next_multiple_of(8) - usize::from(len))?;
-    Some((status, payload))
-}
-
 /// Whether `items` is made of whole items.
-fn check_items(mut items: Reader<'_>) -> Result<(), Bad> {
-    const { assert!(size_of::<ItemHead>() == 8) };
-    while !items.0.is_empty() {
-        item(&mut items).ok_or(Bad)?;
+fn check_items(mut items: &[u8]) -> Result<(), Bad> {
+    while !items.is_empty() {
+        (_, _, items) = split_item(items).ok_or(Bad)?;
     }
     Ok(())
 }

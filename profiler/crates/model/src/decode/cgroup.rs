@@ -1,68 +1,51 @@
 //! Records of the kernel side: a [`CgroupHead`] and a path -> a cgroup that was made or removed.
 
-use profiler_common::{
-    KIND_CGROUP, RECORD_VERSION,
-    cgroup::{CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES},
+use profiler_common::cgroup::{
+    CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES,
 };
 
-use super::reader::Reader;
+use super::{Bad, read};
 use crate::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent};
 use crate::{Cpu, Timestamp};
 
-/// The record contradicts itself.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
-
-/// Whether a record is of this kind and of a version that is known.
-pub(super) fn is_one(record: &[u8]) -> bool {
-    let kind = || {
-        let mut reader = Reader(record);
-        reader.u32()?;
-        Some((reader.u16()?, reader.u16()?))
-    };
-    kind() == Some((KIND_CGROUP, RECORD_VERSION))
-}
-
-/// Decodes a record for which [`is_one`] holds.
+/// Decodes a record.
 pub(super) fn decode(record: &[u8]) -> Result<RawEvent, Bad> {
-    read(record).ok_or(Bad)
-}
-
-/// Reads in the order of [`CgroupHead`].
-fn read(record: &[u8]) -> Option<RawEvent> {
-    let mut reader = Reader(record);
-    let len = reader.u32()? as usize;
-    let _kind_and_version = reader.u32()?;
-    let at = Timestamp(reader.u64()?);
-    let id = reader.u64()?;
-    let cpu = Cpu(reader.u32()?);
-    let path_len = reader.u32()? as usize;
-    let verdict = match reader.u32()? {
+    let (head, rest): (CgroupHead, _) = read(record)?;
+    let len = head.path_len as usize;
+    let path = rest.get(..len).ok_or(Bad)?;
+    if len >= PATH_BYTES || rest.len() != len.next_multiple_of(8) {
+        return Err(Bad);
+    }
+    let verdict = match head.wanted {
         CGROUP_UNWANTED => CgroupVerdict::Inherited,
         CGROUP_WANTED => CgroupVerdict::Wanted,
         CGROUP_UNDECIDED => CgroupVerdict::Undecided,
-        _ => return None,
+        _ => return Err(Bad),
     };
-    let removed = reader.u32()? != 0;
-    let path = reader.bytes(path_len)?;
-    let whole = (size_of::<CgroupHead>() + path_len).next_multiple_of(8);
-    if path_len >= PATH_BYTES || len != record.len() || len != whole {
-        return None;
-    }
-    let body = RawBody::Cgroup(Box::new(RawCgroup {
-        id,
-        path: String::from_utf8_lossy(path).into(),
-        removed,
-        verdict,
-    }));
-    Some(RawEvent { at, cpu, body })
+    Ok(RawEvent {
+        at: Timestamp(head.at_ns),
+        cpu: Cpu(head.cpu),
+        body: RawBody::Cgroup(Box::new(RawCgroup {
+            id: head.id,
+            path: String::from_utf8_lossy(path).into(),
+            removed: head.removed != 0,
+            verdict,
+        })),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use profiler_common::{KIND_CGROUP, RECORD_VERSION};
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Decodes a record, of whichever kind.
+    fn decoded(bytes: &[u8]) -> Result<Option<RawEvent>, Bad> {
+        super::super::decode(&Bytes::copy_from_slice(bytes), &mut 0)
+    }
 
     /// Writes a record as the kernel side does.
     fn record(path: &[u8], wanted: u32, removed: u32) -> Vec<u8> {
@@ -90,8 +73,7 @@ mod tests {
     #[track_caller]
     fn check(path: &[u8], wanted: u32, removed: u32, expected: RawCgroup) {
         let record = record(path, wanted, removed);
-        assert!(is_one(&record));
-        let event = decode(&record).unwrap();
+        let event = decoded(&record).unwrap().unwrap();
         assert_eq!((event.at, event.cpu), (Timestamp(1000), Cpu(3)));
         assert_eq!(event.body, RawBody::Cgroup(Box::new(expected)));
     }
@@ -120,13 +102,13 @@ mod tests {
 
     #[test]
     fn records_that_contradict_themselves_are_bad() {
-        assert_eq!(decode(&record(b"/a", 3, 0)), Err(Bad));
-        assert_eq!(decode(&record(&[b'a'; PATH_BYTES], 0, 0)), Err(Bad));
+        assert_eq!(decoded(&record(b"/a", 3, 0)), Err(Bad));
+        assert_eq!(decoded(&record(&[b'a'; PATH_BYTES], 0, 0)), Err(Bad));
         let mut longer = record(b"/a", 0, 0);
         longer.extend([0; 8]);
-        assert_eq!(decode(&longer), Err(Bad));
+        assert_eq!(decoded(&longer), Err(Bad));
         set_len(&mut longer);
-        assert_eq!(decode(&longer), Err(Bad));
+        assert_eq!(decoded(&longer), Err(Bad));
     }
 
     #[test]
@@ -134,9 +116,9 @@ mod tests {
         for at in [4, 6] {
             let mut bytes = record(b"/a", 0, 0);
             bytes[at..at + 2].copy_from_slice(&999_u16.to_ne_bytes());
-            assert!(!is_one(&bytes));
+            assert_eq!(decoded(&bytes), Ok(None));
         }
-        assert!(!is_one(&[]));
+        assert_eq!(decoded(&[]), Err(Bad));
     }
 
     proptest! {
@@ -148,16 +130,17 @@ mod tests {
             if fix && keep >= 4 {
                 set_len(&mut bytes);
             }
-            prop_assert_eq!(decode(&bytes), Err(Bad));
+            prop_assert_eq!(decoded(&bytes), Err(Bad));
         }
 
         #[test]
         fn any_bytes_are_decoded_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..300), fix in any::<bool>()) {
             if fix && bytes.len() >= 8 {
                 set_len(&mut bytes);
+                bytes[4..8].copy_from_slice(&record(b"", 0, 0)[4..8]);
             }
             let len = bytes.len();
-            if let Ok(RawEvent { body: RawBody::Cgroup(cgroup), .. }) = decode(&bytes) {
+            if let Ok(Some(RawEvent { body: RawBody::Cgroup(cgroup), .. })) = decoded(&bytes) {
                 // A byte that is no UTF-8 takes three.
                 prop_assert!(cgroup.path.len() <= 3 * len);
             }

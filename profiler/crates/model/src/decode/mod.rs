@@ -1,9 +1,9 @@
 //! Bytes of the kernel -> raw events.
 //!
-//! Two languages: records of our own kernel side ([`sample`], [`waits`],
-//! [`cgroup`], [`call`]), and records of the
-//! kernel's perf side-band ([`sideband`]). Reading is total: any bytes give events and counts, never a panic, and
-//! take time linear in their length. What is unknown is skipped by its length and counted.
+//! Two sources: records of our own programs, which are structures of `profiler_common` ([`sample`],
+//! [`waits`], [`cgroup`], [`call`]), and the kernel's perf side-band ([`sideband`]). Any bytes give events
+//! and counts, never a panic, in time linear in their length. Records of unknown kinds are skipped by
+//! their length and counted.
 //!
 //! Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: where the bytes come from,
 //! and what the events mean together.
@@ -16,6 +16,11 @@ mod sideband;
 mod waits;
 
 use bytes::Bytes;
+use profiler_common::{
+    KIND_CGROUP, KIND_SAMPLE, KIND_WAIT, KIND_WAIT_STACK, KIND_WAIT_TOTALS, RECORD_VERSION,
+    RecordHead,
+};
+use zerocopy::FromBytes;
 
 use crate::raw::{RawBody, RawEvent};
 use crate::{Cpu, Lost, LostReason, Timestamp};
@@ -32,24 +37,16 @@ pub struct Decoder {
 impl Decoder {
     /// Decodes one record of the kernel side.
     pub fn record(&mut self, record: Bytes, out: &mut Vec<RawEvent>) {
-        if cgroup::is_one(&record) {
-            match cgroup::decode(&record) {
-                Ok(event) => out.push(event),
-                Err(cgroup::Bad) => self.bad += 1,
-            }
-            return;
-        }
-        if waits::is_one(&record) {
-            match waits::decode(record, &mut self.unknown) {
-                Ok(event) => out.push(event),
-                Err(waits::Bad) => self.bad += 1,
-            }
-            return;
-        }
-        match sample::decode(record, &mut self.unknown) {
+        let event = decode(&record, &mut self.unknown);
+        self.take(event, out);
+    }
+
+    #[inline]
+    fn take(&mut self, event: Result<Option<RawEvent>, Bad>, out: &mut Vec<RawEvent>) {
+        match event {
             Ok(Some(event)) => out.push(event),
             Ok(None) => self.unknown += 1,
-            Err(sample::Bad) => self.bad += 1,
+            Err(Bad) => self.bad += 1,
         }
     }
 
@@ -63,22 +60,16 @@ impl Decoder {
         copy: impl FnOnce(&[u8]) -> Bytes,
         out: &mut Vec<RawEvent>,
     ) {
-        match call::decode(cpu, record, copy) {
-            Ok(Some(event)) => out.push(event),
-            Ok(None) => self.unknown += 1,
-            Err(call::Bad) => self.bad += 1,
-        }
+        let event = call::decode(cpu, record, copy);
+        self.take(event, out);
     }
 
     /// Decodes perf side-band records of one processor, one after the other.
     pub fn side_band(&mut self, cpu: Cpu, records: &[u8], out: &mut Vec<RawEvent>) {
         let mut rest = records;
         while !rest.is_empty() {
-            match sideband::next(cpu, &mut rest) {
-                Ok(Some(event)) => out.push(event),
-                Ok(None) => self.unknown += 1,
-                Err(sideband::Bad) => self.bad += 1,
-            }
+            let event = sideband::next(cpu, &mut rest);
+            self.take(event, out);
         }
     }
 
@@ -98,6 +89,37 @@ impl Decoder {
             });
         }
     }
+}
+
+/// The record contradicts itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Bad;
+
+/// Decodes one record of the kernel side; nothing if it is of a kind or version that is not known.
+/// Sections that are not known are added to `unknown`.
+fn decode(record: &Bytes, unknown: &mut u64) -> Result<Option<RawEvent>, Bad> {
+    let (head, _): (RecordHead, _) = read(record)?;
+    if head.len as usize != record.len() {
+        return Err(Bad);
+    }
+    if head.version != RECORD_VERSION {
+        return Ok(None);
+    }
+    let event = match head.kind {
+        KIND_SAMPLE => sample::decode(record, unknown)?,
+        KIND_CGROUP => cgroup::decode(record)?,
+        KIND_WAIT_STACK => waits::stack(record, unknown)?,
+        KIND_WAIT => waits::wait(record)?,
+        KIND_WAIT_TOTALS => waits::totals(record)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(event))
+}
+
+/// Reads a structure that the kernel side has written, and returns what follows it.
+#[inline]
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Bad> {
+    T::read_from_prefix(bytes).map_err(|_| Bad)
 }
 
 #[cfg(test)]

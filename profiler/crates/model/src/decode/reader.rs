@@ -5,13 +5,6 @@
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next `len` bytes.
-    pub(super) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.0.split_at_checked(len)?;
-        self.0 = tail;
-        Some(head)
-    }
-
     /// The next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, tail) = self.0.split_first_chunk()?;

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use profiler_common::{
-    COMM_LEN, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION,
+    MAX_FRAMES,
     interpreter::interpreter_of,
     sample::{
         FLAG_UNDECIDED, SECTION_INTERPRETED, SECTION_KERNEL_STACK, SECTION_PADDING,
@@ -13,33 +13,31 @@ use profiler_common::{
     unwind::{CopyHead, PROOF_BYTES},
 };
 
-use super::reader::Reader;
+use super::{Bad, read};
 use crate::raw::{Comm, RawBody, RawCopy, RawEvent, RawInterpreted, RawSample, RawStack};
 use crate::{Cpu, Pid, StackEnd, Tid, Timestamp};
 
-/// The record contradicts itself.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
-
-/// Decodes a record; nothing if it is of another kind or version. Sections that are not known are
-/// added to `unknown`.
-pub(super) fn decode(record: Bytes, unknown: &mut u64) -> Result<Option<RawEvent>, Bad> {
-    let mut reader = Reader(&record);
-    let (len, kind, version) = head(&mut reader).ok_or(Bad)?;
-    if len != record.len() {
-        return Err(Bad);
-    }
-    if kind != KIND_SAMPLE || version != RECORD_VERSION {
-        return Ok(None);
-    }
-    let (at, cpu, mut sample) = fixed_part(&mut reader).ok_or(Bad)?;
-    let stacks = sections(&record, size_of::<SampleHead>(), unknown)?;
-    sample.kernel = stacks.kernel;
-    sample.user = stacks.user;
-    sample.copy = stacks.copy;
-    sample.interpreted = stacks.interpreted;
-    let body = RawBody::Sample(Box::new(sample));
-    Ok(Some(RawEvent { at, cpu, body }))
+/// Decodes a record. Sections that are not known are added to `unknown`.
+pub(super) fn decode(record: &Bytes, unknown: &mut u64) -> Result<RawEvent, Bad> {
+    let (head, _): (SampleHead, _) = read(record)?;
+    let stacks = sections(record, size_of::<SampleHead>(), unknown)?;
+    let sample = RawSample {
+        comm: Comm(head.comm),
+        cgroup: head.cgroup,
+        undecided: head.flags & FLAG_UNDECIDED != 0,
+        weight: head.weight,
+        source: head.source,
+        kernel: stacks.kernel,
+        user: stacks.user,
+        copy: stacks.copy,
+        interpreted: stacks.interpreted,
+        ..RawSample::new(Pid(head.tgid), Tid(head.tid))
+    };
+    Ok(RawEvent {
+        at: Timestamp(head.at_ns),
+        cpu: Cpu(head.cpu),
+        body: RawBody::Sample(Box::new(sample)),
+    })
 }
 
 /// What sections say.
@@ -63,8 +61,8 @@ pub(super) fn sections(
         interpreted: RawInterpreted::default(),
     };
     while offset < record.len() {
-        let section = Section::read(record, offset).ok_or(Bad)?;
-        match section.kind {
+        let section = Section::read(record, offset)?;
+        match section.head.kind {
             SECTION_KERNEL_STACK => stacks.kernel = section.stack(record)?,
             SECTION_USER_STACK => stacks.user = section.stack(record)?,
             SECTION_STACK_COPY => stacks.copy = Some(section.copy(record)?),
@@ -77,55 +75,27 @@ pub(super) fn sections(
     Ok(stacks)
 }
 
-pub(super) fn head(reader: &mut Reader<'_>) -> Option<(usize, u16, u16)> {
-    Some((reader.u32()? as usize, reader.u16()?, reader.u16()?))
-}
-
-/// Reads what follows the record's head, in the order of [`SampleHead`].
-fn fixed_part(reader: &mut Reader<'_>) -> Option<(Timestamp, Cpu, RawSample)> {
-    let at = Timestamp(reader.u64()?);
-    let cgroup = reader.u64()?;
-    let weight = reader.u64()?;
-    let pid = Pid(reader.u32()?);
-    let tid = Tid(reader.u32()?);
-    let cpu = Cpu(reader.u32()?);
-    let source = reader.u16()?;
-    let flags = reader.u16()?;
-    let comm = Comm(reader.array::<COMM_LEN>()?);
-    let sample = RawSample {
-        comm,
-        cgroup,
-        undecided: flags & FLAG_UNDECIDED != 0,
-        weight,
-        source,
-        ..RawSample::new(pid, tid)
-    };
-    Some((at, cpu, sample))
-}
-
 struct Section {
-    kind: u16,
-    end: u16,
+    head: SectionHead,
     start: usize,
     len: usize,
     next: usize,
 }
 
 impl Section {
-    fn read(record: &[u8], offset: usize) -> Option<Section> {
-        let mut reader = Reader(record.get(offset..)?);
-        let (kind, end) = (reader.u16()?, reader.u16()?);
-        let len = reader.u32()? as usize;
+    fn read(record: &[u8], offset: usize) -> Result<Section, Bad> {
+        let (head, payload): (SectionHead, _) = read(record.get(offset..).ok_or(Bad)?)?;
         let start = offset + size_of::<SectionHead>();
-        // Bounded by the record, so the sum can't overflow.
-        reader.bytes(len)?;
-        let next = start + len.next_multiple_of(8);
-        Some(Section {
-            kind,
-            end,
+        let len = head.len as usize;
+        if len > payload.len() {
+            return Err(Bad);
+        }
+        Ok(Section {
+            head,
             start,
             len,
-            next,
+            // Bounded by the record, so the sum can't overflow.
+            next: start + len.next_multiple_of(8),
         })
     }
 
@@ -135,15 +105,14 @@ impl Section {
 
     fn interpreted(&self, record: &Bytes) -> RawInterpreted {
         RawInterpreted {
-            interpreter: interpreter_of(self.end),
+            interpreter: interpreter_of(self.head.end),
             frames: self.payload(record),
         }
     }
 
     fn copy(&self, record: &Bytes) -> Result<Box<RawCopy>, Bad> {
         let payload = self.payload(record);
-        let mut reader = Reader(&payload);
-        let head = copy_head(&mut reader).ok_or(Bad)?;
+        let (head, _): (CopyHead, _) = read(&payload)?;
         let bytes = payload.slice(size_of::<CopyHead>()..);
         if bytes.len() > PROOF_BYTES {
             return Err(Bad);
@@ -157,30 +126,18 @@ impl Section {
         }
         Ok(RawStack {
             bytes: record.slice(self.start..self.start + self.len),
-            end: StackEnd::from_code(self.end),
+            end: StackEnd::from_code(self.head.end),
         })
     }
-}
-
-/// In the order of [`CopyHead`].
-fn copy_head(reader: &mut Reader<'_>) -> Option<CopyHead> {
-    let mut head = CopyHead {
-        pc: reader.u64()?,
-        is_return: reader.u64()?,
-        all_known: reader.u64()?,
-        ..CopyHead::default()
-    };
-    for register in &mut head.registers {
-        *register = reader.u64()?;
-    }
-    Some(head)
 }
 
 #[cfg(test)]
 mod tests {
     use profiler_common::sample::{END_COMPLETE, END_TRUNCATED, FLAG_IN_KERNEL};
+    use profiler_common::{COMM_LEN, KIND_SAMPLE, RECORD_VERSION};
     use proptest::prelude::*;
 
+    use super::super::decode;
     use super::*;
 
     const COMM: &[u8; COMM_LEN] = b"worker\0\0\0\0\0\0\0\0\0\0";
@@ -224,7 +181,7 @@ mod tests {
 
     fn decoded(bytes: Vec<u8>) -> (Result<Option<RawEvent>, Bad>, u64) {
         let mut unknown = 0;
-        let result = decode(Bytes::from(bytes), &mut unknown);
+        let result = decode(&Bytes::from(bytes), &mut unknown);
         (result, unknown)
     }
 

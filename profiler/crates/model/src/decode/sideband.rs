@@ -8,6 +8,7 @@
 //! who did not ask, once anybody on the machine did; the bytes are then a device and an inode all the
 //! same.
 
+use super::Bad;
 use super::reader::Reader;
 use crate::raw::{Comm, FileIdentity, RawBody, RawEvent, RawMmap};
 use crate::{Cpu, Lost, LostReason, Pid, Tid, Timestamp};
@@ -24,10 +25,6 @@ const MISC_COMM_EXEC: u16 = 1 << 13;
 const HEAD_BYTES: usize = 8;
 /// The time at the end of each record.
 const TIME_BYTES: usize = 8;
-
-/// The record contradicts itself.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
 
 /// Takes one record off the front of `rest`, always at least a byte; nothing if it is of another
 /// kind.

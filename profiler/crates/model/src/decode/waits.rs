@@ -4,135 +4,78 @@
 
 use bytes::Bytes;
 use profiler_common::{
-    COMM_LEN, KIND_WAIT, KIND_WAIT_STACK, KIND_WAIT_TOTALS, RECORD_VERSION, RecordHead,
     sample::FLAG_UNDECIDED,
     sched::{WaitRecord, WaitStackHead, WaitTotalsRecord},
 };
+use zerocopy::FromBytes;
 
-use super::reader::Reader;
-use super::sample;
+use super::{Bad, read, sample};
 use crate::raw::{RawBody, RawEvent, RawWait, RawWaitStack, RawWaits};
 use crate::{Cpu, Pid, Tid, Timestamp};
 
-/// The record contradicts itself.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Bad;
-
-/// Whether a record is one of waits.
-pub(super) fn is_one(record: &[u8]) -> bool {
-    let head = sample::head(&mut Reader(record));
-    head.is_some_and(|(_, kind, version)| {
-        matches!(kind, KIND_WAIT | KIND_WAIT_STACK | KIND_WAIT_TOTALS) && version == RECORD_VERSION
-    })
-}
-
-/// Decodes a record that is one. Sections of stacks that are not known are added to `unknown`.
-pub(super) fn decode(record: Bytes, unknown: &mut u64) -> Result<RawEvent, Bad> {
-    let mut reader = Reader(&record);
-    let (len, kind, _) = sample::head(&mut reader).ok_or(Bad)?;
-    if len != record.len() {
-        return Err(Bad);
-    }
-    let fixed = match kind {
-        KIND_WAIT => size_of::<WaitRecord>(),
-        KIND_WAIT_STACK => return stack(&record, unknown),
-        _ => size_of::<WaitTotalsRecord>(),
-    };
-    if len != fixed {
-        return Err(Bad);
-    }
-    match kind {
-        KIND_WAIT => wait(&mut reader),
-        _ => totals(&mut reader),
-    }
-    .ok_or(Bad)
-}
-
-/// Reads what follows the record's head, in the order of [`WaitStackHead`].
-fn stack(record: &Bytes, unknown: &mut u64) -> Result<RawEvent, Bad> {
-    let mut reader = Reader(record);
-    let (at, key, pid, tid) = stack_head(&mut reader).ok_or(Bad)?;
-    let stacks = sample::sections(record, size_of::<WaitStackHead>(), unknown).map_err(|_| Bad)?;
-    let body = RawBody::WaitStack(Box::new(RawWaitStack {
-        key,
-        pid,
-        tid,
+/// Decodes the stacks of waits. Sections that are not known are added to `unknown`.
+pub(super) fn stack(record: &Bytes, unknown: &mut u64) -> Result<RawEvent, Bad> {
+    let (head, _): (WaitStackHead, _) = read(record)?;
+    let stacks = sample::sections(record, size_of::<WaitStackHead>(), unknown)?;
+    let stack = RawWaitStack {
+        key: head.key,
+        pid: Pid(head.tgid),
+        tid: Tid(head.tid),
         kernel: stacks.kernel,
         user: stacks.user,
         copy: stacks.copy,
         interpreted: stacks.interpreted,
-    }));
-    let cpu = Cpu(0);
-    Ok(RawEvent { at, cpu, body })
-}
-
-fn stack_head(reader: &mut Reader<'_>) -> Option<(Timestamp, u64, Pid, Tid)> {
-    reader.bytes(size_of::<RecordHead>())?;
-    let (at, key) = (Timestamp(reader.u64()?), reader.u64()?);
-    Some((at, key, Pid(reader.u32()?), Tid(reader.u32()?)))
-}
-
-/// In the order of [`WaitRecord`].
-fn wait(reader: &mut Reader<'_>) -> Option<RawEvent> {
-    let record = WaitRecord {
-        head: RecordHead {
-            len: size_of::<WaitRecord>() as u32,
-            kind: KIND_WAIT,
-            version: RECORD_VERSION,
-        },
-        at_ns: reader.u64()?,
-        from_ns: reader.u64()?,
-        woken_ns: reader.u64()?,
-        key: reader.u64()?,
-        cgroup: reader.u64()?,
-        tgid: reader.u32()?,
-        tid: reader.u32()?,
-        waker_tgid: reader.u32()?,
-        waker_tid: reader.u32()?,
-        cpu: reader.u32()?,
-        weight: reader.u32()?,
-        state: reader.u32()?,
-        flags: reader.u32()?,
-        comm: reader.array::<COMM_LEN>()?,
     };
+    Ok(RawEvent {
+        at: Timestamp(head.at_ns),
+        cpu: Cpu(0),
+        body: RawBody::WaitStack(Box::new(stack)),
+    })
+}
+
+/// Decodes a wait.
+pub(super) fn wait(record: &[u8]) -> Result<RawEvent, Bad> {
+    let record = WaitRecord::read_from_bytes(record).map_err(|_| Bad)?;
     let undecided = record.flags & u32::from(FLAG_UNDECIDED) != 0;
-    Some(RawEvent {
+    Ok(RawEvent {
         at: Timestamp(record.at_ns),
         cpu: Cpu(record.cpu),
         body: RawBody::Wait(Box::new(RawWait { record, undecided })),
     })
 }
 
-/// In the order of [`WaitTotalsRecord`].
-fn totals(reader: &mut Reader<'_>) -> Option<RawEvent> {
-    let (at, from) = (Timestamp(reader.u64()?), Timestamp(reader.u64()?));
-    let cgroup = reader.u64()?;
-    let (pid, tid) = (Pid(reader.u32()?), Tid(reader.u32()?));
-    let (cpu, flags) = (Cpu(reader.u32()?), reader.u32()?);
-    let (mut count, mut ns) = ([0; 4], [0; 4]);
-    for word in count.iter_mut().chain(&mut ns) {
-        *word = reader.u64()?;
-    }
+/// Decodes the totals of a thread.
+pub(super) fn totals(record: &[u8]) -> Result<RawEvent, Bad> {
+    let record = WaitTotalsRecord::read_from_bytes(record).map_err(|_| Bad)?;
     let waits = RawWaits {
-        pid,
-        tid,
-        cgroup,
-        undecided: flags & u32::from(FLAG_UNDECIDED) != 0,
-        from,
-        count,
-        ns,
-        runnable_ns: reader.u64()?,
+        pid: Pid(record.tgid),
+        tid: Tid(record.tid),
+        cgroup: record.cgroup,
+        undecided: record.flags & u32::from(FLAG_UNDECIDED) != 0,
+        from: Timestamp(record.from_ns),
+        count: record.totals.count,
+        ns: record.totals.ns,
+        runnable_ns: record.totals.runnable_ns,
     };
-    let body = RawBody::Waits(Box::new(waits));
-    Some(RawEvent { at, cpu, body })
+    Ok(RawEvent {
+        at: Timestamp(record.at_ns),
+        cpu: Cpu(record.cpu),
+        body: RawBody::Waits(Box::new(waits)),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use profiler_common::sample::{END_COMPLETE, SECTION_KERNEL_STACK, SECTION_USER_STACK};
+    use profiler_common::{KIND_WAIT, KIND_WAIT_STACK, KIND_WAIT_TOTALS, RECORD_VERSION};
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Decodes a record, of whichever kind.
+    fn decode(record: Bytes) -> Result<Option<RawEvent>, Bad> {
+        super::super::decode(&record, &mut 0)
+    }
 
     fn begun(kind: u16) -> Vec<u8> {
         let mut bytes = vec![0; 4];
@@ -194,7 +137,7 @@ mod tests {
 
     #[test]
     fn all_fields_of_a_wait_arrive() {
-        let event = decode(a_wait(), &mut 0).unwrap();
+        let event = decode(a_wait()).unwrap().unwrap();
         assert_eq!((event.at, event.cpu), (Timestamp(900), Cpu(3)));
         let RawBody::Wait(wait) = event.body else {
             panic!("not a wait");
@@ -217,14 +160,14 @@ mod tests {
 
     #[test]
     fn stacks_and_totals_arrive() {
-        let event = decode(a_stack(), &mut 0).unwrap();
+        let event = decode(a_stack()).unwrap().unwrap();
         let RawBody::WaitStack(stack) = event.body else {
             panic!("not a stack");
         };
         assert_eq!((stack.key, stack.pid, stack.tid), (0xabc, Pid(10), Tid(11)));
         assert_eq!(stack.kernel.addresses().collect::<Vec<_>>(), [9]);
         assert_eq!(stack.user.addresses().collect::<Vec<_>>(), [7]);
-        let event = decode(some_totals(), &mut 0).unwrap();
+        let event = decode(some_totals()).unwrap().unwrap();
         assert_eq!((event.at, event.cpu), (Timestamp(900), Cpu(1)));
         let RawBody::Waits(waits) = event.body else {
             panic!("no totals");
@@ -244,9 +187,9 @@ mod tests {
         for record in [a_wait(), some_totals(), a_stack()] {
             let mut longer = record.to_vec();
             longer.extend([0; 4]);
-            assert_eq!(decode(finished(longer), &mut 0), Err(Bad));
+            assert_eq!(decode(finished(longer)), Err(Bad));
             for keep in 8..record.len() {
-                let cut = decode(finished(record[..keep].to_vec()), &mut 0);
+                let cut = decode(finished(record[..keep].to_vec()));
                 // A stack that ends behind a section is whole.
                 assert!(cut == Err(Bad) || keep == 32 || keep == 48, "{keep}");
             }
@@ -259,7 +202,7 @@ mod tests {
             let mut bytes = [a_wait(), a_stack(), some_totals()][which].to_vec();
             let at = at % bytes.len();
             bytes[at] = with;
-            let _ = decode(bytes.into(), &mut 0);
+            let _ = decode(bytes.into());
         }
     }
 }

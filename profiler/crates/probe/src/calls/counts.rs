@@ -62,7 +62,7 @@ fn sum(cpus: &[CallCounters]) -> CallCounters {
         sum.exits += cpu.exits;
         sum.lost += cpu.lost;
         sum.left_out += cpu.left_out;
-        sum.turns += cpu.turns;
+        sum.self_jumps += cpu.self_jumps;
     }
     sum
 }

@@ -303,7 +303,7 @@ fn note(row: &Listed) -> Cell {
     match &row.state {
         State::Refused(refusal) => Cell::styled(refused(*refusal), Style::Hot),
         State::ChosenAtLoad => Cell::styled(CHOSEN_AT_LOAD, Style::Hot),
-        State::Placed { plan, .. } if !plan.turns.is_empty() => Cell::styled(
+        State::Placed { plan, .. } if !plan.self_jumps.is_empty() => Cell::styled(
             "each turn of its loop passes the entry, and pays for it",
             Style::Warm,
         ),
@@ -440,11 +440,11 @@ fn function_json(row: &Listed) -> Value {
                     "instruction": instruction(plan.entry.kind),
                 }),
             );
-            if !plan.turns.is_empty() {
+            if !plan.self_jumps.is_empty() {
                 set(
                     "turns",
                     json!(
-                        plan.turns
+                        plan.self_jumps
                             .iter()
                             .map(|turn| json!({
                                 "offset": turn.site.offset,
@@ -529,7 +529,7 @@ mod tests {
                 _ => None,
             },
             exits,
-            turns: Vec::new(),
+            self_jumps: Vec::new(),
             cost_ns: 930,
             fetches: Vec::new(),
         };

@@ -21,7 +21,7 @@ mod thread;
 
 use std::sync::Arc;
 
-use profiler_common::call::{ITEM_BAD_MEMORY, ItemHead};
+use profiler_common::call::{ITEM_BAD_MEMORY, split_item};
 use rustc_hash::FxHashMap;
 
 pub use probe::{ExceptionName, Role, TracedProbe};
@@ -493,13 +493,6 @@ fn thrower(call: &RawCall) -> (u64, Option<&[u8]>) {
 
 /// The payload of the first item, if it could be fetched, and what follows.
 fn item(items: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (head, rest) = items.split_at_checked(size_of::<ItemHead>())?;
-    let [low, high, len_low, len_high, ..] = *head else {
-        return None;
-    };
-    let status = u16::from_ne_bytes([low, high]);
-    let len = usize::from(u16::from_ne_bytes([len_low, len_high]));
-    let payload = rest.get(..len)?;
-    let behind = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+    let (status, payload, behind) = split_item(items)?;
     (status != ITEM_BAD_MEMORY).then_some((payload, behind))
 }

@@ -6,7 +6,7 @@
 //!
 //! What does not belong here: how values are shown (`model::Value`).
 
-use profiler_common::call::{ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, ItemHead};
+use profiler_common::call::{ITEM_BAD_MEMORY, ITEM_CUT, ITEM_OK, split_item};
 
 use super::Signature;
 use super::fetch::{Form, Recipe};
@@ -40,11 +40,8 @@ struct Item<'i> {
 
 impl<'i> Items<'i> {
     fn next(&mut self) -> Option<Item<'i>> {
-        let (head, rest) = self.0.split_first_chunk::<{ size_of::<ItemHead>() }>()?;
-        let status = u16::from_ne_bytes([head[0], head[1]]);
-        let len = usize::from(u16::from_ne_bytes([head[2], head[3]]));
-        let payload = rest.get(..len)?;
-        self.0 = rest.get(len.next_multiple_of(8)..).unwrap_or(&[]);
+        let (status, payload, rest) = split_item(self.0)?;
+        self.0 = rest;
         Some(Item { status, payload })
     }
 }

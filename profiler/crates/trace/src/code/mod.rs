@@ -220,7 +220,7 @@ pub struct Flow {
     /// The instructions that leave it, by address.
     pub exits: Vec<Exit>,
     /// The jumps to its own beginning, by address, but for those of Go after the stack has grown.
-    pub turns: Vec<Back>,
+    pub self_jumps: Vec<Back>,
     /// Whom it calls, with the address of the call; tail calls are among the exits.
     pub calls: Vec<(u64, Target)>,
     /// It asks the kernel for something.

@@ -47,7 +47,7 @@ impl<'a> Outlines<'a> {
             instructions: Vec::new(),
             targets: Vec::new(),
             exits: flow.exits.clone(),
-            turns: flow.turns.clone(),
+            self_jumps: flow.self_jumps.clone(),
             calls: flow.calls.clone(),
             runs_on: flow.runs_on.clone(),
             ..*flow

@@ -48,7 +48,7 @@ pub(super) struct Walk<'a> {
     at_calls: Option<State>,
     targets: BTreeSet<u64>,
     exits: BTreeMap<u64, Exit>,
-    turns: BTreeMap<u64, Back>,
+    self_jumps: BTreeMap<u64, Back>,
     calls: BTreeMap<u64, Target>,
     /// Indirect jumps, and whether it is known where they go.
     indirect: BTreeMap<u64, bool>,
@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
             at_calls: None,
             targets: BTreeSet::new(),
             exits: BTreeMap::new(),
-            turns: BTreeMap::new(),
+            self_jumps: BTreeMap::new(),
             calls: BTreeMap::new(),
             indirect: BTreeMap::new(),
             restarts: Vec::new(),
@@ -177,7 +177,7 @@ impl<'a> Walk<'a> {
             instructions,
             targets: self.targets.into_iter().collect(),
             exits,
-            turns: self.turns.into_values().collect(),
+            self_jumps: self.self_jumps.into_values().collect(),
             calls: self.calls.into_iter().collect(),
             system_calls: self.system_calls,
             switches_stack: self.switches_stack,
@@ -422,7 +422,7 @@ impl<'a> Walk<'a> {
                 at: self.located(instruction),
                 when: when(instruction),
             };
-            self.turns.insert(at, back);
+            self.self_jumps.insert(at, back);
             return self.arrive(target, state, false);
         }
         // Behind what never returns, compilers may leave a jump to the end.

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io;
 
-use profiler_common::python::print_of;
+use profiler_common::python::fingerprint_of;
 
 use super::lines::Lines;
 use super::version::CodeOffsets;
@@ -96,12 +96,12 @@ impl Head {
 
     /// Whether it is a code object, of the type at `kind`, that has not been freed, and the very one
     /// that a sample has told of.
-    pub(super) fn is(&self, kind: Option<u64>, print: u64) -> bool {
+    pub(super) fn is(&self, kind: Option<u64>, fingerprint: u64) -> bool {
         // Who frees memory keeps an address in its first word, or zero.
         let lives = (1..=u64::from(u32::MAX)).contains(&self.references);
         lives
             && kind.is_none_or(|kind| kind == self.kind)
-            && print == print_of(self.filename, self.qualname, self.linetable)
+            && fingerprint == fingerprint_of(self.filename, self.qualname, self.linetable)
     }
 }
 

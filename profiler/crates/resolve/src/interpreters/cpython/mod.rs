@@ -206,15 +206,5 @@ impl CPython {
 /// The frames of a section; what is behind the last whole one is no frame.
 fn python_frames(bytes: &Bytes) -> impl Iterator<Item = PythonFrame> {
     let frames = bytes.as_chunks::<{ size_of::<PythonFrame>() }>().0.iter();
-    frames.map(|bytes| {
-        let word = |index: usize| {
-            let bytes = bytes[index * 8..].first_chunk().copied();
-            u64::from_ne_bytes(bytes.unwrap_or_default())
-        };
-        PythonFrame {
-            code: word(0),
-            instruction: word(1),
-            flags: word(2),
-        }
-    })
+    frames.map(|bytes| zerocopy::transmute!(*bytes))
 }

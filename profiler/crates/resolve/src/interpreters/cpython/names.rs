@@ -2,15 +2,15 @@
 //!
 //! A frame -> function, file and line, or why there are none. A code object can be freed, and another
 //! one made in its place, between the sample and the reading. The sample tells where the texts of its
-//! code object were (its print), and memory that was freed says so in its first word: what is not the
-//! very object any more is left without a name. What was read is believed for that print, so that it is
+//! code object were (its fingerprint), and memory that was freed says so in its first word: what is not the
+//! very object any more is left without a name. What was read is believed for that fingerprint, so that it is
 //! right as long as texts are not changed in place, which CPython does not do.
 //!
 //! What does not belong here: how code objects are read (`code`).
 
 use std::sync::Arc;
 
-use profiler_common::python::{PRINT_SHIFT, PythonFrame};
+use profiler_common::python::{FINGERPRINT_SHIFT, PythonFrame};
 use rustc_hash::FxHashMap;
 
 use super::code::{Code, Head, Memory};
@@ -39,7 +39,7 @@ pub(super) enum Named {
 /// What was there: none if it was not there any more.
 type Found = Option<Arc<(Code, Arc<FunctionInfo>)>>;
 
-/// Code objects of a process, by their addresses and prints.
+/// Code objects of a process, by their addresses and fingerprints.
 #[derive(Debug, Default)]
 pub(super) struct Codes {
     seen: FxHashMap<(u64, u64), Found>,
@@ -128,7 +128,7 @@ fn function_bytes(function: &FunctionInfo) -> usize {
 }
 
 fn key(frame: &PythonFrame) -> (u64, u64) {
-    (frame.code, frame.flags >> PRINT_SHIFT)
+    (frame.code, frame.flags >> FINGERPRINT_SHIFT)
 }
 
 /// A number for a place in a source: the same in all captures, so that they can be merged.

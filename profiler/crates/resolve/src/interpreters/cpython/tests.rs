@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use profiler_common::python::{PRINT_SHIFT, PythonFrame, print_of};
+use profiler_common::python::{FINGERPRINT_SHIFT, PythonFrame, fingerprint_of};
 
 use super::code::Memory;
 use super::names::{self, Codes, Named};
@@ -34,7 +34,7 @@ struct Objects {
     memory: Vec<u8>,
     /// Where the code objects begin.
     first: usize,
-    print: u64,
+    fingerprint: u64,
 }
 
 impl Objects {
@@ -81,7 +81,7 @@ impl Objects {
         }
         Objects {
             first,
-            print: print_of(at(path_at), at(0), at(table_at)),
+            fingerprint: fingerprint_of(at(path_at), at(0), at(table_at)),
             memory,
         }
     }
@@ -91,7 +91,7 @@ impl Objects {
         PythonFrame {
             code,
             instruction: code + of_3_11().code.instructions as u64,
-            flags: self.print << PRINT_SHIFT,
+            flags: self.fingerprint << FINGERPRINT_SHIFT,
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Functions that jump back to their own beginning: which hits of their entry are turns of a loop.
+//! Functions that jump back to their own beginning: which hits of their entry come from such a jump.
 //!
 //! Such a jump has a probe of its own. If it is taken, the next hit of the entry on this thread with
 //! the same stack pointer is where it leads. That its probe is hit does not mean that it is taken:
 //! the flags of the processor say so.
 
 use aya_ebpf::bindings::BPF_ANY;
-use profiler_common::call::{EDGE_TURN, EDGE_TURN_IF};
+use profiler_common::call::{EDGE_SELF_JUMP, EDGE_SELF_JUMP_IF};
 
-use crate::maps::{TURNS, Turn};
+use crate::maps::{SELF_JUMPS, SelfJump};
 
 /// No probe.
 const NONE: u64 = u64::MAX;
@@ -15,25 +15,25 @@ const NONE: u64 = u64::MAX;
 /// A thread is about to jump, maybe.
 #[inline(always)]
 pub fn pass(edge: u32, flags: u64, tid: u32, probe: u32, sp: u64) {
-    if edge < EDGE_TURN && !holds(edge - EDGE_TURN_IF, flags) {
+    if edge < EDGE_SELF_JUMP && !holds(edge - EDGE_SELF_JUMP_IF, flags) {
         return;
     }
-    let turn = Turn {
+    let jump = SelfJump {
         sp,
         probe: probe.into(),
     };
-    match TURNS.get_ptr_mut(tid) {
+    match SELF_JUMPS.get_ptr_mut(tid) {
         // SAFETY: a value that the lookup returned; only this thread uses it.
-        Some(last) => unsafe { *last = turn },
-        // Without room the turn counts as a call.
-        None => drop(TURNS.insert(tid, turn, u64::from(BPF_ANY))),
+        Some(last) => unsafe { *last = jump },
+        // Without room the jump counts as a call.
+        None => drop(SELF_JUMPS.insert(tid, jump, u64::from(BPF_ANY))),
     }
 }
 
 /// Whether the hit of an entry is where the thread has jumped to.
 #[inline(always)]
-pub fn is_turn(tid: u32, probe: u32, sp: u64) -> bool {
-    let Some(last) = TURNS.get_ptr_mut(tid) else {
+pub fn is_destination(tid: u32, probe: u32, sp: u64) -> bool {
+    let Some(last) = SELF_JUMPS.get_ptr_mut(tid) else {
         return false;
     };
     // SAFETY: as above.

@@ -13,11 +13,12 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use profiler_common::call::{EDGE_ENTER, EDGE_EXIT, EDGE_HIT, EDGE_WHOLE};
 
 use crate::{
-    call::{Hit, Verdict, read_word},
+    call::{Hit, Verdict},
     maps::{
         CALL_CALLERS, CALL_MAX_DEPTH, CALL_MAX_RATE, CALL_MIN_DURATION_NS, CALL_RATES, NO_CALLS,
         OPEN_CALLS, OpenCall, OpenCalls, STACK_CALLS,
     },
+    user_memory::read_word,
 };
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
