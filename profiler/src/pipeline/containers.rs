@@ -3,9 +3,10 @@
 //!
 //! The kernel side decides by cgroup. Of a cgroup that is made while it records it may not know whether
 //! it is wanted: its samples come marked, and whoever knows engines is asked ([`Describer`], on a thread
-//! of its own) by the path of the cgroup. Until the answer, which takes milliseconds, samples wait, and
-//! what is behind them ([`undecided_events`]); then the kernel side is told. What nobody knows in time is given up,
-//! and counted. The same answers go to the resolver, which puts names of containers to processes.
+//! of its own) by the path of the cgroup. Until the answer, which takes milliseconds, samples and what is
+//! behind them wait ([`undecided_events`]); then the kernel side is told. What nobody knows in time is
+//! given up, and counted. The same answers go to the resolver, which puts names of containers to
+//! processes.
 //!
 //! Where no hierarchy of cgroups is mounted, there is none of this. What does not belong here: what
 //! paths and names mean (`target::container`), which process is in which container (`resolve`).

@@ -23,7 +23,7 @@ use profiler_report::view::quantity;
 use profiler_serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
 use run_keeper::RunKeeper;
 
-/// How often is looked at what has happened.
+/// Interval in which runs and signals are looked at.
 const TICK: Duration = Duration::from_millis(50);
 /// Between two looks of the live line.
 const LIVE: Duration = Duration::from_millis(500);

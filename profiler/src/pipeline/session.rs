@@ -1,10 +1,10 @@
 //! A session of the kernel's probes: what drains them, orders and resolves what they saw, follows the
 //! targets and the command, and notes losses, markers and the time.
 //!
-//! [`Prepared`] -> batches, which a [`Consumer`] takes whenever whoever drives the session passes them
-//! on; where they go is not known here. Its parts own their state: what is taken in (`collector`), what is made
-//! of it (`walk`), when that counts (`window`), how much it was (`counts`), what was started (`command`). Clock:
-//! CLOCK_MONOTONIC, but for how often things are done.
+//! [`Prepared`] -> batches for a [`Consumer`]. The driver of the session decides when they are passed on; a
+//! session does not know where they go. State is with its parts: `collector` drains and orders, `walk`
+//! resolves and tells the probes, `window` says which time counts, `counts` how much was seen, `command` is
+//! the program that was started. Times are CLOCK_MONOTONIC; intervals are measured with `Instant`.
 //!
 //! What does not belong here: consumers of batches, and when a session ends (`record`, `stream`).
 
@@ -47,19 +47,20 @@ use super::signals::Impatience;
 use super::targets::Target;
 use super::tracer::{Leaving, News, TraceSummary};
 
-/// How often what is due is passed on.
+/// Interval in which batches are passed on.
 pub(super) const TICK: Duration = Duration::from_millis(100);
-/// How often is looked for a program that is about to be started, and is to be traced from its first
-/// instruction.
+/// Interval in which the buffers are drained while a program is about to start that is to be traced from its
+/// first instruction.
 const HURRY: Duration = Duration::from_millis(1);
-/// How often is looked for unwind tables that are being built.
+/// Interval in which the buffers are drained while unwind tables are being built.
 const TABLES_TICK: Duration = Duration::from_millis(5);
-/// So many events are resolved before it is looked whether there are new processes: they may be gone in
-/// a moment.
+/// Number of events that are resolved before the buffers are drained again if they need it: a new process
+/// may be gone in a moment.
 const AT_ONCE: usize = 256;
-/// So many calls at a time are passed on at once: memory that was just written is read faster.
+/// With so many calls in a drain, batches are passed on without waiting for the tick: memory that was just
+/// written is read faster.
 const MANY_CALLS: u64 = 4096;
-/// How long the kernel may take to let go of probes, from when all else is done, until that is said.
+/// How long the kernel may take to detach probes after everything else is done, before the user is told.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A running session; it routes among the parts that own its state.
@@ -71,30 +72,30 @@ pub(super) struct Session {
     command: Command,
     /// The processes and threads that were named.
     targets: Vec<Target>,
-    /// Readable when the kernel's buffers do not bear waiting.
+    /// Readable when the kernel's buffers have to be drained before the next tick.
     wake: AsyncFd<OwnedFd>,
-    /// Readable when somebody has said what containers are.
+    /// Readable when an engine has described containers.
     answers: Option<AsyncFd<OwnedFd>>,
     tick: Interval,
 }
 
-/// What a session is to see to.
+/// What a session has to look at next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// The kernel's buffers.
     Buffers,
-    /// What containers are, which somebody was asked for.
+    /// Descriptions of containers, which engines were asked for.
     Answers,
-    /// Everything: some time has passed.
+    /// Everything: the interval is over.
     Tick,
 }
 
-/// What was watched is gone.
+/// Why there is nothing left to watch.
 #[derive(Debug)]
 pub(super) enum Gone {
     /// The command has ended.
     Command(ExitStatus),
-    /// All processes and threads that were named have.
+    /// All processes and threads that were named have ended.
     Targets,
 }
 
@@ -106,7 +107,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for something to see to. May be dropped while it waits.
+    /// Waits until something is due. The future may be dropped while it waits.
     pub(super) async fn due(&mut self) -> Due {
         tokio::select! {
             () = readable(Some(&self.wake)) => Due::Buffers,
@@ -117,7 +118,7 @@ impl Session {
         }
     }
 
-    /// Sees to what is due. What happened until the time that is returned is to be released, if any.
+    /// Does what is due. If it returns a time, [`Session::pass`] is to be called with it.
     pub(super) fn take_in(&mut self, due: Due) -> Option<Timestamp> {
         let until = now();
         match due {
@@ -148,8 +149,8 @@ impl Session {
         }
     }
 
-    /// Makes batches of what happened until a time that [`Session::take_in`] gave, or of all that was
-    /// taken in, and hands them over.
+    /// Makes batches of all events up to `until`, a time that [`Session::take_in`] returned, and hands them
+    /// over. `None` means all events that were drained.
     pub(super) fn pass(&mut self, until: Option<Timestamp>, consumer: &mut impl Consumer) {
         if consumer.wants_new_epoch() {
             self.walk.resolver_mut().begin_epoch();
@@ -175,7 +176,7 @@ impl Session {
                 break;
             }
             self.close_if_over();
-            // While there is other work, only if they do not bear waiting.
+            // Events are left to resolve: only if the buffers can't wait for the next tick.
             if self.collector.is_awake() {
                 self.drain();
             }
@@ -193,8 +194,8 @@ impl Session {
         }
     }
 
-    /// From now on nothing is recorded but what processes and threads become, until
-    /// [`Session::resume`]. What happened before is to be released, all of it.
+    /// Stops recording until [`Session::resume`]; only processes and threads are still followed. The caller
+    /// then passes on all that happened before.
     pub(super) fn suspend(&mut self) {
         if let Some(attached) = self.collector.attached() {
             self.walk.suspend(attached);
@@ -203,7 +204,7 @@ impl Session {
         self.window.suspend(true);
     }
 
-    /// Records again.
+    /// Goes on recording.
     pub(super) fn resume(&mut self) {
         self.drain();
         self.window.suspend(false);
@@ -212,8 +213,8 @@ impl Session {
         }
     }
 
-    /// Whether it has lasted so long. As long as what is to be watched does not exist, time stands still. No
-    /// call is recorded when that time is over, however much there is to be resolved by then.
+    /// Whether the recording has lasted for `time`. Time does not count while the target does not exist yet.
+    /// No call is recorded after that time, however many events are left to resolve.
     pub(super) fn has_lasted(&mut self, time: Duration) -> bool {
         self.awaited().is_none() && self.window.has_lasted(time)
     }
@@ -224,8 +225,8 @@ impl Session {
         }
     }
 
-    /// Samples this from now on, or nothing; at which frequency really, if anything is. What happened
-    /// before is handed over first. The probe must be adjustable.
+    /// Changes what is sampled (`None`: nothing), and returns the frequency that was really set. Batches of
+    /// what happened before are handed over first. The probe must be adjustable.
     pub(super) fn adjust(
         &mut self,
         sampling: Option<&Sampling>,
@@ -244,7 +245,7 @@ impl Session {
         Ok(adjusted)
     }
 
-    /// Asks the resolver, and hands over what it says at once.
+    /// Asks the resolver a question, and hands over its answer without waiting for the next tick.
     pub(super) fn ask(
         &mut self,
         question: impl FnOnce(&mut Resolver),
@@ -254,18 +255,18 @@ impl Session {
         self.pass_names(consumer);
     }
 
-    /// Hands over names that have been found since the last time.
+    /// Hands over the names that were found since the last call.
     pub(super) fn pass_names(&mut self, consumer: &mut impl Consumer) {
         self.walk.find_names();
         self.hand_over(consumer);
     }
 
-    /// What became of traced files since the last call.
+    /// What happened to traced files since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
         self.walk.news()
     }
 
-    /// What has ended of what is watched, if that is all of it.
+    /// Why there is nothing left to watch; none while there is something.
     pub(super) fn gone(&mut self) -> Result<Option<Gone>, Failure> {
         if let Some((pid, status)) = self.command.ended()? {
             self.walk.waited_for(pid, status);
@@ -275,7 +276,7 @@ impl Session {
         Ok(gone.then_some(Gone::Targets))
     }
 
-    /// Whether there is a command, which runs or did.
+    /// Whether the session has a command, running or ended.
     pub(super) fn has_command(&self) -> bool {
         self.command.is_running()
     }
@@ -285,7 +286,7 @@ impl Session {
         self.command.signal(signal)
     }
 
-    /// Takes everything out of the kernel, and in what was left there: it is to be released.
+    /// Detaches all probes, after draining them a last time: [`Session::pass`] then makes batches of the rest.
     pub(super) fn detach(&mut self) -> Option<TraceSummary> {
         let at = now();
         self.collector.last_extras(at);
@@ -301,18 +302,18 @@ impl Session {
         if let Some(probe) = self.collector.probe() {
             self.walk.finish_unwinding(probe);
         }
-        // Nothing is left behind in the kernel while consumers are waited for.
+        // Consumers may take long: the kernel is clean before they are waited for.
         self.collector.detach();
         trace
     }
 
-    /// What the kernel has still not let go of, when all else is done: it is waited for a moment, since
-    /// most often nothing is.
+    /// The probes that the kernel has not detached yet, after waiting [`LEAVING_PATIENCE`] for them.
     pub(super) fn leaving(&mut self) -> Option<Leaving> {
         self.walk.leaving(Instant::now() + LEAVING_PATIENCE)
     }
 
-    /// Waits for names and hands them over. `left` is told how many are still looked for.
+    /// Waits for names, at most for `deadline`, and hands them over. `left` is called with the number of
+    /// names that are still looked for.
     pub(super) fn await_names(
         &mut self,
         deadline: Duration,
@@ -323,7 +324,7 @@ impl Session {
         self.hand_over(consumer);
     }
 
-    /// What is left of a session that was detached: the command, if it runs on.
+    /// Takes the command of a detached session, if it still runs.
     pub(super) fn take_command(&mut self) -> Option<RunningCommand> {
         self.command.take()
     }

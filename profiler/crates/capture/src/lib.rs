@@ -9,6 +9,11 @@
 //! damaged is named with its offset, and everything else is delivered.
 //!
 //! What does not belong here: what events mean (model), and how they are shown (view, export).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/write_and_read.rs")]
+#![doc = "```"]
 
 mod announce;
 mod batches;

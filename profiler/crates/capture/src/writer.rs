@@ -150,8 +150,8 @@ impl CreateOptions {
 }
 
 impl Writer {
-    /// Fails where [`Writer::create`] would, as far as that can be said without making a file: for who has much to do
-    /// before there is anything to write.
+    /// Fails where [`Writer::create`] would, as far as that can be said without making a file: for callers that
+    /// prepare for long before they write anything.
     pub fn check(path: &Path, options: &CreateOptions) -> Result<(), CaptureError> {
         options.check()?;
         match options.rotate {

@@ -5,6 +5,11 @@
 //! the System V ABI, the DWARF standard.
 //!
 //! What does not belong here: finding and opening files (`profiler-resolve`), processes, the kernel.
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/list_functions.rs")]
+#![doc = "```"]
 
 pub mod cfi;
 pub mod cursor;

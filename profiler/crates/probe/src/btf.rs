@@ -52,8 +52,8 @@ pub(super) struct Btf {
 }
 
 impl Btf {
-    /// That of the running kernel: read, unless somebody has it still. Who asks several things holds
-    /// it meanwhile.
+    /// The types of the running kernel. They are read once as long as somebody holds them: who has several
+    /// questions keeps the `Arc` until the last one.
     pub(super) fn of_kernel() -> io::Result<Arc<Btf>> {
         static HELD: Mutex<Weak<Btf>> = Mutex::new(Weak::new());
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);

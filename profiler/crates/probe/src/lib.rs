@@ -5,6 +5,11 @@
 //!
 //! What does not belong here: what records mean (`decode`), their order (`order`), whom they are
 //! about (`resolve`).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/count_samples.rs")]
+#![doc = "```"]
 
 mod adjust;
 mod bpf;

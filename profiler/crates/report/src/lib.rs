@@ -4,6 +4,11 @@
 //! other tools ([`export`]); theirs -> events ([`import`]). Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: live peers (`profiler-serve`), the capture file itself (`profiler-capture`).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/export_folded.rs")]
+#![doc = "```"]
 
 pub mod derive;
 pub mod export;

@@ -1,6 +1,7 @@
-//! What an event becomes: as soon as it is drained, and in its turn.
+//! How [`Resolver`] handles an event: first as soon as it is drained, then in the order of time.
 //!
-//! Raw events -> the parts that they concern. What waits for an unwind table waits, and all behind it.
+//! Raw events -> calls of the parts that own what they change. If an event waits for an unwind table, all
+//! events behind it wait too.
 //!
 //! What does not belong here: what those parts know.
 
@@ -21,8 +22,8 @@ use profiler_model::{
 };
 
 impl Resolver {
-    /// Looks at an event as soon as it is drained, before its turn: opens the file of a new mapping
-    /// and reads what describes a new program, while the process is still there.
+    /// Looks at an event as soon as it is drained, before it is resolved: opens the file of a new mapping
+    /// and reads what describes a new program, while the process still exists.
     pub fn notice(&mut self, event: &RawEvent) {
         self.mapped.modules.come_to(event.at);
         self.mapped.interpreters.follow(event);
@@ -37,23 +38,23 @@ impl Resolver {
         self.mapped.unwinding.follow(event, &mut opener);
     }
 
-    /// Looks at an event as soon as it is drained: reads what frames of an interpreter are called,
-    /// while the process is still there.
+    /// Looks at an event as soon as it is drained: reads the names of an interpreter's frames from the
+    /// process's memory, while the process still exists.
     pub fn notice_interpreted(&mut self, event: &RawEvent) {
         if self.mapped.interpreters.read_names(event) {
             self.waits.lack_names();
         }
     }
 
-    /// Takes events ordered by time, leaving `events` empty. Gives a batch, or more than one when
+    /// Resolves events, which are ordered by time, and leaves `events` empty. Gives one batch, or more if
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
         self.take(events.drain(..), out);
         self.give(out);
     }
 
-    /// The same in parts, for who has other things to do meanwhile: takes some events. Epochs that end
-    /// between two of them are given, the rest by [`Resolver::give`].
+    /// The first half of [`Resolver::resolve`], for callers that do other work between some events and the
+    /// next. Gives the batches of epochs that end between two of these events; [`Resolver::give`] the rest.
     pub fn take(&mut self, events: impl Iterator<Item = RawEvent>, out: &mut Vec<Batch>) {
         let mut last = None;
         for event in events {
@@ -65,7 +66,8 @@ impl Resolver {
         }
     }
 
-    /// Gives what was made of events that were taken, but for those that wait for unwind tables.
+    /// The second half: gives the batch of the events that were taken, except those that wait for unwind
+    /// tables.
     pub fn give(&mut self, out: &mut Vec<Batch>) {
         self.release_held(out);
         self.calls
@@ -74,7 +76,7 @@ impl Resolver {
         self.naming.send();
     }
 
-    /// Waits for the tables that events wait for, no longer than each may wait, and resolves them all.
+    /// Waits for the tables that held events need, no longer than an event may wait, and resolves them all.
     pub fn await_tables(&mut self, out: &mut Vec<Batch>) {
         let since = Instant::now();
         loop {
@@ -93,7 +95,7 @@ impl Resolver {
         }
     }
 
-    /// Resolves an event unless it has to wait for a table.
+    /// Resolves an event, or holds it if it has to wait for a table.
     fn event_or_hold(&mut self, mut event: RawEvent, out: &mut Vec<Batch>) {
         if !self.mapped.unwinding.held.is_empty() || !self.complete(&mut event, false) {
             self.mapped.unwinding.held.push(event);
@@ -108,7 +110,7 @@ impl Resolver {
         self.event(event);
     }
 
-    /// Resolves what has waited and need not wait any longer.
+    /// Resolves the held events that need not wait any longer.
     fn release_held(&mut self, out: &mut Vec<Batch>) {
         while let Some(mut event) = self.mapped.unwinding.held.pop() {
             let full = self.mapped.unwinding.held.is_full();
@@ -120,8 +122,8 @@ impl Resolver {
         }
     }
 
-    /// Makes an event's user stack what it can be, in its turn; false: it has to wait. With `at_once` it
-    /// does not.
+    /// Corrects and completes an event's user stack; false: a table is being built, and the event has to
+    /// wait. With `at_once` it does without the table.
     fn complete(&mut self, event: &mut RawEvent, at_once: bool) -> bool {
         let has_vdso = self.mapped.modules.has_vdso();
         let table = &self.processes.table;
@@ -212,7 +214,7 @@ impl Resolver {
         let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
         let told = (sample.cgroup, comm);
         let Some(thread) = self.processes.sampled(at, id, told, mapped, epoch) else {
-            // It has just been made known; should it ever not, that is told.
+            // The thread has just been announced. Should it ever be unknown, the event counts as lost.
             epoch.push_bad_record(at, cpu);
             return;
         };
@@ -236,7 +238,7 @@ impl Resolver {
         let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
         let told = (record.cgroup, Comm(record.comm));
         let Some(thread) = self.processes.waiting(at, id, told, mapped, epoch) else {
-            // It has just been made known; should it ever not, that is told.
+            // The thread has just been announced. Should it ever be unknown, the event counts as lost.
             epoch.push_bad_record(at, cpu);
             return;
         };

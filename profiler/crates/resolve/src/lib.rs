@@ -91,18 +91,17 @@ const MAX_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 /// Most addresses of one question; the rest is left out.
 const MAX_ADDRESSES: usize = 4096;
 
-/// What is known of processes when nobody looks at them: who they were, and nothing that keeps a file
-/// open.
+/// The processes that a resolver knew when it ended, for the next one. It keeps no file open.
 #[derive(Debug)]
 pub struct KnownProcesses {
     processes: ProcessTable,
     epoch: u32,
 }
 
-/// Turns raw events into events; it routes among the parts that own its state.
+/// Turns raw events into events.
 ///
-/// It routes: what there is to know is with its parts, and what an event becomes in its turn is in
-/// `events`.
+/// It only routes: state is with the parts below, each in the file of its name; how an event is handled is
+/// in `events`.
 #[derive(Debug)]
 pub struct Resolver {
     /// What was announced, and the events of the next batch.
@@ -167,15 +166,15 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// Knows the processes of an earlier resolver by the same starts, so that they are the same to who
-    /// takes the batches, and counts epochs on. What lives now is read by [`Resolver::snapshot`]; what
-    /// has ended meanwhile is told then.
+    /// Takes over the processes of an earlier resolver with their start times, so that consumers see them as
+    /// the same processes, and goes on with its number of epochs. [`Resolver::snapshot`] then reads which
+    /// processes there are, and reports those that have ended meanwhile.
     pub fn resume(&mut self, known: KnownProcesses) {
         self.processes.table.go_on_with(known.processes);
         self.start_epoch(known.epoch.saturating_add(1), self.epoch.began());
     }
 
-    /// Ends. What it held of targets' files is closed.
+    /// Ends the resolver, closes the files of targets, and keeps what [`Resolver::resume`] takes.
     pub fn into_known_processes(self) -> KnownProcesses {
         let mut processes = self.processes.table;
         processes.forget_code();
@@ -185,7 +184,7 @@ impl Resolver {
         }
     }
 
-    /// Reads what already runs.
+    /// Reads from /proc which processes there are.
     pub fn snapshot(&mut self, now: Timestamp) {
         self.processes
             .snapshot(now, &mut self.mapped, &mut self.epoch);

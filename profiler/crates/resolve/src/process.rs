@@ -4,8 +4,8 @@
 //! replaces the program, an exit is final; what has ended is kept for a short while, for events that
 //! are still on their way, and then dropped. Times are those of the events.
 //!
-//! What does not belong here: reading /proc (`proc_fs`), opening files (`files`), when what happens
-//! (`processes`).
+//! What does not belong here: reading /proc (`proc_fs`), opening files (`files`), the order of
+//! events (`processes`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -4,6 +4,11 @@
 //! Sections of an object file -> [`Table`]. Addresses are the file's own (ELF virtual addresses). What
 //! does not belong here: loading tables into the kernel (`probe`), which process maps what
 //! (`resolve`), names.
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/rule_at.rs")]
+#![doc = "```"]
 
 mod build;
 pub mod cache;

@@ -1,4 +1,4 @@
-//! What has come up since the last step: new processes and newly mapped files, until they are looked at.
+//! New processes and newly mapped files, from when they are seen until the tracer has looked at them.
 //!
 //! Raw events, as drained -> what is to be attached, and since when calls are missing. Timestamps are
 //! nanoseconds of CLOCK_MONOTONIC.
@@ -23,7 +23,7 @@ const MAX_SEEN: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) pid: Pid,
-    /// Since when calls are missed.
+    /// Since when its calls are missing.
     pub(super) since: Timestamp,
     /// A fork: the files of its parent.
     pub(super) parent: Option<Pid>,
@@ -34,18 +34,17 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Whether it can't be attached before one of these is: it is the same process, or inherits what that
-    /// one has.
+    /// Whether it has to wait for one of these: it is the same process, or inherits the files of one.
     pub(super) fn comes_after(&self, waiting: &[Pending]) -> bool {
         let is_before = |one: &Pending| one.pid == self.pid || Some(one.pid) == self.parent;
         waiting.iter().any(is_before)
     }
 }
 
-/// A mapped file as the kernel tells of it.
+/// A mapped file as the kernel's record describes it.
 type SeenFile = (FileIdentity, Box<[u8]>);
 
-/// New processes and files that wait to be looked at.
+/// New processes and files that the tracer has yet to look at.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     pending: VecDeque<Pending>,
@@ -53,7 +52,7 @@ pub(super) struct Arrivals {
     seen: FxHashMap<SeenFile, bool>,
     /// Objects that were attached before any process was seen to map them, and since when they are.
     ahead: FxHashMap<usize, Timestamp>,
-    /// Memory was made executable that is no file's; what that forbids is still to be replanned.
+    /// Memory that belongs to no file was made executable. What that forbids has yet to be planned anew.
     code_made: bool,
 }
 
@@ -79,7 +78,7 @@ impl Arrivals {
         self.pending.iter().any(|pending| pending.pid == pid)
     }
 
-    /// Whose children are still to be looked at.
+    /// The processes whose children the tracer has yet to look at.
     pub(super) fn parents(&self) -> FxHashSet<Pid> {
         self.pending.iter().filter_map(|one| one.parent).collect()
     }
@@ -157,8 +156,8 @@ impl Arrivals {
         self.seen.insert((object.identity, path), traced);
     }
 
-    /// Objects are attached now that nobody was seen to map. Who is told of later to have mapped one
-    /// before this has a gap.
+    /// Objects are attached that no process was seen to map. A process that mapped one before, and is
+    /// reported later, has a gap.
     pub(super) fn note_ahead(&mut self, objects: &[usize]) {
         let at = now();
         self.ahead

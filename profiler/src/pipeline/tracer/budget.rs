@@ -1,4 +1,4 @@
-//! Keeps tracing within its budget: steps down whose time has come, probes on duty, their gaps.
+//! Keeps tracing within its budget: chooses probes that are watched less, and notes their gaps.
 //!
 //! Counts of the kernel and the targets' processor time -> probes that are watched less. Costs are
 //! nanoseconds of the target.
@@ -17,19 +17,19 @@ use super::targets::Targets;
 use profiler_model::raw::RawEvent;
 use profiler_model::{Pid, Timestamp};
 
-/// How often the budget is looked at.
+/// Interval in which the budget is checked.
 const BUDGET_NS: u64 = 200_000_000;
-/// What costs more than so many times the budget is seen to at the next tick.
+/// If tracing costs more than this many times its budget, the next tick checks it again.
 const URGENT: f64 = 4.0;
-/// No look at the budget is shorter than this: too little happens.
+/// Shortest time over which costs are compared with the budget: less says too little.
 const URGENT_NS: u64 = 20_000_000;
-/// Part of its time that a target is thought to have left at the least, however much tracing takes.
+/// The least share of its CPU time that a target is assumed to have for itself, however much tracing takes.
 const MIN_LEFT: f64 = 0.05;
 
-/// Functions that are told of one by one when many are watched less at once.
+/// Number of functions that are logged one by one when many are watched less at once.
 const MAX_TOLD: usize = 10;
 
-/// What is said of a function that is watched less.
+/// The message about a function that is watched less.
 fn becomes(level: Level) -> &'static str {
     match level {
         Level::Full => "goes on",
@@ -68,8 +68,8 @@ impl Budget {
         self.cpu_ns.remove(&pid);
     }
 
-    /// Compares what tracing costs with what it may cost, when it is time for that, or urgent. Says
-    /// whose probes are to be moved since they have stepped down.
+    /// Compares what tracing costs with its budget, if the interval is over or the excess is large. Returns
+    /// the probes that are watched less now, and so have to be moved.
     pub(super) fn look(
         &mut self,
         plans: &mut Plans,
@@ -147,8 +147,7 @@ impl Budget {
         changed
     }
 
-    /// From now on is what the budget looks at next. Says how much processor time the targets have used
-    /// since the last time.
+    /// Begins a new interval. Returns the CPU time that the targets have used in the last one.
     pub(super) fn begin(&mut self, probes: &mut Probes, targets: &Targets, at: Timestamp) -> u64 {
         self.looked_at = at;
         for (_, state) in probes.iter_mut() {
@@ -198,7 +197,7 @@ impl Budget {
     }
 }
 
-/// What each probe has done since the budget was looked at.
+/// The hits of each probe since the last check.
 fn loads(plans: &Plans, targets: &Targets, elapsed: u64) -> Vec<Load> {
     let crowds = targets.crowds(plans.objects.len());
     let loads = plans.probes.iter().map(|(number, state)| {

@@ -1,7 +1,7 @@
-//! What begins while tracing: new processes and newly mapped files -> probes attached to them.
+//! Attaches to processes and files that appear while tracing.
 //!
-//! Raw events, as drained -> arrivals; at the next step what they have is attached, and the time until
-//! then told as a gap. Timestamps are nanoseconds of CLOCK_MONOTONIC.
+//! Raw events, as drained -> arrivals. The next step attaches the probes that each needs, and reports the
+//! time until then as a gap. Timestamps are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: what runs already (`choose`), attaching itself (`links`).
 
@@ -39,7 +39,7 @@ enum Sight {
 }
 
 impl Tracer {
-    /// Looks at what was drained: new processes and files are to be attached, ended ones let go.
+    /// Looks at drained events: notes new processes and files, detaches from processes that have ended.
     pub(in crate::pipeline) fn notice(&mut self, event: &RawEvent) {
         match &event.body {
             RawBody::Fork {
@@ -82,8 +82,7 @@ impl Tracer {
         }
     }
 
-    /// Lets go of processes that have ended. What was to be attached to them is still looked at: it is a
-    /// gap.
+    /// Detaches from processes that have ended. What was to be attached to them becomes a gap.
     pub(super) fn forget_ended(&mut self, probe: &mut Probe) {
         let ended = self.targets.take_ended(&self.arrivals);
         self.forget(probe, &ended);
@@ -156,8 +155,8 @@ impl Tracer {
         }
     }
 
-    /// Attaches to a new process, or to files that a process has mapped. Says whether that is done: else it
-    /// is to be asked for again, when more is known of the files.
+    /// Attaches to a new process, or to files that a process has mapped. False: the files are still being
+    /// read, and it has to be called again.
     pub(super) fn follow(
         &mut self,
         pending: &Pending,
@@ -194,7 +193,7 @@ impl Tracer {
         true
     }
 
-    /// A child has what its parent has.
+    /// Attaches a child to the objects of its parent.
     fn inherit(&mut self, pid: Pid, parent: Pid, probe: &mut Probe) -> Found {
         if self.targets.objects_of(pid).is_some() {
             // The id was that of another process before.
@@ -257,7 +256,7 @@ impl Tracer {
         Sight::Seen(result)
     }
 
-    /// What is traced of files that a process had mapped which is gone, by their paths on this machine.
+    /// The traced objects among the files of a process that has ended, found by their paths on this machine.
     fn objects_by_path(&mut self, paths: &[Box<str>]) -> Vec<usize> {
         let mut files = Vec::new();
         for path in paths {
@@ -272,7 +271,7 @@ impl Tracer {
         known.flatten().collect()
     }
 
-    /// Attaches what a process has; these probes are `new`. What was missed until now is a gap.
+    /// Attaches the probes of a process's objects; those that are `new` have a gap until now.
     fn attach_found(
         &mut self,
         pending: &Pending,
@@ -321,7 +320,7 @@ impl Tracer {
         }
     }
 
-    /// What is never looked at, because this is the end, is missing since it began.
+    /// The end: what was not looked at any more has a gap since it began.
     pub(super) fn close_pending(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
         while let Some(pending) = self.arrivals.next() {
             if !self.targets.concerns(&pending, &self.asked) {

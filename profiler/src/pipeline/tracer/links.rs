@@ -45,20 +45,20 @@ fn target(process: Option<Pid>) -> CallTarget {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) attached: Vec<Link>,
-    /// Probes that were told of as refused.
+    /// Probes that were reported as refused.
     refused: FxHashSet<u32>,
     /// Places that the kernel refused, by object, offset and whether at return: they are not tried again.
     refused_sites: FxHashSet<(usize, u64, bool)>,
-    /// All is out for a while; what comes up meanwhile is attached with the rest.
+    /// Everything is detached for a while. What is added meanwhile is attached with the rest.
     pub(super) are_out: bool,
-    /// What was attached, and the kernel has not let go of yet.
+    /// Links that were closed, and that the kernel has not removed yet.
     leaving: Option<LeavingCalls>,
     waits_for_calls: bool,
 }
 
 impl Links {
-    /// Attaches all probes of an object to a process, or to all. Probes that the kernel refuses are
-    /// named, the rest is attached.
+    /// Attaches all probes of an object to a process, or to all. Probes that the kernel refuses are logged
+    /// by name; the rest is attached.
     pub(super) fn attach(
         &mut self,
         plans: &mut Plans,
@@ -123,8 +123,8 @@ impl Links {
         Ok(())
     }
 
-    /// Has the probes be attached as their levels now say, in place of how they were. Where that fails
-    /// they are attached no more: a process has ended, most often.
+    /// Moves probes to new links, as their levels now say. Where that fails they are no longer attached:
+    /// most often because the process has ended.
     pub(super) fn move_probes(
         &mut self,
         plans: &mut Plans,
@@ -172,8 +172,8 @@ impl Links {
         probe.release_calls(old.into_iter().map(|link| link.id));
     }
 
-    /// Takes everything out of the targets, for good, but does not wait for it. First all hits stop
-    /// counting: links don't go at one moment, and exits without their entries say nothing.
+    /// Detaches everything for good, without waiting for it. All hits stop counting first: links are not
+    /// removed at one moment, and exits without their entries say nothing.
     pub(super) fn detach_all(&mut self, plans: &mut Plans, probe: &mut Probe) {
         plans.probes.close_and_settle(probe);
         self.attached.clear();
@@ -181,7 +181,7 @@ impl Links {
         self.waits_for_calls = probe.call_support().is_some_and(|support| support.multi);
     }
 
-    /// What the kernel has not let go of when that time is over, once all is detached.
+    /// After the end: the links that the kernel has not removed by `until`.
     pub(super) fn leaving(&mut self, plans: &Plans, until: Instant) -> Option<Leaving> {
         let mut leaving = self.leaving.take()?;
         let probes = leaving.wait(until);
@@ -193,14 +193,13 @@ impl Links {
         })
     }
 
-    /// Takes everything out of the targets for a while, but does not wait for it: nothing of it counts any
-    /// more.
+    /// Detaches everything for a while, without waiting for it. Its hits no longer count.
     pub(super) fn release_all(&mut self, probe: &mut Probe) {
         self.are_out = true;
         probe.release_calls(self.attached.drain(..).map(|link| link.id));
     }
 
-    /// Detaches what is attached to processes that are gone.
+    /// Detaches the links of processes that have ended.
     pub(super) fn detach_processes(&mut self, probe: &mut Probe, gone: &FxHashSet<Pid>) {
         let is_gone = |link: &Link| link.process.is_some_and(|pid| gone.contains(&pid));
         let (ended, kept): (Vec<Link>, Vec<Link>) = std::mem::take(&mut self.attached)

@@ -79,7 +79,7 @@ const MAX_OWN_LINKS: usize = 32;
 /// The folder in which measured costs of probes are kept.
 pub const COSTS: &str = "/var/cache/profiler";
 
-/// Routes among the parts, each of which owns its state.
+/// Traces functions. It only routes among its parts, which own the state.
 #[derive(Debug)]
 pub(super) struct Tracer {
     asked: Arc<Asked>,
@@ -155,8 +155,8 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// The files of what runs already, or will as the command. Of those that are `named` it is an error
-    /// if they can't be read.
+    /// Reads the files of processes that run already, and of the command. If a file that is `named` can't be
+    /// read, that is an error.
     fn files(
         &mut self,
         running: Vec<Pid>,
@@ -209,7 +209,7 @@ impl Tracer {
         Ok(files)
     }
 
-    /// How exits are seen of how many functions.
+    /// For each way to see exits, the number of functions that are watched so.
     fn tell_ways(&self) {
         let mut ways = [0; 3];
         for state in self.plans.probes.calls() {
@@ -226,7 +226,7 @@ impl Tracer {
         );
     }
 
-    /// What the kernel side needs to be told before it is loaded.
+    /// Options of the kernel side, which are fixed when it is loaded.
     pub(super) fn call_options(&self, buffer_bytes: usize) -> CallOptions {
         let asked = &self.asked.request;
         let probes = &self.plans.probes;
@@ -282,13 +282,13 @@ impl Tracer {
         self.links.attach(&mut self.plans, probe, object, process)
     }
 
-    /// Has probes be attached as their levels and plans now say.
+    /// Moves probes to new links, as their levels and plans now say.
     fn move_probes(&mut self, probe: &mut Probe, changed: &[u32]) {
         self.links
             .move_probes(&mut self.plans, &self.targets, probe, changed);
     }
 
-    /// Functions are watched in another way, if what a target has mapped wants that.
+    /// Plans functions anew if a target has mapped something that forbids how they are watched now.
     fn replan(&mut self, probe: &mut Probe, resolver: &mut Resolver) {
         if !self.plans.take_replan_due() {
             return;
@@ -300,14 +300,14 @@ impl Tracer {
         }
     }
 
-    /// Says who pays beside the target, where that was the price that was chosen.
+    /// With `--follow-exact`: logs how many processes outside the target are slowed by its probes.
     fn tell_strangers(&mut self, beginning: bool) {
         if self.asked.request.follow_exact {
             OtherProcesses::tell(&self.plans, &mut self.targets, beginning);
         }
     }
 
-    /// Links of old kernels take so long to remove that many of them are a hazard.
+    /// Old kernels take so long to remove a link that many of them are a hazard.
     fn warn_of_classic(&self, probe: &Probe) -> Result<(), Failure> {
         let Some(support) = probe.call_support() else {
             return Ok(());
@@ -339,7 +339,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// One tick: attaches what has come, looks at the budget, tells counts and gaps.
+    /// One tick: attaches to new processes and files, checks the budget, reports counts and gaps.
     pub(super) fn step(
         &mut self,
         probe: &mut Probe,
@@ -365,7 +365,7 @@ impl Tracer {
         }
     }
 
-    /// Has functions step down when tracing costs more than it may.
+    /// Watches functions less when tracing costs more than its budget.
     fn keep_budget(
         &mut self,
         probe: &mut Probe,
@@ -386,14 +386,14 @@ impl Tracer {
             .begin(&mut self.plans.probes, &self.targets, now());
     }
 
-    /// Whether something is to be attached before a process comes to it: steps should follow each
-    /// other as fast as can be.
+    /// Whether probes have to be attached before a process reaches their code: steps should then follow each
+    /// other without delay.
     pub(super) fn is_in_a_hurry(&self) -> bool {
         let members = self.targets.members.as_ref();
         members.is_some_and(CgroupMembers::are_in_a_hurry)
     }
 
-    /// The part of a step that can't wait, while [`Tracer::is_in_a_hurry`]: attaches what has come.
+    /// The part of a step that can't wait while [`Tracer::is_in_a_hurry`]: attaches to new processes and files.
     pub(super) fn hurry(
         &mut self,
         probe: &mut Probe,
@@ -425,13 +425,13 @@ impl Tracer {
         }
     }
 
-    /// What became of object files and functions since this was called last: those that were chosen
-    /// at first, and those that were mapped later.
+    /// What happened to object files and functions since the last call: those chosen at the start, and those
+    /// mapped later.
     pub(super) fn news(&mut self) -> Vec<News> {
         self.plans.news.take()
     }
 
-    /// No hit counts from now on, for good. This takes no time; hits that are under way are recorded.
+    /// Ends counting for good, at once. Hits that have begun are still recorded.
     pub(super) fn close(&mut self, probe: &mut Probe) {
         self.plans.probes.close(probe);
     }
@@ -471,7 +471,7 @@ impl Tracer {
         summary
     }
 
-    /// What the kernel has not let go of when that time is over, once all is finished.
+    /// After the end: the links that the kernel has not removed by `until`.
     pub(super) fn leaving(&mut self, until: Instant) -> Option<Leaving> {
         self.links.leaving(&self.plans, until)
     }
@@ -510,7 +510,7 @@ fn initial_processes(filter: &Filter, command: Option<Pid>) -> Vec<Pid> {
     profiler_target::proc_fs::processes()
 }
 
-/// Measures what a hit costs here, and keeps that for the next time.
+/// Measures what a hit costs on this machine, and keeps the result for the next time.
 fn measured_costs() -> Result<CostTable, Failure> {
     let costs = profiler_probe::calibrate()?;
     if let Err(error) = costs.save(Path::new(COSTS)) {

@@ -54,8 +54,8 @@ pub(super) struct KnownFile {
     pub(super) build_id: Option<BuildId>,
 }
 
-/// So long events wait for what a file holds that was mapped just now; most are read within a tenth of it, and
-/// calls are missed until it is.
+/// How long events wait until a newly mapped file has been read. Most are read within a tenth of that; calls
+/// are missing until then.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Functions of a file that are named if they can't be traced; the rest is counted.
 const NAMED: usize = 5;
@@ -66,17 +66,17 @@ pub(super) struct Plans {
     pub(super) asked: Arc<Asked>,
     pub(super) objects: Vec<TracedObject>,
     pub(super) probes: Probes,
-    /// Of so many of them the resolver was told.
+    /// How many of them the resolver knows.
     announced: u32,
     /// Files that have been looked at; none: nothing in it is traced.
     by_file: FxHashMap<FileId, KnownFile>,
-    /// What the files say together of how exits may be seen.
+    /// How exits may be seen, as far as the files together allow.
     pub(super) safety: ProcessSafety,
     /// Files that switch between stacks.
     switching: FxHashSet<FileId>,
-    /// No file's path says that it holds what is asked for, so all are looked into.
+    /// A pattern names no path, so all files are read.
     pub(super) reads_all: bool,
-    /// What was planned is to be planned anew, see [`Plans::replan`].
+    /// Plans are outdated, see [`Plans::replan`].
     replan_due: bool,
     full_told: bool,
     planner: Planner,
@@ -101,7 +101,7 @@ impl Plans {
         }
     }
 
-    /// Reads a file if anything in it may be of use.
+    /// Reads a file if a pattern may match something in it.
     pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
         match planned::read(&self.asked, target, self.reads_all)? {
             Ok(object) => Some(object),
@@ -148,7 +148,7 @@ impl Plans {
         targets.all(|target| self.known(target).is_some())
     }
 
-    /// Takes in what was found in files since the last time.
+    /// Takes the results of files that were read since the last call.
     pub(super) fn take_found(&mut self) {
         for Found { target, looked } in self.planner.take() {
             if self.known(&target).is_some() {
@@ -189,7 +189,7 @@ impl Plans {
         self.by_file.insert(target.id, known);
     }
 
-    /// Takes in what a file says of the processes that map it.
+    /// Notes what a file implies for the processes that map it.
     pub(super) fn judge(&mut self, target: &TargetObject, judged: Judged) {
         self.replan_due |= self.safety.restrict_as(&judged.safety);
         if judged.switches {
@@ -197,7 +197,7 @@ impl Plans {
         }
     }
 
-    /// Takes in that a process makes code.
+    /// Notes that a process makes code at run time.
     pub(super) fn add_anonymous_code(&mut self) {
         self.replan_due |= self.safety.add_anonymous_code();
     }
@@ -241,7 +241,7 @@ impl Plans {
         self.add(target, planned)
     }
 
-    /// Gives what was planned in a file its probes; none if that is nothing.
+    /// Gives the plans of a file numbers of probes. None if there are none.
     fn add(&mut self, target: &TargetObject, planned: Planned) -> Option<usize> {
         let Planned {
             mut plans,
@@ -301,7 +301,7 @@ impl Plans {
         }
     }
 
-    /// Of so many probes of a file these find no room.
+    /// Logs that there is no room for some probes of a file.
     fn tell_dropped(&mut self, target: &TargetObject, of: usize, dropped: &[(Plan, Role)]) {
         if !std::mem::replace(&mut self.full_told, true) {
             log::warn!(
@@ -316,7 +316,7 @@ impl Plans {
         }
     }
 
-    /// Tells the resolver of all probes that it was not told of: these.
+    /// Announces all probes to the resolver that it does not know yet.
     pub(super) fn announce(&mut self, resolver: &mut Resolver) -> Vec<u32> {
         let new = self.announced..self.probes.len();
         self.announced = new.end;
@@ -326,14 +326,14 @@ impl Plans {
         new.collect()
     }
 
-    /// Tells the resolver of probes that are not as it was told.
+    /// Announces probes again that have changed.
     pub(super) fn announce_again(&self, changed: &[u32], resolver: &mut Resolver) {
         for &number in changed.iter().filter(|&&number| number < self.announced) {
             self.announce_probe(number, resolver);
         }
     }
 
-    /// Tells the resolver of a probe as it is now.
+    /// Announces a probe as it is now.
     fn announce_probe(&self, number: u32, resolver: &mut Resolver) {
         let state = &self.probes[number];
         let object = &self.objects[state.object];

@@ -18,19 +18,19 @@ use profiler_resolve::Resolver;
 /// Traced processes and the objects that each has mapped.
 #[derive(Debug)]
 pub(super) struct Targets {
-    /// What each process has of what is traced; none: all processes together.
+    /// The traced objects that each process has mapped. The key `None` stands for all processes together.
     has: FxHashMap<Option<Pid>, FxHashSet<usize>>,
     /// Which processes are traced, where cgroups say so.
     pub(super) members: Option<CgroupMembers>,
     /// Else: targets and what they have started, while these live.
     pub(super) family: FxHashSet<Pid>,
-    /// Debuggers of whom it was said that what they debug is not traced.
+    /// Debuggers for which it was logged that what they debug is not traced.
     debuggers: FxHashSet<Pid>,
     /// Processes whose main thread has ended.
     ending: Vec<Pid>,
     /// Processes that have ended, until what was pending of them has been looked at.
     gone: Vec<Pid>,
-    /// Those that map files that switch between stacks, and are to be told of.
+    /// Processes that map files that switch between stacks, and that the resolver is not told of yet.
     switchers: Vec<Pid>,
 }
 
@@ -57,7 +57,7 @@ impl Targets {
         self.has.keys().copied().flatten()
     }
 
-    /// Who is attached to where an object is concerned.
+    /// The targets of an object's links.
     pub(super) fn having(&self, object: usize) -> Vec<Option<Pid>> {
         let having = self.has.iter();
         let having = having.filter(|(_, objects)| objects.contains(&object));
@@ -78,7 +78,7 @@ impl Targets {
         self.has.get(&Some(pid))
     }
 
-    /// A process, or all together, may come to have objects.
+    /// Adds a process (`None`: all together) that may come to have objects.
     pub(super) fn enter(&mut self, process: Option<Pid>) -> &mut FxHashSet<usize> {
         self.has.entry(process).or_default()
     }
@@ -143,7 +143,7 @@ impl Targets {
         ended
     }
 
-    /// Nothing is pending any more, of those that have ended neither.
+    /// Nothing is pending any more: forgets the processes that have ended.
     pub(super) fn leave_gone(&mut self) {
         let gone = self.gone.drain(..);
         if let Some(members) = &mut self.members {
@@ -151,8 +151,8 @@ impl Targets {
         }
     }
 
-    /// Whether what is pending is of a process that is to be traced: where cgroups say so, it is looked
-    /// at by now.
+    /// Whether a pending process or file concerns a process that is to be traced. Where cgroups decide, the
+    /// process is looked up now.
     pub(super) fn concerns(&mut self, pending: &Pending, asked: &Asked) -> bool {
         let Some(members) = &mut self.members else {
             return true;

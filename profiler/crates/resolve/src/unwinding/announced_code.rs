@@ -1,13 +1,12 @@
-//! What the kernel side was told of the mappings of processes, and when: by which lists walks went.
+//! The lists of mappings that were announced to the kernel side, and when each was in force.
 //!
-//! Lists with the times between which they came into force -> whether a walk at some time went by what
-//! was really mapped then. Between the moment in which a process maps something in place of
-//! something else and the one in which the kernel side is told, its walks go by rows of what was there
-//! before, and find callers that are none. Of earlier lists only that is kept in which they differ from
-//! the next one, until all events of their time have been resolved. Times are nanoseconds of
-//! CLOCK_MONOTONIC, addresses those of processes.
+//! Lists, each with the two times between which it came into force -> whether a walk at a given time used
+//! a list that was outdated. When a process maps a file in place of another one, walks use the rows of the
+//! former file until the kernel side has the new list, and find bogus callers. Of a former list only the
+//! differences from its successor are kept, until all events of its time have been resolved. Times are
+//! nanoseconds of CLOCK_MONOTONIC, addresses those of processes.
 //!
-//! What does not belong here: when the kernel side is told (`pipeline`), what becomes of a stack (`mod`).
+//! What does not belong here: when lists are announced (`dialogue`), how a stack is cut (`user_stack`).
 
 use std::collections::VecDeque;
 
@@ -161,7 +160,7 @@ impl Lists {
     }
 }
 
-/// The lists of mappings that the kernel side had, by process and time.
+/// The lists of mappings that the kernel side has had, by process.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedCode {
     processes: FxHashMap<Pid, Lists>,
@@ -171,8 +170,8 @@ pub(super) struct AnnouncedCode {
 }
 
 impl AnnouncedCode {
-    /// The kernel side was told what a process has mapped, or, with nothing, that it is not known; the
-    /// list came into force between these times.
+    /// Notes that the list of a process was announced (empty: that it was removed). It came into force
+    /// between these times.
     pub(super) fn note(&mut self, pid: Pid, code: &[Code], since: Timestamp, until: Timestamp) {
         let new = pieces(code);
         let Some(lists) = self.processes.get_mut(&pid) else {
@@ -210,9 +209,8 @@ impl AnnouncedCode {
         }
     }
 
-    /// The first of the addresses, leaf first, that a walk at a time has looked up in a list that had
-    /// something else there than the process: the callers behind it are none. Where a list had nothing,
-    /// no walk went on.
+    /// Finds the first of the addresses, leaf first, for which a list in force at that time had another file
+    /// than the process: the callers behind it are bogus. Where a list had nothing, no walk went on.
     pub(super) fn first_wrong(
         &mut self,
         pid: Pid,
@@ -241,7 +239,7 @@ impl AnnouncedCode {
         })
     }
 
-    /// Forgets lists that were replaced before a time. Events of that time have all been seen to.
+    /// Forgets lists that were replaced before a time up to which all events have been resolved.
     pub(super) fn forget(&mut self, before: Timestamp) {
         let AnnouncedCode {
             processes,
@@ -265,7 +263,7 @@ impl AnnouncedCode {
         });
     }
 
-    /// Whether anything is known of lists that were replaced.
+    /// Whether lists that were replaced are still kept.
     #[cfg(test)]
     pub(super) fn has_past(&self) -> bool {
         !self.with_past.is_empty()

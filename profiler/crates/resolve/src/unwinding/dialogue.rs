@@ -1,10 +1,10 @@
 //! Unwind tables and lists of mappings, brought into the kernel as processes and samples need them.
 //!
-//! What is known of processes and files -> [`KernelTables`]: each process's
-//! mappings as soon as they change; a file's table when a sample has met the file, or ahead of that for
-//! processes that were named. Where there is no room, tables that were used least recently make some;
-//! what was used in the last seconds does not, and what was evicted is not loaded again at once, so
-//! that tables are not exchanged all the time. Times are of CLOCK_MONOTONIC.
+//! What is known of processes and files -> [`KernelTables`]. The list of a process's mappings is loaded as
+//! soon as it changes. The table of a file is loaded when a sample has met the file; for processes that were
+//! named, before that. If there is no room, the tables that were used least recently are evicted. Tables
+//! used within [`RECENT`] stay, and evicted ones are not loaded again within [`PAUSE`], so that tables don't
+//! displace each other all the time. Times are of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: which file a mapping is of (`modules`), building tables (`store`), how they
 //! lie in the kernel (`probe`).
@@ -22,14 +22,14 @@ use profiler_model::{Pid, Timestamp};
 use profiler_unwind::Table;
 use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 
-/// Tables that were used, or loaded, within this time stay.
+/// Tables that were used or loaded within this time are not evicted.
 const RECENT: Duration = Duration::from_secs(5);
-/// What was evicted, or found no room, is not loaded again within this time.
+/// A table that was evicted, or found no room, is not loaded again within this time.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Of a session of the whole machine, so many of the files that most processes map have their tables
+/// In a session of the whole machine, the tables of this many files (those that most processes map) are
 /// built before a sample meets them.
 const COMMON_FILES: usize = 32;
-/// With so many files, those that nobody has mapped any more are forgotten.
+/// At this number of files, those that no process maps any more are forgotten.
 const MAX_FILES: usize = profiler_common::unwind::MAX_TABLES as usize / 4 * 3;
 
 /// What unwinding with tables has come to.
@@ -49,7 +49,7 @@ pub struct UnwindSummary {
     pub walks: u64,
     /// Frames found in the kernel.
     pub frames: u64,
-    /// Stacks copied for user space, and those that were not because of the limit per second.
+    /// Stacks copied for user space.
     pub copies: u64,
     /// Stacks that were not copied because of that limit.
     pub copies_refused: u64,
@@ -69,15 +69,15 @@ struct File {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Its table is not in the kernel, and is not to be before this time.
+    /// Its table is not in the kernel, and must not be loaded before this time.
     Absent(Option<Instant>),
-    /// It is since then.
+    /// Its table is in the kernel since then.
     Loaded(Instant),
-    /// It has none.
+    /// The file has no table.
     Without,
 }
 
-/// What the kernel side has of tables and mappings, and what it is to get next.
+/// Which tables and lists of mappings are in the kernel, and which are to be loaded next.
 #[derive(Debug, Default)]
 pub(crate) struct Dialogue {
     files: FxHashMap<u64, File>,
@@ -85,15 +85,15 @@ pub(crate) struct Dialogue {
     wanted: FxHashMap<u64, Arc<CodeFile>>,
     /// Processes whose lists found no room.
     unlisted: FxHashSet<Pid>,
-    /// Room was made, and is there in a moment.
+    /// Tables were evicted; their room is free after the next [`Dialogue::tick`].
     making_room: bool,
     full_said: bool,
     summary: UnwindSummary,
 }
 
 impl Dialogue {
-    /// Lists the processes that are known. The tables of what processes `named` have mapped are
-    /// built ahead of the first sample; without any, those that most processes share.
+    /// Loads the lists of all known processes. Before the first sample, it has the tables of all files
+    /// built that the processes `named` map; if none is named, of the files that most processes map.
     pub(crate) fn begin(
         &mut self,
         named: Option<&[Pid]>,
@@ -108,8 +108,8 @@ impl Dialogue {
         self.step(of, opener, kernel);
     }
 
-    /// Looks at events as soon as they are drained, and follows what was seen since the last call. Never
-    /// waits.
+    /// Called after each drain: asks for the tables that these events need, and loads lists and tables that
+    /// have changed since the last call. Never waits.
     pub(crate) fn drained(
         &mut self,
         events: &[RawEvent],
@@ -121,8 +121,8 @@ impl Dialogue {
         self.step(of, opener, kernel);
     }
 
-    /// What is done now and then: room that was given back becomes free, and what the kernel side was told
-    /// in times of which all events were `resolved` is forgotten.
+    /// Called at each tick: frees the room of evicted tables, and forgets the lists that were in force only
+    /// before `resolved`, the time up to which all events were resolved.
     pub(crate) fn tick(
         &mut self,
         resolved: Timestamp,
@@ -143,7 +143,7 @@ impl Dialogue {
         self.step(of, opener, kernel);
     }
 
-    /// What has come of it so far.
+    /// Counts so far.
     pub(crate) fn summary(&self, of: &Unwinding, kernel: &dyn KernelTables) -> UnwindSummary {
         let counters = kernel.counters();
         UnwindSummary {
@@ -168,7 +168,7 @@ impl Dialogue {
         self.load_wanted(of, kernel);
     }
 
-    /// Says in the kernel what a process has mapped, and notes when.
+    /// Loads the list of a process's mappings (`None`: removes it), and notes when that happened.
     fn list(
         &mut self,
         pid: Pid,
@@ -189,7 +189,7 @@ impl Dialogue {
                 None => None,
                 Some(file) => match self.slot(file, kernel) {
                     Some(slot) => Some(slot),
-                    // Its frames are in no mapping then, and the rest is copied.
+                    // The kernel then finds its frames in no mapping, and copies the rest of the stack.
                     None => return false,
                 },
             };
@@ -203,7 +203,7 @@ impl Dialogue {
         });
         if kernel.set_process(pid, &mapped) == Err(NoRoom) {
             self.summary.refused += 1;
-            // What was there is of the past.
+            // The list that is still there is outdated.
             kernel.forget_process(pid);
             code.clear();
             self.unlisted.insert(pid);

@@ -1,10 +1,11 @@
 //! Whole user stacks: which files' tables are needed, and what the kernel side could not walk.
 //!
 //! Events as they are drained -> what processes have mapped (`code`) and tables of files (`store`), which
-//! the [`Dialogue`] takes into the kernel. Samples whose walk ended where a table was missing carry a copy
-//! of their stack: it goes on there, by the mappings of the sample's time, and both become one stack. Such a sample waits, and all behind it, while a table that it
-//! needs is built; how long and how many is bounded, and what was waited for in vain is counted. What
-//! was walked by a list of mappings that did not hold any more is cut.
+//! the [`Dialogue`] takes into the kernel. A sample whose walk ended where a table was missing carries a
+//! copy of its stack: the walk goes on there, by the mappings of the sample's time, and both parts become
+//! one stack. While a table that it needs is built, such a sample and all events behind it wait; how long
+//! and how many is bounded, and waits in vain are counted. Stacks that were walked by an outdated list of
+//! mappings are cut.
 //!
 //! What does not belong here: tables in the kernel (`probe`), what tables are made of and the walk
 //! itself (`unwind`).
@@ -43,12 +44,12 @@ pub(super) use self::dialogue::Dialogue;
 pub use self::dialogue::UnwindSummary;
 pub use self::store::TableCounters;
 
-/// Most copied stacks that are kept to see which tables they need next.
+/// Most copied stacks that are kept until the table is there that they need next.
 const MAX_SEEKERS: usize = 256;
-/// A copy needs a table, and then another one: so often it is looked.
+/// A copied stack needs one table after another: at most so many are asked for.
 const MAX_LOOKS: u32 = 16;
 
-/// A stack that needs a table.
+/// A copied stack whose walk ended where a table was missing.
 #[derive(Debug)]
 struct Seeker {
     pid: Pid,
@@ -59,7 +60,7 @@ struct Seeker {
 /// What a resolver knows of unwinding: code of processes, tables of files, samples that wait.
 #[derive(Debug, Default)]
 pub(super) struct Unwinding {
-    /// None: stacks are walked by frame pointers, and come whole or not at all.
+    /// None: there are no tables, stacks are walked by frame pointers.
     store: Option<Store>,
     early: EarlyCode,
     announced: AnnouncedCode,
@@ -70,14 +71,14 @@ pub(super) struct Unwinding {
     pub(super) held: HeldEvents,
     /// User stacks that user space walked on from a copy.
     pub(super) continued: u64,
-    /// Of these, not to their end: a table was not there in time, or the copy was too short.
+    /// Of these, those that are cut: a table was not there in time, or the copy was too short.
     pub(super) without_table: u64,
-    /// User stacks that were cut because the kernel side had not been told yet what was mapped.
+    /// User stacks that were cut because the kernel side walked them by an outdated list of mappings.
     pub(super) outdated: u64,
 }
 
 impl Unwinding {
-    /// Tables of user space take so much memory; none: there are none.
+    /// `tables_bytes`: how much memory tables may take in user space; none: no tables are used.
     pub(super) fn start(tables_bytes: Option<u64>) -> Result<Unwinding, ResolveError> {
         let store = tables_bytes.map(Store::start).transpose();
         Ok(Unwinding {
@@ -86,7 +87,7 @@ impl Unwinding {
         })
     }
 
-    /// Whether there are tables.
+    /// Whether stacks are walked by tables.
     pub(super) fn is_used(&self) -> bool {
         self.store.is_some()
     }
@@ -96,7 +97,7 @@ impl Unwinding {
         self.store.as_ref().is_some_and(Store::is_building)
     }
 
-    /// Why a stack ended whose last caller is in no mapping.
+    /// Why a stack ends that was cut at a bogus caller.
     pub(super) fn end_at_bogus_caller(&self) -> StackEnd {
         match self.is_used() {
             true => StackEnd::NoMapping,
@@ -109,7 +110,7 @@ impl Unwinding {
         self.early.ended(pid, at);
     }
 
-    /// What is mapped in a process as /proc says it, now.
+    /// Takes the mappings of a process as /proc has them now.
     pub(super) fn found(&mut self, pid: Pid, mappings: &Arc<Mappings>, at: Timestamp) {
         if self.is_used() {
             self.early.set(pid, mappings, at);
@@ -141,7 +142,7 @@ impl Unwinding {
         }
     }
 
-    /// Looks at a sample as soon as it is drained, before its turn: asks for the tables that it needs.
+    /// Looks at a sample as soon as it is drained: asks for the tables that its stack needs.
     fn foresee(&mut self, event: &RawEvent, opener: &mut Opener<'_>) {
         if !self.is_used() {
             return;
@@ -175,7 +176,7 @@ impl Unwinding {
         }
     }
 
-    /// Looks which table a copied stack needs next, by what is mapped now.
+    /// Walks a copied stack by what is mapped now, and asks for the table that it needs next.
     fn seek(&mut self, mut seeker: Seeker, opener: &mut Opener<'_>) {
         let pid = seeker.pid;
         let Some(mappings) = self.early.mappings(pid).cloned() else {
@@ -202,14 +203,14 @@ impl Unwinding {
         }
     }
 
-    /// The same for those that needed a table: one has come.
+    /// A table has been built: walks all stacks that needed one again.
     fn seek_on(&mut self, opener: &mut Opener<'_>) {
         for seeker in std::mem::take(&mut self.seekers) {
             self.seek(seeker, opener);
         }
     }
 
-    /// Asks for the tables of all that a process has mapped, ahead of the first sample.
+    /// Asks for the tables of all files that a process has mapped, before the first sample.
     fn want_tables_of(&mut self, pid: Pid, opener: &mut Opener<'_>) {
         let Some(mappings) = self.early.mappings(pid).cloned() else {
             return;

@@ -1,9 +1,9 @@
-//! What an event's user stack becomes in its turn.
+//! Corrects and completes the user stack of an event before it is resolved.
 //!
-//! Events ordered by time -> the same, resolved: without the user stacks of programs that have not begun
-//! yet (`starting`), without callers that were found by a list of mappings that did not hold any more
-//! (`announced_code`), with the rest of what the kernel side could not walk. What needs a table that is being
-//! built waits, and all behind it.
+//! Events ordered by time -> the same with other user stacks: none where the program has not begun yet
+//! (`starting`); without callers that the kernel side found by an outdated list of mappings
+//! (`announced_code`); with the frames that user space finds in the copy of a stack. An event whose table is
+//! being built waits, and all behind it.
 //!
 //! What does not belong here: what is done as soon as an event is drained (`super`).
 
@@ -22,7 +22,7 @@ use profiler_model::raw::{RawBody, RawCopy, RawEvent, RawStack};
 use profiler_model::{ModuleKind, Pid, StackEnd, Tid, Timestamp};
 use profiler_unwind::walk::{Code as MappedCode, Place, StackCopy, Start, Walked, walk};
 
-/// What became of a copied stack.
+/// The result of walking a copied stack.
 enum Continued {
     /// It was walked as far as it can be.
     Done(Walked),
@@ -30,11 +30,11 @@ enum Continued {
     Wait,
 }
 
-/// What a process had mapped at a time, and the tables that are here.
+/// What a process had mapped at the time of an event, and the tables that user space has.
 struct MappedThen<'a> {
     mappings: &'a Mappings,
     store: &'a Store,
-    /// Whether a frame was met whose table is not here.
+    /// The mapping of the frame whose table is missing, if the walk ended at one.
     absent: Cell<Option<&'a CodeRange>>,
 }
 
@@ -60,13 +60,13 @@ impl MappedCode for MappedThen<'_> {
 }
 
 impl Unwinding {
-    /// Follows an event that has its turn.
+    /// Notes an event before it is resolved.
     pub(crate) fn follow_turn(&mut self, event: &RawEvent) {
         self.starting.follow(event);
     }
 
-    /// Waits for a table that is being built, no longer than events may wait from `since` on; false: that
-    /// time is over, or nothing waits.
+    /// Waits until a table is built, at most as long after `since` as events may wait. False: that time is
+    /// over, or no event waits.
     pub(crate) fn wait(&mut self, since: Instant, opener: &mut Opener<'_>) -> bool {
         let until = since + PATIENCE;
         let Some(store) = &mut self.store else {
@@ -81,8 +81,8 @@ impl Unwinding {
         true
     }
 
-    /// Takes off an event's user stack what can't be right, in its turn; the ids of its thread if the rest
-    /// is to be found from a copy.
+    /// Removes from an event's user stack what can't be right. Returns the ids of the thread if the rest of
+    /// the stack has to be found in a copy.
     pub(crate) fn correct(
         &mut self,
         event: &mut RawEvent,
@@ -99,7 +99,8 @@ impl Unwinding {
         }
     }
 
-    /// Finds the rest of an event's user stack; false: it has to wait. With `at_once` it does not.
+    /// Finds the rest of an event's user stack in its copy. False: a table is being built, and the event has
+    /// to wait; with `at_once` it does without the table.
     pub(crate) fn complete(
         &mut self,
         event: &mut RawEvent,
@@ -122,7 +123,7 @@ impl Unwinding {
             }
             Continued::Done(walked) => {
                 let end = StackEnd::from_code(walked.end);
-                // A stack that goes on behind what was copied.
+                // The stack goes on behind the bytes that were copied.
                 let cut = end == StackEnd::BadMemory && taken.bytes.len() == COPY_BYTES;
                 let end = if cut { StackEnd::NoTable } else { end };
                 self.without_table += u64::from(end == StackEnd::NoTable);
@@ -136,8 +137,8 @@ impl Unwinding {
         }
     }
 
-    /// Cuts an event's user stack behind the first frame whose caller was looked for by what was mapped
-    /// there before.
+    /// Cuts an event's user stack behind the first frame whose caller was found by an outdated list of
+    /// mappings.
     fn cut_outdated(&mut self, event: &mut RawEvent, table: &ProcessTable) {
         if !self.is_used() {
             return;
@@ -161,7 +162,7 @@ impl Unwinding {
             return;
         };
         let right = (last + 1) * 8;
-        // Of the last frame a stack can have, the caller was not looked for.
+        // At the limit of frames, nobody looked for the caller of the last one.
         if right >= user.bytes.len() && copy.is_none() && user.end == StackEnd::Truncated {
             return;
         }
@@ -194,7 +195,7 @@ impl Unwinding {
             };
         };
         let mappings = process.mappings.clone();
-        // A process whose fork was not seen in time.
+        // The process's fork was seen too late.
         if self.early.mappings(pid).is_none() && process.exited.is_none() {
             self.found(pid, &mappings, at);
         }
@@ -227,7 +228,7 @@ impl Unwinding {
 /// Set in addresses that are no return addresses.
 pub(super) const EXACT: u64 = profiler_common::sample::EXACT_ADDRESS;
 
-/// Walks a copied stack; also where a table was missing, if that is why it ended.
+/// Walks a copied stack. If it ended because a table was missing, also returns the mapping of that frame.
 pub(super) fn walk_on(
     copy: &RawCopy,
     before: usize,

@@ -172,7 +172,7 @@ impl Agent {
         bytes.len() - rest.len()
     }
 
-    /// What could not be shown is not kept quiet about.
+    /// Logs what could not be shown.
     fn tell_left_out(&mut self, now: Instant) {
         let left_out = self.state.world.undefined() + self.state.world.refused();
         let more = left_out - std::mem::replace(&mut self.left_out, left_out);
