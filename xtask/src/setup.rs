@@ -82,13 +82,19 @@ const TEST_PACKAGES: &[(&str, &[&str])] = &[
 const LONG_TEST_PACKAGES: &[&str] = &[
     "curl",
     "gawk",
+    "fp-compiler",
     "gdb",
+    "gfortran",
     "git",
+    "gnat",
     "jq",
+    "ldc",
     "libpython3.11-testsuite",
     "make",
     "mawk",
     "nginx",
+    "nim",
+    "ocaml-nox",
     "openssh-client",
     "openssh-server",
     "postgresql-15",
@@ -98,6 +104,7 @@ const LONG_TEST_PACKAGES: &[&str] = &[
     "redis-tools",
     "ruby",
     "strace",
+    "tcc",
     "vim",
 ];
 

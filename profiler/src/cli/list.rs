@@ -315,7 +315,7 @@ fn search(
             coverage.skip(&target.path);
             continue;
         }
-        let object = match Object::read(&target.file, target.debug.as_deref(), &target.path) {
+        let object = match target.read(target.debug.as_deref()) {
             Ok(object) => object,
             Err(error) if objects.len() == 1 => return Err(error.into()),
             Err(error) => {

@@ -5,6 +5,7 @@
 mod e2e_errors;
 mod e2e_features;
 mod e2e_hostile;
+mod e2e_languages;
 mod e2e_lifecycle;
 mod e2e_names;
 mod e2e_off_cpu;

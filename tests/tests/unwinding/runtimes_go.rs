@@ -19,6 +19,7 @@ use object::{Object, ObjectSymbol, SymbolKind};
 use profiler_common::sample::{END_COMPLETE, END_TRUNCATED};
 use profiler_model::StackEnd;
 use profiler_resolve::{GoFrame, GoNames};
+use profiler_tests::Outcome;
 use profiler_tests::recording::{Frame, Recording, Sample};
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::{long, skip};
@@ -361,6 +362,55 @@ fn names_and_lines_are_those_of_debug_information() {
     };
     names_agree(&plain, &plain, 0.99);
     names_agree(&plain, &stripped, 0.99);
+}
+
+/// Go's table has the names of functions for who looks for one, too.
+#[test]
+fn functions_of_stripped_programs_are_found() -> Outcome {
+    let test = "runtimes_go::functions_of_stripped_programs_are_found";
+    let (Some(setting), Some(plain), Some(stripped)) = (
+        Setting::new(test)?,
+        built(test, "go_stacks", &[]),
+        built(test, "go_stacks", &["-ldflags", "-s -w"]),
+    ) else {
+        return Ok(());
+    };
+    let functions = |program: &Path| -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let program = program.to_string_lossy();
+        let listed = setting.run(&[
+            "list",
+            "functions",
+            "--object",
+            &program,
+            "main.*",
+            "--json",
+        ])?;
+        let listed = listed.success()?.json()?;
+        let rows = listed["functions"].as_array().ok_or("no list")?.iter();
+        Ok(rows
+            .filter_map(|row| row["name"].as_str().map(str::to_owned))
+            .collect())
+    };
+    let (whole, stripped_ones) = (functions(&plain)?, functions(&stripped)?);
+    assert!(whole.len() > 10 && whole.contains(&"main.recurse".to_owned()));
+    assert_eq!(whole, stripped_ones);
+    let program = stripped.to_string_lossy();
+    setting.record(&[
+        "--trace",
+        "main.recurse",
+        "--no-samples",
+        "--",
+        &program,
+        "0.1",
+        "deep",
+    ])?;
+    let report = setting.run(&["report", "out.cap", "--calls", "--format", "json"])?;
+    let report = report.success()?.json()?;
+    let rows = report["calls"]["functions"].as_array().ok_or("no calls")?;
+    let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["main.recurse"]);
+    assert!(rows[0]["calls"].as_u64() > Some(10), "{rows:?}");
+    Ok(())
 }
 
 #[test]

@@ -4,23 +4,31 @@
 //! are one function) and its language; with [`short`] also what is left without return type,
 //! parameters and template arguments. Names come from untrusted files: length and depth are bounded.
 //! Sources: the Itanium C++ ABI, the Rust name mangling (RFC 2603 and the scheme before it), both
-//! through the libraries that the symbolizer uses.
+//! through the libraries that the symbolizer uses; of other languages see `dlang` and `plain`.
 //!
 //! What does not belong here: which names a pattern matches (`pattern`).
+
+mod dlang;
+mod plain;
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, Symbol};
 
 use super::Language;
+use dlang::Form;
+pub use plain::Dialect;
 
 /// Longest name that is made readable or kept.
 pub const MAX_NAME_BYTES: usize = 4096;
 
 /// The readable form of a name, if it has one, and the language that mangles names so.
 pub fn demangle(name: &str) -> Option<(String, Language)> {
-    if !is_mangled(name) || name.len() > MAX_NAME_BYTES {
+    if name.len() > MAX_NAME_BYTES {
         return None;
+    }
+    if !is_mangled(name) {
+        return Some((unmangled(name, Form::Whole)?, Language::C));
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut text = Bounded::default();
@@ -39,8 +47,11 @@ pub fn demangle(name: &str) -> Option<(String, Language)> {
 /// The readable forms of a name that people write: of C++ without return type and parameters,
 /// with and without template arguments; of Rust without generic arguments.
 pub fn short(name: &str) -> Vec<String> {
-    if !is_mangled(name) || name.len() > MAX_NAME_BYTES {
+    if name.len() > MAX_NAME_BYTES {
         return Vec::new();
+    }
+    if !is_mangled(name) {
+        return unmangled(name, Form::Short).into_iter().collect();
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut text = Bounded::default();
@@ -64,6 +75,17 @@ pub fn short(name: &str) -> Vec<String> {
         forms.push(plain.text.0);
     }
     forms
+}
+
+/// The readable form of a name of D, Fortran, OCaml or Pascal.
+fn unmangled(name: &str, form: Form) -> Option<String> {
+    dlang::readable(name, form).or_else(|| {
+        let readable = plain::readable(name)?;
+        Some(match form {
+            Form::Whole => readable,
+            Form::Short => plain::without_parameters(&readable).to_owned(),
+        })
+    })
 }
 
 /// Whether a name looks as if a compiler had encoded types in it.

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::demangle::{MAX_NAME_BYTES, demangle, is_mangled};
+use super::demangle::{Dialect, MAX_NAME_BYTES, demangle, is_mangled};
 use super::elf::{Elf, Section, half, u32_at, word};
 use super::{Function, FunctionKind, Language};
 
@@ -152,7 +152,7 @@ impl Functions {
         }
         symbols.sort_unstable_by_key(|symbol| (symbol.address, Reverse(symbol.size)));
         functions.collect(&symbols, elf, &code);
-        functions.make_readable(go);
+        functions.make_readable(go, dialect(tables));
         functions
     }
 
@@ -240,7 +240,7 @@ impl Functions {
     }
 
     /// Gives functions the names that people read. Of large objects this is most of the work.
-    fn make_readable(&mut self, go: bool) {
+    fn make_readable(&mut self, go: bool, dialect: Dialect) {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = self.list.len().div_ceil(NAMES_PER_THREAD);
         let threads = threads.min(MAX_THREADS).min(wanted).max(1);
@@ -249,10 +249,11 @@ impl Functions {
             let mut shares = self.list.chunks_mut(share);
             let own = shares.next();
             for share in shares {
-                scope.spawn(move || share.iter_mut().for_each(|function| name(function, go)));
+                let share = share.iter_mut();
+                scope.spawn(move || share.for_each(|function| name(function, go, dialect)));
             }
             let own = own.into_iter().flatten();
-            own.for_each(|function| name(function, go));
+            own.for_each(|function| name(function, go, dialect));
         });
     }
 }
@@ -260,8 +261,9 @@ impl Functions {
 /// Most names of one function.
 const MAX_ALIASES: usize = 64;
 
-fn name(function: &mut Function, go: bool) {
-    if let Some((readable, language)) = demangle(&function.name) {
+fn name(function: &mut Function, go: bool, dialect: Dialect) {
+    let of_dialect = || Some((dialect.readable(&function.name)?, Language::C));
+    if let Some((readable, language)) = demangle(&function.name).or_else(of_dialect) {
         function.language = language;
         if *readable != *function.name {
             let raw = std::mem::replace(&mut function.name, readable.into());
@@ -271,6 +273,13 @@ fn name(function: &mut Function, go: bool) {
         // Its C parts are treated as Go as well: that is the careful way.
         function.language = Language::Go;
     }
+}
+
+/// What else than C an object was made of, as far as its symbols tell.
+pub(super) fn dialect(tables: &[SymbolTable]) -> Dialect {
+    let mut names = tables.iter().flat_map(SymbolTable::symbols);
+    let found = names.find_map(|symbol| Dialect::told_by(symbol.name));
+    found.unwrap_or_default()
 }
 
 /// What orders the names of a function: the first is the one that people use.

@@ -20,7 +20,7 @@ mod functions;
 mod markers;
 mod object;
 
-pub use object::{Bounds, Object, ObjectError};
+pub use object::{Bounds, Object, ObjectError, dialect_of};
 
 /// A function or marker of an object file.
 #[derive(Clone, Debug, PartialEq, Eq)]

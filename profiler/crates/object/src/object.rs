@@ -17,11 +17,13 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use rustc_hash::FxHashSet;
+
 use super::Function;
 use super::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section};
 use super::functions::{Functions, SymbolTable};
 use super::markers::markers;
-pub use bounds::Bounds;
+pub use bounds::{Bounds, dialect_of};
 use debug_info::DebugInfo;
 use image::Image;
 use linkage::Linkage;
@@ -72,6 +74,8 @@ pub struct Object {
     debug_info: OnceLock<DebugInfo>,
     extents: OnceLock<Vec<(u64, u64)>>,
     go: bool,
+    /// Another table than that of symbols names its functions.
+    all_named: bool,
 }
 
 /// A file and its headers.
@@ -124,6 +128,7 @@ impl Object {
             debug_info: OnceLock::new(),
             extents: OnceLock::new(),
             go,
+            all_named: false,
         };
         if object.is_stripped() && object.has_debug_info() {
             let unknown = object.debug_info().unknown(&object, object.functions());
@@ -134,6 +139,18 @@ impl Object {
                 .sort_by_key(|function| function.address);
         }
         Ok(object)
+    }
+
+    /// Adds functions that another table of the file names, which symbols and debug information do not: that of
+    /// Go's runtime is there in a stripped program too. Each has the offset of its address.
+    pub fn with_functions(mut self, more: Vec<Function>) -> Object {
+        let known: FxHashSet<u64> = self.functions().iter().map(|f| f.address).collect();
+        self.all_named = self.all_named || !more.is_empty();
+        let list = &mut self.functions.list;
+        list.extend(more.into_iter().filter(|f| !known.contains(&f.address)));
+        list.sort_by_key(|function| function.address);
+        list.dedup_by_key(|function| function.address);
+        self
     }
 
     /// Path as its processes see it.
@@ -284,8 +301,12 @@ impl Object {
         self.go
     }
 
-    /// Whether it has no symbol table beyond what the dynamic linker needs, its debug file included.
+    /// Whether it has no symbol table beyond what the dynamic linker needs, its debug file included, and no
+    /// other table of its functions was added.
     pub fn is_stripped(&self) -> bool {
+        if self.all_named {
+            return false;
+        }
         let parts = std::iter::once(&self.main).chain(&self.debug);
         !parts.flat_map(|part| &part.sections).any(is_symtab)
     }

@@ -7,6 +7,7 @@
 use std::fs::File;
 
 use profiler_object::elf::Elf;
+use profiler_object::{Function, FunctionKind, Language};
 use profiler_unwind::go::Program;
 
 /// Most functions at one address.
@@ -58,6 +59,28 @@ impl GoNames {
             file: file.try_clone().ok()?,
             elf: elf.clone(),
         })
+    }
+
+    /// All functions of the program, for who looks for one by its name.
+    pub(super) fn functions(&self) -> Vec<Function> {
+        let table = &self.program.table;
+        let functions = table.functions().filter_map(|found| {
+            // What follows up to the next function is padding.
+            let end = table.stack(&found).last().map(|held| held.at.end);
+            let end = end.unwrap_or(found.end).min(found.end);
+            Some(Function {
+                name: table.name(&found)?.into(),
+                linkage_name: None,
+                aliases: Vec::new(),
+                offset: self.elf.offset_of(found.start)?,
+                address: found.start,
+                size: end.saturating_sub(found.start),
+                source: None,
+                kind: FunctionKind::Function,
+                language: Language::Go,
+            })
+        });
+        functions.collect()
     }
 
     /// Memory that it takes.

@@ -28,8 +28,9 @@ use super::files::TargetFile;
 use super::go_names::{GoNames, GoPlace};
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
 use profiler_model::UnknownReason;
-use profiler_object::Bounds;
+use profiler_object::demangle::{self, Dialect, is_mangled};
 use profiler_object::elf::{Elf, ElfError, Section};
+use profiler_object::{Bounds, Object, dialect_of};
 
 /// Largest file that is copied.
 const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -67,6 +68,10 @@ pub(super) struct Loaded {
     functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
     /// What the file's code says where its symbols do not, read when that is asked for.
     bounds: OnceCell<Bounds>,
+    /// What its names are read as, looked up when one could be read in several ways.
+    dialect: OnceCell<Dialect>,
+    /// Symbols as tracing reads them, where the symbolizer does not read the file.
+    object: OnceCell<Option<Object>>,
     file: Option<File>,
     cost: u64,
 }
@@ -163,6 +168,8 @@ impl Loaded {
             plain: None,
             functions: FxHashMap::default(),
             bounds: OnceCell::new(),
+            dialect: OnceCell::new(),
+            object: OnceCell::new(),
             file: target.file.try_clone().ok(),
             // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
             // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
@@ -252,12 +259,40 @@ impl Loaded {
             }
         }
         if damaged {
-            return (Answer::Unknown(UnknownReason::BadFile), None);
+            let own = self.by_own_reader(address, bias, code);
+            return own.unwrap_or((Answer::Unknown(UnknownReason::BadFile), None));
         }
         match self.is_before_a_function(address) {
             true => self.find_at(address.wrapping_add(1), bias, code),
             false => self.nameless(address, bias, code),
         }
+    }
+
+    /// A function of a file that the symbolizer does not read, though it is as it may be: it wants tables at
+    /// multiples of their words' size, which the ABI does not ask of files.
+    fn by_own_reader(
+        &mut self,
+        address: u64,
+        bias: Option<u64>,
+        code: Option<&File>,
+    ) -> Option<(Answer, Option<CodeBytes>)> {
+        let read = || Object::read(self.file.as_ref()?, None, "symbols").ok();
+        let object = self.object.get_or_init(read).as_ref()?;
+        let Some(found) = object.function_at(address) else {
+            return Some(self.nameless(address, bias, code));
+        };
+        let found = found.clone();
+        let start = self.frame_address(found.address, bias);
+        let size = (found.size > 0).then_some(found.size);
+        let function = self.function(Some(found.address), &found.name, || FunctionInfo {
+            name: cut(&found.name).into(),
+            linkage_name: found.linkage_name.as_deref().map(|name| cut(name).into()),
+            file: None,
+            start,
+            size,
+        });
+        let code = code.and_then(|file| self.code(file, found.address, size?));
+        Some((Answer::Lines([(function, 0)].into()), code))
     }
 
     /// Whether an address is that before the first instruction of what was never called: of the outermost
@@ -377,13 +412,17 @@ impl Loaded {
                     true => self.exported(&sym.name, sym.addr),
                     false => None,
                 };
-                let name = exported.unwrap_or_else(|| telling(&sym.name, plain.as_deref()));
-                let plain = plain.as_deref().filter(|plain| *plain != sym.name);
+                let raw = plain.as_deref().unwrap_or(&sym.name);
+                let written = self.written(raw);
+                let is_encoded = written.is_some() || is_mangled(raw) && *raw != *sym.name;
+                let name = match (exported, written) {
+                    (Some(exported), _) => exported,
+                    (None, Some(written)) => written.into(),
+                    (None, None) => telling(&sym.name, plain.as_deref()),
+                };
                 let info = FunctionInfo {
                     name: cut(&name).into(),
-                    linkage_name: plain
-                        .filter(|plain| is_mangled(plain))
-                        .map(|plain| cut(plain).into()),
+                    linkage_name: is_encoded.then(|| cut(raw).into()),
                     file,
                     start: match placed {
                         true => self.frame_address(sym.addr, bias),
@@ -396,6 +435,22 @@ impl Loaded {
         };
         lines.push((function, line));
         lines
+    }
+
+    /// A symbol as users of its language write it, where that is no language that the symbolizer knows.
+    fn written(&self, symbol: &str) -> Option<String> {
+        if is_mangled(symbol) {
+            return None;
+        }
+        if let Some((written, _)) = demangle::demangle(symbol) {
+            return Some(written);
+        }
+        if !Dialect::may_concern(symbol) {
+            return None;
+        }
+        let read = || Some(dialect_of(self.file.as_ref()?, "symbols"));
+        let dialect = self.dialect.get_or_init(|| read().unwrap_or_default());
+        dialect.readable(symbol)
     }
 
     /// Functions of Go's own table.
@@ -493,7 +548,7 @@ fn telling<'a>(shown: &'a str, plain: Option<&'a str>) -> Cow<'a, str> {
     // Debug information of lines alone has no more than the last part of a name.
     let last = shown.split('<').next().unwrap_or(shown);
     let bare = !last.is_empty() && !last.contains("::") && !last.contains('(');
-    match profiler_object::demangle::demangle(plain) {
+    match demangle::demangle(plain) {
         Some((whole, _)) if bare => whole.into(),
         // Compilers that write their names as they are.
         None if bare && !is_mangled(plain) && whole_of(plain, shown) => plain.into(),
@@ -507,11 +562,6 @@ fn whole_of(plain: &str, shown: &str) -> bool {
         return false;
     };
     plain[..at].ends_with("::") || plain[..at].ends_with('#')
-}
-
-/// Whether a symbol's name is one that a compiler has made of a longer one.
-fn is_mangled(name: &str) -> bool {
-    name.starts_with("_Z") || name.starts_with("_R")
 }
 
 /// Whether `shown` was made of a name that was never mangled. Of a symbol whose language is not known,

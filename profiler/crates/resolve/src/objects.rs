@@ -25,9 +25,11 @@ use super::debug_files::Search;
 use super::files::{
     MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
 };
+use super::go_names::GoNames;
 use super::proc_fs::{self, at_live_thread};
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
+use profiler_object::{Object, ObjectError};
 
 pub use patched::is_patched;
 
@@ -88,6 +90,22 @@ pub struct TargetObject {
     pub is_main: bool,
     /// Where code of it is mapped: start, end, file offset. Empty if it is not mapped yet.
     pub ranges: Vec<(u64, u64, u64)>,
+}
+
+impl TargetObject {
+    /// Reads it; of a stripped Go program with the functions that Go's own table names.
+    pub fn read(&self, debug: Option<&File>) -> Result<Object, ObjectError> {
+        let object = Object::read(&self.file, debug, &self.path)?;
+        let table = match object.is_go() && object.is_stripped() {
+            true => GoNames::open(&self.file),
+            false => None,
+        };
+        let object = match table {
+            Some(table) => object.with_functions(table.functions()),
+            None => object,
+        };
+        Ok(object.with_aliases(&self.aliases))
+    }
 }
 
 /// Which file something is. Containers made of one image show the same file by file systems of their

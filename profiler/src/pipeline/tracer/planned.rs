@@ -85,11 +85,7 @@ pub(super) fn read(
         return None;
     }
     let debug = target.debug.as_deref().filter(|_| wanted);
-    let object = Object::read(&target.file, debug, &target.path);
-    Some(match object {
-        Ok(object) => Ok(object.with_aliases(&target.aliases)),
-        Err(error) => Err(error.to_string()),
-    })
+    Some(target.read(debug).map_err(|error| error.to_string()))
 }
 
 /// Reads a file, chooses in it what was asked for, and plans that, unless it is `given_up` meanwhile.

@@ -13,7 +13,9 @@ use rustc_hash::FxHashMap;
 
 use super::linkage::Linkage;
 use super::{ObjectError, Part, frames};
+use crate::demangle::Dialect;
 use crate::elf::SHT_DYNSYM;
+use crate::functions::dialect;
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 1 << 18;
@@ -90,6 +92,14 @@ impl Bounds {
             .map(|name| name.len() + 2 * size_of::<(u64, Box<str>)>())
             .sum();
         (self.extents.len() * size_of::<(u64, u64)>() + names) as u64
+    }
+}
+
+/// What else than C a file was made of, as far as its symbols tell.
+pub fn dialect_of(file: &File, path: &str) -> Dialect {
+    match Part::read(file, path) {
+        Ok(part) => dialect(&part.symbol_tables()),
+        Err(_) => Dialect::None,
     }
 }
 
