@@ -47,6 +47,12 @@ pub fn announced((tables, events): (Tables, Vec<Event>)) -> Batch {
     );
     definitions.extend(
         tables
+            .threads()
+            .flat_map(|(id, _)| tables.names_of(id))
+            .map(Definition::Named),
+    );
+    definitions.extend(
+        tables
             .modules
             .iter()
             .map(|(id, it)| Definition::Module(id, it.clone())),

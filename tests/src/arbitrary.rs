@@ -200,7 +200,7 @@ pub fn recording(seed: u64, epochs: usize, events: usize) -> Vec<Batch> {
                 }
             }
             for _ in 0..random.below(events + 1) {
-                let kind = random.below(14);
+                let kind = random.below(15);
                 batch
                     .definitions
                     .push(definition(random, &mut counts, kind));
@@ -358,6 +358,11 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
             Definition::Traced(one(random, counts.functions), traced)
         }
         12 => container(random, counts),
+        13 => Definition::Named(Named {
+            thread: one(random, counts.threads),
+            from: Timestamp(random.any()),
+            name: one(random, counts.strings),
+        }),
         _ => Definition::Code(Code {
             module: one(random, counts.modules),
             address: random.any(),

@@ -139,6 +139,100 @@ fn two_functions_of_one_name_in_c() -> Outcome {
     Ok(())
 }
 
+/// tcc writes its table of sections wherever its symbols end; the ABI asks for no more.
+#[test]
+fn a_table_of_sections_may_be_anywhere() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::a_table_of_sections_may_be_anywhere")? else {
+        return Ok(());
+    };
+    let program = setting.path("anywhere");
+    let sources = ["names/a.c", "names/b.c", "names/main.c"];
+    compile("gcc", FLAGS, &sources, &program)?;
+    let mut bytes = std::fs::read(&program)?;
+    // Moved behind an odd number of bytes: where it is says the word at 40, its entries have 64 bytes.
+    let table = u64::from_ne_bytes(bytes[40..48].try_into()?) as usize;
+    let count = usize::from(u16::from_ne_bytes(bytes[60..62].try_into()?));
+    let table = bytes[table..table + 64 * count].to_vec();
+    if bytes.len().is_multiple_of(2) {
+        bytes.push(0);
+    }
+    let moved = (bytes.len() as u64).to_ne_bytes();
+    bytes[40..48].copy_from_slice(&moved);
+    bytes.extend(table);
+    std::fs::write(&program, bytes)?;
+    let (truth, rows) = run(&setting, &program)?;
+    let mut work: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.name.starts_with("work (0x") && row.named)
+        .collect();
+    work.sort_by_key(|row| row.own);
+    let [a, b] = work[..] else {
+        return Err(format!("{rows:#?}").into());
+    };
+    check(
+        &rows,
+        &[(&*a.name, ns(&truth, "a")?), (&*b.name, ns(&truth, "b")?)],
+    )
+}
+
+/// What a process execs and what a thread calls itself are names from then on, not before.
+#[test]
+fn names_are_those_of_the_time() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::names_are_those_of_the_time")? else {
+        return Ok(());
+    };
+    let program = setting.path("b_c1");
+    compile("gcc", &["-O1"], &["names/renamed.c"], &program)?;
+    for name in ["b_c2", "b_c3"] {
+        std::fs::copy(&program, setting.path(name))?;
+    }
+    setting.record(&["-F", "999", "--", &program.to_string_lossy()])?;
+    let samples = |more: &[&str]| -> Result<Vec<(String, usize)>, Box<dyn std::error::Error>> {
+        let report = [&["report", "out.cap", "--format", "json"], more].concat();
+        let report = setting.run(&report)?.success()?.json()?;
+        let rows = report["processes"].as_array().ok_or("no processes")?;
+        let row = |row: &serde_json::Value| {
+            let name = row["process"].as_str()?.to_owned();
+            Some((name, row["samples"].as_u64()? as usize))
+        };
+        Ok(rows.iter().filter_map(row).collect())
+    };
+    let rows = samples(&[])?;
+    let parts = [("b_c1", 1), ("b_c2", 1), ("b_c3", 2), ("renamed", 2)];
+    let of = |rows: &[(String, usize)], name: &str| {
+        let of_name = rows.iter().filter(|(of, _)| of == name);
+        of_name.map(|(_, samples)| samples).sum::<usize>()
+    };
+    let all: usize = parts.iter().map(|(name, _)| of(&rows, name)).sum();
+    for (name, part) in parts {
+        share(name, of(&rows, name), all, f64::from(part) / 6.0)?;
+        // Only these are meant by the name.
+        assert_eq!(
+            samples(&["--comm", name])?,
+            [(name.to_owned(), of(&rows, name))]
+        );
+    }
+    setting
+        .run(&[
+            "export",
+            "out.cap",
+            "-o",
+            "out.folded",
+            "--set",
+            "count=samples",
+        ])?
+        .success()?;
+    let folded = std::fs::read_to_string(setting.path("out.folded"))?;
+    for (name, _) in parts {
+        let lines = folded
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name};")));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
+        assert_eq!(counts.sum::<usize>(), of(&rows, name), "{name}");
+    }
+    Ok(())
+}
+
 #[test]
 fn two_methods_of_one_name_in_cpp() -> Outcome {
     let Some(setting) = Setting::new("e2e_names::two_methods_of_one_name_in_cpp")? else {

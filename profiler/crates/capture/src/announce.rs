@@ -218,6 +218,10 @@ impl MapIds for Announcer<'_> {
         thread.map_ids(self)?;
         let local = self.threads.add(id);
         self.define(Definition::Thread(local, thread));
+        for mut named in self.tables.names_of(id) {
+            named.map_ids(self)?;
+            self.define(Definition::Named(named));
+        }
         Ok(local)
     }
 

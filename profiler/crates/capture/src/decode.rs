@@ -136,6 +136,11 @@ impl DefinitionDecoder {
                 };
                 Definition::Thread(id, thread)
             }
+            definition::NAMED => Definition::Named(Named {
+                thread: fields.id()?,
+                from: Timestamp(fields.get()?),
+                name: fields.id()?,
+            }),
             definition::MODULE => {
                 let id = self.id(kind, fields)?;
                 let module = Module {

@@ -80,6 +80,12 @@ impl DefinitionEncoder {
                 self.put(thread.name.get());
                 definition::THREAD
             }
+            Definition::Named(named) => {
+                self.put(named.thread.get());
+                put(&mut self.fields, named.from.0);
+                self.put(named.name.get());
+                definition::NAMED
+            }
             Definition::Module(id, module) => {
                 self.id(definition::MODULE, id.get());
                 put(&mut self.fields, module_kind_code(module.kind));

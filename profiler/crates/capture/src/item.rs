@@ -25,8 +25,9 @@ pub(super) mod definition {
     pub(crate) const CODE: u64 = 12;
     pub(crate) const TRACED: u64 = 13;
     pub(crate) const CONTAINER: u64 = 14;
+    pub(crate) const NAMED: u64 = 15;
     /// One more than the highest kind: the size of a table by kind.
-    pub(crate) const KINDS: usize = 15;
+    pub(crate) const KINDS: usize = 16;
 }
 
 /// Kinds of items in event blocks.

@@ -95,6 +95,7 @@ impl Translation {
             // No event refers to these.
             Definition::Session(_)
             | Definition::Container(..)
+            | Definition::Named(_)
             | Definition::Mapping(..)
             | Definition::Symbol(..)
             | Definition::Code(_)
@@ -185,6 +186,7 @@ impl IdGuard {
             Definition::Stack(id, _) => (8, id.get()),
             Definition::Container(id, _) => (9, id.get()),
             Definition::Session(_)
+            | Definition::Named(_)
             | Definition::Symbol(..)
             | Definition::Code(_)
             | Definition::Traced(..) => return true,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::id::*;
+use super::renames::Named;
 
 /// Announces one thing under an id. Ids are valid within one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Definition {
     Process(ProcessId, Process),
     /// A thread; announced anew under the same id when its name has changed.
     Thread(ThreadId, Thread),
+    /// From when on a thread had a name, if it has had several.
+    Named(Named),
     /// An object file, or the kernel.
     Module(ModuleId, Module),
     /// A module in a process's memory.

@@ -7,6 +7,7 @@
 use super::definition::*;
 use super::event::*;
 use super::id::*;
+use super::renames::Named;
 
 /// Gives ids for ids. Each method may fail for an id that is not known.
 pub trait MapIds {
@@ -143,6 +144,7 @@ impl Definition {
             Definition::Session(session) => Some(&mut session.started),
             Definition::Process(_, process) => Some(&mut process.started),
             Definition::Thread(_, thread) => Some(&mut thread.started),
+            Definition::Named(named) => Some(&mut named.from),
             Definition::Mapping(_, mapping) => Some(&mut mapping.at),
             Definition::String(..)
             | Definition::Source(..)
@@ -161,6 +163,15 @@ impl Definition {
 impl Source {
     /// Gives everything that it refers to another id.
     pub fn map_ids<M: MapIds>(&mut self, ids: &mut M) -> Result<(), M::Error> {
+        self.name = ids.string(self.name)?;
+        Ok(())
+    }
+}
+
+impl Named {
+    /// Gives everything that it refers to another id.
+    pub fn map_ids<M: MapIds>(&mut self, ids: &mut M) -> Result<(), M::Error> {
+        self.thread = ids.thread(self.thread)?;
         self.name = ids.string(self.name)?;
         Ok(())
     }

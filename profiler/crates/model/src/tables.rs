@@ -13,6 +13,7 @@ use super::definition::*;
 use super::event::*;
 use super::id::*;
 use super::map_ids::MapIds;
+use super::renames::{Named, NamesThen, Renames};
 
 /// Values of one kind, each content once.
 #[derive(Clone, Debug)]
@@ -99,6 +100,7 @@ pub struct Tables {
     process_ids: FxHashMap<(Pid, Timestamp), ProcessId>,
     threads: Vec<Thread>,
     thread_ids: FxHashMap<(ProcessId, Tid, Timestamp), ThreadId>,
+    renames: Renames,
     symbols: FxHashMap<FrameId, Symbol>,
     code: FxHashMap<(ModuleId, u64), Arc<[u8]>>,
     traced: FxHashMap<FunctionId, Traced>,
@@ -207,6 +209,31 @@ impl Tables {
                 (id, true)
             }
         }
+    }
+
+    /// Takes from when on a thread had a name.
+    pub fn add_name(&mut self, named: Named) {
+        self.renames.add(named);
+    }
+
+    /// What a thread and its process were called at a time, if that has changed.
+    pub fn names_at(&self, thread: ThreadId, at: Timestamp) -> NamesThen {
+        if self.renames.is_empty() {
+            return NamesThen::default();
+        }
+        let main = self.thread(thread).and_then(|thread| {
+            let process = self.process(thread.process)?;
+            self.find_thread(thread.process, Tid(process.pid.0), process.started)
+        });
+        NamesThen {
+            thread: self.renames.at(thread, at),
+            process: main.and_then(|main| self.renames.at(main, at)),
+        }
+    }
+
+    /// The names that a thread has had, if there were several.
+    pub fn names_of(&self, thread: ThreadId) -> impl Iterator<Item = Named> + '_ {
+        self.renames.of(thread)
     }
 
     /// How a function is traced; the last definition counts.
@@ -478,6 +505,10 @@ impl Epoch {
             Definition::Thread(id, mut thread) => {
                 thread.map_ids(self)?;
                 self.threads.set(id, tables.intern_thread(thread).0)?;
+            }
+            Definition::Named(mut named) => {
+                named.map_ids(self)?;
+                tables.add_name(named);
             }
             Definition::Module(id, mut module) => {
                 module.map_ids(self)?;

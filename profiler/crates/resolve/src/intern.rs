@@ -15,8 +15,8 @@ use super::options::SourceOptions;
 use super::symbolize::{Answer, FunctionInfo};
 use profiler_model::{
     Code, Container, ContainerId, Definition, Frame, FrameId, FrameKind, Function, FunctionId,
-    Line, Mapping, Module, ModuleId, Parameter, Process, ProcessId, Session, Source, SourceId,
-    Stack, StackId, StringId, Symbol, Tables, Thread, ThreadId, Traced,
+    Line, Mapping, Module, ModuleId, Named, Parameter, Process, ProcessId, Session, Source,
+    SourceId, Stack, StackId, StringId, Symbol, Tables, Thread, ThreadId, Timestamp, Traced,
 };
 
 /// What a definition costs in memory beyond the texts in it: the definition, its two places in the
@@ -117,6 +117,14 @@ impl EpochTables {
             self.define(Definition::Thread(id, thread), 0);
         }
         id
+    }
+
+    /// Says from when on a thread had a name.
+    pub(super) fn named(&mut self, thread: ThreadId, from: Timestamp, name: &str) {
+        let name = self.string(name);
+        let named = Named { thread, from, name };
+        self.tables.add_name(named);
+        self.define(Definition::Named(named), 0);
     }
 
     /// The id of a module.

@@ -29,6 +29,8 @@ const MAX_PROCESSES: usize = 100_000;
 const ELSEWHERE_NS: u64 = 1_000_000_000;
 /// Most cgroups of threads of one process that are remembered, besides that of the process.
 const MAX_ELSEWHERE: usize = 16;
+/// Most names of one thread that wait for it to be announced; of more the last ones are told.
+const MAX_RENAMES: usize = 256;
 /// Most processes and threads kept that ended longer than [`GRACE_NS`] ago.
 const MAX_ENDED: usize = 8192;
 
@@ -187,6 +189,30 @@ pub(super) struct ThreadState {
     /// Whether it has ended.
     pub(super) exited: bool,
     announced: Option<(u32, ThreadId)>,
+    /// Since when it has the name.
+    named: Timestamp,
+    /// Names that it had before, and since when, that have not been announced.
+    before: Vec<(Timestamp, Comm)>,
+}
+
+impl ThreadState {
+    /// It is called otherwise from now on.
+    fn rename(&mut self, comm: Comm, at: Timestamp) {
+        self.announced = None;
+        if self.comm == comm {
+            return;
+        }
+        if at <= self.named {
+            // A name that held no time is none.
+            self.comm = comm;
+            return;
+        }
+        if self.before.len() >= MAX_RENAMES {
+            self.before.remove(0);
+        }
+        self.before.push((self.named, self.comm));
+        (self.comm, self.named) = (comm, at);
+    }
 }
 
 /// All processes and threads.
@@ -334,6 +360,8 @@ impl ProcessTable {
             comm,
             exited: false,
             announced: None,
+            named: started,
+            before: Vec::new(),
         };
         let before = self.threads.insert(tid, thread);
         let counted =
@@ -344,10 +372,9 @@ impl ProcessTable {
     }
 
     /// Gives a thread a new name.
-    pub(super) fn rename(&mut self, pid: Pid, tid: Tid, comm: Comm) {
+    pub(super) fn rename(&mut self, pid: Pid, tid: Tid, comm: Comm, at: Timestamp) {
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.comm = comm;
-            thread.announced = None;
+            thread.rename(comm, at);
         }
         if tid.0 == pid.0
             && let Some(process) = self.processes.get_mut(&pid)
@@ -500,15 +527,15 @@ impl ProcessTable {
     }
 
     /// The id of a thread in this epoch, announced if need be; none if its process is hidden. A name
-    /// that differs from the known one is newer.
+    /// that differs from the known one is newer, with the time when it was seen.
     pub(super) fn announce_thread(
         &mut self,
         tid: Tid,
-        comm: Option<Comm>,
+        comm: Option<(Timestamp, Comm)>,
         epoch: &mut EpochTables,
     ) -> Option<ThreadId> {
         let thread = self.threads.get(&tid)?;
-        let known = comm.is_none_or(|comm| comm == thread.comm);
+        let known = comm.is_none_or(|(_, comm)| comm == thread.comm);
         if let Some((number, id)) = thread.announced
             && number == epoch.number
             && known
@@ -516,8 +543,8 @@ impl ProcessTable {
             return Some(id);
         }
         let pid = thread.pid;
-        if !known && let Some(comm) = comm {
-            self.rename(pid, tid, comm);
+        if !known && let Some((at, comm)) = comm {
+            self.rename(pid, tid, comm, at);
         }
         let process = self.announce(pid, epoch)?;
         let thread = self.threads.get_mut(&tid)?;
@@ -529,6 +556,12 @@ impl ProcessTable {
         };
         let id = epoch.thread(definition);
         thread.announced = Some((epoch.number, id));
+        if !thread.before.is_empty() {
+            for (from, comm) in std::mem::take(&mut thread.before) {
+                epoch.named(id, from, &comm.text());
+            }
+            epoch.named(id, thread.named, &thread.comm.text());
+        }
         Some(id)
     }
 

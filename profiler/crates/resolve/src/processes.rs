@@ -450,7 +450,7 @@ impl Processes {
                 }
                 None => self.add(ProcessState::new(pid, at, comm)),
             }
-            self.table.rename(pid, Tid(pid.0), comm);
+            self.table.rename(pid, Tid(pid.0), comm, at);
         }
         self.push_change(at, tid, ProcessChange::Started, epoch);
     }
@@ -469,7 +469,7 @@ impl Processes {
         if exec {
             self.executed(at, pid, comm, epoch);
         }
-        self.table.rename(pid, tid, comm);
+        self.table.rename(pid, tid, comm, at);
         let name = epoch.tables.string(&comm.text());
         let change = if exec {
             ProcessChange::Executed(name)

@@ -30,6 +30,20 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// What the process and the thread are called; `then`: what they were called then.
+    pub fn names(self, then: NamesThen, tables: &Tables) -> (Option<StringId>, Option<StringId>) {
+        let process = self.process(tables).and_then(|id| tables.process(id));
+        let process = process.map(|process| then.process.unwrap_or(process.name));
+        let thread = match self {
+            Owner::Thread(id) => tables.thread(id),
+            Owner::Process(_) => None,
+        };
+        (
+            process,
+            thread.map(|thread| then.thread.unwrap_or(thread.name)),
+        )
+    }
+
     /// The process, if it is defined.
     pub fn process(self, tables: &Tables) -> Option<ProcessId> {
         match self {
@@ -52,13 +66,19 @@ pub struct Key {
     pub source: SourceId,
     /// Why the thread waited; none: it ran.
     pub wait: Option<WaitState>,
+    /// What the thread and its process were called then, if that has changed.
+    pub names: NamesThen,
 }
 
 impl Key {
     /// What a sample is merged by.
     pub(crate) fn of(sample: &Sample, merge: Merge, tables: &Tables) -> Key {
+        let mut names = tables.names_at(sample.thread, sample.at);
         let owner = match (merge, tables.thread(sample.thread)) {
-            (Merge::Process, Some(thread)) => Owner::Process(thread.process),
+            (Merge::Process, Some(thread)) => {
+                names.thread = None;
+                Owner::Process(thread.process)
+            }
             _ => Owner::Thread(sample.thread),
         };
         Key {
@@ -67,11 +87,13 @@ impl Key {
             user: sample.user,
             source: sample.source,
             wait: sample.wait.map(|wait| wait.state),
+            names,
         }
     }
 }
 
-/// Two words, not one per field and variant: this is what a sample costs.
+/// Two words, not one per field and variant: this is what a sample costs. Names follow from owner and time: few are equal
+/// but for these.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let stack = |id: Option<StackId>| id.map_or(0, EpochId::get);

@@ -111,6 +111,17 @@ impl Chosen {
         thread: Option<ThreadId>,
         process: Option<ProcessId>,
     ) -> bool {
+        self.admits_then(tables, thread, process, NamesThen::default())
+    }
+
+    /// The same at a time when thread and process had other names.
+    pub fn admits_then(
+        &self,
+        tables: &Tables,
+        thread: Option<ThreadId>,
+        process: Option<ProcessId>,
+        then: NamesThen,
+    ) -> bool {
         if self.is_all() {
             return true;
         }
@@ -119,7 +130,7 @@ impl Chosen {
         let process = process.and_then(|id| tables.process(id));
         !self.nobody
             && self.admits_task(thread, process)
-            && self.admits_name(tables, thread, process)
+            && self.admits_name(tables, thread, process, then)
             && self.admits_user(process)
             && self.admits_place(tables, process)
     }
@@ -136,6 +147,7 @@ impl Chosen {
         tables: &Tables,
         thread: Option<&Thread>,
         process: Option<&Process>,
+        then: NamesThen,
     ) -> bool {
         let comms = &self.target.comms;
         let is_meant = |name: StringId| {
@@ -143,8 +155,8 @@ impl Chosen {
             comms.iter().any(|comm| is_called(name, comm))
         };
         comms.is_empty()
-            || thread.is_some_and(|thread| is_meant(thread.name))
-            || process.is_some_and(|process| is_meant(process.name))
+            || thread.is_some_and(|thread| is_meant(then.thread.unwrap_or(thread.name)))
+            || process.is_some_and(|process| is_meant(then.process.unwrap_or(process.name)))
     }
 
     fn admits_user(&self, process: Option<&Process>) -> bool {

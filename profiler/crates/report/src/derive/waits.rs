@@ -74,12 +74,13 @@ pub struct WaitTable {
 
 impl WaitTable {
     /// Takes a sample; nothing if it is no wait.
-    pub fn sample(&mut self, sample: &Sample) {
+    pub fn sample(&mut self, sample: &Sample, tables: &Tables) {
         let Some(wait) = &sample.wait else {
             return;
         };
         let key = Key {
             owner: Owner::Thread(sample.thread),
+            names: tables.names_at(sample.thread, sample.at),
             kernel: sample.kernel,
             user: sample.user,
             source: sample.source,
@@ -179,13 +180,15 @@ mod tests {
     #[test]
     fn waits_count_as_often_as_they_stand_for() {
         let mut table = WaitTable::default();
+        let tables = Tables::default();
         let waker = Some(ThreadId::from_index(4));
-        table.sample(&sample(WAIT));
-        table.sample(&sample(Wait { waker, ..WAIT }));
-        table.sample(&Sample {
+        table.sample(&sample(WAIT), &tables);
+        table.sample(&sample(Wait { waker, ..WAIT }), &tables);
+        let running = Sample {
             wait: None,
             ..sample(WAIT)
-        });
+        };
+        table.sample(&running, &tables);
         let mut wakers: Vec<_> = table
             .wakers()
             .map(|(_, waker, sums)| (waker, sums))

@@ -326,7 +326,7 @@ impl<'a> StackWriter<'a> {
     /// The folded stack of a key, and whether a frame in it has no name.
     fn stack(&mut self, key: &Key) -> (&str, bool) {
         self.text.clear();
-        self.owner(key.owner);
+        self.owner(key);
         self.ids.clear();
         self.ids.extend(self.tables.frames_of(key.kernel));
         self.ids.extend(self.tables.frames_of(key.user));
@@ -347,7 +347,9 @@ impl<'a> StackWriter<'a> {
         (&self.text, unnamed)
     }
 
-    fn owner(&mut self, owner: Owner) {
+    fn owner(&mut self, key: &Key) {
+        let owner = key.owner;
+        let (called, thread) = owner.names(key.names, self.tables);
         let process = owner
             .process(self.tables)
             .and_then(|id| self.tables.process(id));
@@ -357,12 +359,12 @@ impl<'a> StackWriter<'a> {
             self.text.push_str(&name::frame(label));
             self.text.push(';');
         }
-        let process = process.map_or("", |process| self.tables.string(process.name));
-        self.text.push_str(&name::frame(process));
+        let called = called.map_or("", |name| self.tables.string(name));
+        self.text.push_str(&name::frame(called));
         if let Owner::Thread(id) = owner
-            && let Some(thread) = self.tables.thread(id)
+            && let (Some(thread), Some(name)) = (self.tables.thread(id), thread)
         {
-            let label = format!("{}/{}", self.tables.string(thread.name), thread.tid);
+            let label = format!("{}/{}", self.tables.string(name), thread.tid);
             self.text.push(';');
             self.text.push_str(&name::frame(&label));
         }

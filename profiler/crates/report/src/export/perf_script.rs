@@ -55,7 +55,8 @@ impl PerfScript {
             self.frames.clear();
         }
         let thread = tables.thread(sample.thread);
-        let comm = thread.map_or("", |thread| tables.string(thread.name));
+        let then = tables.names_at(sample.thread, sample.at).thread;
+        let comm = thread.map_or("", |thread| tables.string(then.unwrap_or(thread.name)));
         let process = thread.and_then(|thread| tables.process(thread.process));
         let pid = process.map_or(0, |process| process.pid.0);
         let tid = thread.map_or(0, |thread| thread.tid.0);

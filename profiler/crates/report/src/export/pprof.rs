@@ -98,7 +98,7 @@ impl Sink for Pprof {
             }
             let mut sample = proto::Sample {
                 value: values,
-                label: writer.labels(key.owner)?,
+                label: writer.labels(key.owner, key.names)?,
                 ..proto::Sample::default()
             };
             if let Some(state) = key.wait {
@@ -125,7 +125,9 @@ impl Sink for Pprof {
             let owner = process.map(Owner::Process);
             let mut sample = proto::Sample {
                 value: values,
-                label: owner.map_or(Ok(Vec::new()), |owner| writer.labels(owner))?,
+                label: owner.map_or(Ok(Vec::new()), |owner| {
+                    writer.labels(owner, NamesThen::default())
+                })?,
                 ..proto::Sample::default()
             };
             for &function in chain.functions {
@@ -253,7 +255,7 @@ struct Writer<'a> {
     entries: FxHashMap<FunctionId, u64>,
     modules: Numbers<ModuleId>,
     seen: FxHashMap<ModuleId, Seen>,
-    labels: FxHashMap<Owner, Vec<Label>>,
+    labels: FxHashMap<(Owner, NamesThen), Vec<Label>>,
 }
 
 impl<'a> Writer<'a> {
@@ -316,14 +318,16 @@ impl<'a> Writer<'a> {
     }
 
     /// What is known of who made a sample.
-    fn labels(&mut self, owner: Owner) -> io::Result<Vec<Label>> {
-        if let Some(labels) = self.labels.get(&owner) {
+    fn labels(&mut self, owner: Owner, then: NamesThen) -> io::Result<Vec<Label>> {
+        if let Some(labels) = self.labels.get(&(owner, then)) {
             return Ok(labels.clone());
         }
         let tables = self.tables;
         let mut labels = Vec::new();
+        let (called, thread_called) = owner.names(then, tables);
+        let text = |name: Option<StringId>| name.map_or("", |name| tables.string(name));
         if let Some(process) = owner.process(tables).and_then(|id| tables.process(id)) {
-            labels.push(self.text_label("process", tables.string(process.name))?);
+            labels.push(self.text_label("process", text(called))?);
             labels.push(self.number_label("pid", process.pid.0)?);
             if let Some(container) = container_label_of(tables, process) {
                 labels.push(self.text_label("container", &container)?);
@@ -332,10 +336,10 @@ impl<'a> Writer<'a> {
         if let Owner::Thread(id) = owner
             && let Some(thread) = tables.thread(id)
         {
-            labels.push(self.text_label("thread", tables.string(thread.name))?);
+            labels.push(self.text_label("thread", text(thread_called))?);
             labels.push(self.number_label("tid", thread.tid.0)?);
         }
-        self.labels.insert(owner, labels.clone());
+        self.labels.insert((owner, then), labels.clone());
         Ok(labels)
     }
 

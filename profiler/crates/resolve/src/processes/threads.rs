@@ -23,7 +23,7 @@ impl Processes {
     ) -> Option<ThreadId> {
         self.place(at, (pid, tid), (cgroup, comm), mapped, epoch);
         self.table
-            .announce_thread(tid, Some(comm), &mut epoch.tables)
+            .announce_thread(tid, Some((at, comm)), &mut epoch.tables)
     }
 
     /// The thread of a wait; an empty name is none.
@@ -42,7 +42,7 @@ impl Processes {
         };
         self.place(at, (pid, tid), (cgroup, comm), mapped, epoch);
         let named = comm != Comm::default();
-        let comm = named.then_some(comm);
+        let comm = named.then_some((at, comm));
         self.table.announce_thread(tid, comm, &mut epoch.tables)
     }
 

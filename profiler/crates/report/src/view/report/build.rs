@@ -343,10 +343,14 @@ fn unknown_reason(symbol: Option<&Symbol>) -> Option<UnknownReason> {
 }
 
 fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
-    let mut sums: BTreeMap<ProcessId, OwnerSums> = BTreeMap::new();
+    let mut sums: BTreeMap<(ProcessId, NamesThen), OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
         if let Some(id) = selected.process {
-            sums.entry(id).or_default().add(selected);
+            let then = NamesThen {
+                thread: None,
+                ..selected.key.names
+            };
+            sums.entry((id, then)).or_default().add(selected);
         }
     }
     owner_rows(base, sums, |id| {
@@ -356,10 +360,11 @@ fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
 }
 
 fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
-    let mut sums: BTreeMap<ThreadId, OwnerSums> = BTreeMap::new();
+    let mut sums: BTreeMap<(ThreadId, NamesThen), OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
         if let Some(id) = selected.thread() {
-            sums.entry(id).or_default().add(selected);
+            let key = (id, selected.key.names);
+            sums.entry(key).or_default().add(selected);
         }
     }
     owner_rows(base, sums, |id| {
@@ -390,19 +395,19 @@ impl OwnerSums {
 
 fn owner_rows<'a, I: Copy>(
     base: &Base<'a>,
-    sums: BTreeMap<I, OwnerSums>,
+    sums: BTreeMap<(I, NamesThen), OwnerSums>,
     find: impl Fn(I) -> Option<(&'a Process, Option<&'a Thread>)>,
 ) -> Vec<OwnerRow> {
     let text = |id: StringId| base.tables.string(id).to_owned();
-    let row = |(id, sums): (I, OwnerSums)| {
+    let row = |((id, then), sums): ((I, NamesThen), OwnerSums)| {
         let (process, thread) = find(id)?;
         Some(OwnerRow {
             pid: process.pid.0,
             namespace_pid: inner_pid(process).map(|pid| pid.0),
-            process: text(process.name),
+            process: text(then.process.unwrap_or(process.name)),
             container: container_label_of(base.tables, process),
             tid: thread.map(|thread| thread.tid.0),
-            thread: thread.map(|thread| text(thread.name)),
+            thread: thread.map(|thread| text(then.thread.unwrap_or(thread.name))),
             samples: sums.samples,
             weight: sums.weight,
             wait_weight: sums.wait_weight,

@@ -153,7 +153,7 @@ impl Collector {
 
     fn take(&mut self, sample: &Sample, tables: &Tables) {
         self.samples.add(sample, tables);
-        self.waits.sample(sample);
+        self.waits.sample(sample, tables);
         if self.wants_ends {
             self.ends.add(sample, tables);
         }

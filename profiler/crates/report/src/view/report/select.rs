@@ -118,7 +118,7 @@ impl<'a> Matcher<'a> {
 
     fn admits(&mut self, selected: &Selected) -> bool {
         let (tables, names) = (self.tables, self.names);
-        self.admits_owner(selected.thread(), selected.process)
+        self.admits_owner(selected.thread(), selected.process, selected.key.names)
             && self
                 .modules
                 .admits(tables, &selected.key, |frame, pattern| {
@@ -139,17 +139,23 @@ impl<'a> Matcher<'a> {
         let mut threads = collected.waits.counted_threads();
         threads.retain(|&id| {
             let process = self.tables.thread(id).map(|thread| thread.process);
-            self.admits_owner(Some(id), process)
+            self.admits_owner(Some(id), process, NamesThen::default())
         });
         threads
     }
 
-    fn admits_owner(&self, thread: Option<ThreadId>, process: Option<ProcessId>) -> bool {
+    fn admits_owner(
+        &self,
+        thread: Option<ThreadId>,
+        process: Option<ProcessId>,
+        then: NamesThen,
+    ) -> bool {
         let is_self = || {
             let process = process.and_then(|id| self.tables.process(id));
             process.is_some_and(|process| is_recorder(process, self.tables))
         };
-        self.chosen.admits(self.tables, thread, process) && !(self.filter.no_self && is_self())
+        self.chosen.admits_then(self.tables, thread, process, then)
+            && !(self.filter.no_self && is_self())
     }
 }
 
