@@ -15,7 +15,7 @@ use super::epoch::Epoch;
 use super::frames::Frames;
 use super::kernel_names::KernelNames;
 use super::process::ProcessState;
-use profiler_model::{FrameId, StackEnd, StackId};
+use profiler_model::{FrameId, ModuleKind, StackEnd, StackId};
 
 /// Most stacks that are remembered.
 const MAX_STACKS: usize = 100_000;
@@ -26,14 +26,30 @@ const KERNEL: u64 = 0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     stack: StackId,
+    bottom: Bottom,
+}
+
+/// What the end of a user stack is, whatever the walk said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bottom {
+    /// What the walk said.
+    AsWalked,
     /// The walk had left the code of the process; the stack ends before that.
-    cut: bool,
+    Bogus,
+    /// Code that was made at run time. No thread begins there: without frame pointers the walk has lost the
+    /// callers, and what it took for the outermost frame is none.
+    RunTimeCode,
 }
 
 impl Found {
     /// The stack, and why it ended: `end` unless the walk left the code before.
     pub(super) fn outcome(self, end: StackEnd, bogus: StackEnd) -> (Option<StackId>, StackEnd) {
-        (Some(self.stack), if self.cut { bogus } else { end })
+        let end = match self.bottom {
+            Bottom::Bogus => bogus,
+            Bottom::RunTimeCode if end == StackEnd::Complete => StackEnd::Jit,
+            Bottom::AsWalked | Bottom::RunTimeCode => end,
+        };
+        (Some(self.stack), end)
     }
 }
 
@@ -44,8 +60,8 @@ pub(super) struct NativeFrames {
     pub(super) frames: Vec<FrameId>,
     /// Where each is in the memory of its process, inside of an instruction.
     pub(super) addresses: Vec<u64>,
-    /// The walk had left the code of the process before its end.
-    pub(super) cut: bool,
+    /// What the outermost of them is.
+    pub(super) bottom: Bottom,
 }
 
 /// Stacks that were seen in the present epoch, by their bytes.
@@ -106,10 +122,10 @@ impl Stacks {
         for &frame in native.frames.iter().rev() {
             stack = Some(frames.epoch.tables.stack(stack, frame));
         }
-        let cut = native.cut;
+        let bottom = native.bottom;
         self.reuse(native);
         match stack {
-            Some(stack) => self.keep(key, stack, cut).outcome(end, bogus),
+            Some(stack) => self.keep(key, stack, bottom).outcome(end, bogus),
             None => (None, end),
         }
     }
@@ -140,7 +156,7 @@ impl Stacks {
             stack = Some(epoch.tables.stack(stack, frame));
         }
         self.addresses = addresses;
-        self.keep(key, stack?, false);
+        self.keep(key, stack?, Bottom::AsWalked);
         stack
     }
 
@@ -157,8 +173,8 @@ impl Stacks {
     }
 
     /// Remembers a stack.
-    pub(super) fn keep(&mut self, key: (u64, u64), stack: StackId, cut: bool) -> Found {
-        let found = Found { stack, cut };
+    pub(super) fn keep(&mut self, key: (u64, u64), stack: StackId, bottom: Bottom) -> Found {
+        let found = Found { stack, bottom };
         self.new += 1;
         if self.found.len() >= MAX_STACKS {
             self.found.clear();
@@ -175,13 +191,18 @@ impl Stacks {
         frames: &mut Frames<'_>,
     ) -> NativeFrames {
         let mut addresses = self.user_addresses(bytes);
-        let mut cut = false;
+        let mut bottom = Bottom::AsWalked;
         let mapped = |address: &u64| process.mappings.find(*address).is_some();
         if addresses.first().is_some_and(mapped)
             && let Some(bogus) = addresses.iter().position(|at| !mapped(at))
         {
             addresses.truncate(bogus);
-            cut = true;
+            bottom = Bottom::Bogus;
+        } else if let Some(outermost) = addresses.last()
+            && let Some(range) = process.mappings.find(*outermost)
+            && range.module.kind == ModuleKind::Jit
+        {
+            bottom = Bottom::RunTimeCode;
         }
         let of = addresses.iter().enumerate();
         NativeFrames {
@@ -189,7 +210,7 @@ impl Stacks {
                 .map(|(depth, &address)| frames.frame(process, address, depth == 0))
                 .collect(),
             addresses,
-            cut,
+            bottom,
         }
     }
 

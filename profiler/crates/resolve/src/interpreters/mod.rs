@@ -28,7 +28,7 @@ use super::files::TargetFile;
 use super::frames::Frames;
 use super::modules::Modules;
 use super::process::ProcessState;
-use super::stacks::Stacks;
+use super::stacks::{Bottom, Stacks};
 use profiler_model::raw::{RawBody, RawEvent, RawInterpreted, RawMmap};
 use profiler_model::{EpochId, FrameId, Pid, StackEnd, StackId, Timestamp};
 
@@ -241,7 +241,7 @@ impl Interpreters {
         let (parts, fits) = interleave(&interleave::Stacks {
             natives: native.frames.len(),
             loops: &loops,
-            natives_complete: end == StackEnd::Complete && !native.cut,
+            natives_complete: end == StackEnd::Complete && native.bottom == Bottom::AsWalked,
             runs: &found.runs,
             runs_complete: found.complete,
         });
@@ -257,7 +257,7 @@ impl Interpreters {
             }
         }
         match stack {
-            Some(stack) => stacks.keep(key, stack, native.cut).outcome(end, bogus),
+            Some(stack) => stacks.keep(key, stack, native.bottom).outcome(end, bogus),
             None => (None, end),
         }
     }
