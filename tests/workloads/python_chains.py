@@ -24,7 +24,7 @@ def note(frame):
     while frame is not None:
         code = frame.f_code
         line = frame.f_lineno + (1 if frame is first else 0)
-        chain.append([code.co_qualname, code.co_filename, line])
+        chain.append([getattr(code, "co_qualname", code.co_name), code.co_filename, line])
         frame = frame.f_back
     CHAINS[first.f_code.co_name] = chain
 

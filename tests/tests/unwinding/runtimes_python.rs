@@ -223,6 +223,21 @@ fn is_chain(truth: &serde_json::Value, frames: &[&Frame]) -> bool {
 }
 
 #[test]
+fn python_3_8_tells_its_chains() -> Outcome {
+    version("3.8", "python_3_8_tells_its_chains")
+}
+
+#[test]
+fn python_3_9_tells_its_chains() -> Outcome {
+    version("3.9", "python_3_9_tells_its_chains")
+}
+
+#[test]
+fn python_3_10_tells_its_chains() -> Outcome {
+    version("3.10", "python_3_10_tells_its_chains")
+}
+
+#[test]
 fn python_3_11_tells_its_chains() -> Outcome {
     version("3.11", "python_3_11_tells_its_chains")
 }

@@ -13,7 +13,7 @@ use std::io;
 use profiler_common::python::fingerprint_of;
 
 use super::lines::Lines;
-use super::version::CodeOffsets;
+use super::version::{CodeOffsets, LineTable};
 use profiler_model::Pid;
 use profiler_object::elf::read_up_to;
 
@@ -67,6 +67,8 @@ pub(super) struct Head {
     qualname: u64,
     linetable: u64,
     line: u32,
+    instructions: u64,
+    fingerprint: u64,
 }
 
 impl Head {
@@ -77,6 +79,8 @@ impl Head {
             offsets.qualname,
             offsets.linetable,
             offsets.firstlineno,
+            offsets.instructions,
+            offsets.fingerprint + 24,
         ];
         let len = last.iter().max()? + 8;
         if len > MAX_CODE_BYTES {
@@ -91,6 +95,12 @@ impl Head {
             qualname: word(&head, offsets.qualname)?,
             linetable: word(&head, offsets.linetable)?,
             line: word(&head, offsets.firstlineno)? as u32,
+            instructions: word(&head, offsets.instructions)?,
+            fingerprint: fingerprint_of(
+                word(&head, offsets.fingerprint)?,
+                word(&head, offsets.fingerprint + 16)?,
+                word(&head, offsets.fingerprint + 24)?,
+            ),
         })
     }
 
@@ -99,9 +109,7 @@ impl Head {
     pub(super) fn is(&self, kind: Option<u64>, fingerprint: u64) -> bool {
         // Who frees memory keeps an address in its first word, or zero.
         let lives = (1..=u64::from(u32::MAX)).contains(&self.references);
-        lives
-            && kind.is_none_or(|kind| kind == self.kind)
-            && fingerprint == fingerprint_of(self.filename, self.qualname, self.linetable)
+        lives && kind.is_none_or(|kind| kind == self.kind) && fingerprint == self.fingerprint
     }
 }
 
@@ -127,8 +135,17 @@ impl Code {
     pub(super) fn read(memory: &Memory, head: &Head, offsets: &CodeOffsets) -> Option<Code> {
         let name = text(memory, head.qualname, offsets, MAX_NAME)?;
         let file = text(memory, head.filename, offsets, MAX_PATH)?;
-        let table = bytes_object(memory, head.linetable);
-        let lines = Lines::read(&table.unwrap_or_default(), head.line);
+        let table = bytes_object(memory, head.linetable).unwrap_or_default();
+        let lines = match offsets.lines {
+            LineTable::Locations => Lines::read(&table, head.line),
+            LineTable::Ranges => Lines::of_ranges(&table, head.line),
+            LineTable::Steps => Lines::of_steps(&table, head.line),
+        };
+        let units = match offsets.lines {
+            LineTable::Locations => head.units,
+            // They are an object of their own.
+            _ => word(&memory.read(head.instructions, BYTES_HEAD)?, 16)? / 2,
+        };
         // What 3.12 and 3.13 put between a class and its `__init__`: without a source, and without
         // lines.
         let hidden = lines.is_empty() && name == file;
@@ -137,7 +154,7 @@ impl Code {
             name: name.into(),
             file: file.into(),
             line: head.line,
-            units: head.units,
+            units,
             hidden,
         })
     }
@@ -150,6 +167,17 @@ impl Code {
         instruction: u64,
         offsets: &CodeOffsets,
     ) -> Option<u32> {
+        if offsets.lines != LineTable::Locations {
+            let last = instruction as u32 as i32;
+            if last < 0 {
+                return Some(self.line);
+            }
+            let unit = match offsets.lines {
+                LineTable::Steps => last as u32 / 2,
+                _ => last as u32,
+            };
+            return (u64::from(unit) < self.units).then(|| self.lines.at(unit));
+        }
         let first = address.wrapping_add(offsets.instructions as u64);
         let distance = instruction.wrapping_sub(first).cast_signed();
         if distance == -2 {

@@ -1,7 +1,7 @@
-//! The location table of a code object: where in the source each instruction is from.
+//! The table of lines of a code object: where in the source each instruction is from.
 //!
-//! `co_linetable` as CPython 3.11 and newer write it -> lines by code unit (2 bytes). Columns are not
-//! kept. Source: Objects/locations.md of CPython.
+//! `co_linetable` as CPython 3.11 and newer write it, that of 3.10, or `co_lnotab` -> lines by code unit (2 bytes).
+//! Columns are not kept. Source: Objects/locations.md of CPython, Objects/lnotab_notes.txt of 3.9 and 3.10.
 //!
 //! What does not belong here: where the table comes from (`code`).
 
@@ -52,6 +52,50 @@ impl Lines {
         Lines {
             runs: runs.into(),
             units,
+        }
+    }
+
+    /// Reads `co_lnotab`: steps of bytes and lines, the last of which holds to the end.
+    pub(super) fn of_steps(table: &[u8], first: u32) -> Lines {
+        let mut runs = vec![(0, first)];
+        let (mut bytes, mut line) = (0_u32, i64::from(first));
+        for step in table.as_chunks::<2>().0 {
+            bytes = bytes.saturating_add(step[0].into());
+            line += i64::from(step[1].cast_signed());
+            let run = (bytes / 2, u32::try_from(line).unwrap_or(0));
+            match runs.last_mut() {
+                Some(last) if last.0 == run.0 => *last = run,
+                Some((_, shown)) if *shown == run.1 => {}
+                _ => runs.push(run),
+            }
+        }
+        Lines {
+            runs: runs.into(),
+            units: u32::MAX,
+        }
+    }
+
+    /// Reads `co_linetable` of 3.10: how many bytes, and by how many lines they are below those before.
+    pub(super) fn of_ranges(table: &[u8], first: u32) -> Lines {
+        /// No line.
+        const NONE: i8 = -128;
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        let (mut bytes, mut line) = (0_u32, i64::from(first));
+        for range in table.as_chunks::<2>().0 {
+            let delta = range[1].cast_signed();
+            line += if delta == NONE { 0 } else { delta.into() };
+            let shown = match delta {
+                NONE => 0,
+                _ => u32::try_from(line).unwrap_or(0),
+            };
+            if range[0] > 0 && runs.last().is_none_or(|(_, last)| *last != shown) {
+                runs.push((bytes / 2, shown));
+            }
+            bytes = bytes.saturating_add(range[0].into());
+        }
+        Lines {
+            runs: runs.into(),
+            units: bytes / 2,
         }
     }
 
@@ -169,7 +213,29 @@ mod tests {
         assert_eq!((lines.at(0), lines.at(1), lines.at(2)), (7, 8, 8));
     }
 
+    #[test]
+    fn tables_of_older_pythons_are_read() {
+        // 4 bytes of line 5; 6 of line 7; of line 6 all that follows.
+        let steps = Lines::of_steps(&[4, 2, 6, 0xff], 5);
+        let all: Vec<u32> = (0..7).map(|unit| steps.at(unit)).collect();
+        assert_eq!(all, [5, 5, 7, 7, 7, 6, 6]);
+        // A step of more than 255 bytes, and one of more than 127 lines.
+        let far = Lines::of_steps(&[255, 0, 45, 127, 0, 3], 1);
+        assert_eq!((far.at(149), far.at(150)), (1, 131));
+        // 4 bytes of line 5, 2 of none, 6 of line 4; nothing of line 10.
+        let ranges = Lines::of_ranges(&[4, 0, 2, 0x80, 6, 0xff, 0, 6], 5);
+        let all: Vec<u32> = (0..7).map(|unit| ranges.at(unit)).collect();
+        assert_eq!(all, [5, 5, 0, 4, 4, 4, 0]);
+        assert_eq!(Lines::of_ranges(&[], 5).at(0), 0);
+    }
+
     proptest! {
+        #[test]
+        fn any_table_of_older_pythons_is_read(table in prop::collection::vec(any::<u8>(), 0..300), first in any::<u32>(), unit in any::<u32>()) {
+            let _ = Lines::of_steps(&table, first).at(unit);
+            let _ = Lines::of_ranges(&table, first).at(unit);
+        }
+
         #[test]
         fn any_table_is_read(table in prop::collection::vec(any::<u8>(), 0..300), first in any::<u32>(), unit in any::<u32>()) {
             let lines = Lines::read(&table, first);

@@ -125,7 +125,7 @@ impl Interpreter for CPython {
             {
                 frames.push(id);
             }
-            if frame.flags & PYTHON_ENTRY != 0 {
+            if frame.flags & PYTHON_ENTRY != 0 || loaded.offsets.each_is_called() {
                 runs.push(start..frames.len());
                 start = frames.len();
             }

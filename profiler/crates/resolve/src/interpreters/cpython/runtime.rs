@@ -22,6 +22,14 @@ const MAX_PIECES: usize = 16;
 /// The name of the loop.
 const LOOP: &[u8] = b"_PyEval_EvalFrameDefault";
 
+/// Names that the interpreter exports since a version that does not say which one it is, the newest first.
+const EXPORTED_SINCE: [(&[u8], u32); 4] = [
+    (b"PyIter_Send\0", 0x030a_0000),
+    (b"PyFrame_GetBack\0", 0x0309_0000),
+    (b"PyVectorcall_Call\0", 0x0308_0000),
+    (b"_PyRuntime\0", 0x0307_0000),
+];
+
 /// An interpreter in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Runtime {
@@ -29,7 +37,7 @@ pub(super) struct Runtime {
     pub(super) version: Version,
     /// Where it has its members, or why that is not known.
     pub(super) offsets: Result<Offsets, Unsupported>,
-    /// Where `_PyRuntime` is.
+    /// Where `_PyRuntime` is; 0 in versions that have none.
     pub(super) state: u64,
     /// Where the type of code objects is.
     pub(super) code_type: Option<u64>,
@@ -50,9 +58,19 @@ impl Runtime {
             return None;
         }
         let symbols = Symbols::read(file, elf);
+        let Some(stated) = symbols.version else {
+            let version = symbols.older()?;
+            return Some(Runtime {
+                version,
+                offsets: offsets(version, &[]),
+                state: symbols.state.unwrap_or(0),
+                code_type: symbols.code_type,
+                code: symbols.code,
+            });
+        };
         let state = symbols.state?;
         let mut version = [0; 8];
-        let at = elf.offset_of(symbols.version?)?;
+        let at = elf.offset_of(stated)?;
         if read_up_to(file, &mut version, at).ok()? < version.len() {
             return None;
         }
@@ -78,9 +96,25 @@ struct Symbols {
     version: Option<u64>,
     code_type: Option<u64>,
     code: Vec<Range<u64>>,
+    /// The newest version of [`EXPORTED_SINCE`].
+    since: u32,
+    /// It has the type of texts that Python 3 has no more.
+    has_strings: bool,
 }
 
 impl Symbols {
+    /// The version of an interpreter that does not state it: before 3.11.
+    fn older(&self) -> Option<Version> {
+        // Others use the type, and have none of their own.
+        self.code_type?;
+        match (self.since, self.has_strings, self.code.is_empty()) {
+            (0, true, _) => Some(Version(0x0207_0000)),
+            (0, false, false) => Some(Version(0x0306_0000)),
+            (0, false, true) => None,
+            (since, ..) => Some(Version(since)),
+        }
+    }
+
     fn read(file: &File, elf: &Elf) -> Symbols {
         let mut symbols = Symbols::default();
         let sections = elf.sections(file).unwrap_or_default();
@@ -112,10 +146,17 @@ impl Symbols {
         }
         // Compared as far as what is looked for goes: where a name ends, only its owner knows.
         let name = names.get(name as usize..).unwrap_or_default();
+        for (exported, since) in EXPORTED_SINCE {
+            if name.starts_with(exported) {
+                self.since = self.since.max(since);
+            }
+        }
         if name.starts_with(b"_PyRuntime\0") {
             self.state = Some(address);
         } else if name.starts_with(b"Py_Version\0") {
             self.version = Some(address);
+        } else if name.starts_with(b"PyString_Type\0") {
+            self.has_strings = true;
         } else if name.starts_with(b"PyCode_Type\0") {
             self.code_type = Some(address);
         } else if let Some(rest) = name.strip_prefix(LOOP)
@@ -196,6 +237,36 @@ mod tests {
             symbols.take(&entry, &names);
         }
         assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn versions_that_do_not_state_theirs_are_told_by_what_they_export() {
+        let older = |exported: &[&str]| {
+            let mut symbols = Symbols::default();
+            for name in exported {
+                symbols.take(&symbol(0, 1), format!("{name}\0").as_bytes());
+            }
+            symbols.older().map(|version| version.to_string())
+        };
+        let three = ["PyCode_Type", "_PyEval_EvalFrameDefault", "_PyRuntime"];
+        assert_eq!(older(&three).as_deref(), Some("3.7"));
+        let newer = [
+            ("PyVectorcall_Call", "3.8"),
+            ("PyFrame_GetBack", "3.9"),
+            ("PyIter_Send", "3.10"),
+        ];
+        let mut exported = three.to_vec();
+        for (name, version) in newer {
+            exported.push(name);
+            assert_eq!(older(&exported).as_deref(), Some(version));
+        }
+        assert_eq!(older(&three[..2]).as_deref(), Some("3.6"));
+        assert_eq!(
+            older(&["PyCode_Type", "PyString_Type"]).as_deref(),
+            Some("2.7")
+        );
+        assert_eq!(older(&three[1..]), None);
+        assert_eq!(older(&["PyCode_Type"]), None);
     }
 
     #[test]

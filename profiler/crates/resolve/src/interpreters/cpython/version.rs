@@ -1,8 +1,8 @@
 //! Versions of CPython: where each has the members that frames and names need.
 //!
 //! A version, or what `_PyRuntime` says of itself (3.13) -> [`Offsets`], in bytes, all of them checked.
-//! Source: the headers of CPython 3.11, 3.12 and 3.13 (`Include/internal`, `Include/cpython`); within
-//! a minor version they stay the same.
+//! Source: the headers of CPython 3.8 to 3.13 (`Include/internal`, `Include/cpython`, `Include/frameobject.h`);
+//! within a minor version they stay the same.
 //!
 //! What does not belong here: how a file is searched (`runtime`).
 
@@ -36,8 +36,23 @@ impl Version {
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (major, minor) = self.series();
-        write!(f, "{major}.{minor}.{}", (self.0 >> 8) as u8)
+        match self.0 as u8 {
+            // Every release has a level there: nothing but the series is known.
+            0 => write!(f, "{major}.{minor}"),
+            _ => write!(f, "{major}.{minor}.{}", (self.0 >> 8) as u8),
+        }
     }
+}
+
+/// How a code object says which line an instruction is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineTable {
+    /// Locations (3.11 and newer). Frames have the address of their instruction, which is within the code object.
+    Locations,
+    /// `co_linetable` of 3.10. Frames have the number of their instruction.
+    Ranges,
+    /// `co_lnotab` (before 3.10). Frames have the number of the first byte of their instruction.
+    Steps,
 }
 
 /// Where code objects and texts have their members.
@@ -45,14 +60,18 @@ impl std::fmt::Display for Version {
 pub(super) struct CodeOffsets {
     /// Of a code object: the path of its source.
     pub(super) filename: usize,
-    /// Of a code object: its name with those of what it is in.
+    /// Of a code object: its name, since 3.11 with those of what it is in.
     pub(super) qualname: usize,
-    /// Of a code object: its location table.
+    /// Of a code object: its table of lines.
     pub(super) linetable: usize,
     /// Of a code object: its first line.
     pub(super) firstlineno: usize,
-    /// Of a code object: its instructions.
+    /// Of a code object: its instructions, or what refers to them.
     pub(super) instructions: usize,
+    /// Of a code object: what tells it from others, as the kernel side reads it.
+    pub(super) fingerprint: usize,
+    /// What its table of lines is.
+    pub(super) lines: LineTable,
     /// Bytes of the head of a text of ASCII characters.
     pub(super) ascii: usize,
     /// Of other texts.
@@ -68,11 +87,18 @@ pub(super) struct Offsets {
     pub(super) code: CodeOffsets,
 }
 
+impl Offsets {
+    /// Whether each frame is run by a call of the interpreter's loop of its own.
+    pub(super) fn each_is_called(&self) -> bool {
+        self.code.lines != LineTable::Locations
+    }
+}
+
 /// Why a version's frames can't be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsupported {
     /// Another version.
-    #[error("only 3.11, 3.12 and 3.13 are supported")]
+    #[error("only 3.8 to 3.13 are supported")]
     Version,
     /// Built without the lock: other rules.
     #[error("free-threaded builds are not supported")]
@@ -85,6 +111,8 @@ pub(super) enum Unsupported {
 /// The offsets of a version. `described` is the beginning of `_PyRuntime`.
 pub(super) fn offsets(version: Version, described: &[u8]) -> Result<Offsets, Unsupported> {
     match version.series() {
+        (3, 8 | 9) => Ok(of_3_8(104, LineTable::Steps)),
+        (3, 10) => Ok(of_3_8(96, LineTable::Ranges)),
         (3, 11) => Ok(of_3_11()),
         (3, 12) => Ok(of_3_12()),
         (3, 13) => described_by_itself(described),
@@ -98,6 +126,44 @@ fn layout(words: &[(usize, u32)]) -> Layout {
         layout.words[index] = word;
     }
     layout
+}
+
+/// 3.8 to 3.10, whose frames have the instruction that was last at `last`, in 4 bytes. Each of them is run by a call
+/// of the interpreter's loop of its own.
+fn of_3_8(last: u32, lines: LineTable) -> Offsets {
+    Offsets {
+        layout: layout(&[
+            (INTERPRETERS, 32),
+            (INTERPRETER_NEXT, 0),
+            (INTERPRETER_THREADS, 8),
+            (THREAD_BYTES, 184),
+            (THREAD_NEXT, 8),
+            (THREAD_ID, 176),
+            (THREAD_FRAME, 24),
+            (HOLDER_FRAME, 0),
+            (FRAME_BYTES, last + 8),
+            (FRAME_CODE, 32),
+            (FRAME_PREVIOUS, 24),
+            (FRAME_INSTRUCTION, last),
+            (FRAME_ENTRY, 8),
+            (ENTRY_SHIFT, 0),
+            (ENTRY_SHIM, 0),
+            // Behind the four that begin with `co_filename` is one that changes while the object lives: these begin
+            // one word before.
+            (CODE_TEXTS, 96),
+        ]),
+        code: CodeOffsets {
+            filename: 104,
+            qualname: 112,
+            linetable: 120,
+            firstlineno: 40,
+            instructions: 48,
+            fingerprint: 96,
+            lines,
+            ascii: 48,
+            compact: 72,
+        },
+    }
 }
 
 fn of_3_11() -> Offsets {
@@ -127,6 +193,8 @@ fn of_3_11() -> Offsets {
             linetable: 136,
             firstlineno: 72,
             instructions: 184,
+            fingerprint: 112,
+            lines: LineTable::Locations,
             ascii: 48,
             compact: 72,
         },
@@ -160,6 +228,8 @@ fn of_3_12() -> Offsets {
             linetable: 136,
             firstlineno: 68,
             instructions: 192,
+            fingerprint: 112,
+            lines: LineTable::Locations,
             ascii: 40,
             compact: 56,
         },
@@ -231,6 +301,8 @@ fn described_by_itself(bytes: &[u8]) -> Result<Offsets, Unsupported> {
             linetable,
             firstlineno: near(312)?,
             instructions: near(344)?,
+            fingerprint: filename,
+            lines: LineTable::Locations,
             ascii,
             // UTF-8 length and pointer follow.
             compact: ascii + 16,
@@ -247,7 +319,10 @@ mod tests {
     #[test]
     fn only_versions_that_are_known_are_believed() {
         for (version, known) in [
-            (0x030a_0df0, false),
+            (0x0307_0000, false),
+            (0x0308_0000, true),
+            (0x0309_0000, true),
+            (0x030a_0000, true),
             (0x030b_02f0, true),
             (0x030c_01f0, true),
             (0x030e_00f0, false),
@@ -260,6 +335,7 @@ mod tests {
             Err(Unsupported::Damaged)
         );
         assert_eq!(Version(0x030b_02f0).to_string(), "3.11.2");
+        assert_eq!(Version(0x030a_0000).to_string(), "3.10");
     }
 
     proptest! {
