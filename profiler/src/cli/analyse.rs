@@ -7,15 +7,17 @@ use clap::Args;
 
 use crate::error::Failure;
 use profiler_capture::Reader;
-use profiler_model::Tables;
+use profiler_model::{Event, Tables};
 use profiler_report::view::pager::Output;
 use profiler_report::view::report::{
     By, CallSort, CallView, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange,
     run, run_diff,
 };
 use profiler_report::view::{info, term};
+use profiler_resolve::Nameless;
 
 use super::Common;
+use super::name_notes;
 use super::target_words::TargetWords;
 
 /// More of the slowest calls than anyone reads are not kept.
@@ -150,7 +152,9 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         width: terminal.then(|| term::width(io::stdout())).flatten(),
         color: common.color.resolve(io::stdout()),
     };
-    let (tables, collected) = collect(&args.file, &options)?;
+    let whole = options.filter == Filter::default() && options.range == TimeRange::default();
+    let hinted = whole && args.diff.is_none() && options.format == Format::Text && !common.quiet;
+    let (tables, collected, nameless) = collect(&args.file, &options)?;
     let other = args
         .diff
         .as_deref()
@@ -162,31 +166,41 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         collected: &collected,
     };
     match &other {
-        Some((tables, collected)) => {
+        Some((tables, collected, _)) => {
             let before = Recording { tables, collected };
             run_diff(&recording, &before, &options, &mut out)?;
         }
         None => run(&recording, &options, &mut out)?,
     }
-    Ok(out.close()?)
+    out.close()?;
+    if hinted {
+        for note in name_notes::notes(&nameless.places(&tables), nameless.samples()) {
+            say!("note: {note}");
+        }
+    }
+    Ok(())
 }
 
-fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector), Failure> {
+fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector, Nameless), Failure> {
     let mut reader = Reader::open(path)?;
     let tables = reader.load_tables()?;
     let mut collector = Collector::for_report(options);
+    let mut nameless = Nameless::default();
     reader.replay(
         &tables,
         profiler_capture::TimeRange::ALL,
         &mut |event, tables| {
             collector.add(event, tables);
+            if let Event::Sample(sample) = event {
+                nameless.sample(sample, tables);
+            }
             Ok(())
         },
     )?;
     for damage in reader.damage() {
         log::warn!("{}: {damage}", path.display());
     }
-    Ok((tables, collector))
+    Ok((tables, collector, nameless))
 }
 
 pub(super) fn info(args: &InfoArgs) -> Result<(), Failure> {

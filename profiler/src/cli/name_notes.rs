@@ -47,8 +47,8 @@ const RUNTIMES: [Runtime; 13] = [
     },
     Runtime {
         program: "python",
-        names: "CPython: leave out -X perf, frames of 3.11 to 3.13 are read without it",
-        stacks: "CPython: leave out -X perf, frames of 3.11 to 3.13 are read without it",
+        names: "CPython: leave out -X perf, frames of 3.8 to 3.13 are read without it",
+        stacks: "CPython: leave out -X perf, frames of 3.8 to 3.13 are read without it",
     },
     Runtime {
         program: "pypy",

@@ -291,6 +291,12 @@ impl TargetFile {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
+    /// Whether it will still be there when the recording has ended: it has a name, below this process's own root.
+    pub(super) fn stays(&self) -> bool {
+        let is_host = self.root.upgrade().is_some_and(|root| root.own);
+        is_host && rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
     /// Its build id, if it has one.
     pub(super) fn build_id(&self) -> Option<&BuildId> {
         self.elf.as_ref()?.build_id.as_ref()

@@ -58,7 +58,7 @@ use profiler_unwind::kernel::KernelTables;
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
-pub use nameless::{NamelessSamples, Place};
+pub use nameless::{Nameless, NamelessSamples, Place};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 pub use proc_fs::{is_made_code, makes_code};

@@ -15,10 +15,11 @@ const MAX_PLACES: usize = 1 << 10;
 
 /// Samples whose innermost frame of user space has no name, and those whose stack run-time code ended.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nameless {
+pub struct Nameless {
     leaves: FxHashMap<(FrameId, ProcessId), u64>,
     cut: FxHashMap<ProcessId, u64>,
     places: FxHashMap<Place, NamelessSamples>,
+    samples: u64,
 }
 
 /// Code without names: where it is.
@@ -51,7 +52,8 @@ pub struct NamelessSamples {
 
 impl Nameless {
     /// Counts a sample.
-    pub(super) fn sample(&mut self, sample: &Sample, tables: &Tables) {
+    pub fn sample(&mut self, sample: &Sample, tables: &Tables) {
+        self.samples += 1;
         let Some(leaf) = sample.user.and_then(|user| tables.stacks.get(user)) else {
             return;
         };
@@ -65,6 +67,11 @@ impl Nameless {
         if sample.user_end == StackEnd::Jit {
             *self.cut.entry(thread.process).or_default() += 1;
         }
+    }
+
+    /// Samples that were counted, with names or without.
+    pub fn samples(&self) -> u64 {
+        self.samples
     }
 
     /// Takes in what the samples of an epoch are, with all names that were found.
@@ -95,7 +102,7 @@ impl Nameless {
     }
 
     /// All places, the most samples first, those of the present epoch too.
-    pub(super) fn places(&self, tables: &Tables) -> Vec<(Place, NamelessSamples)> {
+    pub fn places(&self, tables: &Tables) -> Vec<(Place, NamelessSamples)> {
         let mut all = self.clone();
         all.end_epoch(tables);
         let mut places: Vec<_> = all.places.into_iter().collect();

@@ -159,7 +159,7 @@ impl Names {
             }
         }
         ready.extend(requests.into_values());
-        ready.sort_by_cached_key(Request::size);
+        ready.sort_by_cached_key(Request::order);
         for request in ready {
             let refused = if full {
                 Err(request)
@@ -203,7 +203,7 @@ impl Names {
             }
         }
         let mut requests: Vec<Request> = requests.into_values().collect();
-        requests.sort_by_cached_key(Request::size);
+        requests.sort_by_cached_key(Request::order);
         for request in requests {
             if symbolizer.ask_names(request).is_err() {
                 self.refused += 1;

@@ -100,10 +100,13 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// What it takes to answer grows with this: bytes of the file. A large one is asked about behind the small
-    /// ones, which else get no names where there is no time for all.
-    pub(super) fn size(&self) -> u64 {
-        self.file.as_ref().map_or(0, |file| file.len())
+    /// What is asked about first: what can't be named later (code made at run time, files of containers, deleted
+    /// ones), then files that will still be there. Of each the small ones first, which else get no names where there
+    /// is no time for all: what it takes to answer grows with the bytes of the file.
+    pub(super) fn order(&self) -> (bool, u64) {
+        let file = self.file.as_ref();
+        let stays = file.is_some_and(|file| file.stays());
+        (stays, file.map_or(0, |file| file.len()))
     }
 }
 
@@ -277,12 +280,12 @@ fn spawn(
     })
 }
 
-/// Requests that a thread has taken out of its queue, with their sizes.
+/// Requests that a thread has taken out of its queue, with their order.
 #[derive(Default)]
-struct Waiting(Vec<(u64, Request)>);
+struct Waiting(Vec<((bool, u64), Request)>);
 
 impl Waiting {
-    /// The smallest of all that were asked, of those the first; waits for one.
+    /// The first by its order of all that were asked, of equal ones the first; waits for one.
     fn next(&mut self, requests: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
         let Waiting(waiting) = self;
         let first = match waiting.is_empty() {
@@ -291,10 +294,10 @@ impl Waiting {
         };
         let room = QUEUE.saturating_sub(waiting.len());
         let come = first.into_iter().chain(requests.try_iter()).take(room);
-        waiting.extend(come.map(|request| (request.size(), request)));
-        let smallest = (0..waiting.len()).min_by_key(|&index| waiting[index].0);
-        let smallest = smallest.ok_or(RecvTimeoutError::Timeout)?;
-        Ok(waiting.remove(smallest).1)
+        waiting.extend(come.map(|request| (request.order(), request)));
+        let first = (0..waiting.len()).min_by_key(|&index| waiting[index].0);
+        let first = first.ok_or(RecvTimeoutError::Timeout)?;
+        Ok(waiting.remove(first).1)
     }
 }
 
@@ -459,6 +462,7 @@ fn refuse(request: &Request, answer: Answer) -> Vec<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Root;
     use crate::mapping::tests::module;
 
     fn file(len: u64) -> Arc<TargetFile> {
@@ -467,6 +471,27 @@ mod tests {
         file.set_len(len).unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
         Arc::new(TargetFile::new(file, &stat, "/f", None))
+    }
+
+    #[test]
+    fn what_can_not_be_named_later_is_first() {
+        let own = std::fs::File::open("/proc/self/exe").unwrap();
+        let stat = rustix::fs::fstat(&own).unwrap();
+        let host = Arc::new(Root::own().unwrap());
+        let kept = Arc::new(TargetFile::new(own, &stat, "/f", Some(&host)));
+        let order = |file: Option<Arc<TargetFile>>| {
+            let module = module("/f");
+            let addresses = Vec::new();
+            Request {
+                module,
+                file,
+                addresses,
+            }
+            .order()
+        };
+        let deleted = file(1 << 40);
+        assert!(order(None) < order(Some(deleted.clone())));
+        assert!(order(Some(deleted)) < order(Some(kept)));
     }
 
     #[test]

@@ -157,7 +157,7 @@ pub enum Format {
 }
 
 /// Which samples count. An empty list admits all; entries of one list are alternatives.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Whose.
     pub target: Target,
