@@ -795,6 +795,7 @@ END
             "continue",
             "./main",
         ],
+        filter: &[(r"process \d+", "process N")],
         ..PLAIN
     },
     Program {
