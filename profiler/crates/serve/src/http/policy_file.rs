@@ -1,6 +1,6 @@
 //! A policy as it is written down: JSON -> [`Policy`], or where it is wrong.
 //!
-//! ```json
+//! ```text
 //! { "rules": [ { "users": ["ann"], "owners": ["www-data"], "processes": ["web*"], "containers": ["shop/*"], "allow": true } ],
 //!   "private": ["/opt/secret/*"], "timestampResolution": 0.1 }
 //! ```

@@ -107,6 +107,13 @@ struct Lane {
     is_over: bool,
 }
 
+impl Lane {
+    /// It took no more samples because there was no room for them.
+    fn is_full(&self) -> bool {
+        self.is_over && self.session.state() == State::Stopped
+    }
+}
+
 /// A sample of each thread that was asked for at a time.
 #[derive(Debug)]
 struct Forced {
@@ -341,8 +348,7 @@ impl Profiling {
             let mut samples = lane.session.samples().to_vec();
             // A sample that was forced may have come before one that was due before.
             samples.sort_by_key(|(at, _)| *at);
-            let is_full = lane.is_over && lane.session.state() == State::Stopped;
-            (*key, is_full, samples)
+            (*key, lane.is_full(), samples)
         })
     }
 
@@ -381,15 +387,20 @@ impl Profiling {
         })
     }
 
-    /// What is told of it from now on; none if too many listen.
+    /// What it is doing, which buffers are full, and what is told of it from now on; none if too many listen.
     pub(super) fn listen(&mut self) -> Option<mpsc::Receiver<Told>> {
         self.listeners.retain(|listener| !listener.is_closed());
         if self.listeners.len() >= LISTENERS {
             return None;
         }
-        let (sender, receiver) = mpsc::channel(UNREAD);
+        let (sender, receiver) = mpsc::channel(UNREAD + self.lanes.len());
         let state = json!({ "state": self.state() });
         let _ = sender.try_send(Told("state", state));
+        // Buffers may be full before their client can listen.
+        let full = self.lanes.iter().filter(|(_, lane)| lane.is_full());
+        for (key, _) in full {
+            let _ = sender.try_send(Told("samplebufferfull", json!({ "tid": key.tid.0 })));
+        }
         self.listeners.push(sender);
         Some(receiver)
     }
