@@ -19,6 +19,7 @@ mod doctor;
 mod files;
 #[cfg(feature = "bytefrog")]
 mod hq;
+mod import;
 mod list;
 mod name_notes;
 mod record;
@@ -92,6 +93,8 @@ enum Command {
     Export(files::ExportArgs),
     /// List the formats of export
     Formats,
+    /// Read what another tool recorded into a capture
+    Import(import::ImportArgs),
     /// Turn an execution trace of Go from bytes into text, or back
     Convert(convert::ConvertArgs),
     /// Show what is in a capture: times, sources, counts, losses
@@ -172,6 +175,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Formats => files::formats(&mut io::stdout())?,
         Command::Info(args) => analyse::info(&args)?,
         Command::Convert(args) => convert::convert(args)?,
+        Command::Import(args) => import::import(args, common)?,
         Command::Merge(args) => files::merge(&args, common)?,
         Command::Symbolize(args) => files::symbolize(args, common)?,
         #[cfg(feature = "bytefrog")]

@@ -9,6 +9,7 @@ mod convert;
 mod drive;
 #[cfg(feature = "bytefrog")]
 pub mod hq;
+mod import;
 pub mod marks;
 mod outlive;
 mod output;
@@ -35,6 +36,7 @@ use crate::error::{Context, Failure};
 
 pub use containers::CgroupTargets;
 pub use convert::convert;
+pub use import::import;
 pub use output::ScreenOptions;
 pub use outputs::{Export, check_difference, export, export_difference, open_export};
 pub use prepare::Watch;

@@ -26,6 +26,7 @@ mod golden_captures;
 mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
+mod import;
 mod js_self_profiling;
 mod perf_script;
 mod pprof;

@@ -3,3 +3,4 @@
 //! What does not belong here: sockets, byte layouts (`wire`).
 
 pub mod bytefrog;
+pub mod profiles;

@@ -1,0 +1,209 @@
+//! Profiles that other tools recorded: folded stacks, text of perf script, pprof -> batches of a recording.
+//!
+//! Bytes of a file -> definitions and samples, in pieces. What a file does not say is not made up, but for times where it has none:
+//! samples then follow each other. All of it is untrusted: lines, sizes and numbers are bounded, nothing panics. The mapping:
+//! docs/formats/import.md. What does not belong here: opening files, captures.
+
+mod folded;
+mod intake;
+mod perf_script;
+mod pprof;
+
+use std::io::{self, BufRead};
+
+use intake::Intake;
+use profiler_model::Batch;
+
+/// A kind of file that can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `root;..;leaf number`.
+    Folded,
+    /// What `perf script` writes.
+    PerfScript,
+    /// Protobuf of pprof, packed or not.
+    Pprof,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Kind; 3] = [Kind::Folded, Kind::PerfScript, Kind::Pprof];
+
+    /// What it is called: as the format of export.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Folded => "folded",
+            Kind::PerfScript => "perf-script",
+            Kind::Pprof => "pprof",
+        }
+    }
+}
+
+/// A file is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It can't be read, or what becomes of it can't be written.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Nothing says which kind it is.
+    #[error(
+        "it is neither folded stacks nor text of perf script nor pprof; if it is, say which: --from {}",
+        Kind::ALL.map(Kind::name).join("|")
+    )]
+    Unknown,
+    /// It is damaged, or of another kind.
+    #[error("line {line}: {what}")]
+    Line {
+        /// From 1.
+        line: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// It is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// It holds no sample.
+    #[error("it holds no samples")]
+    Empty,
+}
+
+/// What came of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// How many samples.
+    pub samples: u64,
+    /// What was left out: values that are negative.
+    pub left_out: u64,
+}
+
+/// Longest line that is read.
+const MAX_LINE: usize = 1 << 20;
+/// So much of a file tells its kind, if it is read at once: the first line can be long.
+pub const HEAD: usize = MAX_LINE;
+
+/// Imports a file called `name`; what it is made of goes to `take` in batches.
+pub fn import(
+    input: &mut dyn BufRead,
+    kind: Option<Kind>,
+    name: &str,
+    take: &mut dyn FnMut(Batch) -> io::Result<()>,
+) -> Result<Imported, ImportError> {
+    let kind = match kind {
+        Some(kind) => kind,
+        None => kind_of(input.fill_buf()?).ok_or(ImportError::Unknown)?,
+    };
+    let mut intake = Intake::new(name, kind.name(), take);
+    match kind {
+        Kind::Folded => folded::read(input, &mut intake)?,
+        Kind::PerfScript => perf_script::read(input, &mut intake)?,
+        Kind::Pprof => pprof::read(input, &mut intake)?,
+    }
+    intake.finish()
+}
+
+/// The kind of a file by its beginning.
+fn kind_of(head: &[u8]) -> Option<Kind> {
+    if head.starts_with(&[0x1f, 0x8b]) {
+        return Some(Kind::Pprof);
+    }
+    let head = &head[..head.len().min(HEAD)];
+    let text = match std::str::from_utf8(head) {
+        Ok(text) => text,
+        // A character may be cut in two.
+        Err(error) if error.valid_up_to() + 4 > head.len() => {
+            std::str::from_utf8(&head[..error.valid_up_to()]).ok()?
+        }
+        // A sample type: its number and length come first.
+        Err(_) => return (head.first() == Some(&0x0a)).then_some(Kind::Pprof),
+    };
+    let says = |line: &&str| !is_silent(line);
+    let line = text.lines().find(says)?;
+    if perf_script::is_header(line) {
+        Some(Kind::PerfScript)
+    } else if head.contains(&0) {
+        (head.first() == Some(&0x0a)).then_some(Kind::Pprof)
+    } else {
+        folded::number(line).map(|_| Kind::Folded)
+    }
+}
+
+/// Whether a line says nothing: it is empty, or a comment. A name may begin like one: `#private`.
+fn is_silent(line: &str) -> bool {
+    line.trim().is_empty() || line == "#" || line.starts_with("# ")
+}
+
+/// Lines of a text, one after another; each is at most [`MAX_LINE`] long, and what is no UTF-8 in it is replaced.
+struct Lines<'a> {
+    input: &'a mut dyn BufRead,
+    number: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(input: &'a mut dyn BufRead) -> Lines<'a> {
+        Lines {
+            input,
+            number: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// The next line, without its end.
+    fn next(&mut self) -> Result<Option<String>, ImportError> {
+        self.bytes.clear();
+        let mut limited = io::Read::take(&mut *self.input, MAX_LINE as u64 + 1);
+        if limited.read_until(b'\n', &mut self.bytes)? == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        if self.bytes.len() > MAX_LINE {
+            return Err(self.wrong("it is too long"));
+        }
+        let line = String::from_utf8_lossy(&self.bytes);
+        Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> ImportError {
+        ImportError::Line {
+            line: self.number,
+            what: what.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_by_their_beginning() {
+        for (head, kind) in [
+            (&b"a;b;c 12\n"[..], Some(Kind::Folded)),
+            (b"# said\n\nprogram 12.5\n", Some(Kind::Folded)),
+            (
+                b"my prog 12/13 [001] 5.000001: 250 cycles:u: \n\t 1f main (/a)\n",
+                Some(Kind::PerfScript),
+            ),
+            (b"prog 12 5.000001: cycles: \n", Some(Kind::PerfScript)),
+            (b"\x1f\x8b\x08\0", Some(Kind::Pprof)),
+            (
+                b"\x0a\x04\x08\x01\x10\x02\x12\x80\xff\xff\xff\xff",
+                Some(Kind::Pprof),
+            ),
+            (b"\x0a\x04\x08\x01\x10\x02\x12\0", Some(Kind::Pprof)),
+            (b"", None),
+            (b"hello\n", None),
+            (b"{\"meta\": 1}", None),
+            (b"\x7fELF\x02\x01\xff\xfe\xfd\xfc\xfb", None),
+        ] {
+            assert_eq!(kind_of(head), kind, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_no_trouble() {
+        let long = vec![b'x'; MAX_LINE + 5];
+        let error = import(&mut &long[..], Some(Kind::Folded), "x", &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.to_string(), "line 1: it is too long");
+    }
+}

@@ -1,0 +1,37 @@
+//! From other tools' recordings into a capture.
+//!
+//! A file or standard input -> a capture, which is there when it is whole. What does not belong here: what files say
+//! (`report::import`).
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use crate::error::{Context, Failure};
+use profiler_capture::{CreateOptions, Writer};
+use profiler_report::import::profiles::{self, Imported, Kind};
+
+/// Imports a file; `-` is standard input.
+pub fn import(
+    from: &Path,
+    kind: Option<Kind>,
+    to: &Path,
+    overwrite: bool,
+) -> Result<Imported, Failure> {
+    let name = from.display().to_string();
+    let opened: Box<dyn Read> = match from.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(from).context(|| format!("failed to open {name}"))?),
+    };
+    let options = CreateOptions {
+        overwrite,
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(to, options)?;
+    let mut input = BufReader::with_capacity(profiles::HEAD, opened);
+    let mut write = |batch| writer.write(&batch).map_err(io::Error::other);
+    let imported = profiles::import(&mut input, kind, &name, &mut write)
+        .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
+    writer.finish()?;
+    Ok(imported)
+}
