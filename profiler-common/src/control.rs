@@ -54,6 +54,36 @@ pub const KERNEL_STACKS_ADJUSTED: u8 = 2;
 /// A value of `PERIODS` that no event has: [`Adjusted`] says what it is at present.
 pub const PERIOD_ADJUSTED: u64 = u64::MAX;
 
+/// Value of `WATCHED`: a task, by its id, and whose life is meant by that.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
+pub struct Watched {
+    /// `WATCH_*` bits and the root; 0: nothing.
+    pub bits: u32,
+    /// Which task of that id it is: the kernel frees a task some time after its id was given out again. 0: not
+    /// known; [`watch_life`] of a start, [`watch_task`] of an address.
+    pub life: u32,
+}
+
+/// Set in [`Watched::life`] if the kernel side has added the task.
+pub const WATCH_BY_KERNEL: u32 = 1 << 31;
+
+/// The life of a task that user space names: when it began, since boot, in ticks of [`WATCH_TICK_NS`].
+pub const fn watch_life(start_ticks: u64) -> u32 {
+    start_ticks as u32 & !WATCH_BY_KERNEL
+}
+
+/// The life of a task that the kernel side has met: the address of its structure, which no other one has
+/// before the task is freed.
+pub const fn watch_task(address: u64) -> u32 {
+    (address >> 6) as u32 | WATCH_BY_KERNEL
+}
+
+/// The unit of a task's start in /proc.
+pub const WATCH_TICK_NS: u64 = 10_000_000;
+
+const _: () = assert!(size_of::<Watched>() == 8);
+
 /// What may change while the sampler is attached. Changed while its events are stopped; only the
 /// wish for kernel stacks may change at any time.
 #[repr(C)]

@@ -7,7 +7,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{COMM_LEN, RecordHead};
+use crate::{COMM_LEN, MAX_FRAMES, RecordHead};
 
 /// The stacks that waits with this key have.
 #[repr(C)]
@@ -151,6 +151,30 @@ pub struct ThreadWaits {
 /// The thread has never run: no wait, but runnable.
 pub const STATE_NEW: u32 = 4;
 
+/// A thread that waited already when the recording began, as an iterator over all tasks finds it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaiterRecord {
+    /// Since when its wait counts.
+    pub at_ns: u64,
+    /// See [`WaitRecord::key`].
+    pub key: u64,
+    /// See [`ThreadWaits::ids`].
+    pub ids: u64,
+    /// What it came into the kernel with (`struct pt_regs`); zeros if that is not known, nonsense if it is a
+    /// thread of the kernel.
+    pub registers: [u64; WAITER_REGISTERS],
+    /// Not 0: the kernel stack may go on.
+    pub is_cut: u64,
+    /// Length of the kernel stack.
+    pub kernel_bytes: u64,
+    /// The kernel stack, leaf first.
+    pub kernel: [u64; MAX_FRAMES],
+}
+
+/// Words of the kernel's `struct pt_regs`.
+pub const WAITER_REGISTERS: usize = 21;
+
 /// What one processor has seen of waits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
@@ -187,8 +211,14 @@ pub const TASK_COMM: usize = 1;
 pub const TASK_STATE: usize = 2;
 /// Index of `WAIT_OFFSETS`: `task_struct::stack`.
 pub const TASK_STACK: usize = 3;
+/// Index of `WAIT_OFFSETS`: `task_struct::on_cpu`.
+pub const TASK_ON_CPU: usize = 4;
+/// Index of `WAIT_OFFSETS`: `task_struct::cred`.
+pub const TASK_CRED: usize = 5;
+/// Index of `WAIT_OFFSETS`: `cred::uid`.
+pub const CRED_UID: usize = 6;
 /// How many values `WAIT_OFFSETS` has.
-pub const WAIT_OFFSETS: usize = 4;
+pub const WAIT_OFFSETS: usize = 7;
 
 /// The arguments of `sched_switch` are (preempt, prev, next): before 5.18.
 pub const SWITCH_PLAIN: u32 = 0;
@@ -202,3 +232,4 @@ const _: () = assert!(size_of::<WaitRecord>() == 96);
 const _: () = assert!(size_of::<WaitTotals>() == 72);
 const _: () = assert!(size_of::<WaitTotalsRecord>() == 120);
 const _: () = assert!(size_of::<ThreadWaits>() == 168);
+const _: () = assert!(size_of::<WaiterRecord>() == 8 * (5 + WAITER_REGISTERS + MAX_FRAMES));

@@ -101,6 +101,22 @@ pub fn verdict(place: u64) -> u32 {
     wanted
 }
 
+/// Id of the cgroup of any task (0: not known), and whether that is wanted: a `CGROUP_*` constant. Nothing is
+/// kept of that.
+#[inline(always)]
+pub fn of_task(task: u64) -> (u64, u32) {
+    let cgroup = match CGROUP_SUBSYS.load() {
+        SUBSYS_NONE => None,
+        SUBSYS_UNIFIED => member_of(task),
+        _ => member_of(task).and_then(cgroup_at),
+    };
+    let id = cgroup.and_then(id_of).unwrap_or(0);
+    if FILTER.load() & FILTER_CGROUPS == 0 {
+        return (id, CGROUP_WANTED);
+    }
+    (id, innermost(cgroup.unwrap_or(0)))
+}
+
 /// What `CGROUPS` says of the innermost cgroup that it has, from `cgroup` (0: none) upwards.
 #[inline(never)]
 fn innermost(mut cgroup: u64) -> u32 {
@@ -124,11 +140,16 @@ fn innermost(mut cgroup: u64) -> u32 {
 /// cgroup, in version 1 its state for the hierarchy's controller.
 #[inline(always)]
 fn current_member() -> Option<u64> {
+    // SAFETY: the helper takes no pointers.
+    member_of(unsafe { bpf_get_current_task() })
+}
+
+/// The same of any task.
+#[inline(always)]
+fn member_of(task: u64) -> Option<u64> {
     if CGROUP_OFFSETS[OFFSETS_KNOWN].load() == 0 {
         return None;
     }
-    // SAFETY: the helper takes no pointers.
-    let task = unsafe { bpf_get_current_task() };
     member(member(task, TASK_CGROUPS)?, SET_MEMBER)
 }
 

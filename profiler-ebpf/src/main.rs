@@ -172,6 +172,13 @@ mod entry {
         sched::on_exec(&ctx)
     }
 
+    /// For each task, when a recording of waits begins.
+    #[unsafe(no_mangle)]
+    #[unsafe(link_section = "iter/task")]
+    extern "C" fn wait_begun(ctx: *mut c_void) -> u32 {
+        sched::on_task(ctx)
+    }
+
     /// On every place of every traced function; the cookie says which.
     #[uprobe]
     fn call_hit(ctx: ProbeContext) -> u32 {

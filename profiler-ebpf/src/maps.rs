@@ -14,12 +14,12 @@ use profiler_common::{
     COMM_LEN, MAX_FRAMES,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::{CgroupLosses, NAME_BYTES, OFFSETS, SUBSYS_NONE, VERDICT_SLOTS, Verdict},
-    control::{Adjusted, Counters, MAX_SOURCES},
+    control::{Adjusted, Counters, MAX_SOURCES, Watched},
     interpreter::{InterpreterProcess, Layout, MAX_LAYOUTS},
     python::{BLOCK_BYTES, MAX_PYTHON_FRAMES, PythonFrame},
     sched::{
         LEAST_WAIT_WINDOW_LOG, SWITCH_PLAIN, ThreadWaits, WAIT_OFFSETS as WAIT_OFFSET_COUNT,
-        WaitCounters, WaitRecord, WaitTotalsRecord,
+        WaitCounters, WaitRecord, WaitTotalsRecord, WaiterRecord,
     },
     unwind::{self, Process, REGISTERS, Rule, SEGMENT_WORDS, Table, UnwindCounters},
 };
@@ -63,10 +63,10 @@ pub static COUNTERS: PerCpuArray<Counters, MAX_SOURCES> = PerCpuArray::new();
 #[btf_map]
 pub static ADJUSTED: Array<Adjusted, 1> = Array::new();
 
-/// Tasks of the filter and their descendants: id -> `WATCH_*` bits and the root. Preallocated:
-/// kernels before 6.1 allow nothing else in perf_event programs.
+/// Tasks of the filter and their descendants, by id. Preallocated: kernels before 6.1 allow nothing else
+/// in perf_event programs.
 #[btf_map]
-pub static WATCHED: HashMap<u32, u32, 1> = HashMap::new();
+pub static WATCHED: HashMap<u32, Watched, 1> = HashMap::new();
 
 /// Thread names of the filter, padded with zeros.
 #[btf_map]
@@ -141,6 +141,10 @@ pub static PERIODS: [Global<u64>; MAX_SOURCES] = [const { Global::new(0) }; MAX_
 /// Where the kernel's structure of a task has its id.
 #[unsafe(no_mangle)]
 pub static TASK_PID_OFFSET: Global<u32> = Global::new(0);
+
+/// Where it has the time of its start since boot; 0: not known.
+#[unsafe(no_mangle)]
+pub static TASK_START_OFFSET: Global<u32> = Global::new(0);
 
 /// Where `pid` is in the record of `task:task_newtask`.
 #[unsafe(no_mangle)]
@@ -512,6 +516,25 @@ pub static WAITING: HashMap<u32, ThreadWaits, 1> = HashMap::new();
 /// How many there are in `WAITING`: as a rule none, and nobody is looked for there.
 #[btf_map]
 pub static WAIT_APART: Array<u64, 1> = Array::new();
+
+/// Where the program that looks at all tasks puts together what it found of one.
+#[repr(C)]
+pub struct Waiter {
+    /// A place to look at its address as a number.
+    pub task: u64,
+    /// Its entry.
+    pub thread: ThreadWaits,
+    /// What user space is told.
+    pub record: WaiterRecord,
+}
+
+/// See [`Waiter`].
+#[btf_map]
+pub static WAITER: Array<Waiter, 1> = Array::new();
+
+/// A process that waits for us, which is none of its waits; 0: none.
+#[btf_map]
+pub static WAIT_PASSED_OVER: Array<u32, 1> = Array::new();
 
 /// Which bits of a thread's id are its place in `WAIT_THREADS`.
 #[unsafe(no_mangle)]

@@ -15,6 +15,7 @@ pub mod python;
 mod record;
 mod stacks;
 mod threads;
+mod waiting;
 mod waking;
 
 use core::arch::asm;
@@ -43,6 +44,7 @@ use self::{
 };
 pub use self::{
     threads::{on_exec, on_new},
+    waiting::on_task,
     waking::on_waking,
 };
 use crate::{

@@ -22,7 +22,7 @@ use profiler_common::{
 
 use super::{argument, ids_of, key::salt, record::tell};
 use crate::{
-    cgroup, filter,
+    call, cgroup, filter,
     maps::{FILTER, WAIT_APART, WAIT_CPU, WAIT_PLACES, WAIT_THREADS, WAITING, WaitCpu},
 };
 
@@ -92,6 +92,58 @@ fn add(cpu: &mut WaitCpu) {
     }
 }
 
+/// Makes a thread known that waits since `thread.from_ns`, unless it is known; whether it is known by that now.
+/// It may come to a processor meanwhile, and what it does there makes it known as well.
+#[inline(always)]
+pub(super) fn add_waiting(thread: &ThreadWaits) -> bool {
+    let tid = thread.ids as u32;
+    if find(tid).is_some() {
+        return false;
+    }
+    if let Some(place) = WAIT_THREADS.get_ptr_mut(tid & WAIT_PLACES.load()) {
+        // SAFETY: as in `add`.
+        unsafe {
+            claim(place, 1);
+            if (&raw const (*place).claims).read_volatile() == 1 {
+                fill(place, thread);
+                return true;
+            }
+            claim(place, -1);
+        }
+    }
+    match WAITING.insert(tid, thread, u64::from(BPF_NOEXIST)) {
+        Ok(()) => {
+            count_apart(1);
+            true
+        }
+        Err(_) => {
+            if let Some(cpu) = WAIT_CPU.get_ptr_mut(0) {
+                // SAFETY: a word that the lookup returned, changed atomically: programs that interrupt count
+                // there as well.
+                unsafe { call::add(&raw mut (*cpu).counters.table_full) };
+            }
+            false
+        }
+    }
+}
+
+/// Whether a thread is known to wait since then.
+#[inline(always)]
+pub(super) fn is_still(tid: u32, from_ns: u64) -> bool {
+    // SAFETY: a word that the lookup returned.
+    find(tid)
+        .is_some_and(|thread| unsafe { (&raw const (*thread).from_ns).read_volatile() } == from_ns)
+}
+
+/// A thread that was said to wait runs.
+#[inline(always)]
+pub(super) fn withdraw(tid: u32) {
+    if let Some(thread) = find(tid) {
+        // SAFETY: a word that the lookup returned.
+        unsafe { (&raw mut (*thread).from_ns).write_volatile(0) };
+    }
+}
+
 /// Adds to the claims of a place.
 ///
 /// # Safety
@@ -158,7 +210,7 @@ fn count_apart(more: i64) {
     }
 }
 
-const BLANK: ThreadWaits = ThreadWaits {
+pub(super) const BLANK: ThreadWaits = ThreadWaits {
     from_ns: 0,
     woken_ns: 0,
     waker: 0,

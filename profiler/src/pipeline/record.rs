@@ -205,6 +205,8 @@ struct Recording {
     interrupts: u32,
     has_ring: bool,
     dumps: u32,
+    /// Until all is written: the end is waited for too.
+    _hurry: Hurry,
 }
 
 impl Driver for Recording {
@@ -267,7 +269,10 @@ impl Recording {
         if request.screen.is_none() {
             Writer::check(path, &request.create)?;
         }
-        let mut session = Session::attach(Prepared::new(request.watch)?)?;
+        let prepared = Prepared::new(request.watch)?;
+        // The command is there, and has what priority it has.
+        let hurry = Hurry::begin();
+        let mut session = Session::attach(prepared)?;
         let output = match request.screen {
             None => {
                 let mut writer = Writer::create(path, request.create)?;
@@ -297,14 +302,13 @@ impl Recording {
             interrupts: 0,
             has_ring,
             dumps: 0,
+            _hurry: hurry,
         };
         Ok((session, recording))
     }
 
     /// Runs until something ends the recording.
     async fn watch(&mut self, session: &mut Session, signals: &mut Signals, later: Later) -> End {
-        // What is still to be done after this can wait.
-        let _hurry = Hurry::begin();
         privileges::settle(later);
         match drive(session, self, signals).await {
             Ok(end) => end,

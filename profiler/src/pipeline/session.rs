@@ -102,6 +102,12 @@ pub(super) enum Gone {
 impl Session {
     /// Lets the command run; time counts from now on.
     pub(super) fn begin(&mut self) -> Result<(), Failure> {
+        if let Some((probe, raw)) = self.collector.attached() {
+            // Without that, they count from their next wait on.
+            if let Err(error) = probe.begin_waits(self.command.about_to_run(), raw) {
+                log::warn!("threads that wait already are not known: {error}");
+            }
+        }
         self.command.run()?;
         self.window.count();
         Ok(())

@@ -206,7 +206,8 @@ fn edge(tables: &Tables, edge: &CallEdge) -> Edge {
                     How::Exception(kind.map(|kind| tables.string(kind).to_owned()))
                 }
                 ExitKind::Terminated => How::Terminated,
-                ExitKind::Inferred => How::Inferred,
+                // Neither was seen.
+                ExitKind::Inferred | ExitKind::Unwatched => How::Inferred,
             },
             line: exit.line,
             result: exit.result.clone(),

@@ -611,6 +611,83 @@ fn a_wait_that_goes_on_is_told_at_the_end() {
     assert!(total.ns[STATE_SLEEPING as usize] >= ns, "{total:?}");
 }
 
+/// Threads that wait before anything is attached: one is woken meanwhile, one goes on waiting. Both have their
+/// kernel stacks, and count from the beginning.
+#[test]
+fn what_waits_already_counts_from_the_beginning() {
+    if !can_run() {
+        return;
+    }
+    let (told, ids) = channel();
+    let (wake, woken) = channel::<()>();
+    let (keep, kept) = channel::<()>();
+    let sleepers = [woken, kept].map(|until| {
+        let told = told.clone();
+        std::thread::spawn(move || {
+            told.send(tid()).unwrap();
+            let _ = until.recv();
+        })
+    });
+    let tids = [ids.recv().unwrap(), ids.recv().unwrap()].map(i32::cast_unsigned);
+    let sleeps = |tid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+        stat.rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('S')
+    };
+    while !tids.iter().all(sleeps) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut probe = attach(std::process::id());
+    let mut events = Vec::new();
+    let before = now();
+    probe.begin_waits(None, &mut events).unwrap();
+    let begun = now();
+    let found: Vec<_> = stacks(&events)
+        .map(|(at, stack)| (at, stack.clone()))
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    wake.send(()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let events = finish(probe, events);
+    drop(keep);
+    for sleeper in sleepers {
+        sleeper.join().unwrap();
+    }
+    no_losses(&events);
+
+    let mut lengths = Vec::new();
+    for tid in tids {
+        let (at, stack) = found.iter().find(|(_, stack)| stack.tid.0 == tid).unwrap();
+        assert!((before.0..=begun.0).contains(at));
+        assert!(!stack.kernel.bytes.is_empty() && stack.user.bytes.len() == 8);
+        let own = |wait: &&RawWait| wait.record.tid == tid && wait.record.key == stack.key;
+        let wait = waits(&events).find(own).unwrap();
+        assert_eq!(
+            (wait.record.from_ns, wait.record.state),
+            (*at, STATE_SLEEPING)
+        );
+        lengths.push(wait.record.at_ns - at);
+        let totals = totals(&events)[&tid];
+        assert!(totals.ns.iter().sum::<u64>() >= lengths[lengths.len() - 1]);
+    }
+    lengths.sort_unstable();
+    assert!(
+        lengths[0] >= 200_000_000 && lengths[1] >= 400_000_000,
+        "{lengths:?}"
+    );
+
+    // Whoever waits for us does not wait.
+    let mut probe = attach(std::process::id());
+    let mut events = Vec::new();
+    probe
+        .begin_waits(Some(Pid(std::process::id())), &mut events)
+        .unwrap();
+    assert_eq!(stacks(&events).count(), 0);
+}
+
 #[test]
 fn two_callers_from_frames_of_one_size_have_their_own_stacks() {
     if !can_run() {

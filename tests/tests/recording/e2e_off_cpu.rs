@@ -10,9 +10,10 @@ use std::process;
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{Event, OFF_CPU, Sink, StackEnd, Tables, Wait, WaitState};
 use profiler_tests::Outcome;
-use profiler_tests::setting::Setting;
+use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload::{Unbuilt, made, source_path};
+use rustix::process::Signal;
 
 const COMMAND: &str = "sleep";
 /// The program without frame pointers, and how often it sleeps.
@@ -236,6 +237,66 @@ fn both_sources_have_all_callers_without_frame_pointers() -> Outcome {
     check_whole("work", &runs, "", &["work", "a", "main"])?;
     if !waits.is_empty() {
         check_whole("preempted work", &waits, "", &["work", "a", "main"])?;
+    }
+    Ok(())
+}
+
+/// Five threads that are blocked before the recording begins, and all the time: each is a wait that goes on,
+/// with the function that it hangs in, and its whole time is in the totals.
+#[test]
+fn what_waits_all_the_time_is_seen() -> Outcome {
+    const THREADS: usize = 5;
+    const HANGS: [&str; 4] = ["hang_cond", "hang_read", "hang_poll", "hang_pause"];
+    let Some(setting) = Setting::new("off-cpu-blocked")? else {
+        return Ok(());
+    };
+    let program = setting.workload("blocked.c")?;
+    let mut blocked = setting.start("blocked", &mut process::Command::new(&program))?;
+    blocked.wait_until("its threads", LIMIT, |running| {
+        let said = running.stdout_so_far();
+        said.is_ok_and(|said| said.contains("blocked"))
+    })?;
+    let pid = blocked.pid().to_string();
+    let (_, recording) = setting.record(&["--wall", "-F", "999", "-p", &pid, "-d", "1"])?;
+    // Nothing ran: of ticks that the machine has skipped none was the program's.
+    recording.nothing_lost()?;
+    let command = read(&setting.path("out.cap"), "blocked")?;
+    blocked.signal(Signal::KILL)?;
+    let waits: Vec<&Found> = command
+        .samples
+        .iter()
+        .filter(|s| s.wait.is_some())
+        .collect();
+    if waits.len() != THREADS || command.samples.len() != THREADS {
+        return Err(format!("{} waits, {} samples", waits.len(), command.samples.len()).into());
+    }
+    for hang in HANGS {
+        let found = waits.iter().any(|wait| {
+            wait.user.iter().any(|name| name == hang) && wait.user_end == StackEnd::Complete
+        });
+        if !found {
+            let all: Vec<_> = waits
+                .iter()
+                .map(|wait| (&wait.user, wait.user_end))
+                .collect();
+            return Err(format!("nothing hangs in {hang}: {all:?}").into());
+        }
+    }
+    // The kernel leaves the scheduler's own frames out of a stack that it did not walk at the switch.
+    let whole = |found: &&Found| {
+        let wait = found.wait;
+        let wait = wait.is_some_and(|wait| wait.goes_on() && wait.ns >= 1_000_000_000);
+        wait && found.kernel.iter().any(|name| name.contains("syscall"))
+    };
+    at_least(
+        "waits that go on",
+        waits.iter().filter(|wait| whole(wait)).count(),
+        THREADS,
+        1.0,
+    )?;
+    let longest = waits.iter().map(|wait| wait.weight).sum::<u64>();
+    if command.slept_ns != longest {
+        return Err(format!("totals of {} ns, waits of {longest}", command.slept_ns).into());
     }
     Ok(())
 }

@@ -13,6 +13,46 @@ use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::{amount, at_least, share};
 
+/// Eleven children, one after the other, all with the same id: the kernel frees a task when its id is another
+/// one's already. All of their CPU time is there, as that of eleven lives.
+#[test]
+fn an_id_that_is_used_again_at_once_is_watched_on() -> Outcome {
+    const LIVES: usize = 11;
+    let Some(setting) = Setting::new("e2e_processes::reused")? else {
+        return Ok(());
+    };
+    let program = setting.workload("reused.c")?;
+    let words = [&program.to_string_lossy(), "11", "20"].map(str::to_owned);
+    let (ended, recording) =
+        setting.record(&["-F", "4999", "--", &words[0], &words[1], &words[2]])?;
+    let truth = ended.json()?;
+    if truth["reused"] != true {
+        skip("e2e_processes::reused", "ids can't be chosen here");
+        return Ok(());
+    }
+    let used_ns = truth["cpu_ns"].as_u64().ok_or("no CPU time")?;
+    let own = recording.of_process("reused");
+    let burnt: Vec<&Sample> = own.into_iter().filter(|s| s.calls("burn_for")).collect();
+    let lives = truth["lives"].as_array().ok_or("no lives")?;
+    for life in lives {
+        let (Some(began), Some(ended)) = (life[0].as_u64(), life[1].as_u64()) else {
+            return Err("a life without its time".into());
+        };
+        if !burnt
+            .iter()
+            .any(|sample| (began..ended).contains(&sample.at_ns))
+        {
+            return Err(format!("nothing of the life {life} of {lives:?}").into());
+        }
+    }
+    // What is missing of it is told.
+    let seen_ns = weight(&burnt) + recording.missing_ns();
+    if lives.len() != LIVES || seen_ns < used_ns * 3 / 4 {
+        return Err(format!("{seen_ns} ns of {used_ns} in {} lives", lives.len()).into());
+    }
+    Ok(())
+}
+
 /// 200 processes that live 5 ms each: at 4,999 Hz about 25 samples of each. Every process is seen,
 /// and its samples have names, the first one too.
 #[test]

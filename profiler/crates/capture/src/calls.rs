@@ -402,6 +402,7 @@ fn put_more(out: &mut Vec<u8>, exit: &Exit, line: Option<i64>) {
         ExitKind::Exception(kind) => (call::EXCEPTION, kind),
         ExitKind::Terminated => (call::TERMINATED, None),
         ExitKind::Inferred => (call::INFERRED, None),
+        ExitKind::Unwatched => (call::UNWATCHED, None),
     };
     let result = if exit.result.is_some() {
         call::RESULT
@@ -433,6 +434,7 @@ fn more(fields: &mut Fields<'_>, exit: &mut Exit) -> Result<Option<Option<i64>>,
         call::EXCEPTION => ExitKind::Exception(fields.optional()?),
         call::TERMINATED => ExitKind::Terminated,
         call::INFERRED => ExitKind::Inferred,
+        call::UNWATCHED => ExitKind::Unwatched,
         _ => return Ok(None),
     };
     if byte & call::RESULT != 0 {

@@ -76,6 +76,7 @@ pub(super) mod call {
     pub(crate) const EXCEPTION: u8 = 1;
     pub(crate) const TERMINATED: u8 = 2;
     pub(crate) const INFERRED: u8 = 3;
+    pub(crate) const UNWATCHED: u8 = 4;
     /// A result follows.
     pub(crate) const RESULT: u8 = 8;
     /// Arguments follow.

@@ -251,7 +251,10 @@ impl Reader {
                                 ExitKind::Return => &mut summary.calls.returned,
                                 ExitKind::Exception(_) => &mut summary.calls.thrown,
                                 ExitKind::Terminated => &mut summary.calls.terminated,
-                                ExitKind::Inferred => &mut summary.calls.inferred,
+                                // Neither was seen to end.
+                                ExitKind::Inferred | ExitKind::Unwatched => {
+                                    &mut summary.calls.inferred
+                                }
                             };
                             *left += 1;
                         }

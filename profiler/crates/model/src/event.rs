@@ -128,6 +128,11 @@ pub struct Wait {
 }
 
 impl Wait {
+    /// Whether it had not ended when the recording did: nobody has made the thread runnable.
+    pub fn goes_on(&self) -> bool {
+        self.state != WaitState::Preempted && self.waker.is_none() && self.runnable_ns == 0
+    }
+
     /// The part of the wait that lies within a span of time, if it ended at `at`; none if nothing
     /// does. What is runnable is its end.
     pub fn within(&self, at: Timestamp, from: Timestamp, to: Timestamp) -> Option<Wait> {
@@ -250,6 +255,8 @@ pub enum ExitKind {
     /// The exit itself was not seen (longjmp, a lost record): it had been left at this time at the
     /// latest.
     Inferred,
+    /// It was not watched any more from this time on, or is not known to have been: how long it took is not known.
+    Unwatched,
 }
 
 /// A value in a program, as its type says.

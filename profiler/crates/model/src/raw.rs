@@ -328,7 +328,7 @@ pub struct RawCallCount {
 }
 
 /// A time in which calls are missing; it ends at the event's time. One that is only beginning
-/// ([`GapReason::Suspended`]) has no length yet, and is told again when it ends.
+/// ([`GapReason::Suspended`]) has no length yet, and is told again when it ends; so it is of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawGap {
     /// Since when.

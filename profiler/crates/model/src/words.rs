@@ -127,6 +127,7 @@ impl ExitKind {
             ExitKind::Exception(_) => "exception",
             ExitKind::Terminated => "terminated",
             ExitKind::Inferred => "inferred",
+            ExitKind::Unwatched => "unwatched",
         }
     }
 }

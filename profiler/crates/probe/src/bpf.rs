@@ -9,7 +9,7 @@
 use std::{
     ffi::CStr,
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
@@ -118,11 +118,14 @@ pub(super) fn remove_from_map(map: BorrowedFd<'_>, keys: &[u32]) -> io::Result<(
     Ok(())
 }
 
-/// All elements of a hash map with keys and values of 4 bytes and room for `entries`. Of what changes
-/// meanwhile, some may be missed.
-pub(super) fn read_hash(map: BorrowedFd<'_>, entries: u32) -> io::Result<Vec<(u32, u32)>> {
+/// All elements of a hash map with keys of 4 bytes and room for `entries`. Of what changes meanwhile, some
+/// may be missed.
+pub(super) fn read_hash<V: FromBytes + Clone + Copy + Default>(
+    map: BorrowedFd<'_>,
+    entries: u32,
+) -> io::Result<Vec<(u32, V)>> {
     let mut keys = vec![0_u32; entries as usize];
-    let mut values = vec![0_u32; entries as usize];
+    let mut values = vec![V::default(); entries as usize];
     let mut found = Vec::new();
     // Where the kernel goes on, in its own terms; the first call has none.
     let mut position = 0_u32;
@@ -238,12 +241,21 @@ pub(super) fn read_array<V: FromBytes + Clone>(
     Ok(())
 }
 
-/// Loads a program of the kprobe type, for links of `attach_type` (none: for perf events). `log`
-/// takes what the verifier has to say.
-pub(super) fn load_kprobe(
+/// What a program is loaded as.
+pub(super) struct LoadAs {
+    /// Its type.
+    pub(super) kind: bpf_prog_type,
+    /// What for; none: the usual.
+    pub(super) attach_type: Option<bpf_attach_type>,
+    /// The function of the kernel that it is for, by its number among the kernel's types; 0: none.
+    pub(super) function: u32,
+}
+
+/// Loads a program. `log` takes what the verifier has to say.
+pub(super) fn load_program(
     name: &CStr,
     instructions: &[bpf_insn],
-    attach_type: Option<bpf_attach_type>,
+    load_as: &LoadAs,
     log: &mut [u8],
 ) -> io::Result<OwnedFd> {
     #[repr(C)]
@@ -260,13 +272,19 @@ pub(super) fn load_kprobe(
         name: [u8; 16],
         interface: u32,
         attach_type: u32,
+        // Types of the program itself, lines, functions: there are none.
+        types: [u64; 4],
+        lines: u32,
+        function: u32,
+        of_program: u32,
+        relocations: u32,
     }
     let mut short_name = [0; 16];
     for (to, from) in short_name[..15].iter_mut().zip(name.to_bytes()) {
         *to = *from;
     }
     let load = Load {
-        kind: bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32,
+        kind: load_as.kind as u32,
         instruction_count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -281,7 +299,12 @@ pub(super) fn load_kprobe(
         flags: 0,
         name: short_name,
         interface: 0,
-        attach_type: attach_type.map_or(0, |kind| kind as u32),
+        attach_type: load_as.attach_type.map_or(0, |kind| kind as u32),
+        types: [0; 4],
+        lines: 0,
+        function: load_as.function,
+        of_program: 0,
+        relocations: 0,
     };
     owned(bpf(bpf_cmd::BPF_PROG_LOAD, &load)?)
 }
@@ -387,6 +410,34 @@ pub(super) fn link_event(
         cookie,
     };
     owned(bpf(bpf_cmd::BPF_LINK_CREATE, &create)?)
+}
+
+/// A file that runs a program for each of what it is for as it is read, and gives what the program writes.
+pub(super) fn iterate(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Link {
+        program: u32,
+        target: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    #[repr(C)]
+    struct Create {
+        link: u32,
+        flags: u32,
+    }
+    let link = Link {
+        program: raw(program),
+        target: 0,
+        attach_type: bpf_attach_type::BPF_TRACE_ITER as u32,
+        flags: 0,
+    };
+    let link = owned(bpf(bpf_cmd::BPF_LINK_CREATE, &link)?)?;
+    let create = Create {
+        link: raw(link.as_fd()),
+        flags: 0,
+    };
+    owned(bpf(bpf_cmd::BPF_ITER_CREATE, &create)?)
 }
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {

@@ -32,6 +32,7 @@ const KIND_ENUM64: u32 = 19;
 const KIND_POINTER: u32 = 2;
 const KIND_TYPEDEF: u32 = 8;
 const KIND_ARGUMENTS: u32 = 13;
+const KIND_FUNCTION: u32 = 12;
 
 /// Most anonymous members within each other that are looked into.
 const MAX_NESTING: u32 = 8;
@@ -135,6 +136,17 @@ impl Btf {
                 let place = places.find(|place| self.is_named(*place, name))?;
                 u32_at(&self.bytes, place + 4)
             })
+    }
+
+    /// The number of a function.
+    pub(super) fn function(&self, name: &str) -> Option<u32> {
+        let mut types = self.types.iter().map(|at| *at as usize);
+        let index = types.position(|at| {
+            let is_function =
+                kind_and_count(&self.bytes, at).is_some_and(|(kind, _)| kind == KIND_FUNCTION);
+            is_function && self.is_named(at, name)
+        })?;
+        u32::try_from(index + 1).ok()
     }
 
     /// Of each argument of a tracepoint, whether it is a pointer.

@@ -24,8 +24,8 @@ const FREED: (&str, &str) = ("sched_process_free", "sched");
 
 /// How children are followed.
 pub(super) enum Children {
-    /// With where a task's structure has its id.
-    Raw { task_pid: u32 },
+    /// With where a task's structure has its id, and when it began (0: not known).
+    Raw { task_pid: u32, start: u32 },
     /// With where records have their fields.
     Records { offsets: Records, tracefs: Tracefs },
 }
@@ -41,7 +41,7 @@ impl Children {
     /// Finds out what this kernel has.
     pub(super) fn new() -> Result<Children, ProbeError> {
         match offsets::of_tasks() {
-            Ok(task_pid) => Ok(Children::Raw { task_pid }),
+            Ok((task_pid, start)) => Ok(Children::Raw { task_pid, start }),
             Err(why) => Children::by_records().map_err(|error| and_no_types(error, &why)),
         }
     }
@@ -60,8 +60,10 @@ impl Children {
     /// Sets globals.
     pub(super) fn set<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         match self {
-            Children::Raw { task_pid } => {
-                loader.override_global("TASK_PID_OFFSET", task_pid, true);
+            Children::Raw { task_pid, start } => {
+                loader
+                    .override_global("TASK_PID_OFFSET", task_pid, true)
+                    .override_global("TASK_START_OFFSET", start, true);
             }
             Children::Records { offsets, .. } => {
                 loader

@@ -21,6 +21,7 @@ mod error;
 pub mod features;
 mod hotplug;
 mod idle;
+mod instructions;
 mod interpreters;
 mod load;
 mod losses;
@@ -34,6 +35,7 @@ mod source;
 mod sys;
 mod tracefs;
 mod unwind;
+mod waiting;
 mod waits;
 mod watched;
 
@@ -75,6 +77,7 @@ use self::{
     sampler::Plan,
     sideband::SideBand,
     tracefs::Tracefs,
+    waiting::{UserStacks, Waiting},
     waits::{WaitSettings, Waits},
 };
 use profiler_model::decode::Decoder;
@@ -268,6 +271,21 @@ impl Probe {
             calls: settings,
             children: children.as_ref(),
         })?;
+        let waiting = match (&waits, &types) {
+            (Some(waits), Some(types)) if waits.knows_who_runs() => {
+                let user = match (
+                    options.user_stacks,
+                    unwind.is_some(),
+                    options.filter.is_empty(),
+                ) {
+                    (false, ..) => UserStacks::None,
+                    (true, true, false) => UserStacks::Copied,
+                    _ => UserStacks::Leaf,
+                };
+                Waiting::load(&ebpf, types, user)?
+            }
+            _ => None,
+        };
         drop(types);
         let calls = match (&settings, support) {
             (Some(settings), Some(support)) => Some(Calls::new(&ebpf, settings, support)?),
@@ -316,7 +334,7 @@ impl Probe {
             probe.shared_events.extend(events);
         }
         if let Some(waits) = &waits {
-            probe.waits = Some(waits.attach(&mut probe.ebpf, now())?);
+            probe.waits = Some(waits.attach(&mut probe.ebpf, waiting, now())?);
         }
         probe.start_sampling()?;
         Ok(probe)
@@ -391,6 +409,19 @@ impl Probe {
             waits.losses(&self.ebpf, now, out);
         }
         self.update_losses(now, out, false);
+    }
+
+    /// Enters the threads that wait already, as if they had begun to now, and adds their stacks to `out`. To be
+    /// called once, when time begins to count; a process that waits for us is passed over.
+    pub fn begin_waits(
+        &mut self,
+        passed_over: Option<Pid>,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), ProbeError> {
+        match &mut self.waits {
+            Some(waits) => waits.begin(&self.ebpf, passed_over, out),
+            None => Ok(()),
+        }
     }
 
     /// Ends the recording of waits, and adds what the kernel side still knows to `out`: the rest of the

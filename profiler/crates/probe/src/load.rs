@@ -19,12 +19,13 @@ use profiler_common::{
     COMM_LEN, MAX_FRAMES,
     control::{
         FILTER_CGROUPS, FILTER_COMMS, FILTER_TASKS, FILTER_UIDS, KERNEL_STACKS_ADJUSTED,
-        MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD, watch_root,
+        MAX_SOURCES, PERIOD_ADJUSTED, WATCH_FOLLOW, WATCH_PROCESS, WATCH_THREAD, Watched,
+        watch_root,
     },
 };
 
 use super::{
-    ProbeError,
+    ProbeError, bpf,
     calls::{CallOptions, CallSettings},
     cgroups::CgroupSettings,
     children::Children,
@@ -32,6 +33,7 @@ use super::{
     memory, sys,
     unwind::{self, UnwindOptions},
     waits::WaitSettings,
+    watched,
 };
 use profiler_target::Filter;
 
@@ -283,9 +285,11 @@ fn fill_filter(ebpf: &mut Ebpf, filter: &Filter) -> Result<(), ProbeError> {
 
 /// Adds a task to the filter, and what it starts; `kinds` are `WATCH_PROCESS` and `WATCH_THREAD`.
 pub(super) fn watch(ebpf: &mut Ebpf, id: u32, kinds: u32) -> Result<(), ProbeError> {
-    let mut watched: HashMap<&mut MapData, u32, u32> = typed_map(ebpf, "WATCHED")?;
-    let bits = kinds | WATCH_FOLLOW | watch_root(id);
-    watched.insert(id, bits, 0).map_err(|_| {
+    let watched = Watched {
+        bits: kinds | WATCH_FOLLOW | watch_root(id),
+        life: watched::life_of(id),
+    };
+    bpf::update_map(map_fd(ebpf, "WATCHED")?, &[id], &[watched]).map_err(|_| {
         ProbeError::Request(format!(
             "can't watch task {id}: at most {WATCHED_TASKS} tasks can be watched at a time"
         ))

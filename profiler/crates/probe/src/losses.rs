@@ -20,6 +20,9 @@
 //! - No more ticks can have been skipped than were due while the processor had something to run, by
 //!   the kernel's account of idle and stolen time, and did not arrive.
 //!
+//! Whom the filter does not want loses nothing: of the skipped ticks so large a part counts as of those that
+//! came.
+//!
 //! When the period of an adjustable source changes, or it is stopped, what was lost so far is settled, and
 //! both estimates begin anew. The account of idle time has steps of 10 ms, which may fall on the wrong
 //! side of a change: from then on, two of them are taken for idle.
@@ -128,6 +131,17 @@ impl Account<'_> {
     }
 }
 
+/// Of so many skipped ticks, those at which something ran that is wanted: as many as of the ticks that came.
+fn wanted(seen: &Counters, skipped: u64) -> u64 {
+    let busy = seen.ticks.saturating_sub(seen.idle);
+    if seen.filtered == 0 || busy == 0 {
+        return skipped;
+    }
+    let wanted = busy.saturating_sub(seen.filtered);
+    let share = u128::from(skipped) * u128::from(wanted) / u128::from(busy);
+    share as u64
+}
+
 /// What the account of idle time may be off by around a change of the period.
 const IDLE_STEPS_NS: u64 = 20_000_000;
 
@@ -204,7 +218,7 @@ impl LossMeter {
                 .as_ref()
                 .zip(idle_ns)
                 .and_then(|(before, idle)| before.most_skipped(source, seen, period_ns, idle, now));
-            skipped += seen.skipped.min(most.unwrap_or(u64::MAX));
+            skipped += wanted(seen, seen.skipped.min(most.unwrap_or(u64::MAX)));
         }
         skipped
     }
@@ -291,6 +305,20 @@ mod tests {
             idle_ns: &[],
             lost_calls,
         }
+    }
+
+    #[test]
+    fn nothing_is_lost_of_what_is_not_wanted() {
+        let seen = |ticks, idle, filtered| Counters {
+            ticks,
+            idle,
+            filtered,
+            ..Counters::default()
+        };
+        assert_eq!(wanted(&seen(1000, 200, 800), 20), 0);
+        assert_eq!(wanted(&seen(1000, 200, 600), 20), 5);
+        assert_eq!(wanted(&seen(1000, 200, 0), 20), 20);
+        assert_eq!(wanted(&seen(0, 0, 0), 3), 3);
     }
 
     /// A second of a processor ticking at 100 Hz, which was idle for so long.

@@ -14,8 +14,8 @@ use profiler_common::cgroup::{
 };
 
 use profiler_common::sched::{
-    SWITCH_PLAIN, SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_COMM, TASK_PID, TASK_STACK,
-    TASK_STATE, WAIT_OFFSETS,
+    CRED_UID, SWITCH_PLAIN, SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_COMM, TASK_CRED,
+    TASK_ON_CPU, TASK_PID, TASK_STACK, TASK_STATE, WAIT_OFFSETS,
 };
 use profiler_common::unwind as walk;
 
@@ -166,9 +166,9 @@ pub(super) fn of_thread_pointer() -> Result<u32, OffsetError> {
     Ok(member("task_struct", "thread")?.saturating_add(member("thread_struct", "fsbase")?))
 }
 
-/// Where a task has its id, in bytes, if the tracepoints that tell of new and gone tasks hand over what
-/// the programs on them read.
-pub(super) fn of_tasks() -> Result<u32, OffsetError> {
+/// Where a task has its id, and the time since boot when it began (0: not known), in bytes, if the tracepoints
+/// that tell of new and gone tasks hand over what the programs on them read.
+pub(super) fn of_tasks() -> Result<(u32, u32), OffsetError> {
     let btf = Btf::of_kernel().map_err(OffsetError::NoBtf)?;
     // A pointer to the task first; flags behind it.
     for (name, arguments) in [
@@ -181,8 +181,11 @@ pub(super) fn of_tasks() -> Result<u32, OffsetError> {
             )));
         }
     }
-    btf.member("task_struct", "pid")
-        .ok_or_else(|| OffsetError::Missing("task_struct.pid".to_owned()))
+    let id = btf
+        .member("task_struct", "pid")
+        .ok_or_else(|| OffsetError::Missing("task_struct.pid".to_owned()))?;
+    let start = btf.member("task_struct", "start_boottime");
+    Ok((id, start.unwrap_or(0)))
 }
 
 /// What is read for waits: offsets as `WAIT_OFFSETS`, and what the arguments of `sched_switch` are.
@@ -202,6 +205,12 @@ pub(super) fn of_waits() -> Result<([u32; WAIT_OFFSETS], u32), OffsetError> {
     offsets[TASK_COMM] = member("comm")?;
     offsets[TASK_STATE] = member("__state").or_else(|_| member("state"))?;
     offsets[TASK_STACK] = member("stack")?;
+    // Not on machines that can have one processor only.
+    offsets[TASK_ON_CPU] = member("on_cpu").unwrap_or(0);
+    offsets[TASK_CRED] = member("cred")?;
+    offsets[CRED_UID] = btf
+        .member("cred", "uid")
+        .ok_or_else(|| OffsetError::Missing("cred.uid".to_owned()))?;
     let arguments = match btf.tracepoint("sched_switch").as_deref() {
         Some([false, true, true]) => SWITCH_PLAIN,
         Some([false, false, true, true]) => SWITCH_STATE_SECOND,
@@ -260,7 +269,8 @@ mod tests {
             return;
         }
         let (offsets, _) = of_waits().unwrap();
-        assert_eq!(of_tasks().unwrap(), offsets[TASK_PID]);
+        let (id, start) = of_tasks().unwrap();
+        assert!(id == offsets[TASK_PID] && start > 0);
     }
 
     #[test]

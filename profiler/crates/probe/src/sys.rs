@@ -68,8 +68,7 @@ pub(super) fn close_inherited() -> io::Result<()> {
     }
 }
 
-/// Sets the nice value of the calling thread alone: threads and processes that it starts from then
-/// on have 0 if this is less. A thread that is not scheduled in the ordinary way is left as it is.
+/// Sets the nice value of the calling thread, and so of threads and processes that it starts from then on. A thread that is not scheduled in the ordinary way is left as it is.
 /// Returns the value before.
 pub fn set_own_nice(nice: i32) -> io::Result<i32> {
     let mut attr = SchedAttr {
@@ -92,7 +91,7 @@ pub fn set_own_nice(nice: i32) -> io::Result<i32> {
         return Ok(before);
     }
     attr.size = size_of::<SchedAttr>() as u32;
-    attr.flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    attr.flags = 0;
     attr.nice = nice;
     // SAFETY: the kernel reads as much as the size says.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {

@@ -22,13 +22,14 @@ use profiler_common::{
     COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
     sample::FLAG_UNDECIDED,
     sched::{
-        LEAST_WAIT_WINDOW_LOG, STATE_DISK, STATE_NEW, STATE_PREEMPTED, ThreadWaits, WAIT_OFFSETS,
-        WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
+        LEAST_WAIT_WINDOW_LOG, STATE_DISK, STATE_NEW, STATE_PREEMPTED, TASK_ON_CPU, ThreadWaits,
+        WAIT_OFFSETS, WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
     },
 };
 
 use super::{
     ProbeError, bpf, features, hotplug, load, offsets, sampler::AttachedSource, sys::MapValue,
+    waiting::Waiting,
 };
 use profiler_model::raw::{RawBody, RawEvent, RawWait, RawWaits};
 use profiler_model::{Cpu, Lost, LostReason, OFF_CPU, Pid, Tid, Timestamp, Unit};
@@ -97,16 +98,27 @@ impl WaitSettings {
     }
 
     /// Attaches the programs.
-    pub(super) fn attach(&self, ebpf: &mut Ebpf, now: Timestamp) -> Result<Waits, ProbeError> {
+    pub(super) fn attach(
+        &self,
+        ebpf: &mut Ebpf,
+        waiting: Option<Waiting>,
+        now: Timestamp,
+    ) -> Result<Waits, ProbeError> {
         for (name, tracepoint) in PROGRAMS {
             load::attach_raw(ebpf, name, tracepoint)?;
         }
         Ok(Waits {
             reported: Vec::new(),
             last: now,
+            waiting,
             places: self.places,
             apart: (self.threads / APART) as usize,
         })
+    }
+
+    /// Whether this kernel says whether a thread is on a processor.
+    pub(super) fn knows_who_runs(&self) -> bool {
+        self.offsets[TASK_ON_CPU] != 0
     }
 
     /// Sets globals and sizes of maps.
@@ -178,11 +190,40 @@ pub(super) fn source() -> AttachedSource {
 pub(super) struct Waits {
     reported: Vec<WaitCounters>,
     last: Timestamp,
+    /// Who tells of threads that wait already; none: they are known when they wait next.
+    waiting: Option<Waiting>,
     places: u32,
     apart: usize,
 }
 
 impl Waits {
+    /// Enters the threads that wait already.
+    pub(super) fn begin(
+        &mut self,
+        ebpf: &Ebpf,
+        passed_over: Option<Pid>,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), ProbeError> {
+        let Some(waiting) = self.waiting.take() else {
+            return Ok(());
+        };
+        waiting.enter(ebpf, passed_over, |ids| self.find(ebpf, ids), out)
+    }
+
+    /// What the kernel side has of a thread.
+    fn find(&self, ebpf: &Ebpf, ids: u64) -> Option<ThreadWaits> {
+        let mut found: Vec<ThreadWaits> = Vec::new();
+        let places = load::map_fd(ebpf, "WAIT_THREADS").ok()?;
+        bpf::read_array(places, ids as u32 & self.places, 1, 1, &mut found).ok()?;
+        if let Some(thread) = found.first().filter(|thread| thread.ids == ids) {
+            return Some(*thread);
+        }
+        let apart =
+            HashMap::<_, u32, MapValue<ThreadWaits>>::try_from(ebpf.map("WAITING")?).ok()?;
+        let MapValue(thread) = apart.get(&(ids as u32), 0).ok()?;
+        (thread.ids == ids).then_some(thread)
+    }
+
     /// Adds what was lost since the last call.
     pub(super) fn losses(&mut self, ebpf: &Ebpf, now: Timestamp, out: &mut Vec<RawEvent>) {
         let counters = counters(ebpf);

@@ -10,12 +10,14 @@
 //! What does not belong here: who is wanted (`model::Sampling`), when samples are taken (`adjust`).
 
 use std::collections::HashMap;
+use std::fs;
 use std::os::fd::BorrowedFd;
 
 use profiler_common::control::{
-    WATCH_FOLLOW, WATCH_INHERITED, WATCH_PROCESS, WATCH_ROOT, WATCH_THREAD, watch_root,
-    watched_root,
+    WATCH_FOLLOW, WATCH_INHERITED, WATCH_PROCESS, WATCH_ROOT, WATCH_THREAD, WATCH_TICK_NS, Watched,
+    watch_life, watch_root, watched_root,
 };
+use profiler_target::proc_fs::{self, Stat};
 use rustix::io::Errno;
 use rustix::process::test_kill_process;
 
@@ -37,16 +39,20 @@ pub(super) fn check_count(wanted: &Sampling) -> Result<(), ProbeError> {
 pub(super) fn update(map: BorrowedFd<'_>, wanted: Option<&Sampling>) -> Result<(), ProbeError> {
     let failed = |error| ProbeError::from_io("change which tasks are sampled", error);
     let mut bits = wanted.map(named).unwrap_or_default();
-    let present = bpf::read_hash(map, WATCHED_TASKS).map_err(failed)?;
+    let present: Vec<(u32, Watched)> = bpf::read_hash(map, WATCHED_TASKS).map_err(failed)?;
     let mut changes = Changes::default();
     for (id, value) in present {
         let named = bits.remove(&id).unwrap_or(0);
-        changes.decide(id, value, with_inherited(named, id, value, wanted));
+        changes.decide(id, value, with_inherited(named, id, value.bits, wanted));
     }
     bpf::remove_from_map(map, &changes.gone).map_err(failed)?;
 
     changes.ids.extend(bits.keys().copied());
-    changes.values.extend(bits.values().copied());
+    let new = bits.into_iter().map(|(id, bits)| Watched {
+        bits,
+        life: life_of(id),
+    });
+    changes.values.extend(new);
     bpf::update_map(map, &changes.ids, &changes.values).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::E2BIG) => too_many(changes.ids.len()),
@@ -65,18 +71,38 @@ pub(super) fn update(map: BorrowedFd<'_>, wanted: Option<&Sampling>) -> Result<(
 struct Changes {
     gone: Vec<u32>,
     ids: Vec<u32>,
-    values: Vec<u32>,
+    values: Vec<Watched>,
 }
 
 impl Changes {
-    fn decide(&mut self, id: u32, before: u32, after: u32) {
+    fn decide(&mut self, id: u32, before: Watched, after: u32) {
         if after == 0 {
             self.gone.push(id);
-        } else if after != before {
+        } else if after != before.bits {
             self.ids.push(id);
-            self.values.push(after);
+            self.values.push(Watched {
+                bits: after,
+                ..before
+            });
         }
     }
+}
+
+/// Which life of an id is meant by naming it now; 0: it is not known.
+pub(super) fn life_of(id: u32) -> u32 {
+    // What the kernel side compares it with is the machine's own.
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let own_time = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        words.next() == Some("boottime") && words.any(|word| word != "0")
+    };
+    if offsets.lines().any(own_time) || proc_fs::tick_ns() != WATCH_TICK_NS {
+        return 0;
+    }
+    // The id of any thread is found there.
+    let stat = proc_fs::process_stat(Pid(id));
+    let started = stat.and_then(|stat| Stat::parse(&stat)?.started_ticks());
+    started.map_or(0, watch_life)
 }
 
 /// Values of what is named, by id.
@@ -191,13 +217,15 @@ mod tests {
     #[test]
     fn only_differences_are_written() {
         let mut changes = Changes::default();
-        changes.decide(1, 5, 5);
-        changes.decide(2, 5, 0);
-        changes.decide(3, 5, 6);
+        let life = 77;
+        let watched = |bits| Watched { bits, life };
+        changes.decide(1, watched(5), 5);
+        changes.decide(2, watched(5), 0);
+        changes.decide(3, watched(5), 6);
         let expected = Changes {
             gone: vec![2],
             ids: vec![3],
-            values: vec![6],
+            values: vec![watched(6)],
         };
         assert_eq!(changes, expected);
     }

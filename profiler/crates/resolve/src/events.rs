@@ -357,6 +357,12 @@ impl Resolver {
                 return;
             }
         }
+        if let Some(probe) = gap.probe.filter(|_| gap.from >= at) {
+            // It begins.
+            self.calls
+                .give_up(at, probe, &mut self.processes.table, epoch);
+            return;
+        }
         let processes = &mut self.processes;
         let process = gap
             .pid

@@ -43,6 +43,7 @@ mod stacks;
 mod symbolize;
 #[cfg(test)]
 mod tests;
+mod thrift;
 mod unwinding;
 mod wait_stacks;
 

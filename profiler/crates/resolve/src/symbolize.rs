@@ -21,6 +21,7 @@ use super::files::TargetFile;
 use super::jit::JitCode;
 use super::loaded::{LoadError, Loaded};
 use super::mapping::CodeModule;
+use super::thrift::Thrift;
 use profiler_model::UnknownReason;
 
 /// Requests that may wait.
@@ -258,7 +259,9 @@ fn spawn(
             clock: 0,
         };
         let mut waiting = Waiting::default();
+        let mut thrift = Thrift::default();
         loop {
+            thrift.look();
             match waiting.next(&requests) {
                 Ok(request) => {
                     *lock(&state) = Some((Instant::now(), request.module.uid));

@@ -9,6 +9,7 @@ use std::process::ExitStatus;
 use rustix::process::Signal;
 
 use crate::error::{Context, Failure};
+use profiler_model::Pid;
 use profiler_target::command::{RunningCommand, StoppedCommand};
 
 /// The started program, until its end was seen.
@@ -29,6 +30,11 @@ impl Command {
         }
     }
 
+    /// The process that is still to become it.
+    pub(super) fn about_to_run(&self) -> Option<Pid> {
+        self.stopped.as_ref().map(StoppedCommand::pid)
+    }
+
     /// Lets it run.
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         if let Some(stopped) = self.stopped.take() {
@@ -39,7 +45,7 @@ impl Command {
     }
 
     /// The process and how it has ended, if it has.
-    pub(super) fn ended(&mut self) -> Result<Option<(profiler_model::Pid, ExitStatus)>, Failure> {
+    pub(super) fn ended(&mut self) -> Result<Option<(Pid, ExitStatus)>, Failure> {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };

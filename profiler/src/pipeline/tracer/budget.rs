@@ -179,6 +179,7 @@ impl Budget {
         state.wait_ns = load::first_wait_ns(others as u64);
         state.budgeted = state.counted;
         state.last_duty = 0;
+        out.extend(state.gap_begins(number, at));
     }
 
     /// CPU time that the targets have used since the last call; 0 if the whole machine is traced. Of

@@ -23,6 +23,7 @@ impl Probes {
             }
             if state.on_duty {
                 state.last_duty = state.hits();
+                out.push(gap(at, at, Some(number), None, GapReason::DutyCycle));
             } else {
                 let since = state.since;
                 out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));

@@ -372,14 +372,24 @@ impl ProbeState {
     /// The gap of its present level, which ends now; none if nothing is missing, or it has begun since
     /// this tick did.
     pub(super) fn gap(&self, number: u32, at: Timestamp) -> Option<RawEvent> {
-        let reason = match self.level {
-            Level::Full => return None,
-            Level::Entries => GapReason::NoReturns,
-            Level::Duty if self.on_duty => return None,
-            Level::Duty => GapReason::DutyCycle,
-            Level::Off => GapReason::Detached,
-        };
+        let reason = self.gap_reason()?;
         (at > self.since).then(|| gap(at, self.since, Some(number), None, reason))
+    }
+
+    /// The same when it begins, without a length: calls that are open now are not watched to their end.
+    pub(super) fn gap_begins(&self, number: u32, at: Timestamp) -> Option<RawEvent> {
+        self.gap_reason()
+            .map(|reason| gap(at, at, Some(number), None, reason))
+    }
+
+    fn gap_reason(&self) -> Option<GapReason> {
+        match self.level {
+            Level::Full => None,
+            Level::Entries => Some(GapReason::NoReturns),
+            Level::Duty if self.on_duty => None,
+            Level::Duty => Some(GapReason::DutyCycle),
+            Level::Off => Some(GapReason::Detached),
+        }
     }
 
     /// Hits of its entry since the budget last looked; self jumps count by what they cost.

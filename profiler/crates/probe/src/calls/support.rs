@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use aya_obj::generated::{bpf_attach_type, bpf_insn};
+use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
 
 use super::{PATIENCE, keeper::Keeper, link, specimen::NOP5};
 use crate::{
@@ -156,7 +156,12 @@ fn load_trial(counts: &OwnedFd, attach_type: Option<bpf_attach_type>) -> io::Res
         insn(0xb7, 0, 0, 0, 0), // r0 = 0
         insn(0x95, 0, 0, 0, 0), // exit
     ];
-    load::unless_disturbed(|| bpf::load_kprobe(c"call_trial", &program, attach_type, &mut []))
+    let load_as = bpf::LoadAs {
+        kind: bpf_prog_type::BPF_PROG_TYPE_KPROBE,
+        attach_type,
+        function: 0,
+    };
+    load::unless_disturbed(|| bpf::load_program(c"call_trial", &program, &load_as, &mut []))
 }
 
 /// An instruction: code, destination, source, offset, constant.

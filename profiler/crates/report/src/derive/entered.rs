@@ -66,7 +66,7 @@ pub fn call_frames<'t>(
                     exited(Why::Exception, thrown, false)
                 }
                 ExitKind::Terminated => exited(Why::Terminated, None, false),
-                ExitKind::Inferred => exited(Why::Terminated, None, true),
+                ExitKind::Inferred | ExitKind::Unwatched => exited(Why::Terminated, None, true),
             });
         }
     }

@@ -43,4 +43,4 @@ pub use sources::{OFF_CPU, Sources, WALL, wait_frame};
 pub use target::{Chosen, Target, TargetError};
 pub use ticks::{Tick, Ticks, sampling_period_ns};
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};
-pub use waits::{WaitTable, WaitTotals, WakerSums, waiting_frame};
+pub use waits::{EndedBy, WaitTable, WaitTotals, WakerSums, waiting_frame};

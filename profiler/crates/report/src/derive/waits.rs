@@ -15,6 +15,35 @@ use profiler_model::*;
 /// Stacks and wakers beyond this many are not told apart.
 const MAX_WAKERS: usize = 1 << 18;
 
+/// Who ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EndedBy {
+    /// Nobody yet.
+    Nobody,
+    /// A timer or a device, or it is not known.
+    Interrupt,
+    /// A thread.
+    Thread(ThreadId),
+}
+
+impl EndedBy {
+    fn of(wait: &Wait) -> EndedBy {
+        match wait.waker {
+            Some(thread) => EndedBy::Thread(thread),
+            None if wait.goes_on() => EndedBy::Nobody,
+            None => EndedBy::Interrupt,
+        }
+    }
+
+    /// The thread, if it was one.
+    pub fn thread(self) -> Option<ThreadId> {
+        match self {
+            EndedBy::Thread(thread) => Some(thread),
+            EndedBy::Nobody | EndedBy::Interrupt => None,
+        }
+    }
+}
+
 /// Waits that one thread ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakerSums {
@@ -67,7 +96,7 @@ impl WaitTotals {
 /// What is known of waits besides their stacks.
 #[derive(Clone, Debug, Default)]
 pub struct WaitTable {
-    wakers: FxHashMap<(Key, Option<ThreadId>), WakerSums>,
+    wakers: FxHashMap<(Key, EndedBy), WakerSums>,
     run_queue: FxHashMap<ThreadId, Latency>,
     totals: FxHashMap<ThreadId, WaitTotals>,
 }
@@ -90,10 +119,11 @@ impl WaitTable {
             count: wait.count.into(),
             ns: sample.weight,
         };
-        if let Some(known) = self.wakers.get_mut(&(key, wait.waker)) {
+        let ended_by = EndedBy::of(wait);
+        if let Some(known) = self.wakers.get_mut(&(key, ended_by)) {
             known.add(sums);
         } else if self.wakers.len() < MAX_WAKERS {
-            self.wakers.insert((key, wait.waker), sums);
+            self.wakers.insert((key, ended_by), sums);
         }
         let run_queue = self.run_queue.entry(sample.thread).or_default();
         run_queue.record_many(wait.runnable_ns, wait.count.into());
@@ -106,7 +136,7 @@ impl WaitTable {
     }
 
     /// Who ended waits with which stacks; in no particular order.
-    pub fn wakers(&self) -> impl Iterator<Item = (&Key, Option<ThreadId>, WakerSums)> {
+    pub fn wakers(&self) -> impl Iterator<Item = (&Key, EndedBy, WakerSums)> {
         (self.wakers.iter()).map(|((key, waker), sums)| (key, *waker, *sums))
     }
 
@@ -181,9 +211,16 @@ mod tests {
     fn waits_count_as_often_as_they_stand_for() {
         let mut table = WaitTable::default();
         let tables = Tables::default();
-        let waker = Some(ThreadId::from_index(4));
+        let thread = ThreadId::from_index(4);
+        let waker = Some(thread);
         table.sample(&sample(WAIT), &tables);
         table.sample(&sample(Wait { waker, ..WAIT }), &tables);
+        // Nobody has made it runnable when the recording ends.
+        let goes_on = Wait {
+            runnable_ns: 0,
+            ..WAIT
+        };
+        table.sample(&sample(goes_on), &tables);
         let running = Sample {
             wait: None,
             ..sample(WAIT)
@@ -195,9 +232,10 @@ mod tests {
             .collect();
         wakers.sort_by_key(|(waker, _)| *waker);
         let sums = WakerSums { count: 3, ns: 300 };
-        assert_eq!(wakers, [(None, sums), (waker, sums)]);
+        let ended_by = [EndedBy::Nobody, EndedBy::Interrupt, EndedBy::Thread(thread)];
+        assert_eq!(wakers, ended_by.map(|who| (who, sums)));
         let latency = table.run_queue_of(ThreadId::from_index(0)).unwrap();
-        assert_eq!((latency.count(), latency.sum_ns()), (6, 60));
+        assert_eq!((latency.count(), latency.sum_ns()), (9, 60));
     }
 
     #[test]

@@ -71,7 +71,9 @@ pub(super) fn ended(call: &Call, exit: &Exit, tables: &Tables) -> Vec<(&'static 
             let kind = kind.map_or("unknown", |kind| tables.string(kind));
             Some(format!("exception {kind}"))
         }
-        ExitKind::Terminated | ExitKind::Inferred => Some(exit.how.name().to_owned()),
+        ExitKind::Terminated | ExitKind::Inferred | ExitKind::Unwatched => {
+            Some(exit.how.name().to_owned())
+        }
     };
     known.extend(left.map(|how| ("left by", how)));
     known

@@ -64,8 +64,24 @@ pub enum Action {
 struct Sampled {
     own: u64,
     total: u64,
+    /// Time that samples of its own stand for, where they stand for time.
+    own_ns: u64,
     /// Time of the waits that began in it.
     waited_ns: u64,
+}
+
+impl Sampled {
+    /// What comes first: where there are waits, where the time went; else what has most samples.
+    fn order(&self, has_waits: bool) -> (u64, u64, u64) {
+        match has_waits {
+            true => (
+                self.own_ns.saturating_add(self.waited_ns),
+                self.own,
+                self.total,
+            ),
+            false => (self.own, self.total, 0),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -178,6 +194,9 @@ impl TopTable {
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
         self.current.samples += 1;
+        let source = tables.sources.get(sample.source);
+        let is_time = source.is_some_and(|source| source.unit == Unit::Nanoseconds);
+        let own_ns = if is_time { sample.weight } else { 0 };
         let mut seen: Vec<FunctionId> = Vec::new();
         for (depth, frame) in stack_frames(tables, sample.kernel, sample.user).enumerate() {
             let Some(key) = frame.function.map(|id| self.functions.same(id)) else {
@@ -188,7 +207,10 @@ impl TopTable {
                 continue;
             }
             let sums = sampled.entry(key).or_default();
-            sums.own += u64::from(depth == 0);
+            if depth == 0 {
+                sums.own += 1;
+                sums.own_ns = sums.own_ns.saturating_add(own_ns);
+            }
             if !seen.contains(&key) {
                 sums.total += 1;
                 seen.push(key);
@@ -330,6 +352,7 @@ impl TopTable {
                 let sums = sampled.entry(self.functions.same(key)).or_default();
                 sums.own += more.own;
                 sums.total += more.total;
+                sums.own_ns = sums.own_ns.saturating_add(more.own_ns);
                 sums.waited_ns = sums.waited_ns.saturating_add(more.waited_ns);
             }
             rows.samples += slice.samples;
@@ -346,10 +369,8 @@ impl TopTable {
             .filter(|(_, calls)| ended(calls) > 0)
             .collect();
         rows.sampled = sampled.into_iter().collect();
-        rows.sampled.sort_by_key(|&(key, sums)| {
-            let order = (sums.own, sums.total, sums.waited_ns);
-            (std::cmp::Reverse(order), key)
-        });
+        rows.sampled
+            .sort_by_key(|&(key, sums)| (std::cmp::Reverse(sums.order(rows.waits > 0)), key));
         rows
     }
 
@@ -494,4 +515,27 @@ fn names(id: FunctionId, tables: &Tables) -> (String, String) {
 
 fn last_part(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_are_waits_the_time_counts() {
+        let runs = Sampled {
+            own: 5,
+            total: 9,
+            own_ns: 50,
+            waited_ns: 0,
+        };
+        let waits = Sampled {
+            own: 1,
+            total: 1,
+            own_ns: 10,
+            waited_ns: 900,
+        };
+        assert!(waits.order(true) > runs.order(true));
+        assert!(waits.order(false) < runs.order(false));
+    }
 }

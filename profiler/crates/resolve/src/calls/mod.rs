@@ -150,6 +150,7 @@ impl Calls {
             caller: call.caller,
             uretprobe: traced.returns == profiler_model::ReturnMode::Uretprobe,
             unwatched: probe.unwatched,
+            over: probe.over,
         };
         let (values, exception) = (traced.values.clone(), traced.exception);
         let (resumes, role) = (probe.resumes, traced.role);
@@ -182,7 +183,8 @@ impl Calls {
                 } else {
                     self.left(place, &mut left, None, frames.epoch);
                     let whole_from = self.whole_from.get(&call.pid);
-                    if whole_from.is_none_or(|&from| at >= from) {
+                    // Of a call that was taken off when its function ceased to be watched there may be one.
+                    if !hit.over && whole_from.is_none_or(|&from| at >= from) {
                         self.unmatched.add(at);
                     }
                 }
@@ -279,6 +281,9 @@ impl Calls {
         process: Option<ProcessId>,
         epoch: &mut Epoch,
     ) {
+        if let Some(probe) = gap.probe {
+            self.probes.set_over(probe, false);
+        }
         let function = gap
             .probe
             .and_then(|probe| self.traced_function(probe, epoch));
@@ -372,6 +377,21 @@ impl Calls {
         }
     }
 
+    /// A probe is not watched from now on, or not to the end of calls: nobody will tell of the ends of those that
+    /// are open.
+    pub(super) fn give_up(
+        &mut self,
+        at: Timestamp,
+        probe: u32,
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) {
+        self.probes.set_over(probe, true);
+        for (tid, mut left) in self.shadows.give_up(probe, at.0) {
+            self.left_by((at, Cpu(0), tid), &mut left, table, epoch);
+        }
+    }
+
     fn left_by(
         &mut self,
         (at, cpu, tid): (Timestamp, Cpu, Tid),
@@ -409,6 +429,7 @@ impl Calls {
                 }
                 How::Terminated => ExitKind::Terminated,
                 How::Inferred => ExitKind::Inferred,
+                How::Unwatched => ExitKind::Unwatched,
             };
             let Returned { line, result } = how_returned.unwrap_or_default();
             let exit = Exit {

@@ -89,6 +89,8 @@ pub(super) struct Probe {
     pub(super) resumes: bool,
     /// Its exits were watched, and are no more.
     pub(super) unwatched: bool,
+    /// It is not watched, or not to the end of its calls, at the time that events have come to.
+    pub(super) over: bool,
 }
 
 impl TracedProbe {
@@ -115,6 +117,13 @@ impl Probes {
     /// Whether nothing is registered.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Says whether a probe is not watched from now on.
+    pub(super) fn set_over(&mut self, index: u32, over: bool) {
+        if let Some(Some(probe)) = self.0.get_mut(index as usize) {
+            probe.over = over;
+        }
     }
 
     fn set(&mut self, index: u32, probe: Probe) {
@@ -147,6 +156,7 @@ impl Calls {
         };
         let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");
         let before = self.probes.get(probe);
+        let over = before.is_some_and(|before| before.over);
         let unwatched = traced.returns == ReturnMode::None
             && before.is_some_and(|before| {
                 before.unwatched || before.traced.returns != ReturnMode::None
@@ -160,6 +170,7 @@ impl Calls {
             function: None,
             resumes,
             unwatched,
+            over,
         };
         self.probes.set(probe, registered);
     }

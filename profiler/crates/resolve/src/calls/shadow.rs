@@ -43,6 +43,8 @@ pub(super) struct Hit {
     pub(super) uretprobe: bool,
     /// Its exits were given up since: the record is from before.
     pub(super) unwatched: bool,
+    /// The function is not watched at this time: its exit may come, or not.
+    pub(super) over: bool,
 }
 
 /// All shadow stacks.
@@ -144,6 +146,7 @@ impl Shadows {
                 };
                 stack.leave_from(index + 1, hit.sp, around, out);
                 out.extend(stack.pop(hit.at, How::Return));
+                stack.take_off(hit.at, out);
                 true
             });
             matched.unwrap_or(false)
@@ -296,6 +299,26 @@ impl Shadows {
         }
     }
 
+    /// A function is not watched any more from now on: takes off its open calls, by the thread of each.
+    pub(super) fn give_up(&mut self, probe: u32, at: u64) -> Vec<(Tid, Vec<Left>)> {
+        let mut ended = Vec::new();
+        for (&tid, thread) in &mut self.threads {
+            let mut left = Vec::new();
+            thread.give_up(probe, at, &mut left);
+            ended.push((tid, left));
+        }
+        let processes = self.processes.values_mut();
+        for (tid, stack) in processes.flat_map(|process| process.goroutines.values_mut()) {
+            let mut left = Vec::new();
+            stack.give_up(probe, at, &mut left);
+            ended.push((*tid, left));
+        }
+        ended.retain(|(_, left)| !left.is_empty());
+        ended.sort_by_key(|(tid, _)| *tid);
+        self.count(ended.iter().map(|(_, left)| left.len()).sum());
+        ended
+    }
+
     /// Forgets threads whose end was not seen.
     pub(super) fn retain(&mut self, lives: impl Fn(Pid, Tid) -> bool) {
         let (mut open, processes) = (self.open, &mut self.processes);
@@ -402,7 +425,9 @@ impl Shadows {
             switches: false,
             flights: &[],
         };
-        stack.leave_below(hit.sp, same, &around, out);
+        if stack.leave_below(hit.sp, same, &around, out).is_some() || !out.is_empty() {
+            stack.take_off(hit.at, out);
+        }
         let done = act(&hit, stack, &around, out);
         let forgettable = !stack.has_wholes();
         if stack.open().is_empty() && (forgettable || goroutines.len() > MAX_QUIET) {

@@ -37,6 +37,8 @@ pub(super) struct Open {
     unreported: bool,
     /// Exits of its function are not watched any more: whatever leaves it, it may be long over.
     unwatched: bool,
+    /// The same, and nobody will tell: it is taken off as soon as nothing is in it any more.
+    over: bool,
 }
 
 impl Open {
@@ -54,6 +56,8 @@ pub(super) enum How {
     Exception(Option<Arc<str>>),
     Terminated,
     Inferred,
+    /// It was not watched to its end.
+    Unwatched,
 }
 
 /// A call that was left.
@@ -204,6 +208,7 @@ impl Stack {
             uretprobe: hit.uretprobe,
             unreported,
             unwatched: hit.unwatched,
+            over: hit.over,
         });
         Some(depth)
     }
@@ -212,6 +217,23 @@ impl Stack {
     pub(super) fn unwatch(&mut self, probe: u32) {
         for open in self.open.iter_mut().filter(|open| open.probe == probe) {
             open.unwatched = true;
+        }
+    }
+
+    /// A function is not watched any more from now on: its calls are taken off, those with other calls in them as
+    /// soon as these have ended.
+    pub(super) fn give_up(&mut self, probe: u32, at: u64, out: &mut Vec<Left>) {
+        for open in self.open.iter_mut().filter(|open| open.probe == probe) {
+            (open.unwatched, open.over) = (true, true);
+        }
+        self.take_off(at, out);
+    }
+
+    /// Takes off what is not watched any more and has nothing in it.
+    #[inline]
+    pub(super) fn take_off(&mut self, at: u64, out: &mut Vec<Left>) {
+        while self.open.last().is_some_and(|open| open.over) {
+            out.extend(self.pop(at, How::Unwatched));
         }
     }
 
@@ -281,8 +303,9 @@ impl Stack {
             }
         }
         while self.open.len() > first {
-            let watched = self.open.last().filter(|open| !open.unwatched);
-            let how = match watched.and_then(|open| around.flight(open)) {
+            let last = self.open.last();
+            let how = match last.and_then(|open| around.flight(open)) {
+                _ if last.is_some_and(|open| open.unwatched) => How::Unwatched,
                 Some(flight) if flight.ends => How::Terminated,
                 Some(flight) => How::Exception(flight.kind.clone()),
                 None => How::Inferred,
@@ -313,8 +336,12 @@ impl Stack {
 
     /// Ends all calls, innermost first.
     pub(super) fn end(&mut self, at: u64, how: &How, out: &mut Vec<Left>) {
-        while let Some(left) = self.pop(at, how.clone()) {
-            out.push(left);
+        while let Some(open) = self.open.last() {
+            let how = match open.unwatched {
+                true => How::Unwatched,
+                false => how.clone(),
+            };
+            out.extend(self.pop(at, how));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Pairing, event by event: what happens on a thread, and which calls come of it.
 //!
 //! A log says it in short: `+f0` function f entered at depth 0, `-f0` returned, `!f0 int` left by
-//! an exception, `?f0` inferred, `xf0` terminated, `.f1` passed, `unmatched` an exit alone. Functions
+//! an exception, `?f0` inferred, `xf0` terminated, `/f0` not watched any more, `.f1` passed, `unmatched` an exit alone. Functions
 //! in lower case are probed at their exits, those in upper case by the kernel's return probe.
 
 use super::shadow::{Hit, Shadows};
@@ -34,6 +34,7 @@ impl Case {
             caller: std::mem::take(&mut self.caller),
             uretprobe: name.is_ascii_uppercase(),
             unwatched: false,
+            over: false,
         }
     }
 
@@ -44,6 +45,7 @@ impl Case {
                 How::Exception(kind) => ('!', format!(" {}", kind.as_deref().unwrap_or("?"))),
                 How::Terminated => ('x', String::new()),
                 How::Inferred => ('?', String::new()),
+                How::Unwatched => ('/', String::new()),
             };
             let name = char::from_u32(call.probe).unwrap();
             self.log.push(format!("{mark}{name}{}{more}", call.depth));
@@ -109,6 +111,13 @@ impl Case {
         self.left(left);
     }
 
+    /// A function is not watched any more.
+    fn give_up(&mut self, name: char) {
+        for (_, left) in self.shadows.give_up(name as u32, self.now + 5) {
+            self.left(left);
+        }
+    }
+
     /// What was told since this was called last.
     #[track_caller]
     fn check(&mut self, want: &str) {
@@ -149,6 +158,7 @@ fn self_time_is_that_without_calls_inside() {
         caller: 0,
         uretprobe: false,
         unwatched: false,
+        over: false,
     };
     let mut left = Vec::new();
     shadows.enter(&hit(100, 'f', 900), &mut left);
@@ -298,12 +308,48 @@ fn a_call_whose_exits_are_given_up_is_not_taken_to_have_thrown() {
     // It returned unseen, and f has thrown long after.
     c.throw("int", 0x8d00);
     c.land(0x9080, false);
-    c.check("+f0 +g1 ?g1 !f0 int");
+    c.check("+f0 +g1 /g1 !f0 int");
     // Its exit may still be on the way.
     c.enter('g', 0x8f00);
     c.shadows.unwatch(probe);
     c.exit('g', 0x8f00);
     c.check("+g0 -g0");
+}
+
+#[test]
+fn calls_that_are_not_watched_any_more_are_taken_off_at_once() {
+    let mut c = case();
+    c.enter('g', 0x9100);
+    c.enter('f', 0x9000);
+    c.give_up('f');
+    c.exit('g', 0x9100);
+    c.check("+g0 +f1 /f1 -g0");
+    // With a call in it that is watched, when that has ended; what is around it is as it was.
+    c.enter('g', 0x9100);
+    c.enter('f', 0x9000);
+    c.enter('h', 0x8f00);
+    c.give_up('f');
+    c.check("+g0 +f1 +h2");
+    c.exit('h', 0x8f00);
+    c.check("-h2 /f1");
+    c.exit('g', 0x9100);
+    // Its exit may still come: then it is one that returned.
+    c.enter('f', 0x9000);
+    c.enter('h', 0x8f00);
+    c.give_up('f');
+    c.exit('f', 0x9000);
+    c.check("-g0 +f0 +h1 ?h1 -f0");
+    // None ends with its thread, nor with what happens above it.
+    c.enter('f', 0x9000);
+    c.enter('h', 0x8f00);
+    c.give_up('f');
+    c.end();
+    c.check("+f0 +h1 xh1 /f0");
+    c.goroutine = 7;
+    c.enter('f', 0x90);
+    c.give_up('f');
+    c.check("+f0 /f0");
+    assert_eq!(c.shadows.open(), 0);
 }
 
 #[test]

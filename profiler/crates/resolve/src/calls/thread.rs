@@ -104,6 +104,14 @@ impl Thread {
         }
     }
 
+    /// A function is not watched any more from now on.
+    pub(super) fn give_up(&mut self, probe: u32, at: u64, out: &mut Vec<Left>) {
+        for stack in &mut self.stacks {
+            stack.give_up(probe, at, out);
+        }
+        self.settle(out);
+    }
+
     /// A function was passed; how many calls enclose it.
     pub(super) fn pass(&mut self, hit: &Hit, losses: u32, out: &mut Vec<Left>) -> u32 {
         self.happens(hit, Same::Kept, losses, out);
@@ -138,6 +146,7 @@ impl Thread {
         }
         let sequence = stack.open().get(index).map_or(0, |open| open.sequence);
         out.extend(stack.pop(hit.at, How::Return));
+        stack.take_off(hit.at, out);
         // It has returned: what was thrown in it has landed in it.
         if !self.flights.is_empty() {
             self.flights.retain(|flight| flight.sequence < sequence);
@@ -306,8 +315,10 @@ impl Thread {
             flights: &self.flights,
         };
         let first_out = out.len();
-        let other = self.stacks[self.current].leave_below(hit.sp, same, &around, out);
+        let stack = &mut self.stacks[self.current];
+        let other = stack.leave_below(hit.sp, same, &around, out);
         if out.len() > first_out {
+            stack.take_off(hit.at, out);
             self.settle(&out[first_out..]);
         }
         if let Some(other) = other {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::files::TargetFile;
+use super::super::thrift::Thrift;
 use profiler_unwind::Table;
 use profiler_unwind::cache::Cache;
 
@@ -161,6 +162,7 @@ impl Builder {
 
 fn work(shared: &Shared, done: &Sender<Built>) {
     let mut cache = shared.kept.get_or_init(Cache::of_user).share();
+    let mut thrift = Thrift::default();
     while let Some(Job { id, file }) = shared.next() {
         let began = Instant::now();
         let table = catch_unwind(AssertUnwindSafe(|| build(&file, &mut cache)));
@@ -169,6 +171,7 @@ fn work(shared: &Shared, done: &Sender<Built>) {
             None
         });
         let took = began.elapsed();
+        thrift.look();
         if done.send(Built { id, table, took }).is_err() {
             return;
         }

@@ -106,6 +106,8 @@ pub struct FunctionCalls {
     pub terminated: u64,
     /// Calls whose end was inferred: their durations are upper bounds.
     pub inferred: u64,
+    /// Calls that were not watched to their end: in no time.
+    pub unwatched: u64,
     /// The kernel's count, if the recording has it.
     pub counted: Option<Counted>,
     /// Calls in each process.
@@ -149,6 +151,7 @@ impl FunctionCalls {
         self.other_exceptions += other.other_exceptions;
         self.terminated += other.terminated;
         self.inferred += other.inferred;
+        self.unwatched += other.unwatched;
         if let Some(more) = &other.counted {
             self.counted.get_or_insert_default().add(more);
         }
@@ -161,8 +164,10 @@ impl FunctionCalls {
 
     fn end(&mut self, total_ns: u64, exit: &Exit) {
         self.ended += 1;
-        self.self_ns = self.self_ns.saturating_add(exit.self_ns);
-        if exit.how != ExitKind::Inferred {
+        if exit.how != ExitKind::Unwatched {
+            self.self_ns = self.self_ns.saturating_add(exit.self_ns);
+        }
+        if is_timed(exit) {
             self.latency.record(total_ns);
         }
         match exit.how {
@@ -170,6 +175,7 @@ impl FunctionCalls {
             ExitKind::Exception(kind) => self.add_exceptions(kind, 1),
             ExitKind::Terminated => self.terminated += 1,
             ExitKind::Inferred => self.inferred += 1,
+            ExitKind::Unwatched => self.unwatched += 1,
         }
     }
 
@@ -179,6 +185,11 @@ impl FunctionCalls {
             false => self.other_exceptions += count,
         }
     }
+}
+
+/// Whether it is known how long a call took.
+fn is_timed(exit: &Exit) -> bool {
+    !matches!(exit.how, ExitKind::Inferred | ExitKind::Unwatched)
 }
 
 impl Counted {
@@ -315,12 +326,17 @@ impl CallTable {
     }
 
     fn exit(&mut self, call: &Call, exit: &Exit, tables: &Tables, counted: bool) {
+        // Of how long it took nothing is known but that it was longer.
+        let (total_ns, self_ns) = match exit.how {
+            ExitKind::Unwatched => (0, 0),
+            _ => (call.at.since(exit.began), exit.self_ns),
+        };
         let ended = Ended {
             depth: call.depth,
             function: call.function,
             began: exit.began,
-            total_ns: call.at.since(exit.began),
-            self_ns: exit.self_ns,
+            total_ns,
+            self_ns,
             counted,
         };
         let arguments = match &exit.whole {
@@ -347,7 +363,7 @@ impl CallTable {
             self.throws.left(call.thread, kind);
         }
         self.arguments.free(&arguments);
-        if exit.how != ExitKind::Inferred {
+        if is_timed(exit) {
             self.slowest.offer(ended.total_ns, || SlowCall {
                 function: call.function,
                 thread: call.thread,

@@ -98,6 +98,8 @@ struct GoTrace {
 struct Counts {
     samples: u64,
     others: u64,
+    /// Samples of threads that had ended, which came behind that.
+    late: u64,
     truncated: u64,
     /// Waits that are shown.
     waits: u64,
@@ -160,13 +162,22 @@ impl GoTrace {
         if first && self.is_wanted(sample.source, tables) {
             self.source = Some(sample.source);
         }
-        if self.source != Some(sample.source) {
+        // Captures that were merged may have it at several rates.
+        let is_same = |first: SourceId| {
+            let named = |id| {
+                let source = tables.sources.get(id);
+                source.map(|source| (source.name, source.unit))
+            };
+            first == sample.source || named(first) == named(sample.source)
+        };
+        if !self.source.is_some_and(is_same) {
             self.counts.others += 1;
             return Ok(());
         }
         let now = self.now;
         let (trace, schedule) = self.begun(tables)?;
         let Some(context) = schedule.running(trace, sample.thread, now, tables)? else {
+            self.counts.late += 1;
             return Ok(());
         };
         if first {
@@ -204,6 +215,9 @@ impl GoTrace {
             return Ok(());
         }
         let (trace, schedule) = self.begun(tables)?;
+        if matches!(event.change, ProcessChange::Executed(_)) {
+            schedule.revive(event.thread);
+        }
         schedule.running(trace, event.thread, now, tables)?;
         let (key, name) = match event.change {
             ProcessChange::Executed(name) => ("executed", name),
@@ -312,6 +326,7 @@ impl Sink for GoTrace {
         let Counts {
             samples,
             others,
+            late,
             truncated,
             waits,
             short,
@@ -327,6 +342,17 @@ impl Sink for GoTrace {
         let (trace, schedule, regions) = self.all(tables)?;
         regions.settle_all(trace, schedule, tables)?;
         schedule.log(trace, now, 0, "summary", &summary)?;
+        if late > 0 {
+            let text =
+                format!("{late} samples came behind the ends of their threads, and are left out");
+            schedule.log(trace, now, 0, "late", &text)?;
+        }
+        if not_recorded > 0 {
+            log::warn!(
+                "{not_recorded} waits were not recorded one by one, because there were too many: where they were, \
+                 threads seem to run on"
+            );
+        }
         if waits + short > 0 {
             let summary = format!(
                 "{waits} waits; {short} too short to be shown, {not_recorded} not recorded one by \

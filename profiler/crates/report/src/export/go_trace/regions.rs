@@ -375,6 +375,7 @@ fn outcome(exit: &Exit, tables: &Tables) -> Option<String> {
             Some(format!("left by exception {}", tables.string(kind)))
         }
         (ExitKind::Terminated, _) => Some("ended with its thread or program".to_owned()),
+        (ExitKind::Unwatched, _) => Some("not watched any more".to_owned()),
         (ExitKind::Inferred, _) => Some("had ended by now; its end was not seen".to_owned()),
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::stream::Stream;
 use super::trace::{Context, Trace};
@@ -88,6 +88,8 @@ pub(super) struct Schedule {
     ended: Vec<Stream>,
     /// Where it is.
     ended_threads: FxHashMap<ThreadId, usize>,
+    /// Those whose end is known: what comes of them later belongs to the life that has ended.
+    gone: FxHashSet<ThreadId>,
     /// The running thread of each M.
     threads: FxHashMap<u64, ThreadId>,
     /// How many lives each M has had, and when the last ended; bounded by the kernel's pid_max.
@@ -110,6 +112,7 @@ impl Schedule {
             running: BTreeMap::new(),
             ended: Vec::new(),
             ended_threads: FxHashMap::default(),
+            gone: FxHashSet::default(),
             threads: FxHashMap::default(),
             lives: FxHashMap::default(),
             processors: vec![Processor {
@@ -145,7 +148,7 @@ impl Schedule {
     }
 
     /// The M, P and G of a thread, which runs from now on if it does not yet. None for a thread
-    /// that was never defined.
+    /// that was never defined, or has ended.
     pub(super) fn running(
         &mut self,
         trace: &mut Trace,
@@ -173,7 +176,7 @@ impl Schedule {
         if let Some(running) = self.running.get(&id) {
             return Ok(Some(running.context));
         }
-        let Some(thread) = tables.thread(id) else {
+        let Some(thread) = tables.thread(id).filter(|_| !self.gone.contains(&id)) else {
             return Ok(None);
         };
         let m = machine(thread.tid);
@@ -231,6 +234,7 @@ impl Schedule {
             return Ok(());
         };
         self.end(trace, id, at)?;
+        self.gone.insert(id);
         let pid = tables.process(thread.process).map(|process| process.pid.0);
         let Some(task) = self.tasks.get_mut(&thread.process) else {
             return Ok(());
@@ -242,6 +246,11 @@ impl Schedule {
             self.tell(trace, Kind::UserTaskEnd, at, &[id, 0])?;
         }
         Ok(())
+    }
+
+    /// A thread goes on whose end was told: it has taken over the id of its process to run another program.
+    pub(super) fn revive(&mut self, id: ThreadId) {
+        self.gone.remove(&id);
     }
 
     /// Begins a region of a running thread. What is open at its depth or deeper ends before.

@@ -16,6 +16,9 @@ use profiler_wire::go_trace::Kind;
 /// A thread that was not seen for so long does not run, where samples have no frequency.
 const QUIET_NS: u64 = 20_000_000;
 
+/// Where goroutines are unblocked: of who woke them the recording has no stack.
+const WAKE_UP: &str = "wake-up";
+
 /// Why a goroutine is off its P.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Off {
@@ -133,7 +136,8 @@ impl Schedule {
         if off == Off::Waiting {
             seq += 1;
             let woken = woken.clamp(earliest, started - 2 * step);
-            let args = [context.g, seq, 0];
+            // Go's tools up to 1.25 pass over a goroutine that is unblocked by nothing: its wait would have no end.
+            let args = [context.g, seq, trace.name_stack(WAKE_UP)?];
             let waker = waker.and_then(|waker| self.stream_at(waker, woken));
             let inserted = waker.is_some_and(|w| w.insert(Kind::GoUnblock, woken, &args));
             if !inserted && let Some(running) = self.running_mut(id) {

@@ -272,7 +272,7 @@ impl Tracks {
     /// Whether a call that is not open was open, and ended with what was around it; else its begin was not told, as only
     /// whole calls were recorded.
     fn was_cut(&self, exit: &Exit, _: &Call) -> bool {
-        exit.how == ExitKind::Inferred
+        matches!(exit.how, ExitKind::Inferred | ExitKind::Unwatched)
     }
 
     /// A wait, on a row of its own, with the part of it that the thread was runnable in; an arrow comes from who ended it.

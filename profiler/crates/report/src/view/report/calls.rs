@@ -196,6 +196,7 @@ impl Builder<'_> {
             exception_types: self.exception_types(calls),
             terminated: calls.terminated,
             inferred: calls.inferred,
+            unwatched: calls.unwatched,
             open,
             hits: calls.hits,
             gaps: self.gaps(id),

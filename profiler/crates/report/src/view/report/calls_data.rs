@@ -6,7 +6,7 @@
 use profiler_model::{GapReason, ReturnMode, TracedKind};
 use serde::Serialize;
 
-use super::data::CodeModule;
+use super::data::{CodeModule, is_zero};
 
 /// Traced calls of a recording.
 #[derive(Clone, Debug, Serialize)]
@@ -121,6 +121,9 @@ pub struct CallRow {
     pub terminated: u64,
     /// Calls whose end was inferred: in the times as upper bounds, not in mean and percentiles.
     pub inferred: u64,
+    /// Calls that were not watched to their end: in no time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unwatched: u64,
     /// Calls without an end in the recording.
     pub open: u64,
     /// Passes without exits that are watched.

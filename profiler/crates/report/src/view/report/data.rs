@@ -219,7 +219,7 @@ pub struct Share {
     pub total_wait_weight: u64,
 }
 
-fn is_zero(value: &u64) -> bool {
+pub(super) fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 

@@ -214,7 +214,7 @@ impl<'a> Writer<'a> {
                 "~",
                 format!(
                     "watched only part of the time, to stay within the budget{share}: calls are \
-                     estimated from the rest"
+                     at least about so many"
                 ),
             ));
         }
@@ -263,6 +263,11 @@ impl<'a> Writer<'a> {
                 sum(|row| row.inferred),
                 "whose end was inferred: in total and self with the longest time they can have \
                  taken, not in mean and percentiles",
+            ),
+            (
+                "u",
+                sum(|row| row.unwatched),
+                "not watched to their end, to stay within the budget: counted, but in no time",
             ),
             (
                 "o",
@@ -567,6 +572,7 @@ fn marks(row: &CallRow, common: &str) -> String {
         (has(GapReason::NoReturns), 'n'),
         (has(GapReason::Detached), 'd'),
         (row.inferred > 0, 'i'),
+        (row.unwatched > 0, 'u'),
         (row.open > 0, 'o'),
         (row.terminated > 0, 't'),
     ];

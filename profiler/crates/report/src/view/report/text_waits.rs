@@ -230,6 +230,7 @@ fn waker_text(waker: &WakerRow) -> String {
     match (&waker.process, &waker.thread) {
         (Some(process), Some(thread)) if process != thread => format!("{thread} of {process}"),
         (Some(process), _) => process.clone(),
+        (None, _) if waker.goes_on => "[waits still]".to_owned(),
         (None, _) => "[interrupt]".to_owned(),
     }
 }

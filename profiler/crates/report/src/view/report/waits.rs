@@ -13,7 +13,7 @@ use super::build::{Base, share_of};
 use super::data::CodeModule;
 use super::select::Selected;
 use super::waits_data::*;
-use crate::derive::{Key, Latency, Owner, WaitTotals, WakerSums, waiting_frame};
+use crate::derive::{EndedBy, Key, Latency, Owner, WaitTotals, WakerSums, waiting_frame};
 use profiler_model::*;
 
 /// Wakers listed per function and thread.
@@ -57,7 +57,8 @@ impl Sum {
     }
 }
 
-type Wakers = BTreeMap<Option<(StringId, StringId)>, WakerSums>;
+/// By the names of process and thread, and whether nobody has ended them yet.
+type Wakers = BTreeMap<(Option<(StringId, StringId)>, bool), WakerSums>;
 
 /// What is below a function: its name in its module.
 type FunctionKey = (String, CodeModule, FrameKind);
@@ -97,7 +98,8 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
             // It was never asleep: nobody woke it.
             continue;
         }
-        let name = waker.and_then(|id| names(base.tables, id));
+        let name = waker.thread().and_then(|id| names(base.tables, id));
+        let name = (name, waker == EndedBy::Nobody);
         let function = functions.of(base, key);
         let add = |wakers: &mut Wakers| wakers.entry(name).or_default().add(sums);
         add(&mut wakers_of_all);
@@ -176,7 +178,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Option<WaitRe
     ];
     Some(WaitReport {
         all: all.share(&all),
-        exact: (totals.all_count() > 0).then(|| exact_row(&totals, &all)),
+        exact: (totals.all_count() > 0 || totals.all_ns() > 0).then(|| exact_row(&totals, &all)),
         run_queue: run_queue_row(Some(&run_queue)),
         states: (states.into_iter())
             .map(|state| (state, &by_state[state as usize]))
@@ -242,9 +244,10 @@ fn names(tables: &Tables, id: ThreadId) -> Option<(StringId, StringId)> {
 fn waker_rows(base: &Base<'_>, wakers: &Wakers, sum: &Sum, limit: usize) -> Vec<WakerRow> {
     let text = |id| base.tables.string(id).to_owned();
     let mut rows: Vec<WakerRow> = (wakers.iter())
-        .map(|(name, sums)| WakerRow {
+        .map(|(&(name, goes_on), sums)| WakerRow {
             process: name.map(|(process, _)| text(process)),
             thread: name.map(|(_, thread)| text(thread)),
+            goes_on,
             waits: sums.count,
             ns: sums.ns,
             percent: share_of(sums.ns, sum.ns),

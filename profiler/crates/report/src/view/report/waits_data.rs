@@ -130,6 +130,9 @@ pub struct WakerRow {
     pub process: Option<String>,
     /// Name of the thread.
     pub thread: Option<String>,
+    /// Nobody: the waits went on when the recording ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub goes_on: bool,
     /// How many waits it ended.
     pub waits: u64,
     /// How long these were.

@@ -168,7 +168,7 @@ impl Translator {
                 let exception = self.exception(thread, kind, tables, out);
                 self.stream.bubble(at, (method, exception), thread, out);
             }
-            ExitKind::Return | ExitKind::Terminated | ExitKind::Inferred => {
+            ExitKind::Return | ExitKind::Terminated | ExitKind::Inferred | ExitKind::Unwatched => {
                 self.stream.exit(at, method, line, thread, out);
             }
         }
