@@ -4,16 +4,19 @@
 //! these. Besides not to panic, a decoder has to keep its promises: those are asserted here.
 //! [`capture`] is the reader of captures and what is made of them, [`records`] and [`side_band`]
 //! are the decoder of the kernel's bytes, [`calls`] is that of traced calls and what pairs them,
-//! [`elf`] is what is read of a target's files for names, [`object`] and [`signature`] for tracing,
+//! [`elf`] is what is read of a target's files for names, [`links`] of what these lead to, [`containers`] of what says which
+//! container a process is in, [`object`] and [`signature`] for tracing,
 //! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say, [`tcf_frames`]
 //! and [`tcf`] what clients of a TCF agent do, [`rdp`] what those of the remote debugging protocol do,
 //! [`http`] those of sessions over HTTP, [`unwind`](unwind()) is what files say of their frames.
 
 mod bytefrog;
 mod calls;
+mod containers;
 mod decode;
 mod elf;
 mod http;
+mod links;
 mod object;
 mod rdp;
 mod seeds;
@@ -35,9 +38,11 @@ use crate::arbitrary::Random;
 
 pub use bytefrog::{bytefrog_agent, bytefrog_hq};
 pub use calls::calls;
+pub use containers::containers;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};
 pub use http::http;
+pub use links::links;
 pub use object::object;
 pub use rdp::rdp;
 pub use seeds::{capture_file, seeds, write_seeds};

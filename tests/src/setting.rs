@@ -145,8 +145,7 @@ impl Setting {
     pub fn start_recording(&self, arguments: &[&str]) -> io::Result<Running> {
         let capture = self.fresh("out.cap");
         let mut command = self.profiler();
-        // The file that is to replace another one gets its name when all is attached and time counts;
-        // one that replaces none has it from the start.
+        // It gets its name when all is attached and time counts.
         command
             .args(["record", "--force", "-o"])
             .arg(&capture)

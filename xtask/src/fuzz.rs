@@ -16,6 +16,8 @@ const TARGETS: &[&str] = &[
     "records",
     "side_band",
     "elf",
+    "links",
+    "containers",
     "calls",
     "object",
     "signature",
@@ -41,6 +43,11 @@ const COVERAGE: &[&str] = &[
 /// One input may take so long, and a run so much memory.
 const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048"];
 
+/// Seconds for each with `--long`; an hour for what stands between others' files and root.
+const LONG: u64 = 600;
+const LONGEST: u64 = 3600;
+const BEFORE_ROOT: &[&str] = &["elf"];
+
 /// What to fuzz, and how long.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -48,8 +55,11 @@ pub(crate) struct Arguments {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
     /// Seconds for each target
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, conflicts_with = "long")]
     seconds: u64,
+    /// Ten minutes for each target, as before a release; an hour for `elf`, which stands between others' files and root
+    #[arg(long)]
+    long: bool,
     /// Run the target on this file only, to see a crash again
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
@@ -70,8 +80,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         .map_or_else(|| all.collect(), |target| vec![target]);
     let mut crashed = Vec::new();
     for target in targets {
-        println!("== {target}, {} s", arguments.seconds);
-        if let Err(failure) = fuzz(&folder, &binaries, &target, arguments.seconds) {
+        let seconds = match (arguments.long, BEFORE_ROOT.contains(&target.as_str())) {
+            (false, _) => arguments.seconds,
+            (true, false) => LONG,
+            (true, true) => LONGEST,
+        };
+        println!("== {target}, {seconds} s");
+        if let Err(failure) = fuzz(&folder, &binaries, &target, seconds) {
             eprintln!("{failure}");
             crashed.push(target);
         }

@@ -1,11 +1,14 @@
 //! `report` and `info`: a capture on standard output, paged on a terminal.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
-use crate::error::Failure;
+use crate::error::{Context, Failure};
+use crate::pipeline;
 use profiler_capture::Reader;
 use profiler_model::{Event, Tables};
 use profiler_report::view::pager::Output;
@@ -59,6 +62,9 @@ pub(super) struct ReportArgs {
     /// Only source lines and instructions of a function
     #[arg(long, value_name = "FUNCTION")]
     annotate: Option<String>,
+    /// Read the source of --annotate below this folder, whoever may read it and wherever it was recorded
+    #[arg(long, value_name = "DIR", requires = "annotate")]
+    source_dir: Option<PathBuf>,
     /// Only traced calls: functions, exceptions, the slowest, the tree
     #[arg(long, conflicts_with_all = ["by", "tree", "callers", "annotate"])]
     calls: bool,
@@ -121,6 +127,10 @@ pub(super) struct InfoArgs {
 pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     let range = args.time.unwrap_or_default();
     let terminal = io::stdout().is_terminal();
+    let source_dir = args.source_dir.as_deref().map(|folder| {
+        let opened = File::open(folder);
+        opened.context(|| format!("failed to open {}", folder.display()))
+    });
     let options = ReportOptions {
         sort: match args.sort {
             Some(CallSort::Total) => Sort::Total,
@@ -130,6 +140,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         tree: args.tree,
         callers_of: args.callers,
         annotate: args.annotate,
+        source_dir: source_dir.transpose()?.map(Arc::new),
         calls: CallView {
             only: args.calls,
             sort: args.sort.unwrap_or_default(),
@@ -154,12 +165,11 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     };
     let whole = options.filter == Filter::default() && options.range == TimeRange::default();
     let hinted = whole && args.diff.is_none() && options.format == Format::Text && !common.quiet;
-    let (tables, collected, nameless) = collect(&args.file, &options)?;
-    let other = args
-        .diff
-        .as_deref()
-        .map(|path| collect(path, &options))
-        .transpose()?;
+    let capture = Reader::open(&args.file)?;
+    let other = args.diff.as_deref().map(Reader::open).transpose()?;
+    pipeline::renounce(&[]);
+    let (tables, collected, nameless) = collect(capture, &options)?;
+    let other = other.map(|other| collect(other, &options)).transpose()?;
     let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let recording = Recording {
         tables: &tables,
@@ -181,8 +191,10 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector, Nameless), Failure> {
-    let mut reader = Reader::open(path)?;
+fn collect(
+    mut reader: Reader,
+    options: &ReportOptions,
+) -> Result<(Tables, Collector, Nameless), Failure> {
     let tables = reader.load_tables()?;
     let mut collector = Collector::for_report(options);
     let mut nameless = Nameless::default();
@@ -198,13 +210,14 @@ fn collect(path: &Path, options: &ReportOptions) -> Result<(Tables, Collector, N
         },
     )?;
     for damage in reader.damage() {
-        log::warn!("{}: {damage}", path.display());
+        log::warn!("{}: {damage}", reader.path().display());
     }
     Ok((tables, collector, nameless))
 }
 
 pub(super) fn info(args: &InfoArgs) -> Result<(), Failure> {
     let mut reader = Reader::open(&args.file)?;
+    pipeline::renounce(&[]);
     let mut out = io::BufWriter::new(io::stdout());
     info::write_info(&mut reader, args.format == Format::Json, &mut out)?;
     Ok(out.flush()?)

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline;
-use profiler_capture::{CreateOptions, Merged, TimeRange};
+use profiler_capture::{CreateOptions, Derived, Existing, Merged, Reader, TimeRange};
 use profiler_model::{Function, Line, Symbol, Tables, Timestamp};
 use profiler_report::export::{self, Settings};
 use profiler_report::view::{quantity, report};
@@ -46,7 +46,7 @@ pub(super) struct ExportArgs {
     /// Colour a flame graph by how shares have changed since this capture
     #[arg(long, value_name = "OTHER")]
     diff: Option<PathBuf>,
-    /// Replace a file that exists
+    /// Keep no FILE.old of a file that exists
     #[arg(long)]
     force: bool,
 }
@@ -62,7 +62,7 @@ pub(super) struct MergeArgs {
     /// The joined capture
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Replace a file that exists
+    /// Keep no FILE.old of a file that exists
     #[arg(long)]
     force: bool,
 }
@@ -89,7 +89,7 @@ pub(super) struct SymbolizeArgs {
     /// Ask these servers for missing debug files (URLs, separated by spaces; none: $DEBUGINFOD_URLS)
     #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     debuginfod: Option<String>,
-    /// Replace a file that exists
+    /// Keep no FILE.old of a file that exists
     #[arg(long)]
     force: bool,
 }
@@ -117,12 +117,16 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
         set.map_err(|error| Failure::usage(error.to_string()))?;
     }
     // A capture that can't be read must not leave an empty output.
-    drop(profiler_capture::Reader::open(&args.file)?);
-    if let Some(other) = &args.diff {
-        pipeline::check_difference(format)?;
-        drop(profiler_capture::Reader::open(other)?);
-    }
-    let export = pipeline::open_export(settings, path.as_deref(), args.force)?;
+    let capture = Reader::open(&args.file)?;
+    let other = match &args.diff {
+        Some(other) => {
+            pipeline::check_difference(format)?;
+            Some(Reader::open(other)?)
+        }
+        None => None,
+    };
+    let export = pipeline::open_export(settings, path.as_deref(), Existing::forced(args.force))?;
+    pipeline::renounce(path.as_deref().as_slice());
     let range = |tables: &Tables| {
         let started = tables.session.started.0;
         let at = |ns: u64| started.saturating_add(ns);
@@ -132,9 +136,9 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
             to: (range.to_ns).map_or(TimeRange::ALL.to, |ns| Timestamp(at(ns).saturating_sub(1))),
         }
     };
-    match &args.diff {
-        Some(other) => pipeline::export_difference(&args.file, other, range, &target, export),
-        None => pipeline::export(&args.file, range, &target, vec![export]),
+    match other {
+        Some(other) => pipeline::export_difference(capture, other, range, &target, export),
+        None => pipeline::export(capture, range, &target, vec![export]),
     }
 }
 
@@ -156,20 +160,26 @@ pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {
 }
 
 pub(super) fn merge(args: &MergeArgs, common: &Common) -> Result<(), Failure> {
-    let options = CreateOptions {
-        overwrite: args.force,
-        ..CreateOptions::default()
-    };
-    let merged = profiler_capture::merge(&args.files, &args.output, options)?;
+    let options = derived(args.force);
+    let copy = Derived::begin(&args.files, &args.output, options)?;
+    pipeline::renounce(&[&args.output]);
+    let merged = copy.merge()?;
     report(&merged, &args.output, common);
     Ok(())
 }
 
-pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Failure> {
-    let options = CreateOptions {
-        overwrite: args.force,
+/// How a capture is made of others.
+fn derived(force: bool) -> CreateOptions {
+    CreateOptions {
+        existing: Existing::forced(force),
+        owner: pipeline::owner(),
+        whole: true,
         ..CreateOptions::default()
-    };
+    }
+}
+
+pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Failure> {
+    let options = derived(args.force);
     let offline = OfflineOptions {
         search: args.search,
         debug_dirs: args.debug_dir,
@@ -177,7 +187,9 @@ pub(super) fn symbolize(args: SymbolizeArgs, common: &Common) -> Result<(), Fail
         inlines: true,
     };
     let mut named = 0;
-    let merged = profiler_capture::rewrite(&args.file, &args.output, options, |tables| {
+    let copy = Derived::begin(std::slice::from_ref(&args.file), &args.output, options)?;
+    pipeline::renounce(&[&args.output]);
+    let merged = copy.change(|tables| {
         let found = symbolize_offline(tables, &offline);
         let is_named =
             |(_, symbols): &&(_, Vec<NewSymbol>)| symbols.iter().all(NewSymbol::is_named);

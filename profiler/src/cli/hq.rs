@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::error::Failure;
 use crate::pipeline::hq::{HqRequest, run};
+use profiler_capture::Existing;
 use profiler_model::text::parse_duration;
 use profiler_serve::admission::Admission;
 use profiler_serve::hq::HqOptions;
@@ -75,7 +76,7 @@ pub(super) struct HqArgs {
     /// Listen at an address that other machines can reach, and admit anyone from there
     #[arg(long)]
     allow_remote: bool,
-    /// Replace files that exist
+    /// Keep no FILE.old of the first capture, and replace those with a number
     #[arg(long)]
     force: bool,
 }
@@ -124,7 +125,7 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
             ..HqOptions::default()
         },
         output: args.output,
-        overwrite: args.force,
+        existing: Existing::forced(args.force),
         quiet: common.quiet,
     })
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::error::{Context, Failure};
 use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Watch, marks};
-use profiler_capture::{CreateOptions, Limit};
+use profiler_capture::{CreateOptions, Existing, Limit};
 use profiler_model::Unit;
 use profiler_model::text::parse_duration;
 use profiler_probe::AttachedSource;
@@ -55,10 +55,10 @@ pub(super) struct RecordArgs {
     /// Where to: a capture, or by its ending another format (see 'profiler formats'); repeatable
     #[arg(short, long, value_name = "FILE", default_value = "profile.cap")]
     output: Vec<PathBuf>,
-    /// Replace files that exist
+    /// Keep no FILE.old of files that exist
     #[arg(long)]
     force: bool,
-    /// Keep only the newest: 10m, 1G; written out at SIGUSR2 and at the end
+    /// Keep only the newest: 10m, 1G, or within both: 1h,2G; written out at SIGUSR2 and at the end
     #[arg(long, value_name = "LIMIT", conflicts_with = "rotate")]
     ring: Option<Limit>,
     /// Start a new capture after so long or so much: 1h, 1G
@@ -134,7 +134,8 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
         screen: None,
         capture,
         create: CreateOptions {
-            overwrite: args.force,
+            existing: Existing::forced(args.force),
+            owner: pipeline::owner(),
             ring: args.ring,
             rotate: args.rotate,
             ..CreateOptions::default()
@@ -168,7 +169,11 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
     }
     for (path, format) in formats {
         let settings = Settings::new(format);
-        exports.push(pipeline::open_export(settings, Some(path), args.force)?);
+        exports.push(pipeline::open_export(
+            settings,
+            Some(path),
+            Existing::forced(args.force),
+        )?);
     }
     Ok((capture, exports))
 }
@@ -209,6 +214,13 @@ fn summarize(finished: &Finished, verbose: bool) {
     if finished.counters.kernel_hidden {
         say!(
             "note: the kernel hides its addresses; for names of kernel functions run as root or grant CAP_SYSLOG, with sysctl kernel.kptr_restrict=1 or 0"
+        );
+    }
+    if finished.unwritten > 0 {
+        say!(
+            "{} could not be written and {} missing: see the message above",
+            quantity::plural(finished.unwritten, "event"),
+            if finished.unwritten == 1 { "is" } else { "are" }
         );
     }
     if let Some((path, bytes)) = &finished.capture {

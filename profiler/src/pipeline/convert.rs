@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::outputs;
 use crate::error::{Context, Failure};
+use profiler_capture::Existing;
 use profiler_wire::go_trace::{
     Encoding, HEADER_BYTES, MAX_EVENT_BYTES, header, read_event, read_header,
 };
@@ -80,7 +81,7 @@ pub fn convert(
         Encoding::Text => Encoding::Wire,
         Encoding::Wire => Encoding::Text,
     });
-    let (output, file) = outputs::open_output(to, force)?;
+    let (output, file) = outputs::open_output(to, Existing::forced(force))?;
     let mut output = BufWriter::new(output);
     output.write_all(header(version, form).as_bytes())?;
     let (mut buffer, mut events) = (Vec::new(), 0_u64);

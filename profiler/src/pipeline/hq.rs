@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Lines, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
+use super::outputs::owner;
+use super::renounce::renounce;
 use super::signals::{Signals, hangup};
 use crate::error::Failure;
 use console::Console;
-use profiler_capture::{CaptureError, CreateOptions, Writer};
+use profiler_capture::{CaptureError, CreateOptions, Existing, Writer};
 use profiler_report::view::quantity;
 use profiler_serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
 use run_keeper::RunKeeper;
@@ -40,8 +42,8 @@ pub struct HqRequest {
     pub options: HqOptions,
     /// The capture of the first run; others are numbered.
     pub output: PathBuf,
-    /// Files that exist are replaced.
-    pub overwrite: bool,
+    /// What becomes of files that exist; those with a number stay unless they are replaced.
+    pub existing: Existing,
     /// Only errors are said.
     pub quiet: bool,
 }
@@ -55,7 +57,7 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     let runs = request.options.runs;
     let waits = !request.options.start;
-    let mut files = Files::create(&request.output, request.overwrite)?;
+    let mut files = Files::create(&request.output, request.existing)?;
     let hq = Hq::start(request.listen, request.options, move |run, peer| {
         let keeper = files.next().and_then(|writer| {
             let path = writer.path().to_owned();
@@ -69,6 +71,7 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
             }
         }
     })?;
+    renounce(&[&request.output]);
     let lines = prompt();
     let mut session = Session {
         hq,
@@ -154,15 +157,22 @@ struct Files {
 }
 
 impl Files {
-    fn create(path: &Path, overwrite: bool) -> Result<Files, CaptureError> {
+    fn create(path: &Path, existing: Existing) -> Result<Files, CaptureError> {
         let options = CreateOptions {
-            overwrite,
+            existing,
+            owner: owner(),
             ..CreateOptions::default()
         };
         Ok(Files {
             first: Some(Writer::create(path, options.clone())?),
             path: path.to_owned(),
-            options,
+            options: CreateOptions {
+                existing: match existing {
+                    Existing::Replace => Existing::Replace,
+                    Existing::Keep | Existing::Refuse => Existing::Refuse,
+                },
+                ..options
+            },
             number: 1,
         })
     }
@@ -436,14 +446,15 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a.cap");
         std::fs::write(folder.join("a-2.cap"), "mine").unwrap();
-        let mut files = Files::create(&path, false).unwrap();
-        assert_eq!(files.next().unwrap().path(), path);
-        assert_eq!(files.next().unwrap().path(), folder.join("a-3.cap"));
         std::fs::write(&path, "mine").unwrap();
-        assert!(matches!(
-            Files::create(&path, false),
-            Err(CaptureError::Exists(_))
-        ));
+        let mut files = Files::create(&path, Existing::Keep).unwrap();
+        let mut first = files.next().unwrap();
+        assert_eq!(first.path(), path);
+        assert_eq!(files.next().unwrap().path(), folder.join("a-3.cap"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        first.publish().unwrap();
+        assert_eq!(std::fs::read(folder.join("a.cap.old")).unwrap(), b"mine");
+        assert_eq!(std::fs::read(folder.join("a-2.cap")).unwrap(), b"mine");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

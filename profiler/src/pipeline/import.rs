@@ -24,7 +24,9 @@ pub fn import(
         false => Box::new(File::open(from).context(|| format!("failed to open {name}"))?),
     };
     let options = CreateOptions {
-        overwrite,
+        existing: profiler_capture::Existing::forced(overwrite),
+        owner: super::outputs::owner(),
+        whole: true,
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(to, options)?;

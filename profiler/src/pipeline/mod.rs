@@ -17,6 +17,7 @@ mod outputs;
 mod prepare;
 mod privileges;
 mod record;
+mod renounce;
 mod scope;
 #[cfg(feature = "fronts")]
 mod serve;
@@ -38,9 +39,10 @@ pub use containers::CgroupTargets;
 pub use convert::convert;
 pub use import::import;
 pub use output::ScreenOptions;
-pub use outputs::{Export, check_difference, export, export_difference, open_export};
+pub use outputs::{Export, check_difference, export, export_difference, open_export, owner};
 pub use prepare::Watch;
 pub use record::{Finished, Request, run};
+pub use renounce::renounce;
 #[cfg(feature = "fronts")]
 pub use serve::{Adjustable, CallLimits, ServeRequest, ServeSource, adjustable, serve};
 #[cfg(feature = "bytefrog")]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::writer::CaptureThread;
 use crate::error::Failure;
+use profiler_capture::{CaptureError, Totals};
 use profiler_model::{Batch, Consumer, Event, LiveTables, Timestamp};
 use profiler_probe::now;
 use profiler_report::view::terminal::RawMode;
@@ -42,8 +43,8 @@ impl Default for ScreenOptions {
 
 /// The consumer of a recording.
 pub(super) enum Output {
-    /// A capture file.
-    Capture(CaptureThread),
+    /// A capture file, and whether it was said that it can't be written.
+    Capture(CaptureThread, bool),
     /// A live table.
     Screen(Box<Screen>),
 }
@@ -51,7 +52,7 @@ pub(super) enum Output {
 impl Consumer for Output {
     fn send(&mut self, batch: Batch) -> u64 {
         match self {
-            Output::Capture(capture) => capture.send(batch),
+            Output::Capture(capture, _) => capture.send(batch),
             Output::Screen(screen) => {
                 screen.take(batch);
                 0
@@ -61,14 +62,14 @@ impl Consumer for Output {
 
     fn spare(&self) -> Option<Vec<Event>> {
         match self {
-            Output::Capture(capture) => capture.spare(),
+            Output::Capture(capture, _) => capture.spare(),
             Output::Screen(_) => None,
         }
     }
 
     fn wants_new_epoch(&self) -> bool {
         match self {
-            Output::Capture(capture) => capture.wants_new_epoch(),
+            Output::Capture(capture, _) => capture.wants_new_epoch(),
             Output::Screen(screen) => screen.is_full(),
         }
     }
@@ -78,22 +79,31 @@ impl Output {
     /// Bytes written so far.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Output::Capture(capture) => capture.bytes(),
+            Output::Capture(capture, _) => capture.bytes(),
             Output::Screen(_) => 0,
         }
     }
 
-    /// What went wrong since the last call.
+    /// What went wrong since the last call and ends the recording. A disk that is full does not: there may be room
+    /// again, and what is missing until then is counted.
     pub(super) fn trouble(&mut self) -> Option<Failure> {
         match self {
-            Output::Capture(capture) => capture.trouble().map(Failure::from),
+            Output::Capture(capture, said) => match capture.trouble()? {
+                error @ (CaptureError::Write { .. } | CaptureError::Create { .. }) => {
+                    if !std::mem::replace(said, true) {
+                        log::warn!("{error}");
+                    }
+                    None
+                }
+                error => Some(error.into()),
+            },
             Output::Screen(screen) => screen.trouble.take(),
         }
     }
 
     /// Writes a ring out, if there is one.
     pub(super) fn dump(&self, path: PathBuf) {
-        if let Output::Capture(capture) = self {
+        if let Output::Capture(capture, _) = self {
             capture.dump(path);
         }
     }
@@ -101,16 +111,16 @@ impl Output {
     /// A moment for what is live: keys and frames. Whether the person wants to end.
     pub(super) fn tick(&mut self) -> bool {
         match self {
-            Output::Capture(_) => false,
+            Output::Capture(..) => false,
             Output::Screen(screen) => screen.tick(),
         }
     }
 
-    /// Ends the output; bytes written in all.
-    pub(super) fn finish(self) -> Result<u64, Failure> {
+    /// Ends the output; what was written in all.
+    pub(super) fn finish(self) -> Result<Totals, Failure> {
         match self {
-            Output::Capture(capture) => Ok(capture.finish()?.bytes),
-            Output::Screen(screen) => screen.trouble.map_or(Ok(0), Err),
+            Output::Capture(capture, _) => Ok(capture.finish()?),
+            Output::Screen(screen) => screen.trouble.map_or_else(|| Ok(Totals::default()), Err),
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Failure};
-use profiler_capture::{Reader, TimeRange};
+use profiler_capture::{Existing, NewFile, Owner, Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
 use profiler_report::derive::Target;
 use profiler_report::export::{self, Folded, Folding, Format, Only, Settings, Shows};
+use profiler_target::user::User;
 
 /// A file to be written in a format.
 pub struct Export {
@@ -20,43 +22,23 @@ pub struct Export {
     file: Option<NewFile>,
 }
 
-/// A file that was made for an output. It goes again unless it is kept, so that work that fails
-/// leaves nothing, and what it was to replace stays as it was.
-pub(super) struct NewFile {
-    made: PathBuf,
-    /// The name it gets when it is complete.
-    path: PathBuf,
-    kept: bool,
+/// Whose outputs are: those of the user behind sudo, so that what sudo has made can be opened without.
+pub fn owner() -> Option<Owner> {
+    let user = User::behind_sudo().ok().flatten()?;
+    Some(Owner {
+        uid: user.uid,
+        gid: user.gid,
+    })
 }
 
-impl NewFile {
-    fn keep(mut self) -> io::Result<()> {
-        if self.made != self.path {
-            std::fs::rename(&self.made, &self.path)?;
-        }
-        self.kept = true;
-        Ok(())
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if !self.kept {
-            // What can't be removed is at worst an incomplete file.
-            let _ = std::fs::remove_file(&self.made);
-        }
-    }
-}
-
-/// Opens the output before any work is done for it. A file that exists is replaced only with
-/// `force`, when the new one is complete, and never written through: what was there stays whole for
-/// those who have it open.
+/// Opens the output before any work is done for it. A file gets its name when it is complete, for its owner only,
+/// as captures are.
 pub fn open_export(
     settings: Settings,
     path: Option<&Path>,
-    force: bool,
+    existing: Existing,
 ) -> Result<Export, Failure> {
-    let (output, file) = open_output(path, force)?;
+    let (output, file) = open_output(path, existing)?;
     Ok(Export {
         settings,
         path: path.map(Path::to_owned),
@@ -68,47 +50,48 @@ pub fn open_export(
 /// What [`open_export`] opens; without a path standard output.
 pub(super) fn open_output(
     path: Option<&Path>,
-    force: bool,
+    existing: Existing,
 ) -> Result<(Box<dyn Write + Send>, Option<NewFile>), Failure> {
-    Ok(match path {
-        Some(path) => {
-            let (output, file) = create(path, force)?;
-            (Box::new(output), file)
-        }
-        None => (Box::new(io::stdout()), None),
-    })
+    let Some(path) = path else {
+        return Ok((Box::new(io::stdout()), None));
+    };
+    if let Some(stream) = stream(path)? {
+        return Ok((Box::new(stream), None));
+    }
+    let file = NewFile::create(path, existing, owner())?;
+    let output = file.file().try_clone();
+    let output = output.context(|| format!("failed to open {}", path.display()))?;
+    Ok((Box::new(output), Some(file)))
 }
 
-fn create(path: &Path, force: bool) -> Result<(File, Option<NewFile>), Failure> {
-    let mut made = path.to_owned();
-    if let Ok(metadata) = path.symlink_metadata() {
-        let link = metadata.is_symlink();
-        if (link && is_descriptor(path)) || (!link && !metadata.is_file()) {
-            // A pipe or terminal is written to as it is.
-            let file = OpenOptions::new().write(true).open(path);
-            return Ok((
-                file.context(|| format!("failed to open {}", path.display()))?,
-                None,
-            ));
+/// A pipe, a terminal or another device is written to as it is, if it was asked for by its own name: what a link
+/// leads to was not.
+fn stream(path: &Path) -> Result<Option<File>, Failure> {
+    let Ok(found) = path.symlink_metadata() else {
+        return Ok(None);
+    };
+    let opened = || format!("failed to open {}", path.display());
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if found.is_symlink() {
+        if !is_descriptor(path) {
+            return Ok(None);
         }
-        if !force {
-            let path = path.display();
-            return Err(Failure::failed(format!(
-                "{path} exists already; use --force to replace it, or -o to name another file"
-            )));
-        }
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.new", std::process::id()));
-        made.set_file_name(name);
+        return options.open(path).context(opened).map(Some);
     }
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&made)
-        .context(|| format!("failed to create {}", made.display()))?;
-    let path = path.to_owned();
-    let kept = false;
-    Ok((file, Some(NewFile { made, path, kept })))
+    if found.is_file() || found.is_dir() {
+        return Ok(None);
+    }
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_CLOEXEC);
+    let file = options.open(path).context(opened)?;
+    let is = file.metadata().context(opened)?;
+    if (is.dev(), is.ino()) != (found.dev(), found.ino()) {
+        let path = path.display();
+        return Err(Failure::failed(format!(
+            "{path} became another file while it was opened"
+        )));
+    }
+    Ok(Some(file))
 }
 
 /// Whether a path is one of the links that stand for open files, such as /dev/stdout. These are
@@ -121,17 +104,21 @@ fn is_descriptor(path: &Path) -> bool {
 
 /// Shows what has changed in a capture since another one, in a format that can.
 pub fn export_difference(
-    capture: &Path,
-    other: &Path,
+    capture: Reader,
+    other: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     mut export: Export,
 ) -> Result<(), Failure> {
     let settings = &export.settings;
     check_difference(settings.format)?;
+    let title = format!(
+        "{} since {}",
+        capture.path().display(),
+        other.path().display()
+    );
     let before = folded(other, |_| TimeRange::ALL, target, settings)?;
     let after = folded(capture, range, target, settings)?;
-    let title = format!("{} since {}", capture.display(), other.display());
     let image = export::difference(settings, [&before, &after], &title);
     let image = image.ok_or_else(no_differences)??;
     export.output.write_all(&image)?;
@@ -140,17 +127,15 @@ pub fn export_difference(
 }
 
 pub(super) fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failure> {
-    for file in files {
-        let path = file.path.clone();
-        file.keep()
-            .context(|| format!("failed to replace {}", path.display()))?;
+    for mut file in files {
+        file.publish_whole()?;
     }
     Ok(())
 }
 
 /// The stacks of what a target did in a capture.
 fn folded(
-    capture: &Path,
+    capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     settings: &Settings,
@@ -186,7 +171,7 @@ fn name_of(path: Option<&Path>) -> String {
 
 /// Replays what a target did in a capture into all exports at once.
 pub fn export(
-    capture: &Path,
+    capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     exports: Vec<Export>,
@@ -217,13 +202,12 @@ pub fn export(
 
 /// Replays what a target did in a capture; `of_samples` are outputs that are empty without samples.
 fn replay(
-    capture: &Path,
+    mut reader: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     sinks: &mut [&mut dyn Sink],
     of_samples: &[String],
 ) -> Result<(), Failure> {
-    let mut reader = Reader::open(capture)?;
     let tables = reader.load_tables()?;
     let mut samples = Samples::default();
     let mut chosen: Vec<Only<'_>> = sinks
@@ -236,7 +220,7 @@ fn replay(
     }
     profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed)?;
     for damage in reader.damage() {
-        log::warn!("{}: {damage}", capture.display());
+        log::warn!("{}: {damage}", reader.path().display());
     }
     if let Some(complaint) = samples.complaint(of_samples) {
         log::warn!("{complaint}");

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::error::Failure;
@@ -25,6 +26,8 @@ pub(super) struct Later {
     pub(super) signals: bool,
     /// Makes files where the user wants them, writes to those of cgroups, or connects to sockets.
     pub(super) writes_files: bool,
+    /// Makes files that are to belong to the user behind sudo.
+    pub(super) gives_files: bool,
 }
 
 /// Names need these as long as there are samples.
@@ -55,15 +58,17 @@ pub(super) fn settle(later: Later) {
     }
 }
 
-/// Whether an engine listens on a socket that is another user's: connecting is writing.
+/// Whether an engine listens on a socket that is another user's: connecting is writing. A file of that name, or a
+/// link to a socket of somebody else, is none: users may put there what they like.
 fn users_run_engines(sessions: &Path) -> bool {
     let Ok(sessions) = fs::read_dir(sessions) else {
         return false;
     };
     sessions.flatten().any(|session| {
-        ["docker.sock", "podman/podman.sock"]
-            .iter()
-            .any(|socket| fs::exists(session.path().join(socket)).unwrap_or(false))
+        ["docker.sock", "podman/podman.sock"].iter().any(|socket| {
+            let is_socket = |found: fs::Metadata| found.file_type().is_socket();
+            fs::symlink_metadata(session.path().join(socket)).is_ok_and(is_socket)
+        })
     })
 }
 
@@ -73,6 +78,7 @@ fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
         (keeps_bpf, CapabilitySet::BPF),
         (later.signals, CapabilitySet::KILL),
         (later.writes_files, CapabilitySet::DAC_OVERRIDE),
+        (later.gives_files, CapabilitySet::CHOWN),
         (later.mounts_tracefs, CapabilitySet::SYS_ADMIN),
     ] {
         if wanted {
@@ -103,6 +109,9 @@ pub(super) fn start_failure(program: &OsStr, as_another: bool, error: &io::Error
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     const ALL: CapabilitySet = CapabilitySet::from_bits_retain(u64::MAX);
@@ -132,11 +141,12 @@ mod tests {
         let later = Later {
             writes_files: true,
             mounts_tracefs: true,
+            gives_files: true,
             ..Later::default()
         };
         assert_eq!(
             kept(later, false, ALL) - less,
-            CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN
+            CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN | CapabilitySet::CHOWN
         );
     }
 
@@ -146,8 +156,17 @@ mod tests {
         fs::create_dir_all(folder.join("1000/podman")).unwrap();
         assert!(!users_run_engines(&folder));
         assert!(!users_run_engines(&folder.join("none")));
-        fs::write(folder.join("1000/podman/podman.sock"), "").unwrap();
+        let socket = folder.join("1000/podman/podman.sock");
+        fs::write(&socket, "").unwrap();
+        assert!(!users_run_engines(&folder));
+        fs::remove_file(&socket).unwrap();
+        let listener = UnixListener::bind(folder.join("1000/other.sock")).unwrap();
+        symlink("../other.sock", &socket).unwrap();
+        assert!(!users_run_engines(&folder));
+        fs::remove_file(&socket).unwrap();
+        let engine = UnixListener::bind(&socket).unwrap();
         assert!(users_run_engines(&folder));
+        drop((listener, engine));
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::error::{Context, Failure};
-use profiler_capture::{CreateOptions, TimeRange, Writer};
+use crate::error::{Context, FAILED, Failure};
+use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
 use profiler_model::text::printable;
 use profiler_model::{Consumer, StackEnds};
 use profiler_probe::{AttachedSource, now};
@@ -60,7 +60,7 @@ pub struct Request {
 /// What came of a recording.
 #[derive(Debug)]
 pub struct Finished {
-    /// The command's exit status, or 0.
+    /// The command's exit status; or 1 if that is 0, or there is none, and not all could be written.
     pub status: u8,
     /// Samples recorded.
     pub samples: u64,
@@ -68,6 +68,8 @@ pub struct Finished {
     pub own_samples: u64,
     /// Events lost, for whatever reason.
     pub lost: u64,
+    /// Those among them that could not be written.
+    pub unwritten: u64,
     /// How long it recorded.
     pub elapsed: Duration,
     /// The sources, as really used.
@@ -110,11 +112,17 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         writes_files: !exports.is_empty()
             || request.create.ring.is_some()
             || request.create.rotate.is_some(),
+        gives_files: request.create.owner.is_some()
+            && (request.create.ring.is_some() || request.create.rotate.is_some()),
         mounts_tracefs: false,
     };
     let mut finished = record(request, &capture, later)?;
     if !exports.is_empty() {
-        outputs::export(&capture, |_| TimeRange::ALL, &Target::default(), exports)
+        Reader::open(&capture)
+            .map_err(Failure::from)
+            .and_then(|capture| {
+                outputs::export(capture, |_| TimeRange::ALL, &Target::default(), exports)
+            })
             .map_err(|failure| scratch.keep(failure))?;
     }
     if scratch.used {
@@ -278,8 +286,13 @@ impl Recording {
                 let mut writer = Writer::create(path, request.create)?;
                 session.begin()?;
                 writer.publish()?;
+                if let Some((folder, parts @ 1..)) = writer.kept()
+                    && !request.quiet
+                {
+                    say(&kept(folder, parts));
+                }
                 let thread = CaptureThread::start(writer);
-                Output::Capture(thread.context(|| "failed to start a thread")?)
+                Output::Capture(thread.context(|| "failed to start a thread")?, false)
             }
             Some(screen) => {
                 session.begin()?;
@@ -395,27 +408,33 @@ impl Recording {
         let unwound = session.unwound();
         let interpreters = session.interpreters();
         let nameless = session.nameless();
-        let bytes = self.output.finish();
+        let written = self.output.finish();
         if let Some(trace) = &mut trace {
             trace.leaving = session.leaving();
         }
         let mut command = session.take_command();
         let how = "without being recorded";
-        let (end, bytes) = match (end, bytes) {
+        let (end, totals) = match (end, written) {
             (End::Failed(failure), _) => return Err(fail(failure, command, how, signals).await),
             (_, Err(error)) => return Err(fail(error, command, how, signals).await),
-            (end, Ok(bytes)) => (end, bytes),
+            (end, Ok(totals)) => (end, totals),
         };
         let status = match (end, &mut command) {
             (End::Command(status), _) => shell_status(status),
             (_, Some(command)) => outlive(command, signals).await?,
             (_, None) => 0,
         };
+        // What ran well was not recorded well.
+        let status = match (status, totals.dropped) {
+            (0, 1..) => FAILED,
+            (status, _) => status,
+        };
         Ok(Finished {
             status,
             samples: counts.samples,
             own_samples: counts.own_samples,
-            lost: counts.lost + counts.dropped,
+            lost: counts.lost + counts.dropped + totals.dropped,
+            unwritten: totals.dropped,
             elapsed,
             sources,
             counters,
@@ -423,13 +442,26 @@ impl Recording {
             unwound,
             interpreters,
             nameless,
-            capture: Some((self.path, bytes)),
+            capture: Some((self.path, totals.bytes)),
             kernel_bytes,
             trace,
             never_came,
             had_ended,
         })
     }
+}
+
+/// What is said of a ring that an earlier recording has left.
+fn kept(folder: &Path, parts: usize) -> String {
+    let (parts, them, are) = match parts {
+        1 => ("1 part".to_owned(), "it", "is"),
+        parts => (format!("{parts} parts"), "them", "are"),
+    };
+    let folder = folder.display();
+    format!(
+        "note: {parts} of an earlier recording {are} kept in {folder} within the limits of the ring; \
+         profiler merge makes a capture of {them}"
+    )
 }
 
 /// Says something to people.

@@ -19,6 +19,7 @@ use profiler_serve::front::{Front, Replay};
 use profiler_serve::hub::Hub;
 use profiler_serve::machine::{Machine, NoMachine};
 
+use super::renounce::renounce;
 use super::signals::Signals;
 
 pub use calls::CallLimits;
@@ -76,6 +77,7 @@ pub fn serve(request: ServeRequest) -> Result<(), Failure> {
                 let opened = replay::Opened::open(&capture)?;
                 let machine = || Box::new(NoMachine) as Box<dyn Machine>;
                 let mut hub = start(fronts, Some(replayed), machine, say)?;
+                renounce(&[]);
                 let served = opened.run(speed, &mut hub, &mut signals, say).await;
                 end(hub, served, say).await
             }

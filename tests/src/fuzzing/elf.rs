@@ -53,7 +53,7 @@ pub fn remove_elf_file() {
     let _ = std::fs::remove_file(Path::new(&std::env::temp_dir()).join(name));
 }
 
-fn asking(build_id: BuildId, address: u64) -> Tables {
+pub(super) fn asking(build_id: BuildId, address: u64) -> Tables {
     let mut tables = Tables::default();
     let path = tables.intern_string("/nowhere/file").0;
     let module = tables.modules.intern(Module {
@@ -73,7 +73,7 @@ fn asking(build_id: BuildId, address: u64) -> Tables {
 }
 
 /// The first that looks like one, wherever it lies.
-fn build_id(file: &[u8]) -> BuildId {
+pub(super) fn build_id(file: &[u8]) -> BuildId {
     let at = file.windows(NOTE.len()).position(|bytes| bytes == NOTE);
     let id = at.and_then(|at| file.get(at + NOTE.len()..)?.get(..BUILD_ID_BYTES));
     BuildId(id.unwrap_or(&[0; BUILD_ID_BYTES]).into())
@@ -81,7 +81,7 @@ fn build_id(file: &[u8]) -> BuildId {
 
 /// libFuzzer's hook ends the process at any panic. This one leaves alone those of libraries, which
 /// the resolver catches.
-fn contain_panics() {
+pub(super) fn contain_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let fatal = std::panic::take_hook();

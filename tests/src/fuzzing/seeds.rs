@@ -11,7 +11,7 @@ use std::process::Command;
 
 use bytes::Bytes;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use profiler_capture::{CreateOptions, Writer};
+use profiler_capture::{CreateOptions, Existing, Writer};
 use profiler_model::raw::{CgroupVerdict, Comm, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
 use profiler_model::{Batch, Cpu, Pid, StackEnd, Tid, Timestamp};
 
@@ -23,6 +23,7 @@ use profiler_common::call::{
 use super::bytefrog::seeds as bytefrog;
 use super::decode::{encoded, encoded_cgroup};
 use super::http::seeds as http;
+use super::links;
 use super::rdp::seeds as rdp;
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
@@ -101,6 +102,8 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "records" => Ok(records()),
         "side_band" => Ok(side_bands()),
         "elf" => elf_files(),
+        "links" => linked_files(),
+        "containers" => Ok(containers()),
         "calls" => Ok(calls()),
         "object" => objects(),
         "signature" => signatures(),
@@ -135,7 +138,7 @@ pub fn capture_file(batches: &[Batch]) -> io::Result<Vec<u8>> {
         std::thread::current().id()
     ));
     let options = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(&path, options).map_err(io::Error::other)?;
@@ -271,6 +274,78 @@ fn elf_files() -> io::Result<Vec<Vec<u8>>> {
     // An address in the code of `leaf`, where the linker puts it.
     let seed = |file: &Vec<u8>| [&0x1000u16.to_le_bytes(), file.as_slice()].concat();
     Ok(files.iter().map(seed).collect())
+}
+
+/// Object files with links, and the debug files that these lead to; see `fuzzing::links`.
+fn linked_files() -> io::Result<Vec<Vec<u8>>> {
+    let whole = built("c", SOURCE, &[&["-g"], &["-g", "-gz=zlib"]])?;
+    let mut seeds = Vec::new();
+    for file in whole {
+        let mut stripped = linked(&file)?;
+        stripped.resize(stripped.len().next_multiple_of(16), 0);
+        let length = u16::try_from(stripped.len() / 16).map_err(io::Error::other)?;
+        seeds.push([&length.to_le_bytes()[..], &stripped, &file].concat());
+    }
+    Ok(seeds)
+}
+
+/// A file without what another one of the name in the links has.
+fn linked(file: &[u8]) -> io::Result<Vec<u8>> {
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let folder = std::env::temp_dir().join(format!("fuzz-linked-{process}-{thread:?}"));
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(links::LINKED), file)?;
+    let mut command = Command::new("objcopy");
+    command.args([
+        "--strip-all",
+        "--add-gnu-debuglink=d.debug",
+        links::LINKED,
+        "main",
+    ]);
+    let status = command.current_dir(&folder).status()?;
+    let stripped = std::fs::read(folder.join("main"));
+    std::fs::remove_dir_all(&folder)?;
+    match status.success() {
+        true => stripped,
+        false => Err(io::Error::other("objcopy has failed")),
+    }
+}
+
+/// Mounts, paths and files as in tests of what reads them; see `fuzzing::containers`.
+fn containers() -> Vec<Vec<u8>> {
+    let of = |kind: u8, text: &str| [&[kind][..], text.as_bytes()].concat();
+    let id = "0123456789abcdef".repeat(4);
+    vec![
+        of(
+            0,
+            "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n\
+             36 25 0:31 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\0\
+             0::/user.slice\n4:memory:/docker/x\n\0#subsys_name\thierarchy\nmemory\t4\t1\t1\n",
+        ),
+        of(1, &format!("/system.slice/docker-{id}.scope")),
+        of(
+            1,
+            &format!("/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope"),
+        ),
+        of(1, "/lxc.payload.web/system.slice/nginx.service"),
+        of(
+            6,
+            &format!("{{\"ID\":\"{id}\",\"Name\":\"/web\",\"Config\":{{\"Image\":\"nginx\"}}}}"),
+        ),
+        of(
+            7,
+            &format!("[{{\"id\":\"{id}\",\"names\":[\"web\"],\"metadata\":\"{{}}\"}}]"),
+        ),
+        of(
+            8,
+            "{\"annotations\":{\"io.kubernetes.cri.container-name\":\"web\"}}",
+        ),
+        of(
+            9,
+            &format!("{{\"id\":\"{id}\",\"cgroup_paths\":{{\"\":\"/sys/fs/cgroup/somewhere\"}}}}"),
+        ),
+        of(10, "{\"data-root\":\"/srv/docker\"}"),
+    ]
 }
 
 /// Shared objects of a text, one for each row of flags that the compiler takes.

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler_capture::{CreateOptions, Existing, Reader, TimeRange, Writer};
 use profiler_model::order::Order;
 use profiler_model::raw::{RawBody, RawCall, RawEdge, RawEvent};
 use profiler_model::*;
@@ -135,7 +135,7 @@ fn cost_of_a_call() {
 /// CPU time to merge, to pair, to write, to replay; and the sizes.
 fn run(path: &std::path::Path) -> ([Duration; 4], String) {
     let options = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(path, options).unwrap();

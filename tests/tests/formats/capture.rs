@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use profiler_capture::{CaptureError, CreateOptions, Reader, TimeRange, Writer, merge, rewrite};
+use profiler_capture::{
+    CaptureError, CreateOptions, Existing, Reader, TimeRange, Writer, merge, rewrite,
+};
 use profiler_model::*;
 use profiler_tests::arbitrary::{expected, recording, recordings};
 use proptest::prelude::*;
@@ -34,7 +36,7 @@ impl Drop for Scratch {
 
 fn force() -> CreateOptions {
     CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     }
 }

@@ -12,7 +12,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
+use profiler_capture::{CreateOptions, Existing, Reader, TimeRange, Writer};
 use profiler_model::*;
 use profiler_tests::arbitrary::Random;
 
@@ -211,7 +211,7 @@ fn cost_of_a_sample() {
 /// CPU time to write, to replay, and the sizes.
 fn run(path: &Path, level: i32, hz: u64, samples: usize) -> (Duration, Duration, String) {
     let options = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         level,
         ..CreateOptions::default()
     };

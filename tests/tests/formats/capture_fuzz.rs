@@ -56,3 +56,22 @@ fn blocks_made_by_the_document_are_read() {
     std::fs::remove_file(&path).unwrap();
     assert_eq!(events, want);
 }
+
+/// Links to debug files, and what says which container a process is in: seeds and their mutations.
+#[test]
+fn mutated_links_and_containers_are_survived() {
+    for (target, fuzz, rounds) in [
+        ("links", fuzzing::links as fn(&[u8]), 20),
+        ("containers", fuzzing::containers, 200),
+    ] {
+        for seed in fuzzing::seeds(target).unwrap() {
+            fuzz(&seed);
+            let mut random = Random(seed.len() as u64);
+            for _ in 0..rounds {
+                let mut mutated = seed.clone();
+                fuzzing::mutate(&mut random, 2, &mut mutated);
+                fuzz(&mutated);
+            }
+        }
+    }
+}

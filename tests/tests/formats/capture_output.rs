@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use profiler_capture::{CaptureError, CreateOptions, Limit, Reader, Summary, TimeRange, Writer};
+use profiler_capture::{
+    CaptureError, CreateOptions, Existing, Limit, Reader, Summary, TimeRange, Writer,
+};
 use profiler_capture::{merge, replay_into};
 use profiler_model::*;
 use profiler_tests::process::own_test;
@@ -294,15 +296,15 @@ fn a_deleted_output_is_said_once() {
 fn what_is_in_the_way_is_left_alone() {
     let scratch = Scratch::new("way");
     let force = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     };
     let create = |path: &Path, options: &CreateOptions| Writer::create(path, options.clone());
     let old = scratch.file("old");
     std::fs::write(&old, "precious").unwrap();
 
-    let error = create(&old, &CreateOptions::default()).err().unwrap();
-    assert!(error.to_string().contains("--force"), "{error}");
+    // A writer that does not begin changes nothing.
+    drop(create(&old, &CreateOptions::default()).unwrap());
     assert_eq!(std::fs::read(&old).unwrap(), b"precious");
 
     let (link, dangling) = (scratch.file("link"), scratch.file("dangling"));
@@ -363,10 +365,10 @@ fn a_ring_of_time_keeps_the_newest() {
     let scratch = Scratch::new("ringtime");
     let path = scratch.file("ring.cap");
     let options = CreateOptions {
-        ring: Some(Limit::Time(Duration::from_secs(20))),
+        ring: Some(Limit::of_time(Duration::from_secs(20))),
         ..CreateOptions::default()
     };
-    let mut writer = Writer::create(&path, options.clone()).unwrap();
+    let mut writer = Writer::create(&path, options).unwrap();
     let end = record(&mut writer, 100, 20);
 
     // On demand, while it runs.
@@ -398,17 +400,73 @@ fn a_ring_of_time_keeps_the_newest() {
     assert_eq!(check(&path), totals.events[0]);
     assert_eq!(totals.bytes, std::fs::metadata(&path).unwrap().len());
     assert!(!directory.exists());
+}
 
-    // A ring that a killed recorder has left is not discarded unasked.
-    std::fs::create_dir(&directory).unwrap();
-    std::fs::write(directory.join("part-000001.cap"), "x").unwrap();
-    let other = CreateOptions {
-        overwrite: false,
-        ..options
+/// Recorders that are killed one after the other: what they had stays, within the limits.
+#[test]
+fn a_ring_keeps_what_killed_recorders_had() {
+    let scratch = Scratch::new("killed");
+    let (path, directory) = (scratch.file("ring.cap"), scratch.file("ring.cap.ring"));
+    let options = CreateOptions {
+        ring: Some(Limit {
+            bytes: Some(1 << 20),
+            time: Some(Duration::from_secs(3600)),
+        }),
+        // Force is about files, and never about parts.
+        existing: Existing::Replace,
+        ..CreateOptions::default()
     };
-    std::fs::remove_file(&path).unwrap();
-    let error = Writer::create(&path, other).err().unwrap();
-    assert!(error.to_string().contains("merge"), "{error}");
+    let mut samples = 0;
+    for run in 0..3 {
+        let mut writer = Writer::create(&path, options.clone()).unwrap();
+        assert_eq!(writer.kept(), Some((directory.as_path(), run)));
+        let mut work = Workload::new();
+        writer.write(&work.batch(run as u64..100, true)).unwrap();
+        writer
+            .tick(Instant::now() + Duration::from_secs(1))
+            .unwrap();
+        samples += 100 - run as u64;
+        let error = Writer::create(&path, options.clone()).err().unwrap();
+        assert!(matches!(error, CaptureError::Busy(_)), "{error}");
+        // As a kill leaves it: nothing is finished. Its locks go with it.
+        drop(writer);
+    }
+    let left = parts(&directory);
+    assert_eq!(left.len(), 3, "{left:?}");
+    let joined = scratch.file("joined.cap");
+    merge(&left, &joined, CreateOptions::default()).unwrap();
+    assert_eq!(summary(&joined).samples(), samples);
+
+    // What ends well leaves theirs.
+    let mut writer = Writer::create(&path, options.clone()).unwrap();
+    let mut work = Workload::new();
+    writer.write(&work.batch(0..7, true)).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(summary(&path).samples(), 7);
+    assert_eq!(parts(&directory), left);
+
+    // What is too old goes, then what finds no room; the newest stays longest.
+    let old = std::time::SystemTime::now() - Duration::from_secs(3700);
+    let first = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&left[0])
+        .unwrap();
+    first.set_modified(old).unwrap();
+    let grow = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&left[1])
+        .unwrap();
+    grow.set_len(1 << 20).unwrap();
+    let mut writer = Writer::create(&path, options).unwrap();
+    let mut work = Workload::new();
+    writer.write(&work.batch(0..7, true)).unwrap();
+    writer
+        .tick(Instant::now() + Duration::from_secs(1))
+        .unwrap();
+    let kept = parts(&directory);
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert_eq!(kept[0], left[2]);
+    assert!(kept[1].ends_with("part-000004.cap"), "{kept:?}");
 }
 
 #[test]
@@ -417,7 +475,7 @@ fn a_ring_of_bytes_never_grows_beyond() {
     let path = scratch.file("ring.cap");
     let limit = 1 << 20;
     let options = CreateOptions {
-        ring: Some(Limit::Bytes(limit)),
+        ring: Some(Limit::of_bytes(limit)),
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(&path, options).unwrap();
@@ -452,7 +510,7 @@ fn a_ring_of_bytes_never_grows_beyond() {
 fn rotation_makes_files_that_stand_alone() {
     let scratch = Scratch::new("rotate");
     let options = CreateOptions {
-        rotate: Some(Limit::Time(Duration::from_secs(10))),
+        rotate: Some(Limit::of_time(Duration::from_secs(10))),
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(&scratch.file("profile.cap"), options).unwrap();
@@ -511,9 +569,12 @@ fn count_frames(path: &Path, counts: &mut std::collections::BTreeMap<String, u64
 fn limits_that_make_no_sense_are_refused() {
     let scratch = Scratch::new("limits");
     for (ring, rotate) in [
-        (Some(Limit::Bytes(1000)), None),
-        (None, Some(Limit::Time(Duration::from_secs(1)))),
-        (Some(Limit::Bytes(1 << 30)), Some(Limit::Bytes(1 << 30))),
+        (Some(Limit::of_bytes(1000)), None),
+        (None, Some(Limit::of_time(Duration::from_secs(1)))),
+        (
+            Some(Limit::of_bytes(1 << 30)),
+            Some(Limit::of_bytes(1 << 30)),
+        ),
     ] {
         let options = CreateOptions {
             ring,

@@ -1,7 +1,7 @@
 //! `profiler hq` as people run it: scripted agents in, captures and reports out.
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::hq_shared::*;
 use profiler_tests::Outcome;
@@ -134,9 +134,10 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
         .success()?;
     assert!(failed.stdout.contains("method 1"), "{}", failed.stdout);
 
-    // Nothing is overwritten, and the address of all is not opened by accident.
-    let again = setting.run(&["hq", "-o", "run.cap"])?;
-    assert_eq!(again.status.code(), Some(1));
+    // Nothing is written through a link, and the address of all is not opened by accident.
+    symlink("run.cap", setting.path("link.cap"))?;
+    let through = setting.run(&["hq", "-o", "link.cap"])?;
+    assert_eq!(through.status.code(), Some(1));
     let open = setting.run(&["hq", "-o", "x.cap", "--listen", "0.0.0.0"])?;
     assert_eq!(open.status.code(), Some(2));
     assert!(open.stderr.contains("--allow-remote"), "{}", open.stderr);

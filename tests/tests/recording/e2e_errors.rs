@@ -1,9 +1,10 @@
 //! What goes wrong is said in one line, with the right status: 2 for bad usage, 1 for failure.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 
+use profiler_model::LostReason;
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, run};
 use profiler_tests::setting::{LIMIT, Setting};
@@ -129,7 +130,7 @@ fn outputs_that_can_not_be_written() -> Outcome {
     fs::write(setting.path("mine.cap"), "precious")?;
     fs::write(setting.path("behind"), "precious")?;
     symlink("behind", setting.path("link.cap"))?;
-    for output in ["mine.cap", "no/such/folder.cap", "/proc/no.cap"] {
+    for output in ["no/such/folder.cap", "/proc/no.cap"] {
         one_line(
             output,
             setting.run(&["record", "-a", "-d", "1", "-o", output])?,
@@ -140,21 +141,52 @@ fn outputs_that_can_not_be_written() -> Outcome {
     for force in [&[][..], &["--force"]] {
         let mut arguments = vec!["record", "-a", "-d", "1", "-o", "link.cap"];
         arguments.extend(force);
-        let ended = setting.run(&arguments)?;
-        // With --force the link may be replaced, but nothing is written through it.
-        assert!(ended.status.success() != force.is_empty() || !ended.status.success());
+        one_line("a link", setting.run(&arguments)?, 1, "link.cap")?;
         assert_eq!(fs::read_to_string(setting.path("behind"))?, "precious");
     }
-    assert_eq!(fs::read_to_string(setting.path("mine.cap"))?, "precious");
+    // The same command works twice: what was there goes aside, one generation of it.
+    fs::write(setting.path("mine.svg"), "precious")?;
+    let both = [
+        "record", "-a", "-d", "0.5", "-o", "mine.cap", "-o", "mine.svg",
+    ];
+    let user = |command: &mut std::process::Command| {
+        command.env("SUDO_UID", "65534").env("SUDO_GID", "65534");
+    };
+    let mut last = Vec::new();
+    for (name, old) in [("mine.cap", "mine.cap.old"), ("mine.svg", "mine.svg.old")] {
+        assert!(!setting.path(old).exists(), "{name}");
+    }
+    for run in 0..2 {
+        let mut command = setting.profiler();
+        user(command.args(both));
+        profiler_tests::process::run(&mut command, setting.folder(), "twice", LIMIT)?.success()?;
+        for (name, old) in [("mine.cap", "mine.cap.old"), ("mine.svg", "mine.svg.old")] {
+            let found = fs::metadata(setting.path(name))?;
+            assert_eq!(
+                found.permissions().mode() & 0o777,
+                0o600,
+                "{name} is for its owner only"
+            );
+            assert_eq!(found.uid(), 65_534, "{name} is of the user behind sudo");
+            match run {
+                0 => assert_eq!(fs::read_to_string(setting.path(old))?, "precious"),
+                _ => assert!(last.contains(&fs::read(setting.path(old))?), "{old}"),
+            }
+        }
+        last = vec![
+            fs::read(setting.path("mine.cap"))?,
+            fs::read(setting.path("mine.svg"))?,
+        ];
+    }
     setting
-        .run(&["record", "-a", "-d", "1", "-o", "mine.cap", "--force"])?
+        .run(&["record", "-a", "-d", "0.5", "-o", "mine.cap", "--force"])?
         .success()?;
-    let mode = fs::metadata(setting.path("mine.cap"))?.permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "a capture is for its owner only");
+    assert!(last.contains(&fs::read(setting.path("mine.svg"))?));
+    assert!(!last.contains(&fs::read(setting.path("mine.cap.old"))?));
     Ok(())
 }
 
-/// A full disk is said, and what was written before it stays readable.
+/// A full disk is said and survived: the recording goes on when there is room, and tells what is missing.
 #[test]
 fn full_disk() -> Outcome {
     let Some(setting) = Setting::new("e2e_errors::full_disk")? else {
@@ -163,16 +195,20 @@ fn full_disk() -> Outcome {
     let disk = setting.path("disk");
     fs::create_dir(&disk)?;
     let chain = setting.workload("chain.c")?;
-    // In a mount namespace of its own, so that nothing stays mounted. The disk is filled two seconds
-    // after the recording has begun.
+    // In a mount namespace of its own, so that nothing stays mounted. The disk is filled when
+    // events have been written, until three seconds after it was said that it is.
     let script = format!(
         "mount -t tmpfs -o size=4m none {disk} || exit 9
-         {profiler} record --quiet -F 999 -o {disk}/x.cap -- sh -c '{chain} 8000; touch ended' &
+         {profiler} record -F 999 -o {disk}/x.cap -- sh -c '{chain} 9000; touch ended' 2>said &
          recorder=$!
-         sleep 3
+         until [ $(stat -c %s {disk}/x.cap 2>none || echo 0) -gt 8192 ]; do sleep 0.1; done
          cat /dev/zero >{disk}/filler 2>filling
+         until grep -q 'failed to write' said || ! kill -0 $recorder; do sleep 0.1; done
+         sleep 3
+         rm {disk}/filler
          wait $recorder
          status=$?
+         cat said >&2
          cp {disk}/x.cap kept.cap
          exit $status",
         disk = disk.display(),
@@ -184,11 +220,32 @@ fn full_disk() -> Outcome {
         .args(["--mount", "sh", "-c", &script])
         .current_dir(setting.folder());
     let ended = run(&mut command, setting.folder(), "record", LIMIT)?.expect_status(1)?;
-    assert_eq!(ended.stderr.matches("x.cap").count(), 1, "{}", ended.stderr);
-    // The command was not left alone.
+    assert_eq!(
+        ended.stderr.matches("failed to write").count(),
+        1,
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("could not be written"),
+        "{}",
+        ended.stderr
+    );
+    // The command ran to its end, recorded.
     assert!(setting.path("ended").exists());
     let recording = profiler_tests::recording::Recording::read(&setting.path("kept.cap"))?;
-    assert!(!recording.samples.is_empty());
+    let (first, last) = match &recording.samples[..] {
+        [first, .., last] => (first.at_ns, last.at_ns),
+        _ => return Err("no samples".into()),
+    };
+    // Before the disk was full and after it was, which was at the least a second later.
+    assert!(last - first > 1_000_000_000, "{} ns", last - first);
+    let missing = recording.lost.get(&LostReason::SlowOutput);
+    assert!(
+        missing.is_some_and(|&count| count > 0),
+        "{:?}",
+        recording.lost
+    );
     Ok(())
 }
 

@@ -279,3 +279,71 @@ fn names_that_are_traps_are_shown_as_text() -> Outcome {
     assert!(!folded.contains(";x "), "{folded}");
     Ok(())
 }
+
+/// A line of /proc/PID/status.
+fn status_of(pid: u32, field: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    Ok(line.ok_or("no such line")?.trim().to_owned())
+}
+
+/// Debug information that names a file which its program's user may not read, and outputs that are made of such
+/// captures: as root nothing of the file is shown, and what reads captures may do nothing.
+#[test]
+fn a_report_is_nobodys_deputy() -> Outcome {
+    let test = "e2e_hostile::a_report_is_nobodys_deputy";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let secret = setting.path("secret.c");
+    fs::write(&secret, "the secret\n".repeat(20))?;
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
+    fs::create_dir(setting.path("src"))?;
+    fs::write(setting.path("src/secret.c"), "what is shown\n".repeat(20))?;
+    let source = format!(
+        "__attribute__((noinline)) int main(void) {{ volatile long x = 0;\n#line 1 \"{}\"\n\
+         for (long i = 0; i < 400000000; i++)\n  x += i;\n return 0; }}\n",
+        secret.display()
+    );
+    fs::write(setting.path("deputy.c"), source)?;
+    let mut compiler = Command::new("cc");
+    compiler.args(["-g", "-O1", "-o", "deputy", "deputy.c"]);
+    let compiled = compiler.current_dir(setting.folder()).status()?;
+    assert!(compiled.success());
+    setting.record(&["-F", "999", "--as", "nobody", "--", "./deputy"])?;
+    let annotate = ["report", "out.cap", "--annotate", "main"];
+    for format in ["text", "json"] {
+        let all = [&annotate[..], &["--format", format]].concat();
+        let shown = setting.run(&all)?.success()?.stdout;
+        assert!(
+            shown.contains("secret.c") && !shown.contains("the secret"),
+            "{shown}"
+        );
+        assert!(shown.contains("may not read it"), "{shown}");
+    }
+    let below = [&annotate[..], &["--source-dir", "src"]].concat();
+    let shown = setting.run(&below)?.success()?.stdout;
+    assert!(shown.contains("what is shown"), "{shown}");
+
+    // What reads captures, or receives them, may do nothing; root under sudo is the user behind it.
+    for (arguments, user) in [
+        (
+            &["serve", "--replay", "out.cap", "--tcf", "127.0.0.1:0"][..],
+            "65534",
+        ),
+        (&["hq", "--listen", "127.0.0.1:0"], "0"),
+    ] {
+        let mut command = setting.profiler();
+        command.args(arguments).env("SUDO_UID", "65534");
+        let mut running = setting.start("renouncing", &mut command)?;
+        let pid = running.pid();
+        running.wait_until("giving up privileges", LIMIT, |_| {
+            status_of(pid, "CapPrm:").is_ok_and(|set| set == "0000000000000000")
+        })?;
+        let users = status_of(pid, "Uid:")?;
+        assert!(users.split_whitespace().all(|uid| uid == user), "{users}");
+        running.signal(rustix::process::Signal::TERM)?;
+        running.end(LIMIT)?;
+    }
+    Ok(())
+}

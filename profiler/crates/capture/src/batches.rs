@@ -86,7 +86,7 @@ impl<'t> Batches<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CreateOptions, Writer};
+    use crate::{CreateOptions, Existing, Writer};
 
     fn mark(at: u64, text: usize) -> Event {
         Event::Mark(Mark {
@@ -99,7 +99,7 @@ mod tests {
         let name = format!("profiler-batches-{name}-{}.cap", std::process::id());
         let path = std::env::temp_dir().join(name);
         let options = CreateOptions {
-            overwrite: true,
+            existing: Existing::Replace,
             ..CreateOptions::default()
         };
         let mut writer = Writer::create(&path, options).unwrap();

@@ -9,10 +9,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The output is there already.
-    #[error("{} exists already; use --force to replace it, or -o to name another file", .0.display())]
+    #[error("{} exists already; name another file with -o", .0.display())]
     Exists(PathBuf),
+    /// Another recording writes the output.
+    #[error("{} is being written by another recording; name another file with -o, or end that one", .0.display())]
+    Busy(PathBuf),
     /// The output is something that a capture must not replace.
-    #[error("{} is {what}, and a capture is never written through it; name a regular file with -o", .path.display())]
+    #[error("{} is {what}, which is never written through or replaced; name a regular file with -o", .path.display())]
     NotRegular {
         /// The output.
         path: PathBuf,
@@ -28,7 +31,7 @@ pub enum CaptureError {
         source: io::Error,
     },
     /// Writing failed. What was written before reads as a capture.
-    #[error("failed to write {} at byte {offset}: {source}; the capture reads fine up to there, later events are dropped and counted", .path.display())]
+    #[error("failed to write {} at byte {offset}: {source}; the capture reads fine up to there, later events are dropped and counted until there is room", .path.display())]
     Write {
         /// The output.
         path: PathBuf,

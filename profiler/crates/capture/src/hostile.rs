@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::block::*;
 use super::item::{definition, event, put, put_signed};
 use super::output::{Output, Payload};
-use super::{CaptureError, CreateOptions, Reader, Summary, TimeRange, merge};
+use super::{CaptureError, CreateOptions, Existing, Reader, Summary, TimeRange, merge};
 use profiler_model::{Event, Sections};
 
 /// A capture of these blocks: kind, payload, items said to be in it.
 fn capture(name: &str, blocks: &[(u8, &[u8], u32)]) -> PathBuf {
     let path = std::env::temp_dir().join(format!("hostile-{name}-{}.cap", std::process::id()));
-    let mut output = Output::create(&path, true, 1).unwrap();
+    let mut output = Output::create(&path, Existing::Replace, &CreateOptions::default()).unwrap();
     for &(kind, bytes, items) in blocks {
         let payload = Payload {
             kind,
@@ -261,7 +261,7 @@ fn sections_of_later_versions_are_passed_over_and_copied() {
     );
     let copy = std::env::temp_dir().join(format!("hostile-copy-{}.cap", std::process::id()));
     let options = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     };
     merge(std::slice::from_ref(&later), &copy, options).unwrap();

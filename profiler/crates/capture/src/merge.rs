@@ -33,45 +33,69 @@ pub struct Merged {
     pub damage: Vec<(PathBuf, Damage)>,
 }
 
-/// Joins captures. The session is that of the first input, with the hosts and targets of all and
-/// the earliest start.
+/// A capture that is to be made of others: all files are open, nothing is read.
+pub struct Derived {
+    readers: Vec<Reader>,
+    writer: Writer,
+}
+
+impl Derived {
+    /// Opens the inputs and makes the output.
+    pub fn begin(
+        inputs: &[PathBuf],
+        output: &Path,
+        options: CreateOptions,
+    ) -> Result<Derived, CaptureError> {
+        let mut readers = Vec::new();
+        for input in inputs {
+            refuse_same(input, output)?;
+            readers.push(Reader::open(input)?);
+        }
+        let writer = Writer::create(output, options)?;
+        Ok(Derived { readers, writer })
+    }
+
+    /// Joins the inputs. The session is that of the first one, with the hosts and targets of all and the earliest
+    /// start.
+    pub fn merge(self) -> Result<Merged, CaptureError> {
+        self.change(|_| ())
+    }
+
+    /// The same after `change` has added to the tables: names for frames, above all ([`Tables::set_symbol`]).
+    pub fn change(mut self, change: impl FnOnce(&mut Tables)) -> Result<Merged, CaptureError> {
+        if self.readers.len() > 1 {
+            align(&mut self.readers)?;
+        }
+        let mut tables = Tables::default();
+        let mut sessions = Vec::new();
+        for reader in &mut self.readers {
+            tables.session = Session::default();
+            reader.load_into(&mut tables)?;
+            sessions.push(std::mem::take(&mut tables.session));
+        }
+        tables.session = join_sessions(sessions);
+        change(&mut tables);
+        copy(self.readers, &tables, self.writer)
+    }
+}
+
+/// Joins captures; see [`Derived::merge`].
 pub fn merge(
     inputs: &[PathBuf],
     output: &Path,
     options: CreateOptions,
 ) -> Result<Merged, CaptureError> {
-    let mut readers = Vec::new();
-    for input in inputs {
-        refuse_same(input, output)?;
-        readers.push(Reader::open(input)?);
-    }
-    if readers.len() > 1 {
-        align(&mut readers)?;
-    }
-    let mut tables = Tables::default();
-    let mut sessions = Vec::new();
-    for reader in &mut readers {
-        tables.session = Session::default();
-        reader.load_into(&mut tables)?;
-        sessions.push(std::mem::take(&mut tables.session));
-    }
-    tables.session = join_sessions(sessions);
-    copy(readers, &tables, output, options)
+    Derived::begin(inputs, output, options)?.merge()
 }
 
-/// Copies a capture after `change` has added to its tables: names for frames, above all
-/// ([`Tables::set_symbol`]).
+/// Copies a capture; see [`Derived::change`].
 pub fn rewrite(
     input: &Path,
     output: &Path,
     options: CreateOptions,
     change: impl FnOnce(&mut Tables),
 ) -> Result<Merged, CaptureError> {
-    refuse_same(input, output)?;
-    let mut reader = Reader::open(input)?;
-    let mut tables = reader.load_tables()?;
-    change(&mut tables);
-    copy(vec![reader], &tables, output, options)
+    Derived::begin(&[input.to_owned()], output, options)?.change(change)
 }
 
 /// Writing over an input would lose it if the copy failed.
@@ -129,13 +153,7 @@ fn align(readers: &mut [Reader]) -> Result<(), CaptureError> {
     Ok(())
 }
 
-fn copy(
-    readers: Vec<Reader>,
-    tables: &Tables,
-    output: &Path,
-    options: CreateOptions,
-) -> Result<Merged, CaptureError> {
-    let mut writer = Writer::create(output, options)?;
+fn copy(readers: Vec<Reader>, tables: &Tables, mut writer: Writer) -> Result<Merged, CaptureError> {
     let mut announcer = Announcer::new(tables);
     let mut inputs = Vec::new();
     // The next event of each input, and whose it is; the earlier input first within an instant.

@@ -1,43 +1,21 @@
 //! One capture file being written: made safely, appended to in whole blocks.
 //!
-//! A file is made anew with mode 0600 and never opened through a link. A block that can't be
-//! written in full is taken back (the file is cut to the last whole block), so that what is there
-//! always reads.
+//! A block that can't be written in full is taken back (the file is cut to the last whole block), so that what is
+//! there always reads. A capture that is made of others gets its name when it is complete, a recording's with the
+//! first block: whoever kills it finds what it had.
+//!
+//! What does not belong here: names and older files (`new_file`).
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::block::*;
 use super::error::CaptureError;
 use super::item::{EventCounts, put};
-
-/// Refuses an output that must not be written.
-pub(super) fn check(path: &Path, overwrite: bool) -> Result<(), CaptureError> {
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(create_error(path, source)),
-    };
-    let kind = found.file_type();
-    let what = if kind.is_symlink() {
-        "a symbolic link"
-    } else if kind.is_dir() {
-        "a directory"
-    } else if !kind.is_file() {
-        "a device, pipe or socket"
-    } else if !overwrite {
-        return Err(CaptureError::Exists(path.to_owned()));
-    } else {
-        return Ok(());
-    };
-    Err(CaptureError::NotRegular {
-        path: path.to_owned(),
-        what,
-    })
-}
+use super::new_file::{Existing, NewFile, failed};
+use super::writer::CreateOptions;
 
 /// Refuses an output in a folder that can't be written to.
 pub(super) fn check_folder(path: &Path) -> Result<(), CaptureError> {
@@ -52,46 +30,7 @@ pub(super) fn check_folder(path: &Path) -> Result<(), CaptureError> {
         access,
         rustix::fs::AtFlags::EACCESS,
     )
-    .map_err(|source| create_error(path, source.into()))
-}
-
-/// Makes a new file, and says where: another one with its name stays until it is replaced by
-/// [`Output::publish`], and is never written to.
-fn create(path: &Path, overwrite: bool) -> Result<(File, PathBuf), CaptureError> {
-    check(path, overwrite)?;
-    let mut options = OpenOptions::new();
-    // create_new is O_EXCL, which does not follow links either; O_NOFOLLOW says it once more.
-    options.write(true).create_new(true).mode(0o600);
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    if !overwrite {
-        let file = options.open(path).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => CaptureError::Exists(path.to_owned()),
-            _ => create_error(path, source),
-        })?;
-        return Ok((file, path.to_owned()));
-    }
-    // Renaming a new file over the old name: whoever has the old one open or linked keeps it as
-    // it was, and the old one stays if the new one can't be made.
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let fresh = path.with_file_name(name);
-    let file = options
-        .open(&fresh)
-        .map_err(|source| create_error(&fresh, source))?;
-    Ok((file, fresh))
-}
-
-/// Makes a directory that only its owner can enter.
-pub(super) fn create_directory(path: &Path) -> Result<(), CaptureError> {
-    let made = std::fs::DirBuilder::new().mode(0o700).create(path);
-    made.map_err(|source| create_error(path, source))
-}
-
-fn create_error(path: &Path, source: io::Error) -> CaptureError {
-    CaptureError::Create {
-        path: path.to_owned(),
-        source,
-    }
+    .map_err(|source| failed(path, source.into()))
 }
 
 /// What the index says of one epoch.
@@ -112,9 +51,9 @@ pub(super) const MAX_INDEX: usize = 1 << 16;
 /// A capture file that blocks are appended to.
 pub(super) struct Output {
     pub(super) path: PathBuf,
-    file: File,
-    /// Where the file is until it is published; it goes if it never is.
-    unpublished: Option<PathBuf>,
+    file: NewFile,
+    /// It gets its name when it is complete.
+    whole: bool,
     pub(super) header: FileHeader,
     /// Length of the file: whole blocks only.
     pub(super) len: u64,
@@ -139,11 +78,15 @@ pub(super) struct Payload<'a> {
 }
 
 impl Output {
-    pub(super) fn create(path: &Path, overwrite: bool, level: i32) -> Result<Output, CaptureError> {
-        let (file, made) = create(path, overwrite)?;
+    pub(super) fn create(
+        path: &Path,
+        existing: Existing,
+        options: &CreateOptions,
+    ) -> Result<Output, CaptureError> {
+        let file = NewFile::create(path, existing, options.owner)?;
         let mut id = [0; 4];
         rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
-            .map_err(|source| create_error(path, source.into()))?;
+            .map_err(|source| failed(path, source.into()))?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH);
         let header = FileHeader {
             version: VERSION,
@@ -151,11 +94,11 @@ impl Output {
             created_ns: created.map_or(0, |since| since.as_nanos() as u64),
         };
         let compressor =
-            zstd::bulk::Compressor::new(level).map_err(|source| create_error(path, source))?;
+            zstd::bulk::Compressor::new(options.level).map_err(|source| failed(path, source))?;
         let mut output = Output {
             path: path.to_owned(),
             file,
-            unpublished: Some(made),
+            whole: options.whole,
             header,
             len: 0,
             sequence: 0,
@@ -169,16 +112,12 @@ impl Output {
         Ok(output)
     }
 
-    /// Gives the file its name, in place of an older file, and keeps it from now on.
+    /// Gives the file its name now, unless it is to be complete first.
     pub(super) fn publish(&mut self) -> Result<(), CaptureError> {
-        if let Some(made) = &self.unpublished {
-            if *made != self.path {
-                std::fs::rename(made, &self.path)
-                    .map_err(|source| create_error(&self.path, source))?;
-            }
-            self.unpublished = None;
+        match self.whole {
+            true => Ok(()),
+            false => self.file.publish(),
         }
-        Ok(())
     }
 
     /// Appends one block, all of it or nothing.
@@ -332,7 +271,11 @@ impl Output {
                 last_ns,
             })?;
         }
-        self.append(&encode_footer(self.header.file_id, index_offset))
+        self.append(&encode_footer(self.header.file_id, index_offset))?;
+        match self.whole {
+            true => self.file.publish_whole(),
+            false => self.file.publish(),
+        }
     }
 
     /// Time of the first event in the file, if there is one.
@@ -349,12 +292,15 @@ impl Output {
 
     /// Whether the file still has a name.
     pub(super) fn vanished(&self) -> bool {
-        self.file.metadata().is_ok_and(|found| found.nlink() == 0)
+        self.file
+            .file()
+            .metadata()
+            .is_ok_and(|found| found.nlink() == 0)
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), CaptureError> {
         self.heal()?;
-        match self.file.write_all(bytes) {
+        match self.file.file().write_all(bytes) {
             Ok(()) => {
                 self.len += bytes.len() as u64;
                 Ok(())
@@ -371,9 +317,10 @@ impl Output {
     /// Takes back what a failed write has left.
     fn heal(&mut self) -> Result<(), CaptureError> {
         if self.torn {
-            let cut = self.file.set_len(self.len).and_then(|()| {
-                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.len)).map(drop)
-            });
+            let mut file = self.file.file();
+            let cut = file
+                .set_len(self.len)
+                .and_then(|()| io::Seek::seek(&mut file, io::SeekFrom::Start(self.len)).map(drop));
             cut.map_err(|source| self.error(source))?;
             self.torn = false;
         }
@@ -385,15 +332,6 @@ impl Output {
             path: self.path.clone(),
             offset: self.len,
             source,
-        }
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some(made) = &self.unpublished {
-            // A file that stays behind has nothing in it.
-            let _ = std::fs::remove_file(made);
         }
     }
 }

@@ -468,7 +468,7 @@ pub(super) fn read_error(path: &Path, source: io::Error) -> CaptureError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CreateOptions, Writer};
+    use crate::{CreateOptions, Existing, Writer};
 
     fn sample(at: u64, stack: usize) -> Event {
         Event::Sample(
@@ -550,7 +550,7 @@ mod tests {
     fn epochs_are_unified_and_ranges_are_sought() {
         let path = std::env::temp_dir().join(format!("profiler-reader-{}", std::process::id()));
         let options = CreateOptions {
-            overwrite: true,
+            existing: Existing::Replace,
             ..CreateOptions::default()
         };
         let mut writer = Writer::create(&path, options).unwrap();

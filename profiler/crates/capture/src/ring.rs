@@ -1,18 +1,22 @@
 //! The flight recorder: the newest part of a recording as a row of small captures.
 //!
 //! Each epoch is a file of its own in `OUTPUT.ring/`; the oldest are removed as new ones come.
-//! After a kill each of them still reads (and `profiler merge` joins them). A [`Dump`] copies what
-//! is there into one capture, block by block, without unpacking.
+//! After a kill each of them still reads (and `profiler merge` joins them); the next recording into the same output
+//! goes on behind them, and removes them as they grow old or find no room. A [`Dump`] copies what this recording
+//! has there into one capture, block by block, without unpacking.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::block::*;
 use super::error::CaptureError;
 use super::item::{EventCounts, event};
 use super::limit::Limit;
-use super::output::{self, Output};
+use super::new_file::{Owner, failed};
+use super::output::Output;
 use super::walk::{Unpacker, Walk};
 use super::writer::CreateOptions;
 
@@ -23,9 +27,22 @@ const PREFIX: &str = "part-";
 pub(super) struct Ring {
     directory: PathBuf,
     limit: Limit,
+    /// Those of recordings that were killed.
+    earlier: Vec<Earlier>,
     parts: Vec<Part>,
     /// Number of the part made last.
     number: u64,
+    /// Of the directory, as long as parts are written there.
+    _lock: File,
+}
+
+/// A part that an earlier recording has left. Its events may be of another boot: its age is that of the file.
+#[derive(Debug)]
+struct Earlier {
+    number: u64,
+    path: PathBuf,
+    len: u64,
+    written: SystemTime,
 }
 
 #[derive(Debug)]
@@ -38,36 +55,59 @@ struct Part {
 }
 
 impl Ring {
-    /// Makes the directory of parts.
+    /// Makes the directory of parts, or takes over the one that an earlier recording has left: what is in it
+    /// counts within the limits.
     pub(super) fn create(
         output: &Path,
         limit: Limit,
-        overwrite: bool,
+        owner: Option<Owner>,
     ) -> Result<Ring, CaptureError> {
         let mut name = output.file_name().unwrap_or_default().to_owned();
         name.push(".ring");
         let directory = output.with_file_name(name);
-        if overwrite {
-            remove_parts(&directory)?;
-        }
-        match output::create_directory(&directory) {
-            Err(CaptureError::Create { path, source })
-                if source.kind() == std::io::ErrorKind::AlreadyExists =>
-            {
+        let made = match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(source) => return Err(failed(&directory, source)),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true);
+        options.custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC);
+        let lock = options
+            .open(&directory)
+            .map_err(|source| failed(&directory, source))?;
+        if made {
+            Owner::take(owner, &lock);
+        } else {
+            let found = lock
+                .metadata()
+                .map_err(|source| failed(&directory, source))?;
+            let ours = rustix::process::geteuid().as_raw();
+            if found.uid() != ours && owner.is_none_or(|owner| found.uid() != owner.uid) {
                 return Err(CaptureError::Options(format!(
-                    "{} is there from an earlier recording that was killed; join its parts with \
-                     profiler merge and remove it, or use --force to discard it",
-                    path.display()
+                    "{} belongs to user {}, who could take parts away; name another file with -o",
+                    directory.display(),
+                    found.uid()
                 )));
             }
-            made => made?,
         }
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(CaptureError::Busy(directory));
+        }
+        let earlier = earlier_parts(&directory)?;
         Ok(Ring {
+            number: earlier.last().map_or(0, |part| part.number),
+            earlier,
             directory,
             limit,
             parts: Vec::new(),
-            number: 0,
+            _lock: lock,
         })
+    }
+
+    /// Parts of earlier recordings, and where they are.
+    pub(super) fn kept(&self) -> (&Path, usize) {
+        (&self.directory, self.earlier.len())
     }
 
     /// Where the next part belongs.
@@ -90,24 +130,28 @@ impl Ring {
     /// Removes the oldest parts as far as the limit has no room for them beside the current one,
     /// which has `len` bytes and reaches up to `now_ns`.
     pub(super) fn expire(&mut self, len: u64, now_ns: u64) -> Result<(), CaptureError> {
-        let mut total: u64 = self.parts.iter().map(|part| part.len).sum::<u64>() + len;
-        let mut expired = 0;
-        for part in &self.parts {
-            let over = match self.limit {
-                Limit::Bytes(limit) => total > limit,
-                Limit::Time(limit) => {
-                    u128::from(now_ns.saturating_sub(part.last_ns)) > limit.as_nanos()
-                }
-            };
-            if !over {
+        let earlier: u64 = self.earlier.iter().map(|part| part.len).sum();
+        let own: u64 = self.parts.iter().map(|part| part.len).sum();
+        let mut total = earlier + own + len;
+        let Limit { bytes, time } = self.limit;
+        let is_old = |age: Duration| time.is_some_and(|time| age > time);
+        while let Some(part) = self.earlier.first() {
+            let age = part.written.elapsed().unwrap_or_default();
+            if !is_old(age) && bytes.is_none_or(|bytes| total <= bytes) {
                 break;
             }
             total -= part.len;
-            expired += 1;
+            remove(&self.earlier.remove(0).path)?;
         }
-        self.parts
-            .drain(..expired)
-            .try_for_each(|part| remove(&part.path))
+        while let Some(part) = self.parts.first() {
+            let age = Duration::from_nanos(now_ns.saturating_sub(part.last_ns));
+            if !is_old(age) && bytes.is_none_or(|bytes| total <= bytes) {
+                break;
+            }
+            total -= part.len;
+            remove(&self.parts.remove(0).path)?;
+        }
+        Ok(())
     }
 
     /// All that is there now, ready to be copied.
@@ -118,7 +162,11 @@ impl Ring {
         path: &Path,
         options: &CreateOptions,
     ) -> Result<Dump, CaptureError> {
-        let output = Output::create(path, options.overwrite, options.level)?;
+        let options = CreateOptions {
+            whole: true,
+            ..options.clone()
+        };
+        let output = Output::create(path, options.existing, &options)?;
         let paths = self
             .parts
             .iter()
@@ -141,15 +189,19 @@ impl Ring {
         })
     }
 
-    /// Removes all parts.
-    pub(super) fn remove(self) -> Result<(), CaptureError> {
-        remove_parts(&self.directory)
+    /// Removes all parts of this recording, the last one too.
+    pub(super) fn remove(self, last: &Path) -> Result<(), CaptureError> {
+        for part in &self.parts {
+            remove(&part.path)?;
+        }
+        remove(last)
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Only an empty directory can be removed like this: that of a recording that never began.
+        // Only an empty directory can be removed like this: not that of a recording which failed, nor one with parts
+        // of earlier ones.
         let _ = std::fs::remove_dir(&self.directory);
     }
 }
@@ -207,35 +259,40 @@ fn read_error(path: &Path, source: std::io::Error) -> CaptureError {
     }
 }
 
-fn remove_parts(directory: &Path) -> Result<(), CaptureError> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(remove_error(directory, source)),
-    };
+/// What earlier recordings have left, oldest first. Only what a ring makes counts: others may have files there.
+fn earlier_parts(directory: &Path) -> Result<Vec<Earlier>, CaptureError> {
+    let entries = std::fs::read_dir(directory).map_err(|source| failed(directory, source))?;
+    let mut earlier = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let name = name.to_string_lossy();
-        // Only what a ring makes: the directory may be someone else's.
-        if name.starts_with(PREFIX) && name.ends_with(".cap") {
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        // A part that was not begun when its recorder was killed.
+        if name.ends_with(".new") {
             remove(&entry.path())?;
         }
+        let number = name
+            .strip_suffix(".cap")
+            .and_then(|number| number.parse().ok());
+        // Not through links.
+        let found = entry.metadata().ok().filter(std::fs::Metadata::is_file);
+        if let (Some(number), Some(found)) = (number, found) {
+            earlier.push(Earlier {
+                number,
+                path: entry.path(),
+                len: found.len(),
+                written: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            });
+        }
     }
-    std::fs::remove_dir(directory).map_err(|source| remove_error(directory, source))
+    earlier.sort_by_key(|part| part.number);
+    Ok(earlier)
 }
 
 fn remove(path: &Path) -> Result<(), CaptureError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(remove_error(path, error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(path, error)),
         _ => Ok(()),
-    }
-}
-
-fn remove_error(path: &Path, source: std::io::Error) -> CaptureError {
-    CaptureError::Create {
-        path: path.to_owned(),
-        source,
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A block is believed when its header's checksum, the file's id and the lengths are right, and
 //! its payload when its checksum is. Behind damage the walk goes on at the next header that can be
-//! believed. Every byte that is not accounted for ends up in [`Walk::damage`].
+//! believed. Every byte that is not accounted for ends up in [`Walk::damage`]. What is read grows with the length of
+//! the file, whatever headers claim.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +14,14 @@ use super::error::{CaptureError, Damage};
 
 /// Most entries of damage kept; the rest is counted in the last one.
 const MAX_DAMAGE: usize = 1000;
+/// A search begins with a small piece, since the next header may be near, and goes on with larger ones.
+const FIRST_SEARCH_BYTES: usize = 256;
 const SEARCH_BYTES: usize = 64 << 10;
+/// Payloads that turn out wrong may hold whole blocks, and are searched for them. Headers that claim one and the same
+/// megabytes each for itself are not: beyond so many bytes for each of the file, and these, what a header claims is
+/// passed over with it.
+const WRONG_PER_BYTE: u64 = 2;
+const MAX_WRONG_BYTES: u64 = 64 << 20;
 
 /// What unpacks payloads, kept from block to block.
 pub(super) struct Unpacker {
@@ -47,6 +55,13 @@ pub(super) struct Walk<'f> {
     pub(super) sequence: Option<u32>,
     unpacker: &'f mut Unpacker,
     pub(super) damage: Vec<Damage>,
+    /// Bytes of payloads that were wrong.
+    wrong: u64,
+    /// What searches read into.
+    chunk: Vec<u8>,
+    /// Bytes read of payloads and by searches.
+    #[cfg(test)]
+    pub(super) read: u64,
 }
 
 /// A block: where, its header, and its payload if that was asked for.
@@ -74,6 +89,10 @@ impl<'f> Walk<'f> {
             sequence,
             unpacker,
             damage: Vec::new(),
+            wrong: 0,
+            chunk: Vec::new(),
+            #[cfg(test)]
+            read: 0,
         }
     }
 
@@ -109,9 +128,12 @@ impl<'f> Walk<'f> {
                     self.hurt(block.offset, what.to_owned());
                     // It is not there, and that was said; a second try to write it may follow.
                     self.sequence = None;
-                    // What the header claims for its payload may hold whole blocks.
-                    self.at = body;
-                    self.search(body)?;
+                    self.wrong += u64::from(block.header.stored_bytes);
+                    if self.wrong <= MAX_WRONG_BYTES + self.len.saturating_mul(WRONG_PER_BYTE) {
+                        // What the header claims for its payload may hold whole blocks.
+                        self.at = body;
+                    }
+                    self.search(self.at)?;
                 }
             }
         }
@@ -175,19 +197,28 @@ impl<'f> Walk<'f> {
     /// Moves to the next sound header at or behind `from`, or to the end.
     fn search(&mut self, mut from: u64) -> io::Result<()> {
         self.back = None;
-        let mut chunk = vec![0; SEARCH_BYTES];
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.resize(SEARCH_BYTES, 0);
+        let mut most = FIRST_SEARCH_BYTES;
         while self.len.saturating_sub(from) >= HEADER_BYTES as u64 {
-            let len = SEARCH_BYTES.min((self.len - from) as usize);
+            let len = most.min((self.len - from) as usize);
+            most = (most * 2).min(SEARCH_BYTES);
             let bytes = &mut chunk[..len];
             self.file.read_exact_at(bytes, from)?;
+            #[cfg(test)]
+            {
+                self.read += len as u64;
+            }
             for (i, window) in bytes.windows(SYNC.len()).enumerate() {
                 if window == SYNC && self.header_at(from + i as u64)?.is_some() {
                     self.at = from + i as u64;
+                    self.chunk = chunk;
                     return Ok(());
                 }
             }
             from += (len - (SYNC.len() - 1)) as u64;
         }
+        self.chunk = chunk;
         self.at = self.len;
         Ok(())
     }
@@ -229,6 +260,10 @@ impl<'f> Walk<'f> {
         let target = if plain { &mut *payload } else { &mut *packed };
         target.resize(stored, 0);
         self.file.read_exact_at(target, at)?;
+        #[cfg(test)]
+        {
+            self.read += stored as u64;
+        }
         if crc32fast::hash(target) != header.payload_crc {
             return Ok(Err("the block's checksum is wrong"));
         }
@@ -270,5 +305,62 @@ pub(super) fn add_damage(list: &mut Vec<Damage>, damage: Damage) {
             offset: damage.offset,
             what: "there is more damage from here on; it is not listed".to_owned(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers one behind the other that all claim the same megabytes, with a wrong checksum for them.
+    #[test]
+    fn what_is_read_of_a_crafted_file_grows_with_its_length() {
+        const HEADERS: usize = 4096;
+        let path = std::env::temp_dir().join(format!("profiler-walk-{}", std::process::id()));
+        let mut bytes = Vec::new();
+        for sequence in 0..HEADERS as u32 {
+            let header = BlockHeader {
+                kind: kind::EVENTS,
+                codec: codec::PLAIN,
+                version: VERSION,
+                file_id: 7,
+                sequence,
+                epoch: 0,
+                items: 1,
+                stored_bytes: MAX_PAYLOAD_BYTES,
+                raw_bytes: MAX_PAYLOAD_BYTES,
+                first_ns: 0,
+                last_ns: 0,
+                payload_crc: 0,
+            };
+            bytes.extend(header.encode());
+        }
+        // The one behind them is sound, and is found.
+        bytes.resize(bytes.len() + MAX_PAYLOAD_BYTES as usize, 0);
+        let sound = BlockHeader {
+            sequence: HEADERS as u32,
+            stored_bytes: 1,
+            raw_bytes: 1,
+            payload_crc: crc32fast::hash(&[5]),
+            ..BlockHeader::decode(bytes.first_chunk().unwrap()).unwrap()
+        };
+        bytes.extend(sound.encode());
+        bytes.push(5);
+        std::fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+
+        let mut unpacker = Unpacker::new().unwrap();
+        let len = bytes.len() as u64;
+        let mut walk = Walk::new(&file, len, 7, 0, Some(0), &mut unpacker);
+        let mut payload = Vec::new();
+        let block = walk.next(&mut payload, |_| true).unwrap().unwrap();
+        assert_eq!(
+            (block.header.sequence, &payload[..]),
+            (HEADERS as u32, &[5][..])
+        );
+        assert!(walk.next(&mut payload, |_| true).unwrap().is_none());
+        let most = MAX_WRONG_BYTES + 8 * len;
+        assert!(walk.read <= most, "{} bytes are read of {len}", walk.read);
     }
 }

@@ -21,6 +21,7 @@ use super::encode::{DefinitionEncoder, EventEncoder};
 use super::error::CaptureError;
 use super::item::{EventCounts, event};
 use super::limit::Limit;
+use super::new_file::{self, Existing, Owner};
 use super::output::{self, Output, Payload};
 use super::ring::{Dump, Ring};
 
@@ -42,8 +43,12 @@ const MIN_TIME: Duration = Duration::from_secs(10);
 /// How a capture is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// Replace a file that is there already.
-    pub overwrite: bool,
+    /// What becomes of a file that is there already.
+    pub existing: Existing,
+    /// Whose the files are to be, if not ours.
+    pub owner: Option<Owner>,
+    /// The file gets its name when it is complete: what is made of other captures is of no use in part.
+    pub whole: bool,
     /// Keep only the newest so much, in `OUTPUT.ring/`, until the end or [`Writer::dump`].
     pub ring: Option<Limit>,
     /// Start a new file, `NAME-0001.cap` and so on, after so much.
@@ -55,7 +60,9 @@ pub struct CreateOptions {
 impl Default for CreateOptions {
     fn default() -> Self {
         CreateOptions {
-            overwrite: false,
+            existing: Existing::Keep,
+            owner: None,
+            whole: false,
             ring: None,
             rotate: None,
             // Level 3 saves 5 % of the bytes and takes twice the time (docs/formats/capture.md).
@@ -136,11 +143,9 @@ impl CreateOptions {
             return Err(CaptureError::Options(what.to_owned()));
         }
         for limit in [self.ring, self.rotate].into_iter().flatten() {
-            let small = match limit {
-                Limit::Bytes(bytes) => bytes < MIN_BYTES,
-                Limit::Time(time) => time < MIN_TIME,
-            };
-            if small {
+            if limit.bytes.is_some_and(|bytes| bytes < MIN_BYTES)
+                || limit.time.is_some_and(|time| time < MIN_TIME)
+            {
                 let what = format!("{limit} is too little: use at least 10s or 1M");
                 return Err(CaptureError::Options(what));
             }
@@ -154,28 +159,28 @@ impl Writer {
     /// prepare for long before they write anything.
     pub fn check(path: &Path, options: &CreateOptions) -> Result<(), CaptureError> {
         options.check()?;
-        match options.rotate {
-            Some(_) => output::check(&numbered(path, 1), options.overwrite)?,
-            None => output::check(path, options.overwrite)?,
+        if options.rotate.is_none() {
+            new_file::check(path, options.existing)?;
         }
         output::check_folder(path)
     }
 
-    /// Makes the output, and with it the promise that writing can begin. It has its name, and
-    /// another file of that name is gone, with the first block or [`Writer::publish`]; a writer
-    /// that is dropped before leaves nothing.
+    /// Makes the output, and with it the promise that writing can begin. It gets its name, and another file of that
+    /// name goes aside, with the first block or [`Writer::publish`]; a writer that is dropped before leaves all as
+    /// it was.
     pub fn create(path: &Path, options: CreateOptions) -> Result<Writer, CaptureError> {
         options.check()?;
-        let (mut ring, mut first) = (None, path.to_owned());
-        if let Some(limit) = options.ring {
-            output::check(path, options.overwrite)?;
-            let mut made = Ring::create(path, limit, options.overwrite)?;
-            first = made.next_path();
-            ring = Some(made);
+        let mut number = 1;
+        let (ring, output) = if let Some(limit) = options.ring {
+            new_file::check(path, options.existing)?;
+            let mut ring = Ring::create(path, limit, options.owner)?;
+            let first = Output::create(&ring.next_path(), Existing::Refuse, &options)?;
+            (Some(ring), first)
         } else if options.rotate.is_some() {
-            first = numbered(path, 1);
-        }
-        let output = Output::create(&first, options.overwrite, options.level)?;
+            (None, next_numbered(path, &mut number, &options)?)
+        } else {
+            (None, Output::create(path, options.existing, &options)?)
+        };
         Ok(Writer {
             path: path.to_owned(),
             options,
@@ -189,7 +194,7 @@ impl Writer {
                 ..Totals::default()
             },
             file_events: [0; event::KINDS],
-            number: 1,
+            number,
             epoch: None,
             last_ns: 0,
             flushed: Instant::now(),
@@ -263,14 +268,13 @@ impl Writer {
         if epoch.broken || raw >= EPOCH_BYTES || age_ns >= EPOCH_NS {
             return true;
         }
-        match (self.options.ring, self.options.rotate) {
-            (Some(Limit::Bytes(bytes)), _) => {
-                let part = bytes / EPOCHS_PER_RING;
-                self.output.len - epoch.start + self.waiting() / 2 >= part
-            }
-            (Some(Limit::Time(time)), _) => age_ns >= time.as_nanos() as u64 / EPOCHS_PER_RING,
-            _ => self.file_is_full(),
-        }
+        let Some(limit) = self.options.ring else {
+            return self.file_is_full();
+        };
+        let len = self.output.len - epoch.start + self.waiting() / 2;
+        let is_part = |bytes| len >= bytes / EPOCHS_PER_RING;
+        let is_old = |time: Duration| age_ns >= time.as_nanos() as u64 / EPOCHS_PER_RING;
+        limit.bytes.is_some_and(is_part) || limit.time.is_some_and(is_old)
     }
 
     /// What has been done so far.
@@ -279,6 +283,11 @@ impl Writer {
         totals.bytes += self.output.len;
         totals.raw_bytes += self.output.raw_bytes;
         totals
+    }
+
+    /// Parts of earlier recordings that the ring has kept, and where.
+    pub fn kept(&self) -> Option<(&Path, usize)> {
+        self.ring.as_ref().map(Ring::kept)
     }
 
     /// The file that is being written.
@@ -290,6 +299,7 @@ impl Writer {
     /// on any thread, while this writer goes on.
     pub fn dump(&mut self, path: &Path) -> Result<Dump, CaptureError> {
         self.flush(true)?;
+        self.output.publish()?;
         let current = self.file_events();
         match &mut self.ring {
             Some(ring) => ring.dump(&self.output, current, path, &self.options),
@@ -309,15 +319,20 @@ impl Writer {
             self.give_up_pending();
         }
         let Some(ring) = self.ring.take() else {
-            flushed.and(self.finish_file())?;
-            return Ok(self.totals());
+            let finished = flushed.and(self.finish_file());
+            return match finished {
+                // That the file can't be written was told when it began, and how much is missing is told with this.
+                Err(CaptureError::Write { .. }) if self.totals.dropped > 0 => Ok(self.totals()),
+                finished => finished.map(|()| self.totals()),
+            };
         };
+        self.output.publish()?;
         // The ring is what the recording was for: it is written out even if its last part has
         // trouble, and if it can't be, its parts stay.
         let mut dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options)?;
         dump.set_dropped(self.totals.dropped);
         let (events, bytes, raw_bytes) = dump.run()?;
-        ring.remove()?;
+        ring.remove(&self.output.path)?;
         flushed?;
         Ok(Totals {
             events,
@@ -339,14 +354,13 @@ impl Writer {
     }
 
     fn file_is_full(&self) -> bool {
-        match self.options.rotate {
-            Some(Limit::Bytes(bytes)) => self.output.len + self.waiting() / 2 >= bytes / 16 * 15,
-            Some(Limit::Time(time)) => {
-                let started = self.file_started();
-                self.last_ns.saturating_sub(started) >= time.as_nanos() as u64
-            }
-            None => false,
-        }
+        let Some(limit) = self.options.rotate else {
+            return false;
+        };
+        let len = self.output.len + self.waiting() / 2;
+        let age_ns = self.last_ns.saturating_sub(self.file_started());
+        limit.bytes.is_some_and(|bytes| len >= bytes / 16 * 15)
+            || (limit.time).is_some_and(|time| age_ns >= time.as_nanos() as u64)
     }
 
     fn file_started(&self) -> u64 {
@@ -379,18 +393,12 @@ impl Writer {
 
     /// Ends this file and begins the next one. If that can't be made, this one goes on.
     fn next_file(&mut self) -> Result<(), CaptureError> {
-        let (overwrite, level) = (self.options.overwrite, self.options.level);
         let output = match &mut self.ring {
-            Some(ring) => Output::create(&ring.next_path(), overwrite, level)?,
-            None => loop {
+            Some(ring) => Output::create(&ring.next_path(), Existing::Refuse, &self.options)?,
+            None => {
                 self.number += 1;
-                let path = numbered(&self.path, self.number);
-                match Output::create(&path, overwrite, level) {
-                    // Someone else's file is stepped over.
-                    Err(CaptureError::Exists(_)) if self.number < u32::MAX => {}
-                    made => break made?,
-                }
-            },
+                next_numbered(&self.path, &mut self.number, &self.options)?
+            }
         };
         let mut result = self.finish_file();
         let events = self.file_events();
@@ -581,6 +589,25 @@ fn kind_index(event: &Event) -> usize {
         Event::CallCount(_) => 7,
         Event::Gap(_) => 8,
         Event::Waits(_) => 9,
+    }
+}
+
+/// Makes a numbered file, the first from `number` on. Someone else's are stepped over.
+fn next_numbered(
+    path: &Path,
+    number: &mut u32,
+    options: &CreateOptions,
+) -> Result<Output, CaptureError> {
+    let existing = match options.existing {
+        Existing::Replace => Existing::Replace,
+        // All are kept, those of earlier recordings too.
+        Existing::Keep | Existing::Refuse => Existing::Refuse,
+    };
+    loop {
+        match Output::create(&numbered(path, *number), existing, options) {
+            Err(CaptureError::Exists(_)) if *number < u32::MAX => *number += 1,
+            made => return made,
+        }
     }
 }
 

@@ -4,10 +4,11 @@
 //! [`Epoch`] translates the ids of one epoch of a stream into those of the tables. The recording
 //! side interns into a [`Tables`] of its own that it starts anew with each epoch.
 
-use std::hash::Hash;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, RandomState};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 
 use super::definition::*;
 use super::event::*;
@@ -15,23 +16,24 @@ use super::id::*;
 use super::map_ids::MapIds;
 use super::renames::{Named, NamesThen, Renames};
 
-/// Values of one kind, each content once.
+/// Values of one kind, each content once. What others choose freely, as texts are, is hashed with a key (`RandomState`):
+/// else they could choose texts that meet in one place.
 #[derive(Clone, Debug)]
-pub struct Table<I, T> {
+pub struct Table<I, T, S = BuildHasherDefault<FxHasher>> {
     items: Vec<T>,
-    ids: FxHashMap<T, I>,
+    ids: HashMap<T, I, S>,
 }
 
-impl<I, T> Default for Table<I, T> {
+impl<I, T, S: Default> Default for Table<I, T, S> {
     fn default() -> Self {
         Table {
             items: Vec::new(),
-            ids: FxHashMap::default(),
+            ids: HashMap::default(),
         }
     }
 }
 
-impl<I: EpochId, T: Clone + Eq + Hash> Table<I, T> {
+impl<I: EpochId, T: Clone + Eq + Hash, S: BuildHasher> Table<I, T, S> {
     /// The id of `value`, and whether it is new.
     pub fn intern(&mut self, value: T) -> (I, bool) {
         if let Some(&id) = self.ids.get(&value) {
@@ -80,7 +82,7 @@ const NAMELESS: &str = " (function)";
 pub struct Tables {
     /// The recording (of several merged ones, the last).
     pub session: Session,
-    strings: Table<StringId, Arc<str>>,
+    strings: Table<StringId, Arc<str>, RandomState>,
     /// Event sources.
     pub sources: Table<SourceId, Source>,
     /// Modules.

@@ -6,9 +6,17 @@
 mod glob;
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::hash::RandomState;
 use std::time::Duration;
 
 pub use glob::Glob;
+
+/// By texts that others choose: hashed with a key, so that they can't choose such that meet in one place. Its order is
+/// another one each time.
+pub type TextMap<K, V> = HashMap<K, V, RandomState>;
+/// See [`TextMap`].
+pub type TextSet<K> = HashSet<K, RandomState>;
 
 /// Longer than anybody records. Times are counted in 64 bits of nanoseconds, from the start of the machine.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);

@@ -11,6 +11,7 @@
 
 use std::cmp::Reverse;
 
+use profiler_model::text::TextMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::demangle::{Dialect, MAX_NAME_BYTES, demangle, is_mangled};
@@ -115,7 +116,7 @@ pub(super) struct Functions {
     /// The code that chooses, by its address, with the name of what it chooses.
     pub(super) choosers: FxHashMap<u64, Box<str>>,
     /// Parts moved away from the function of a name: address and length.
-    cold: FxHashMap<Box<str>, Vec<(u64, u64)>>,
+    cold: TextMap<Box<str>, Vec<(u64, u64)>>,
     /// Whether there were more symbols than are looked at.
     pub(super) cut: bool,
 }

@@ -122,6 +122,7 @@ pub fn survey() -> Vec<Feature> {
         surroundings::kernel_types(),
         processors(),
         function_tracing(),
+        preemption(),
     ]);
     features
 }
@@ -382,6 +383,54 @@ fn function_tracing() -> Feature {
     feature("function tracing", "--trace", false, state)
 }
 
+/// Newest kernel of which it is known that, with PREEMPT_RT, programs on tracepoints are not preempted: the memory per
+/// processor that they use is theirs only because of that.
+const LAST_REALTIME: (u32, u32) = (6, 18);
+
+/// Fails where programs on tracepoints would overwrite each other's memory.
+pub(super) fn check_tracepoints() -> Result<(), ProbeError> {
+    match is_preemptible(is_realtime(), kernel()) {
+        false => Ok(()),
+        true => Err(ProbeError::Request(preemption_remedy())),
+    }
+}
+
+fn preemption_remedy() -> String {
+    let (major, minor) = LAST_REALTIME;
+    format!(
+        "this is a kernel with PREEMPT_RT newer than {major}.{minor}, where programs on tracepoints may be preempted: \
+         boot one without PREEMPT_RT for --off-cpu, --wall and tracepoints as sources"
+    )
+}
+
+fn is_preemptible(realtime: bool, kernel: Option<(u32, u32)>) -> bool {
+    realtime && kernel.is_none_or(|version| version > LAST_REALTIME)
+}
+
+fn is_realtime() -> bool {
+    let told = fs::read_to_string("/sys/kernel/realtime").is_ok_and(|text| text.trim() == "1");
+    let version = rustix::system::uname()
+        .version()
+        .to_string_lossy()
+        .into_owned();
+    told || version.contains("PREEMPT_RT")
+}
+
+fn preemption() -> Feature {
+    let realtime = is_realtime();
+    let state = match is_preemptible(realtime, kernel()) {
+        true => Err(preemption_remedy()),
+        false if realtime => Ok("PREEMPT_RT, which leaves them alone on this kernel".to_owned()),
+        false => Ok("no PREEMPT_RT".to_owned()),
+    };
+    feature(
+        "tracepoints without preemption",
+        "--off-cpu, --wall, tracepoints as sources",
+        false,
+        state,
+    )
+}
+
 fn sysctl(name: &str) -> Option<String> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
@@ -397,6 +446,13 @@ mod tests {
         assert_eq!(parse_release("6.18.44-fc-v657"), Some((6, 18)));
         assert_eq!(parse_release("7.0-rc1"), Some((7, 0)));
         assert_eq!(parse_release("unknown"), None);
+    }
+
+    #[test]
+    fn newer_realtime_kernels_may_preempt() {
+        assert!(!is_preemptible(false, Some((7, 0))));
+        assert!(!is_preemptible(true, Some((5, 10))) && !is_preemptible(true, Some((6, 18))));
+        assert!(is_preemptible(true, Some((6, 19))) && is_preemptible(true, None));
     }
 
     #[test]

@@ -219,6 +219,10 @@ impl Probe {
             .map(|spec| Plan::new(spec, tracefs.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
 
+        if options.off_cpu || tracefs.is_some() {
+            features::check_tracepoints()?;
+        }
+
         // Several ask it; those that can't do without say so themselves.
         let types = Btf::of_kernel().ok();
         let children = follows.then(Children::new).transpose()?;

@@ -253,6 +253,23 @@ pub fn reduce(kept: CapabilitySet) -> Result<(), ReduceError> {
     }
 }
 
+/// Every thread of this process becomes another user, for good. Capabilities go with root.
+#[allow(unsafe_code)]
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    let succeeded = |status: libc::c_int| match status {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // The C library does it in all threads; the system calls change one only. The user comes last, who may not change
+    // groups.
+    // SAFETY: `groups` lives through the call, and is as long as is said.
+    succeeded(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) })?;
+    // SAFETY: three numbers.
+    succeeded(unsafe { libc::setresgid(gid, gid, gid) })?;
+    // SAFETY: three numbers.
+    succeeded(unsafe { libc::setresuid(uid, uid, uid) })
+}
+
 /// Threads of this process that have more than `kept`.
 fn unreduced_threads(kept: CapabilitySet) -> io::Result<Vec<u32>> {
     let mut threads = Vec::new();

@@ -11,7 +11,7 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher},
     mem::size_of,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
 use aya::{
@@ -109,6 +109,7 @@ impl WaitSettings {
         }
         Ok(Waits {
             reported: Vec::new(),
+            skipped: 0,
             last: now,
             waiting,
             places: self.places,
@@ -189,6 +190,8 @@ pub(super) fn source() -> AttachedSource {
 /// The programs, attached.
 pub(super) struct Waits {
     reported: Vec<WaitCounters>,
+    /// Runs that the kernel left out and that were told of.
+    skipped: u64,
     last: Timestamp,
     /// Who tells of threads that wait already; none: they are known when they wait next.
     waiting: Option<Waiting>,
@@ -258,6 +261,19 @@ impl Waits {
                 }
             }
         }
+        let skipped = skipped_runs(ebpf);
+        let count = skipped.saturating_sub(self.skipped);
+        self.skipped = skipped.max(self.skipped);
+        if count > 0 {
+            let lost = Lost {
+                cpu: None,
+                from,
+                to: now,
+                count,
+                reason: LostReason::WaitUnseen,
+            };
+            out.push(event(now, Cpu(0), RawBody::Lost(lost)));
+        }
     }
 
     /// Takes the programs out.
@@ -313,6 +329,23 @@ impl Waits {
         }
         Ok(())
     }
+}
+
+/// How often the kernel did not run one of the programs, because it ran on that processor already: a wake-up or a
+/// switch that nobody saw. Kernels before 5.12 do not tell.
+fn skipped_runs(ebpf: &Ebpf) -> u64 {
+    let programs = PROGRAMS.iter().filter_map(|(name, _)| {
+        let fd = load::program_fd(ebpf.program(name)?).ok()?.as_raw_fd();
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        skipped_of(&text)
+    });
+    programs.sum()
+}
+
+fn skipped_of(fdinfo: &str) -> Option<u64> {
+    let mut lines = fdinfo.lines();
+    let count = lines.find_map(|line| line.strip_prefix("recursion_misses:"))?;
+    count.trim().parse().ok()
 }
 
 /// What was seen of waits, by processor.
@@ -416,6 +449,13 @@ fn comm_of(pid: u32, tid: u32) -> [u8; COMM_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_that_the_kernel_leaves_out_are_read() {
+        let told = "pos:\t0\nprog_type:\t17\nrun_cnt:\t0\nrecursion_misses:\t42\n";
+        assert_eq!(skipped_of(told), Some(42));
+        assert_eq!(skipped_of("pos:\t0\nprog_type:\t17\n"), None);
+    }
 
     #[test]
     fn processors_share_the_limits() {

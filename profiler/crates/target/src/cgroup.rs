@@ -135,12 +135,23 @@ impl Hierarchies {
         // A kernel without controllers of version 1 may have no list of them.
         let own = text("/proc/self/cgroup").unwrap_or_default();
         let controllers = text("/proc/cgroups").unwrap_or_default();
-        Ok(Hierarchies(mounts::parse(
+        Ok(Hierarchies::of_texts(
             &mountinfo,
             &String::from_utf8_lossy(&own),
             &String::from_utf8_lossy(&controllers),
             is_mounted,
-        )))
+        ))
+    }
+
+    /// Those of texts as /proc/self/mountinfo, /proc/self/cgroup and /proc/cgroups have them. `is_there` is asked
+    /// whether a mount of a device (`major:minor`) can be seen at its place.
+    pub fn of_texts(
+        mountinfo: &[u8],
+        own: &str,
+        controllers: &str,
+        is_there: impl Fn(&Path, &str) -> bool,
+    ) -> Hierarchies {
+        Hierarchies(mounts::parse(mountinfo, own, controllers, is_there))
     }
 
     /// The hierarchy that containers are found in; none if there is none that the kernel side can

@@ -4,12 +4,12 @@
 //! as ours does, times a factor, while somebody looks. There is nothing to ask that the capture has
 //! not said. What does not belong here: reading captures, what clients are told.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 use profiler_capture::{Batches, Reader};
-use profiler_model::{Consumer, Tables, Timestamp};
+use profiler_model::{Consumer, Timestamp};
 use profiler_serve::front::Awaited;
 use profiler_serve::hub::{Hub, Wish};
 
@@ -20,35 +20,30 @@ use super::Say;
 /// Most events of a batch.
 const BATCH: usize = 1024;
 
-/// A capture that can be read.
+/// A capture that is open.
 pub(super) struct Opened {
-    path: PathBuf,
     reader: Reader,
-    tables: Tables,
 }
 
 impl Opened {
-    /// Opens it and reads what it defines.
+    /// Opens it.
     pub(super) fn open(path: &Path) -> Result<Opened, Failure> {
-        let mut reader = Reader::open(path)?;
-        let tables = reader.load_tables()?;
         Ok(Opened {
-            path: path.to_owned(),
-            reader,
-            tables,
+            reader: Reader::open(path)?,
         })
     }
 
     /// Serves it until a signal ends that, or no front serves any more.
     pub(super) async fn run(
-        self,
+        mut self,
         speed: Option<f64>,
         hub: &mut Hub,
         signals: &mut Signals,
         say: Say,
     ) -> Result<(), Failure> {
-        let name = self.path.display().to_string();
-        let batches = Batches::new(self.reader, &self.tables)?;
+        let name = self.reader.path().display().to_string();
+        let tables = self.reader.load_tables()?;
+        let batches = Batches::new(self.reader, &tables)?;
         let over = |batches: &Batches<'_>| {
             for damage in batches.damage() {
                 log::warn!("{name}: {damage}");

@@ -58,6 +58,7 @@ pub(super) async fn stream(
         signals: true,
         // A cgroup that is to stand still may be another user's.
         writes_files: source.allow_control,
+        gives_files: false,
         mounts_tracefs: false,
     };
     let pausable = pausable(&prepared, source.allow_control);

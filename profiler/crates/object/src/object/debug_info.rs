@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use gimli::{
     AbbreviationsCacheStrategy, AttributeValue, Dwarf, EndianSlice, NativeEndian, SectionId, Unit,
 };
+use profiler_model::text::TextMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Object;
@@ -41,7 +42,7 @@ pub(super) struct DebugInfo {
     /// Raw name, address and size of functions with code.
     named: Vec<(Box<str>, u64, u64)>,
     /// How often functions were inlined, by raw name.
-    inlined: FxHashMap<Box<str>, u32>,
+    inlined: TextMap<Box<str>, u32>,
     /// Readable names of functions that have no code, sorted.
     pub(super) inlined_only: Vec<Box<str>>,
     /// Whether not all was read.
@@ -135,7 +136,7 @@ struct Entry<'a> {
 
 struct Reader<'a> {
     dwarf: &'a Dwarf<Bytes<'a>>,
-    paths: FxHashMap<Box<str>, u32>,
+    paths: TextMap<Box<str>, u32>,
     text_bytes: usize,
     entries: FxHashMap<usize, Entry<'a>>,
     /// Entry, address and length of what has code.
@@ -149,7 +150,7 @@ impl<'a> Reader<'a> {
     fn new(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
         Reader {
             dwarf,
-            paths: FxHashMap::default(),
+            paths: TextMap::default(),
             text_bytes: 0,
             entries: FxHashMap::default(),
             code: Vec::new(),

@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
 use super::about::About;
@@ -245,7 +246,7 @@ struct Writer<'a> {
     told: Functions,
     output: GzEncoder<BufWriter<Output>>,
     buffer: Vec<u8>,
-    strings: FxHashMap<String, i64>,
+    strings: TextMap<String, i64>,
     functions: Numbers<Named>,
     locations: u64,
     /// Locations by frame, and whether all of it has a name.
@@ -265,7 +266,7 @@ impl<'a> Writer<'a> {
             told: Functions::of(tables),
             output,
             buffer: Vec::new(),
-            strings: FxHashMap::default(),
+            strings: TextMap::default(),
             functions: Numbers::default(),
             locations: 0,
             frames: FxHashMap::default(),

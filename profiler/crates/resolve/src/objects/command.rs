@@ -11,6 +11,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use profiler_model::text::TextSet;
 use rustc_hash::FxHashSet;
 
 use super::loader_cache::LoaderCache;
@@ -115,7 +116,7 @@ struct Wanted {
 struct Loader {
     wanted: VecDeque<Wanted>,
     /// Names that were looked for.
-    asked: FxHashSet<String>,
+    asked: TextSet<String>,
     loaded: FxHashSet<FileId>,
     environment: Vec<String>,
     cache: LoaderCache,
@@ -141,7 +142,7 @@ impl Loader {
                     only_own_paths: false,
                 })
                 .collect(),
-            asked: FxHashSet::default(),
+            asked: TextSet::default(),
             loaded: FxHashSet::default(),
             environment: environment.split([':', ';']).map(str::to_owned).collect(),
             cache: LoaderCache::parse(&bytes),

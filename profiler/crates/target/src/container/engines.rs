@@ -92,7 +92,7 @@ impl Engines {
     }
 
     /// Those whose files and sockets are below a root.
-    pub(crate) fn at(root: &Path) -> Engines {
+    pub fn at(root: &Path) -> Engines {
         Engines {
             is_machine: false,
             root: Root::new(root),

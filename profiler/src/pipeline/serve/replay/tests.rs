@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::*;
-use profiler_capture::{CreateOptions, Writer};
+use profiler_capture::{CreateOptions, Existing, Writer};
 use profiler_model::*;
 use profiler_serve::front::{Awaited, Front, Order, Place, Question};
 
@@ -117,7 +117,7 @@ fn served(
     let name = format!("profiler-serve-{name}-{}.cap", std::process::id());
     let path = std::env::temp_dir().join(name);
     let options = CreateOptions {
-        overwrite: true,
+        existing: Existing::Replace,
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(&path, options).unwrap();
@@ -156,7 +156,9 @@ fn served(
             got: got.clone(),
             room: Rc::new(RefCell::new(room)),
         };
-        let batches = Batches::new(opened.reader, &opened.tables).unwrap();
+        let mut reader = opened.reader;
+        let tables = reader.load_tables().unwrap();
+        let batches = Batches::new(reader, &tables).unwrap();
         let (began, heard, room) = (notes.began, got.clone(), notes.room.clone());
         let over = |_: &Batches<'_>| heard.borrow_mut().push((began.elapsed(), Got::Over));
         let makes_room = async {

@@ -6,6 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
+use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
 use super::super::{Output, name};
@@ -49,7 +50,7 @@ pub(super) struct Trace {
     generation: u64,
     /// When the generation began.
     start: u64,
-    strings: FxHashMap<Box<str>, u64>,
+    strings: TextMap<Box<str>, u64>,
     stacks: FxHashMap<StackKey, u64>,
     table_bytes: usize,
     string_batch: Batch,
@@ -72,7 +73,7 @@ impl Trace {
             encoding,
             generation: 0,
             start: 0,
-            strings: FxHashMap::default(),
+            strings: TextMap::default(),
             stacks: FxHashMap::default(),
             table_bytes: 0,
             string_batch: batch(Kind::Strings),

@@ -17,6 +17,7 @@ mod time;
 
 use std::sync::Arc;
 
+use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
 use names::{Known, Names};
@@ -74,7 +75,7 @@ pub struct Importer {
     begun: bool,
     epoch_bytes: usize,
     batch_bytes: usize,
-    strings: FxHashMap<Arc<str>, StringId>,
+    strings: TextMap<Arc<str>, StringId>,
     next_string: usize,
     next_function: usize,
     next_thread: usize,
@@ -115,7 +116,7 @@ impl Importer {
             begun: false,
             epoch_bytes: 0,
             batch_bytes: 0,
-            strings: FxHashMap::default(),
+            strings: TextMap::default(),
             next_string: 0,
             next_function: 0,
             next_thread: 0,

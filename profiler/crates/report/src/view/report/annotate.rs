@@ -5,7 +5,7 @@
 //! recording, source text from files here (see `source`). Addresses are those of the object file's
 //! own symbols, as `objdump -d` prints them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -13,8 +13,9 @@ use super::build::{self, Base};
 use super::data::{FunctionRow, Header, Share};
 use super::disassemble::{self, Instruction};
 use super::options::ReportOptions;
+use super::source::Readers;
 use super::{Recording, ReportError, header, source};
-use crate::derive::{Functions, Pattern, Place, PlaceId, Sums};
+use crate::derive::{Functions, Owner, Pattern, Place, PlaceId, Sums};
 use profiler_model::*;
 
 /// Name and version of this shape.
@@ -99,7 +100,9 @@ pub(super) fn build(
     let sums = target.sum(&base);
     let mut notes = Vec::new();
     let realtime_ns = recording.collected.started_realtime_ns();
-    let files = source_files(base.tables, &sums, whole, realtime_ns, &mut notes);
+    let owners = sums.owners.iter().map(|owner| owner.process(base.tables));
+    let readers = Readers::of(base.tables, owners, options.source_dir.as_deref());
+    let files = source_files(base.tables, &sums, whole, &readers, realtime_ns, &mut notes);
     let body = target.body(base.tables, &sums);
     let mut annotation = Annotation {
         schema: SCHEMA,
@@ -152,6 +155,8 @@ struct PlaceSums {
     lines: BTreeMap<(Option<StringId>, u32), Sums>,
     /// By frame: samples that ended in it, and samples with it anywhere.
     frames: BTreeMap<FrameId, Sums>,
+    /// Who ran it.
+    owners: BTreeSet<Owner>,
 }
 
 /// The function's own code, not the copies that were inlined.
@@ -217,6 +222,7 @@ impl Target<'_> {
                     if !self.has(tables, frame, line) {
                         continue;
                     }
+                    sums.owners.insert(key.owner);
                     let aggregate = &selected.aggregate;
                     let (count, weight) = (aggregate.count, aggregate.weight);
                     let function = tables.functions.get(line.function);
@@ -292,6 +298,7 @@ fn source_files(
     tables: &Tables,
     sums: &PlaceSums,
     whole: u64,
+    readers: &Readers<'_>,
     started_realtime_ns: Option<u64>,
     notes: &mut Vec<String>,
 ) -> Vec<SourceFile> {
@@ -316,7 +323,7 @@ fn source_files(
     let mut shown: Vec<SourceFile> = (files.into_iter())
         .map(|(path, lines)| {
             let path = tables.string(path).to_owned();
-            let lines = source::with_text(&path, lines, started_realtime_ns, notes);
+            let lines = source::with_text(&path, lines, readers, started_realtime_ns, notes);
             SourceFile { path, lines }
         })
         .collect();

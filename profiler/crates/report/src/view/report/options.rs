@@ -4,7 +4,9 @@
 //! recording.
 
 use profiler_model::text::parse_duration;
+use std::fs::File;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::derive::Target;
 
@@ -21,6 +23,8 @@ pub struct ReportOptions {
     pub callers_of: Option<String>,
     /// Only source lines and instructions of the function that matches.
     pub annotate: Option<String>,
+    /// An open folder: source lines come from files below it, and no others.
+    pub source_dir: Option<Arc<File>>,
     /// What to show of traced calls.
     pub calls: CallView,
     /// Samples of this span: what the collector is to be made with.
@@ -49,6 +53,7 @@ impl Default for ReportOptions {
             tree: false,
             callers_of: None,
             annotate: None,
+            source_dir: None,
             calls: CallView::default(),
             range: TimeRange::default(),
             filter: Filter::default(),

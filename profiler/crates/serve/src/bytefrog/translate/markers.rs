@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use rustc_hash::FxHashSet;
+use profiler_model::text::TextSet;
 
 use super::stream::Stream;
 use profiler_model::*;
@@ -183,7 +183,7 @@ fn civil(day: u64) -> (u64, u64, u64) {
 #[derive(Debug, Default)]
 pub(super) struct Containers {
     /// By path and id.
-    seen: FxHashSet<Box<str>>,
+    seen: TextSet<Box<str>>,
     /// Those of which no name was known; by path.
     nameless: Vec<Box<str>>,
 }

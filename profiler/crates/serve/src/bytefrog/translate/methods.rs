@@ -5,6 +5,7 @@
 //! number of bytes, after which a second number for the same thing is told (which the protocol
 //! allows).
 
+use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
 use super::Wanted;
@@ -25,7 +26,7 @@ const UNWANTED: u32 = u32::MAX;
 /// Numbers by content.
 #[derive(Debug, Default)]
 struct Numbers {
-    known: FxHashMap<Box<str>, u32>,
+    known: TextMap<Box<str>, u32>,
     bytes: usize,
     last: u32,
 }

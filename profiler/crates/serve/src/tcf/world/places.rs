@@ -147,7 +147,7 @@ impl Settled {
 
 /// Texts of places that settle, each once.
 #[derive(Debug, Default)]
-pub(super) struct Texts(rustc_hash::FxHashSet<Arc<str>>);
+pub(super) struct Texts(profiler_model::text::TextSet<Arc<str>>);
 
 impl Texts {
     fn share(&mut self, text: &str) -> Arc<str> {

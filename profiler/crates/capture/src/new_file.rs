@@ -1,0 +1,371 @@
+//! A file that is made anew for an output: under a name of its own first, under that of the output when it is
+//! worth it, and what had that name before goes aside.
+//!
+//! A path and what is to become of an older file there ([`Existing`]) -> an open file ([`NewFile`]), mode 0600, which
+//! [`NewFile::publish`] gives its name. Nothing is ever written through a link, into a pipe or into what was there
+//! before; a file that is dropped before leaves all as it was. As long as it is open it is locked (flock), so that
+//! two recordings do not write under one name.
+//!
+//! What does not belong here: what is in the file (`output` has captures, the pipeline exports).
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::error::CaptureError;
+
+/// Names that are tried for a file that has not got its own yet: others are of processes that were killed.
+const NAMES: u32 = 1000;
+/// How often another file may appear under the name of the output while it is given.
+const TRIES: u32 = 8;
+
+/// What becomes of a file that has the name of an output already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// It becomes `NAME.old`, in place of what had that name.
+    #[default]
+    Keep,
+    /// It goes.
+    Replace,
+    /// It stays, and the output is an error.
+    Refuse,
+}
+
+impl Existing {
+    /// As `--force` has it.
+    pub fn forced(force: bool) -> Existing {
+        match force {
+            true => Existing::Replace,
+            false => Existing::Keep,
+        }
+    }
+}
+
+/// Whose the outputs are, where that is somebody else than who writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// Gives a file away. Where that can't be it stays ours, which its user notices and others do not.
+    pub(super) fn take(owner: Option<Owner>, file: &File) {
+        if let Some(owner) = owner {
+            let _ = fchown(file, Some(owner.uid), Some(owner.gid));
+        }
+    }
+}
+
+/// A file that was made for an output.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    path: PathBuf,
+    existing: Existing,
+    /// Where it is until it is published.
+    made: Option<PathBuf>,
+}
+
+impl NewFile {
+    /// Makes it.
+    pub fn create(
+        path: &Path,
+        existing: Existing,
+        owner: Option<Owner>,
+    ) -> Result<NewFile, CaptureError> {
+        check(path, existing)?;
+        let (file, made) = open(path)?;
+        Owner::take(owner, &file);
+        // Where files can't be locked nothing is told of, either.
+        let _ = file.try_lock();
+        Ok(NewFile {
+            file,
+            path: path.to_owned(),
+            existing,
+            made: Some(made),
+        })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The name that it has, or gets.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it its name, once; what had that name goes aside.
+    pub fn publish(&mut self) -> Result<(), CaptureError> {
+        let Some(made) = &self.made else {
+            return Ok(());
+        };
+        self.give_name(made)
+            .map_err(|error| self.refused_or(error))?;
+        self.made = None;
+        Ok(())
+    }
+
+    /// Gives it its name when all that was written is on the disk: for what is of use only as a whole.
+    pub fn publish_whole(&mut self) -> Result<(), CaptureError> {
+        self.file
+            .sync_all()
+            .map_err(|source| failed(&self.path, source))?;
+        self.publish()
+    }
+
+    fn give_name(&self, made: &Path) -> Result<(), Errno> {
+        let path = &self.path;
+        for _ in 0..TRIES {
+            if self.existing == Existing::Replace {
+                return rustix::fs::rename(made, path);
+            }
+            let refused = match renameat_with(CWD, made, CWD, path, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => true,
+                // Not every file system can do that.
+                Err(Errno::INVAL | Errno::NOSYS) => path.symlink_metadata().is_ok(),
+                done => return done,
+            };
+            match (refused, self.existing) {
+                (true, Existing::Keep) => rustix::fs::rename(path, old(path))?,
+                (true, _) => return Err(Errno::EXIST),
+                (false, _) => return rustix::fs::rename(made, path),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    fn refused_or(&self, error: Errno) -> CaptureError {
+        match (error, self.existing) {
+            (Errno::EXIST, Existing::Refuse) => CaptureError::Exists(self.path.clone()),
+            (error, _) => failed(&self.path, error.into()),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(made) = &self.made {
+            // What can't be removed is at worst an incomplete file.
+            let _ = std::fs::remove_file(made);
+        }
+        // A child that was forked meanwhile may have it open for a little longer.
+        let _ = self.file.unlock();
+    }
+}
+
+/// Refuses an output that must not be written.
+pub(super) fn check(path: &Path, existing: Existing) -> Result<(), CaptureError> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed(path, source)),
+    };
+    let kind = found.file_type();
+    let what = if kind.is_symlink() {
+        "a symbolic link"
+    } else if kind.is_dir() {
+        "a directory"
+    } else if !kind.is_file() {
+        "a device, pipe or socket"
+    } else if existing == Existing::Refuse {
+        return Err(CaptureError::Exists(path.to_owned()));
+    } else if is_being_written(path) {
+        return Err(CaptureError::Busy(path.to_owned()));
+    } else {
+        return Ok(());
+    };
+    Err(CaptureError::NotRegular {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+/// Whether another process of ours writes it now.
+fn is_being_written(path: &Path) -> bool {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = options.open(path);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Makes a new file beside where it belongs.
+fn open(path: &Path) -> Result<(File, PathBuf), CaptureError> {
+    let mut options = OpenOptions::new();
+    // create_new is O_EXCL, which does not follow links either; O_NOFOLLOW says it once more.
+    options.write(true).create_new(true).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    for number in 0..NAMES {
+        let made = with_ending(path, &format!(".{}-{number}.new", std::process::id()));
+        match options.open(&made) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => {
+                let file = opened.map_err(|source| failed(path, source))?;
+                return Ok((file, made));
+            }
+        }
+    }
+    Err(failed(path, io::ErrorKind::AlreadyExists.into()))
+}
+
+/// What a file is called that goes aside.
+fn old(path: &Path) -> PathBuf {
+    with_ending(path, ".old")
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+pub(super) fn failed(path: &Path, source: io::Error) -> CaptureError {
+    CaptureError::Create {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path =
+                std::env::temp_dir().join(format!("profiler-new-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        /// Names and contents of all that is there.
+        fn all(&self) -> Vec<(String, String)> {
+            let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+            let mut all: Vec<_> = entries
+                .map(|entry| {
+                    let content = std::fs::read_to_string(entry.path()).unwrap();
+                    (entry.file_name().into_string().unwrap(), content)
+                })
+                .collect();
+            all.sort();
+            all
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn write(path: &Path, existing: Existing, text: &str) -> Result<(), CaptureError> {
+        let mut new = NewFile::create(path, existing, None)?;
+        new.file().write_all(text.as_bytes()).unwrap();
+        new.publish_whole()
+    }
+
+    #[test]
+    fn one_older_file_is_kept() {
+        let folder = Folder::new("kept");
+        let path = folder.0.join("a");
+        for text in ["first", "second", "third"] {
+            write(&path, Existing::Keep, text).unwrap();
+        }
+        let named = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let kept = [named("a", "third"), named("a.old", "second")];
+        assert_eq!(folder.all(), kept);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+        // What fails, or is given up, changes nothing.
+        drop(NewFile::create(&path, Existing::Keep, None).unwrap());
+        let error = write(&path, Existing::Refuse, "x").unwrap_err();
+        assert!(matches!(error, CaptureError::Exists(_)), "{error}");
+        assert_eq!(folder.all(), kept);
+
+        write(&path, Existing::Replace, "fourth").unwrap();
+        assert_eq!(
+            folder.all(),
+            [named("a", "fourth"), named("a.old", "second")]
+        );
+    }
+
+    #[test]
+    fn what_appears_meanwhile_is_kept_too() {
+        let folder = Folder::new("meanwhile");
+        let path = folder.0.join("a");
+        let mut new = NewFile::create(&path, Existing::Keep, None).unwrap();
+        let mut refused = NewFile::create(&path, Existing::Refuse, None).unwrap();
+        std::fs::write(&path, "another").unwrap();
+        let error = refused.publish().unwrap_err();
+        assert!(matches!(error, CaptureError::Exists(_)), "{error}");
+        new.publish().unwrap();
+        assert_eq!(
+            std::fs::read_to_string(folder.0.join("a.old")).unwrap(),
+            "another"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_not_put_aside() {
+        let folder = Folder::new("busy");
+        let path = folder.0.join("a");
+        let mut first = NewFile::create(&path, Existing::Keep, None).unwrap();
+        first.publish().unwrap();
+        for existing in [Existing::Keep, Existing::Replace] {
+            let error = NewFile::create(&path, existing, None).unwrap_err();
+            assert!(matches!(error, CaptureError::Busy(_)), "{error}");
+        }
+        drop(first);
+        write(&path, Existing::Keep, "later").unwrap();
+    }
+
+    #[test]
+    fn links_and_leftovers_are_left_alone() {
+        let folder = Folder::new("links");
+        let (path, link) = (folder.0.join("a"), folder.0.join("link"));
+        std::fs::write(&path, "precious").unwrap();
+        symlink(&path, &link).unwrap();
+        for existing in [Existing::Keep, Existing::Replace, Existing::Refuse] {
+            let error = write(&link, existing, "x").unwrap_err();
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        // Of a process with this id that was killed: in a container it may have the same one each time.
+        let left = with_ending(&path, &format!(".{}-0.new", std::process::id()));
+        std::fs::write(&left, "left").unwrap();
+        write(&path, Existing::Keep, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&left).unwrap(), "left");
+        assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_file_is_given_to_its_owner() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = Folder::new("owner");
+        let path = folder.0.join("a");
+        let owner = Owner {
+            uid: 65_534,
+            gid: 65_533,
+        };
+        let mut new = NewFile::create(&path, Existing::Keep, Some(owner)).unwrap();
+        new.publish().unwrap();
+        let found = path.metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (65_534, 65_533));
+    }
+}
