@@ -98,7 +98,7 @@ impl fmt::Display for Limit {
 }
 
 fn written(number: u64, units: [(char, u64); 4]) -> String {
-    let fits = |&&(_, size): &&(char, u64)| number >= size && number % size == 0;
+    let fits = |&&(_, size): &&(char, u64)| number >= size && number.is_multiple_of(size);
     match units.iter().rev().find(fits) {
         Some((name, size)) => format!("{}{name}", number / size),
         None => format!("{number} bytes"),
