@@ -115,6 +115,32 @@ fn each_sample_is_in_the_trace_of_its_thread() {
 }
 
 #[test]
+fn times_that_a_capture_claims_take_no_memory() {
+    let (tables, mut events) = canonical::session();
+    let sampled = events.iter().rev().find_map(|event| match event {
+        Event::Sample(sample) => Some(sample.clone()),
+        _ => None,
+    });
+    let mut late = sampled.unwrap();
+    late.at.0 += 1 << 60;
+    events.push(Event::Sample(late));
+    let most = 10_000 + 1_000 * events.len();
+    let file: Value = serde_json::from_str(&export(FORMAT, &[], &(tables, events))).unwrap();
+    let traces = file["traces"].as_array().unwrap();
+    let samples = traces
+        .iter()
+        .map(|of| of["trace"]["samples"].as_array().unwrap().len());
+    assert!(samples.sum::<usize>() <= most);
+    assert!(traces.iter().any(|of| of["bufferFull"] == true));
+    let notes = file["notes"].as_array().unwrap();
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.as_str().unwrap().contains("no room"))
+    );
+}
+
+#[test]
 fn waits_that_were_recorded_have_their_stacks() {
     let with = traces(&[], &canonical::session_with_waits());
     let without = traces(&[], &canonical::session());

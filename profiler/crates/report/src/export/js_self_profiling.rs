@@ -79,6 +79,14 @@ const PRIVATE: Setting<Vec<String>> = Setting {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// Samples of all threads at most: 24 bytes each. A recording of a whole machine has a tick of each thread that it saw, for
+/// as long as that lived.
+const MOST_SAMPLES: u64 = 1 << 23;
+/// So many are allowed anyhow, and so many more for each event: times are what the capture says they are, and a tick at
+/// which nothing was seen costs its author nothing.
+const SAMPLES_ANYHOW: u64 = 10_000;
+const SAMPLES_AN_EVENT: u64 = 1_000;
+
 /// Stacks of a sample.
 type Stacks = (Option<StackId>, Option<StackId>);
 
@@ -95,8 +103,44 @@ struct Traces {
     /// When the recording began.
     origin_ns: Option<u64>,
     last_ns: u64,
+    room: Room,
     about: About,
     output: BufWriter<Output>,
+}
+
+/// Samples that may still be taken, of all threads.
+#[derive(Clone, Copy)]
+struct Room {
+    left: u64,
+    /// Allowed in all so far.
+    granted: u64,
+    /// There was none for a sample.
+    is_short: bool,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room {
+            left: SAMPLES_ANYHOW,
+            granted: SAMPLES_ANYHOW,
+            is_short: false,
+        }
+    }
+}
+
+impl Room {
+    fn event(&mut self) {
+        let more = SAMPLES_AN_EVENT.min(MOST_SAMPLES - self.granted);
+        self.granted += more;
+        self.left += more;
+    }
+
+    fn take(&mut self) -> bool {
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        self.is_short |= left.is_none();
+        left.is_some()
+    }
 }
 
 struct Thread {
@@ -132,6 +176,7 @@ impl Traces {
             interval_ns: None,
             origin_ns: None,
             last_ns: 0,
+            room: Room::default(),
             about: About::default(),
             output: BufWriter::new(output),
         }
@@ -139,10 +184,14 @@ impl Traces {
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
         let stacks = (sample.kernel, sample.user);
+        let mut room = self.room;
         if let Some(wait) = sample.wait {
             let thread = self.thread(sample.thread, None, tables);
             if let Some(Thread { ticks, taken, .. }) = thread {
-                ticks.waited(sample.at.0, wait.ns, stacks, |tick| taken.take(tick));
+                ticks.waited(sample.at.0, wait.ns, stacks, |tick| {
+                    taken.take(tick, &mut room)
+                });
+                self.room = room;
             }
             return;
         }
@@ -162,7 +211,10 @@ impl Traces {
         let period = sampling_period_ns(sample, source);
         if let Some(Thread { ticks, taken, .. }) = self.thread(sample.thread, period, tables) {
             let period = period.unwrap_or(u64::MAX);
-            ticks.run(sample.at.0, period, stacks, |tick| taken.take(tick));
+            ticks.run(sample.at.0, period, stacks, |tick| {
+                taken.take(tick, &mut room)
+            });
+            self.room = room;
         }
     }
 
@@ -241,9 +293,12 @@ impl Traces {
 
 impl Samples {
     /// Whether more are wanted.
-    fn take(&mut self, tick: Tick<Stacks>) -> bool {
+    fn take(&mut self, tick: Tick<Stacks>, room: &mut Room) -> bool {
         let at_ns = tick.at.saturating_sub(self.origin_ns);
-        self.is_full |= self.session.take(at_ns, tick.stack) == Taken::Full;
+        if !self.is_full && !room.take() {
+            self.session.fill();
+        }
+        self.is_full |= self.session.take(at_ns, tick.stack) != Taken::Yes;
         !self.is_full
     }
 }
@@ -251,6 +306,7 @@ impl Samples {
 impl Sink for Traces {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         self.about.event(event);
+        self.room.event();
         let at_ns = event.at().0;
         let started_ns = tables.session.started.0;
         self.origin_ns.get_or_insert(match started_ns {
@@ -266,7 +322,7 @@ impl Sink for Traces {
                 ..
             }) => {
                 if let Some(thread) = self.threads.get_mut(thread) {
-                    thread.end(at_ns);
+                    thread.end(at_ns, &mut self.room);
                 }
             }
             _ => {}
@@ -277,7 +333,7 @@ impl Sink for Traces {
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let (mut traces, mut unnamed) = (Vec::new(), 0);
         for (id, mut thread) in std::mem::take(&mut self.threads) {
-            thread.end(self.last_ns);
+            thread.end(self.last_ns, &mut self.room);
             let is_full = thread.taken.is_full;
             let (trace, nameless) = self.trace(thread, tables);
             unnamed += nameless;
@@ -295,7 +351,14 @@ impl Sink for Traces {
                 trace,
             });
         }
-        let notes = self.about.notes(tables, unnamed);
+        let mut notes = self.about.notes(tables, unnamed);
+        if self.room.is_short {
+            notes.push(format!(
+                "traces end where there is no room for more than {} samples in all: choose a thread, a longer \
+                 sampleInterval or a maxBufferSize",
+                self.room.granted
+            ));
+        }
         match self.only {
             None => serde_json::to_writer(&mut self.output, &File { traces, notes })?,
             Some(only) => {
@@ -317,10 +380,10 @@ impl Sink for Traces {
 }
 
 impl Thread {
-    fn end(&mut self, at_ns: u64) {
+    fn end(&mut self, at_ns: u64, room: &mut Room) {
         if !std::mem::replace(&mut self.is_over, true) {
             let Thread { ticks, taken, .. } = self;
-            ticks.finish(at_ns, |tick| taken.take(tick));
+            ticks.finish(at_ns, |tick| taken.take(tick, room));
         }
     }
 }
