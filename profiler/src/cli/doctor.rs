@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use crate::error::{FAILED, Failure};
-use profiler_probe::features::{State, survey};
-use profiler_probe::privileges::{add_line, recording_set, setcap_line};
+use profiler_probe::features::{Feature, State, survey};
+use profiler_probe::privileges::{CapabilitySet, add_line, recording_set, reduce, setcap_line};
 use profiler_report::view::term::{Paint, Style};
 
 use super::Common;
@@ -13,7 +13,9 @@ use super::Common;
 pub(super) fn doctor(common: &Common, out: &mut dyn Write) -> Result<u8, Failure> {
     let paint = Paint::new(common.color.resolve(io::stdout()));
     let mut missing = 0;
-    for feature in survey() {
+    let mut features = survey();
+    features.push(names_apart());
+    for feature in features {
         let (mark, style, text) = match &feature.state {
             State::Present(found) => ("ok", Style::Cool, found),
             State::Absent(remedy) if feature.required => {
@@ -39,4 +41,39 @@ pub(super) fn doctor(common: &Common, out: &mut dyn Write) -> Result<u8, Failure
         add_line(recording_set())
     )?;
     Ok(if missing == 0 { 0 } else { FAILED })
+}
+
+/// The walls around the process that reads targets' files, as a recording has them: it has given up its
+/// privileges by then, as is done here.
+fn names_apart() -> Feature {
+    let _ = reduce(CapabilitySet::empty());
+    let state = match profiler_resolve::walls() {
+        Err(error) => State::Absent(format!("{error}: nothing but the kernel has names")),
+        Ok(walls) => {
+            let all = [
+                (walls.unprivileged, "no privileges"),
+                (walls.memory, "a limit of memory"),
+                (walls.calls, "few system calls (seccomp)"),
+                (walls.own_root, "no file system (user namespaces)"),
+            ];
+            let of = |there: bool| {
+                let some = all.iter().filter(|(is, _)| *is == there);
+                some.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+            };
+            match of(false).is_empty() {
+                true => State::Present(of(true)),
+                false => State::Absent(format!(
+                    "this machine does not give: {}; there is: {}",
+                    of(false),
+                    of(true)
+                )),
+            }
+        }
+    };
+    Feature {
+        name: "names apart",
+        purpose: "files of targets are read by a process that can do no harm",
+        required: false,
+        state,
+    }
 }

@@ -134,7 +134,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     {
         return profiler_probe::keep();
     }
+    // To read symbols.
+    if arguments
+        .first()
+        .is_some_and(|name| profiler_resolve::is_for_names(name))
+    {
+        return profiler_resolve::serve_names(arguments.get(1).map(OsString::as_os_str));
+    }
     profiler_probe::offer();
+    profiler_resolve::offer_names();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {

@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{Event, FrameKind, Sink, StackEnd, Tables};
 use profiler_tests::Outcome;
-use profiler_tests::setting::Setting;
+use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
+use rustix::process::Signal;
 
 /// Most frames of Python in a sample.
 const MAX_FRAMES: usize = 127;
@@ -435,5 +438,40 @@ fn hostile_interpreters_do_no_harm() -> Outcome {
             return Err(format!("{kind}: {named:?}").into());
         }
     }
+    Ok(())
+}
+
+/// Code objects in a mapping of a file whose server never answers: whoever reads them waits in the kernel. The recording goes
+/// on without their names, and Ctrl-C ends it.
+#[test]
+fn memory_that_never_comes_holds_nothing_up() -> Outcome {
+    let test = "runtimes_python::memory_that_never_comes_holds_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let hostile = setting.workload("python_hostile.c")?;
+    let mut silent = setting.start("silent", Command::new(hostile).arg("silent"))?;
+    while !silent.stdout_so_far()?.contains("ready") {
+        if silent.has_ended()? {
+            skip(test, "needs FUSE (/dev/fuse)");
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = silent.pid().to_string();
+    let mut recorder = setting.start_recording(&["-F", "999", "-p", &pid])?;
+    recorder.wait_until("a word on it", LIMIT, |recorder| {
+        let said = recorder.stderr_so_far();
+        said.is_ok_and(|said| said.contains("does not answer"))
+    })?;
+    recorder.signal(Signal::INT)?;
+    let from = Instant::now();
+    recorder.end(LIMIT)?.success()?;
+    assert!(from.elapsed() < Duration::from_secs(20), "it was held up");
+    silent.signal(Signal::KILL)?;
+    let recording = setting.recording()?;
+    let samples = recording.samples.iter();
+    let named = samples.filter(|sample| sample.user.iter().any(|frame| frame.name == "main"));
+    assert!(named.count() > 0, "nothing else was named");
     Ok(())
 }

@@ -20,8 +20,10 @@ use profiler_model::BuildId;
 const MAX_SEGMENTS: usize = 256;
 /// Most section headers that are read.
 const MAX_SECTIONS: usize = 4096;
-/// Most bytes of one note segment or section, and of the section names.
+/// Most bytes of one note segment or section.
 const MAX_NOTES_BYTES: u64 = 64 << 10;
+/// Most bytes of the names of sections.
+const MAX_NAMES_BYTES: u64 = 1 << 20;
 /// Most bytes of a section's name that are kept: no name that is looked for is longer, and names may lie
 /// over each other.
 const MAX_NAME_BYTES: usize = 256;
@@ -239,16 +241,27 @@ impl Elf {
         )
     }
 
-    /// The sections, from the file that this was read from.
+    /// The sections, from the file that this was read from. What other readers could read otherwise is
+    /// refused: what is found out here about a file must hold for them as well.
     pub fn sections(&self, file: &File) -> Result<Vec<Section>, ElfError> {
         let (table, count, names) = self.section_table;
-        if table == 0 || count == 0 {
+        if table == 0 {
             return Ok(Vec::new());
+        }
+        let entry = if self.wide { 64 } else { 40 };
+        if count == 0 {
+            // A number that is too large for the header would be in the first section.
+            let mut first = [0; 64];
+            let got = read_up_to(file, &mut first[..entry], table)?;
+            let size_at = if self.wide { 32 } else { 20 };
+            return match got < entry || word(&first, size_at, self.wide)? == 0 {
+                true => Ok(Vec::new()),
+                false => Err(ElfError::Bounds("section table")),
+            };
         }
         if count > MAX_SECTIONS {
             return Err(ElfError::Bounds("section table"));
         }
-        let entry = if self.wide { 64 } else { 40 };
         let mut bytes = vec![0; count * entry];
         if read_up_to(file, &mut bytes, table)? < bytes.len() {
             return Err(ElfError::Bounds("section table"));
@@ -271,10 +284,11 @@ impl Elf {
         let names = sections
             .get(names)
             .ok_or(ElfError::Bounds("section names"))?;
-        let mut text = vec![0; names.len.min(MAX_NOTES_BYTES) as usize];
+        let mut text = vec![0; names.len.min(MAX_NAMES_BYTES) as usize];
         let got = read_up_to(file, &mut text, names.offset)?;
         for (section, offset) in sections.iter_mut().zip(name_offsets) {
-            let name = text[..got].get(offset..).unwrap_or_default();
+            let name = text[..got].get(offset..);
+            let name = name.ok_or(ElfError::Bounds("section name"))?;
             let name = &name[..name.len().min(MAX_NAME_BYTES)];
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
             section.name = String::from_utf8_lossy(name).into_owned();
@@ -283,19 +297,18 @@ impl Elf {
     }
 
     /// Refuses sections that would unpack to more than is allowed, before a library without limits
-    /// unpacks them. Unpacks `.gnu_debugdata` only when there is no symbol table, as blazesym does.
+    /// unpacks them.
     pub fn check_packed(&self, file: &File, sections: &[Section]) -> Result<(), ElfError> {
         let mut left = MAX_UNPACKED_BYTES;
         // Sections may lie over each other, and say that they unpack to nothing.
         let mut packed = MAX_UNPACKED_BYTES;
-        let symbols = sections.iter().any(|section| section.kind == SHT_SYMTAB);
         for section in sections {
             let unpacked = if section.flags & SHF_COMPRESSED != 0 && section.kind != SHT_NOBITS {
                 packed = packed
                     .checked_sub(section.len)
                     .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
                 self.unpacked_len(file, section, left)?
-            } else if section.name == ".gnu_debugdata" && !symbols {
+            } else if section.name == ".gnu_debugdata" {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
                 let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
                 let Ok(stream) = stream else {
@@ -548,6 +561,27 @@ mod tests {
         let sections = Elf::read(&file).unwrap().sections(&file).unwrap();
         let bytes: usize = sections.iter().map(|section| section.name.len()).sum();
         assert_eq!(bytes, 4096 * MAX_NAME_BYTES * 3);
+    }
+
+    #[test]
+    fn what_others_could_read_otherwise_is_refused() {
+        let damage = |at: u64, bytes: &[u8]| {
+            // Two sections, whose names begin with an empty one.
+            let file = file_of(2, 3, 0, &[0; 8]);
+            let read = |file: &File| Elf::read(file)?.sections(file);
+            assert_eq!(read(&file).unwrap().len(), 2);
+            file.write_all_at(bytes, at).unwrap();
+            read(&file)
+        };
+        // The name of the second one lies behind all names.
+        let far = damage(64 + 64, &9_u32.to_ne_bytes());
+        assert!(matches!(far, Err(ElfError::Bounds("section name"))));
+        // No number of sections: it is in the first one, which has a size.
+        let hidden = damage(60, &0_u16.to_ne_bytes());
+        assert!(matches!(hidden, Err(ElfError::Bounds("section table"))));
+        // The number of the section with names is too large for the header.
+        let names = damage(62, &0xffff_u16.to_ne_bytes());
+        assert!(matches!(names, Err(ElfError::Bounds("section names"))));
     }
 
     #[test]

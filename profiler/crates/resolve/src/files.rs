@@ -297,6 +297,13 @@ impl TargetFile {
         is_host && rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
+    /// Whose work it is, unless it is root's on a disk of this machine.
+    pub(super) fn owner(&self) -> Option<u32> {
+        let stat = rustix::fs::fstat(&self.file).ok();
+        let stat = stat.filter(|_| !(self.trusted && is_local(&self.file)));
+        stat.map(|stat| stat.st_uid)
+    }
+
     /// Its build id, if it has one.
     pub(super) fn build_id(&self) -> Option<&BuildId> {
         self.elf.as_ref()?.build_id.as_ref()
@@ -544,6 +551,21 @@ fn is_layered(file: &File) -> bool {
     const OVERLAYFS: u64 = 0x794c_7630;
     const BTRFS: u64 = 0x9123_683e;
     rustix::fs::fstatfs(file).is_ok_and(|fs| matches!(fs.f_type as u64, OVERLAYFS | BTRFS))
+}
+
+/// Whether a file lies where no server has to be asked for its contents, who could say anything.
+pub(super) fn is_local(file: &File) -> bool {
+    const FUSE: u64 = 0x6573_5546;
+    const NFS: u64 = 0x6969;
+    const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
+    const NINE_P: u64 = 0x0102_1997;
+    const CEPH: u64 = 0x00c3_6400;
+    const AFS: [u64; 2] = [0x5346_414f, 0x6b41_4653];
+    let remote = [FUSE, NFS, NINE_P, CEPH];
+    rustix::fs::fstatfs(file).is_ok_and(|fs| {
+        let kind = fs.f_type as u64 & 0xffff_ffff;
+        !remote.contains(&kind) && !SMB.contains(&kind) && !AFS.contains(&kind)
+    })
 }
 
 /// Raises the limit of open files as far as allowed; how many target files may be open.

@@ -1,18 +1,16 @@
 //! One file's symbols and debug information, loaded.
 //!
-//! A target file -> names of file offsets. blazesym does the reading; here it is given files that it
-//! can rely on: it maps what it reads, so a file that anybody but root can change is copied first
-//! (else its owner could shorten it and crash us); what it would unpack is measured before; and it
-//! follows links to other files only where those were found and checked by `debug_files`.
+//! The files that belong to a target -> names of file offsets. This runs in a process apart (`helper`).
+//! blazesym does the reading; here it is given files that it can rely on: it maps what it reads, so a file
+//! that anybody but root can change is copied first (else its owner could shorten it meanwhile); what it
+//! would unpack is measured before; and it finds other files only where they were given along.
 //!
-//! What does not belong here: threads and caches (`symbolize`).
+//! What does not belong here: which files those are (`material`), who asks (`symbolize`).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,27 +19,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use blazesym::symbolize::source::{Elf as ElfSource, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::Mode;
 
-use super::debug_files::{DebugFile, build_id_path};
-use super::files::TargetFile;
+use super::debug_files::build_id_path;
 use super::go_names::{GoNames, GoPlace};
-use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES, Settings};
+use super::helper::{Found, Place};
+use super::material::{Handed, Material, Part};
+use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
 use profiler_object::demangle::{self, Dialect, is_mangled};
 use profiler_object::elf::{Elf, ElfError, Section};
 use profiler_object::{Bounds, Object, dialect_of};
 
 /// Largest file that is copied.
-const MAX_COPY_BYTES: u64 = 1 << 30;
-/// Copying more than this takes long.
-const SLOW_COPY_BYTES: u64 = 128 << 20;
+pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
 /// Longest name kept.
 const MAX_NAME_BYTES: usize = 4096;
 /// Most functions remembered of one file.
 const MAX_FUNCTIONS: usize = 50_000;
 /// Directories for private copies: on disk rather than in memory.
-const SCRATCH: [&str; 2] = ["/var/tmp", "/tmp"];
+pub(super) const SCRATCH: [&str; 2] = ["/var/tmp", "/tmp"];
 
 /// Why a file can't be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +54,8 @@ pub(super) enum LoadError {
 /// A file's symbols.
 pub(super) struct Loaded {
     elf: Elf,
+    /// What their paths lead over.
+    _shelf: Option<OwnedFd>,
     /// Asked in this order.
     sources: Vec<SymbolSource>,
     /// Asked before them: the functions of a Go program, stripped or not.
@@ -83,18 +82,17 @@ struct SymbolSource {
     /// Whether it has debug information that can be read.
     debug: bool,
     _files: Vec<OwnedFd>,
-    _links: Option<Links>,
 }
 
 /// What the sections of a file say.
-struct Contents {
-    sections: Vec<Section>,
-    debug_bytes: u64,
+pub(super) struct Contents {
+    pub(super) sections: Vec<Section>,
+    pub(super) debug_bytes: u64,
     symbol_bytes: u64,
 }
 
 impl Contents {
-    fn read(elf: &Elf, file: &File) -> Result<Contents, LoadError> {
+    pub(super) fn read(elf: &Elf, file: &File) -> Result<Contents, LoadError> {
         let sections = elf.sections(file).map_err(|_| LoadError::Bad)?;
         let sum = |wanted: &dyn Fn(&Section) -> bool| -> u64 {
             let wanted = sections.iter().filter(|section| wanted(section));
@@ -111,84 +109,77 @@ impl Contents {
         })
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         let mut sections = self.sections.iter();
         sections.any(|section| section.name == name && section.bytes_in_file() > 0)
+    }
+
+    /// Whether there is debug information that can be read. A file with both that and a link to more is not
+    /// made by usual tools, and blazesym would follow the link.
+    pub(super) fn has_debug_info(&self) -> bool {
+        let leads_on = self.has(".gnu_debuglink") || self.has(".debug_sup");
+        self.has(".debug_info") && !leads_on
     }
 }
 
 impl Loaded {
-    /// Loads a file and its separate debug information. With `lines` false only symbol tables.
-    pub(super) fn load(
-        target: &TargetFile,
-        settings: &Settings,
-        lines: bool,
-        large: u64,
-    ) -> Result<Loaded, LoadError> {
-        let elf = target.elf.clone().ok_or(LoadError::Bad)?;
-        let to_copy = !target.trusted && target.len() > SLOW_COPY_BYTES;
-        if to_copy && large != u64::MAX {
-            return Err(LoadError::Large);
-        }
-        let main = Contents::read(&elf, &target.file)?;
-        let separate = if main.has(".debug_info") && main.has(".symtab") {
-            None
-        } else {
-            match settings.search.debug_file(target, &main.sections) {
-                None if lines && settings.search.debuginfod.is_some() => {
-                    if large != u64::MAX {
-                        return Err(LoadError::Large);
-                    }
-                    let build_id = target.build_id();
-                    build_id.and_then(|build_id| settings.search.download(build_id))
-                }
-                found => found,
-            }
-        };
-        let separate = separate.and_then(|file| {
-            let contents = Contents::read(&file.elf, &file.file).ok()?;
-            Some((file, contents))
-        });
-        let other = separate.as_ref().map(|(_, contents)| contents);
-        let debug_bytes = main
-            .debug_bytes
-            .saturating_add(other.map_or(0, |c| c.debug_bytes));
-        let symbol_bytes = main
-            .symbol_bytes
-            .saturating_add(other.map_or(0, |c| c.symbol_bytes));
-        if lines && debug_bytes > large {
-            return Err(LoadError::Large);
-        }
-
+    /// Loads a file and its separate debug information.
+    pub(super) fn new(material: Material, place: Place) -> Result<Loaded, LoadError> {
+        let Material {
+            lines,
+            inlines,
+            mut parts,
+            links,
+            ..
+        } = material;
+        let shelf = Shelf { place, links };
+        let target = parts.pop().ok_or(LoadError::Bad)?;
         let mut loaded = Loaded {
-            elf,
+            elf: Elf::default(),
+            _shelf: None,
             sources: Vec::new(),
             go: None,
-            inlines: settings.inlines,
+            inlines,
             plain: None,
             functions: FxHashMap::default(),
             bounds: OnceCell::new(),
             dialect: OnceCell::new(),
             object: OnceCell::new(),
-            file: target.file.try_clone().ok(),
-            // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
-            // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
-            cost: (symbol_bytes / 24 * 16).saturating_add(if lines { debug_bytes } else { 0 }),
+            file: None,
+            cost: 0,
         };
-        loaded.go = GoNames::load(&target.file, &loaded.elf);
-        loaded.cost += loaded.go.as_ref().map_or(0, GoNames::bytes);
-        if let Some((file, contents)) = &separate {
-            match SymbolSource::of_debug_file(file, contents, settings, lines) {
-                Ok(source) => loaded.sources.push(source),
-                Err(error) => log::debug!("{}: {error:?}", file.path),
+        for part in parts {
+            match Opened::open(part).and_then(|part| loaded.add(part, lines, &shelf)) {
+                Ok(()) => {}
+                Err(error) => log::debug!("separate debug information: {error:?}"),
             }
         }
-        match SymbolSource::of_target(target, &main, settings, lines) {
-            Ok(source) => loaded.sources.push(source),
-            Err(error) if loaded.sources.is_empty() => return Err(error),
-            Err(error) => log::debug!("{}: {error:?}", target.path),
+        let target = Opened::open(target)?;
+        loaded.elf = target.elf.clone();
+        let file = target.main.try_clone().map(File::from);
+        loaded.file = Some(file.map_err(|_| LoadError::TooMuch)?);
+        if let Some(file) = &loaded.file {
+            loaded.go = GoNames::load(file, &loaded.elf);
         }
-        Ok(loaded)
+        loaded.cost += loaded.go.as_ref().map_or(0, GoNames::bytes);
+        match loaded.add(target, lines, &shelf) {
+            Err(error) if loaded.sources.is_empty() => Err(error),
+            _ => {
+                loaded._shelf = shelf.links;
+                Ok(loaded)
+            }
+        }
+    }
+
+    fn add(&mut self, part: Opened, lines: bool, shelf: &Shelf) -> Result<(), LoadError> {
+        // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
+        // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
+        let symbols = part.contents.symbol_bytes / 24 * 16;
+        let units = if lines { part.contents.debug_bytes } else { 0 };
+        self.cost = self.cost.saturating_add(symbols).saturating_add(units);
+        self.sources
+            .push(SymbolSource::make(part, self.inlines, lines, shelf)?);
+        Ok(())
     }
 
     /// Estimated memory that this takes.
@@ -210,25 +201,20 @@ impl Loaded {
         })
     }
 
-    /// What a file offset means, and with `code` the bytes of the function there.
-    pub(super) fn find(&mut self, offset: u64, code: Option<&File>) -> (Answer, Option<CodeBytes>) {
-        match self.elf.address_of(offset) {
-            Some(address) => self.find_at(address, None, code),
+    /// What a file offset means, or with a bias a virtual address; and with `code` the bytes of the function
+    /// there. A bias is what offsets and addresses differ by.
+    pub(super) fn look_up(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
+        let at = match bias {
+            Some(_) => Some(address),
+            None => self.elf.address_of(address),
+        };
+        match at {
+            Some(at) => self.find_at(at, bias, code),
             None => (Answer::Unknown(UnknownReason::NoSymbol), None),
         }
     }
 
-    /// What a virtual address means; `bias` is what offsets and addresses differ by.
-    pub(super) fn find_address(&mut self, address: u64, bias: u64) -> Answer {
-        self.find_at(address, Some(bias), None).0
-    }
-
-    fn find_at(
-        &mut self,
-        address: u64,
-        bias: Option<u64>,
-        code: Option<&File>,
-    ) -> (Answer, Option<CodeBytes>) {
+    fn find_at(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
         if let Some(go) = &self.go
             && let Some(place) = go.find(address, self.inlines)
         {
@@ -249,9 +235,9 @@ impl Loaded {
                         continue;
                     }
                     let lines = self.lines(index, &sym, placed, bias);
-                    let code = code.filter(|_| placed);
                     let size = sym.size.unwrap_or(0) as u64;
-                    let code = code.and_then(|file| self.code(file, sym.addr, size));
+                    let code = (code && placed).then(|| self.code(sym.addr, size));
+                    let code = code.flatten();
                     return (Answer::Lines(lines.into()), code);
                 }
                 Ok(None) => {}
@@ -270,12 +256,7 @@ impl Loaded {
 
     /// A function of a file that the symbolizer does not read, though it is as it may be: it wants tables at
     /// multiples of their words' size, which the ABI does not ask of files.
-    fn by_own_reader(
-        &mut self,
-        address: u64,
-        bias: Option<u64>,
-        code: Option<&File>,
-    ) -> Option<(Answer, Option<CodeBytes>)> {
+    fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
         let read = || Object::read(self.file.as_ref()?, None, "symbols").ok();
         let object = self.object.get_or_init(read).as_ref()?;
         let Some(found) = object.function_at(address) else {
@@ -291,7 +272,8 @@ impl Loaded {
             start,
             size,
         });
-        let code = code.and_then(|file| self.code(file, found.address, size?));
+        let code = size.filter(|_| code);
+        let code = code.and_then(|size| self.code(found.address, size));
         Some((Answer::Lines([(function, 0)].into()), code))
     }
 
@@ -325,12 +307,7 @@ impl Loaded {
     }
 
     /// A function that no symbol names, by its bounds.
-    fn nameless(
-        &mut self,
-        address: u64,
-        bias: Option<u64>,
-        code: Option<&File>,
-    ) -> (Answer, Option<CodeBytes>) {
+    fn nameless(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
         let bounds = self.bounds();
         let found = match bounds.stub(address) {
             Some((start, target)) => Some((start, None, format!("{target}@plt"))),
@@ -353,7 +330,9 @@ impl Loaded {
             start: Some(offset),
             size,
         });
-        let code = code.and_then(|file| self.code(file, start, size?));
+        let code = size
+            .filter(|_| code)
+            .and_then(|size| self.code(start, size));
         (Answer::Lines([(function, 0)].into()), code)
     }
 
@@ -454,12 +433,7 @@ impl Loaded {
     }
 
     /// Functions of Go's own table.
-    fn in_go(
-        &mut self,
-        place: GoPlace,
-        bias: Option<u64>,
-        code: Option<&File>,
-    ) -> (Answer, Option<CodeBytes>) {
+    fn in_go(&mut self, place: GoPlace, bias: Option<u64>, code: bool) -> Found {
         let GoPlace {
             frames,
             start,
@@ -480,7 +454,7 @@ impl Loaded {
             });
             lines.push((function, frame.line));
         }
-        let code = code.and_then(|file| self.code(file, start, size));
+        let code = code.then(|| self.code(start, size)).flatten();
         (Answer::Lines(lines.into()), code)
     }
 
@@ -525,7 +499,8 @@ impl Loaded {
         better.then(|| name.to_owned().into())
     }
 
-    fn code(&self, file: &File, address: u64, size: u64) -> Option<CodeBytes> {
+    fn code(&self, address: u64, size: u64) -> Option<CodeBytes> {
+        let file = self.file.as_ref()?;
         let start = self.elf.offset_of(address).filter(|_| size > 0)?;
         let mut bytes = vec![0; size.min(MAX_CODE_BYTES) as usize];
         file.read_exact_at(&mut bytes, start).ok()?;
@@ -572,90 +547,54 @@ fn is_no_mangled_name(plain: &str, shown: &str) -> bool {
 }
 
 impl SymbolSource {
-    fn of_target(
-        target: &TargetFile,
-        contents: &Contents,
-        settings: &Settings,
-        lines: bool,
-    ) -> Result<SymbolSource, LoadError> {
-        let elf = target.elf.as_ref().ok_or(LoadError::Bad)?;
-        let root = target.root.upgrade();
-        let origin = (root.as_ref(), &*target.path);
-        Self::make(
-            (&target.file, target.trusted, elf),
-            origin,
-            contents,
-            settings,
-            lines,
-        )
-    }
-
-    fn of_debug_file(
-        debug: &DebugFile,
-        contents: &Contents,
-        settings: &Settings,
-        lines: bool,
-    ) -> Result<SymbolSource, LoadError> {
-        let origin = (debug.root.as_ref(), &*debug.path);
-        let file = (&debug.file, debug.trusted, &debug.elf);
-        Self::make(file, origin, contents, settings, lines)
-    }
-
     fn make(
-        (file, trusted, elf): (&File, bool, &Elf),
-        (root, path): (Option<&Arc<super::files::Root>>, &str),
-        contents: &Contents,
-        settings: &Settings,
+        part: Opened,
+        inlines: bool,
         lines: bool,
+        shelf: &Shelf,
     ) -> Result<SymbolSource, LoadError> {
-        check(elf, file, &contents.sections)?;
-        let main = stable(file, trusted)?;
-        let mut debug = lines && contents.has(".debug_info");
+        let Opened {
+            main,
+            contents,
+            common,
+            package,
+            ..
+        } = part;
+        let mut debug = lines && contents.has_debug_info();
         let mut files = Vec::new();
         let mut links = None;
-        // Debug information that isn't used needs no other files. A file with both debug
-        // information and a link to more is not made by usual tools, and blazesym would follow the
-        // link itself, to wherever the target says.
-        if contents.has(".gnu_debuglink") || contents.has(".debug_sup") {
-            debug = false;
-        }
         if debug && contents.has(".gnu_debugaltlink") {
-            let common = settings
-                .search
-                .common_file(root, (file, path), &contents.sections);
-            match common.map(|common| (readable(&common), common)) {
-                Some((Ok(common_file), common)) => {
-                    let links = links.get_or_insert(Links::make()?);
-                    let build_id = common.elf.build_id.as_ref().and_then(build_id_path);
-                    links.add(&build_id.ok_or(LoadError::Bad)?, &common_file)?;
-                    files.push(common_file);
+            match (common, shelf.links()) {
+                (Some((common, elf)), Some(made)) => {
+                    let build_id = elf.build_id.as_ref().and_then(build_id_path);
+                    made.add(&build_id.ok_or(LoadError::Bad)?, &common)?;
+                    files.push(common);
+                    links = Some(made);
                 }
                 _ => debug = false,
             }
         }
-        let mut main_path = fd_path(&main);
-        if debug && let Some(package) = settings.search.package(root, path) {
-            let package = readable(&package)?;
-            let links = match &mut links {
-                Some(links) => links,
-                None => links.insert(Links::make()?),
-            };
-            main_path = links.add(Path::new("main"), &main)?;
-            links.add(Path::new("main.dwp"), &package)?;
+        let mut main_path = shelf.place.path_of(&main);
+        if debug
+            && let Some((package, _)) = package
+            && let Some(made) = links.take().or_else(|| shelf.links())
+        {
+            main_path = made.add(Path::new("main"), &main)?;
+            made.add(Path::new("main.dwp"), &package)?;
             files.push(package);
+            links = Some(made);
         }
         files.push(main);
         let builder = Symbolizer::builder()
             .enable_auto_reload(false)
             .enable_code_info(true)
-            .enable_inlined_fns(settings.inlines)
+            .enable_inlined_fns(inlines)
             .set_debug_dirs(Some(links.iter().map(|links| links.dir.clone())));
         Ok(SymbolSource {
             symbolizer: builder.build(),
             path: main_path,
             debug,
             _files: files,
-            _links: links,
         })
     }
 
@@ -700,65 +639,42 @@ fn check(elf: &Elf, file: &File, sections: &[Section]) -> Result<(), LoadError> 
         })
 }
 
-fn readable(file: &DebugFile) -> Result<OwnedFd, LoadError> {
-    let sections = file.elf.sections(&file.file).map_err(|_| LoadError::Bad)?;
-    check(&file.elf, &file.file, &sections)?;
-    stable(&file.file, file.trusted)
+/// A file that was checked, with its headers.
+type Checked = (OwnedFd, Elf);
+
+/// A part of what there is to read: nobody can change it any more, and it was checked.
+struct Opened {
+    main: OwnedFd,
+    elf: Elf,
+    contents: Contents,
+    common: Option<Checked>,
+    package: Option<Checked>,
 }
 
-/// The file itself if only root can change it, else a copy without a name.
-fn stable(file: &File, trusted: bool) -> Result<OwnedFd, LoadError> {
-    if trusted {
-        return file
-            .try_clone()
-            .map(Into::into)
-            .map_err(|_| LoadError::TooMuch);
+impl Opened {
+    fn open(part: Part) -> Result<Opened, LoadError> {
+        let ((main, elf), contents) = Self::check(part.main)?;
+        let open = |handed| Some(Self::check(handed).ok()?.0);
+        Ok(Opened {
+            main,
+            elf,
+            contents,
+            common: part.common.and_then(open),
+            package: part.package.and_then(open),
+        })
     }
-    copy(file).map_err(|error| {
-        log::debug!("no private copy of a target file: {error}");
-        LoadError::TooMuch
-    })
-}
 
-fn copy(file: &File) -> io::Result<OwnedFd> {
-    let len = file.metadata()?.len();
-    if len > MAX_COPY_BYTES {
-        return Err(io::ErrorKind::FileTooLarge.into());
+    fn check(handed: Handed) -> Result<(Checked, Contents), LoadError> {
+        let taken = handed.take().map_err(|error| {
+            log::debug!("no private copy of a target file: {error}");
+            LoadError::TooMuch
+        })?;
+        let file = File::from(taken);
+        let elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
+        let contents = Contents::read(&elf, &file)?;
+        check(&elf, &file, &contents.sections)?;
+        Ok(((file.into(), elf), contents))
     }
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let made = SCRATCH
-        .iter()
-        .map(|dir| rustix::fs::openat(CWD, *dir, flags, mode))
-        .find_map(Result::ok);
-    let made = match made {
-        Some(made) => made,
-        None => rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?,
-    };
-    rustix::fs::ftruncate(&made, len)?;
-    let copied = File::from(made);
-    let mut buffer = vec![0; 256 << 10];
-    let mut offset = 0;
-    while offset < len {
-        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
-            Ok(data) => data,
-            // A hole up to the end.
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(_) => offset,
-        };
-        offset = data.max(offset);
-        let got = profiler_object::elf::read_up_to(file, &mut buffer, offset)?;
-        if got == 0 {
-            break;
-        }
-        copied.write_all_at(&buffer[..got.min((len - offset.min(len)) as usize)], offset)?;
-        offset += got as u64;
-    }
-    Ok(copied.into())
-}
-
-fn fd_path(file: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 fn location(info: Option<&CodeInfo<'_>>) -> (Option<Box<str>>, u32) {
@@ -772,54 +688,44 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
-/// A directory of links to open files, under the names that blazesym looks for.
+/// What paths are made of.
+struct Shelf {
+    place: Place,
+    /// A folder for links.
+    links: Option<OwnedFd>,
+}
+
+impl Shelf {
+    /// A new folder in there.
+    fn links(&self) -> Option<Links> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = self
+            .place
+            .path_of(self.links.as_ref()?)
+            .join(count.to_string());
+        rustix::fs::mkdir(&dir, Mode::RWXU).ok()?;
+        Some(Links {
+            place: self.place,
+            dir,
+        })
+    }
+}
+
+/// A folder of links to open files, under the names that blazesym looks for. It goes with the shelf.
 struct Links {
+    place: Place,
     dir: PathBuf,
-    made: Vec<PathBuf>,
 }
 
 impl Links {
-    fn make() -> Result<Links, LoadError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        for scratch in SCRATCH {
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("profiler-links-{}-{count}", std::process::id());
-            let dir = Path::new(scratch).join(name);
-            // Fails if anything is there already.
-            if rustix::fs::mkdir(&dir, Mode::RWXU).is_ok() {
-                return Ok(Links {
-                    dir,
-                    made: Vec::new(),
-                });
-            }
-        }
-        Err(LoadError::TooMuch)
-    }
-
-    fn add(&mut self, name: &Path, file: &OwnedFd) -> Result<PathBuf, LoadError> {
-        let mut folder = self.dir.clone();
-        let parts: Vec<&OsStr> = name.iter().collect();
-        for part in parts.iter().take(parts.len().saturating_sub(1)) {
-            folder.push(part);
-            rustix::fs::mkdir(&folder, Mode::RWXU).map_err(|_| LoadError::TooMuch)?;
-            self.made.push(folder.clone());
-        }
+    fn add(&self, name: &Path, file: &OwnedFd) -> Result<PathBuf, LoadError> {
         let path = self.dir.join(name);
-        std::os::unix::fs::symlink(fd_path(file), &path).map_err(|_| LoadError::TooMuch)?;
-        self.made.push(path.clone());
+        let folder = path.parent().ok_or(LoadError::Bad)?;
+        std::fs::create_dir_all(folder).map_err(|_| LoadError::TooMuch)?;
+        let target = self.place.path_of(file);
+        std::os::unix::fs::symlink(target, &path).map_err(|_| LoadError::TooMuch)?;
         Ok(path)
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        for path in self.made.iter().rev() {
-            let removed = std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path));
-            if let Err(error) = removed {
-                log::debug!("{} was left behind: {error}", path.display());
-            }
-        }
-        let _ = std::fs::remove_dir(&self.dir);
     }
 }
 

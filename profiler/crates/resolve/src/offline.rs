@@ -7,18 +7,23 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use super::debug_files::{Search, build_id_path, open_host};
 use super::files::{TargetFile, is_trusted, open_trusted};
-use super::loaded::Loaded;
+use super::helper::{Client, Death, Found, Limits};
+use super::material::Material;
 use super::symbolize::{Answer, Settings};
 use profiler_model::{BuildId, FrameId, ModuleId, ModuleKind, Tables};
 
 /// Most files looked at in the given directories.
 const MAX_FILES: usize = 200_000;
+/// Longest time that is spent on one file.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Most addresses of one question.
+const MAX_ADDRESSES: usize = 256;
 /// Deepest folder looked into.
 const MAX_DEPTH: usize = 16;
 
@@ -72,6 +77,7 @@ pub fn symbolize_offline(
         }
     }
     let mut candidates = None;
+    let mut client = Client::new(Limits::large());
     let mut found = Vec::new();
     for (module, frames) in wanted {
         let Some(module) = tables.modules.get(module) else {
@@ -108,18 +114,25 @@ pub fn symbolize_offline(
         if files.is_empty() {
             files.extend(open(Path::new(path), build_id));
         }
-        let mut loaded: Vec<Loaded> = files
+        let addresses: Vec<(u64, bool)> = frames
+            .iter()
+            .map(|(_, address)| (address.wrapping_add(module.address_bias), false))
+            .collect();
+        let answers: Vec<Vec<Found>> = files
             .iter()
             .filter_map(|file| {
-                let load = || Loaded::load(file, &settings, true, u64::MAX);
-                let load = std::panic::AssertUnwindSafe(load);
-                std::panic::catch_unwind(load).ok()?.ok()
+                ask(
+                    &mut client,
+                    file,
+                    &settings,
+                    &addresses,
+                    module.address_bias,
+                )
             })
             .collect();
-        for (frame, address) in frames {
-            let mut all = (loaded.iter_mut())
-                .filter_map(|loaded| names(loaded, address, module.address_bias))
-                .peekable();
+        for (index, (frame, _)) in frames.into_iter().enumerate() {
+            let of_files = answers.iter().filter_map(|answers| answers.get(index));
+            let mut all = of_files.filter_map(names).peekable();
             // Bounds are better than nothing, and names better than bounds.
             let bounds = all
                 .peek()
@@ -134,11 +147,33 @@ pub fn symbolize_offline(
     found
 }
 
-/// The functions at a frame address. Files of debug information alone have no segments in the file
-/// that offsets could be translated by; the module's bias does it.
-fn names(loaded: &mut Loaded, address: u64, bias: u64) -> Option<Vec<NewSymbol>> {
-    let find = || loaded.find_address(address.wrapping_add(bias), bias);
-    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).ok()?;
+/// What a file says of addresses; none if it says nothing. Files of debug information alone have no segments in
+/// the file that offsets could be translated by; the module's bias does it.
+fn ask(
+    client: &mut Client,
+    file: &TargetFile,
+    settings: &Settings,
+    addresses: &[(u64, bool)],
+    bias: u64,
+) -> Option<Vec<Found>> {
+    let mut material = Material::gather(file, settings, true, u64::MAX).ok()?;
+    let _kept = material.take_kept();
+    let until = Instant::now() + PATIENCE;
+    let gave_up = |death: Death| {
+        log::warn!("{}: no names could be had ({death:?})", file.path);
+    };
+    let loaded = client.load(material, until).map_err(gave_up).ok()?;
+    let (number, _) = loaded.ok()?;
+    let mut found = Vec::with_capacity(addresses.len());
+    for some in addresses.chunks(MAX_ADDRESSES) {
+        let more = client.find(number, some, Some(bias), until);
+        found.extend(more.map_err(gave_up).ok()?);
+    }
+    client.forget(number);
+    Some(found)
+}
+
+fn names((answer, _): &Found) -> Option<Vec<NewSymbol>> {
     let Answer::Lines(lines) = answer else {
         return None;
     };

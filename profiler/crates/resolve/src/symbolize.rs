@@ -1,9 +1,10 @@
 //! Names for code, found on threads of their own.
 //!
 //! Requests (a module, addresses in it) -> [`Reply`], one answer per address. The queue is bounded
-//! and never waited for. Files with much debug information are passed on to a second thread, so that
-//! a slow one does not keep the names of all others back. A panic of the symbolizer loses the file
-//! that caused it. What is loaded is bounded, and dropped when idle.
+//! and never waited for. Each thread asks a process of its own, which it ends when that takes too long
+//! (`helper`): a file that ends its process loses its names. Files with much debug information are passed
+//! on to a second thread, so that a slow one does not keep the names of all others back. What is loaded is
+//! bounded, and dropped when idle.
 //!
 //! What does not belong here: which addresses need names, and what is done with answers (`names`).
 
@@ -18,9 +19,12 @@ use rustc_hash::FxHashMap;
 
 use super::debug_files::Search;
 use super::files::TargetFile;
+use super::helper::{Client, Death, Found, Limits, Number};
 use super::jit::JitCode;
-use super::loaded::{LoadError, Loaded};
+use super::loaded::LoadError;
 use super::mapping::CodeModule;
+use super::material::{Kept, Material};
+use super::owners::Owners;
 use super::thrift::Thrift;
 use profiler_model::UnknownReason;
 
@@ -40,12 +44,18 @@ const MAP_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const LARGE_BYTES: u64 = 48 << 20;
 /// See [`Settings::patience`].
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// Threads that are given up, with a file that never ends.
+/// The same on the second thread: so many times.
+const SLOWER: u32 = 8;
+/// No patience is longer.
+const MAX_PATIENCE: Duration = Duration::from_secs(3600);
+/// A thread that has not come back after so many times its patience hangs in a file system.
+const STUCK: u32 = 2;
+/// Threads that are given up, with a file that can't even be opened.
 const MAX_REPLACED: u32 = 8;
 /// Longest function whose code is kept.
 pub(super) const MAX_CODE_BYTES: u64 = 16 << 10;
-/// Stack of a symbolizing thread: DWARF and demanglers recurse.
-const STACK_BYTES: usize = 16 << 20;
+/// The second thread.
+const LARGE: &str = "symbols-large";
 
 /// A function, as found in a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -154,7 +164,7 @@ impl Symbolizer {
     /// Starts the threads.
     pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
         let (answer, replies) = channel();
-        let second = spawn("symbols-large", None, &settings, &answer, true)?;
+        let second = spawn(LARGE, None, &settings, &answer, true)?;
         let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
         let first = spawn("symbols", Some(large.clone()), &settings, &answer, true)?;
         Ok(Symbolizer {
@@ -185,7 +195,8 @@ impl Symbolizer {
             let patience = self
                 .settings
                 .patience
-                .saturating_mul(if index == 0 { 1 } else { 8 });
+                .saturating_mul(if index == 0 { 1 } else { SLOWER })
+                .saturating_mul(STUCK);
             if since.elapsed() < patience || self.replaced >= MAX_REPLACED {
                 continue;
             }
@@ -248,13 +259,19 @@ fn spawn(
     let (settings, replies) = (settings.clone(), replies.clone());
     let busy = Arc::new(Mutex::new(None));
     let state = busy.clone();
+    let limits = match name {
+        LARGE => Limits::large(),
+        _ => Limits::default(),
+    };
     let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.stack_size(STACK_BYTES).spawn(move || {
+    thread.spawn(move || {
         let mut worker = Worker {
             settings,
             large,
             lines,
             loaded: Vec::new(),
+            client: Client::new(limits),
+            owners: Owners::default(),
             maps: FxHashMap::default(),
             clock: 0,
         };
@@ -271,7 +288,7 @@ fn spawn(
                         break;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => worker.loaded.clear(),
+                Err(RecvTimeoutError::Timeout) => worker.rest(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -311,11 +328,28 @@ struct Cached {
     state: Result<Loaded, UnknownReason>,
 }
 
+/// A file that the process has loaded.
+struct Loaded {
+    number: Number,
+    cost: u64,
+    _kept: Kept,
+}
+
+/// Why there are no answers.
+enum Refused {
+    /// It is for the second thread.
+    Large,
+    /// No name can be had.
+    Because(UnknownReason),
+}
+
 struct Worker {
     settings: Settings,
     large: Option<LargeLane>,
     lines: bool,
     loaded: Vec<Cached>,
+    client: Client,
+    owners: Owners,
     maps: FxHashMap<u64, (JitCode, Instant)>,
     clock: u64,
 }
@@ -328,60 +362,135 @@ impl Worker {
         let Some(file) = request.file.clone() else {
             return refuse(&request, Answer::Unknown(UnknownReason::NoFile));
         };
-        let same = |cached: &Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(&file));
-        let index = match self.loaded.iter().position(same) {
-            Some(index) => index,
-            None => {
-                let large = match self.large {
-                    Some(_) => self.settings.large_bytes,
-                    None => u64::MAX,
-                };
-                let settings = &self.settings;
-                let lines = self.lines;
-                let load = || Loaded::load(&file, settings, lines, large);
-                let state = match catch_unwind(AssertUnwindSafe(load)) {
-                    Ok(Ok(loaded)) => Ok(loaded),
-                    Ok(Err(LoadError::Large)) => return self.pass_on(request),
-                    Ok(Err(LoadError::Bad)) => Err(UnknownReason::BadFile),
-                    Ok(Err(LoadError::TooMuch)) => Err(UnknownReason::GaveUp),
-                    Err(_) => {
-                        log::warn!("the symbolizer failed on {}: left without names", file.path);
-                        Err(UnknownReason::BadFile)
-                    }
-                };
-                self.loaded.push(Cached {
-                    file: Arc::downgrade(&file),
-                    used: 0,
-                    state,
-                });
-                self.loaded.len() - 1
+        let found = match self.find(&request, &file) {
+            Ok(found) => found,
+            Err(Refused::Large) => return self.pass_on(request),
+            Err(Refused::Because(reason)) => {
+                return refuse(&request, Answer::Unknown(reason));
             }
         };
-        self.clock += 1;
-        let cached = &mut self.loaded[index];
-        cached.used = self.clock;
-        let mut replies = Vec::with_capacity(request.addresses.len());
-        for &(address, wants_code) in &request.addresses {
-            let (answer, code) = match &mut cached.state {
-                Err(reason) => (Answer::Unknown(*reason), None),
-                Ok(loaded) => {
-                    let find = || loaded.find(address, wants_code.then_some(&file.file));
-                    catch_unwind(AssertUnwindSafe(find)).unwrap_or_else(|_| {
-                        log::warn!("the symbolizer failed on {}: left without names", file.path);
-                        cached.state = Err(UnknownReason::BadFile);
-                        (Answer::Unknown(UnknownReason::BadFile), None)
-                    })
-                }
-            };
-            replies.push(Reply {
-                module: request.module.uid,
-                address,
-                answer,
-                code,
-            });
-        }
+        let found = request.addresses.iter().zip(found);
+        let replies = found.map(|(&(address, _), (answer, code))| Reply {
+            module: request.module.uid,
+            address,
+            answer,
+            code,
+        });
+        let replies = replies.collect();
         self.evict();
         replies
+    }
+
+    /// What the process says. A file that ends it is left without names; one that had others beside it in
+    /// there is given a process of its own first, since it may have been theirs.
+    fn find(&mut self, request: &Request, file: &Arc<TargetFile>) -> Result<Vec<Found>, Refused> {
+        let owner = file.owner();
+        if !self.owners.may_ask(owner) {
+            return Err(Refused::Because(UnknownReason::GaveUp));
+        }
+        let began = Instant::now();
+        let until = began + self.patience();
+        let mut is_alone = false;
+        let death = loop {
+            match self.try_find(request, file, until) {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(refused)) => return Err(refused),
+                Err(Death::NotStarted) => return Err(Refused::Because(UnknownReason::GaveUp)),
+                Err(death @ (Death::TooLarge | Death::Crashed)) if is_alone => break death,
+                Err(Death::TooSlow) => break Death::TooSlow,
+                // All that was loaded is gone.
+                Err(_) => is_alone = true,
+            }
+        };
+        self.owners.charge(owner, began.elapsed());
+        let (why, reason) = match death {
+            Death::Crashed => ("crashed", UnknownReason::BadFile),
+            Death::TooLarge => ("needed too much memory", UnknownReason::GaveUp),
+            _ => ("took too long", UnknownReason::GaveUp),
+        };
+        log::warn!("reading symbols {why}: {} is left without names", file.path);
+        self.remember(file, Err(reason));
+        Err(Refused::Because(reason))
+    }
+
+    fn patience(&self) -> Duration {
+        let patience = self.settings.patience.min(MAX_PATIENCE);
+        match self.large {
+            Some(_) => patience,
+            None if self.lines => patience.saturating_mul(SLOWER),
+            None => patience,
+        }
+    }
+
+    fn try_find(
+        &mut self,
+        request: &Request,
+        file: &Arc<TargetFile>,
+        until: Instant,
+    ) -> Result<Result<Vec<Found>, Refused>, Death> {
+        let same = |cached: &&Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(file));
+        let known = self.loaded.iter().find(same).map(|cached| &cached.state);
+        let number = match known {
+            Some(Err(reason)) => return Ok(Err(Refused::Because(*reason))),
+            Some(Ok(loaded)) if self.client.has(loaded.number) => loaded.number,
+            _ => match self.load(file, until)? {
+                Ok(number) => number,
+                Err(refused) => return Ok(Err(refused)),
+            },
+        };
+        self.clock += 1;
+        let mut cached = self.loaded.iter_mut();
+        if let Some(cached) = cached.find(|cached| same(&&**cached)) {
+            cached.used = self.clock;
+        }
+        let found = self.client.find(number, &request.addresses, None, until)?;
+        Ok(Ok(found))
+    }
+
+    fn load(
+        &mut self,
+        file: &Arc<TargetFile>,
+        until: Instant,
+    ) -> Result<Result<Number, Refused>, Death> {
+        let large = match self.large {
+            Some(_) => self.settings.large_bytes,
+            None => u64::MAX,
+        };
+        let gather = || Material::gather(file, &self.settings, self.lines, large);
+        let gathered = catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad));
+        let loaded = match gathered {
+            Ok(mut material) => {
+                let kept = material.take_kept();
+                let loaded = self.client.load(material, until)?;
+                loaded.map(|(number, cost)| Loaded {
+                    number,
+                    cost,
+                    _kept: kept,
+                })
+            }
+            Err(error) => Err(error),
+        };
+        let state = match loaded {
+            Ok(loaded) => Ok(loaded),
+            Err(LoadError::Large) => return Ok(Err(Refused::Large)),
+            Err(LoadError::Bad) => Err(UnknownReason::BadFile),
+            Err(LoadError::TooMuch) => Err(UnknownReason::GaveUp),
+        };
+        let number = state.as_ref().map(|loaded| loaded.number);
+        let number = number.map_err(|reason| Refused::Because(*reason));
+        self.remember(file, state);
+        Ok(number)
+    }
+
+    /// Keeps what is known of a file.
+    fn remember(&mut self, file: &Arc<TargetFile>, state: Result<Loaded, UnknownReason>) {
+        let same = |cached: &Cached| std::ptr::eq(cached.file.as_ptr(), Arc::as_ptr(file));
+        self.loaded.retain(|cached| !same(cached));
+        self.loaded.push(Cached {
+            file: Arc::downgrade(file),
+            used: self.clock,
+            state,
+        });
     }
 
     /// To the thread for large files; if that has no room, the answer is to ask again.
@@ -399,20 +508,35 @@ impl Worker {
 
     fn evict(&mut self) {
         // What was closed will not be asked for again: opened anew, it is another.
-        self.loaded.retain(|cached| cached.file.strong_count() > 0);
-        let cost = |cached: &Cached| cached.state.as_ref().map_or(0, Loaded::cost);
+        let client = &mut self.client;
+        let mut forget = |cached: &Cached| {
+            if let Ok(loaded) = &cached.state {
+                client.forget(loaded.number);
+            }
+        };
+        let closed = |cached: &mut Cached| cached.file.strong_count() == 0;
+        self.loaded
+            .extract_if(.., closed)
+            .for_each(|cached| forget(&cached));
+        let cost = |cached: &Cached| cached.state.as_ref().map_or(0, |loaded| loaded.cost);
         loop {
             let total: u64 = self.loaded.iter().map(cost).sum();
             if self.loaded.len() <= 1
                 || (self.loaded.len() <= MAX_LOADED && total <= MAX_LOADED_BYTES)
             {
-                return;
+                break;
             }
             let oldest = (0..self.loaded.len()).min_by_key(|&index| self.loaded[index].used);
-            if let Some(index) = oldest {
-                self.loaded.swap_remove(index);
-            }
+            let Some(index) = oldest else { break };
+            forget(&self.loaded.swap_remove(index));
         }
+        self.client.tidy();
+    }
+
+    /// Nothing was asked for a while.
+    fn rest(&mut self) {
+        self.loaded.clear();
+        self.client.rest();
     }
 
     fn serve_jit(&mut self, request: &Request) -> Vec<Reply> {

@@ -5,12 +5,12 @@
 //!
 //! What does not belong here: whose probes these are.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::FileId;
 use crate::files::{MappedFile, open_mapped};
-use crate::proc_fs::{self, at_live_thread};
+use crate::helper::Memory;
+use crate::proc_fs;
 use profiler_model::Pid;
 use profiler_model::raw::RawMmap;
 
@@ -43,14 +43,14 @@ fn differs(pid: Pid, map: &RawMmap, id: FileId, offsets: &[u64]) -> Option<bool>
     if FileId::of(&file, &rustix::fs::fstat(&file).ok()?) != id {
         return Some(false);
     }
-    let memory = at_live_thread(pid, |folder| File::open(format!("{folder}/mem")).ok())?;
+    let memory = Memory::open(pid).ok()?;
     let inside = |offset: &&u64| (0..map.len).contains(&offset.wrapping_sub(map.file_offset));
     let mut offsets = offsets.iter().filter(inside);
     Some(offsets.any(|offset| {
         let address = map.start + (offset - map.file_offset);
-        let (mut is, mut was) = ([0], [0]);
-        memory.read_exact_at(&mut is, address).is_ok()
-            && file.read_exact_at(&mut was, *offset).is_ok()
-            && is != was
+        let mut was = [0];
+        memory
+            .read(address, 1)
+            .is_some_and(|is| file.read_exact_at(&mut was, *offset).is_ok() && is != was)
     }))
 }

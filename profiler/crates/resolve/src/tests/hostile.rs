@@ -130,7 +130,8 @@ fn a_file_that_its_owner_can_change_is_copied() {
         large_bytes: u64::MAX,
         patience: Duration::from_secs(60),
     };
-    let mut loaded = loaded::Loaded::load(&target, &settings, true, u64::MAX).unwrap();
+    let material = material::Material::gather(&target, &settings, true, u64::MAX).unwrap();
+    let mut loaded = loaded::Loaded::new(material, helper::Place::Shared).unwrap();
     // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
     std::fs::File::options()
         .write(true)
@@ -138,7 +139,10 @@ fn a_file_that_its_owner_can_change_is_copied() {
         .unwrap()
         .set_len(0)
         .unwrap();
-    assert!(matches!(loaded.find(code, None).0, Answer::Lines(_)));
+    assert!(matches!(
+        loaded.look_up(code, None, false).0,
+        Answer::Lines(_)
+    ));
 }
 
 #[test]

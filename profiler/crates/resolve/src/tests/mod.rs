@@ -2,6 +2,7 @@
 //!
 //! The memory of made-up processes is mapped from real files that are built or written here.
 
+pub(super) mod apart;
 mod containers;
 mod debug_info;
 mod epochs;

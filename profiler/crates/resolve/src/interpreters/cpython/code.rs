@@ -7,15 +7,11 @@
 //!
 //! What does not belong here: how long what was read is believed (`super`).
 
-use std::fs::File;
-use std::io;
-
 use profiler_common::python::fingerprint_of;
 
 use super::lines::Lines;
 use super::version::{CodeOffsets, LineTable};
-use profiler_model::Pid;
-use profiler_object::elf::read_up_to;
+use crate::helper::Memory;
 
 /// Longest name kept, in characters; more is cut.
 const MAX_NAME: usize = 1024;
@@ -29,33 +25,6 @@ const MAX_CODE_BYTES: usize = 512;
 const FIRST_BYTES: usize = 256;
 /// Head of a bytes object: reference count, type, length, hash.
 const BYTES_HEAD: usize = 32;
-
-/// The memory of a process.
-#[derive(Debug)]
-pub(super) struct Memory(File);
-
-impl Memory {
-    /// Opens it. It stays that of the program that the process runs now, whatever it runs later.
-    pub(super) fn open(pid: Pid) -> io::Result<Memory> {
-        File::open(format!("/proc/{pid}/mem")).map(Memory)
-    }
-
-    /// Reads what is there; as much of it as can be read.
-    fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        let got = match read_up_to(&self.0, &mut bytes, address) {
-            Ok(got) => got,
-            // What is behind the end of readable memory, or all of it.
-            Err(_) => {
-                let page = 4096 - address as usize % 4096;
-                let short = bytes.get_mut(..page)?;
-                read_up_to(&self.0, short, address).ok()?
-            }
-        };
-        bytes.truncate(got);
-        (got > 0).then_some(bytes)
-    }
-}
 
 /// The head of a code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use profiler_common::python::{FINGERPRINT_SHIFT, PythonFrame};
 use rustc_hash::FxHashMap;
 
-use super::code::{Code, Head, Memory};
+use super::code::{Code, Head};
 use super::processes::Loaded;
+use crate::helper::Memory;
 use crate::symbolize::FunctionInfo;
 use profiler_model::UnknownReason;
 

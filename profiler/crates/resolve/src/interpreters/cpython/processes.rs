@@ -15,10 +15,10 @@ use profiler_common::interpreter::Layout;
 use profiler_common::python::PythonFrame;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::code::Memory;
 use super::names::{Codes, Named};
 use super::runtime::Runtime;
 use super::version::{Offsets, Unsupported, Version};
+use crate::helper::Memory;
 use crate::mapping::CodeModule;
 use crate::process::GRACE_NS;
 use profiler_model::{BuildId, Pid, Timestamp, UnknownReason};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use profiler_common::python::{FINGERPRINT_SHIFT, PythonFrame, fingerprint_of};
 
-use super::code::Memory;
 use super::names::{self, Codes, Named};
 use super::processes::{self, Loaded, Pythons};
 use super::runtime::Runtime;
 use super::version::{Offsets, Version, offsets};
+use crate::helper::Memory;
 use crate::mapping::tests::module;
 use profiler_model::{Pid, Timestamp};
 

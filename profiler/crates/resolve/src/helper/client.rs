@@ -1,0 +1,499 @@
+//! The profiler's end: starts the process that reads symbols, asks it, and ends it when its time is over.
+//!
+//! Files that belong together -> a number; a number and addresses -> what they mean, or why nobody is there
+//! any more. What the process says is believed as little as the files. All that waits has an end, which
+//! comes with [`Death`]; the next question starts another process.
+//!
+//! What does not belong here: whose fault that was and what becomes of it (`symbolize`).
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType,
+};
+
+#[cfg(not(test))]
+use super::NAME;
+use super::walls::Walls;
+use super::wire::{self, Frame, Reader};
+use super::{Found, OFFERED};
+use crate::loaded::LoadError;
+use crate::material::Material;
+
+/// How long the process may take to begin. It only waits for a processor.
+const START: Duration = Duration::from_secs(10);
+/// How long one that ends by itself may take.
+const END: Duration = Duration::from_millis(500);
+/// Descriptors that come with a frame: two files of three parts, what each is copied to, and a folder.
+pub(super) const MAX_FDS: usize = 13;
+/// Longest time that anything can be given.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What a process may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes that it may allocate.
+    pub(crate) memory: u64,
+    /// Bytes that it may have allocated when it is asked something; if it has more, another one is started.
+    pub(crate) resting: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            memory: 512 << 20,
+            resting: 128 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// For files with much debug information: a quarter of the machine's memory at the most.
+    pub(crate) fn large() -> Limits {
+        let info = rustix::system::sysinfo();
+        let memory = (info.totalram as u64).saturating_mul(info.mem_unit.into()) / 4;
+        Limits {
+            memory: memory.clamp(256 << 20, 2 << 30),
+            ..Limits::default()
+        }
+    }
+}
+
+/// What became of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// It could not be started.
+    NotStarted,
+    /// Its time was over.
+    TooSlow,
+    /// It needed more memory than it may have.
+    TooLarge,
+    /// It fell over its own feet.
+    Crashed,
+}
+
+/// Files that the process has loaded. Of one that has ended it means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number {
+    process: u32,
+    file: u32,
+}
+
+/// Asks the process.
+pub(crate) struct Client {
+    limits: Limits,
+    /// Whether there is a process, or a thread in its place.
+    apart: bool,
+    process: Option<Process>,
+    /// How many were started.
+    started: u32,
+    files: u32,
+    /// Killed, and not seen to end: they are in a call of the kernel, and take what time it takes.
+    dying: Vec<Child>,
+    /// It was said that none can be started.
+    complained: bool,
+}
+
+struct Process {
+    socket: OwnedFd,
+    child: Option<Child>,
+    walls: Walls,
+    loaded: usize,
+}
+
+impl Client {
+    pub(crate) fn new(limits: Limits) -> Client {
+        Client {
+            limits,
+            apart: OFFERED.load(Ordering::Relaxed),
+            process: None,
+            started: 0,
+            files: 0,
+            dying: Vec::new(),
+            complained: false,
+        }
+    }
+
+    /// Whether what was loaded is loaded still.
+    pub(crate) fn has(&self, number: Number) -> bool {
+        self.process.is_some() && number.process == self.started
+    }
+
+    /// One that has a process, whatever was offered.
+    #[cfg(test)]
+    pub(crate) fn with_process(limits: Limits) -> Client {
+        let mut client = Client::new(limits);
+        client.apart = true;
+        client
+    }
+
+    /// The id of the process.
+    #[cfg(test)]
+    pub(crate) fn pid(&self) -> Option<u32> {
+        Some(self.process.as_ref()?.child.as_ref()?.id())
+    }
+
+    /// How many files the process has loaded.
+    pub(crate) fn loaded(&self) -> usize {
+        self.process.as_ref().map_or(0, |process| process.loaded)
+    }
+
+    /// Loads files; also what memory they may take, by an estimate.
+    pub(crate) fn load(
+        &mut self,
+        material: Material,
+        until: Instant,
+    ) -> Result<Result<(Number, u64), LoadError>, Death> {
+        self.running()?;
+        self.files += 1;
+        let number = Number {
+            process: self.started,
+            file: self.files,
+        };
+        let mut frame = Frame::new(wire::LOAD);
+        frame.u32(number.file);
+        let fds = material.describe(&mut |byte| frame.u8(byte));
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let bytes = self.ask(frame, &fds, wire::LOADED, until)?;
+        let mut reader = Reader(&bytes);
+        let said = (reader.u8(), reader.u64());
+        match said {
+            (Ok(0), Ok(cost)) => {
+                if let Some(process) = &mut self.process {
+                    process.loaded += 1;
+                }
+                Ok(Ok((number, cost)))
+            }
+            (Ok(1), Ok(_)) => Ok(Err(LoadError::Bad)),
+            (Ok(2), Ok(_)) => Ok(Err(LoadError::TooMuch)),
+            _ => Err(self.end(Death::Crashed)),
+        }
+    }
+
+    /// What addresses mean, and, of those that are marked, the code of the function there. They are offsets
+    /// in the file, or with a bias virtual addresses.
+    pub(crate) fn find(
+        &mut self,
+        number: Number,
+        addresses: &[(u64, bool)],
+        bias: Option<u64>,
+        until: Instant,
+    ) -> Result<Vec<Found>, Death> {
+        let mut frame = Frame::new(wire::FIND);
+        frame.u32(number.file);
+        frame.u8(bias.is_some().into());
+        frame.u64(bias.unwrap_or(0));
+        frame.u32(addresses.len() as u32);
+        for &(address, code) in addresses {
+            frame.u64(address);
+            frame.u8(code.into());
+        }
+        let bytes = self.ask(frame, &[], wire::FOUND, until)?;
+        let found = wire::found(&bytes, addresses.len());
+        found.map_err(|_| self.end(Death::Crashed))
+    }
+
+    /// What is at a place of a file; as much of it as can be read, perhaps nothing.
+    pub(crate) fn read(
+        &mut self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        until: Instant,
+    ) -> Result<Vec<u8>, Death> {
+        let len = len.min(wire::MAX_PIECE);
+        let mut frame = Frame::new(wire::READ);
+        frame.u32(len as u32);
+        frame.u64(offset);
+        let mut bytes = self.ask(frame, &[file], wire::BYTES, until)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    /// Closes what was loaded.
+    pub(crate) fn forget(&mut self, number: Number) {
+        if !self.has(number) {
+            return;
+        }
+        let mut frame = Frame::new(wire::FORGET);
+        frame.u32(number.file);
+        let until = Instant::now() + END;
+        let told = self.process.as_mut().map(|process| {
+            process.loaded = process.loaded.saturating_sub(1);
+            send(process.socket.as_fd(), &frame.finish(), &[], until)
+        });
+        if matches!(told, Some(Err(_))) {
+            self.end(Death::Crashed);
+        }
+    }
+
+    /// Ends the process, and with it all that is loaded.
+    pub(crate) fn rest(&mut self) {
+        if self.process.is_some() {
+            self.end(Death::TooSlow);
+        }
+    }
+
+    /// Ends a process that holds more than it should when nothing is asked, unless that is all for one file.
+    pub(crate) fn tidy(&mut self) {
+        let child = self
+            .process
+            .as_ref()
+            .and_then(|process| process.child.as_ref());
+        if self.loaded() > 1
+            && let Some(pid) = child.map(Child::id)
+            && resident(pid).is_some_and(|bytes| bytes > self.limits.resting)
+        {
+            log::debug!("the process that reads symbols has grown: another one is started");
+            self.rest();
+        }
+    }
+
+    /// The walls around the process.
+    pub(crate) fn walls(&mut self) -> io::Result<Walls> {
+        match self.running() {
+            Ok(process) => Ok(process.walls),
+            Err(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The process, started if there is none.
+    fn running(&mut self) -> Result<&mut Process, Death> {
+        self.dying
+            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let process = match self.process.take() {
+            Some(process) => process,
+            None => {
+                self.started += 1;
+                Process::start(self.limits, self.apart).map_err(|error| {
+                    if !std::mem::replace(&mut self.complained, true) {
+                        log::warn!("no process can be started to read symbols: {error}");
+                    }
+                    Death::NotStarted
+                })?
+            }
+        };
+        Ok(self.process.insert(process))
+    }
+
+    /// Asks, and waits for an answer of this kind.
+    fn ask(
+        &mut self,
+        frame: Frame,
+        fds: &[BorrowedFd<'_>],
+        kind: u32,
+        until: Instant,
+    ) -> Result<Vec<u8>, Death> {
+        if Instant::now() >= until {
+            return Err(self.end(Death::TooSlow));
+        }
+        let socket = self.running()?.socket.as_fd();
+        let answer = send(socket, &frame.finish(), fds, until)
+            .and_then(|()| receive(socket, until))
+            .and_then(|(got, bytes)| match got == kind {
+                true => Ok(bytes),
+                false => Err(wire::nonsense()),
+            });
+        answer.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => self.end(Death::TooSlow),
+            _ => self.end(Death::Crashed),
+        })
+    }
+
+    /// Ends the process, for this reason, unless it has ended and says more itself.
+    fn end(&mut self, reason: Death) -> Death {
+        let Some(process) = self.process.take() else {
+            return reason;
+        };
+        let Some(mut child) = process.child else {
+            // A thread goes on until it is done; nobody takes its answer.
+            return reason;
+        };
+        let status = match reason {
+            Death::Crashed => wait(&mut child, END),
+            _ => None,
+        };
+        if let Some(status) = status {
+            return match status.signal() {
+                // What allocates and gets nothing, and what the kernel ends to have memory.
+                Some(libc::SIGABRT | libc::SIGKILL) => Death::TooLarge,
+                _ => Death::Crashed,
+            };
+        }
+        let _ = child.kill();
+        if wait(&mut child, END / 50).is_none() {
+            self.dying.push(child);
+        }
+        reason
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+/// Waits for the end of a child.
+fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            _ => return None,
+        }
+    }
+}
+
+/// Bytes that a process has allocated and touched.
+fn resident(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut words = text.split(' ').skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (words.next()?.ok()?, words.next()?.ok()?);
+    Some(resident.saturating_sub(shared) * rustix::param::page_size() as u64)
+}
+
+impl Process {
+    fn start(limits: Limits, apart: bool) -> io::Result<Process> {
+        let (socket, its) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        if !apart {
+            let thread = std::thread::Builder::new().name("names".to_owned());
+            thread
+                .stack_size(16 << 20)
+                .spawn(move || super::serve::on_thread(its))?;
+            return Ok(Process {
+                socket,
+                child: None,
+                walls: Walls::default(),
+                loaded: 0,
+            });
+        }
+        let mut child = command(limits.memory)
+            .stdin(its)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Out of reach of the terminal's Ctrl-C.
+            .process_group(0)
+            .current_dir("/")
+            .spawn()?;
+        let ready = receive(socket.as_fd(), Instant::now() + START);
+        let walls = match ready {
+            Ok((wire::READY, bytes)) if bytes.len() == 1 => Walls::of_bits(bytes[0]),
+            other => {
+                let _ = child.kill();
+                let _ = wait(&mut child, END);
+                return Err(other.err().unwrap_or_else(wire::nonsense));
+            }
+        };
+        Ok(Process {
+            socket,
+            child: Some(child),
+            walls,
+            loaded: 0,
+        })
+    }
+}
+
+#[cfg(not(test))]
+fn command(memory: u64) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0(std::ffi::OsStr::new(NAME.to_str().unwrap_or_default()))
+        .arg(memory.to_string())
+        // Nothing of what its parent was told is its business.
+        .env_clear();
+    command
+}
+
+/// The program is that of the tests, one of which does it.
+#[cfg(test)]
+fn command(memory: u64) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["--exact", "tests::apart::the_process", "--test-threads=1"])
+        .env(crate::tests::apart::VARIABLE, memory.to_string());
+    command
+}
+
+/// Waits until something can be read or written.
+fn ready(socket: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).min(LONGEST);
+        let mut polled = [PollFd::from_borrowed_fd(socket, flags)];
+        let left = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match rustix::event::poll(&mut polled, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    until: Instant,
+) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if sent == 0 && !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(wire::nonsense());
+        }
+        let parts = [IoSlice::new(&bytes[sent..])];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &parts, &mut ancillary, flags) {
+            Ok(more) => sent += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => ready(socket, PollFlags::OUT, until)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A frame of the process.
+fn receive(socket: BorrowedFd<'_>, until: Instant) -> io::Result<(u32, Vec<u8>)> {
+    let mut head = [0; wire::HEAD];
+    fill(socket, &mut head, until)?;
+    let (kind, len) = wire::head(&head);
+    if len > wire::MAX_SAID {
+        return Err(wire::nonsense());
+    }
+    let mut bytes = vec![0; len];
+    fill(socket, &mut bytes, until)?;
+    Ok((kind, bytes))
+}
+
+fn fill(socket: BorrowedFd<'_>, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::recv(socket, &mut *bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((got, _)) => bytes = &mut bytes[got..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => ready(socket, PollFlags::IN, until)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Symbols are read in a process apart.
+//!
+//! Files of targets -> names of addresses in them. What a file says it unpacks to, which files it names
+//! and how deep its names nest is its author's choice, and the library that reads it (blazesym) follows, without
+//! limits and without an end that could be set from outside. So it runs in a process that has nothing to
+//! lose: this program once more, under the name [`NAME`], which is given descriptors and asked about
+//! addresses (`client`, `wire`, `serve`), behind all the walls that the machine has (`walls`, `seccomp`).
+//! Where it can't be started nothing is named; programs that use this crate as a library and never called
+//! [`offer_names`] have a thread in its place, and no walls.
+//!
+//! What does not belong here: which files belong together (`material`), how one is read (`loaded`).
+
+mod client;
+mod memory;
+mod place;
+mod seccomp;
+mod serve;
+mod walls;
+mod wire;
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(super) use client::{Client, Death, Limits, Number};
+pub(super) use memory::Memory;
+pub(super) use place::Place;
+pub use serve::serve_names;
+pub use walls::Walls;
+pub(super) use wire::Found;
+
+/// What the process is called.
+const NAME: &CStr = c"profiler-names";
+
+static OFFERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program was started to read symbols: it calls [`serve_names`] then, and nothing else.
+pub fn is_for_names(called: &std::ffi::OsStr) -> bool {
+    called.as_encoded_bytes() == NAME.to_bytes()
+}
+
+/// From now on symbols are read by a process: this program looks whether it [`is_for_names`].
+pub fn offer_names() {
+    OFFERED.store(true, Ordering::Relaxed);
+}
+
+/// Which walls this machine gives; none if there is no such process.
+pub fn walls() -> std::io::Result<Walls> {
+    Client::new(Limits::default()).walls()
+}

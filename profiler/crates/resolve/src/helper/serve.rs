@@ -1,0 +1,185 @@
+//! What the process does that reads symbols: it takes files, and says what addresses in them mean.
+//!
+//! Standard input, a socket of frames -> answers. It ends when nobody is there any more, when it is told
+//! what it does not understand, and when it needs more than it may have. What a file makes it do is that
+//! file's affair: a panic is an answer.
+//!
+//! What does not belong here: how a file is read (`loaded`).
+
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustc_hash::FxHashMap;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::client::MAX_FDS;
+use super::place::Place;
+use super::wire::{self, Answers, Frame, Reader};
+use crate::loaded::{LoadError, Loaded, MAX_COPY_BYTES};
+use crate::material::Material;
+use crate::symbolize::Answer;
+use crate::thrift::Thrift;
+use profiler_model::UnknownReason;
+use profiler_object::elf::read_up_to;
+
+/// Most addresses of one question.
+const MAX_ADDRESSES: usize = 1 << 16;
+
+/// Does all of it, in a process that was started for this; returns the exit status. `limit`: as
+/// its argument says it.
+pub fn serve_names(limit: Option<&std::ffi::OsStr>) -> u8 {
+    let limit = limit.and_then(|limit| limit.to_str()?.parse().ok());
+    let (walls, place) = super::walls::raise(limit.unwrap_or(0), MAX_COPY_BYTES);
+    let mut ready = Frame::new(wire::READY);
+    ready.u8(walls.to_bits());
+    #[allow(unsafe_code)]
+    // SAFETY: standard input is open, and nothing else in this process uses it.
+    let socket = unsafe { OwnedFd::from_raw_fd(0) };
+    let told = say(socket.as_fd(), &ready.finish()).and_then(|()| serve(socket.as_fd(), place));
+    u8::from(told.is_err())
+}
+
+/// The same on a thread of this process, without walls.
+pub(super) fn on_thread(socket: OwnedFd) {
+    let _ = serve(socket.as_fd(), Place::Shared);
+}
+
+fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
+    let mut files: FxHashMap<u32, Loaded> = FxHashMap::default();
+    let mut thrift = Thrift::default();
+    while let Some((kind, bytes, fds)) = receive(socket)? {
+        thrift.look();
+        let mut reader = Reader(&bytes);
+        // Of what is loaded; of bytes, in one case.
+        let number = reader.u32()?;
+        match kind {
+            wire::LOAD => {
+                let material = Material::from_description(&mut || reader.u8().ok(), fds);
+                let material = material.ok_or_else(wire::nonsense)?;
+                let load = || Loaded::new(material, place);
+                let loaded = catch_unwind(AssertUnwindSafe(load)).unwrap_or(Err(LoadError::Bad));
+                let mut frame = Frame::new(wire::LOADED);
+                frame.u8(match &loaded {
+                    Ok(_) => 0,
+                    Err(LoadError::TooMuch) => 2,
+                    Err(LoadError::Bad | LoadError::Large) => 1,
+                });
+                frame.u64(loaded.as_ref().map_or(0, Loaded::cost));
+                if let Ok(loaded) = loaded {
+                    files.insert(number, loaded);
+                }
+                say(socket, &frame.finish())?;
+            }
+            wire::FIND => {
+                let is_biased = reader.u8()? != 0;
+                let bias = Some(reader.u64()?).filter(|_| is_biased);
+                let count = reader.count(MAX_ADDRESSES)?;
+                let mut answers = Answers::new();
+                for _ in 0..count {
+                    let (address, code) = (reader.u64()?, reader.u8()? != 0);
+                    let found = match files.get_mut(&number) {
+                        Some(loaded) => {
+                            let find = || loaded.look_up(address, bias, code);
+                            let found = catch_unwind(AssertUnwindSafe(find));
+                            if found.is_err() {
+                                files.remove(&number);
+                            }
+                            found.ok()
+                        }
+                        None => None,
+                    };
+                    let bad = (Answer::Unknown(UnknownReason::BadFile), None);
+                    answers.push(&found.unwrap_or(bad));
+                }
+                say(socket, &answers.finish())?;
+            }
+            wire::FORGET => {
+                files.remove(&number);
+            }
+            wire::READ => {
+                let file = fds.into_iter().next().ok_or_else(wire::nonsense)?;
+                let bytes = piece(&file.into(), reader.u64()?, number as usize);
+                let mut frame = Frame::new(wire::BYTES);
+                frame.all(&bytes);
+                say(socket, &frame.finish())?;
+            }
+            _ => return Err(wire::nonsense()),
+        }
+    }
+    Ok(())
+}
+
+/// What is at a place of a file, or, where that is not all to be had, what there is of it in its first page.
+fn piece(file: &File, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len.min(wire::MAX_PIECE)];
+    let got = read_up_to(file, &mut bytes, offset).or_else(|_| {
+        let page = 4096 - offset as usize % 4096;
+        let short = bytes.get_mut(..page);
+        short.map_or(Ok(0), |short| read_up_to(file, short, offset))
+    });
+    bytes.truncate(got.unwrap_or(0));
+    bytes
+}
+
+/// What a frame is, what it says, and the descriptors that came with it.
+type Asked = (u32, Vec<u8>, Vec<OwnedFd>);
+
+/// The next frame; none at the end.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
+    let mut head = [0; wire::HEAD];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut head)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        rustix::net::recvmsg(socket, &mut parts, &mut ancillary, flags)
+    })?;
+    match received.bytes {
+        0 => return Ok(None),
+        wire::HEAD => {}
+        _ => return Err(wire::nonsense()),
+    }
+    let messages = ancillary.drain();
+    let fds = messages.filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    let (kind, len) = wire::head(&head);
+    if len > wire::MAX_ASKED {
+        return Err(wire::nonsense());
+    }
+    let mut bytes = vec![0; len];
+    Stream(socket).read_exact(&mut bytes)?;
+    Ok(Some((kind, bytes, fds)))
+}
+
+fn say(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    Stream(socket).write_all(bytes)
+}
+
+struct Stream<'a>(BorrowedFd<'a>);
+
+impl Read for Stream<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (got, _) = rustix::net::recv(self.0, bytes, RecvFlags::empty())?;
+        Ok(got)
+    }
+}
+
+impl Write for Stream<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(
+            self.0,
+            bytes,
+            rustix::net::SendFlags::NOSIGNAL,
+        )?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,350 @@
+//! The files that names of a target's code come from, as they are handed to who reads them.
+//!
+//! A target file -> [`Material`]: that file, its separate debug information, and what these refer to in their
+//! turn. All of it was found, opened and checked by `debug_files`; who reads has no way to open
+//! anything else. What anybody but root can change comes with an empty file that only the reader will
+//! have: it makes a copy first, and checks and reads that. What was checked is what is read, and
+//! a file that its owner shortens meanwhile ends nobody.
+//!
+//! What does not belong here: reading any of it (`loaded`), handing it over (`helper`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::debug_files::DebugFile;
+use super::files::{Root, TargetFile, is_local};
+use super::loaded::{Contents, LoadError, MAX_COPY_BYTES, SCRATCH};
+use super::symbolize::Settings;
+
+/// Copying more than this takes long.
+const SLOW_COPY_BYTES: u64 = 128 << 20;
+/// All copies that there are at one time.
+const MAX_COPIES_BYTES: u64 = 4 << 30;
+
+/// What copies there are.
+static COPIES: AtomicU64 = AtomicU64::new(0);
+
+/// Files that belong together.
+pub(crate) struct Material {
+    /// Whether lines are wanted: else only symbol tables are read.
+    pub(crate) lines: bool,
+    /// Whether inlined functions are wanted.
+    pub(crate) inlines: bool,
+    /// Asked in this order; the last one is the target itself.
+    pub(crate) parts: Vec<Part>,
+    /// An empty folder for links to them, where one is needed.
+    pub(crate) links: Option<OwnedFd>,
+    kept: Kept,
+}
+
+/// A file with symbols, and what its debug information refers to.
+pub(crate) struct Part {
+    /// The file.
+    pub(crate) main: Handed,
+    /// What `.gnu_debugaltlink` says.
+    pub(crate) common: Option<Handed>,
+    /// The DWARF package beside it.
+    pub(crate) package: Option<Handed>,
+}
+
+/// A file that is given to the reader.
+pub(crate) struct Handed {
+    file: OwnedFd,
+    /// Where it is copied to first.
+    into: Option<OwnedFd>,
+}
+
+/// What there is for the sake of the reader, as long as it has the files: bytes of copies, a folder of links.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    bytes: u64,
+    folder: Option<PathBuf>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        COPIES.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(folder) = &self.folder
+            && let Err(error) = std::fs::remove_dir_all(folder)
+        {
+            log::debug!("{} was left behind: {error}", folder.display());
+        }
+    }
+}
+
+impl Kept {
+    fn copy(&mut self, bytes: u64) -> Result<(), LoadError> {
+        if COPIES.fetch_add(bytes, Ordering::Relaxed) > MAX_COPIES_BYTES.saturating_sub(bytes) {
+            COPIES.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(LoadError::TooMuch);
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Makes a folder that the reader can make links in, whoever it is, and nobody else can reach.
+    fn folder(&mut self) -> io::Result<OwnedFd> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("profiler-links-{}-{count}", std::process::id());
+        let mut folders = SCRATCH.iter().map(|scratch| Path::new(scratch).join(&name));
+        // Fails if anything is there already.
+        let made = folders.find(|folder| rustix::fs::mkdir(folder, Mode::RWXU).is_ok());
+        let folder = self
+            .folder
+            .insert(made.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
+        let inner = folder.join("links");
+        rustix::fs::mkdir(&inner, Mode::RWXU)?;
+        rustix::fs::chmod(&inner, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(CWD, &inner, flags, Mode::empty())?)
+    }
+}
+
+impl Material {
+    /// Finds a file's separate debug information. With `lines` false only symbol tables count. More than
+    /// `large` is for another thread.
+    pub(crate) fn gather(
+        target: &TargetFile,
+        settings: &Settings,
+        lines: bool,
+        large: u64,
+    ) -> Result<Material, LoadError> {
+        let elf = target.elf.as_ref().ok_or(LoadError::Bad)?;
+        let to_copy = !target.trusted && target.len() > SLOW_COPY_BYTES;
+        if to_copy && large != u64::MAX {
+            return Err(LoadError::Large);
+        }
+        let main = Contents::read(elf, &target.file)?;
+        let separate = if main.has(".debug_info") && main.has(".symtab") {
+            None
+        } else {
+            match settings.search.debug_file(target, &main.sections) {
+                None if lines && settings.search.debuginfod.is_some() => {
+                    if large != u64::MAX {
+                        return Err(LoadError::Large);
+                    }
+                    let build_id = target.build_id();
+                    build_id.and_then(|build_id| settings.search.download(build_id))
+                }
+                found => found,
+            }
+        };
+        let separate = separate.and_then(|file| {
+            let contents = Contents::read(&file.elf, &file.file).ok()?;
+            Some((file, contents))
+        });
+        let other = separate.as_ref().map_or(0, |(_, c)| c.debug_bytes);
+        if lines && main.debug_bytes.saturating_add(other) > large {
+            return Err(LoadError::Large);
+        }
+        let mut material = Material {
+            lines,
+            inlines: settings.inlines,
+            parts: Vec::new(),
+            links: None,
+            kept: Kept::default(),
+        };
+        if let Some((file, contents)) = &separate {
+            let origin = (file.root.as_ref(), &*file.path);
+            if let Err(error) = material.add((&file.file, file.trusted), origin, contents, settings)
+            {
+                log::debug!("{}: {error:?}", file.path);
+            }
+        }
+        let root = target.root.upgrade();
+        let origin = (root.as_ref(), &*target.path);
+        material.add((&target.file, target.trusted), origin, &main, settings)?;
+        let refers = |part: &Part| part.common.is_some() || part.package.is_some();
+        if material.parts.iter().any(refers) {
+            let folder = material.kept.folder();
+            let folder = folder.inspect_err(|error| log::debug!("no folder for links: {error}"));
+            material.links = folder.ok();
+        }
+        Ok(material)
+    }
+
+    fn add(
+        &mut self,
+        (file, trusted): (&File, bool),
+        (root, path): (Option<&Arc<Root>>, &str),
+        contents: &Contents,
+        settings: &Settings,
+    ) -> Result<(), LoadError> {
+        let mut part = Part {
+            main: Handed::new(file, trusted, &mut self.kept)?,
+            common: None,
+            package: None,
+        };
+        let mut hand = |found: DebugFile| {
+            let handed = Handed::new(&found.file, found.trusted, &mut self.kept);
+            handed.ok()
+        };
+        let search = &settings.search;
+        // Debug information that isn't used needs no other files.
+        if self.lines && contents.has_debug_info() {
+            if contents.has(".gnu_debugaltlink") {
+                let common = search.common_file(root, (file, path), &contents.sections);
+                part.common = common.and_then(&mut hand);
+            }
+            part.package = search.package(root, path).and_then(hand);
+        }
+        self.parts.push(part);
+        Ok(())
+    }
+
+    /// What is to be kept as long as the reader has the files.
+    pub(crate) fn take_kept(&mut self) -> Kept {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Says in bytes which files there are; these.
+    pub(crate) fn describe(&self, say: &mut dyn FnMut(u8)) -> Vec<&OwnedFd> {
+        say(self.lines.into());
+        say(self.inlines.into());
+        say(self.links.is_some().into());
+        say(self.parts.len() as u8);
+        let mut fds: Vec<&OwnedFd> = self.links.iter().collect();
+        for part in &self.parts {
+            for handed in [
+                Some(&part.main),
+                part.common.as_ref(),
+                part.package.as_ref(),
+            ] {
+                say(match handed {
+                    None => 0,
+                    Some(handed) => 1 + u8::from(handed.into.is_some()),
+                });
+                fds.extend(handed.map(|handed| &handed.file));
+                fds.extend(handed.and_then(|handed| handed.into.as_ref()));
+            }
+        }
+        fds
+    }
+
+    /// The files of a description; none if it is wrong.
+    pub(crate) fn from_description(
+        next: &mut dyn FnMut() -> Option<u8>,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Material> {
+        let mut fds = fds.into_iter();
+        let (lines, inlines) = (next()? != 0, next()? != 0);
+        let links = match next()? {
+            0 => None,
+            _ => Some(fds.next()?),
+        };
+        let mut parts = Vec::new();
+        for _ in 0..next()? {
+            let mut handed = || -> Option<Option<Handed>> {
+                let kind = next()?;
+                if kind == 0 {
+                    return Some(None);
+                }
+                let file = fds.next()?;
+                let into = match kind {
+                    1 => None,
+                    _ => Some(fds.next()?),
+                };
+                Some(Some(Handed { file, into }))
+            };
+            parts.push(Part {
+                main: handed()??,
+                common: handed()?,
+                package: handed()?,
+            });
+        }
+        Some(Material {
+            lines,
+            inlines,
+            parts,
+            links,
+            kept: Kept::default(),
+        })
+    }
+}
+
+impl Handed {
+    /// As it is if only root can change it and anybody may read it, on a disk of this machine.
+    fn new(file: &File, trusted: bool, kept: &mut Kept) -> Result<Handed, LoadError> {
+        let too_much = |error: io::Error| {
+            log::debug!("no private copy of a target file: {error}");
+            LoadError::TooMuch
+        };
+        let stat = rustix::fs::fstat(file).map_err(|error| too_much(error.into()))?;
+        let own = rustix::process::geteuid();
+        let readable = stat.st_mode & 0o004 != 0 || !own.is_root() && stat.st_uid == own.as_raw();
+        let into = match trusted && readable && is_local(file) {
+            true => None,
+            false => {
+                let len = stat.st_size as u64;
+                if len > MAX_COPY_BYTES {
+                    return Err(LoadError::TooMuch);
+                }
+                kept.copy(len)?;
+                Some(empty().map_err(too_much)?)
+            }
+        };
+        Ok(Handed {
+            file: file.try_clone().map_err(too_much)?.into(),
+            into,
+        })
+    }
+
+    /// The file, or its copy, which nobody else has.
+    pub(crate) fn take(self) -> io::Result<OwnedFd> {
+        match self.into {
+            None => Ok(self.file),
+            Some(into) => copy(&self.file.into(), into),
+        }
+    }
+}
+
+/// A file without a name.
+fn empty() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let mut made = SCRATCH
+        .iter()
+        .filter_map(|dir| rustix::fs::openat(CWD, *dir, flags, mode).ok());
+    let made = match made.next() {
+        Some(made) => made,
+        None => rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?,
+    };
+    // Whoever has a descriptor of it may open it to be read, as the library does that reads it.
+    rustix::fs::fchmod(&made, Mode::RUSR | Mode::RGRP | Mode::ROTH)?;
+    Ok(made)
+}
+
+fn copy(file: &File, made: OwnedFd) -> io::Result<OwnedFd> {
+    let len = file.metadata()?.len();
+    if len > MAX_COPY_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    rustix::fs::ftruncate(&made, len)?;
+    let copied = File::from(made);
+    let mut buffer = vec![0; 256 << 10];
+    let mut offset = 0;
+    while offset < len {
+        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            // A hole up to the end.
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(_) => offset,
+        };
+        offset = data.max(offset);
+        let got = profiler_object::elf::read_up_to(file, &mut buffer, offset)?;
+        if got == 0 {
+            break;
+        }
+        copied.write_all_at(&buffer[..got.min((len - offset.min(len)) as usize)], offset)?;
+        offset += got as u64;
+    }
+    Ok(copied.into())
+}
