@@ -5,7 +5,7 @@
 //! of `PATH`. Without one the tests say so and are skipped.
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -123,13 +123,28 @@ fn seeds(usual: u64) -> u64 {
     if long() { 10 * usual } else { usual }
 }
 
-/// Samples per function, as often as a stack holds it, and samples.
+/// Samples per function, as often as a stack holds it, and samples: without those that come behind the end of their
+/// thread, which has only one life unless an exec takes its id over.
 fn counts((tables, events): &Recording) -> (BTreeMap<String, u64>, u64) {
     let mut functions = BTreeMap::new();
     let mut samples = 0;
+    let (mut ending, mut ended) = (Vec::new(), BTreeSet::new());
     for event in events {
+        // What happens at the time of the end is still before it.
+        let (now, later): (Vec<_>, Vec<_>) =
+            ending.into_iter().partition(|(at, _)| *at < event.at());
+        ended.extend(now.into_iter().map(|(_, thread)| thread));
+        ending = later;
+        if let Event::Process(ProcessEvent { at, thread, change }) = event {
+            match change {
+                ProcessChange::Exited => ending.push((*at, *thread)),
+                ProcessChange::Executed(_) => _ = ended.remove(thread),
+                _ => {}
+            }
+        }
         if let Event::Sample(sample) = event
             && sample.wait.is_none()
+            && !ended.contains(&sample.thread)
         {
             samples += 1;
             for frame in stack_frames(tables, sample.kernel, sample.user) {
@@ -328,6 +343,7 @@ fn lives(seed: u64, boot: u64) -> Recording {
             0 => Some(ProcessChange::Started),
             1 => Some(ProcessChange::Exited),
             2 => Some(ProcessChange::Renamed(name)),
+            3 => Some(ProcessChange::Executed(name)),
             _ => None,
         };
         events.push(match change {

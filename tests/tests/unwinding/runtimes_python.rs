@@ -352,8 +352,11 @@ fn waits_of_two_functions_are_not_confused() -> Outcome {
 
 /// Programs that only say that they are CPython: they are recorded like all others, and nothing that
 /// they made up has a name.
-/// A copy of the system's interpreter that says that it is 3.9.2.
-fn as_version_3_9(setting: &Setting, python: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
+/// A copy of the system's interpreter that says that it is 3.14.2.
+fn as_version_3_14(
+    setting: &Setting,
+    python: &Path,
+) -> Result<PathBuf, Box<dyn std::error::Error>> {
     use object::{Object, ObjectSection, ObjectSymbol};
     let mut bytes = std::fs::read(python)?;
     let file = object::File::parse(&*bytes)?;
@@ -366,8 +369,8 @@ fn as_version_3_9(setting: &Setting, python: &Path) -> Result<PathBuf, Box<dyn s
         (within < section.size()).then_some((offset + within) as usize)
     });
     let place = place.ok_or("Py_Version is in no section")?;
-    bytes[place..place + 4].copy_from_slice(&0x0309_02f0u32.to_ne_bytes());
-    let copy = setting.path("python3.9");
+    bytes[place..place + 4].copy_from_slice(&0x030e_02f0u32.to_ne_bytes());
+    let copy = setting.path("python3.14");
     std::fs::write(&copy, bytes)?;
     std::fs::set_permissions(&copy, std::fs::metadata(python)?.permissions())?;
     Ok(copy)
@@ -385,7 +388,7 @@ fn versions_that_are_not_known_are_said() -> Outcome {
         skip(test, "no /usr/bin/python3.11");
         return Ok(());
     }
-    let python = as_version_3_9(&setting, python)?;
+    let python = as_version_3_14(&setting, python)?;
     let python = python.to_string_lossy();
     let burn =
         "import os, time\nos.fork()\nt = time.time()\nwhile time.time() < t + 2: sum(range(999))";
@@ -395,7 +398,7 @@ fn versions_that_are_not_known_are_said() -> Outcome {
     let interpreted = all.iter().filter(|stack| !stack.interpreted().is_empty());
     assert_eq!(interpreted.count(), 0);
     assert!(all.len() > 100, "{} stacks", all.len());
-    let note = "2 processes run CPython 3.9, whose frames are not known";
+    let note = "2 processes run CPython 3.14, whose frames are not known";
     assert!(ended.stderr.contains(note), "{}", ended.stderr);
     let notes = ended
         .stderr
