@@ -27,7 +27,7 @@ pub(super) struct ConvertArgs {
     /// The form (else the one that it does not have)
     #[arg(long, value_enum)]
     to: Option<Form>,
-    /// Replace a file that exists
+    /// Keep no FILE.old of a file that exists
     #[arg(long)]
     force: bool,
 }

@@ -31,7 +31,7 @@ pub(super) struct ImportArgs {
     /// What it is (else its beginning tells)
     #[arg(long, value_name = "KIND", value_parser = kind())]
     from: Option<Kind>,
-    /// Replace a file that exists
+    /// Keep no FILE.old of a file that exists
     #[arg(long)]
     force: bool,
 }

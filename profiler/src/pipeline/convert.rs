@@ -82,6 +82,7 @@ pub fn convert(
         Encoding::Wire => Encoding::Text,
     });
     let (output, file) = outputs::open_output(to, Existing::forced(force))?;
+    super::renounce(to.as_slice());
     let mut output = BufWriter::new(output);
     output.write_all(header(version, form).as_bytes())?;
     let (mut buffer, mut events) = (Vec::new(), 0_u64);

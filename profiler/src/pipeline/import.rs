@@ -30,6 +30,7 @@ pub fn import(
         ..CreateOptions::default()
     };
     let mut writer = Writer::create(to, options)?;
+    super::renounce(&[to]);
     let mut input = BufReader::with_capacity(profiles::HEAD, opened);
     let mut write = |batch| writer.write(&batch).map_err(io::Error::other);
     let imported = profiles::import(&mut input, kind, &name, &mut write)

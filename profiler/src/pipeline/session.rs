@@ -31,8 +31,8 @@ use profiler_model::{Consumer, Sampling, Timestamp};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::view::progress::Progress;
 use profiler_resolve::{
-    InterpreterSummary, KnownProcesses, NamelessSamples, Place, ResolveCounters, Resolver,
-    UnwindSummary,
+    InterpreterSummary, KnownProcesses, MemoryOfThreads, NamelessSamples, Place, ResolveCounters,
+    Resolver, UnwindSummary,
 };
 use profiler_target::command::RunningCommand;
 
@@ -104,7 +104,10 @@ impl Session {
     pub(super) fn begin(&mut self) -> Result<(), Failure> {
         if let Some((probe, raw)) = self.collector.attached() {
             // Without that, they count from their next wait on.
-            if let Err(error) = probe.begin_waits(self.command.about_to_run(), raw) {
+            let mut memory = MemoryOfThreads::default();
+            let mut read = |pid, tid, address, len| memory.read(pid, tid, address, len);
+            let passed_over = self.command.about_to_run();
+            if let Err(error) = probe.begin_waits(passed_over, &mut read, raw) {
                 log::warn!("threads that wait already are not known: {error}");
             }
         }

@@ -21,7 +21,7 @@ use crate::probe_shared::statistics::Statistics;
 use crate::probe_shared::*;
 use profiler_common::sched::{STATE_PREEMPTED, STATE_SLEEPING, WaitRecord};
 use profiler_model::{
-    LostReason, Pid,
+    LostReason, Pid, Tid,
     raw::{RawBody, RawEvent, RawWait, RawWaitStack, RawWaits},
 };
 use profiler_probe::{Probe, ProbeOptions, now};
@@ -643,7 +643,9 @@ fn what_waits_already_counts_from_the_beginning() {
     let mut probe = attach(std::process::id());
     let mut events = Vec::new();
     let before = now();
-    probe.begin_waits(None, &mut events).unwrap();
+    probe
+        .begin_waits(None, &mut read_memory, &mut events)
+        .unwrap();
     let begun = now();
     let found: Vec<_> = stacks(&events)
         .map(|(at, stack)| (at, stack.clone()))
@@ -683,7 +685,7 @@ fn what_waits_already_counts_from_the_beginning() {
     let mut probe = attach(std::process::id());
     let mut events = Vec::new();
     probe
-        .begin_waits(Some(Pid(std::process::id())), &mut events)
+        .begin_waits(Some(Pid(std::process::id())), &mut read_memory, &mut events)
         .unwrap();
     assert_eq!(stacks(&events).count(), 0);
 }
@@ -776,4 +778,13 @@ fn timing_of_switches() {
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Memory of a thread, which is ours and answers.
+fn read_memory(pid: Pid, tid: Tid, address: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let file = fs::File::open(format!("/proc/{pid}/task/{tid}/mem")).unwrap();
+    let read = std::os::unix::fs::FileExt::read_at(&file, &mut bytes, address);
+    bytes.truncate(read.unwrap_or(0));
+    bytes
 }

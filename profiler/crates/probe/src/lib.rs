@@ -82,7 +82,7 @@ use self::{
 };
 use profiler_model::decode::Decoder;
 use profiler_model::raw::RawEvent;
-use profiler_model::{Cpu, Pid, Timestamp};
+use profiler_model::{Cpu, Pid, Tid, Timestamp};
 use profiler_target::Filter;
 use profiler_target::cgroup::Hierarchy;
 
@@ -286,7 +286,10 @@ impl Probe {
                     (true, true, false) => UserStacks::Copied,
                     _ => UserStacks::Leaf,
                 };
-                Waiting::load(&ebpf, types, user)?
+                Waiting::load(&ebpf, types, user).unwrap_or_else(|error| {
+                    log::warn!("threads that wait already are not known: {error}");
+                    None
+                })
             }
             _ => None,
         };
@@ -416,14 +419,16 @@ impl Probe {
     }
 
     /// Enters the threads that wait already, as if they had begun to now, and adds their stacks to `out`. To be
-    /// called once, when time begins to count; a process that waits for us is passed over.
+    /// called once, when time begins to count; a process that waits for us is passed over. `read` gives what there is
+    /// of so many bytes of a thread's memory: whoever does that may wait for the target as long as it likes.
     pub fn begin_waits(
         &mut self,
         passed_over: Option<Pid>,
+        read: &mut dyn FnMut(Pid, Tid, u64, usize) -> Vec<u8>,
         out: &mut Vec<RawEvent>,
     ) -> Result<(), ProbeError> {
         match &mut self.waits {
-            Some(waits) => waits.begin(&self.ebpf, passed_over, out),
+            Some(waits) => waits.begin(&self.ebpf, passed_over, read, out),
             None => Ok(()),
         }
     }

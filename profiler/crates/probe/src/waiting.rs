@@ -10,10 +10,7 @@
 use std::{
     fs::File,
     io::Read,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::fd::{AsFd, OwnedFd},
 };
 
 use aya::Ebpf;
@@ -96,12 +93,13 @@ impl Waiting {
     }
 
     /// Enters all threads that are wanted and wait, but for those of a process that waits for us, and adds
-    /// their stacks to `out`. `still` looks one up.
+    /// their stacks to `out`. `still` looks one up, `read` reads memory.
     pub(super) fn enter(
         &self,
         ebpf: &Ebpf,
         passed_over: Option<Pid>,
         still: impl Fn(u64) -> Option<ThreadWaits>,
+        read: &mut dyn FnMut(Pid, Tid, u64, usize) -> Vec<u8>,
         out: &mut Vec<RawEvent>,
     ) -> Result<(), ProbeError> {
         let failed = |error| ProbeError::from_io("look which threads wait", error);
@@ -110,7 +108,6 @@ impl Waiting {
         bpf::update_map(map, &[0], &[pid]).map_err(failed)?;
         let mut file = File::from(bpf::iterate(self.program.as_fd()).map_err(failed)?);
         let mut bytes = vec![0; RECORDS * RECORD_BYTES];
-        let mut memory = Memory::default();
         let mut copies = 0;
         loop {
             let len = fill(&mut file, &mut bytes).map_err(failed)?;
@@ -120,7 +117,7 @@ impl Waiting {
                 };
                 let (user, copy) = match self.user {
                     UserStacks::None => (RawStack::NONE, None),
-                    UserStacks::Copied if copies < MAX_COPIES => found.copied(&mut memory, &still),
+                    UserStacks::Copied if copies < MAX_COPIES => found.copied(read, &still),
                     _ => (found.leaf(StackEnd::FramePointer), None),
                 };
                 copies += usize::from(copy.is_some());
@@ -204,13 +201,14 @@ impl Found {
     /// What its stack is walked by; no more than where it is if that can't be had, or is another wait's by now.
     fn copied(
         &self,
-        memory: &mut Memory,
+        read: &mut dyn FnMut(Pid, Tid, u64, usize) -> Vec<u8>,
         still: impl Fn(u64) -> Option<ThreadWaits>,
     ) -> (RawStack, Option<Box<RawCopy>>) {
         if self.registers[CS] != USER_CS {
             return (self.leaf(StackEnd::FramePointer), None);
         }
-        let bytes = memory.read(self.pid, self.tid, self.registers[SP]);
+        let mut bytes = read(self.pid, self.tid, self.registers[SP], COPY_BYTES);
+        bytes.truncate(bytes.len() / WORD * WORD);
         let ids = u64::from(self.pid.0) << 32 | u64::from(self.tid.0);
         let waits = still(ids).is_some_and(|thread| thread.from_ns == self.at_ns);
         if bytes.is_empty() || !waits {
@@ -247,34 +245,6 @@ impl Found {
     }
 }
 
-/// Memory of the process that was looked at last.
-#[derive(Default)]
-struct Memory {
-    pid: Option<Pid>,
-    file: Option<File>,
-}
-
-impl Memory {
-    /// The memory from an address on, as far as it can be read; nothing, if it can't be.
-    fn read(&mut self, pid: Pid, tid: Tid, address: u64) -> Vec<u8> {
-        if self.pid != Some(pid) {
-            self.pid = Some(pid);
-            // Where the first thread has ended, the process's own has nothing.
-            self.file = File::open(format!("/proc/{pid}/task/{tid}/mem"))
-                .inspect_err(|error| log::debug!("the memory of process {pid}: {error}"))
-                .ok();
-        }
-        let mut bytes = vec![0; COPY_BYTES];
-        let read = self
-            .file
-            .as_ref()
-            .map(|file| file.read_at(&mut bytes, address));
-        let len = read.and_then(Result::ok).unwrap_or(0);
-        bytes.truncate(len / WORD * WORD);
-        bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,12 +278,17 @@ mod tests {
 
     #[test]
     fn a_thread_that_goes_on_meanwhile_has_no_copy() {
-        let words = [7_u64; 4];
         let mut found = Found::of(&record(USER_CS, &[1], 8)).unwrap();
         let me = Pid(std::process::id());
         (found.pid, found.tid) = (me, Tid(me.0));
-        found.registers[SP] = words.as_ptr() as u64;
-        let mut memory = Memory::default();
+        found.registers[SP] = 64;
+        let mut read = |pid: Pid, tid: Tid, address: u64, len: usize| {
+            assert_eq!((pid, tid, len), (me, Tid(me.0), COPY_BYTES));
+            match address {
+                64 => [7_u64; 4].map(u64::to_ne_bytes).concat(),
+                _ => Vec::new(),
+            }
+        };
         let waits_since = |from_ns| {
             move |_| {
                 let thread = ThreadWaits {
@@ -323,13 +298,13 @@ mod tests {
                 Some(thread)
             }
         };
-        let (user, copy) = found.copied(&mut memory, waits_since(5));
+        let (user, copy) = found.copied(&mut read, waits_since(5));
         let copy = copy.unwrap();
         assert_eq!((user.end, copy.head.pc), (StackEnd::NoTable, 0x1234));
-        assert_eq!(copy.bytes[..32], [7_u64; 4].map(u64::to_ne_bytes).concat());
-        let (user, copy) = found.copied(&mut memory, waits_since(6));
+        assert_eq!(copy.bytes[..], [7_u64; 4].map(u64::to_ne_bytes).concat());
+        let (user, copy) = found.copied(&mut read, waits_since(6));
         assert!(copy.is_none() && user.end == StackEnd::BadMemory);
         found.registers[SP] = 8;
-        assert!(found.copied(&mut memory, waits_since(5)).1.is_none());
+        assert!(found.copied(&mut read, waits_since(5)).1.is_none());
     }
 }

@@ -205,12 +205,13 @@ impl Waits {
         &mut self,
         ebpf: &Ebpf,
         passed_over: Option<Pid>,
+        read: &mut dyn FnMut(Pid, Tid, u64, usize) -> Vec<u8>,
         out: &mut Vec<RawEvent>,
     ) -> Result<(), ProbeError> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
-        waiting.enter(ebpf, passed_over, |ids| self.find(ebpf, ids), out)
+        waiting.enter(ebpf, passed_over, |ids| self.find(ebpf, ids), read, out)
     }
 
     /// What the kernel side has of a thread.

@@ -48,9 +48,10 @@ pub(super) fn update(map: BorrowedFd<'_>, wanted: Option<&Sampling>) -> Result<(
     bpf::remove_from_map(map, &changes.gone).map_err(failed)?;
 
     changes.ids.extend(bits.keys().copied());
+    let told = !bits.is_empty() && lives_are_told();
     let new = bits.into_iter().map(|(id, bits)| Watched {
         bits,
-        life: life_of(id),
+        life: if told { began(id) } else { 0 },
     });
     changes.values.extend(new);
     bpf::update_map(map, &changes.ids, &changes.values).map_err(|error| {
@@ -90,17 +91,22 @@ impl Changes {
 
 /// Which life of an id is meant by naming it now; 0: it is not known.
 pub(super) fn life_of(id: u32) -> u32 {
-    // What the kernel side compares it with is the machine's own.
+    if lives_are_told() { began(id) } else { 0 }
+}
+
+/// Whether /proc tells when tasks began as the kernel side does, whose times are the machine's own.
+fn lives_are_told() -> bool {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let own_time = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         words.next() == Some("boottime") && words.any(|word| word != "0")
     };
-    if offsets.lines().any(own_time) || proc_fs::tick_ns() != WATCH_TICK_NS {
-        return 0;
-    }
-    // The id of any thread is found there.
-    let stat = proc_fs::process_stat(Pid(id));
+    !offsets.lines().any(own_time) && proc_fs::tick_ns() == WATCH_TICK_NS
+}
+
+fn began(id: u32) -> u32 {
+    // The id of any thread is found there. What is said of a whole process would add up all of its threads each time.
+    let stat = proc_fs::thread_stat(Pid(id), Tid(id));
     let started = stat.and_then(|stat| Stat::parse(&stat)?.started_ticks());
     started.map_or(0, watch_life)
 }

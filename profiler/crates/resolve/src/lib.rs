@@ -61,7 +61,7 @@ use profiler_unwind::kernel::KernelTables;
 
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
-pub use helper::{Walls, is_for_names, offer_names, serve_names, walls};
+pub use helper::{MemoryOfThreads, Walls, is_for_names, offer_names, serve_names, walls};
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
 pub use nameless::{Nameless, NamelessSamples, Place};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -96,8 +97,6 @@ pub(crate) struct Client {
     /// How many were started.
     started: u32,
     files: u32,
-    /// Killed, and not seen to end: they are in a call of the kernel, and take what time it takes.
-    dying: Vec<Child>,
     /// It was said that none can be started.
     complained: bool,
 }
@@ -117,7 +116,6 @@ impl Client {
             process: None,
             started: 0,
             files: 0,
-            dying: Vec::new(),
             complained: false,
         }
     }
@@ -201,6 +199,11 @@ impl Client {
         found.map_err(|_| self.end(Death::Crashed))
     }
 
+    /// Starts the process, if there is none.
+    pub(crate) fn start(&mut self) -> Result<(), Death> {
+        self.running().map(|_| ())
+    }
+
     /// What is at a place of a file; as much of it as can be read, perhaps nothing.
     pub(crate) fn read(
         &mut self,
@@ -267,8 +270,7 @@ impl Client {
 
     /// The process, started if there is none.
     fn running(&mut self) -> Result<&mut Process, Death> {
-        self.dying
-            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        dying().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let process = match self.process.take() {
             Some(process) => process,
             None => {
@@ -330,7 +332,9 @@ impl Client {
         }
         let _ = child.kill();
         if wait(&mut child, END / 50).is_none() {
-            self.dying.push(child);
+            let mut dying = dying();
+            dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            dying.push(child);
         }
         reason
     }
@@ -340,6 +344,14 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.rest();
     }
+}
+
+/// Killed, and not seen to end: they are in a call of the kernel, and take what time it takes. Of all clients, whose
+/// own time may be over before that.
+static DYING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+fn dying() -> MutexGuard<'static, Vec<Child>> {
+    DYING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for the end of a child.
@@ -395,7 +407,9 @@ impl Process {
             Ok((wire::READY, bytes)) if bytes.len() == 1 => Walls::of_bits(bytes[0]),
             other => {
                 let _ = child.kill();
-                let _ = wait(&mut child, END);
+                if wait(&mut child, END).is_none() {
+                    dying().push(child);
+                }
                 return Err(other.err().unwrap_or_else(wire::nonsense));
             }
         };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::client::{Client, Death, Limits};
-use profiler_model::Pid;
+use profiler_model::{Pid, Tid};
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,8 +39,12 @@ pub(crate) struct Memory {
 impl Memory {
     /// Opens it. It stays that of the program that the process runs now, whatever it runs later.
     pub(crate) fn open(pid: Pid) -> io::Result<Memory> {
-        let file = File::open(format!("/proc/{pid}/mem"))?;
-        let owner = rustix::fs::stat(format!("/proc/{pid}"))?.st_uid;
+        Memory::below(pid, &format!("/proc/{pid}"))
+    }
+
+    fn below(pid: Pid, folder: &str) -> io::Result<Memory> {
+        let file = File::open(format!("{folder}/mem"))?;
+        let owner = rustix::fs::stat(folder)?.st_uid;
         Ok(Memory {
             pid,
             file,
@@ -60,20 +64,43 @@ impl Memory {
         if silent.get(&self.owner).copied().unwrap_or(0) >= MAX_SILENT {
             return None;
         }
+        // What it takes to start it is nobody's fault.
+        client.start().ok()?;
         let until = Instant::now() + PATIENCE;
         match client.read(self.file.as_fd(), address, len, until) {
             Ok(bytes) => (!bytes.is_empty()).then_some(bytes),
-            Err(death) => {
-                if death == Death::TooSlow {
-                    log::warn!(
-                        "the memory of process {} does not answer: what it runs there has no names",
-                        self.pid
-                    );
+            Err(Death::TooSlow) => {
+                log::warn!(
+                    "the memory of process {} does not answer: what it runs there has no names",
+                    self.pid
+                );
+                // Root's own processes may do worse than that, and a busy machine is slow with all of them.
+                if self.owner != 0 {
                     *silent.entry(self.owner).or_default() += 1;
                 }
                 self.is_silent.store(true, Ordering::Relaxed);
                 None
             }
+            Err(_) => None,
         }
+    }
+}
+
+/// Memory of one thread after the other, of which that of the last one's process is kept open.
+#[derive(Debug, Default)]
+pub struct MemoryOfThreads(Option<(Pid, Option<Memory>)>);
+
+impl MemoryOfThreads {
+    /// What can be read of so many bytes at an address; perhaps nothing.
+    pub fn read(&mut self, pid: Pid, tid: Tid, address: u64, len: usize) -> Vec<u8> {
+        if self.0.as_ref().is_none_or(|(open, _)| *open != pid) {
+            // Where the first thread has ended, the process's own folder has nothing.
+            let memory = Memory::below(pid, &format!("/proc/{pid}/task/{tid}"))
+                .inspect_err(|error| log::debug!("the memory of process {pid}: {error}"));
+            self.0 = Some((pid, memory.ok()));
+        }
+        let memory = self.0.as_ref().and_then(|(_, memory)| memory.as_ref());
+        let bytes = memory.and_then(|memory| memory.read(address, len));
+        bytes.unwrap_or_default()
     }
 }

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use client::{Client, Death, Limits, Number};
 pub(super) use memory::Memory;
+pub use memory::MemoryOfThreads;
 pub(super) use place::Place;
 pub use serve::serve_names;
 pub use walls::Walls;

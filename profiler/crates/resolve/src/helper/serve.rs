@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustc_hash::FxHashMap;
@@ -23,7 +24,6 @@ use crate::material::Material;
 use crate::symbolize::Answer;
 use crate::thrift::Thrift;
 use profiler_model::UnknownReason;
-use profiler_object::elf::read_up_to;
 
 /// Most addresses of one question.
 const MAX_ADDRESSES: usize = 1 << 16;
@@ -112,14 +112,10 @@ fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
     Ok(())
 }
 
-/// What is at a place of a file, or, where that is not all to be had, what there is of it in its first page.
+/// What is at a place of a file: of memory, as far as it reaches without a gap.
 fn piece(file: &File, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len.min(wire::MAX_PIECE)];
-    let got = read_up_to(file, &mut bytes, offset).or_else(|_| {
-        let page = 4096 - offset as usize % 4096;
-        let short = bytes.get_mut(..page);
-        short.map_or(Ok(0), |short| read_up_to(file, short, offset))
-    });
+    let got = file.read_at(&mut bytes, offset);
     bytes.truncate(got.unwrap_or(0));
     bytes
 }

@@ -48,9 +48,10 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
             at += 1;
             // What is inlined is at the place of what it is inlined into.
             while let Some(inlined) = names.get(at).and_then(|name| name.strip_suffix("_[i]")) {
-                functions.insert(0, function(inlined, intake));
+                functions.push(function(inlined, intake));
                 at += 1;
             }
+            functions.reverse();
             let number = places.len() as u64 + 1;
             let place = (kind, functions);
             let frame = match places.get(&place) {

@@ -13,8 +13,8 @@ use profiler_model::*;
 use profiler_wire::Message;
 use profiler_wire::pprof as proto;
 
-/// Most bytes of an unpacked profile.
-const MAX_BYTES: u64 = 1 << 29;
+/// Most bytes of an unpacked profile: decoded, two bytes of it can be 72.
+const MAX_BYTES: u64 = 1 << 26;
 
 fn damaged<T>(what: &str) -> Result<T, ImportError> {
     Err(ImportError::Damaged(format!(
