@@ -5,6 +5,11 @@
 //! over definitions that they all share. Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! What does not belong here: I/O, serialization, anything of aya, blazesym or tokio.
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/fold_definitions.rs")]
+#![doc = "```"]
 
 mod consumer;
 pub mod decode;

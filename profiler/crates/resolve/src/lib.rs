@@ -9,6 +9,11 @@
 //! order and keeps the tables of processes, mappings and stacks.
 //!
 //! What does not belong here: sockets, output formats, where events come from.
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/walls.rs")]
+#![doc = "```"]
 
 mod calls;
 mod closing;

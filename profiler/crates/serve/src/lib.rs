@@ -4,7 +4,11 @@
 //!
 //! What does not belong here: byte layouts (`wire`), files of other tools (`export`, `import`), what
 //! is recorded (`pipeline`).
-
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/admit.rs")]
+#![doc = "```"]
 // What only TCF uses of what fronts share.
 #![cfg_attr(not(feature = "tcf"), allow(dead_code))]
 

@@ -1,6 +1,11 @@
 //! What to watch: conditions on processes and threads, which the kernel side filters by.
 //!
 //! What does not belong here: how the kernel filters (`probe`), flags (`cli`).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/count_threads.rs")]
+#![doc = "```"]
 
 pub mod cgroup;
 pub mod command;

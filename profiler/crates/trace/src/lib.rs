@@ -6,6 +6,11 @@
 //!
 //! What does not belong here: attaching (`probe`), opening files (`resolve`), when to attach and to
 //! detach (`pipeline`).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/choose_functions.rs")]
+#![doc = "```"]
 
 pub mod arguments;
 pub mod code;

@@ -2,6 +2,11 @@
 //!
 //! Input: values of a format's own terms; output: its bytes. What does not belong here: sockets,
 //! files, and the event model (the mapping onto it is in [`export`](profiler_report::export)).
+//!
+//! An example, which `cargo xtask check` compiles:
+#![doc = "```no_run"]
+#![doc = include_str!("../examples/read_packets.rs")]
+#![doc = "```"]
 
 pub mod bytefrog;
 pub mod go_trace;
