@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::aggregate::{Key, Owner};
+use super::aggregate::{Key, Merge};
 use super::frames::{DisplayFrame, stack_frames};
 use super::latency::Latency;
 use profiler_model::*;
@@ -107,14 +107,7 @@ impl WaitTable {
         let Some(wait) = &sample.wait else {
             return;
         };
-        let key = Key {
-            owner: Owner::Thread(sample.thread),
-            names: tables.names_at(sample.thread, sample.at),
-            kernel: sample.kernel,
-            user: sample.user,
-            source: sample.source,
-            wait: Some(wait.state),
-        };
+        let key = Key::of(sample, Merge::Thread, tables);
         let sums = WakerSums {
             count: wait.count.into(),
             ns: sample.weight,

@@ -9,14 +9,14 @@ use std::io::{self, BufWriter, Write};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::about::About;
-use super::calls::CallSums;
-use super::collect::{SOURCE, choose};
+use super::collect::SOURCE;
 use super::name;
 use super::places::Places;
 use super::settings::Settings;
+use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::{Aggregator, Merge};
+use crate::derive::Merge;
+use profiler_model::text::TextMap;
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -30,11 +30,7 @@ pub(super) const FORMAT: Format = Format {
 };
 
 struct Callgrind {
-    wanted: Option<String>,
-    samples: Aggregator,
-    sources: Vec<SourceId>,
-    calls: CallSums,
-    about: About,
+    summed: Summed,
     output: BufWriter<Output>,
 }
 
@@ -109,11 +105,7 @@ enum Counted {
 impl Callgrind {
     fn new(settings: &Settings, output: Output) -> Callgrind {
         Callgrind {
-            wanted: settings.get(&SOURCE),
-            samples: Aggregator::new(Merge::Process),
-            sources: Vec::new(),
-            calls: CallSums::default(),
-            about: About::default(),
+            summed: Summed::new(settings, Merge::Process),
             output: BufWriter::new(output),
         }
     }
@@ -170,7 +162,7 @@ fn write_costs(out: &mut impl Write, line: u32, costs: &[u64]) -> io::Result<()>
 /// themselves.
 #[derive(Default)]
 struct Names {
-    known: FxHashMap<(usize, String), usize>,
+    known: TextMap<(usize, String), usize>,
     counts: [usize; 3],
 }
 
@@ -215,23 +207,12 @@ fn word(text: &str) -> String {
 
 impl Sink for Callgrind {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
-        self.about.event(event);
-        if let Event::Sample(sample) = event {
-            if !self.sources.contains(&sample.source) {
-                self.sources.push(sample.source);
-            }
-            self.samples.add(sample, tables);
-        }
-        self.calls.event(event, tables);
+        self.summed.event(event, tables);
         Ok(())
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let mut sources = self.sources.clone();
-        if let Some(wanted) = self.wanted.as_deref() {
-            let chosen = choose(&sources, Some(wanted), tables)?;
-            sources.retain(|&source| chosen.has(source));
-        }
+        let sources = self.summed.sources(tables)?;
         let (mut events, mut at) = (Vec::new(), FxHashMap::default());
         for &id in &sources {
             let source = tables.sources.get(id);
@@ -245,20 +226,17 @@ impl Sink for Callgrind {
             events.push(format!("{name}{unit}"));
         }
         let of_calls = events.len();
-        if !self.calls.is_empty() {
+        if !self.summed.calls.is_empty() {
             events.push("traced_ns".to_owned());
         }
         let (mut places, mut sums) = (Places::new(tables), Sums::default());
         let (mut total, mut unnamed) = (vec![0_u64; events.len()], 0);
         let (mut stack, mut lines) = (Vec::new(), Vec::new());
-        for (key, sample) in self.samples.sorted() {
+        for (key, sample) in self.summed.samples.sorted() {
             let Some(&at) = at.get(&key.source) else {
                 continue;
             };
-            let count = match key.wait {
-                Some(_) => sample.waits.count,
-                None => sample.count,
-            };
+            let count = count(&key, &sample);
             let named = places.stack(&key, tables, &mut stack);
             unnamed += if named { 0 } else { sample.count };
             lines.clear();
@@ -273,7 +251,7 @@ impl Sink for Callgrind {
             add(&mut total, &costs);
             sums.stack(&lines, count, &costs, Counted::Stacks);
         }
-        self.calls.chains(|process, chain| {
+        self.summed.calls.chains(|process, chain| {
             lines.clear();
             lines.push((places.functions.process(process), 0));
             for &function in chain.functions.iter().rev() {
@@ -293,7 +271,7 @@ impl Sink for Callgrind {
         writeln!(out, "creator: profiler {}", name::text(&session.version))?;
         writeln!(out, "cmd: {}", name::text(&session.target))?;
         writeln!(out, "part: 1")?;
-        for note in self.about.notes(tables, unnamed) {
+        for note in self.summed.about.notes(tables, unnamed) {
             writeln!(out, "desc: {}", name::text(&note))?;
         }
         writeln!(out, "positions: line\nevents: {}", events.join(" "))?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use serde_json::{Map, Value as Json, json};
 
 use super::about::About;
@@ -15,7 +15,7 @@ use super::collect::{SOURCE, choose};
 use super::cpuprofile::{Item, call_frame};
 use super::functions::StackFunctions;
 use super::json;
-use super::notes::{Open, Which, ended, note, thread_text};
+use super::notes::{OpenSlices, ended, note, thread_text};
 use super::runs::Keys;
 use super::settings::Settings;
 use super::timed::{Moment, Timed};
@@ -48,7 +48,7 @@ struct ChromeTrace {
     wanted: Option<String>,
     keys: Keys,
     threads: BTreeMap<ThreadId, Timed>,
-    open: FxHashMap<Which, Open>,
+    open: OpenSlices,
     functions: Functions,
     waits: u64,
     about: About,
@@ -63,7 +63,7 @@ impl ChromeTrace {
             wanted: settings.get(&SOURCE),
             keys: Keys::default(),
             threads: BTreeMap::new(),
-            open: FxHashMap::default(),
+            open: OpenSlices::default(),
             functions: Functions::default(),
             waits: 0,
             about: About::default(),
@@ -111,11 +111,9 @@ impl ChromeTrace {
         if self.functions.is_empty() {
             self.functions = Functions::of(tables);
         }
-        let key = (call.thread, call.depth, call.function);
-        let name = self.functions.name(tables, call.function).into_owned();
         match &call.edge {
             CallEdge::Enter(values) => {
-                self.open.insert(key, (call.at, values.clone()));
+                self.open.enter(call, values);
                 Ok(())
             }
             CallEdge::Hit(values) => {
@@ -125,20 +123,19 @@ impl ChromeTrace {
                 if let Some(values) = values.as_deref() {
                     arguments(&mut known, values, call.function, tables);
                 }
+                let name = self.functions.name(tables, call.function);
                 self.end(&name, "call", known)
             }
             CallEdge::Exit(exit) => {
                 let mut known = Map::new();
-                if let Some((began, values)) = self.open.remove(&key)
-                    && began == exit.began
-                    && let Some(values) = values.as_deref()
-                {
-                    arguments(&mut known, values, call.function, tables);
+                if let Some(values) = self.open.exit(call, exit) {
+                    arguments(&mut known, &values, call.function, tables);
                 }
                 for (name, text) in ended(call, exit, tables) {
                     known.insert(name.to_owned(), text.into());
                 }
                 let began = exit.began.min(call.at);
+                let name = self.functions.name(tables, call.function);
                 self.slice(call.thread, began, call.at, &name, known, tables)
             }
         }
@@ -349,13 +346,9 @@ impl Sink for ChromeTrace {
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let sources = choose(&self.keys.sources, self.wanted.as_deref(), tables)?;
-        let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
-        open.sort_unstable_by_key(|((thread, depth, function), (at, _))| {
-            (*thread, *at, *depth, *function)
-        });
         let end = self.about.last();
-        for ((thread, _, function), (from, values)) in open {
-            let name = self.functions.name(tables, function).into_owned();
+        for ((thread, _, function), (from, values)) in self.open.rest() {
+            let name = self.functions.name(tables, function);
             let mut known = Map::new();
             if let Some(values) = values.as_deref() {
                 arguments(&mut known, values, function, tables);

@@ -16,6 +16,7 @@ use crate::derive::{
     Aggregate, Aggregator, Functions, Key, Losses, Merge, Owner, Sources, container_label_of,
     frame_lines, wait_frame,
 };
+use profiler_model::text::TextMap;
 use profiler_model::*;
 
 /// The frame of what runs in no container, where each stack begins with one.
@@ -217,7 +218,7 @@ impl Collector {
             ..Folded::default()
         };
         let mut writer = StackWriter::new(tables, self.options.containers);
-        let mut numbers: FxHashMap<String, u64> = FxHashMap::default();
+        let mut numbers: TextMap<String, u64> = TextMap::default();
         for (key, aggregate) in self.aggregator.iter() {
             if !sources.has(key.source) {
                 folded.others += aggregate.count;

@@ -102,7 +102,6 @@ struct Traces {
     interval_ns: Option<u64>,
     /// When the recording began.
     origin_ns: Option<u64>,
-    last_ns: u64,
     room: Room,
     about: About,
     output: BufWriter<Output>,
@@ -175,7 +174,6 @@ impl Traces {
             threads: BTreeMap::new(),
             interval_ns: None,
             origin_ns: None,
-            last_ns: 0,
             room: Room::default(),
             about: About::default(),
             output: BufWriter::new(output),
@@ -247,13 +245,11 @@ impl Traces {
                 .unwrap_or(period_ns)
         };
         let interval_ns = *self.interval_ns.get_or_insert_with(interval_ns);
-        let waits = tables
-            .sources
-            .iter()
-            .any(|(_, it)| tables.string(it.name) == OFF_CPU);
         let max_buffer_size = self.max_buffer_size;
         Some(self.threads.entry(id).or_insert_with(|| {
             let began = known.map_or(0, |thread| thread.started.0);
+            let mut sources = tables.sources.iter();
+            let waits = sources.any(|(_, it)| tables.string(it.name) == OFF_CPU);
             Thread {
                 ticks: Ticks::new(began.max(origin_ns), interval_ns, waits),
                 taken: Samples {
@@ -313,7 +309,6 @@ impl Sink for Traces {
             0 => at_ns,
             started => started.min(at_ns),
         });
-        self.last_ns = self.last_ns.max(at_ns);
         match event {
             Event::Sample(sample) => self.sample(sample, tables),
             Event::Process(ProcessEvent {
@@ -333,7 +328,7 @@ impl Sink for Traces {
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let (mut traces, mut unnamed) = (Vec::new(), 0);
         for (id, mut thread) in std::mem::take(&mut self.threads) {
-            thread.end(self.last_ns, &mut self.room);
+            thread.end(self.about.last().0, &mut self.room);
             let is_full = thread.taken.is_full;
             let (trace, nameless) = self.trace(thread, tables);
             unnamed += nameless;

@@ -32,6 +32,7 @@ mod pprof;
 mod runs;
 mod settings;
 mod speedscope;
+mod summed;
 mod timed;
 mod trace_actor;
 mod tree;

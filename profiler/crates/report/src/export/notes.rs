@@ -2,6 +2,8 @@
 //!
 //! Events -> text. Times within it are ms or us before the event. What does not belong here: where a format puts it.
 
+use rustc_hash::FxHashMap;
+
 use crate::derive::arguments_text;
 use profiler_model::*;
 
@@ -23,6 +25,35 @@ pub(super) type Which = (ThreadId, u32, FunctionId);
 
 /// Since when a call is open, and its arguments.
 pub(super) type Open = (Timestamp, Option<Box<[Value]>>);
+
+/// Calls that are open.
+#[derive(Default)]
+pub(super) struct OpenSlices(FxHashMap<Which, Open>);
+
+impl OpenSlices {
+    pub(super) fn enter(&mut self, call: &Call, values: &Option<Box<[Value]>>) {
+        self.0.insert(which(call), (call.at, values.clone()));
+    }
+
+    /// The arguments of a call that is over, if it was open.
+    pub(super) fn exit(&mut self, call: &Call, exit: &Exit) -> Option<Box<[Value]>> {
+        let (began, values) = self.0.remove(&which(call))?;
+        values.filter(|_| began == exit.began)
+    }
+
+    /// Those that did not end, in order.
+    pub(super) fn rest(&mut self) -> Vec<(Which, Open)> {
+        let mut rest: Vec<_> = std::mem::take(&mut self.0).into_iter().collect();
+        rest.sort_unstable_by_key(|((thread, depth, function), (at, _))| {
+            (*thread, *at, *depth, *function)
+        });
+        rest
+    }
+}
+
+fn which(call: &Call) -> Which {
+    (call.thread, call.depth, call.function)
+}
 
 /// What an event is in words; none of samples, calls, and what the kernel counted.
 pub(super) fn note(event: &Event, tables: &Tables) -> Option<Note> {

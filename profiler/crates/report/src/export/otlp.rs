@@ -10,13 +10,13 @@ use std::io::{self, BufWriter, Write};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::about::About;
-use super::calls::CallSums;
-use super::collect::{SOURCE, choose};
+use super::collect::SOURCE;
 use super::functions::NO_STACK;
 use super::settings::Settings;
+use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::{Aggregator, Functions, Key, Merge, Owner, frame_lines};
+use crate::derive::{Functions, Key, Merge, Owner, frame_lines};
+use profiler_model::text::TextMap;
 use profiler_model::*;
 use profiler_wire::Message;
 use profiler_wire::otlp::{self as proto, Any, AnyValue, Dictionary, KeyValue, ValueType};
@@ -32,11 +32,7 @@ pub(super) const FORMAT: Format = Format {
 };
 
 struct Otlp {
-    wanted: Option<String>,
-    samples: Aggregator,
-    sources: Vec<SourceId>,
-    calls: CallSums,
-    about: About,
+    summed: Summed,
     output: BufWriter<Output>,
 }
 
@@ -58,11 +54,7 @@ enum Type {
 impl Otlp {
     fn new(settings: &Settings, output: Output) -> Otlp {
         Otlp {
-            wanted: settings.get(&SOURCE),
-            samples: Aggregator::new(Merge::Thread),
-            sources: Vec::new(),
-            calls: CallSums::default(),
-            about: About::default(),
+            summed: Summed::new(settings, Merge::Thread),
             output: BufWriter::new(output),
         }
     }
@@ -104,7 +96,11 @@ impl Otlp {
             Some(Unit::Cycles | Unit::Events) => writer.kind(name, "count"),
             None => sample_type,
         };
-        let time = self.about.wall_ns(self.about.first()).unwrap_or(0);
+        let time = self
+            .summed
+            .about
+            .wall_ns(self.summed.about.first())
+            .unwrap_or(0);
         let mut id = Vec::new();
         for salt in 0..2 {
             let mut hasher = FxHasher::default();
@@ -122,7 +118,7 @@ impl Otlp {
             sample_type: Some(sample_type),
             samples: typed.samples,
             time_unix_nano: time,
-            duration_nano: self.about.duration_ns(),
+            duration_nano: self.summed.about.duration_ns(),
             period_type: Some(period_type),
             // Readers take 0 for damage: where each one is counted, one lies between two.
             period: signed(interval.unwrap_or(1).max(1)),
@@ -149,37 +145,23 @@ fn key_value(key: &str, value: Any) -> KeyValue {
 
 impl Sink for Otlp {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
-        self.about.event(event);
-        if let Event::Sample(sample) = event {
-            if !self.sources.contains(&sample.source) {
-                self.sources.push(sample.source);
-            }
-            self.samples.add(sample, tables);
-        }
-        self.calls.event(event, tables);
+        self.summed.event(event, tables);
         Ok(())
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let mut sources = self.sources.clone();
-        if let Some(wanted) = self.wanted.as_deref() {
-            let chosen = choose(&sources, Some(wanted), tables)?;
-            sources.retain(|&source| chosen.has(source));
-        }
+        let sources = self.summed.sources(tables)?;
         let mut writer = Writer::new(tables);
         let mut all: BTreeMap<Option<ProcessId>, BTreeMap<Type, Typed>> = BTreeMap::new();
         let mut unnamed = 0;
-        for (key, sums) in self.samples.sorted() {
+        for (key, sums) in self.summed.samples.sorted() {
             if !sources.contains(&key.source) {
                 continue;
             }
             let (stack_index, named) = writer.stack_of(&key);
             unnamed += if named { 0 } else { sums.count };
             let attribute_indices = writer.attributes(&key);
-            let count = match key.wait {
-                Some(_) => sums.waits.count,
-                None => sums.count,
-            };
+            let count = count(&key, &sums);
             let types = all.entry(key.owner.process(tables)).or_default();
             for (kind, value) in [
                 (Type::Count(key.source), count),
@@ -193,7 +175,7 @@ impl Sink for Otlp {
                 });
             }
         }
-        self.calls.chains(|process, chain| {
+        self.summed.calls.chains(|process, chain| {
             let places = chain.functions.iter().map(|&id| writer.entry(id)).collect();
             let stack_index = writer.stack(places);
             let types = all.entry(process).or_default();
@@ -207,7 +189,7 @@ impl Sink for Otlp {
             io::Result::Ok(())
         })?;
         let session = &tables.session;
-        let notes = self.about.notes(tables, unnamed);
+        let notes = self.summed.about.notes(tables, unnamed);
         let mut attributes = vec![key_value("otlp.proto.version", text(proto::PROTO_VERSION))];
         attributes.extend(notes.iter().map(|note| match note.split_once(": ") {
             Some((key, value)) => {
@@ -290,8 +272,8 @@ struct Writer<'a> {
     tables: &'a Tables,
     told: Functions,
     dictionary: Dictionary,
-    strings: FxHashMap<String, i32>,
-    attributes: FxHashMap<(i32, Result<String, i64>), i32>,
+    strings: TextMap<String, i32>,
+    attributes: TextMap<(i32, Result<String, i64>), i32>,
     stacks: FxHashMap<Vec<i32>, i32>,
     /// Locations, and whether all functions at them have names.
     frames: FxHashMap<FrameId, (i32, bool)>,
@@ -316,8 +298,8 @@ impl<'a> Writer<'a> {
             tables,
             told: Functions::of(tables),
             dictionary,
-            strings: FxHashMap::from_iter([(String::new(), 0)]),
-            attributes: FxHashMap::default(),
+            strings: TextMap::from_iter([(String::new(), 0)]),
+            attributes: TextMap::default(),
             stacks: FxHashMap::from_iter([(Vec::new(), 0)]),
             frames: FxHashMap::default(),
             entries: FxHashMap::default(),

@@ -11,13 +11,13 @@ use flate2::write::GzEncoder;
 use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
-use super::about::About;
 use super::calls::CallSums;
-use super::collect::{SOURCE, choose};
+use super::collect::SOURCE;
 use super::functions::{NO_STACK, Named, Numbers};
 use super::settings::Settings;
+use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::{Aggregator, Functions, Merge, Owner, container_label_of, frame_lines};
+use crate::derive::{Functions, Merge, Owner, container_label_of, frame_lines};
 use profiler_model::*;
 use profiler_wire::pprof::{self as proto, Label, Line, Profile, ValueType, field};
 use profiler_wire::{Message, prost::encoding};
@@ -33,22 +33,14 @@ pub(super) const FORMAT: Format = Format {
 };
 
 struct Pprof {
-    wanted: Option<String>,
-    samples: Aggregator,
-    sources: Vec<SourceId>,
-    calls: CallSums,
-    about: About,
+    summed: Summed,
     output: Option<Output>,
 }
 
 impl Pprof {
     fn new(settings: &Settings, output: Output) -> Pprof {
         Pprof {
-            wanted: settings.get(&SOURCE),
-            samples: Aggregator::new(Merge::Thread),
-            sources: Vec::new(),
-            calls: CallSums::default(),
-            about: About::default(),
+            summed: Summed::new(settings, Merge::Thread),
             output: Some(output),
         }
     }
@@ -56,44 +48,30 @@ impl Pprof {
 
 impl Sink for Pprof {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
-        self.about.event(event);
-        if let Event::Sample(sample) = event {
-            if !self.sources.contains(&sample.source) {
-                self.sources.push(sample.source);
-            }
-            self.samples.add(sample, tables);
-        }
-        self.calls.event(event, tables);
+        self.summed.event(event, tables);
         Ok(())
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let mut sources = self.sources.clone();
-        if let Some(wanted) = self.wanted.as_deref() {
-            let chosen = choose(&sources, Some(wanted), tables)?;
-            sources.retain(|&source| chosen.has(source));
-        }
+        let sources = self.summed.sources(tables)?;
         let Some(output) = self.output.take() else {
             return Ok(());
         };
         let output = GzEncoder::new(BufWriter::new(output), Compression::new(6));
         let mut writer = Writer::new(tables, output)?;
-        let (types, places) = types(&sources, &self.calls, tables);
+        let (types, places) = types(&sources, &self.summed.calls, tables);
         let mut head = Profile::default();
         for (kind, unit) in &types {
             let kind = value_type(&mut writer, kind, unit)?;
             head.sample_type.push(kind);
         }
         let mut unnamed = 0;
-        for (key, sums) in self.samples.sorted() {
+        for (key, sums) in self.summed.samples.sorted() {
             let Some(&place) = places.get(&key.source) else {
                 continue;
             };
             let mut values = vec![0; types.len()];
-            let count = match key.wait {
-                Some(_) => sums.waits.count,
-                None => sums.count,
-            };
+            let count = count(&key, &sums);
             for (value, sum) in values.iter_mut().skip(place).zip([count, sums.weight]) {
                 *value = signed(sum);
             }
@@ -120,7 +98,7 @@ impl Sink for Pprof {
             unnamed += if named { 0 } else { sums.count };
             writer.put(field::SAMPLE, &sample)?;
         }
-        self.calls.chains(|process, chain| {
+        self.summed.calls.chains(|process, chain| {
             let mut values = vec![0; types.len() - 2];
             values.extend([signed(chain.calls), signed(chain.self_ns)]);
             let owner = process.map(Owner::Process);
@@ -137,14 +115,22 @@ impl Sink for Pprof {
             writer.put(field::SAMPLE, &sample)
         })?;
         writer.mappings()?;
-        head.time_nanos = signed(self.about.wall_ns(self.about.first()).unwrap_or(0));
-        head.duration_nanos = signed(self.about.duration_ns());
+        head.time_nanos = signed(
+            self.summed
+                .about
+                .wall_ns(self.summed.about.first())
+                .unwrap_or(0),
+        );
+        head.duration_nanos = signed(self.summed.about.duration_ns());
         self.period(&mut head, &sources, &mut writer)?;
-        let mut notes = self.about.notes(tables, unnamed);
+        let mut notes = self.summed.about.notes(tables, unnamed);
         for (number, what) in [
-            (self.calls.open(), "calls still open at the end, left out"),
             (
-                self.calls.folded(),
+                self.summed.calls.open(),
+                "calls still open at the end, left out",
+            ),
+            (
+                self.summed.calls.folded(),
                 "calls too deep to be told apart, left out",
             ),
         ] {

@@ -96,7 +96,7 @@ kinds! {
 impl Kind {
     /// Whether bytes follow its arguments.
     pub fn has_data(self) -> bool {
-        matches!(self, Kind::String | Kind::ExperimentalBatch)
+        super::read::most_data(self).is_some()
     }
 }
 

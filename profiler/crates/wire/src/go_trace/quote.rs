@@ -38,27 +38,17 @@ fn quote_into(text: &str, out: &mut String) {
     }
 }
 
-/// What a quoted text says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unquoted {
-    /// These bytes.
-    Text(Vec<u8>),
-    /// It is not quoted as Go does it.
-    Bad,
-}
-
-/// Reads text in double quotes, or in back quotes.
-pub(super) fn unquote(quoted: &str) -> Unquoted {
+/// Reads text in double quotes, or in back quotes; none if it is not quoted as Go does it.
+pub(super) fn unquote(quoted: &str) -> Option<Vec<u8>> {
     let inner = |quote: char| quoted.strip_prefix(quote)?.strip_suffix(quote);
     if let Some(raw) = inner('`') {
         return match raw.contains('`') {
-            true => Unquoted::Bad,
+            true => None,
             // Go leaves out carriage returns there.
-            false => Unquoted::Text(raw.replace('\r', "").into_bytes()),
+            false => Some(raw.replace('\r', "").into_bytes()),
         };
     }
-    let text = inner('"').filter(|_| quoted.len() > 1).and_then(unescape);
-    text.map_or(Unquoted::Bad, Unquoted::Text)
+    inner('"').filter(|_| quoted.len() > 1).and_then(unescape)
 }
 
 fn unescape(text: &str) -> Option<Vec<u8>> {
@@ -149,7 +139,7 @@ mod tests {
             ("\u{fffd}", "\"\u{fffd}\""),
         ] {
             assert_eq!(quote(text), expect, "{text:?}");
-            let read = Unquoted::Text(text.as_bytes().to_vec());
+            let read = Some(text.as_bytes().to_vec());
             assert_eq!(unquote(expect), read, "{text:?}");
         }
         assert_eq!(quote(b"a\xff\xe9"), r#""a\xff\xe9""#);
@@ -164,7 +154,7 @@ mod tests {
             r#""\'""#,
             "\"a\"b\"",
         ] {
-            assert_eq!(unquote(bad), Unquoted::Bad, "{bad}");
+            assert_eq!(unquote(bad), None, "{bad}");
         }
     }
 }

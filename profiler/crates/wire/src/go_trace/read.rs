@@ -4,7 +4,7 @@
 //! anything. What a reader of Go's rejects is rejected; whether events make sense in sequence is not looked at. Source:
 //! Go's `internal/trace/raw`.
 
-use super::quote::{Unquoted, unquote};
+use super::quote::unquote;
 use super::{Encoding, Event, Frame, Kind, MAX_BATCH_BYTES, MAX_FRAMES, MAX_STRING_BYTES, Version};
 
 /// An event that was read.
@@ -102,7 +102,7 @@ pub fn read_event(
 }
 
 /// What has data behind its arguments, and how much.
-fn most_data(kind: Kind) -> Option<usize> {
+pub(super) fn most_data(kind: Kind) -> Option<usize> {
     match kind {
         Kind::String => Some(MAX_STRING_BYTES),
         Kind::ExperimentalBatch => Some(MAX_BATCH_BYTES),
@@ -259,10 +259,10 @@ fn text(bytes: &[u8], last: bool) -> Result<Option<(Read, usize)>, Damage> {
         let Some(line) = lines.next()? else {
             return if last { cut("data") } else { Ok(None) };
         };
-        let quoted = line.strip_prefix("data=").map(unquote);
+        let quoted = line.strip_prefix("data=").and_then(unquote);
         match quoted {
-            Some(Unquoted::Text(text)) if text.len() <= most => data = text,
-            Some(Unquoted::Text(text)) => {
+            Some(text) if text.len() <= most => data = text,
+            Some(text) => {
                 return damage(format!(
                     "{name} has {} bytes; {most} are the most",
                     text.len()

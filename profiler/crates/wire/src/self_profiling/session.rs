@@ -163,11 +163,6 @@ impl<S> Session<S> {
     pub fn into_samples(self) -> Vec<(u64, S)> {
         self.samples
     }
-
-    /// The same, to change what they have beside their times.
-    pub fn samples_mut(&mut self) -> impl Iterator<Item = &mut S> {
-        self.samples.iter_mut().map(|(_, what)| what)
-    }
 }
 
 fn stopped() -> Error {

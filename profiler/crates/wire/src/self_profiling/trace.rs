@@ -6,9 +6,8 @@
 //! does not belong here: when samples are taken, whose frames are withheld.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash};
+use std::hash::Hash;
 
-use rustc_hash::FxHasher;
 use serde::Serialize;
 
 /// A frame. Lines and columns begin with 1, and are those where its function is defined.
@@ -131,7 +130,8 @@ impl Trace {
 #[derive(Clone, Debug)]
 struct Elements<T> {
     list: Vec<T>,
-    ids: HashMap<T, u32, BuildHasherDefault<FxHasher>>,
+    /// Hashed with a key: names and resources are others' texts.
+    ids: HashMap<T, u32>,
 }
 
 impl<T> Default for Elements<T> {

@@ -5,13 +5,12 @@
 
 use std::io::{self, Write};
 
-use rustc_hash::FxHashMap;
 use serde_json::{Value as Json, json};
 
 use super::json::{self, OrNull};
 use super::tables::{CALLS, OTHER, RECORDING, Shared, WAITS};
 use crate::derive::arguments_text;
-use crate::export::notes::{Open, Which, ended, note, thread_text};
+use crate::export::notes::{Open, OpenSlices, Which, ended, note, thread_text};
 use profiler_model::*;
 
 /// What happened, from when to when.
@@ -49,7 +48,7 @@ impl Marker {
 #[derive(Default)]
 pub(super) struct Markers {
     /// Calls that are open: since when, and their arguments.
-    open: FxHashMap<Which, Open>,
+    open: OpenSlices,
     of_none: Vec<Marker>,
 }
 
@@ -99,10 +98,6 @@ impl Markers {
 
     /// Calls that did not end: they last to the end of the recording.
     pub(super) fn open(&mut self, end: Timestamp) -> Vec<(ThreadId, Marker)> {
-        let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
-        open.sort_unstable_by_key(|((thread, depth, function), (at, _))| {
-            (*thread, *at, *depth, *function)
-        });
         let marker = |((thread, _, function), (from, _)): (Which, Open)| {
             let known = "\"left\":\"open at the end\"".into();
             let marker = Marker {
@@ -112,14 +107,13 @@ impl Markers {
             };
             (thread, marker)
         };
-        open.into_iter().map(marker).collect()
+        self.open.rest().into_iter().map(marker).collect()
     }
 
     fn call(&mut self, call: &Call, tables: &Tables) -> Option<Marker> {
-        let key = (call.thread, call.depth, call.function);
         let (from, to, known) = match &call.edge {
             CallEdge::Enter(values) => {
-                self.open.insert(key, (call.at, values.clone()));
+                self.open.enter(call, values);
                 return None;
             }
             CallEdge::Hit(values) => {
@@ -131,10 +125,7 @@ impl Markers {
             }
             CallEdge::Exit(exit) => {
                 let mut known = ended(call, exit, tables);
-                if let Some((began, values)) = self.open.remove(&key)
-                    && began == exit.began
-                    && let Some(values) = values
-                {
+                if let Some(values) = self.open.exit(call, exit) {
                     known.push(("arguments", arguments_text(&values, call.function, tables)));
                 }
                 (exit.began.min(call.at), Some(call.at), known)

@@ -11,6 +11,7 @@ use super::json::{self, OrNull};
 use crate::derive::Key;
 use crate::export::places::{Place, Places};
 use crate::export::tree::Tree;
+use profiler_model::text::TextMap;
 use profiler_model::*;
 
 /// What code is, with its colour; the grey one is what is nothing else.
@@ -38,12 +39,14 @@ pub(super) struct Shared {
     stacks: Tree<u32>,
     strings: Strings,
     stack: Vec<u32>,
+    /// What [`Shared::code`] was asked for: waits come again and again from few places.
+    code: FxHashMap<(Option<StackId>, Option<StackId>), Option<u32>>,
 }
 
 /// Texts, each once.
 #[derive(Default)]
 struct Strings {
-    numbers: FxHashMap<String, u32>,
+    numbers: TextMap<String, u32>,
     all: Vec<String>,
 }
 
@@ -66,6 +69,7 @@ impl Shared {
             stacks: Tree::default(),
             strings: Strings::default(),
             stack: Vec::new(),
+            code: FxHashMap::default(),
         }
     }
 
@@ -82,8 +86,13 @@ impl Shared {
         user: Option<StackId>,
         tables: &Tables,
     ) -> Option<u32> {
+        if let Some(&known) = self.code.get(&(kernel, user)) {
+            return known;
+        }
         self.places.code(kernel, user, tables, &mut self.stack);
-        self.stacks.path(self.stack.iter().copied())
+        let number = self.stacks.path(self.stack.iter().copied());
+        self.code.insert((kernel, user), number);
+        number
     }
 
     /// The number of a text.

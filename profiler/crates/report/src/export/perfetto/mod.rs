@@ -290,7 +290,7 @@ impl Sink for Perfetto {
         }
         let notes = self.about.notes(tables, self.unnamed);
         let end = self.about.last();
-        self.tracks.finish(&mut self.out, end, notes, tables)?;
+        self.tracks.finish(&mut self.out, end, notes)?;
         self.out.output.flush()
     }
 }

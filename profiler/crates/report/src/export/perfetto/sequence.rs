@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::derive::Key;
 use crate::derive::Merge;
 use crate::export::places::Places;
+use profiler_model::text::TextMap;
 use profiler_model::*;
 use profiler_wire::perfetto::{
     Callstack, CounterDescriptor, Data, Defaults, Interned, Mapping, Packet, PerfSampleDefaults,
@@ -22,7 +23,7 @@ pub(super) struct Sequence {
     /// How many of the functions and places were told.
     functions: usize,
     told: usize,
-    paths: FxHashMap<String, u64>,
+    paths: TextMap<String, u64>,
     modules: FxHashMap<ModuleId, u64>,
     /// Their numbers, and whether all of them has names.
     stacks: FxHashMap<Stacks, (u64, bool)>,
@@ -36,7 +37,7 @@ impl Sequence {
             places: Places::new(tables),
             functions: 0,
             told: 0,
-            paths: FxHashMap::default(),
+            paths: TextMap::default(),
             modules: FxHashMap::default(),
             stacks: FxHashMap::default(),
             tasks: FxHashMap::default(),

@@ -5,11 +5,12 @@
 
 use std::io;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Packets, numbers};
 use crate::derive::{Functions, container_label_of, parameter};
 use crate::export::notes::{ended, note, thread_text};
+use profiler_model::text::TextMap;
 use profiler_model::*;
 use profiler_wire::perfetto::{
     Annotation, AnnotationValue, Data, EventName, Interned, Packet, ProcessDescriptor,
@@ -36,13 +37,12 @@ fn uuid(index: usize, row: Row) -> u64 {
 pub(super) struct Tracks {
     sequence: u32,
     functions: Functions,
-    names: FxHashMap<String, u64>,
-    processes: FxHashMap<ProcessId, ()>,
+    names: TextMap<String, u64>,
+    processes: FxHashSet<ProcessId>,
     threads: FxHashMap<ThreadId, Vec<(u32, FunctionId)>>,
-    waits: FxHashMap<ThreadId, ()>,
+    waits: FxHashSet<ThreadId>,
     recording: bool,
     arrows: u64,
-    last: Timestamp,
 }
 
 fn text(name: &str, text: impl Into<String>) -> Annotation {
@@ -100,13 +100,12 @@ impl Tracks {
         Tracks {
             sequence,
             functions: Functions::default(),
-            names: FxHashMap::default(),
-            processes: FxHashMap::default(),
+            names: TextMap::default(),
+            processes: FxHashSet::default(),
             threads: FxHashMap::default(),
-            waits: FxHashMap::default(),
+            waits: FxHashSet::default(),
             recording: false,
             arrows: 0,
-            last: Timestamp(0),
         }
     }
 
@@ -142,7 +141,7 @@ impl Tracks {
             return Ok(());
         };
         let (pid, tid) = numbers(id, tables);
-        if self.processes.insert(thread.process, ()).is_none()
+        if self.processes.insert(thread.process)
             && let Some(process) = tables.process(thread.process)
         {
             let command = process.command.map(|line| tables.string(line).to_owned());
@@ -182,7 +181,6 @@ impl Tracks {
         category: &str,
         mut event: TrackEvent,
     ) -> io::Result<()> {
-        self.last = self.last.max(at);
         let mut interned = None;
         if let Some(name) = name {
             let next = self.names.len() as u64 + 1;
@@ -216,7 +214,7 @@ impl Tracks {
         if self.functions.is_empty() {
             self.functions = Functions::of(tables);
         }
-        let name = self.functions.name(tables, call.function).into_owned();
+        let name = self.functions.name(tables, call.function);
         let track_uuid = uuid(call.thread.index(), Row::Calls);
         let slice = |r#type, debug_annotations| TrackEvent {
             r#type,
@@ -258,7 +256,10 @@ impl Tracks {
                     }
                     return self.tell(out, call.at, None, "", slice(kind::END, left));
                 }
-                if exit.whole.is_none() && self.was_cut(exit, call) {
+                // It was open, and ended with what was around it; else its begin was not told, as only whole calls
+                // were recorded.
+                let was_cut = matches!(exit.how, ExitKind::Inferred | ExitKind::Unwatched);
+                if exit.whole.is_none() && was_cut {
                     return Ok(());
                 }
                 let began = exit.began.min(call.at);
@@ -267,12 +268,6 @@ impl Tracks {
                 self.tell(out, call.at, None, "", slice(kind::END, left))
             }
         }
-    }
-
-    /// Whether a call that is not open was open, and ended with what was around it; else its begin was not told, as only
-    /// whole calls were recorded.
-    fn was_cut(&self, exit: &Exit, _: &Call) -> bool {
-        matches!(exit.how, ExitKind::Inferred | ExitKind::Unwatched)
     }
 
     /// A wait, on a row of its own, with the part of it that the thread was runnable in; an arrow comes from who ended it.
@@ -285,7 +280,7 @@ impl Tracks {
     ) -> io::Result<()> {
         let thread = sample.thread;
         let track_uuid = uuid(thread.index(), Row::Waits);
-        if self.waits.insert(thread, ()).is_none() {
+        if self.waits.insert(thread) {
             let track = TrackDescriptor {
                 uuid: track_uuid,
                 name: Some("waits".to_owned()),
@@ -387,9 +382,7 @@ impl Tracks {
         out: &mut Packets,
         end: Timestamp,
         notes: Vec<String>,
-        _: &Tables,
     ) -> io::Result<()> {
-        let end = end.max(self.last);
         let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
         threads.sort_unstable_by_key(|(thread, _)| *thread);
         for (thread, open) in threads {

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::intake::Intake;
 use super::{ImportError, Lines, is_silent};
+use profiler_model::text::TextMap;
 use profiler_model::*;
 use std::io::BufRead;
 
@@ -22,7 +23,7 @@ pub(super) fn number(line: &str) -> Option<(&str, u64)> {
 pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(), ImportError> {
     let mut lines = Lines::new(input);
     let source = intake.source("samples", Unit::Events, Some(1));
-    let mut threads: FxHashMap<String, ThreadId> = FxHashMap::default();
+    let mut threads: TextMap<String, ThreadId> = TextMap::default();
     let mut places: FxHashMap<(FrameKind, Vec<FunctionId>), FrameId> = FxHashMap::default();
     while let Some(line) = lines.next()? {
         if is_silent(&line) {

@@ -30,9 +30,6 @@ pub(super) fn is_header(line: &str) -> bool {
 }
 
 fn header(line: &str) -> Option<Header<'_>> {
-    if line.starts_with(char::is_whitespace) && line.trim_start().is_empty() {
-        return None;
-    }
     let offset = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
     let words: Vec<&str> = line.split_whitespace().collect();
     // Names may look like anything: the first time that has a number before it is it.
@@ -103,12 +100,7 @@ fn place(line: &str) -> Option<Place<'_>> {
     let (symbol, object) = match rest.strip_suffix(')') {
         Some(inner) => {
             // `(/a/b (deleted))`
-            let before = inner.strip_suffix(" (deleted)").unwrap_or(inner);
-            let inner = if before.len() < inner.len() {
-                before
-            } else {
-                inner
-            };
+            let inner = inner.strip_suffix(" (deleted)").unwrap_or(inner);
             let at = inner
                 .rfind(" (")
                 .or_else(|| inner.starts_with('(').then_some(0))?;

@@ -1,0 +1,63 @@
+//! What formats of sums gather: samples by stack and owner, traced calls, and what is to be said of the recording.
+//!
+//! Input: events; output: the sums, the sources that are shown, and how many samples a sum has. Memory is bounded by the
+//! number of distinct stacks. What does not belong here: how any of it is written (the formats).
+
+use std::io;
+
+use super::about::About;
+use super::calls::CallSums;
+use super::collect::{SOURCE, choose};
+use super::settings::Settings;
+use crate::derive::{Aggregate, Aggregator, Key, Merge};
+use profiler_model::*;
+
+pub(super) struct Summed {
+    wanted: Option<String>,
+    sources: Vec<SourceId>,
+    pub(super) samples: Aggregator,
+    pub(super) calls: CallSums,
+    pub(super) about: About,
+}
+
+impl Summed {
+    /// `merge`: what is summed up together.
+    pub(super) fn new(settings: &Settings, merge: Merge) -> Summed {
+        Summed {
+            wanted: settings.get(&SOURCE),
+            sources: Vec::new(),
+            samples: Aggregator::new(merge),
+            calls: CallSums::default(),
+            about: About::default(),
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event, tables: &Tables) {
+        self.about.event(event);
+        if let Event::Sample(sample) = event {
+            if !self.sources.contains(&sample.source) {
+                self.sources.push(sample.source);
+            }
+            self.samples.add(sample, tables);
+        }
+        self.calls.event(event, tables);
+    }
+
+    /// The sources that were asked for, or all, in the order of their first samples.
+    pub(super) fn sources(&self, tables: &Tables) -> io::Result<Vec<SourceId>> {
+        let mut sources = self.sources.clone();
+        if let Some(wanted) = self.wanted.as_deref() {
+            let chosen = choose(&sources, Some(wanted), tables)?;
+            sources.retain(|&source| chosen.has(source));
+        }
+        Ok(sources)
+    }
+}
+
+/// How many samples there are of a sum: of waits also those that others stand for.
+pub(super) fn count(key: &Key, sum: &Aggregate) -> u64 {
+    match key.wait {
+        Some(_) => sum.waits.count,
+        None => sum.count,
+    }
+}
