@@ -168,8 +168,10 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
     let capture = Reader::open(&args.file)?;
     let other = args.diff.as_deref().map(Reader::open).transpose()?;
     pipeline::renounce(&[]);
-    let (tables, collected, nameless) = collect(capture, &options)?;
-    let other = other.map(|other| collect(other, &options)).transpose()?;
+    let (tables, collected, nameless) = collect(capture, &options, hinted)?;
+    let other = other
+        .map(|other| collect(other, &options, false))
+        .transpose()?;
     let mut out = Output::open(!args.no_pager && args.format == Format::Text);
     let recording = Recording {
         tables: &tables,
@@ -194,6 +196,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
 fn collect(
     mut reader: Reader,
     options: &ReportOptions,
+    hinted: bool,
 ) -> Result<(Tables, Collector, Nameless), Failure> {
     let tables = reader.load_tables()?;
     let mut collector = Collector::for_report(options);
@@ -203,7 +206,9 @@ fn collect(
         profiler_capture::TimeRange::ALL,
         &mut |event, tables| {
             collector.add(event, tables);
-            if let Event::Sample(sample) = event {
+            if let Event::Sample(sample) = event
+                && hinted
+            {
                 nameless.sample(sample, tables);
             }
             Ok(())

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args};
 use crate::error::Failure;
 use crate::pipeline::{self, CallLimits, ServeRequest, ServeSource, adjustable};
 use profiler_serve::FrontOptions;
-use profiler_serve::admission::Admission;
+use profiler_serve::admission::{Admission, unguessable};
 #[cfg(feature = "http")]
 use profiler_serve::http::{HttpAddress, HttpLimits, HttpOptions, Policy};
 #[cfg(feature = "rdp")]
@@ -328,14 +328,8 @@ impl ServeArgs {
         if !shows || !self.access.allow_remote {
             return Ok(None);
         }
-        let mut bytes = [0; 24];
-        let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-        if !filled.is_ok_and(|count| count == bytes.len()) {
-            return Err(Failure::failed(
-                "the kernel gives no random numbers for a token",
-            ));
-        }
-        let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = unguessable::<24>()
+            .ok_or_else(|| Failure::failed("the kernel gives no random numbers for a token"))?;
         say!("token for clients on other machines: {token}");
         Ok(Some(token))
     }

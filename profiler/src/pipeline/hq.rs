@@ -167,10 +167,7 @@ impl Files {
             first: Some(Writer::create(path, options.clone())?),
             path: path.to_owned(),
             options: CreateOptions {
-                existing: match existing {
-                    Existing::Replace => Existing::Replace,
-                    Existing::Keep | Existing::Refuse => Existing::Refuse,
-                },
+                existing: existing.numbered(),
                 ..options
             },
             number: 1,

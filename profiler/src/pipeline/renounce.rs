@@ -44,11 +44,7 @@ fn may_replace(uid: u32, output: &Path) -> bool {
     let Ok(folder_is) = fs::metadata(folder) else {
         return false;
     };
-    let old = {
-        let mut name = output.file_name().unwrap_or_default().to_owned();
-        name.push(".old");
-        output.with_file_name(name)
-    };
+    let old = profiler_capture::old(output);
     let are_theirs = || {
         let found = [output, &old].map(|path| path.symlink_metadata().ok());
         found.into_iter().flatten().all(|found| found.uid() == uid)

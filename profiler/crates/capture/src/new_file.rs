@@ -44,6 +44,14 @@ impl Existing {
             false => Existing::Keep,
         }
     }
+
+    /// For files of numbers of which none is ever kept under another name: those of others are stepped over.
+    pub fn numbered(self) -> Existing {
+        match self {
+            Existing::Replace => Existing::Replace,
+            Existing::Keep | Existing::Refuse => Existing::Refuse,
+        }
+    }
 }
 
 /// Whose the outputs are, where that is somebody else than who writes them.
@@ -218,12 +226,12 @@ fn open(path: &Path) -> Result<(File, PathBuf), CaptureError> {
     Err(failed(path, io::ErrorKind::AlreadyExists.into()))
 }
 
-/// What a file is called that goes aside.
-fn old(path: &Path) -> PathBuf {
+/// What a file is called that goes aside: `NAME.old`.
+pub fn old(path: &Path) -> PathBuf {
     with_ending(path, ".old")
 }
 
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
     name.push(ending);
     path.with_file_name(name)

@@ -15,7 +15,7 @@ use super::block::*;
 use super::error::CaptureError;
 use super::item::{EventCounts, event};
 use super::limit::Limit;
-use super::new_file::{Owner, failed};
+use super::new_file::{Owner, failed, with_ending};
 use super::output::Output;
 use super::walk::{Unpacker, Walk};
 use super::writer::CreateOptions;
@@ -62,9 +62,7 @@ impl Ring {
         limit: Limit,
         owner: Option<Owner>,
     ) -> Result<Ring, CaptureError> {
-        let mut name = output.file_name().unwrap_or_default().to_owned();
-        name.push(".ring");
-        let directory = output.with_file_name(name);
+        let directory = with_ending(output, ".ring");
         let made = match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,

@@ -598,11 +598,7 @@ fn next_numbered(
     number: &mut u32,
     options: &CreateOptions,
 ) -> Result<Output, CaptureError> {
-    let existing = match options.existing {
-        Existing::Replace => Existing::Replace,
-        // All are kept, those of earlier recordings too.
-        Existing::Keep | Existing::Refuse => Existing::Refuse,
-    };
+    let existing = options.existing.numbered();
     loop {
         match Output::create(&numbered(path, *number), existing, options) {
             Err(CaptureError::Exists(_)) if *number < u32::MAX => *number += 1,

@@ -30,6 +30,14 @@ pub struct Admission {
     remote: bool,
 }
 
+/// What nobody can guess, in hexadecimal, of so many bytes; none if the kernel has no random numbers.
+pub fn unguessable<const BYTES: usize>() -> Option<String> {
+    let mut bytes = [0; BYTES];
+    let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    let is_whole = filled.is_ok_and(|count| count == BYTES);
+    is_whole.then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Why a peer is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {

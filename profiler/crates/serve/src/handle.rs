@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::front::{Awaited, Front, Order, Question};
 use crate::queue::{Joined, Note, Queue};
 use profiler_model::{Batch, Consumer, Demand, Event, Tracing};
+use profiler_report::view::quantity;
 
 /// Memory that events may take while they wait for the thread.
 const QUEUE_BYTES: usize = 64 << 20;
@@ -55,8 +56,8 @@ impl Note for Word {
 
 /// What has become of the clients of a server.
 pub(crate) trait Summary: Copy + Default + Send + 'static {
-    /// What people are told; so many events found no room in the queues.
-    fn text(&self, dropped_events: u64) -> String;
+    /// What people are told.
+    fn text(&self) -> String;
 }
 
 /// What both threads see.
@@ -196,7 +197,15 @@ impl<S: Summary> Handle<S> {
             log::warn!("the thread that serves {protocol} has panicked");
         }
         let summary = *lock(&self.shared.summary);
-        summary.text(self.shared.queue.dropped() + self.dropped)
+        let mut text = summary.text();
+        let dropped = self.shared.queue.dropped() + self.dropped;
+        if dropped > 0 {
+            text += &format!(
+                "; {} lost because the server was too slow",
+                quantity::plural(dropped, "event")
+            );
+        }
+        text
     }
 }
 

@@ -7,7 +7,7 @@
 use profiler_model::{Pid, Tid, Timestamp};
 
 /// One life of a process, as the session knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life {
     /// Its id.
     pub pid: Pid,

@@ -6,13 +6,9 @@
 use std::collections::BTreeMap;
 
 use profiler_model::*;
+use rustix::time::{ClockId, clock_gettime};
 
-/// One life of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Life {
-    pub(crate) pid: Pid,
-    pub(crate) started: Timestamp,
-}
+use crate::machine::Life;
 
 /// A thread of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,6 +143,11 @@ impl World {
         Some(event)
     }
 
+    /// How far the time of a capture has come.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.at.0.max(self.tables.session.started.0)
+    }
+
     /// Whose thread it is.
     pub(crate) fn thread_of(&self, id: ThreadId) -> Option<ThreadKey> {
         key(&self.tables, id)
@@ -196,6 +197,12 @@ impl World {
     pub(crate) fn has_traced(&self) -> bool {
         self.tables.all_traced().next().is_some()
     }
+}
+
+/// The clock of events, now.
+pub(crate) fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 fn key(tables: &Tables, id: ThreadId) -> Option<ThreadKey> {

@@ -11,7 +11,6 @@ mod traces;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -24,7 +23,7 @@ use super::profiling::{Budget, Profiling, Target, Told};
 use super::stacks::Stacks;
 use crate::front::Order;
 use crate::machine::Machine;
-use crate::world::World;
+use crate::world::{World, monotonic_ns};
 
 /// Sessions that are over and are remembered.
 const REMEMBERED: usize = 1024;
@@ -84,6 +83,8 @@ pub struct Agent {
     questions: u64,
     answered: BTreeSet<u64>,
     looked: Option<Instant>,
+    /// Changes of who is there that the sessions know of.
+    met: u64,
     summary: HttpSummary,
 }
 
@@ -107,6 +108,7 @@ impl Agent {
             questions: 0,
             answered: BTreeSet::new(),
             looked: None,
+            met: 0,
             summary: HttpSummary::default(),
             options,
         }
@@ -153,11 +155,8 @@ impl Agent {
     /// Now, by the clock of samples.
     pub fn now_ns(&self) -> u64 {
         match self.options.replay {
-            Some(_) => self.world.at.0.max(self.world.tables.session.started.0),
-            None => {
-                let time = clock_gettime(ClockId::Monotonic);
-                time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-            }
+            Some(_) => self.world.now_ns(),
+            None => monotonic_ns(),
         }
     }
 
@@ -178,22 +177,15 @@ impl Agent {
         about
     }
 
-    /// Threads of processes that are profiled as a whole.
-    fn meet_threads(&mut self, only: Option<&str>) {
-        for (id, profiling) in &mut self.sessions {
-            if only.is_some_and(|only| only != id) || profiling.state() == State::Stopped {
-                continue;
-            }
-            match profiling.asked.target {
-                Target::Thread(key) => {
-                    let since = self.world.thread(key).map_or(0, |thread| thread.started.0);
-                    profiling.thread(key, since);
-                }
-                Target::Process(life) => {
-                    for (key, thread) in self.world.threads(life) {
-                        profiling.thread(key, thread.started.0);
-                    }
-                }
+    /// Threads that have come since the last time, to the sessions that profile them.
+    fn meet_threads(&mut self) {
+        if self.met == self.world.changes {
+            return;
+        }
+        self.met = self.world.changes;
+        for profiling in self.sessions.values_mut() {
+            if profiling.state() != State::Stopped {
+                profiling.meet(&self.world);
             }
         }
     }

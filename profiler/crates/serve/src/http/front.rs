@@ -88,7 +88,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Summary for HttpSummary {
-    fn text(&self, dropped_events: u64) -> String {
+    fn text(&self) -> String {
         let mut text = format!(
             "served {} of HTTP: {} answered, {}",
             quantity::plural(self.connections, "connection"),
@@ -98,12 +98,10 @@ impl Summary for HttpSummary {
         if self.refused > 0 {
             text += &format!(", {} turned away", quantity::count(self.refused));
         }
-        if dropped_events > 0 {
-            text += &format!(
-                "; {} lost because the server was too slow",
-                quantity::plural(dropped_events, "event")
-            );
-        }
         text
     }
 }
+
+#[cfg(test)]
+#[path = "front_tests.rs"]
+mod tests;

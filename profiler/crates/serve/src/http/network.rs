@@ -76,7 +76,8 @@ pub(super) struct Serving {
     /// Something may be known now that was not.
     pub(super) changed: Notify,
     closing: Notify,
-    is_closing: Cell<bool>,
+    /// What is not known yet never will be.
+    pub(super) is_closing: Cell<bool>,
     pub(super) options: HttpOptions,
     refused: Cell<u64>,
     connections: Cell<u64>,
@@ -123,6 +124,7 @@ pub(super) async fn run(listener: Listener, agent: Agent, lines: Lines<HttpSumma
         serving.change(Agent::finish);
         serving.is_closing.set(true);
         serving.closing.notify_waiters();
+        serving.changed.notify_waiters();
         let all_closed = connections.acquire_many(most as u32);
         let _ = tokio::time::timeout_at(deadline, all_closed).await;
     };
@@ -337,9 +339,14 @@ async fn converse(
         .max_headers(HEADERS)
         .serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
+    let closing = async {
+        if !serving.is_closing.get() {
+            serving.closing.notified().await;
+        }
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = serving.closing.notified(), if !serving.is_closing.get() => {
+        () = closing => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

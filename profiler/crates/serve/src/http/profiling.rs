@@ -16,7 +16,8 @@ use profiler_report::derive::{Tick, Ticks};
 use profiler_wire::self_profiling::{Error, Session, State, Taken, milliseconds};
 
 use super::stacks::StackKey;
-use crate::world::{Life, ThreadKey};
+use crate::machine::Life;
+use crate::world::{ThreadKey, World};
 
 /// Events that a client has not read; with more of them it is cut off.
 const UNREAD: usize = 64;
@@ -93,6 +94,8 @@ pub(super) struct Profiling {
     pauses: Vec<(u64, u64)>,
     forced: Option<Forced>,
     stopped_ns: Option<u64>,
+    /// Of its samples' stacks, when all have come.
+    unnamed: Option<BTreeSet<StackKey>>,
     /// Events that may have been its own and did not come.
     pub(super) dropped: u64,
     budget: (Budget, usize),
@@ -144,6 +147,7 @@ impl Profiling {
             pauses: Vec::new(),
             forced: None,
             stopped_ns: None,
+            unnamed: None,
             dropped: 0,
             budget,
             listeners: Vec::new(),
@@ -152,6 +156,21 @@ impl Profiling {
 
     pub(super) fn state(&self) -> State {
         self.states.state()
+    }
+
+    /// Its threads that are there.
+    pub(super) fn meet(&mut self, world: &World) {
+        match self.asked.target {
+            Target::Thread(key) => {
+                let since = world.thread(key).map_or(0, |thread| thread.started.0);
+                self.thread(key, since);
+            }
+            Target::Process(life) => {
+                for (key, thread) in world.threads(life) {
+                    self.thread(key, thread.started.0);
+                }
+            }
+        }
     }
 
     /// A thread of it is there since then.
@@ -277,15 +296,20 @@ impl Profiling {
         }
     }
 
-    /// All that happened before it was stopped has come.
-    pub(super) fn finish(&mut self) {
-        let Some(to) = self.stopped_ns else {
-            return;
-        };
-        let keys: Vec<ThreadKey> = self.lanes.keys().copied().collect();
-        for key in keys {
-            self.ended(key, to);
+    /// All that happened before it was stopped has come. The stacks of its samples: those that are named are for the caller to
+    /// take out, who is asked for them until all are.
+    pub(super) fn finish(&mut self) -> &mut BTreeSet<StackKey> {
+        if self.unnamed.is_none()
+            && let Some(to) = self.stopped_ns
+        {
+            let keys: Vec<ThreadKey> = self.lanes.keys().copied().collect();
+            for key in keys {
+                self.ended(key, to);
+            }
         }
+        let samples = self.lanes.values().flat_map(|lane| lane.session.samples());
+        let stacks = samples.filter_map(|(_, stack)| *stack);
+        self.unnamed.get_or_insert_with(|| stacks.collect())
     }
 
     /// A sample of each thread is to be taken at this time, from what is seen until then.
@@ -350,12 +374,6 @@ impl Profiling {
             samples.sort_by_key(|(at, _)| *at);
             (*key, lane.is_full(), samples)
         })
-    }
-
-    /// Stacks of all samples.
-    pub(super) fn stacks(&self) -> impl Iterator<Item = StackKey> {
-        let samples = self.lanes.values().flat_map(|lane| lane.session.samples());
-        samples.filter_map(|(_, stack)| *stack)
     }
 
     pub(super) fn left_out(&self) -> usize {

@@ -308,6 +308,9 @@ async fn later<T>(
         let changed = serving.changed.notified();
         match serving.change(|agent| ask(agent, Instant::now())) {
             Ok(answer) => return answer,
+            Err(Later) if serving.is_closing.get() => {
+                return Err(Error::new(ErrorName::OperationError, "the server ends"));
+            }
             Err(Later) => changed.await,
         }
     }

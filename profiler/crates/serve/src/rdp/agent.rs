@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use profiler_wire::rdp::{
     ErrorName, ErrorReply, Incoming, Packet, PacketSink, REQUESTS, TraceActor, TraceReply,
 };
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -23,7 +22,8 @@ use super::options::{RdpOptions, RdpPeer};
 use super::source::{Source, Stream};
 use crate::admission::is_same_token;
 use crate::front::{Order, Place, Question, Replay};
-use crate::world::{Life, ThreadKey, World};
+use crate::machine::Life;
+use crate::world::{ThreadKey, World, monotonic_ns};
 use profiler_model::*;
 use profiler_report::derive::{FrameEvent, SampledFrames, call_frames, missing_frames};
 
@@ -657,12 +657,8 @@ impl Agent {
     /// The time of frames now.
     fn now_ns(&self) -> u64 {
         match self.options.replay {
-            Some(_) => self.world.at.0.max(self.world.tables.session.started.0),
-            None => {
-                let time = clock_gettime(ClockId::Monotonic);
-                let ns = time.tv_sec.saturating_mul(1_000_000_000) + time.tv_nsec;
-                ns.cast_unsigned()
-            }
+            Some(_) => self.world.now_ns(),
+            None => monotonic_ns(),
         }
     }
 

@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::world::{Life, ThreadKey, World};
+use crate::machine::Life;
+use crate::world::{ThreadKey, World};
 use profiler_model::{Pid, Process, Thread, Tid, Timestamp};
 
 /// Who a packet is for.

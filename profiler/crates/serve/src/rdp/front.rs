@@ -45,7 +45,7 @@ pub fn start(address: SocketAddr, options: RdpOptions) -> Result<Box<dyn Front>,
 }
 
 impl Summary for RdpSummary {
-    fn text(&self, dropped_events: u64) -> String {
+    fn text(&self) -> String {
         let mut text = format!(
             "served {}: {} answered",
             quantity::plural(self.connections, "connection"),
@@ -58,12 +58,6 @@ impl Summary for RdpSummary {
             if count > 0 {
                 text += &format!(", {} {what}", quantity::count(count));
             }
-        }
-        if dropped_events > 0 {
-            text += &format!(
-                "; {} lost because the server was too slow",
-                quantity::plural(dropped_events, "event")
-            );
         }
         text
     }

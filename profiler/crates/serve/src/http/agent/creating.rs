@@ -11,11 +11,12 @@ use profiler_report::derive::OFF_CPU;
 use profiler_wire::self_profiling::{Error, ErrorName, InitOptions, Intervals, milliseconds};
 
 use super::{Agent, Answer, Later, View};
+use crate::admission::unguessable;
 use crate::front::Replay;
 use crate::http::policy::Subject;
 use crate::http::profiling::{Asked, Profiling, Target};
-use crate::machine::Life as MachineLife;
-use crate::world::{Life, ThreadKey};
+use crate::machine::Life;
+use crate::world::ThreadKey;
 
 /// How long somebody who is asked for may be on the way.
 const SOON: Duration = Duration::from_millis(400);
@@ -60,10 +61,6 @@ impl Agent {
         let owner = match is_capture {
             true => process.uid,
             false => {
-                let life = MachineLife {
-                    pid: life.pid,
-                    started: life.started,
-                };
                 let uids = self.machine.status(life).ok().map(|status| status.uids);
                 uids.and_then(|(real, effective)| (real == effective).then_some(real))
             }
@@ -125,7 +122,7 @@ impl Agent {
             let text = format!("there are {} sessions already", self.sessions.len());
             return Ok(Err(Error::new(ErrorName::QuotaExceededError, text)));
         }
-        let Some(id) = new_id() else {
+        let Some(id) = unguessable::<16>() else {
             let text = "there are no random numbers";
             return Ok(Err(Error::new(ErrorName::OperationError, text)));
         };
@@ -193,7 +190,7 @@ impl Agent {
             .sources
             .iter()
             .any(|(_, it)| tables.string(it.name) == OFF_CPU);
-        let profiling = Profiling::new(
+        let mut profiling = Profiling::new(
             asked,
             user,
             (origin_ns, now),
@@ -202,13 +199,14 @@ impl Agent {
             (self.budget.clone(), self.options.limits.samples),
         );
         self.summary.sessions += 1;
+        profiling.meet(&self.world);
         self.sessions.insert(id.clone(), profiling);
-        self.meet_threads(Some(&id));
         if at_once {
-            for event in std::mem::take(&mut self.kept) {
-                self.event(&event, Some(&id));
-                self.kept.push(event);
+            let kept = std::mem::take(&mut self.kept);
+            for event in &kept {
+                self.event(event, Some(&id));
             }
+            self.kept = kept;
             let to = self.world.at.0;
             if let Some(profiling) = self.sessions.get_mut(&id) {
                 profiling.advance(to);
@@ -256,13 +254,4 @@ impl Wanted {
             Error::new(ErrorName::TypeError, text)
         })
     }
-}
-
-/// What nobody can guess.
-fn new_id() -> Option<String> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())
-        .ok()
-        .filter(|count| *count == bytes.len())?;
-    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

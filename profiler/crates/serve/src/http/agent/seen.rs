@@ -11,8 +11,7 @@ use profiler_wire::self_profiling::State;
 use super::{Agent, View};
 use crate::front::Replay;
 use crate::http::profiling::Profiling;
-use crate::machine::Life as MachineLife;
-use crate::world::Life;
+use crate::machine::Life;
 
 /// What is so long past has come, even if nothing tells.
 const CERTAIN: u64 = 2_000_000_000;
@@ -30,11 +29,8 @@ impl Agent {
         if self.options.replay.is_none() && self.world.is_new(batch.epoch) {
             self.stacks.turn(&self.world.tables);
         }
-        let has_new = !batch.definitions.is_empty();
         self.world.define(batch.epoch, batch.definitions);
-        if has_new {
-            self.meet_threads(None);
-        }
+        self.meet_threads();
         for event in batch.events {
             let Some(event) = self.world.event(event) else {
                 continue;
@@ -119,11 +115,7 @@ impl Agent {
             if self.world.process(life).is_none() || self.allows(user, life) {
                 continue;
             }
-            let machine_life = MachineLife {
-                pid: life.pid,
-                started: life.started,
-            };
-            if self.machine.status(machine_life).is_err() {
+            if self.machine.status(life).is_err() {
                 continue;
             }
             if let Some(session) = self.sessions.get_mut(&id) {
@@ -138,7 +130,6 @@ impl Agent {
 
     /// Time passes.
     pub fn tick(&mut self, now: Instant) {
-        self.meet_threads(None);
         let certain = match self.options.replay {
             Some(_) => self.world.at.0,
             None => self.world.at.0.max(self.now_ns().saturating_sub(CERTAIN)),

@@ -3,7 +3,7 @@
 //! Both want all that has happened up to a moment: the session is asked for it, and told what it wants anew, which hands over
 //! what is still in the kernel. What does not belong here: what is seen meanwhile (`seen`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -44,21 +44,14 @@ impl Agent {
         if !self.answered.contains(&ticket.question) && waited < limits.patience {
             return Err(Later);
         }
-        let names = limits.names;
         let Some(profiling) = self.sessions.get_mut(&ticket.id) else {
             let text = "the session was ended meanwhile";
             return Ok(Err(Error::new(ErrorName::InvalidStateError, text)));
         };
-        profiling.finish();
-        let tables = &self.world.tables;
-        let is_named = |key| self.stacks.is_named(key, tables);
-        if waited < names
-            && !profiling
-                .stacks()
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .all(is_named)
-        {
+        let (stacks, tables) = (&self.stacks, &self.world.tables);
+        let unnamed = profiling.finish();
+        unnamed.retain(|key| !stacks.is_named(*key, tables));
+        if waited < limits.names && !unnamed.is_empty() {
             return Err(Later);
         }
         self.answered.remove(&ticket.question);
