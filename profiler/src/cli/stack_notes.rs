@@ -169,12 +169,13 @@ impl<'a> Facts<'a> {
                 mib(unwound.kernel_bytes),
             ));
             lines.push(format!(
-                "tables here: {} built or read in {:.2} s, {} dropped, {}; {} without any",
+                "tables here: {} built or read in {:.2} s, {} dropped, {}; {} without any, {} of them given up",
                 count(tables.built),
                 tables.building_ns as f64 / 1e9,
                 count(tables.dropped),
                 mib(tables.bytes),
                 plural(tables.without, "file"),
+                count(tables.given_up),
             ));
         }
         for interpreter in self.interpreters {

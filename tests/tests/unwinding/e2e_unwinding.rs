@@ -154,6 +154,64 @@ fn every_optimisation_level_and_kind_of_program() -> Outcome {
     Ok(())
 }
 
+/// Tables of what others than root can change are built by a process without privileges, which a file of 64 MB of
+/// unwind information keeps busy here.
+#[test]
+fn programs_of_others() -> Outcome {
+    let Some((setting, path)) = setting("programs_of_others")? else {
+        return Ok(());
+    };
+    const NOBODY: u32 = 65534;
+    std::os::unix::fs::chown(&path, Some(NOBODY), None)?;
+    let long = setting.path("long.so");
+    std::fs::write(&long, long_table(64 << 20))?;
+    std::os::unix::fs::chown(&long, Some(NOBODY - 1), None)?;
+    let mapping = setting.workload("map_file.c")?;
+    let both = format!(
+        "{} 600 {} & {path} plain 600; wait",
+        mapping.display(),
+        long.display()
+    );
+    let (_, recording) = setting.record(&["-F", RATE, "--", "sh", "-c", &both])?;
+    let samples = recording.of_process("unwind_o2");
+    whole(&samples, &chain(&["main"]))?;
+    Ok(())
+}
+
+/// A program of so many bytes, nearly all of them the unwind information of one function.
+fn long_table(len: u32) -> Vec<u8> {
+    let mut head = vec![0_u8; 64];
+    head[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    head[16..20].copy_from_slice(&[3, 0, 62, 0]);
+    head[32..40].copy_from_slice(&64_u64.to_le_bytes());
+    head[40..48].copy_from_slice(&120_u64.to_le_bytes());
+    head[54..64].copy_from_slice(&[56, 0, 1, 0, 64, 0, 3, 0, 2, 0]);
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let code: Vec<u8> = words(&[1 | 5 << 32, 0, 0, 0, 1 << 40, 1 << 40, 4096]);
+    let section = |name: u64, at: u64, len: u64| -> Vec<u8> {
+        words(&[name | 1 << 32, 0, 0, at, len, 0, 1, 0])
+    };
+    let content = 120 + 3 * 64;
+    let mut names = b"\0.eh_frame\0.names\0".to_vec();
+    names.resize(64, 0);
+    let mut frames = vec![16, 0, 0, 0, 0, 0, 0, 0];
+    frames.extend([1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0]);
+    frames.extend((len - 24).to_le_bytes());
+    frames.extend(24_u32.to_le_bytes());
+    frames.extend(0x1000_u64.to_le_bytes());
+    frames.extend((1_u64 << 40).to_le_bytes());
+    // Another place after each byte, and at each another frame.
+    let advance = [0x41, 0x0e, 8, 0x41, 0x0e, 16];
+    let rest = len as usize - frames.len();
+    frames.extend(advance.iter().cycle().take(rest));
+    let sections = [
+        section(0, 0, 0),
+        section(1, content + 64, len.into()),
+        section(11, content, 64),
+    ];
+    [head, code, sections.concat(), names, frames].concat()
+}
+
 /// Of a stripped program names are gone, and how deep it is in itself is not.
 #[test]
 fn a_stripped_program() -> Outcome {

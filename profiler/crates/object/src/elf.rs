@@ -303,11 +303,12 @@ impl Elf {
         // Sections may lie over each other, and say that they unpack to nothing.
         let mut packed = MAX_UNPACKED_BYTES;
         for section in sections {
-            let unpacked = if section.flags & SHF_COMPRESSED != 0 && section.kind != SHT_NOBITS {
+            let unpacked = if section.is_packed() && section.kind != SHT_NOBITS {
                 packed = packed
                     .checked_sub(section.len)
                     .ok_or_else(|| ElfError::Bomb(section.name.clone()))?;
-                self.unpacked_len(file, section, left)?
+                let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
+                unpacked_len(&bytes, self.wide, left)?
             } else if section.name == ".gnu_debugdata" {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
                 let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
@@ -332,31 +333,11 @@ impl Elf {
         section: &Section,
         limit: u64,
     ) -> Result<Vec<u8>, ElfError> {
-        if section.flags & SHF_COMPRESSED == 0 {
+        if !section.is_packed() {
             return section.bytes(file, limit);
         }
-        let bomb = || ElfError::Bomb(section.name.clone());
-        let len = self.unpacked_len(file, section, limit)?;
-        if len > limit {
-            return Err(bomb());
-        }
         let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-        let head = if self.wide { 24 } else { 12 };
-        let data = bytes
-            .get(head..)
-            .ok_or(ElfError::Bounds("packed section"))?;
-        let format = match u32_at(&bytes, 0)? {
-            ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
-            ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
-            _ => return Err(ElfError::Bounds("kind of compression")),
-        };
-        let packed = CompressedData {
-            format,
-            data,
-            uncompressed_size: word(&bytes, if self.wide { 8 } else { 4 }, self.wide)?,
-        };
-        let unpacked = packed.decompress().map_err(|_| bomb())?;
-        Ok(unpacked.into_owned())
+        unpack(&bytes, self.wide, limit).ok_or_else(|| ElfError::Bomb(section.name.clone()))
     }
 
     /// The bytes of `.gnu_debugdata`, an ELF file with the symbols that a distribution left out.
@@ -373,41 +354,6 @@ impl Elf {
         .map_err(|_| bomb())?;
         Ok(unpacked)
     }
-
-    /// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
-    fn unpacked_len(&self, file: &File, section: &Section, limit: u64) -> Result<u64, ElfError> {
-        let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-        let (head, size_at) = if self.wide { (24, 8) } else { (12, 4) };
-        let declared = word(&bytes, size_at, self.wide)?;
-        let packed = bytes
-            .get(head..)
-            .ok_or(ElfError::Bounds("packed section"))?;
-        if declared > limit {
-            return Ok(declared);
-        }
-        match u32_at(&bytes, 0)? {
-            // Memory of the declared length is taken, and touched, before anything is unpacked.
-            ELFCOMPRESS_ZLIB if declared / MAX_ZLIB_RATIO > packed.len() as u64 => Ok(u64::MAX),
-            ELFCOMPRESS_ZLIB => {
-                // Asked for one byte more than declared, this succeeds only if there is more.
-                let longer = CompressedData {
-                    format: CompressionFormat::Zlib,
-                    data: packed,
-                    uncompressed_size: declared + 1,
-                };
-                Ok(if longer.decompress().is_ok() {
-                    u64::MAX
-                } else {
-                    declared
-                })
-            }
-            ELFCOMPRESS_ZSTD => {
-                let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
-                Ok(count_bytes(decoder, limit).max(declared))
-            }
-            _ => Ok(declared),
-        }
-    }
 }
 
 impl Section {
@@ -421,6 +367,11 @@ impl Section {
         let got = read_up_to(file, &mut bytes, self.offset)?;
         bytes.truncate(got);
         Ok(bytes)
+    }
+
+    /// Whether its contents are compressed ([`unpack`]).
+    pub fn is_packed(&self) -> bool {
+        self.flags & SHF_COMPRESSED != 0
     }
 
     /// Whether it holds instructions.
@@ -441,6 +392,58 @@ impl Section {
     /// Length in the file.
     pub fn bytes_in_file(&self) -> u64 {
         if self.kind == SHT_NOBITS { 0 } else { self.len }
+    }
+}
+
+/// The contents of a compressed section; none if they are damaged, or more than `limit`. `wide`: of a file
+/// whose words have 64 bits.
+pub fn unpack(bytes: &[u8], wide: bool, limit: u64) -> Option<Vec<u8>> {
+    if unpacked_len(bytes, wide, limit).ok()? > limit {
+        return None;
+    }
+    let packed = CompressedData {
+        format: match u32_at(bytes, 0).ok()? {
+            ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+            ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+            _ => return None,
+        },
+        data: bytes.get(if wide { 24 } else { 12 }..)?,
+        uncompressed_size: word(bytes, if wide { 8 } else { 4 }, wide).ok()?,
+    };
+    Some(packed.decompress().ok()?.into_owned())
+}
+
+/// How long a compressed section is when unpacked; more than `limit` if it exceeds that.
+fn unpacked_len(bytes: &[u8], wide: bool, limit: u64) -> Result<u64, ElfError> {
+    let (head, size_at) = if wide { (24, 8) } else { (12, 4) };
+    let declared = word(bytes, size_at, wide)?;
+    let packed = bytes
+        .get(head..)
+        .ok_or(ElfError::Bounds("packed section"))?;
+    if declared > limit {
+        return Ok(declared);
+    }
+    match u32_at(bytes, 0)? {
+        // Memory of the declared length is taken, and touched, before anything is unpacked.
+        ELFCOMPRESS_ZLIB if declared / MAX_ZLIB_RATIO > packed.len() as u64 => Ok(u64::MAX),
+        ELFCOMPRESS_ZLIB => {
+            // Asked for one byte more than declared, this succeeds only if there is more.
+            let longer = CompressedData {
+                format: CompressionFormat::Zlib,
+                data: packed,
+                uncompressed_size: declared + 1,
+            };
+            Ok(if longer.decompress().is_ok() {
+                u64::MAX
+            } else {
+                declared
+            })
+        }
+        ELFCOMPRESS_ZSTD => {
+            let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+            Ok(count_bytes(decoder, limit).max(declared))
+        }
+        _ => Ok(declared),
     }
 }
 

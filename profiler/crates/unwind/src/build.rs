@@ -15,18 +15,16 @@ use std::io::Write;
 use profiler_common::unwind::{CFA_MEMORY, CFA_REGISTER, REGISTER_BX, Rule};
 
 use super::program::Machine;
+use super::raw::Raw;
 use super::state::{State, Unknown};
 use super::{Builder, Entry, Table, TooLarge, go};
 use profiler_object::cfi::{Entries, Fde, Kind, Section};
-use profiler_object::elf::{Elf, ElfError, half, read_up_to};
+use profiler_object::elf::{self, Elf, ElfError};
 
 /// Most bytes of `.eh_frame` or `.debug_frame`.
-const MAX_SECTION_BYTES: u64 = 256 << 20;
+pub(super) const MAX_SECTION_BYTES: u64 = 256 << 20;
 /// Most bytes of a vDSO.
 const MAX_VDSO_BYTES: usize = 1 << 20;
-
-const EM_X86_64: u16 = 62;
-const SHT_NOBITS: u32 = 8;
 
 /// Why a file has no table.
 #[derive(Debug, thiserror::Error)]
@@ -114,19 +112,12 @@ pub(crate) fn build(
     elf: &Elf,
     debug: Option<(&File, &Elf)>,
 ) -> Result<(Table, BuildReport), BuildError> {
-    Source::read(file, elf, debug)?.build()
+    let raw = Raw::read(file, elf, debug)?;
+    let of = raw.may_be_go.then_some((file, elf));
+    Source::of(raw, of)?.build()
 }
 
-fn check_machine(file: &File, elf: &Elf) -> Result<(), BuildError> {
-    let mut head = [0; 20];
-    let got = read_up_to(file, &mut head, 0).map_err(ElfError::from)?;
-    if !elf.wide || half(&head[..got], 18)? != EM_X86_64 {
-        return Err(BuildError::Machine);
-    }
-    Ok(())
-}
-
-/// All that a table depends on, read from a file.
+/// All that a table depends on.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     /// Where code is: addresses and ends, in their order.
@@ -141,47 +132,23 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Reads what a file and the file of its debug information say about frames.
-    pub(super) fn read(
-        file: &File,
-        elf: &Elf,
-        debug: Option<(&File, &Elf)>,
-    ) -> Result<Source, BuildError> {
-        check_machine(file, elf)?;
-        let mut source = Source::default();
-        let code = elf.segments.iter().filter(|segment| segment.executable);
-        source.code = code
-            .map(|segment| {
-                let end = segment.address.saturating_add(segment.len);
-                (segment.address, end)
-            })
-            .collect();
-        source.code.sort_unstable();
-        let sections = elf.sections(file)?;
-        let address = |name| {
-            let mut named = sections.iter().filter(|section| section.name == name);
-            named.next().map_or(0, |section| section.address)
+    /// Unpacks what files say about frames. `of`: the file itself, if it may be a Go program.
+    pub(super) fn of(raw: Raw, of: Option<(&File, &Elf)>) -> Result<Source, BuildError> {
+        let mut source = Source {
+            code: raw.code,
+            text: raw.text,
+            got: raw.got,
+            ..Source::default()
         };
-        source.text = address(".text");
-        source.got = address(".got");
-        let wanted = [(".eh_frame", Kind::Eh), (".debug_frame", Kind::Debug)];
-        let main = Some((file, elf));
-        for (name, kind) in wanted {
-            for (file, elf) in [main, debug].into_iter().flatten() {
-                let sections = elf.sections(file)?;
-                let mut named = sections.iter().filter(|section| {
-                    section.name == name
-                        && section.kind != SHT_NOBITS
-                        && section.bytes_in_file() > 0
-                });
-                if let Some(section) = named.next() {
-                    let bytes = elf.contents(file, section, MAX_SECTION_BYTES)?;
-                    source.sections.push((kind, bytes, section.address));
-                    break;
-                }
-            }
+        for section in raw.sections {
+            let bytes = match section.packed {
+                None => section.bytes,
+                Some(wide) => elf::unpack(&section.bytes, wide, MAX_SECTION_BYTES)
+                    .ok_or_else(|| BuildError::Read("a section is badly packed".to_owned()))?,
+            };
+            source.sections.push((section.kind, bytes, section.address));
         }
-        source.go = go::entries(file, elf);
+        source.go = of.and_then(|(file, elf)| go::entries(file, elf));
         if source.go.is_some() {
             // What Go's linker writes there says less.
             source.sections.retain(|(kind, ..)| *kind == Kind::Eh);

@@ -26,14 +26,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ring::digest::{Context, SHA256};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 
 use self::folder::{UNFINISHED, directory_of_user, list, open_directory, read, write};
-use self::format::{decode, encode};
+pub use self::format::{decode, encode};
 use super::build::Source;
-use super::{BuildError, BuildReport, Table};
-use profiler_object::cfi::Kind;
+use super::{BuildError, BuildReport, Raw, Table};
 use profiler_object::elf::Elf;
 
 /// What kept tables begin with. Another version of the format, or of what tables say, is another number.
@@ -42,6 +40,8 @@ const MAGIC: &[u8; 8] = b"unwind\n\x02";
 const MIN_SECTION_BYTES: u64 = 64 << 10;
 /// Most bytes of all kept tables, unless told otherwise.
 pub const LIMIT_BYTES: u64 = 256 << 20;
+/// Most bytes of a section that are handed to another process: of longer ones it reads the file.
+const MAX_HANDED_BYTES: u64 = 64 << 20;
 const SUFFIX: &str = ".table";
 /// What has been unfinished for so long was left by a profiler that was killed.
 const UNFINISHED_SECONDS: i64 = 3600;
@@ -71,6 +71,27 @@ pub struct CacheCounts {
     pub damaged: u64,
     /// Kept tables that went to make room.
     pub removed: u64,
+}
+
+/// The name of what is kept of a file.
+#[derive(Debug)]
+pub struct Name(String);
+
+impl Name {
+    fn of(raw: &Raw, owner: Option<u32>) -> Name {
+        Name(raw.digest(owner) + SUFFIX)
+    }
+}
+
+/// What is known of a file that its owner can change.
+#[derive(Debug)]
+pub enum Looked {
+    /// Its table.
+    Found(Box<Table>, BuildReport),
+    /// What its table is made of, and the name that it is to be kept under.
+    Raw(Raw, Name),
+    /// Its table is not kept: the whole file has to be read.
+    File,
 }
 
 impl Cache {
@@ -147,21 +168,51 @@ impl Cache {
         elf: &Elf,
         debug: Option<(&File, &Elf)>,
     ) -> Result<(Table, BuildReport), BuildError> {
-        let source = Source::read(file, elf, debug)?;
-        // What is read of Go's functions is most of the work there.
-        if self.directory.is_none() || source.go.is_some() || source.bytes() < MIN_SECTION_BYTES {
+        let raw = Raw::read(file, elf, debug)?;
+        if !self.keeps(&raw) {
             self.counts.built += 1;
-            return source.build();
+            let of = raw.may_be_go.then_some((file, elf));
+            return Source::of(raw, of)?.build();
         }
-        let name = name_of(&source);
-        if let Some(found) = self.find(&name) {
+        let name = Name::of(&raw, None);
+        if let Some(found) = self.find(&name.0) {
             self.counts.found += 1;
             return Ok(found);
         }
         self.counts.built += 1;
-        let (table, report) = source.build()?;
+        let (table, report) = Source::of(raw, None)?.build()?;
         self.keep(&name, &encode(&table, &report));
         Ok((table, report))
+    }
+
+    /// The table of a file that its `owner` can change, if it is here; else what another process may build it of.
+    /// What was built of such files is for its owner's files only.
+    pub fn look(&mut self, file: &File, elf: &Elf, owner: u32) -> Result<Looked, BuildError> {
+        if self.directory.is_none() {
+            return Ok(Looked::File);
+        }
+        let raw = match Raw::up_to(file, elf, None, MAX_HANDED_BYTES) {
+            Ok(raw) => raw,
+            Err(BuildError::Machine) => return Err(BuildError::Machine),
+            // It is told by who reads all of it.
+            Err(_) => return Ok(Looked::File),
+        };
+        if !self.keeps(&raw) {
+            return Ok(Looked::File);
+        }
+        let name = Name::of(&raw, Some(owner));
+        match self.find(&name.0) {
+            Some((table, report)) => {
+                self.counts.found += 1;
+                Ok(Looked::Found(Box::new(table), report))
+            }
+            None => Ok(Looked::Raw(raw, name)),
+        }
+    }
+
+    /// What is read of Go's functions is most of the work there; of others, what can be kept.
+    fn keeps(&self, raw: &Raw) -> bool {
+        self.directory.is_some() && !raw.may_be_go && raw.bytes() >= MIN_SECTION_BYTES
     }
 
     fn find(&mut self, name: &str) -> Option<(Table, BuildReport)> {
@@ -187,7 +238,8 @@ impl Cache {
         found
     }
 
-    fn keep(&mut self, name: &str, bytes: &[u8]) {
+    /// Keeps an encoded table.
+    pub fn keep(&mut self, Name(name): &Name, bytes: &[u8]) {
         let Some(directory) = self.directory.clone() else {
             return;
         };
@@ -244,29 +296,4 @@ impl Cache {
 
 fn lock(bytes: &Mutex<u64>) -> MutexGuard<'_, u64> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The name of what is made of a source.
-fn name_of(source: &Source) -> String {
-    let mut digest = Context::new(&SHA256);
-    let mut number = |value: u64| digest.update(&value.to_le_bytes());
-    number(source.text);
-    number(source.got);
-    number(source.code.len() as u64);
-    for &(start, end) in &source.code {
-        number(start);
-        number(end);
-    }
-    for (kind, bytes, address) in &source.sections {
-        number(u64::from(*kind == Kind::Debug));
-        number(*address);
-        number(bytes.len() as u64);
-    }
-    // All lengths came before, so that no two sources give the same bytes.
-    for (_, bytes, _) in &source.sections {
-        digest.update(bytes);
-    }
-    let digest = digest.finish();
-    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    digits.chain([SUFFIX.to_owned()]).collect()
 }

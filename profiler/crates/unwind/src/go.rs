@@ -22,6 +22,7 @@ mod switch;
 mod tests;
 
 pub use locate::Program;
+pub(crate) use locate::may_be_go;
 pub use merge::merge;
 
 /// What holds from which address on, in the order of addresses; none if the file is no Go program, or is

@@ -16,10 +16,12 @@ mod expression;
 pub mod go;
 pub mod kernel;
 mod program;
+mod raw;
 pub mod snapshot;
 mod state;
 mod table;
 pub mod walk;
 
 pub use build::{BuildError, BuildReport, build_file, build_vdso};
+pub use raw::{Raw, build_raw};
 pub use table::{Builder, Entry, Page, Table, TooLarge};

@@ -221,6 +221,24 @@ impl Client {
         Ok(bytes)
     }
 
+    /// The unwind table of a file, encoded; none if it has none. `is_raw`: the file holds what was read of another
+    /// one.
+    pub(crate) fn table(
+        &mut self,
+        file: BorrowedFd<'_>,
+        is_raw: bool,
+        until: Instant,
+    ) -> Result<Option<Vec<u8>>, Death> {
+        let mut frame = Frame::new(wire::TABLE);
+        frame.u32(is_raw.into());
+        let mut bytes = self.ask(frame, &[file], wire::TABLED, until)?;
+        match bytes.first() {
+            Some(0) => Ok(None),
+            Some(1) => Ok(Some(bytes.split_off(1))),
+            _ => Err(self.end(Death::Crashed)),
+        }
+    }
+
     /// Closes what was loaded.
     pub(crate) fn forget(&mut self, number: Number) {
         if !self.has(number) {
@@ -491,7 +509,7 @@ fn receive(socket: BorrowedFd<'_>, until: Instant) -> io::Result<(u32, Vec<u8>)>
     let mut head = [0; wire::HEAD];
     fill(socket, &mut head, until)?;
     let (kind, len) = wire::head(&head);
-    if len > wire::MAX_SAID {
+    if len > wire::most_said(kind) {
         return Err(wire::nonsense());
     }
     let mut bytes = vec![0; len];

@@ -1,4 +1,5 @@
-//! What the process does that reads symbols: it takes files, and says what addresses in them mean.
+//! What the process does that reads files: it takes them, and says what addresses in them mean, or what their
+//! unwind tables are.
 //!
 //! Standard input, a socket of frames -> answers. It ends when nobody is there any more, when it is told
 //! what it does not understand, and when it needs more than it may have. What a file makes it do is that
@@ -24,6 +25,7 @@ use crate::material::Material;
 use crate::symbolize::Answer;
 use crate::thrift::Thrift;
 use profiler_model::UnknownReason;
+use profiler_unwind::cache::encode;
 
 /// Most addresses of one question.
 const MAX_ADDRESSES: usize = 1 << 16;
@@ -53,7 +55,7 @@ fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
     while let Some((kind, bytes, fds)) = receive(socket)? {
         thrift.look();
         let mut reader = Reader(&bytes);
-        // Of what is loaded; of bytes, in one case.
+        // Of what is loaded; of bytes, in one case; whether the file is what was read of one, in another.
         let number = reader.u32()?;
         match kind {
             wire::LOAD => {
@@ -106,10 +108,30 @@ fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
                 frame.all(&bytes);
                 say(socket, &frame.finish())?;
             }
+            wire::TABLE => {
+                let file = fds.into_iter().next().ok_or_else(wire::nonsense)?.into();
+                let build = || table(&file, number != 0);
+                let table = catch_unwind(AssertUnwindSafe(build)).unwrap_or_default();
+                let mut frame = Frame::new(wire::TABLED);
+                frame.u8(table.is_some().into());
+                frame.all(&table.unwrap_or_default());
+                say(socket, &frame.finish())?;
+            }
             _ => return Err(wire::nonsense()),
         }
     }
     Ok(())
+}
+
+/// The unwind table of a file, encoded; none if it has none. `is_raw`: the file holds what was read of another one.
+fn table(file: &File, is_raw: bool) -> Option<Vec<u8>> {
+    let built = match is_raw {
+        true => profiler_unwind::build_raw(file),
+        false => profiler_unwind::build_file(file, None),
+    };
+    let (table, report) = built.ok()?;
+    let bytes = encode(&table, &report);
+    (bytes.len() <= wire::MAX_TABLE).then_some(bytes)
 }
 
 /// What is at a place of a file: of memory, as far as it reaches without a gap.

@@ -26,6 +26,12 @@ pub(super) const READ: u32 = 7;
 pub(super) const BYTES: u32 = 8;
 /// Longest piece that [`READ`] asks for.
 pub(super) const MAX_PIECE: usize = 1 << 20;
+/// To the process: what is the unwind table of the file that comes along?
+pub(super) const TABLE: u32 = 9;
+/// From the process: the answer to [`TABLE`]: whether there is one, and then the encoded table.
+pub(super) const TABLED: u32 = 10;
+/// Longest table that is told.
+pub(super) const MAX_TABLE: usize = 64 << 20;
 /// From the process: it is ready.
 pub(super) const READY: u32 = 4;
 /// From the process: what became of [`LOAD`].
@@ -37,7 +43,7 @@ pub(super) const FOUND: u32 = 6;
 pub(super) const HEAD: usize = 8;
 /// Longest frame to the process.
 pub(super) const MAX_ASKED: usize = 1 << 20;
-/// Longest frame from it.
+/// Longest frame from it, but for tables.
 pub(super) const MAX_SAID: usize = 32 << 20;
 /// Answers are left out beyond this, so that a frame stays within its limit.
 const ENOUGH: usize = 16 << 20;
@@ -171,6 +177,14 @@ pub(super) fn head(bytes: &[u8; HEAD]) -> (u32, usize) {
     let mut reader = Reader(bytes);
     let kind = reader.u32().unwrap_or(0);
     (kind, reader.u32().unwrap_or(0) as usize)
+}
+
+/// Longest frame of a kind from the process.
+pub(super) fn most_said(kind: u32) -> usize {
+    match kind {
+        TABLED => MAX_TABLE + 1,
+        _ => MAX_SAID,
+    }
 }
 
 /// The frame of [`FOUND`], made of one answer after the other.

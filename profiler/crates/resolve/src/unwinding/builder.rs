@@ -1,7 +1,9 @@
 //! Builds unwind tables, on threads of its own.
 //!
-//! Open files -> [`Table`]s, built or read back from where earlier recordings kept them. What samples wait for comes first, small files before large ones. A file that can't be read, or that
-//! makes the builder panic, has none. Files are read with positioned reads: they belong to targets.
+//! Open files -> [`Table`]s, built or read back from where earlier recordings kept them. What samples wait for
+//! comes first, small files before large ones. What only root can change is read here, with positioned reads; all
+//! else by a process without privileges (`apart`), and on threads of its own, so that nobody's files keep back those
+//! of the system. A file that can't be read, or that is the end of who reads it, has none.
 //!
 //! What does not belong here: which tables are wanted, and what is done with them (`store`).
 
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::super::files::TargetFile;
 use super::super::thrift::Thrift;
+use super::apart::{Apart, GivenUp};
 use profiler_unwind::Table;
 use profiler_unwind::cache::Cache;
 
@@ -22,6 +25,8 @@ const MAX_JOBS: usize = 8192;
 /// Most threads, and so many processors for each.
 const MAX_THREADS: usize = 4;
 const CPUS_PER_THREAD: usize = 2;
+/// A process that builds tables ends when nothing has been asked of it for so long.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// A file to be read.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(super) struct Built {
     pub(super) id: u64,
     /// Its table; none if it says nothing about its frames.
     pub(super) table: Option<Table>,
+    /// There is none because it was not read to its end.
+    pub(super) given_up: bool,
     /// How long that took.
     pub(super) took: Duration,
 }
@@ -55,6 +62,10 @@ impl Queue {
         self.urgent.push((job.file.len(), job));
     }
 
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.ahead.is_empty()
+    }
+
     fn pop(&mut self) -> Option<Job> {
         let urgent = self.urgent.iter().enumerate();
         let smallest = urgent.min_by_key(|(_, (bytes, _))| *bytes);
@@ -65,67 +76,128 @@ impl Queue {
     }
 }
 
+/// Files that wait for some threads.
 #[derive(Debug, Default)]
-struct Shared {
+struct Waiting {
     queue: Mutex<Queue>,
     filled: Condvar,
-    /// What earlier recordings kept, opened by the first thread that gets here.
-    kept: OnceLock<Cache>,
 }
 
-impl Shared {
+impl Waiting {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job; none when there will be no more.
-    fn next(&self) -> Option<Job> {
+    /// The next job; `None` when there will be no more, no job if there was none for so long.
+    fn next(&self, patience: Option<Duration>) -> Option<Option<Job>> {
         let mut queue = self.lock();
         loop {
             if queue.ended {
                 return None;
             }
             if let Some(job) = queue.pop() {
-                return Some(job);
+                return Some(Some(job));
             }
-            let waited = self.filled.wait(queue);
-            queue = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = match patience {
+                None => {
+                    let waited = self.filled.wait(queue);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(patience) => {
+                    let waited = self.filled.wait_timeout(queue, patience);
+                    let (queue, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && queue.is_empty() {
+                        return Some(None);
+                    }
+                    queue
+                }
+            };
         }
     }
 }
 
+/// Threads that build tables, as many as are needed up to some number.
+#[derive(Debug)]
+struct Pool {
+    waiting: Arc<Waiting>,
+    threads: usize,
+    most: usize,
+}
+
+impl Pool {
+    fn new(most: usize) -> Pool {
+        Pool {
+            waiting: Arc::default(),
+            threads: 0,
+            most,
+        }
+    }
+
+    fn start_thread(&mut self, kept: &Kept, done: &Sender<Built>) -> io::Result<()> {
+        let (waiting, kept, done) = (self.waiting.clone(), kept.clone(), done.clone());
+        let thread = std::thread::Builder::new().name("unwind-tables".to_owned());
+        thread.spawn(move || work(&waiting, &kept, &done))?;
+        self.threads += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.waiting.lock().ended = true;
+        self.waiting.filled.notify_all();
+    }
+}
+
+/// What earlier recordings kept, opened by the first thread that gets there.
+type Kept = Arc<OnceLock<Cache>>;
+
 /// The threads that build tables. Dropping it lets them end.
 #[derive(Debug)]
 pub(super) struct Builder {
-    shared: Arc<Shared>,
+    /// For what only root can change.
+    system: Pool,
+    /// For all else; they start when there is something for them.
+    others: Pool,
+    kept: Kept,
+    done: Sender<Built>,
     built: Receiver<Built>,
-}
-
-impl Drop for Builder {
-    fn drop(&mut self) {
-        self.shared.lock().ended = true;
-        self.shared.filled.notify_all();
-    }
 }
 
 impl Builder {
     /// Starts the threads.
     pub(super) fn start() -> io::Result<Builder> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let shared = Arc::new(Shared::default());
+        let most = (cpus / CPUS_PER_THREAD).clamp(1, MAX_THREADS);
         let (done, built) = channel();
-        let builder = Builder { shared, built };
-        for _ in 0..(cpus / CPUS_PER_THREAD).clamp(1, MAX_THREADS) {
-            let (shared, done) = (builder.shared.clone(), done.clone());
-            let thread = std::thread::Builder::new().name("unwind-tables".to_owned());
-            thread.spawn(move || work(&shared, &done))?;
+        let mut builder = Builder {
+            system: Pool::new(most),
+            others: Pool::new(most),
+            kept: Arc::default(),
+            done,
+            built,
+        };
+        for _ in 0..most {
+            builder.system.start_thread(&builder.kept, &builder.done)?;
         }
         Ok(builder)
     }
 
     /// Has a file read; whether there was room for that.
-    pub(super) fn ask(&self, job: Job, urgent: bool) -> bool {
-        let mut queue = self.shared.lock();
+    pub(super) fn ask(&mut self, job: Job, urgent: bool) -> bool {
+        let pool = match job.file.trusted {
+            true => &mut self.system,
+            false => &mut self.others,
+        };
+        if pool.threads < pool.most
+            && let Err(error) = pool.start_thread(&self.kept, &self.done)
+        {
+            log::debug!("no thread to build unwind tables: {error}");
+            if pool.threads == 0 {
+                return false;
+            }
+        }
+        let mut queue = pool.waiting.lock();
         if queue.urgent.len() + queue.ahead.len() >= MAX_JOBS {
             return false;
         }
@@ -134,17 +206,19 @@ impl Builder {
             false => queue.ahead.push_back(job),
         }
         drop(queue);
-        self.shared.filled.notify_one();
+        pool.waiting.filled.notify_one();
         true
     }
 
     /// Somebody waits for a file now.
     pub(super) fn hurry(&self, id: u64) {
-        let mut queue = self.shared.lock();
-        if let Some(index) = queue.ahead.iter().position(|job| job.id == id)
-            && let Some(job) = queue.ahead.remove(index)
-        {
-            queue.push_urgent(job);
+        for pool in [&self.system, &self.others] {
+            let mut queue = pool.waiting.lock();
+            if let Some(index) = queue.ahead.iter().position(|job| job.id == id)
+                && let Some(job) = queue.ahead.remove(index)
+            {
+                queue.push_urgent(job);
+            }
         }
     }
 
@@ -160,34 +234,53 @@ impl Builder {
     }
 }
 
-fn work(shared: &Shared, done: &Sender<Built>) {
-    let mut cache = shared.kept.get_or_init(Cache::of_user).share();
+fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
+    let mut cache = kept.get_or_init(Cache::of_user).share();
+    let mut apart = Apart::new();
     let mut thrift = Thrift::default();
-    while let Some(Job { id, file }) = shared.next() {
+    while let Some(job) = waiting.next(apart.is_busy().then_some(IDLE)) {
+        let Some(Job { id, file }) = job else {
+            apart.rest();
+            continue;
+        };
         let began = Instant::now();
-        let table = catch_unwind(AssertUnwindSafe(|| build(&file, &mut cache)));
-        let table = table.unwrap_or_else(|_| {
+        let build = || build(&file, &mut cache, &mut apart);
+        let built = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
             log::warn!("{}: its unwind information can't be read", file.path);
-            None
+            Ok(None)
         });
-        let took = began.elapsed();
         thrift.look();
-        if done.send(Built { id, table, took }).is_err() {
+        let built = Built {
+            id,
+            given_up: built.is_err(),
+            table: built.unwrap_or_default(),
+            took: began.elapsed(),
+        };
+        if done.send(built).is_err() {
             return;
         }
     }
 }
 
-fn build(file: &TargetFile, cache: &mut Cache) -> Option<Table> {
-    let elf = file.elf.as_ref()?;
+fn build(
+    file: &TargetFile,
+    cache: &mut Cache,
+    apart: &mut Apart,
+) -> Result<Option<Table>, GivenUp> {
+    if let Some(owner) = file.owner() {
+        return apart.table(file, owner, cache);
+    }
+    let Some(elf) = &file.elf else {
+        return Ok(None);
+    };
     match cache.table(&file.file, elf, None) {
         Ok((table, report)) => {
             log::debug!("{}: {report:?}", file.path);
-            Some(table)
+            Ok(Some(table))
         }
         Err(error) => {
             log::debug!("{}: {error}", file.path);
-            None
+            Ok(None)
         }
     }
 }

@@ -11,6 +11,7 @@
 //! itself (`unwind`).
 
 mod announced_code;
+mod apart;
 mod builder;
 mod code;
 mod dialogue;

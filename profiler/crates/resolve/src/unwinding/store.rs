@@ -51,6 +51,8 @@ pub struct TableCounters {
     pub built: u64,
     /// Files that say nothing about their frames, or can't be read.
     pub without: u64,
+    /// Of these: files of which reading took too long, too much memory, or was the end of who read them.
+    pub given_up: u64,
     /// Tables dropped to make room.
     pub dropped: u64,
     /// Memory of tables in user space, in bytes.
@@ -181,6 +183,7 @@ impl Store {
         self.counters.building_ns += u64::try_from(built.took.as_nanos()).unwrap_or(u64::MAX);
         let Some(table) = built.table else {
             self.counters.without += 1;
+            self.counters.given_up += u64::from(built.given_up);
             self.entries.insert(built.id, Entry::Without);
             return;
         };

@@ -17,7 +17,7 @@ pub(super) const HEAD_BYTES: usize = 16 + 4 * 8 + REPORT_WORDS * 8;
 const REPORT_WORDS: usize = 16;
 
 /// A table and its report as bytes.
-pub(super) fn encode(table: &Table, report: &BuildReport) -> Vec<u8> {
+pub fn encode(table: &Table, report: &BuildReport) -> Vec<u8> {
     let lens = [table.pages.len(), table.rows.len(), table.rules.len()];
     let body = (lens[0] + lens[1]) * 4 + lens[2] * size_of::<Rule>();
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body);
@@ -46,7 +46,7 @@ pub(super) fn encode(table: &Table, report: &BuildReport) -> Vec<u8> {
 }
 
 /// The table and the report in some bytes, if these are sound.
-pub(super) fn decode(bytes: &[u8]) -> Option<(Table, BuildReport)> {
+pub fn decode(bytes: &[u8]) -> Option<(Table, BuildReport)> {
     let (head, body) = bytes.split_at_checked(HEAD_BYTES)?;
     let checksum = u32::from_le_bytes(*head[8..].first_chunk()?);
     if !head.starts_with(MAGIC) || crc32fast::hash(&bytes[12..]) != checksum {

@@ -60,8 +60,7 @@ impl Program {
             return None;
         }
         let sections = elf.sections(file).unwrap_or_default();
-        let go = sections.is_empty() || sections.iter().any(|section| is_go(&section.name));
-        if !go {
+        if !may_be_go(&sections) {
             return None;
         }
         let (address, len) = table_at(file, elf, &sections)?;
@@ -145,6 +144,11 @@ impl Program {
         };
         !probes.is_empty() && probes.iter().all(fits)
     }
+}
+
+/// Whether a file with these sections may be a Go program.
+pub(crate) fn may_be_go(sections: &[Section]) -> bool {
+    sections.is_empty() || sections.iter().any(|section| is_go(&section.name))
 }
 
 fn is_go(section: &str) -> bool {
