@@ -67,7 +67,7 @@ has asked for. Ctrl-C ends it.
 
 Only processes of root, of you and of the user behind sudo are admitted, unless you admit others.")]
 pub(super) struct ServeArgs {
-    /// Serve TCF clients at this address: ADDRESS, ADDRESS:PORT or :PORT (port 0: any that is free)
+    /// Serve TCF clients at this address: ADDRESS, ADDRESS:PORT or PORT (port 0: any that is free)
     #[cfg(feature = "tcf")]
     #[arg(
         long,

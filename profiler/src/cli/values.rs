@@ -63,13 +63,16 @@ pub fn id(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `127.0.0.1:8765`, `127.0.0.1`, `localhost`, `[::1]:9000`, `:9000`: where to listen, by default at
+/// `127.0.0.1:8765`, `127.0.0.1`, `localhost`, `[::1]:9000`, `:9000`, `9000`: where to listen, by default at
 /// `port` of this machine alone. `flag` is what it was given by.
 pub(super) fn address(flag: &str, text: &str, port: u16) -> Result<SocketAddr, Failure> {
     let whole = match text.parse::<IpAddr>() {
         Ok(ip) => Some(SocketAddr::new(ip, port)),
         Err(_) => {
-            let text = match text.strip_prefix(':') {
+            // A number alone is no host: resolvers take it for an address of one.
+            let is_port = text.bytes().all(|byte| byte.is_ascii_digit());
+            let alone = Some(text).filter(|_| is_port);
+            let text = match text.strip_prefix(':').or(alone) {
                 Some(port) => format!("127.0.0.1:{port}"),
                 None => text.to_owned(),
             };
@@ -98,11 +101,13 @@ mod tests {
             ("[::1]:9", "[::1]:9"),
             (":9", "127.0.0.1:9"),
             (":0", "127.0.0.1:0"),
+            ("15004", "127.0.0.1:15004"),
+            ("0", "127.0.0.1:0"),
         ] {
             let expected: SocketAddr = expected.parse().unwrap();
             assert_eq!(address("--listen", text, 8765), Ok(expected), "{text}");
         }
-        for text in ["no address", ":x"] {
+        for text in ["no address", ":x", "65536", ""] {
             let wrong = address("--tcf", text, 1534).unwrap_err();
             assert_eq!(wrong.status, crate::error::USAGE);
             assert!(wrong.message.starts_with("--tcf: "), "{wrong}");

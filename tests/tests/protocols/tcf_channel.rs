@@ -144,9 +144,89 @@ fn echo_gives_back_the_bytes_that_came() {
             &["{\"Code\":16,\"Format\":\"no {0}\"}"],
             "{\"Code\":16,\"Format\":\"no {0}\"}\0\"no {0}\"",
         ),
+        ("echoERR", &["null"], "\0null"),
+        ("echoERR", &[""], "\0null"),
+        (
+            "echoERR",
+            &["{\"AltCode\":2,\"AltOrg\":\"Linux\",\"Code\":1}"],
+            "{\"AltCode\":2,\"AltOrg\":\"Linux\",\"Code\":1}\0\"Linux Error 2\"",
+        ),
+        (
+            "echoERR",
+            &["{\"Code\":7}"],
+            "{\"Code\":7}\0\"TCF Error 7\"",
+        ),
+        (
+            "echoERR",
+            &[
+                "{\"Code\":1,\"Format\":\"{1} 'abcde{}' {0,number,percent}\",\"Params\":[0.5,\"a\u{1134}c\"],\"Time\":5}",
+            ],
+            "{\"Code\":1,\"Format\":\"{1} 'abcde{}' {0,number,percent}\",\"Params\":[0.5,\"a\u{1134}c\"],\"Time\":5}\0\
+             \"a\u{1134}c abcde{} 50%\"",
+        ),
+        // What a client in Java writes of a control character that it has no escape for.
+        (
+            "echoERR",
+            &[
+                "{\"Code\":1,\"Format\":\"{0}\",\"Params\":[\"a\u{1}\u{1f}c\"],\"\u{2}\":\"\\u0004\"}",
+            ],
+            "{\"\\u0002\":\"\\u0004\",\"Code\":1,\"Format\":\"{0}\",\"Params\":[\"a\\u0001\\u001fc\"]}\0\
+             \"a\\u0001\\u001fc\"",
+        ),
     ] {
         let answer = text(&served.say(id, &command("t", "Diagnostics", name, arguments)));
         assert_eq!(answer, format!("R\0t\0{back}\0\x03\x01"), "{name}");
+    }
+}
+
+/// A client in Java escapes \b, \t, \n, \f and \r, and writes other control characters as they are, a 3 with the
+/// channel's own escape.
+#[test]
+fn control_characters_end_no_channel() {
+    let mut served = served();
+    let id = served.client();
+    served.agent.ready(served.now);
+    let configure = b"C\x001\0Profiler\0configure\0\"P\x01\"\0{\"FrameCnt\":8,\"a\x03\0b\x1f\":\"\\n\x0b\"}\0\x03\x01";
+    assert_eq!(served.say(id, configure), b"R\x001\0\0\x03\x01");
+    let read = b"C\x002\0Profiler\0read\0\"P\x01\"\0\x03\x01";
+    let answer = text(&served.say(id, read));
+    assert!(answer.starts_with("R\x002\0{\"Code\":16,"), "{answer:?}");
+    assert!(answer.contains("Invalid context P\\u0001"), "{answer:?}");
+    let find = b"C\x003\0Symbols\0findByName\0\"P\xff\"\x000\0\"\x01\"\0\x03\x01";
+    let answer = text(&served.say(id, find));
+    assert!(answer.starts_with("R\x003\0{\"Code\":16,"), "{answer:?}");
+    assert!(!served.is_over(id));
+}
+
+#[test]
+fn each_command_takes_so_many_arguments() {
+    let takes_others = ["find", "findByName", "resume"];
+    for &(service, name, arguments) in tcf_channel::COMMANDS {
+        let mut served = served();
+        let id = served.client();
+        served.agent.ready(served.now);
+        let sent = command("1", service, name, arguments);
+        let answer = served.say(id, &sent);
+        let is_known = !answer.starts_with(b"N");
+        assert!(!served.is_over(id), "{service} {name}: {}", text(&answer));
+        let mut wrong = vec![[arguments, &["null"]].concat()];
+        if let Some((_, fewer)) = arguments.split_last() {
+            wrong.push(fewer.to_vec());
+        }
+        for arguments in wrong {
+            if takes_others.contains(&name) {
+                continue;
+            }
+            let id = served.client();
+            let answer = text(&served.say(id, &command("1", service, name, &arguments)));
+            match is_known {
+                true => assert!(
+                    answer.starts_with("\x03\x02{\"Code\":2,\"Format\":\"number of arguments: "),
+                    "{service} {name}: {answer:?}"
+                ),
+                false => assert_eq!(answer, "N\x001\0\x03\x01"),
+            }
+        }
     }
 }
 

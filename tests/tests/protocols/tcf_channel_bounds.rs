@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use profiler_serve::front::Replay;
 use profiler_serve::tcf::{ChannelId, Limits, TcfOptions};
 use profiler_tests::tcf_channel::{
-    CLIENT_HELLO, COMMANDS, Served, answers, command, options, without_times,
+    CLIENT_HELLO, COMMANDS, HELLO, Served, answers, command, options, peer, without_times,
 };
 
 /// An agent that shows an empty capture.
@@ -349,4 +349,35 @@ fn who_makes_us_keep_most_gives_way() {
     served.later(Duration::from_secs(1));
     assert!(served.is_over(large));
     assert!(!served.is_over(middle) && !served.is_over(small));
+    let summary = served.agent.summary();
+    assert_eq!((summary.heavy, summary.laggards), (1, 0));
+}
+
+#[test]
+fn who_says_no_hello_is_sent_away() {
+    let limits = Limits {
+        channels: 3,
+        ..Limits::default()
+    };
+    let limit = limits.greeting;
+    let mut served = served(limits);
+    let greeted = served.client();
+    let silent = [served.open(), served.open()];
+    served.later(Duration::ZERO);
+    assert!(served.agent.open(peer()).is_err());
+    served.later(limit - Duration::from_millis(1));
+    assert!(!silent.map(|id| served.is_over(id)).contains(&true));
+    served.later(Duration::from_millis(1));
+    for id in silent {
+        let said = served.read(id);
+        let said = String::from_utf8_lossy(&said[HELLO.len()..]).into_owned();
+        assert_eq!(
+            said,
+            "\x03\x02{\"Code\":3,\"Format\":\"no Hello came within 10 s\"}\0\x03\x01"
+        );
+        assert!(served.is_over(id));
+        served.agent.close(id);
+    }
+    assert!(!served.is_over(greeted));
+    assert!(served.agent.open(peer()).is_ok());
 }

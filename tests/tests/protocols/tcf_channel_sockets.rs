@@ -235,7 +235,7 @@ fn read_some(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn users_who_are_not_admitted_get_nothing() {
+fn users_who_are_not_admitted_are_told_why() {
     const NOBODY: u32 = 65_534;
     let me = rustix::process::getuid().as_raw();
     for (users, admitted) in [(vec![me, NOBODY], true), (vec![me], false)] {
@@ -248,10 +248,11 @@ fn users_who_are_not_admitted_get_nothing() {
             "import socket\n\
              s = socket.create_connection(('{}', {}))\n\
              s.settimeout(20)\n\
-             try:\n    print(s.recv(1))\n\
-             except ConnectionResetError:\n    print(b'')",
+             s.sendall(b'E\\0Locator\\0Hello\\0[]\\0\\3\\1')\n\
+             print(s.recv(1 if {} else 4096, socket.MSG_WAITALL))",
             address.ip(),
-            address.port()
+            address.port(),
+            if admitted { "True" } else { "False" },
         ));
         if rustix::process::geteuid().is_root() {
             python.uid(NOBODY);
@@ -264,14 +265,25 @@ fn users_who_are_not_admitted_get_nothing() {
             let mut options = profiler_tests::tcf_channel::options(Limits::default());
             options.admission = Admission::only([me + 1]);
             let server = start(options).unwrap();
-            assert_eq!(rest(&mut connect(server.address())), b"");
+            let said = rest(&mut connect(server.address()));
+            let said = String::from_utf8(said).unwrap();
+            assert!(said.contains("--allow-user"), "{said}");
             assert_eq!(finish(server).refused, 1);
             continue;
         }
         let output = python.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        let expected = if admitted { "b'E'" } else { "b''" };
-        assert_eq!(said.trim(), expected, "{output:?}");
+        match admitted {
+            true => assert_eq!(said.trim(), "b'E'", "{output:?}"),
+            false => {
+                let (start, end) = (
+                    "b'\\x03\\x02{\"Code\":1,\"Format\":\"127.0.0.1:",
+                    " belongs to user 65534; --allow-user 65534 admits that user\"}\\x00\\x03\\x01'",
+                );
+                assert!(said.starts_with(start), "{said}");
+                assert!(said.trim().ends_with(end), "{said}");
+            }
+        }
         sync(&mut client(address));
         let summary = finish(server);
         assert_eq!(summary.refused, u64::from(!admitted));

@@ -69,6 +69,7 @@ pub struct Agent {
     retried: ChannelId,
     commands: u64,
     laggards: u64,
+    heavy: u64,
     /// What the world had left out when that was told last.
     left_out: u64,
     warnings: Warnings,
@@ -102,6 +103,7 @@ impl Agent {
             retried: ChannelId(0),
             commands: 0,
             laggards: 0,
+            heavy: 0,
             left_out: 0,
             warnings: Warnings::default(),
             state: State::new(options, machine),
@@ -214,7 +216,7 @@ impl Agent {
         };
         let was_open = channel.is_open();
         channel.output.give_up();
-        self.broken(id, was_open, now);
+        self.lags(id, was_open, now);
     }
 
     /// Ends all channels: nothing is served any more.
@@ -278,6 +280,7 @@ impl Agent {
     pub fn tick(&mut self, now: Instant) {
         self.demand_is_due = true;
         self.demands = 0;
+        self.end_silent(now);
         self.keep_within(now);
         self.state.world.tick(now);
         self.state.profiles.tick(now, &mut self.state.world);
@@ -286,6 +289,28 @@ impl Agent {
         }
         self.tell_left_out(now);
         self.retry(now);
+    }
+
+    /// Ends channels whose clients have not said who they are: others want to be served.
+    fn end_silent(&mut self, now: Instant) {
+        let limit = self.state.options.limits.greeting;
+        let mut silent = Vec::new();
+        for (&id, channel) in &mut self.channels {
+            if channel.greeted || !channel.is_open() {
+                continue;
+            }
+            let since = *channel.silent_since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= limit {
+                silent.push((id, channel.peer.address));
+            }
+        }
+        for (id, address) in silent {
+            let text = format!("no Hello came within {} s", limit.as_secs());
+            self.warnings.warn(now, || {
+                format!("the TCF client at {address} is sent away: {text}")
+            });
+            self.end(id, Some(ErrorReport::new(Code::Protocol, text)));
+        }
     }
 
     /// Gives up those who make us keep most, if all clients together make us keep too much.
@@ -302,7 +327,20 @@ impl Agent {
             && let Some((most, id)) = kept.pop()
         {
             bytes -= most;
-            self.give_up(id, now);
+            let Some(channel) = self.channels.get_mut(&id) else {
+                continue;
+            };
+            let was_open = channel.is_open();
+            let peer = channel.peer.address;
+            channel.output.give_up();
+            self.heavy += 1;
+            self.warnings.warn(now, || {
+                format!(
+                    "the channel of the TCF client at {peer} is closed: {most} bytes are kept for it, \
+                     most of more than {limit} for all clients"
+                )
+            });
+            self.broken(id, was_open);
         }
     }
 
@@ -340,6 +378,7 @@ impl Agent {
         ServeSummary {
             channels: self.opened,
             laggards: self.laggards,
+            heavy: self.heavy,
             commands: self.commands,
             ..ServeSummary::default()
         }
@@ -436,6 +475,7 @@ impl Agent {
     }
 
     fn call(&mut self, peer: Peer, command: &Command<'_>, last_try: bool) -> Answer {
+        services::arity::check(command.service, command.command, command.arguments.len())?;
         let needs_view = !matches!(command.service, "Locator" | "Diagnostics");
         if needs_view && !last_try && self.view == View::Awaited {
             return match SERVICES.contains(&command.service) {
@@ -485,7 +525,7 @@ impl Agent {
             && channel.is_open()
             && !channel.output.push(message)
         {
-            self.broken(id, true, now);
+            self.lags(id, true, now);
         }
     }
 
@@ -500,7 +540,7 @@ impl Agent {
             }
         }
         for id in broken {
-            self.broken(id, true, now);
+            self.lags(id, true, now);
         }
     }
 
@@ -588,17 +628,24 @@ impl Agent {
         self.forget(id);
     }
 
-    /// A channel has been broken off.
-    fn broken(&mut self, id: ChannelId, was_open: bool, now: Instant) {
-        let Some(channel) = self.channels.get_mut(&id) else {
+    /// A channel has been broken off, because its client does not read.
+    fn lags(&mut self, id: ChannelId, was_open: bool, now: Instant) {
+        let Some(channel) = self.channels.get(&id) else {
             return;
         };
-        channel.take_pending();
         let peer = channel.peer.address;
         self.laggards += 1;
         self.warnings.warn(now, || {
             format!("the TCF client at {peer} does not read: its channel is closed")
         });
+        self.broken(id, was_open);
+    }
+
+    /// A channel has been broken off.
+    fn broken(&mut self, id: ChannelId, was_open: bool) {
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.take_pending();
+        }
         if was_open {
             self.forget(id);
         }

@@ -1,19 +1,28 @@
 //! Arguments of a command: JSON -> what a service expects.
 //!
-//! An argument that is missing, is no JSON or is of another type is [`Malformed`]: the channel ends
-//! with that report, as the specification wants it. Missing trailing arguments are null.
+//! An argument that is no JSON or is of another type is [`Malformed`]: the channel ends with that report,
+//! as the specification wants it. Texts are read as clients write them, which is not always JSON: see
+//! [`lenient`]. How many arguments a command takes is not said here (`services::arity`).
+
+use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
 use profiler_wire::tcf::{Code, ErrorReport};
 
+use super::lenient;
+
+/// The first number that is no address.
+const BEYOND: u128 = 1 << 64;
+
 /// Bytes that are no arguments of this command. The channel ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) ErrorReport);
 
 impl Malformed {
-    fn new(text: impl Into<String>) -> Malformed {
+    /// Because of this.
+    pub(super) fn new(text: impl Into<String>) -> Malformed {
         Malformed(ErrorReport::new(Code::JsonSyntax, text))
     }
 
@@ -26,14 +35,19 @@ impl Malformed {
 /// Arguments, taken one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Arguments<'a> {
-    fields: &'a [std::borrow::Cow<'a, [u8]>],
+    fields: &'a [Cow<'a, [u8]>],
     next: usize,
 }
 
 impl<'a> Arguments<'a> {
     /// Of these fields.
-    pub(super) fn new(fields: &'a [std::borrow::Cow<'a, [u8]>]) -> Arguments<'a> {
+    pub(super) fn new(fields: &'a [Cow<'a, [u8]>]) -> Arguments<'a> {
         Arguments { fields, next: 0 }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.fields.len()
     }
 
     /// The bytes of the next one, as they came.
@@ -49,7 +63,7 @@ impl<'a> Arguments<'a> {
             None | Some([]) => b"null",
             Some(bytes) => bytes,
         };
-        serde_json::from_slice(bytes).map_err(|error| {
+        serde_json::from_str(&lenient::json(bytes)).map_err(|error| {
             Malformed::new(format!(
                 "argument {} is not {what}: {error}",
                 self.next.max(1)
@@ -68,14 +82,24 @@ impl<'a> Arguments<'a> {
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// An address or another number up to 2^64 - 1.
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
-        self.take("an unsigned number")
+    /// An address, or one behind the last one: any number. A negative one is an address as a signed number has it;
+    /// what is no address at all is beyond all of them.
+    pub(super) fn address(&mut self) -> Result<u128, Malformed> {
+        let number: Number = self.take("a number")?;
+        let signed = || number.as_i64().map(|signed| signed as u64);
+        let address = number.as_u64().or_else(signed);
+        Ok(address.map_or(BEYOND, u128::from))
     }
 
     /// A number with a sign.
     pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
         self.take("a number")
+    }
+
+    /// A text or a number, the first argument of some.
+    pub(super) fn is_number(&self) -> bool {
+        let field = self.fields.get(self.next);
+        field.is_some_and(|field| matches!(field.first(), Some(b'-' | b'0'..=b'9')))
     }
 
     /// Any number, as it is.
@@ -91,7 +115,11 @@ impl<'a> Arguments<'a> {
 
     /// An object; null is an empty one.
     pub(super) fn object(&mut self) -> Result<Map<String, Value>, Malformed> {
-        let object: Option<Map<String, Value>> = self.take("an object")?;
-        Ok(object.unwrap_or_default())
+        Ok(self.maybe_object()?.unwrap_or_default())
+    }
+
+    /// An object or null.
+    pub(super) fn maybe_object(&mut self) -> Result<Option<Map<String, Value>>, Malformed> {
+        self.take("an object")
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Channel {
     pub(super) decoder: Decoder,
     /// The peer's Hello has come.
     pub(super) greeted: bool,
+    /// Since when it is awaited, once a tick has come.
+    pub(super) silent_since: Option<Instant>,
     pub(super) output: Output,
     /// In the order in which they came.
     pub(super) pending: VecDeque<Pending>,
@@ -40,6 +42,7 @@ impl Channel {
             peer,
             decoder: Decoder::new(limits.message_bytes),
             greeted: false,
+            silent_since: None,
             output: Output::new(limits.output_bytes),
             pending: VecDeque::new(),
             pending_bytes: 0,

@@ -67,6 +67,7 @@ fn text(summary: &ServeSummary) -> String {
     for (count, what) in [
         (summary.refused, "turned away"),
         (summary.laggards, "cut off because they did not read"),
+        (summary.heavy, "cut off because too much was kept for them"),
     ] {
         if count > 0 {
             text += &format!(", {} {what}", quantity::count(count));

@@ -17,6 +17,7 @@ mod arguments;
 mod channel;
 mod error;
 mod front;
+mod lenient;
 mod network;
 mod options;
 mod profile;

@@ -28,11 +28,14 @@ use super::warnings::Warnings;
 use crate::admission::Admission;
 use crate::queue::{Entry, Popped, Work};
 use profiler_model::Batch;
+use profiler_wire::tcf::{Code, ErrorReport, Frame};
 
 /// Connections whose owner is looked up at a time.
 pub(super) const ADMITTING: usize = 2;
 /// Connections beyond those that have a channel: being admitted, refused or closed.
 const MORE_CONNECTIONS: usize = 64;
+/// Refused connections that are told why, at a time.
+const TELLING: usize = 16;
 /// How often events are told.
 const TICK: Duration = Duration::from_millis(100);
 /// What is read, or written, at a time.
@@ -66,6 +69,8 @@ struct Serving {
     stall: Duration,
     tls: Option<TlsAcceptor>,
     refused: RefCell<(u64, Warnings)>,
+    /// For those who are told why they are refused.
+    told: Semaphore,
     /// Nobody gets a channel any more.
     closing: watch::Sender<bool>,
 }
@@ -88,6 +93,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
         wakers: RefCell::default(),
         tls,
         refused: RefCell::default(),
+        told: Semaphore::new(TELLING),
         closing: watch::Sender::default(),
     });
     let tasks = LocalSet::new();
@@ -231,7 +237,12 @@ async fn accept(serving: Rc<Serving>, listener: TcpListener, connections: Arc<Se
                     let serving = Rc::clone(&serving);
                     spawn_local(async move { connect(&serving, stream, peer, permit).await });
                 }
-                Err(_) => serving.refuse(|| format!("{peer} is one of too many connections")),
+                Err(_) => {
+                    let reason = "there are too many connections already";
+                    serving.refuse(|| format!("{peer}: {reason}"));
+                    // Nobody waits until it is read.
+                    let _ = stream.try_write(&farewell(reason));
+                }
             },
             Err(error) => {
                 // Too many open files, for instance: others have to end first.
@@ -257,7 +268,15 @@ async fn connect(
     };
     let uid = match admitted {
         Ok(Ok(uid)) => uid,
-        Ok(Err(refusal)) => return serving.refuse(|| refusal.to_string()),
+        Ok(Err(refusal)) => {
+            let reason = refusal.to_string();
+            serving.refuse(|| reason.clone());
+            // Who awaits TLS would not understand it. Those who are refused must not take the place of others.
+            if let (None, Ok(_telling)) = (&serving.tls, serving.told.try_acquire()) {
+                say_and_leave(stream, &farewell(&reason)).await;
+            }
+            return;
+        }
         Err(error) => return log::debug!("{address} was not admitted: {error}"),
     };
     if let Err(error) = prepare(&stream) {
@@ -289,39 +308,50 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// A channel, from Hello to the end.
-async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite, peer: Peer) {
-    let (mut reader, mut writer) = tokio::io::split(stream);
+async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer) {
     if *serving.closing.borrow() {
         return;
     }
     let opened = serving.change(|agent| agent.open(peer));
     let address = peer.address;
-    let broken = match opened {
+    match opened {
         Ok(id) => {
             log::debug!("channel of {address} opened");
+            let (mut reader, mut writer) = tokio::io::split(stream);
             let channel = OpenChannel::new(serving, id);
             let result = channel.serve(&mut reader, &mut writer).await;
-            if let Err(error) = &result {
-                log::debug!("channel of {address}: {error}");
+            drop(channel);
+            match result {
+                Ok(()) => say_and_leave(reader.unsplit(writer), &[]).await,
+                Err(error) => log::debug!("channel of {address}: {error}"),
             }
-            result.is_err()
         }
         Err(too_many) => {
             serving.refuse(|| format!("{address} is one of too many channels"));
-            let said = timeout(LINGER, writer.write_all(&too_many.0)).await;
-            !matches!(said, Ok(Ok(())))
+            say_and_leave(stream, &too_many.0).await;
         }
-    };
-    if !broken {
-        // What is still unread when a socket is closed costs what was sent on it.
-        let leave = async {
-            writer.shutdown().await?;
-            let mut unread = [0; 4096];
-            while reader.read(&mut unread).await? > 0 {}
-            io::Result::Ok(())
-        };
-        let _ = timeout(LINGER, leave).await;
     }
+}
+
+/// What a client is told that gets no channel.
+fn farewell(reason: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Frame::encode_end(&ErrorReport::new(Code::Other, reason).encode(), &mut bytes);
+    bytes
+}
+
+/// Says a last thing, and waits until the client has read it. What is still unread when a socket is closed costs what
+/// was sent on it.
+async fn say_and_leave(stream: impl AsyncRead + AsyncWrite, last: &[u8]) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let leave = async {
+        writer.write_all(last).await?;
+        writer.shutdown().await?;
+        let mut unread = [0; 4096];
+        while reader.read(&mut unread).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, leave).await;
 }
 
 /// A channel in the agent, as long as this lives.

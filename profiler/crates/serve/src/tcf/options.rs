@@ -59,6 +59,8 @@ pub struct Limits {
     pub profile_bytes: usize,
     /// The highest frequency that clients can ask for.
     pub frequency_hz: u64,
+    /// How long a client may take to say Hello.
+    pub greeting: Duration,
     /// How long a name is looked for before the answer is that there is none.
     pub patience: Duration,
     /// How long what is known of a process that has ended is kept.
@@ -78,6 +80,7 @@ impl Default for Limits {
             configurations: 16_384,
             profile_bytes: 256 << 20,
             frequency_hz: 1000,
+            greeting: Duration::from_secs(10),
             patience: Duration::from_secs(3),
             afterlife: Duration::from_secs(60),
             stall: Duration::from_secs(30),

@@ -85,6 +85,8 @@ pub struct ServeSummary {
     pub refused: u64,
     /// Channels that were ended because their client did not read.
     pub laggards: u64,
+    /// Channels that were ended because most was kept for them.
+    pub heavy: u64,
     /// Commands that were answered.
     pub commands: u64,
     /// Events that found no room in the queue.

@@ -1,26 +1,29 @@
 //! LineNumbers: lines of source at addresses.
 //!
-//! An address of a process -> the file and line of the innermost function there, inlined or not; where
-//! a function begins they are its own, since clients ask there for where the function is. An
-//! area is one byte long: where the next line's code begins is not kept. Addresses of a line are not
-//! looked for. Source: the service's specification "TCF Line Numbers", and what its clients do with
-//! the answers. What does not belong here: names of functions (`symbols`).
+//! Addresses of a process -> files and lines of the innermost functions there, inlined or not; where
+//! a function begins they are its own, since clients ask there for where the function is. Where the code of
+//! a line ends is not kept: each address of a range is looked at, and neighbours of one line are one area.
+//! Addresses of a line are not looked for. Source: the service's specification "TCF Line Numbers", and what its
+//! clients do with the answers. What does not belong here: names of functions (`symbols`).
 
 use serde::Serialize;
 
 use super::symbols::later;
 use super::{Request, State, answer, unsupported};
-use crate::tcf::arguments::Malformed;
 use crate::tcf::reply::{Answer, Outcome, Reply};
 use crate::tcf::world::Lookup;
 use profiler_wire::tcf::{Code, ErrorReport};
+
+/// Most addresses of a range.
+const MAX_ADDRESSES: u128 = 4096;
 
 #[derive(Serialize)]
 struct Area<'a> {
     #[serde(rename = "SAddr")]
     start: u64,
+    /// It may be 2^64.
     #[serde(rename = "EAddr")]
-    end: u64,
+    end: u128,
     #[serde(rename = "SLine")]
     first_line: u32,
     #[serde(rename = "ELine")]
@@ -37,9 +40,9 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
     match request.command {
         "mapToSource" => {
             let id = request.id()?;
-            let address = request.arguments.number()?;
-            let end = end_address(request.arguments.raw())?;
-            later(map_to_source(&id, address, end, last_try, state))
+            let start = request.arguments.address()?;
+            let end = request.arguments.address()?;
+            later(map_to_source(&id, (start, end), last_try, state))
         }
         "mapToMemory" => {
             let id = request.id()?;
@@ -52,46 +55,61 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
     }
 }
 
-/// The address behind the last one, which may be 2^64: clients add 1 to an address.
-fn end_address(field: Option<&[u8]>) -> Result<u128, Malformed> {
-    serde_json::from_slice(field.unwrap_or_default()).map_err(|error| {
-        Malformed(ErrorReport::new(
-            Code::JsonSyntax,
-            format!("argument 3 is not an unsigned number: {error}"),
-        ))
-    })
-}
-
-/// Of a range the line at its first address, which is the one that profiles have.
+/// The lines of a range: up to the address behind its last one, which may be 2^64, since clients add 1 to an address.
 fn map_to_source(
     id: &str,
-    address: u64,
-    end: u128,
+    (start, end): (u128, u128),
     last_try: bool,
     state: &mut State,
 ) -> Result<Option<Reply>, ErrorReport> {
     let process = state.known(id)?.1.process;
-    if end <= u128::from(address) {
+    if end.saturating_sub(start) > MAX_ADDRESSES {
+        return Err(ErrorReport::new(
+            Code::InvalidDataSize,
+            format!(
+                "{} addresses are asked for at a time: at most {MAX_ADDRESSES} can be",
+                end - start
+            ),
+        ));
+    }
+    let mut lines: Vec<(u128, u128, (String, u32))> = Vec::new();
+    let mut waits = false;
+    // What is no address has no line.
+    let addresses = (start..end).map_while(|address| u64::try_from(address).ok());
+    for address in addresses {
+        let source = match state.world.source(process, address) {
+            Lookup::Found(source) if !source.0.is_empty() && source.1 > 0 => source,
+            Lookup::Found(_) | Lookup::Missing => continue,
+            Lookup::Waiting => {
+                // All that has to be asked for is asked for at once.
+                waits = true;
+                continue;
+            }
+        };
+        let address = u128::from(address);
+        match lines.last_mut() {
+            Some((_, end, last)) if *end == address && *last == source => *end += 1,
+            _ => lines.push((address, address + 1, source)),
+        }
+    }
+    if waits && !last_try {
+        return Ok(None);
+    }
+    if lines.is_empty() {
         return Ok(Some(Reply::ok().null()));
     }
-    let found = match state.world.source(process, address) {
-        Lookup::Found(source) => Some(source),
-        Lookup::Waiting if !last_try => return Ok(None),
-        Lookup::Waiting | Lookup::Missing => None,
-    };
-    let known = found.filter(|(file, line)| !file.is_empty() && *line > 0);
-    let Some((path, line)) = known else {
-        return Ok(Some(Reply::ok().null()));
-    };
-    let (directory, file) = split(&path);
-    Ok(Some(Reply::ok().json(&[Area {
-        start: address,
-        end: address.saturating_add(1),
-        first_line: line,
-        last_line: line,
-        file,
-        directory,
-    }])))
+    let areas = lines.iter().map(|(start, end, (path, line))| {
+        let (directory, file) = split(path);
+        Area {
+            start: *start as u64,
+            end: *end,
+            first_line: *line,
+            last_line: *line,
+            file,
+            directory,
+        }
+    });
+    Ok(Some(Reply::ok().json(&areas.collect::<Vec<_>>())))
 }
 
 /// Directory and file. Clients put them together, whether they look for a `/` at the front of the
@@ -118,22 +136,6 @@ mod tests {
             ("/rustc/1/library/", "/rustc/1/library", ""),
         ] {
             assert_eq!(split(path), (directory, file), "{path}");
-        }
-    }
-
-    #[test]
-    fn the_end_may_be_that_of_the_address_space() {
-        assert_eq!(end_address(Some(b"1")), Ok(1));
-        let end = end_address(Some(b"18446744073709551616"));
-        assert_eq!(end, Ok(1 << 64));
-        for field in [
-            None,
-            Some(&b""[..]),
-            Some(b"-1"),
-            Some(b"\"1\""),
-            Some(b"1.5"),
-        ] {
-            assert!(end_address(field).is_err(), "{field:?}");
         }
     }
 }

@@ -6,9 +6,11 @@
 //! error is "invalid context" (16), of a context that has ended "already exited" (11). What does not
 //! belong here: tokens, framing (`agent`).
 
+pub(super) mod arity;
 mod control;
 mod diagnostics;
 mod farewell;
+mod formatted;
 mod line_numbers;
 pub(super) mod locator;
 mod memory_map;

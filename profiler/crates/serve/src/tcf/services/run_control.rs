@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::control::{self, News};
-use super::{Request, State, TcfEvent, answer, unsupported};
+use super::{Request, State, TcfEvent, answer, shown, unsupported};
 use crate::tcf::reply::{Answer, Outcome, Reply};
 use crate::tcf::world::{Changes, Context, ContextKey};
 use profiler_report::derive::inner_pid;
@@ -135,8 +135,13 @@ pub(super) fn living_ids<'s>(keys: &[ContextKey], state: &'s State) -> Vec<&'s s
 }
 
 fn get_state(id: &str, state: &State) -> Answer {
+    let failed = |report| Reply::report(report).json(&false).json(&0).null().null();
     let reply = match state.living(id) {
-        Err(report) => Reply::report(report).json(&false).json(&0).null().null(),
+        Err(report) => failed(report),
+        Ok((_, context)) if context.thread.is_none() => failed(ErrorReport::new(
+            Code::InvalidContext,
+            format!("{} is a process: only its threads have a state", shown(id)),
+        )),
         Ok((_, context)) if state.stops.contains(context.process) => Reply::ok()
             .json(&true)
             .json(&0)

@@ -49,7 +49,7 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
     match request.command {
         "findByAddr" => {
             let id = arguments.maybe_text()?.unwrap_or_default();
-            let address = arguments.number()?;
+            let address = arguments.address()?;
             later(find_by_address(&id, address, last_try, state))
         }
         "getContext" => later(get_context(&request.id()?, last_try, state)),
@@ -67,14 +67,10 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
             let id = arguments.maybe_text()?.unwrap_or_default();
             // An instruction's address, which clients may leave out, does not matter: there are
             // no scopes.
-            let mut name = arguments.clone();
-            let name = match name.text() {
-                Ok(name) => name,
-                Err(_) => {
-                    arguments.number()?;
-                    arguments.text()?
-                }
-            };
+            if arguments.count() > 2 || arguments.is_number() {
+                arguments.address()?;
+            }
+            let name = arguments.text()?;
             let one = request.command == "find";
             answer(find_by_name(&id, &name, one, state), 1)
         }
@@ -92,11 +88,14 @@ pub(super) fn later(result: Result<Option<Reply>, ErrorReport>) -> Answer {
 
 fn find_by_address(
     id: &str,
-    address: u64,
+    address: u128,
     last_try: bool,
     state: &mut State,
 ) -> Result<Option<Reply>, ErrorReport> {
     let process = state.known(id)?.1.process;
+    let Ok(address) = u64::try_from(address) else {
+        return Err(unnamed(address));
+    };
     let found = look_up(process, address, last_try, state)?;
     let (_, context) = state.known(id)?;
     let owner = &state.process_of(context).id;
@@ -132,11 +131,15 @@ fn look_up(
     match state.world.symbol(process, address) {
         Lookup::Found(found) => Ok(Some(found)),
         Lookup::Waiting if !last_try => Ok(None),
-        Lookup::Waiting | Lookup::Missing => Err(ErrorReport::new(
-            Code::SymbolNotFound,
-            format!("no function is known at {address:#x}"),
-        )),
+        Lookup::Waiting | Lookup::Missing => Err(unnamed(address.into())),
     }
+}
+
+fn unnamed(address: u128) -> ErrorReport {
+    ErrorReport::new(
+        Code::SymbolNotFound,
+        format!("no function is known at {address:#x}"),
+    )
 }
 
 fn find_by_name(id: &str, name: &str, one: bool, state: &mut State) -> Result<Reply, ErrorReport> {

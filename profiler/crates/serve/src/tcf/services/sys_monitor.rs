@@ -219,11 +219,12 @@ fn get_command_line(id: &str, state: &State) -> Result<Reply, ErrorReport> {
     let (_, context) = state.living(id)?;
     match state.machine.command_line(context.life) {
         Ok(arguments) => Ok(Reply::ok().json(&arguments)),
-        // Where one argument ends is not recorded.
+        // They are recorded joined by spaces: one that has spaces in it comes as several.
         Err(MachineError::Recording) => {
             let definition = state.world.process(context.process);
             let command = definition.and_then(|definition| state.text(definition.command));
-            Ok(Reply::ok().json(&Vec::from_iter(command)))
+            let arguments = command.map(|command| command.split(' ')).into_iter();
+            Ok(Reply::ok().json(&arguments.flatten().collect::<Vec<_>>()))
         }
         Err(error) => Err(machine_error(error, id)),
     }

@@ -95,15 +95,83 @@ fn what_is_not_known_yet_is_answered_later_and_not_for_ever() {
     );
 
     let mut recorded = Bench::new(Some(Replay::AtOnce));
-    for address in ["4195000", "0", "18446744073709551615"] {
+    for (address, end) in [
+        ("4195000", "4195001"),
+        ("0", "4096"),
+        ("18446744073709551615", "18446744073709551616"),
+        // As a signed number has it, and no addresses at all.
+        ("-1", "0"),
+        ("-2", "-1"),
+        ("18446744073709551616", "18446744073709551617"),
+        ("1e30", "1e31"),
+    ] {
         let found = recorded.error("Symbols", "findByAddr", &[r#""P100""#, address]);
-        assert_eq!(found, missing);
-        let lines = [r#""P100""#, address, "18446744073709551616"];
+        assert_eq!(found, missing, "{address}");
+        let lines = [r#""P100""#, address, end];
         assert_eq!(
             recorded.result("LineNumbers", "mapToSource", &lines),
-            ["null"]
+            ["null"],
+            "{address}"
         );
     }
+}
+
+#[test]
+fn a_range_has_all_its_areas() {
+    let mut bench = Bench::new(Some(Replay::AtOnce));
+    let (frame, line) = (FrameId::from_index(1), |line| Line {
+        function: FunctionId::from_index(1),
+        line,
+    });
+    let next = Frame {
+        kind: FrameKind::Native,
+        module: Some(ModuleId::from_index(0)),
+        address: SAMPLED + 1 - MAPPED + OFFSET,
+    };
+    let lines = Symbol::Lines([line(7)].into());
+    bench.state.world.define(
+        0,
+        vec![
+            Definition::Frame(frame, next),
+            Definition::Symbol(frame, lines),
+        ],
+    );
+    assert_eq!(
+        bench.one("Symbols", "findByAddr", &[r#""P100""#, SAMPLED_TEXT]),
+        "@SP100.400100"
+    );
+    let area = |start: u64, end: u64, line: u32, file: &str| {
+        json!({
+            "SAddr": start, "EAddr": end, "SLine": line, "ELine": line,
+            "File": file, "Dir": "/src/app",
+        })
+    };
+    let begin = area(0x40_0100, 0x40_0101, 12, "main.c");
+    for (start, end, expected) in [
+        (0x40_0100, 0x40_0101, vec![begin.clone()]),
+        (
+            SAMPLED,
+            SAMPLED + 1,
+            vec![area(SAMPLED, SAMPLED + 1, 7, "inner.h")],
+        ),
+        (
+            0x40_0000,
+            0x40_1000,
+            vec![begin, area(SAMPLED, SAMPLED + 2, 7, "inner.h")],
+        ),
+        (
+            SAMPLED + 1,
+            SAMPLED + 0x800,
+            vec![area(SAMPLED + 1, SAMPLED + 2, 7, "inner.h")],
+        ),
+    ] {
+        let (start, end) = (start.to_string(), end.to_string());
+        let areas = bench.one("LineNumbers", "mapToSource", &[r#""P100""#, &start, &end]);
+        assert_eq!(areas, json!(expected), "{start} {end}");
+    }
+    let wide = [r#""P100""#, "4194304", "4198401"];
+    let refused = bench.error("LineNumbers", "mapToSource", &wide);
+    assert_eq!(refused, (15, "null".to_owned()));
 }
 
 #[test]

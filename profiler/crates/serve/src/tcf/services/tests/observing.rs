@@ -40,6 +40,8 @@ fn the_tree_of_contexts() {
             bench.result("RunControl", "getState", &[r#""P100.100""#]),
             ["false", "0", "null", "{}"]
         );
+        let stateless = bench.error("RunControl", "getState", &[r#""P100""#]);
+        assert_eq!(stateless, (16, "false 0 null null".to_owned()));
         let all = bench.result("Processes", "getChildren", &["null", "false"]);
         assert_eq!(all, [r#"["P100","P200"]"#]);
         let attached = bench.result("Processes", "getChildren", &["null", "true"]);
@@ -265,7 +267,7 @@ fn what_a_recording_says_of_a_process() {
         })
     );
     let command = bench.result("SysMonitor", "getCommandLine", &[r#""P100""#]);
-    assert_eq!(command, [r#"["app a b"]"#]);
+    assert_eq!(command, [r#"["app","a","b"]"#]);
     let none = bench.result("SysMonitor", "getCommandLine", &[r#""P200""#]);
     assert_eq!(none, ["[]"]);
     let environment = bench.error("SysMonitor", "getEnvironment", &[r#""P100""#]);
