@@ -16,7 +16,8 @@ use profiler_serve::http::{HttpAddress, HttpLimits, HttpOptions, Policy};
 #[cfg(feature = "rdp")]
 use profiler_serve::rdp::{RdpLimits, RdpOptions};
 #[cfg(feature = "tcf")]
-use profiler_serve::tcf::{Limits, TcfOptions, TlsOptions};
+use profiler_serve::tcf::{Limits, TcfOptions};
+use profiler_serve::tls::TlsOptions;
 use profiler_target::user::User;
 #[cfg(feature = "rdp")]
 use profiler_trace::pattern::{Pattern, PatternError};
@@ -43,6 +44,9 @@ const POLICY_BYTES: u64 = 1 << 20;
 /// Samples per second that sessions of HTTP can ask for, unless told otherwise: one in 0.2 ms.
 #[cfg(feature = "http")]
 const HTTP_FREQUENCY_HZ: u64 = 5000;
+/// What people are told who open an address to other machines.
+#[cfg(any(feature = "http", feature = "rdp"))]
+const WITH_TLS: &str = "best with --tls-cert and --tls-key";
 /// Samples per second that clients can ask for, unless told otherwise.
 const FREQUENCY_HZ: u64 = 1000;
 
@@ -62,8 +66,9 @@ Examples:
 A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this
 machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees
 them too, and is told of each frame that a thread of its choice enters and leaves. A program or a page
-opens sampling sessions on any process by HTTP, and gets their traces. Any of these serve at once. While nobody is connected nothing is attached; nothing is sampled or traced but what somebody
-has asked for. Ctrl-C ends it.
+opens sampling sessions on any process by HTTP, and gets their traces. Any of these serve at once.
+While nobody is connected nothing is attached; nothing is sampled or traced but what somebody has
+asked for. Ctrl-C ends it.
 
 Only processes of root, of you and of the user behind sudo are admitted, unless you admit others.")]
 pub(super) struct ServeArgs {
@@ -146,7 +151,8 @@ struct AccessArgs {
     /// Admit processes of this user too (a name or a number)
     #[arg(long, value_name = "USER")]
     allow_user: Vec<String>,
-    /// Listen at an address that other machines can reach, and admit anyone from there
+    /// Listen at addresses that other machines can reach: anyone there is admitted by --tcf (see --tls-client-ca), and who
+    /// shows the token, which is printed, by --rdp and --http
     #[arg(long)]
     allow_remote: bool,
     /// Let clients stop, continue and end processes of their own user (root's: all)
@@ -169,16 +175,13 @@ struct AccessArgs {
     #[cfg(feature = "http")]
     #[arg(long, value_name = "FILE", requires = "http")]
     policy: Option<PathBuf>,
-    /// Encrypt TCF: the certificate chain to show, PEM
-    #[cfg(feature = "tcf")]
-    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tcf")]
+    /// Encrypt what is served by TCP: the certificate chain to show, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM
-    #[cfg(feature = "tcf")]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Admit only TCF clients with a certificate that one of these has signed, PEM
-    #[cfg(feature = "tcf")]
+    /// Admit only clients with a certificate that one of these has signed, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }
@@ -244,10 +247,9 @@ fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
             parsed.map_err(|error: PatternError| Failure::usage(error.to_string()))?;
         }
         let options = RdpOptions {
-            admission: args
-                .access
-                .admission(address, "only SSH's tunnels encrypt it")?,
+            admission: args.access.admission(address, WITH_TLS)?,
             token: token.clone(),
+            tls: args.access.tls(),
             functions: args.trace.clone(),
             values: args.access.allow_args,
             replay: None,
@@ -256,32 +258,35 @@ fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
                 ..RdpLimits::default()
             },
         };
-        if args.access.allow_remote {
-            log::warn!(
-                "who can read what passes on the way to {address} learns the token and all that is told: \
-                 nothing is encrypted"
-            );
-        }
+        args.access.warn_of_readers(address);
         fronts.push(FrontOptions::Rdp { address, options });
     }
     #[cfg(feature = "http")]
     if let Some(address) = &args.http {
-        fronts.push(args.http_front(address, token)?);
+        fronts.push(args.http_front(address, token, fronts.is_empty())?);
     }
     Ok(fronts)
 }
 
 #[cfg(feature = "http")]
 impl ServeArgs {
-    fn http_front(&self, address: &str, token: Option<String>) -> Result<FrontOptions, Failure> {
+    fn http_front(
+        &self,
+        address: &str,
+        token: Option<String>,
+        is_alone: bool,
+    ) -> Result<FrontOptions, Failure> {
         let access = &self.access;
         let address = match address.contains('/') {
             true => HttpAddress::Unix(address.into()),
             false => HttpAddress::Tcp(values::address("--http", address, HTTP_PORT)?),
         };
         let admission = match &address {
-            HttpAddress::Tcp(address) => {
-                access.admission(*address, "only SSH's tunnels encrypt it")?
+            HttpAddress::Tcp(address) => access.admission(*address, WITH_TLS)?,
+            HttpAddress::Unix(_) if is_alone && access.tls_cert.is_some() => {
+                return Err(Failure::usage(
+                    "--tls-cert encrypts what is served by TCP: a socket of this machine is not",
+                ));
             }
             HttpAddress::Unix(_) => access.admitted()?,
         };
@@ -291,17 +296,15 @@ impl ServeArgs {
             let limit = profiler_probe::max_frequency_hz().unwrap_or(u64::MAX);
             frequency_hz = frequency_hz.min(limit);
         }
-        if let (HttpAddress::Tcp(address), true) = (&address, access.allow_remote) {
-            log::warn!(
-                "who can read what passes on the way to {address} learns the token and all that is told: \
-                 nothing is encrypted"
-            );
+        if let HttpAddress::Tcp(address) = address {
+            access.warn_of_readers(address);
         }
         let options = HttpOptions {
             admission,
             policy: access.policy()?,
             origins: access.origins()?,
             token,
+            tls: access.tls(),
             replay: None,
             limits: HttpLimits {
                 frequency_hz,
@@ -401,6 +404,27 @@ impl AccessArgs {
         Ok(admission)
     }
 
+    /// Keys, if connections are to be encrypted.
+    fn tls(&self) -> Option<TlsOptions> {
+        let keys = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
+        keys.map(|(certificate, key)| TlsOptions {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_authority: self.tls_client_ca.clone(),
+        })
+    }
+
+    /// Who shows a token shows it to all who can read on the way.
+    #[cfg(any(feature = "http", feature = "rdp"))]
+    fn warn_of_readers(&self, address: SocketAddr) {
+        if self.allow_remote && self.tls_cert.is_none() {
+            log::warn!(
+                "who can read what passes on the way to {address} learns the token and all that is told: \
+                 nothing is encrypted without --tls-cert and --tls-key"
+            );
+        }
+    }
+
     #[cfg(feature = "tcf")]
     fn tcf(&self, address: SocketAddr, limits: Limits) -> Result<TcfOptions, Failure> {
         let admission = self.admission(address, "best with --tls-client-ca")?;
@@ -411,17 +435,12 @@ impl AccessArgs {
             );
         }
         let uid = rustix::process::getuid().as_raw();
-        let keys = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
         Ok(TcfOptions {
             user: User::listed(uid).map_or_else(|| uid.to_string(), |user| user.name),
             admission,
             control: self.allow_control,
             environment: self.allow_env,
-            tls: keys.map(|(certificate, key)| TlsOptions {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                client_authority: self.tls_client_ca.clone(),
-            }),
+            tls: self.tls(),
             replay: None,
             limits,
         })
@@ -539,7 +558,7 @@ mod tests {
             "--tcf --trace a",
             "--tcf --allow-args",
             "--rdp --allow-env",
-            "--rdp --tls-cert a --tls-key b",
+            "--rdp --tls-cert a",
             "--rdp --replay a.cap --trace a",
         ] {
             assert!(parse(words).is_err(), "{words}");
@@ -551,6 +570,7 @@ mod tests {
             "--tcf --allow-user no*user",
             "--rdp 0.0.0.0",
             "--rdp --trace a:",
+            "--http /a/socket --tls-cert a --tls-key b",
         ] {
             let refused = parse(words).unwrap().err().unwrap();
             assert_eq!(refused.status, crate::error::USAGE, "{words}");

@@ -35,6 +35,7 @@ pub fn http(data: &[u8]) -> usize {
         policy: Policy::read(policy, |_| Some(7)).unwrap_or_default(),
         origins: Vec::new(),
         token: None,
+        tls: None,
         replay: [None, Some(Replay::Timed), Some(Replay::AtOnce), None][usize::from(mode & 3)],
         limits: HttpLimits {
             sessions: 8,

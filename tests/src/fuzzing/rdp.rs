@@ -97,6 +97,7 @@ pub fn rdp(data: &[u8]) -> usize {
     let options = RdpOptions {
         admission: Admission::only([]),
         token: None,
+        tls: None,
         functions: match mode & 4 {
             0 => Vec::new(),
             _ => vec!["*".to_owned()],

@@ -1,13 +1,14 @@
 //! `profiler serve --tcf`: who is admitted, what they may do to processes, and encrypted channels.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::e2e_tcf_shared::profile::Profile;
 use crate::e2e_tcf_shared::{Agent, Failure, NOBODY, Talking, with_clients};
+use crate::e2e_tls_shared::{can_be_made, certificates};
 use profiler_tests::Outcome;
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::setting::{LIMIT, Setting};
@@ -184,25 +185,6 @@ fn environments() -> Outcome {
     Ok(())
 }
 
-/// An authority `NAME.pem`, and what it has signed: `NAME-host.pem` with its key `NAME-host.key`.
-fn certificates(setting: &Setting, name: &str) -> Outcome {
-    let script = format!(
-        "set -e
-         openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} \
-             -keyout {name}.key -out {name}.pem -addext basicConstraints=critical,CA:TRUE \
-             -addext keyUsage=keyCertSign
-         openssl req -newkey rsa:2048 -nodes -subj /CN={name}-host \
-             -keyout {name}-host.key -out {name}-host.csr
-         printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' >ext
-         openssl x509 -req -in {name}-host.csr -CA {name}.pem -CAkey {name}.key -CAcreateserial \
-             -days 2 -extfile ext -out {name}-host.pem"
-    );
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).current_dir(setting.folder());
-    run(&mut command, setting.folder(), "openssl", LIMIT)?.success()?;
-    Ok(())
-}
-
 /// Over TLS clients get the same; those without it, or without the certificate that is wanted, nothing.
 #[test]
 fn encrypted_channels() -> Outcome {
@@ -210,12 +192,12 @@ fn encrypted_channels() -> Outcome {
     let Some(setting) = with_clients(test, true)? else {
         return Ok(());
     };
-    if !Path::new("/usr/bin/openssl").exists() {
+    if !can_be_made() {
         skip(test, "no openssl");
         return Ok(());
     }
-    certificates(&setting, "agent")?;
-    certificates(&setting, "clients")?;
+    certificates(&setting, "agent", Ipv4Addr::LOCALHOST.into())?;
+    certificates(&setting, "clients", Ipv4Addr::LOCALHOST.into())?;
     let keys = [
         "--tls-cert",
         "agent-host.pem",

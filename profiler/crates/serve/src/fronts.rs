@@ -4,6 +4,7 @@
 //! How each is to be served -> a [`Front`] that serves. What does not belong here: what a front is (`front`), many
 //! of them at one session (`hub`).
 
+#[cfg(any(feature = "rdp", feature = "tcf"))]
 use std::net::SocketAddr;
 
 use crate::front::{Front, Replay};

@@ -37,6 +37,8 @@ pub mod rdp;
 pub mod tcf;
 #[cfg(feature = "fronts")]
 mod thin;
+#[cfg(feature = "fronts")]
+pub mod tls;
 #[cfg(any(feature = "http", feature = "rdp"))]
 mod world;
 

@@ -75,6 +75,7 @@ fn options(replay: Option<Replay>) -> HttpOptions {
         policy: Policy::default(),
         origins: Vec::new(),
         token: None,
+        tls: None,
         replay,
         limits: HttpLimits::default(),
     }

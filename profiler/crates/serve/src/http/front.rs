@@ -16,6 +16,7 @@ use super::options::{HttpAddress, HttpError, HttpOptions};
 use crate::front::Front;
 use crate::handle::{Handle, Lines, Names, Summary};
 use crate::machine::Machine;
+use crate::tls;
 
 /// What serving came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,11 @@ pub fn start(
         let address = address.to_string();
         move |source| HttpError::Listen { address, source }
     };
+    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+    let scheme = match tls {
+        Some(_) => "https",
+        None => "http",
+    };
     let (listener, shown) = match &address {
         HttpAddress::Tcp(address) => {
             options.admission.may_listen(*address)?;
@@ -47,7 +53,7 @@ pub fn start(
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
                 let bound = listener.local_addr()?;
-                io::Result::Ok((Listener::Tcp(listener), format!("http://{bound}/")))
+                io::Result::Ok((Listener::Tcp(listener), format!("{scheme}://{bound}/")))
             };
             listen().map_err(failed(address))?
         }
@@ -66,7 +72,7 @@ pub fn start(
     };
     let serve = move |lines: Lines<HttpSummary>| {
         let agent = Agent::new(options, machine);
-        network::run(listener, agent, lines)
+        network::run(listener, tls, agent, lines)
     };
     let handle = Handle::start(names, network::ADMITTING, serve).map_err(HttpError::Thread)?;
     Ok(Box::new(handle))

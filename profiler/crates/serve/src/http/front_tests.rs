@@ -22,6 +22,7 @@ async fn who_waits_when_the_server_ends_is_told() {
         policy: Policy::default(),
         origins: Vec::new(),
         token: None,
+        tls: None,
         replay: None,
         limits: HttpLimits {
             // What runs is never known here: who asks waits.

@@ -27,6 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
+use tokio_rustls::TlsAcceptor;
 
 use super::agent::Agent;
 use super::body::Answered;
@@ -35,6 +36,7 @@ use super::options::HttpOptions;
 use super::routes;
 use crate::handle::{Lines, Shared, Word, lock};
 use crate::queue::{Entry, Popped, Work};
+use crate::tls::agree;
 use profiler_model::Batch;
 
 /// Connections whose owner is looked up at a time.
@@ -67,6 +69,8 @@ pub(super) struct Peer {
     pub(super) local: Option<SocketAddr>,
     /// Who owns it, if it is on this machine.
     pub(super) uid: Option<u32>,
+    /// It has seen the server's certificate.
+    pub(super) is_encrypted: bool,
 }
 
 /// What all tasks share.
@@ -79,12 +83,18 @@ pub(super) struct Serving {
     /// What is not known yet never will be.
     pub(super) is_closing: Cell<bool>,
     pub(super) options: HttpOptions,
+    tls: Option<TlsAcceptor>,
     refused: Cell<u64>,
     connections: Cell<u64>,
 }
 
 /// Serves until that is to end.
-pub(super) async fn run(listener: Listener, agent: Agent, lines: Lines<HttpSummary>) {
+pub(super) async fn run(
+    listener: Listener,
+    tls: Option<TlsAcceptor>,
+    agent: Agent,
+    lines: Lines<HttpSummary>,
+) {
     let Lines {
         shared,
         mut finished,
@@ -99,6 +109,7 @@ pub(super) async fn run(listener: Listener, agent: Agent, lines: Lines<HttpSumma
         closing: Notify::new(),
         is_closing: Cell::new(false),
         options,
+        tls,
         refused: Cell::new(0),
         connections: Cell::new(0),
     });
@@ -151,6 +162,13 @@ impl Serving {
         let full = agent.wants_new_epoch();
         self.shared.wants_new_epoch.store(full, Ordering::Relaxed);
         result
+    }
+
+    /// Returns when connections are to end.
+    async fn closing(&self) {
+        if !self.is_closing.get() {
+            self.closing.notified().await;
+        }
     }
 
     fn refuse(&self, reason: &str) {
@@ -289,8 +307,22 @@ async fn connect_tcp(
     if let Err(error) = sockopt::set_tcp_nodelay(&stream, true) {
         return log::debug!("{address} has gone: {error}");
     }
-    let local = Some(local);
-    converse(&serving, stream, Peer { local, uid }, permit).await;
+    let peer = Peer {
+        local: Some(local),
+        uid,
+        is_encrypted: serving.tls.is_some(),
+    };
+    let Some(tls) = &serving.tls else {
+        return converse(&serving, stream, peer, permit).await;
+    };
+    let agreed = tokio::select! {
+        agreed = agree(tls, stream, address) => agreed,
+        () = serving.closing() => return,
+    };
+    match agreed {
+        Ok(stream) => converse(&serving, stream, peer, permit).await,
+        Err(reason) => serving.refuse(&reason),
+    }
 }
 
 async fn connect_unix(
@@ -309,6 +341,7 @@ async fn connect_unix(
     let peer = Peer {
         local: None,
         uid: Some(uid),
+        is_encrypted: false,
     };
     converse(&serving, stream, peer, permit).await;
 }
@@ -339,14 +372,9 @@ async fn converse(
         .max_headers(HEADERS)
         .serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
-    let closing = async {
-        if !serving.is_closing.get() {
-            serving.closing.notified().await;
-        }
-    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = closing => {
+        () = serving.closing() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::policy::Policy;
 use crate::admission::{Admission, Refusal};
 use crate::front::Replay;
+use crate::tls::{TlsError, TlsOptions};
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct HttpOptions {
     pub origins: Vec<String>,
     /// What clients must show besides, as a bearer token or as the password of Basic.
     pub token: Option<String>,
+    /// Keys, if connections by TCP are to be encrypted.
+    pub tls: Option<TlsOptions>,
     /// A capture is shown, not what happens now.
     pub replay: Option<Replay>,
     /// What clients may cost.
@@ -99,6 +102,9 @@ pub enum HttpError {
         /// Why.
         source: io::Error,
     },
+    /// Nothing can be encrypted.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// There is no thread to be had.
     #[error("failed to start the thread that serves clients of HTTP: {0}")]
     Thread(io::Error),

@@ -89,7 +89,8 @@ pub(super) async fn answer(
 fn client(serving: &Serving, peer: Peer, request: &Request<Incoming>) -> Result<Client, Error> {
     let headers = request.headers();
     let denied = |text: String| Err(Error::new(ErrorName::NotAllowedError, text));
-    if let Some(local) = peer.local {
+    // A name that somebody else gives to this address is none that the certificate has.
+    if let Some(local) = peer.local.filter(|_| !peer.is_encrypted) {
         let host = text(headers, header::HOST).unwrap_or_default();
         if !is_own_name(host, local.ip(), &serving.options.origins) {
             return denied(format!("'{host}' is no name of this server"));

@@ -31,6 +31,7 @@ fn options() -> RdpOptions {
     RdpOptions {
         admission: Admission::new([]),
         token: None,
+        tls: None,
         functions: Vec::new(),
         values: true,
         replay: None,

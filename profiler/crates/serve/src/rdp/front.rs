@@ -11,6 +11,7 @@ use super::network;
 use super::options::{RdpError, RdpOptions};
 use crate::front::Front;
 use crate::handle::{Handle, Lines, Names, Summary};
+use crate::tls;
 
 /// What serving came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub struct RdpSummary {
 /// Listens at `address` (port 0: any), and serves from a thread of its own.
 pub fn start(address: SocketAddr, options: RdpOptions) -> Result<Box<dyn Front>, RdpError> {
     options.admission.may_listen(address)?;
+    let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
     let failed = |source| RdpError::Listen { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -39,7 +41,8 @@ pub fn start(address: SocketAddr, options: RdpOptions) -> Result<Box<dyn Front>,
             "listening for clients of Firefox's remote debugging protocol on {address}"
         ),
     };
-    let serve = move |lines: Lines<RdpSummary>| network::run(listener, Agent::new(options), lines);
+    let serve =
+        move |lines: Lines<RdpSummary>| network::run(listener, tls, Agent::new(options), lines);
     let handle = Handle::start(names, network::ADMITTING, serve).map_err(RdpError::Thread)?;
     Ok(Box::new(handle))
 }

@@ -16,9 +16,10 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, ConnectionId};
 use super::front::RdpSummary;
@@ -26,6 +27,7 @@ use super::options::RdpPeer;
 use crate::admission::Admission;
 use crate::handle::{Lines, Shared, Word, lock};
 use crate::queue::{Entry, Popped, Work};
+use crate::tls::agree;
 use profiler_model::{Batch, Tracing};
 
 /// Connections whose owner is looked up at a time.
@@ -52,12 +54,20 @@ struct Serving {
     /// Wakes the task of a connection.
     wakers: RefCell<BTreeMap<ConnectionId, Rc<Notify>>>,
     admission: Admission,
+    tls: Option<TlsAcceptor>,
+    /// Nobody is let in any more.
+    closing: watch::Sender<bool>,
     stall: Duration,
     refused: RefCell<u64>,
 }
 
 /// Serves until that is to end.
-pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines<RdpSummary>) {
+pub(super) async fn run(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    agent: Agent,
+    lines: Lines<RdpSummary>,
+) {
     let Lines {
         shared,
         mut finished,
@@ -68,6 +78,8 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines<RdpSum
     let serving = Rc::new(Serving {
         shared,
         admission: options.admission.clone(),
+        tls,
+        closing: watch::Sender::new(false),
         stall: options.limits.stall,
         agent: RefCell::new(agent),
         wakers: RefCell::default(),
@@ -89,6 +101,7 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines<RdpSum
             return;
         };
         serving.change(Agent::finish);
+        serving.closing.send_replace(true);
         let all_closed = connections.acquire_many(most as u32);
         let _ = tokio::time::timeout_at(deadline, all_closed).await;
     };
@@ -261,7 +274,7 @@ async fn accept(serving: Rc<Serving>, listener: TcpListener, connections: Arc<Se
 /// Lives through one connection, which ends with the permit.
 async fn connect(
     serving: &Serving,
-    mut stream: TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
     _permit: OwnedSemaphorePermit,
 ) {
@@ -279,12 +292,31 @@ async fn connect(
     if let Err(error) = prepare(&stream) {
         return log::debug!("{address} has gone: {error}");
     }
-    let opened = serving.change(|agent| agent.open(RdpPeer { address, uid }));
-    let Some(id) = opened else {
+    let peer = RdpPeer { address, uid };
+    let Some(tls) = &serving.tls else {
+        return converse(serving, stream, peer).await;
+    };
+    let mut closing = serving.closing.subscribe();
+    tokio::select! {
+        agreed = agree(tls, stream, address) => match agreed {
+            Ok(stream) => converse(serving, stream, peer).await,
+            Err(reason) => serving.refuse(&reason),
+        },
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+}
+
+/// A conversation, from the greeting to the end.
+async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite, peer: RdpPeer) {
+    if *serving.closing.borrow() {
+        return;
+    }
+    let address = peer.address;
+    let Some(id) = serving.change(|agent| agent.open(peer)) else {
         return serving.refuse(&format!("{address} is one of too many connections"));
     };
     let open = Open::new(serving, id);
-    let (mut reader, mut writer) = stream.split();
+    let (mut reader, mut writer) = tokio::io::split(stream);
     if let Err(error) = open.serve(&mut reader, &mut writer).await {
         return log::debug!("connection of {address}: {error}");
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::admission::{Admission, Refusal};
 use crate::front::Replay;
+use crate::tls::{TlsError, TlsOptions};
 
 /// How a server serves.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct RdpOptions {
     pub admission: Admission,
     /// What clients on other machines must show before anything else.
     pub token: Option<String>,
+    /// Keys, if it is to be encrypted.
+    pub tls: Option<TlsOptions>,
     /// Functions that are traced for clients which name none; without any, frames are inferred from samples.
     pub functions: Vec<String>,
     /// Arguments and results may be told, to those who own the process (root: all).
@@ -91,6 +94,9 @@ pub enum RdpError {
         /// Why.
         source: io::Error,
     },
+    /// Nothing can be encrypted.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// There is no thread to be had.
     #[error("failed to start the thread that serves clients of the remote debugging protocol: {0}")]
     Thread(io::Error),

@@ -24,12 +24,11 @@ mod profile;
 mod reply;
 mod server;
 mod services;
-mod tls;
 mod warnings;
 mod world;
 
 pub use agent::{Agent, ChannelId, TooMany};
 pub use channel::Output;
 pub use error::TcfError;
-pub use options::{Limits, Peer, TcfOptions, TlsOptions};
+pub use options::{Limits, Peer, TcfOptions};
 pub use server::{ServeSummary, Server};

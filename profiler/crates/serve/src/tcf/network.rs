@@ -27,6 +27,7 @@ use super::server::{ServeSummary, Shared, Word, lock};
 use super::warnings::Warnings;
 use crate::admission::Admission;
 use crate::queue::{Entry, Popped, Work};
+use crate::tls::agree;
 use profiler_model::Batch;
 use profiler_wire::tcf::{Code, ErrorReport, Frame};
 
@@ -40,8 +41,6 @@ const TELLING: usize = 16;
 const TICK: Duration = Duration::from_millis(100);
 /// What is read, or written, at a time.
 const PIECE: usize = 16 << 10;
-/// What a client may take to agree on keys.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// What a client may take to close after us.
 const LINGER: Duration = Duration::from_secs(1);
 /// After a connection could not be accepted.
@@ -288,10 +287,9 @@ async fn connect(
     };
     let mut closing = serving.closing.subscribe();
     tokio::select! {
-        agreed = timeout(HANDSHAKE, tls.accept(stream)) => match agreed {
-            Ok(Ok(stream)) => converse(serving, stream, peer).await,
-            Ok(Err(error)) => serving.refuse(|| format!("no TLS with {address}: {error}")),
-            Err(_) => serving.refuse(|| format!("{address} does not agree on keys for TLS")),
+        agreed = agree(tls, stream, address) => match agreed {
+            Ok(stream) => converse(serving, stream, peer).await,
+            Err(reason) => serving.refuse(|| reason),
         },
         _ = closing.wait_for(|closing| *closing) => {}
     }

@@ -3,11 +3,11 @@
 //! What does not belong here: what it asks of whoever runs the session (`front`).
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::Admission;
 use crate::front::Replay;
+use crate::tls::TlsOptions;
 
 /// How an agent serves.
 #[derive(Clone, Debug)]
@@ -26,17 +26,6 @@ pub struct TcfOptions {
     pub replay: Option<Replay>,
     /// What clients may cost.
     pub limits: Limits,
-}
-
-/// Keys for the transport `SSL`.
-#[derive(Clone, Debug)]
-pub struct TlsOptions {
-    /// Certificate chain, PEM.
-    pub certificate: PathBuf,
-    /// Private key, PEM.
-    pub key: PathBuf,
-    /// Clients must show a certificate that one of these has signed, PEM.
-    pub client_authority: Option<PathBuf>,
 }
 
 /// What clients may cost.

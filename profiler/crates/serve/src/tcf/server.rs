@@ -17,10 +17,10 @@ use super::agent::Agent;
 use super::error::TcfError;
 use super::network::{self, Lines};
 use super::options::TcfOptions;
-use super::tls;
 use crate::front::{Order, Question};
 use crate::machine::Machine;
 use crate::queue::{Joined, Note, Queue};
+use crate::tls;
 use profiler_model::{Batch, Demand, Event};
 
 /// Memory that events may take while they wait for the thread.

@@ -1,23 +1,25 @@
-//! Keys of the transport `SSL`: PEM files -> what accepts encrypted connections.
+//! Keys of encrypted connections: PEM files -> what accepts them.
 //!
-//! TLS 1.2 and 1.3. With an authority of clients, a client without a certificate of it gets no
-//! channel. What does not belong here: sockets.
+//! TLS 1.2 and 1.3. With an authority of clients, a client without a certificate of it gets no connection. What does not belong
+//! here: listening and admitting (`network` of each protocol).
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-
-use super::error::TcfError;
-use super::options::TlsOptions;
+use tokio_rustls::server::TlsStream;
 
 /// Largest file that is read.
 const MAX_BYTES: u64 = 4 << 20;
@@ -26,10 +28,62 @@ const CHAIN: &str = "the TLS certificate";
 const KEY: &str = "the TLS key";
 const AUTHORITY: &str = "the authority of TLS clients";
 
+/// What a client may take to agree on keys.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Keys that a server shows, and those that it wants to see.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+    /// Clients must show a certificate that one of these has signed, PEM.
+    pub client_authority: Option<PathBuf>,
+}
+
+/// Why nothing can be encrypted.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file can't be read.
+    #[error("failed to read {what} {}: {source}", path.display())]
+    Read {
+        /// What it is.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{what} {}: {reason}", path.display())]
+    Pem {
+        /// What it should be.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Agrees on keys with a client, which has not for ever; why not is for the log.
+pub(crate) async fn agree<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: &TlsAcceptor,
+    stream: S,
+    address: SocketAddr,
+) -> Result<TlsStream<S>, String> {
+    match timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(format!("no TLS with {address}: {error}")),
+        Err(_) => Err(format!("{address} does not agree on keys for TLS")),
+    }
+}
+
 /// Reads the files.
-pub(super) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TcfError> {
+pub(crate) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let wrong = |what, path: &Path, reason: String| TcfError::Pem {
+    let wrong = |what, path: &Path, reason: String| TlsError::Pem {
         what,
         path: path.to_owned(),
         reason,
@@ -62,8 +116,8 @@ pub(super) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TcfError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TcfError> {
-    let wrong = |reason| TcfError::Pem {
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let wrong = |reason| TlsError::Pem {
         what,
         path: path.to_owned(),
         reason,
@@ -84,7 +138,7 @@ fn explained(error: &pem::Error, wanted: &str) -> String {
     }
 }
 
-fn contents(what: &'static str, path: &Path) -> Result<Vec<u8>, TcfError> {
+fn contents(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();
     // A pipe that nobody writes to would be waited for, and with it every signal to end.
     File::options()
@@ -101,7 +155,7 @@ fn contents(what: &'static str, path: &Path) -> Result<Vec<u8>, TcfError> {
             0..=MAX_BYTES => Ok(bytes),
             _ => Err(io::Error::other("it is larger than 4 MiB")),
         })
-        .map_err(|source| TcfError::Read {
+        .map_err(|source| TlsError::Read {
             what,
             path: path.to_owned(),
             source,
