@@ -129,8 +129,7 @@ impl Setting {
         let capture = self.fresh("out.cap");
         let mut command = self.profiler();
         command
-            .arg("record")
-            .arg("-o")
+            .args(["record", "--wait-names", "60", "-o"])
             .arg(&capture)
             .args(arguments);
         let ended = process::run(&mut command, &self.folder, "record", LIMIT)?.success()?;
@@ -147,7 +146,7 @@ impl Setting {
         let mut command = self.profiler();
         // It gets its name when all is attached and time counts.
         command
-            .args(["record", "--force", "-o"])
+            .args(["record", "--force", "--wait-names", "60", "-o"])
             .arg(&capture)
             .args(arguments);
         let mut running = Running::start(&mut command, &self.folder, "record")?;

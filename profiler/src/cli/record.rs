@@ -49,6 +49,9 @@ pub(super) struct RecordArgs {
     /// End by itself after so long; a command runs on, without being recorded
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
+    /// Wait so long for names and unwind tables when it is over: 1 s after -d, else 60 s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    wait_names: Option<Duration>,
     /// Leave out the first so long
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     delay: Duration,
@@ -142,6 +145,7 @@ fn request(mut args: RecordArgs, common: &Common) -> Result<Request, Failure> {
         },
         exports,
         duration: args.duration,
+        wait_names: args.wait_names,
         quiet: common.quiet,
     })
 }

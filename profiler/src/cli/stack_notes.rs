@@ -28,6 +28,8 @@ pub(super) struct Facts<'a> {
     interpreters: &'a [InterpreterSummary],
     nameless: &'a [(Place, NamelessSamples)],
     samples: u64,
+    lost: u64,
+    had_priority: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -39,6 +41,8 @@ impl<'a> Facts<'a> {
             interpreters: &finished.interpreters,
             nameless: &finished.nameless,
             samples: finished.samples,
+            lost: finished.lost,
+            had_priority: finished.had_priority,
         }
     }
 
@@ -100,6 +104,9 @@ impl<'a> Facts<'a> {
         let no_table = self.stacks.of(StackEnd::NoTable);
         if unwound.copies_refused > 0 && is_worth(unwound.copies_refused.min(no_table)) {
             add(&mut notes, copies_refused(unwound.copies_refused));
+        }
+        if !self.had_priority && (self.lost > 0 || is_worth(no_table)) {
+            add(&mut notes, NO_PRIORITY.to_owned());
         }
         if unwound.refused > 0 && is_worth(no_table + self.stacks.of(StackEnd::NoMapping)) {
             add(&mut notes, NO_ROOM.to_owned());
@@ -192,6 +199,10 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// What is due to the class of its threads.
+const NO_PRIORITY: &str =
+    "the recording waited for its turn behind what it recorded: with CAP_SYS_NICE it goes before";
+
 const NO_ROOM: &str = "there was no room for all unwind tables: allow more with --unwind-memory";
 
 /// Adds a note, unless a remedy is the same.
@@ -247,6 +258,8 @@ mod tests {
             interpreters: &[],
             nameless: &[],
             samples: 1000,
+            lost: 0,
+            had_priority: true,
         };
         change(&mut facts);
         facts.lines(verbose)

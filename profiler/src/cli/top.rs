@@ -85,6 +85,7 @@ pub(super) fn top(mut args: TopArgs, common: &Common) -> Result<u8, Failure> {
         create: CreateOptions::default(),
         exports: Vec::new(),
         duration: args.duration,
+        wait_names: None,
         quiet: true,
     };
     pipeline::run(request).map(|finished| finished.status)

@@ -35,6 +35,8 @@ const NAMES: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHECKPOINT_RESTORE)
     .union(CapabilitySet::SYSLOG);
+/// Threads go before others and back, as their budget has it.
+const PRIORITY: CapabilitySet = CapabilitySet::SYS_NICE;
 /// A processor that comes online has its events opened, and their buffer mapped.
 const PROCESSORS: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::IPC_LOCK);
 
@@ -73,7 +75,7 @@ fn users_run_engines(sessions: &Path) -> bool {
 }
 
 fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
-    let mut kept = NAMES | PROCESSORS;
+    let mut kept = NAMES | PROCESSORS | PRIORITY;
     for (wanted, capability) in [
         (keeps_bpf, CapabilitySet::BPF),
         (later.signals, CapabilitySet::KILL),
@@ -121,7 +123,7 @@ mod tests {
         let kept = kept(Later::default(), false, ALL);
         assert_eq!(
             names(kept),
-            "CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYSLOG, CAP_PERFMON and \
+            "CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_SYSLOG, CAP_PERFMON and \
              CAP_CHECKPOINT_RESTORE"
         );
     }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -29,15 +29,19 @@ use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
-use super::session::{Gone, Hurry, Session};
+use super::session::{Gone, Priority, Session};
 use super::signals::{Heard, Signals, Start, in_foreground, is_given_up};
 use super::tracer::TraceSummary;
 use super::writer::CaptureThread;
 
 /// Exit status of what a signal ended before it began, as shells have it of SIGINT.
 const INTERRUPTED: u8 = 130;
-/// How long to wait for names when everything else is done.
+/// How long to wait for names when everything else is done, unless told otherwise: of a recording that is over when
+/// its time is, and of others.
+const SOON: Duration = Duration::from_millis(900);
 const SYMBOL_DEADLINE: Duration = Duration::from_secs(60);
+/// How long stacks wait for unwind tables in the first case.
+const TABLES_SOON: Duration = Duration::from_millis(300);
 
 /// What to record, and where to.
 pub struct Request {
@@ -53,6 +57,8 @@ pub struct Request {
     pub exports: Vec<Export>,
     /// When to end by itself.
     pub duration: Option<Duration>,
+    /// How long to wait for names at the end.
+    pub wait_names: Option<Duration>,
     /// No live line.
     pub quiet: bool,
 }
@@ -70,6 +76,8 @@ pub struct Finished {
     pub lost: u64,
     /// Those among them that could not be written.
     pub unwritten: u64,
+    /// Whether it went before what it recorded.
+    pub had_priority: bool,
     /// How long it recorded.
     pub elapsed: Duration,
     /// The sources, as really used.
@@ -208,13 +216,14 @@ struct Recording {
     quiet: bool,
     /// How long to record, counted from when what is recorded exists.
     lasts: Option<Duration>,
+    wait_names: Option<Duration>,
     /// It was said that nothing of what is recorded is there any more.
     ended_said: bool,
     interrupts: u32,
     has_ring: bool,
     dumps: u32,
     /// Until all is written: the end is waited for too.
-    _hurry: Hurry,
+    priority: Priority,
 }
 
 impl Driver for Recording {
@@ -279,7 +288,7 @@ impl Recording {
         }
         let prepared = Prepared::new(request.watch)?;
         // The command is there, and has what priority it has.
-        let hurry = Hurry::begin();
+        let priority = Priority::begin();
         let mut session = Session::attach(prepared)?;
         let output = match request.screen {
             None => {
@@ -311,11 +320,12 @@ impl Recording {
             live: LiveLine::new(request.quiet),
             quiet: request.quiet,
             lasts,
+            wait_names: request.wait_names,
             ended_said: false,
             interrupts: 0,
             has_ring,
             dumps: 0,
-            _hurry: hurry,
+            priority,
         };
         Ok((session, recording))
     }
@@ -388,8 +398,14 @@ impl Recording {
         signals: &mut Signals,
     ) -> Result<Finished, Failure> {
         let elapsed = session.elapsed();
+        let over = Instant::now();
         let mut trace = session.detach();
-        session.pass(None, &mut self.output);
+        let (tables, names) = match (&end, self.wait_names) {
+            (_, Some(told)) => (told, told),
+            (End::Duration, None) => (TABLES_SOON, SOON),
+            (_, None) => (Duration::MAX, SYMBOL_DEADLINE),
+        };
+        session.pass_rest(tables, &mut self.output);
         let never_came = session.awaited().map(str::to_owned);
         let had_ended = session.ended_containers().map(str::to_owned);
         let had_ended = had_ended.filter(|_| self.lasts.is_none());
@@ -399,7 +415,8 @@ impl Recording {
         // Who has asked for the end, and asks again, wants it now. Else a signal is the command's.
         let is_ours = matches!(end, End::Asked) || !session.has_command();
         let impatience = is_ours.then(|| session.be_hurried()).flatten();
-        session.await_names(SYMBOL_DEADLINE, &mut left, &mut self.output);
+        let names = names.saturating_sub(over.elapsed());
+        session.await_names(names, &mut left, &mut self.output);
         drop(impatience);
         self.live.clear();
         let counts = session.counts().clone();
@@ -435,6 +452,7 @@ impl Recording {
             own_samples: counts.own_samples,
             lost: counts.lost + counts.dropped + totals.dropped,
             unwritten: totals.dropped,
+            had_priority: self.priority.is_raised(),
             elapsed,
             sources,
             counters,

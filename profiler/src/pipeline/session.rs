@@ -13,7 +13,7 @@ mod attach;
 mod collector;
 mod command;
 mod counts;
-mod hurry;
+mod priority;
 mod walk;
 mod window;
 
@@ -37,7 +37,7 @@ use profiler_resolve::{
 use profiler_target::command::RunningCommand;
 
 pub(super) use counts::Counts;
-pub(super) use hurry::Hurry;
+pub(super) use priority::Priority;
 
 use self::collector::Collector;
 use self::command::Command;
@@ -161,6 +161,20 @@ impl Session {
     /// Makes batches of all events up to `until`, a time that [`Session::take_in`] returned, and hands them
     /// over. `None` means all events that were drained.
     pub(super) fn pass(&mut self, until: Option<Timestamp>, consumer: &mut impl Consumer) {
+        self.pass_within(until, Duration::MAX, consumer);
+    }
+
+    /// The same of all events that were drained; those that wait for an unwind table do so no longer than that.
+    pub(super) fn pass_rest(&mut self, patience: Duration, consumer: &mut impl Consumer) {
+        self.pass_within(None, patience, consumer);
+    }
+
+    fn pass_within(
+        &mut self,
+        until: Option<Timestamp>,
+        patience: Duration,
+        consumer: &mut impl Consumer,
+    ) {
         if consumer.wants_new_epoch() {
             self.walk.resolver_mut().begin_epoch();
         }
@@ -170,7 +184,7 @@ impl Session {
         let released = self.collector.release(until);
         self.resolve(released);
         if until.is_none() {
-            self.walk.give_rest();
+            self.walk.give_rest(patience);
         }
         self.hand_over(consumer);
     }

@@ -522,7 +522,8 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
         | CapabilitySet::CHECKPOINT_RESTORE
         | CapabilitySet::SYSLOG
         | CapabilitySet::PERFMON
-        | CapabilitySet::IPC_LOCK;
+        | CapabilitySet::IPC_LOCK
+        | CapabilitySet::SYS_NICE;
     for (arguments, more) in [
         (
             &["record", "-a", "-F", "4999", "-o", "a.cap"][..],

@@ -2,6 +2,7 @@
 //!
 //! What does not belong here: containers, tracing of functions, streams; each has an executable of its own.
 
+mod e2e_busy;
 mod e2e_errors;
 mod e2e_features;
 mod e2e_hostile;

@@ -30,6 +30,7 @@ mod offsets;
 pub mod privileges;
 mod ring;
 mod sampler;
+pub mod schedule;
 mod sideband;
 mod source;
 mod sys;
@@ -62,7 +63,6 @@ pub use error::ProbeError;
 pub use profiler_unwind::kernel::{KernelTables, MappedCode, NoRoom, Slot};
 pub use sampler::{AttachedSource, max_frequency_hz};
 pub use source::{COUNTERS, CPU_CLOCK, Counter, EventSpec, Rate, SourceSpec, UnknownEvent};
-pub use sys::set_own_nice;
 pub use unwind::{UnwindOptions, Unwinder};
 
 use self::{

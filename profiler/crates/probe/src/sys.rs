@@ -1,7 +1,7 @@
 //! System calls that no crate in use wraps: perf events, their mapped buffers, a private
-//! tracefs, how threads are scheduled.
+//! tracefs.
 //!
-//! Typed arguments -> `io::Result`. With `bpf` the only file of this module with unsafe code;
+//! Typed arguments -> `io::Result`. With `bpf` and `schedule` the files of this module with unsafe code;
 //! nothing here decides anything.
 
 #![allow(unsafe_code)]
@@ -30,19 +30,6 @@ pub(super) struct MapValue<T>(pub(super) T);
 // SAFETY: `IntoBytes` says that there is no padding, `FromBytes` that all bit patterns are valid.
 unsafe impl<T: FromBytes + IntoBytes + Copy + 'static> Pod for MapValue<T> {}
 
-/// From <linux/sched/types.h>; its first version.
-#[repr(C)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
 /// Blocks all signals that can be blocked, for this thread and those that it starts.
 pub(super) fn block_signals() -> io::Result<()> {
     // SAFETY: a set on this stack, given to calls that fill and read it.
@@ -64,38 +51,6 @@ pub(super) fn close_inherited() -> io::Result<()> {
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     match closed {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Sets the nice value of the calling thread, and so of threads and processes that it starts from then on. A thread that is not scheduled in the ordinary way is left as it is.
-/// Returns the value before.
-pub fn set_own_nice(nice: i32) -> io::Result<i32> {
-    let mut attr = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
-        policy: 0,
-        flags: 0,
-        nice: 0,
-        priority: 0,
-        runtime: 0,
-        deadline: 0,
-        period: 0,
-    };
-    // SAFETY: the kernel fills at most the size that it is told.
-    let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) };
-    if read < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let before = attr.nice;
-    if attr.policy != libc::SCHED_OTHER.cast_unsigned() {
-        return Ok(before);
-    }
-    attr.size = size_of::<SchedAttr>() as u32;
-    attr.flags = 0;
-    attr.nice = nice;
-    // SAFETY: the kernel reads as much as the size says.
-    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
-        0 => Ok(before),
         _ => Err(io::Error::last_os_error()),
     }
 }

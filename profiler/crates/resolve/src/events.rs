@@ -5,13 +5,13 @@
 //!
 //! What does not belong here: what those parts know.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::calls::Place;
 use super::frames::Frames;
 use super::process::ProcessTable;
 use super::processes::idle_comm;
-use super::unwinding::Opener;
+use super::unwinding::{Opener, PATIENCE};
 use super::wait_stacks::{end_without, wait_of};
 use super::{Batch, Pid, RawEvent, Resolver, Timestamp};
 use profiler_model::raw::{
@@ -76,16 +76,17 @@ impl Resolver {
         self.naming.send();
     }
 
-    /// Waits for the tables that held events need, no longer than an event may wait, and resolves them all.
-    pub fn await_tables(&mut self, out: &mut Vec<Batch>) {
-        let since = Instant::now();
+    /// Waits so long at the most, and no longer than an event may wait, for the tables that held events need, and
+    /// resolves them all.
+    pub fn await_tables(&mut self, patience: Duration, out: &mut Vec<Batch>) {
+        let until = Instant::now() + patience.min(PATIENCE);
         loop {
             self.release_held(out);
             let mut opener = Opener {
                 modules: &mut self.mapped.modules,
                 processes: &mut self.processes,
             };
-            if !self.mapped.unwinding.wait(since, &mut opener) {
+            if !self.mapped.unwinding.wait(until, &mut opener) {
                 break;
             }
         }

@@ -138,10 +138,12 @@ impl KernelNames {
         is_new
     }
 
-    /// The same for the last time: what waits has no name then. Whether a table has come.
-    pub(super) fn finish(&mut self, epoch: &mut Epoch) -> bool {
+    /// The same for the last time, waiting until then: what waits has no name then. Whether a table has come.
+    pub(super) fn finish(&mut self, until: Instant, epoch: &mut Epoch) -> bool {
         let loading = self.loading.as_ref();
-        let loaded = loading.and_then(|of| of.recv_timeout(LAST_PATIENCE).ok());
+        let patience = until.saturating_duration_since(Instant::now());
+        let patience = patience.min(LAST_PATIENCE);
+        let loaded = loading.and_then(|of| of.recv_timeout(patience).ok());
         let is_new = loaded.is_some();
         if let Some(kernel) = loaded {
             self.renew(kernel, Instant::now(), epoch);

@@ -51,7 +51,6 @@ mod stacks;
 mod symbolize;
 #[cfg(test)]
 mod tests;
-mod thrift;
 mod unwinding;
 mod wait_stacks;
 
@@ -66,7 +65,9 @@ use profiler_unwind::kernel::KernelTables;
 
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
-pub use helper::{MemoryOfThreads, Walls, is_for_names, offer_names, serve_names, walls};
+pub use helper::{
+    MemoryOfThreads, Walls, for_each_helper, is_for_names, offer_names, serve_names, walls,
+};
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
 pub use nameless::{Nameless, NamelessSamples, Place};
 pub use offline::{NewSymbol, OfflineOptions, symbolize_offline};
@@ -435,7 +436,7 @@ impl Resolver {
         self.epoch.flush(out);
     }
 
-    /// Waits for the names that are still to come, up to `deadline`; `progress` is told how many
+    /// Waits for tables and names that are still to come, up to `deadline`; `progress` is told how many
     /// frames are left. What is not answered by then is
     /// [`GaveUp`](profiler_model::UnknownReason::GaveUp), and counted.
     pub fn finish(
@@ -445,8 +446,8 @@ impl Resolver {
         out: &mut Vec<Batch>,
     ) {
         let deadline = deadline.min(MAX_DEADLINE);
-        self.await_tables(out);
         let until = Instant::now() + deadline;
+        self.await_tables(deadline, out);
         let hurry = until - deadline / HURRY_SHARE;
         let mut hurried = false;
         self.naming.ask_again();
@@ -469,7 +470,7 @@ impl Resolver {
             let pause = (until - now).min(Duration::from_millis(20));
             self.naming.wait(pause, &mut self.epoch);
         }
-        if self.kernel.finish(&mut self.epoch) {
+        if self.kernel.finish(until, &mut self.epoch) {
             self.stacks.forget_kernel();
         }
         self.naming.give_up(&mut self.epoch);

@@ -25,7 +25,6 @@ use super::loaded::LoadError;
 use super::mapping::CodeModule;
 use super::material::{Kept, Material};
 use super::owners::Owners;
-use super::thrift::Thrift;
 use profiler_model::UnknownReason;
 
 /// Requests that may wait.
@@ -276,9 +275,7 @@ fn spawn(
             clock: 0,
         };
         let mut waiting = Waiting::default();
-        let mut thrift = Thrift::default();
         loop {
-            thrift.look();
             match waiting.next(&requests) {
                 Ok(request) => {
                     *lock(&state) = Some((Instant::now(), request.module.uid));

@@ -24,7 +24,7 @@ use super::super::containers::CgroupTargets;
 use super::super::drive::{Driver, drive};
 use super::super::prepare::{Prepared, Watch};
 use super::super::privileges::{self, Later};
-use super::super::session::{Due, Hurry, Session};
+use super::super::session::{Due, Priority, Session};
 use super::super::signals::{Heard, Signals};
 use super::calls::{CallLimits, Tracers};
 
@@ -140,7 +140,7 @@ impl Ready {
 
     /// Serves until a signal ends it, or no front serves any more. Nothing is left in the kernel then.
     pub(super) async fn run(self, hub: &mut Hub, signals: &mut Signals) -> Result<(), Failure> {
-        let _hurry = Hurry::begin();
+        let _priority = Priority::begin();
         privileges::settle(Later {
             attaches: true,
             loads_tables: true,

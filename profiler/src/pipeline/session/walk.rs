@@ -214,9 +214,9 @@ impl Walk {
         self.resolver.poll_symbols(&mut self.batches);
     }
 
-    /// What waits for unwind tables does so no longer.
-    pub(super) fn give_rest(&mut self) {
-        self.resolver.await_tables(&mut self.batches);
+    /// What waits for unwind tables does so no longer than that.
+    pub(super) fn give_rest(&mut self, patience: Duration) {
+        self.resolver.await_tables(patience, &mut self.batches);
         self.resolver.give(&mut self.batches);
     }
 

@@ -27,7 +27,7 @@ use super::super::drive::{Driver, drive};
 use super::super::outlive::{fail, outlive, terminate};
 use super::super::prepare::Prepared;
 use super::super::privileges::{self, Later};
-use super::super::session::{Gone, Hurry, Session};
+use super::super::session::{Gone, Priority, Session};
 use super::super::signals::{Heard, Signals, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
@@ -269,7 +269,7 @@ impl Live {
         signals: &mut Signals,
     ) -> End {
         // What is still to be done after this can wait.
-        let _hurry = Hurry::begin();
+        let _priority = Priority::begin();
         privileges::settle(later);
         if let Err(failure) = self.begin(session, suspended) {
             return End::Failed(failure);

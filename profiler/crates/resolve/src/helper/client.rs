@@ -337,6 +337,7 @@ impl Client {
             // A thread goes on until it is done; nobody takes its answer.
             return reason;
         };
+        helpers().retain(|id| *id != child.id());
         let status = match reason {
             Death::Crashed => wait(&mut child, END),
             _ => None,
@@ -362,6 +363,18 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.rest();
     }
+}
+
+/// The processes that read symbols, of all clients; none of them has been waited for, so their ids are their own.
+static HELPERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn helpers() -> MutexGuard<'static, Vec<u32>> {
+    HELPERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `with` for each process that reads symbols now. Its id stays its own meanwhile, even if it has ended.
+pub fn for_each_helper(with: &mut dyn FnMut(u32)) {
+    helpers().iter().for_each(|id| with(*id));
 }
 
 /// Killed, and not seen to end: they are in a call of the kernel, and take what time it takes. Of all clients, whose
@@ -431,6 +444,7 @@ impl Process {
                 return Err(other.err().unwrap_or_else(wire::nonsense));
             }
         };
+        helpers().push(child.id());
         Ok(Process {
             socket,
             child: Some(child),

@@ -21,6 +21,7 @@ mod wire;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use client::for_each_helper;
 pub(super) use client::{Client, Death, Limits, Number};
 pub(super) use memory::Memory;
 pub use memory::MemoryOfThreads;

@@ -42,7 +42,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_clock_gettime,
     libc::SYS_getrandom,
     libc::SYS_sched_yield,
-    libc::SYS_getpriority,
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_restart_syscall,
@@ -84,8 +83,6 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 /// The lower half of the first argument: the process that a signal is for.
 const PROCESS_AT: u32 = 16 + if cfg!(target_endian = "big") { 4 } else { 0 };
-/// That of the second: whose priority is set.
-const WHOSE_AT: u32 = PROCESS_AT + 8;
 /// That of the third: the protection of what is mapped.
 const PROTECTION_AT: u32 = PROCESS_AT + 2 * 8;
 
@@ -120,16 +117,6 @@ fn program() -> Vec<libc::sock_filter> {
             allow,
         ]);
     }
-    // Its own priority, which it sets back.
-    program.extend([
-        step(IF_EQUAL, 0, 6, libc::SYS_setpriority as u32),
-        step(LOAD_WORD, 0, 0, PROCESS_AT),
-        step(IF_EQUAL, 0, 2, libc::PRIO_PROCESS),
-        step(LOAD_WORD, 0, 0, WHOSE_AT),
-        step(IF_EQUAL, 1, 0, 0),
-        refuse,
-        allow,
-    ]);
     // Signals to itself: what runs out of memory ends by one.
     program.extend([
         step(IF_EQUAL, 0, 3, libc::SYS_tgkill as u32),

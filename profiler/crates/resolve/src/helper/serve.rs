@@ -23,7 +23,6 @@ use super::wire::{self, Answers, Frame, Reader};
 use crate::loaded::{LoadError, Loaded, MAX_COPY_BYTES};
 use crate::material::Material;
 use crate::symbolize::Answer;
-use crate::thrift::Thrift;
 use profiler_model::UnknownReason;
 use profiler_unwind::cache::encode;
 
@@ -51,9 +50,7 @@ pub(super) fn on_thread(socket: OwnedFd) {
 
 fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
     let mut files: FxHashMap<u32, Loaded> = FxHashMap::default();
-    let mut thrift = Thrift::default();
     while let Some((kind, bytes, fds)) = receive(socket)? {
-        thrift.look();
         let mut reader = Reader(&bytes);
         // Of what is loaded; of bytes, in one case; whether the file is what was read of one, in another.
         let number = reader.u32()?;

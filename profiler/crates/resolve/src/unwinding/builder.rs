@@ -15,7 +15,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::files::TargetFile;
-use super::super::thrift::Thrift;
 use super::apart::{Apart, GivenUp};
 use profiler_unwind::Table;
 use profiler_unwind::cache::Cache;
@@ -237,7 +236,6 @@ impl Builder {
 fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
     let mut cache = kept.get_or_init(Cache::of_user).share();
     let mut apart = Apart::new();
-    let mut thrift = Thrift::default();
     while let Some(job) = waiting.next(apart.is_busy().then_some(IDLE)) {
         let Some(Job { id, file }) = job else {
             apart.rest();
@@ -249,7 +247,6 @@ fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
             log::warn!("{}: its unwind information can't be read", file.path);
             Ok(None)
         });
-        thrift.look();
         let built = Built {
             id,
             given_up: built.is_err(),

@@ -43,6 +43,7 @@ use profiler_model::{Pid, StackEnd, Timestamp};
 pub(super) use self::code::{CodeFile, CodeFiles};
 pub(super) use self::dialogue::Dialogue;
 pub use self::dialogue::UnwindSummary;
+pub(super) use self::store::PATIENCE;
 pub use self::store::TableCounters;
 
 /// Most copied stacks that are kept until the table is there that they need next.

@@ -20,7 +20,7 @@ use super::code::CodeFile;
 use profiler_unwind::Table;
 
 /// How long samples wait for a file's table, counted from when the first one needed it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Most files of which something is known.
 const MAX_KNOWN: usize = 1 << 16;
 

@@ -188,7 +188,7 @@ fn what_is_behind_a_sample_that_waits_waits_with_it() {
     notice(&mut resolver, &mut Kernel::default(), &events);
     let mut out = Vec::new();
     resolver.resolve(&mut events, &mut out);
-    resolver.await_tables(&mut out);
+    resolver.await_tables(PATIENCE, &mut out);
     let reader = finish(&mut resolver, out);
     let stacks = reader.user_stacks();
     assert_eq!(stacks[0], ["inner", "outer", "main"]);

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use profiler_common::unwind::COPY_BYTES;
 
 use super::held_events::copy_of;
-use super::store::{PATIENCE, Store, TableState};
+use super::store::{Store, TableState};
 use super::{MAX_LOOKS, Opener, Unwinding};
 use crate::mapping::{CodeRange, Mappings};
 use crate::process::ProcessTable;
@@ -65,10 +65,8 @@ impl Unwinding {
         self.starting.follow(event);
     }
 
-    /// Waits until a table is built, at most as long after `since` as events may wait. False: that time is
-    /// over, or no event waits.
-    pub(crate) fn wait(&mut self, since: Instant, opener: &mut Opener<'_>) -> bool {
-        let until = since + PATIENCE;
+    /// Waits until a table is built, or until then. False: that time is over, or no event waits.
+    pub(crate) fn wait(&mut self, until: Instant, opener: &mut Opener<'_>) -> bool {
         let Some(store) = &mut self.store else {
             return false;
         };
