@@ -1,4 +1,5 @@
-//! `cargo xtask conformance`: clients that others have made, at our servers; readers that others have made, of our files.
+//! `cargo xtask conformance`: clients that others have made, at our servers; readers that others have made, of our files;
+//! for `bytefrog`, both sides by scripts that were made from its document alone, at a release build or PROFILER_BIN.
 //!
 //! They are installed by their package managers below `target/conformance`, at the versions named here, and run by
 //! tests that are skipped without them. What does not belong here: what they must find (the tests).
@@ -6,6 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::bench::build_profiler;
 use crate::process::{Outcome, cargo, failed, run as run_command, workspace};
 
 /// The client in Python, and its version.
@@ -29,12 +31,15 @@ const PROFILER_CLI: &str = "@firefox-devtools/profiler-cli@0.10.0";
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The protocol (jssp: JS Self-Profiling), or `exports`
-    #[arg(value_parser = ["jssp", "rdp", "exports"])]
+    #[arg(value_parser = ["jssp", "rdp", "exports", "bytefrog"])]
     protocol: String,
 }
 
 /// Installs the clients that are not there, and runs them.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    if arguments.protocol == "bytefrog" {
+        return bytefrog();
+    }
     let folder = workspace()
         .join("target/conformance")
         .join(&arguments.protocol);
@@ -74,6 +79,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             .args(["test", "--package", "profiler-tests", "--test", executable])
             .args([tests, "--", "--nocapture", "--test-threads=1"]),
     )
+}
+
+fn bytefrog() -> Outcome {
+    let profiler = build_profiler(&workspace());
+    let profiler = profiler.map_err(|error| failed("build the profiler", error))?;
+    let script = workspace().join("tests/conformance/bytefrog/run.py");
+    run_command(Command::new("python3").arg("-B").arg(script).arg(profiler))
 }
 
 fn python(folder: &Path, packages: &[&str]) -> Outcome {

@@ -19,7 +19,7 @@ use super::{Common, values};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler hq                          runs until Ctrl-C, into bytefrog.cap, bytefrog-2.cap, ...
+  profiler hq                          runs until Ctrl-C, into bytefrog.cap, bytefrog-1.cap (run 1), ...
   profiler hq --runs 1 -o trace.cap    one run, then end; exit status 1 if it failed
   profiler hq --wait                   each run starts by the order 'start'
   profiler hq --listen :9000 -d 10     each run is stopped after 10 seconds
@@ -34,7 +34,7 @@ pub(super) struct HqArgs {
     /// Where to listen: ADDRESS, ADDRESS:PORT or :PORT
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8765")]
     listen: String,
-    /// The capture of the first run; those of others get a number
+    /// The capture of the first run; that of run N is FILE-N
     #[arg(short, long, value_name = "FILE", default_value = "bytefrog.cap")]
     output: PathBuf,
     /// Programs run without being traced, until the order unsuspend

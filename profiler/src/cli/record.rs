@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::error::{Context, Failure};
-use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Watch, marks};
+use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Unwatched, Watch, marks};
 use profiler_capture::{CreateOptions, Existing, Limit};
 use profiler_model::Unit;
 use profiler_model::text::parse_duration;
@@ -266,6 +266,14 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
                 1 => "1 function was".to_owned(),
                 n => format!("{} functions were", quantity::count(n as u64)),
             }
+        );
+    }
+    let Unwatched { gaps, longest_ns } = trace.unwatched;
+    if gaps > 0 {
+        say!(
+            "note: calls may be missing of up to {} before probes were attached ({} of new programs or files)",
+            quantity::duration(longest_ns),
+            quantity::plural(gaps, "gap"),
         );
     }
     if let Some(leaving) = &trace.leaving {

@@ -9,6 +9,7 @@
 mod console;
 mod run_keeper;
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
     let waits = !request.options.start;
     let mut files = Files::create(&request.output, request.existing)?;
     let hq = Hq::start(request.listen, request.options, move |run, peer| {
-        let keeper = files.next().and_then(|writer| {
+        let keeper = files.of_run(run).and_then(|writer| {
             let path = writer.path().to_owned();
             Ok(RunKeeper::start(writer, path, run, peer)?)
         });
@@ -147,13 +148,14 @@ fn prompt() -> Option<Lines<Option<String>>> {
     }
 }
 
-/// The captures of the runs: `FILE`, then `FILE-2` and so on.
+/// The captures of the runs: `FILE` of the first, `FILE-N` of run N, `FILE-N-2` when N is used again.
 struct Files {
     path: PathBuf,
     options: CreateOptions,
     /// The first one is made before anything else, so that it is known to work.
     first: Option<Writer>,
-    number: u32,
+    /// How often the number of a run was used.
+    used: HashMap<u8, u32>,
 }
 
 impl Files {
@@ -170,29 +172,33 @@ impl Files {
                 existing: existing.numbered(),
                 ..options
             },
-            number: 1,
+            used: HashMap::new(),
         })
     }
 
-    fn next(&mut self) -> Result<Writer, Failure> {
+    fn of_run(&mut self, run: u8) -> Result<Writer, Failure> {
         if let Some(first) = self.first.take() {
             return Ok(first);
         }
+        let used = self.used.entry(run).or_default();
         loop {
-            self.number = self.number.saturating_add(1);
-            let path = numbered(&self.path, self.number);
+            *used = used.saturating_add(1);
+            let path = numbered(&self.path, run, *used);
             match Writer::create(&path, self.options.clone()) {
                 // Someone else's file is stepped over.
-                Err(CaptureError::Exists(_)) if self.number < u32::MAX => {}
+                Err(CaptureError::Exists(_)) if *used < u32::MAX => {}
                 made => return Ok(made?),
             }
         }
     }
 }
 
-fn numbered(path: &Path, number: u32) -> PathBuf {
+fn numbered(path: &Path, run: u8, used: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-{number}"));
+    name.push(format!("-{run}"));
+    if used > 1 {
+        name.push(format!("-{used}"));
+    }
     if let Some(extension) = path.extension() {
         name.push(".");
         name.push(extension);
@@ -427,13 +433,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captures_of_later_runs_are_numbered() {
-        for (path, second) in [
-            ("a/run.cap", "a/run-2.cap"),
-            ("run", "run-2"),
-            ("x.y.cap", "x.y-2.cap"),
+    fn captures_of_later_runs_have_their_numbers() {
+        for (path, of_run_58, again) in [
+            ("a/run.cap", "a/run-58.cap", "a/run-58-2.cap"),
+            ("run", "run-58", "run-58-2"),
+            ("x.y.cap", "x.y-58.cap", "x.y-58-2.cap"),
         ] {
-            assert_eq!(numbered(Path::new(path), 2), Path::new(second));
+            assert_eq!(numbered(Path::new(path), 58, 1), Path::new(of_run_58));
+            assert_eq!(numbered(Path::new(path), 58, 2), Path::new(again));
         }
     }
 
@@ -442,16 +449,23 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("profiler-hq-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("a.cap");
-        std::fs::write(folder.join("a-2.cap"), "mine").unwrap();
+        std::fs::write(folder.join("a-1.cap"), "mine").unwrap();
         std::fs::write(&path, "mine").unwrap();
         let mut files = Files::create(&path, Existing::Keep).unwrap();
-        let mut first = files.next().unwrap();
+        let mut first = files.of_run(0).unwrap();
         assert_eq!(first.path(), path);
-        assert_eq!(files.next().unwrap().path(), folder.join("a-3.cap"));
+        for (run, name) in [
+            (1, "a-1-2.cap"),
+            (2, "a-2.cap"),
+            (0, "a-0.cap"),
+            (2, "a-2-2.cap"),
+        ] {
+            assert_eq!(files.of_run(run).unwrap().path(), folder.join(name));
+        }
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         first.publish().unwrap();
         assert_eq!(std::fs::read(folder.join("a.cap.old")).unwrap(), b"mine");
-        assert_eq!(std::fs::read(folder.join("a-2.cap")).unwrap(), b"mine");
+        assert_eq!(std::fs::read(folder.join("a-1.cap")).unwrap(), b"mine");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -22,6 +22,8 @@ use super::tracer::TraceSummary;
 const FINISH_DEADLINE: Duration = Duration::from_secs(60);
 /// How often it is looked whether the targets are still there while HQ is waited for.
 const LOOK: Duration = Duration::from_secs(1);
+/// At which of these looks it is said that HQ is waited for: one to two seconds after HQ was reached.
+const LOOKS: u32 = 2;
 /// Exit status when a command was to be run, and never was.
 const NEVER_RAN: u8 = 125;
 /// Exit status when a person did not want to wait for the end.
@@ -121,13 +123,27 @@ struct Start {
     suspended: bool,
 }
 
+/// What waits for HQ.
+struct Waiter {
+    /// Where HQ is, as it was given.
+    hq: String,
+    /// What is not done until HQ starts the run.
+    until_then: &'static str,
+    /// What was not done if it never does.
+    never: &'static str,
+}
+
 /// Waits for HQ to start the run; none if it is not to be. `there` fails when there is nothing left
 /// to stream.
 async fn wait_for_start(
     agent: &mut Agent,
+    waiter: &Waiter,
     signals: &mut Signals,
     there: impl Fn() -> Result<(), Failure>,
 ) -> Result<Option<Start>, Failure> {
+    // An HQ that starts runs by itself does so at once; of another a person may not know.
+    let mut configured = false;
+    let mut looks = 0;
     let mut start = Start {
         filter: None,
         suspended: false,
@@ -138,6 +154,11 @@ async fn wait_for_start(
             order = agent.order() => order,
             _ = look.tick() => {
                 there()?;
+                looks += u32::from(configured);
+                if looks == LOOKS {
+                    let Waiter { hq, until_then, .. } = waiter;
+                    log::warn!("waiting for HQ at {hq} to start the run; {until_then} until then");
+                }
                 continue;
             }
             _ = signals.interrupt.recv() => return Ok(None),
@@ -150,6 +171,7 @@ async fn wait_for_start(
                 for warning in warnings {
                     log::warn!("{warning}");
                 }
+                configured = true;
                 start.filter = (!filter.is_trivial()).then_some(filter);
             }
             Order::Suspend => start.suspended = true,
@@ -159,7 +181,13 @@ async fn wait_for_start(
                 log::warn!("HQ stopped the run before it began");
                 return Ok(None);
             }
-            Order::Lost(error) => return Err(error.into()),
+            Order::Lost(error) => {
+                let failure = Failure::from(error);
+                return Err(Failure {
+                    message: format!("{}; {}", failure.message, waiter.never),
+                    ..failure
+                });
+            }
             // Nothing runs that could be paused.
             Order::Pause | Order::Unpause => {}
         }

@@ -28,6 +28,8 @@ pub struct Trace {
     pub lost: BTreeMap<LostReason, u64>,
     /// How each traced function's exits were seen, and how far behind its start its probe sat.
     pub modes: BTreeMap<String, (ReturnMode, u32)>,
+    /// Source file and line of each traced function; empty and 0: not known.
+    pub sources: BTreeMap<String, (String, u32)>,
     /// Parts and events that could not be read.
     pub damaged: u64,
 }
@@ -95,6 +97,8 @@ pub struct Throw {
     pub tid: u32,
     /// Its type.
     pub kind: String,
+    /// The function that threw, and the line of that.
+    pub thrower: Option<(String, u32)>,
 }
 
 /// Sums of the kernel's counts.
@@ -136,6 +140,10 @@ impl Trace {
         trace.damaged = reader.damage().len() as u64 + stats.unusable;
         for (function, traced) in tables.all_traced() {
             let mode = (traced.returns, traced.entry_offset);
+            let file = tables.functions.get(function).and_then(|of| of.file);
+            let file = file.map_or("", |file| tables.string(file)).to_owned();
+            let source = (file, traced.line);
+            trace.sources.insert(name(&tables, function), source);
             trace.modes.insert(name(&tables, function), mode);
         }
         Ok(trace)
@@ -160,6 +168,10 @@ impl Sink for Trace {
                 at_ns: throw.at.0,
                 tid: thread(tables, throw.thread)?.1,
                 kind: tables.string(throw.kind).to_owned(),
+                thrower: throw.thrower.map(|frame| {
+                    let line = tables.lines(frame).last().map_or(0, |line| line.line);
+                    (tables.frame_name(frame), line)
+                }),
             }),
             Event::CallCount(count) => {
                 let sums = self.counts.entry(name(tables, count.function)).or_default();

@@ -103,7 +103,7 @@ fn the_canonical_session() {
         .iter()
         .map(|(at, key, value)| (*at, &**key, &**value))
         .collect();
-    let query = "execute_query: ran before its probes were attached (5.0 ms)";
+    let query = "execute_query: not watched until probes were attached (5.0 ms)";
     let duty = "all functions in web [100]: over budget, watched a part of the time (5.0 ms)";
     let expected = [
         (
@@ -368,6 +368,21 @@ impl Made {
         self.tables.functions.intern(function).0
     }
 
+    fn string(&mut self, text: &str) -> StringId {
+        self.tables.intern_string(text).0
+    }
+
+    fn module(&mut self, path: &str) -> ModuleId {
+        let path = self.string(path);
+        let module = Module {
+            kind: ModuleKind::File,
+            path,
+            build_id: None,
+            address_bias: 0,
+        };
+        self.tables.modules.intern(module).0
+    }
+
     fn frame(&mut self, address: u64) -> FrameId {
         let frame = Frame {
             kind: FrameKind::Native,
@@ -545,6 +560,75 @@ fn samples_wait_for_names() {
     let names = ["[unknown]+0x20 [unknown]", "late [unknown]"];
     assert!(run.chains.keys().eq(names), "{:?}", run.chains);
     assert!(run.open.is_empty());
+}
+
+/// A throw waits for the name of who threw, and all behind it do; it has the line then, although the
+/// symbol knows more of the function than the probe.
+#[test]
+fn throws_wait_for_who_threw() {
+    const S: u64 = 1_000_000_000;
+    let mut made = Made::new();
+    let thread = made.thread(1);
+    let kind = made.string("E");
+    let module = made.module("app");
+    let function = |made: &mut Made, file| {
+        let name = made.string("f");
+        let function = Function {
+            name,
+            linkage_name: None,
+            module: Some(module),
+            file,
+            start: Some(0x40),
+            size: None,
+        };
+        made.tables.functions.intern(function).0
+    };
+    let traced = function(&mut made, None);
+    let file = made.string("/src/f.c");
+    let symbol = function(&mut made, Some(file));
+    let frames = [made.frame(0x10), made.frame(0x20)];
+    let throw = |at, frame| {
+        Event::Throw(Throw {
+            at: Timestamp(at),
+            thread,
+            cpu: Cpu(0),
+            kind,
+            thrower: Some(frame),
+        })
+    };
+    let mut translator = Translator::new(TranslateOptions::default(), Timestamp(0));
+    let mut checker = Checker::new();
+    let mut out = Vec::new();
+    let tables = &mut made.tables;
+    translator.event(&enter(1, thread, traced), tables, &mut out);
+    translator.event(&throw(2, frames[0]), tables, &mut out);
+    translator.event(&throw(3, frames[1]), tables, &mut out);
+    translator.event(&exit(4, thread, traced, 1), tables, &mut out);
+    translator.poll(Timestamp(S / 2), tables, &mut out);
+    assert_eq!(translator.counts().exceptions, 0);
+    let line = Line {
+        function: symbol,
+        line: 44,
+    };
+    tables.set_symbol(frames[0], Symbol::Lines([line].into()));
+    translator.poll(Timestamp(S / 2 + 1), tables, &mut out);
+    assert_eq!(translator.counts().exceptions, 1);
+    // No answer comes for the other: it is not waited for longer than a second.
+    translator.poll(Timestamp(S + 2), tables, &mut out);
+    assert_eq!(translator.counts().exits, 0);
+    translator.poll(Timestamp(S + 3), tables, &mut out);
+    assert_eq!(translator.counts().exits, 1);
+    // What waits at a data break is sent before it.
+    translator.event(&enter(S + 4, thread, traced), tables, &mut out);
+    translator.event(&throw(S + 5, frames[1]), tables, &mut out);
+    translator.flush(tables, &mut out);
+    assert_eq!(translator.counts().exceptions, 3);
+    translator.finish(Timestamp(S + 6), tables, &mut out);
+    checker.feed(&out);
+    let run = checker.finish();
+    let lines: Vec<_> = run.throws.iter().collect();
+    let key = |line| ("f [app]".to_owned(), "E".to_owned(), line);
+    assert_eq!(lines, [(&key(44), &1), (&key(u16::MAX), &2)]);
 }
 
 #[test]

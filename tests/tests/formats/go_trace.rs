@@ -616,7 +616,7 @@ fn calls_are_regions() {
                 "walk<Tree>: had ended by now",
                 r#"shop::handle(Request const&): id=7, path="/cart/7?q=\"tea\""…"#,
                 "shop::parse(char const*): returned true",
-                "gap: all functions within the last 1000 us: ran before its probes were attached",
+                "gap: all functions within the last 1000 us: not watched until probes were attached",
                 "2 open at the end; 186 counted by the kernel; 24 records lost",
             ] {
                 assert!(logs.contains(text), "{options:?} {text}: {logs}");

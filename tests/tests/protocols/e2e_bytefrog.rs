@@ -47,6 +47,56 @@ fn threads_and_exceptions() -> Outcome {
     Ok(())
 }
 
+/// Where functions are, and who threw on which line, goes all the way: names of methods say file and
+/// line, message 22 the line, and `report` shows the thrower.
+#[test]
+fn places_of_functions_and_throws() -> Outcome {
+    let test = "e2e_bytefrog::places_of_functions_and_throws";
+    let source = include_str!("../../workloads/stream_threads.cpp");
+    let line_of = |text: &str| {
+        let lines = (1..).zip(source.lines());
+        let found = lines
+            .filter(|(_, line)| line.contains(text))
+            .map(|(number, _)| number);
+        found.min().unwrap_or(0)
+    };
+    for build in [Build::Plain, Build::Optimised] {
+        let Some((setting, program)) = prepared(test, "stream_threads.cpp", build)? else {
+            return Ok(());
+        };
+        let program = program.to_string_lossy();
+        let arguments = ["--trace", "stream_threads:app::*"];
+        let command = ["--", &program, "2", "250", "0"];
+        let arguments = [&arguments[..], TRACE, &command].concat();
+        let (ended, received) = whole_run(&setting, &[], &arguments)?;
+        let truth = ended.json()?;
+        let throws = &received.trace.throws;
+        assert_eq!(Some(throws.len() as u64), truth["throws"].as_u64());
+        let thrown = line_of("throw failure{n}");
+        for throw in throws {
+            let (name, line) = throw.thrower.as_ref().ok_or("no thrower")?;
+            assert!(name.starts_with("app::fails"), "{name}");
+            assert_eq!(*line, thrown, "{build:?}");
+        }
+        let sources = &received.trace.sources;
+        assert_eq!(sources.len(), 7, "{sources:?}");
+        for (name, (file, line)) in sources {
+            assert!(file.ends_with("stream_threads.cpp"), "{name}: {file}");
+            let short = name
+                .split('(')
+                .next()
+                .and_then(|name| name.rsplit(':').next());
+            let short = short.ok_or("no name")?;
+            assert_eq!(*line, line_of(&format!(" {short}(long")), "{name}");
+        }
+        let report = ["report", "hq.cap", "--exceptions"];
+        let report = setting.run(&report)?.success()?;
+        assert!(report.stdout.contains("app::fails"), "{}", report.stdout);
+        assert!(!report.stdout.contains("[unknown]"), "{}", report.stdout);
+    }
+    Ok(())
+}
+
 /// Lines of exits go all the way.
 #[test]
 fn lines_of_exits() -> Outcome {

@@ -101,9 +101,9 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     let line = receiver.line();
     let why = "profiler: run 1 failed: the agent went away without ending the run; kept: 1 message";
     assert!(line.starts_with(why), "{line}");
-    assert!(receiver.end().contains("wrote run-2.cap"));
+    assert!(receiver.end().contains("wrote run-1.cap"));
     assert_eq!(receiver.status(), Some(1));
-    for name in ["run.cap", "run-2.cap"] {
+    for name in ["run.cap", "run-1.cap"] {
         let mode = setting.path(name).metadata()?.permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -130,7 +130,7 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     assert!(setting.path("run.trace").metadata()?.len() > 100);
     println!("{}\n{}\n{}", calls.stdout, tree.stdout, info.stdout);
     let failed = setting
-        .run(&["report", "run-2.cap", "--calls"])?
+        .run(&["report", "run-1.cap", "--calls"])?
         .success()?;
     assert!(failed.stdout.contains("method 1"), "{}", failed.stdout);
 

@@ -6,6 +6,7 @@
 mod bytefrog_agent;
 mod bytefrog_agent_faults;
 mod bytefrog_agent_shared;
+mod bytefrog_conformance;
 mod e2e_bytefrog;
 mod e2e_bytefrog_faults;
 mod e2e_bytefrog_shared;

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`, `start`; of tracing `kinds`, `cost`,
-    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`; of tcf `cost`, `answers`,
+    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of tcf `cost`, `answers`,
     /// `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
     /// `processes`, `waits`.
     #[arg(long, value_delimiter = ',')]
@@ -208,7 +208,7 @@ impl Bench {
 }
 
 /// Builds the profiler; `PROFILER_BIN` names another one.
-fn build_profiler(root: &Path) -> io::Result<PathBuf> {
+pub(crate) fn build_profiler(root: &Path) -> io::Result<PathBuf> {
     if let Some(path) = std::env::var_os("PROFILER_BIN") {
         return Ok(path.into());
     }

@@ -32,6 +32,11 @@ impl LiveTables {
         are_full
     }
 
+    /// Whether this is another epoch than the one that is being read.
+    pub fn is_another(&self, epoch: u32) -> bool {
+        epoch != self.number
+    }
+
     /// Folds a definition.
     pub fn define(&mut self, definition: Definition) -> Result<(), Undefined> {
         self.epoch.define(&mut self.tables, definition)

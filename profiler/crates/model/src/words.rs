@@ -61,7 +61,7 @@ words! {
         WaitUnseen: "wait_unseen", "waits whose end was not seen";
     }
     GapReason {
-        NotYetAttached: "not_yet_attached", "ran before its probes were attached";
+        NotYetAttached: "not_yet_attached", "not watched until probes were attached";
         NoReturns: "no_returns", "over budget, exits are not watched any more";
         DutyCycle: "duty_cycle", "over budget, watched a part of the time";
         Detached: "detached", "over budget, not watched any more";

@@ -31,7 +31,7 @@ use super::super::session::{Gone, Priority, Session};
 use super::super::signals::{Heard, Signals, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
-    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, start_agent, unless_interrupted,
+    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, Waiter, start_agent, unless_interrupted,
     wait_for_start,
 };
 
@@ -63,13 +63,25 @@ pub(super) async fn stream(
     };
     let pausable = pausable(&prepared, source.allow_control);
     let chosen = Instant::now();
+    let is_command = prepared.command.is_some();
+    let waiter = Waiter {
+        hq: options.address.clone(),
+        until_then: match is_command {
+            true => "the command is held",
+            false => "the target is left alone",
+        },
+        never: match is_command {
+            true => "the command never ran",
+            false => "nothing was traced",
+        },
+    };
     let mut agent = start_agent(options)?;
-    let waited = wait_for_start(&mut agent, &mut signals, || prepared.are_there()).await;
+    let there = || prepared.are_there();
+    let waited = wait_for_start(&mut agent, &waiter, &mut signals, there).await;
     let attached = match waited {
         Ok(None) => {
-            let never_ran = prepared.command.is_some();
             return Ok(Streamed {
-                status: if never_ran { NEVER_RAN } else { 0 },
+                status: if is_command { NEVER_RAN } else { 0 },
                 ..Streamed::nothing()
             });
         }

@@ -15,7 +15,7 @@ use profiler_wire::bytefrog::Mode;
 
 use super::super::drive::{Next, Player, play};
 use super::super::signals::{Heard, Signals};
-use super::{FINISH_DEADLINE, Streamed, start_agent, unless_interrupted, wait_for_start};
+use super::{FINISH_DEADLINE, Streamed, Waiter, start_agent, unless_interrupted, wait_for_start};
 
 /// Most events of a batch.
 const BATCH: usize = 1024;
@@ -33,8 +33,14 @@ pub(super) async fn stream(
     let batches = Batches::new(reader, &tables)?;
     let from = batches.begin();
     let samples = agent.samples;
+    let waiter = Waiter {
+        hq: agent.address.clone(),
+        until_then: "nothing is sent",
+        never: "nothing was sent",
+    };
     let mut agent = start_agent(agent)?;
-    let Some(start) = wait_for_start(&mut agent, &mut signals, || Ok(())).await? else {
+    let started = wait_for_start(&mut agent, &waiter, &mut signals, || Ok(())).await?;
+    let Some(start) = started else {
         return Ok(Streamed::nothing());
     };
     agent.begin(from);

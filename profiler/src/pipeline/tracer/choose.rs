@@ -189,7 +189,14 @@ fn check_choice(
         };
         log::log!(level, "{complaint}");
     }
-    if chosen == 0 && !awaited {
+    let matched = choices.iter().flat_map(|choice| &choice.matched);
+    let matched: usize = matched.sum();
+    if chosen == 0 && asked.request.filter.is_some() && matched > 0 {
+        log::warn!(
+            "nothing is traced yet: {matched} functions match, and HQ's inclusions and exclusions \
+                 admit none of them"
+        );
+    } else if chosen == 0 && !awaited {
         log::warn!(
             "nothing is traced yet; programs and libraries that the target loads from now on are \
                  looked at ('profiler list functions' shows what there is)"

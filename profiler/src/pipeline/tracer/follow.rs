@@ -9,11 +9,11 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
+use super::Tracer;
 use super::arrivals::Pending;
 use super::links::tell_unlinked;
-use super::{Tracer, gap};
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::{GapReason, Pid, Timestamp};
+use profiler_model::{Pid, Timestamp};
 use profiler_probe::{Probe, now};
 use profiler_resolve::Resolver;
 use profiler_resolve::objects::Finder;
@@ -316,7 +316,7 @@ impl Tracer {
         if attached {
             let at = now();
             resolver.has_probes_from(pid, at);
-            out.push(gap(at, since, None, Some(pid), GapReason::NotYetAttached));
+            out.push(self.unwatched.gap(at, since, pid));
         }
     }
 
@@ -332,8 +332,7 @@ impl Tracer {
                 || self.ends.runs_dead(pending.pid)
                 || self.asked.may_cover_any(&pending.paths)
             {
-                let (from, pid) = (pending.since, Some(pending.pid));
-                out.push(gap(at, from, None, pid, GapReason::NotYetAttached));
+                out.push(self.unwatched.gap(at, pending.since, pending.pid));
             }
         }
     }

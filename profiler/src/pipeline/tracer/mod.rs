@@ -62,7 +62,7 @@ use profiler_trace::place::Returns;
 
 pub use self::filter::PathFilter;
 pub use self::news::News;
-pub use self::request::{Leaving, TraceRequest, TraceSummary};
+pub use self::request::{Leaving, TraceRequest, TraceSummary, Unwatched};
 
 /// Probes beyond those known at the start, for what is mapped later.
 const ROOM: u32 = 4096;
@@ -92,6 +92,7 @@ pub(super) struct Tracer {
     counts: Counts,
     ends: Ends,
     suspension: Option<Suspension>,
+    unwatched: Unwatched,
 }
 
 impl Tracer {
@@ -140,6 +141,7 @@ impl Tracer {
             counts: Counts { told_at: at },
             ends: Ends::default(),
             suspension: None,
+            unwatched: Unwatched::default(),
             asked,
         };
         let files = tracer.files(running, &filter.pids, command)?;
@@ -461,6 +463,7 @@ impl Tracer {
         let mut summary = TraceSummary {
             functions: probes.calls().count(),
             stepped_down: self.budget.stepped_down(),
+            unwatched: self.unwatched,
             ..TraceSummary::default()
         };
         for state in probes.calls() {

@@ -64,7 +64,10 @@ impl OtherProcesses {
 
 /// Places with probes of each file that has any.
 fn watched_places(plans: &Plans) -> Vec<(FileId, Vec<u64>)> {
-    let objects = plans.objects.iter().map(|object| {
+    let traced = plans.objects.iter().enumerate();
+    // What only tells of exceptions, as in the C library, is passed by them alone.
+    let traced = traced.filter(|&(index, _)| plans.has_calls(index));
+    let objects = traced.map(|(_, object)| {
         let mut sites = Vec::new();
         for number in object.probes.clone() {
             if sites.len() >= MAX_PLACES {

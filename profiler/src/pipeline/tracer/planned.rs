@@ -140,7 +140,12 @@ pub(super) fn plan(
     let mut placer = Placer::new(object, asked.place_options(), safety);
     for function in functions.chain(markers).take_while(|_| !given_up()) {
         match placer.plan(function) {
-            Ok(plan) => planned.plans.push((plan, Role::Call)),
+            Ok(mut plan) => {
+                if choice.has_sources {
+                    plan.function.source = object.source_of(function).map(Box::from);
+                }
+                planned.plans.push((plan, Role::Call));
+            }
             Err(refusal) => {
                 let refused = (function.name.clone(), refusal.to_string());
                 planned.refused.push(refused);

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use super::PathFilter;
+use profiler_model::raw::RawEvent;
+use profiler_model::{GapReason, Pid, Timestamp};
 use profiler_trace::pattern::Selection;
 use profiler_trace::place::{ProbeAt, Returns};
 
@@ -49,8 +51,28 @@ pub struct TraceSummary {
     pub left_out: u64,
     /// Functions that stepped down to stay within the budget.
     pub stepped_down: usize,
+    /// What ran before probes were attached to it.
+    pub unwatched: Unwatched,
     /// What the kernel has not let go of yet.
     pub leaving: Option<Leaving>,
+}
+
+/// Times in which programs ran before probes were attached to what they had loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unwatched {
+    /// How many.
+    pub gaps: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+}
+
+impl Unwatched {
+    /// One of them, that ends at `at`.
+    pub(super) fn gap(&mut self, at: Timestamp, since: Timestamp, pid: Pid) -> RawEvent {
+        self.gaps += 1;
+        self.longest_ns = self.longest_ns.max(at.since(since));
+        super::gap(at, since, None, Some(pid), GapReason::NotYetAttached)
+    }
 }
 
 /// Functions whose probes the kernel has not let go of when everything else is done.

@@ -2,13 +2,15 @@
 //!
 //! Scenarios: `replay`, a capture with many calls as fast as the receiver takes it, to one that only
 //! counts and to `profiler hq`; `live`, a program that calls a traced function at a fixed rate, beside
-//! `profiler record` of the same; `samples`, what calls inferred from samples add to a program. Times are
+//! `profiler record` of the same; `samples`, what calls inferred from samples add to a program; `volume`, what comes of threads that call
+//! as fast as they can, with a receiver that reads and one that stands still for a while. Times are
 //! nanoseconds; everything goes over loopback, on the same processors.
 
 mod live;
 mod receiver;
 mod replay;
 mod samples;
+mod volume;
 
 use std::io;
 use std::path::Path;
@@ -18,7 +20,7 @@ use super::Bench;
 use receiver::Wish;
 
 /// Names of the scenarios.
-pub(crate) const SCENARIOS: [&str; 3] = ["replay", "live", "samples"];
+pub(crate) const SCENARIOS: [&str; 4] = ["replay", "live", "samples", "volume"];
 
 /// What Bytefrog's own HQ gives an agent.
 const DEFAULT: Wish = Wish {
@@ -41,6 +43,9 @@ pub(crate) fn run(
     }
     if wanted("samples") {
         samples::run(bench, rounds, seconds)?;
+    }
+    if wanted("volume") {
+        volume::run(bench, seconds)?;
     }
     Ok(())
 }

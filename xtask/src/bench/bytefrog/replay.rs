@@ -168,7 +168,7 @@ fn received(bench: &Bench, capture: &Path, wish: Wish) -> io::Result<Run> {
 }
 
 /// Where `profiler hq` says that it listens.
-fn listens_at(log: &Path) -> io::Result<String> {
+pub(super) fn listens_at(log: &Path) -> io::Result<String> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         let text = fs::read_to_string(log)?;

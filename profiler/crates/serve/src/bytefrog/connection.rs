@@ -39,7 +39,7 @@ pub(super) fn parse_address(address: &str) -> Result<(String, u16), AgentError> 
     } else {
         match address.split_once(':') {
             // More than one colon: all of it is an address.
-            Some((_, port)) if port.contains(':') => (address, None),
+            Some((_, port)) if port.contains(':') && is_ipv6(address) => (address, None),
             Some((host, port)) => (host, Some(port)),
             None => (address, None),
         }
@@ -49,18 +49,39 @@ pub(super) fn parse_address(address: &str) -> Result<(String, u16), AgentError> 
         None => Some(DEFAULT_PORT),
     };
     match port {
-        Some(port) if !host.is_empty() && !host.contains(char::is_whitespace) => {
-            Ok((host.to_owned(), port))
-        }
+        Some(port) if is_ipv6(host) || is_name(host) => Ok((host.to_owned(), port)),
         _ => Err(bad()),
+    }
+}
+
+/// Whether a host is an address of IPv6, perhaps with the interface that it is reached by.
+fn is_ipv6(host: &str) -> bool {
+    let address = host.split_once('%').map_or(host, |(address, _)| address);
+    address.parse::<std::net::Ipv6Addr>().is_ok()
+}
+
+/// Whether a host can be a name: `http://hq` is none.
+fn is_name(host: &str) -> bool {
+    let is_foreign = |character: char| "/\\:@?#[]".contains(character);
+    !host.is_empty()
+        && !host.contains(|c: char| c.is_whitespace() || c.is_control() || is_foreign(c))
+}
+
+/// An address as it can be given: `[::1]:8765`.
+fn shown_address((host, port): &(String, u16)) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 
 /// Connects, and tries again each second until `patience` is over; without one for ever.
 pub(super) async fn connect(
-    (host, port): &(String, u16),
+    address: &(String, u16),
     patience: Option<Duration>,
 ) -> Result<TcpStream, AgentError> {
+    let (host, port) = address;
+    let shown = shown_address(address);
     let began = Instant::now();
     let end = patience.and_then(|patience| began.checked_add(patience));
     let mut said = String::new();
@@ -77,13 +98,13 @@ pub(super) async fn connect(
         let reason = error.to_string();
         if end.is_some_and(|end| Instant::now() >= end) {
             return Err(AgentError::Unreachable {
-                address: format!("{host}:{port}"),
+                address: shown,
                 seconds: began.elapsed().as_secs(),
                 reason,
             });
         }
         if reason != said {
-            log::warn!("no HQ at {host}:{port} yet ({reason}); trying again each second");
+            log::warn!("no HQ at {shown} yet ({reason}); trying again each second");
             said = reason;
         }
         // The last try is at the very end: who waits for so long is told of no less.
@@ -190,12 +211,38 @@ mod tests {
         check("::1", "::1", 8765);
         check("[::1]", "::1", 8765);
         check("[fe80::1]:70", "fe80::1", 70);
+        check("[fe80::1%eth0]:70", "fe80::1%eth0", 70);
+    }
+
+    #[test]
+    fn addresses_are_shown_as_they_can_be_given() {
+        for address in ["hq:8765", "127.0.0.1:1", "[::1]:11888", "[fe80::1%eth0]:70"] {
+            assert_eq!(shown_address(&parse_address(address).unwrap()), address);
+        }
     }
 
     #[test]
     fn what_is_none() {
         for address in [
-            "", ":", ":80", "hq:", "hq:0", "hq:x", "hq:70000", "[::1", "[]:1", "[::1]x", "h q",
+            "",
+            ":",
+            ":80",
+            "hq:",
+            "hq:0",
+            "hq:x",
+            "hq:70000",
+            "[::1",
+            "[]:1",
+            "[::1]x",
+            "h q",
+            "http://localhost:8765",
+            "http://localhost",
+            "http://[::1]:8765",
+            "tcp:hq:8765",
+            "hq/run",
+            "hq:8765:1",
+            "user@hq",
+            "[hq/x]:1",
         ] {
             let error = Err(AgentError::Address(address.to_owned()));
             assert_eq!(parse_address(address), error, "{address}");

@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
     /// The address names no place.
-    #[error("{0:?} is no address of an HQ; give HOST or HOST:PORT")]
+    #[error("{0:?} is no address of an HQ; give HOST, HOST:PORT or [IPV6]:PORT")]
     Address(String),
     /// A thread of the agent could not be started.
     #[error("failed to start thread {name}: {reason}")]

@@ -134,7 +134,7 @@ impl Feed {
     }
 
     fn work(&mut self, entry: Entry<RunChange>) -> Result<Option<Vec<Event>>, Over> {
-        self.turn(entry.epoch);
+        self.turn(entry.epoch)?;
         for definition in entry.definitions {
             // What is not defined is missing, as are events that use it.
             let _ = self.tables.define(definition);
@@ -206,8 +206,11 @@ impl Feed {
     }
 
     /// With an epoch ids begin anew; if there is much of it, so do the tables.
-    fn turn(&mut self, epoch: u32) {
+    fn turn(&mut self, epoch: u32) -> Result<(), Over> {
         let are_full = self.table_entries() + self.tables.threads().count() > MAX_TABLES;
+        if are_full && self.tables.is_another(epoch) {
+            self.flush()?;
+        }
         if self.tables.turn(epoch, are_full) {
             // Their ids are those of the old tables. They cost a thread's number at most.
             self.held.clear();
@@ -215,6 +218,19 @@ impl Feed {
                 translator.new_tables();
             }
         }
+        Ok(())
+    }
+
+    /// Lets go of all that waits for names.
+    fn flush(&mut self) -> Result<(), Over> {
+        if !self.suspended
+            && self.broken.is_none()
+            && let Some(translator) = &mut self.translator
+        {
+            take(&self.shared, &mut self.buffer)?;
+            translator.flush(&self.tables, &mut self.buffer);
+        }
+        Ok(())
     }
 
     fn table_entries(&self) -> usize {
@@ -286,6 +302,7 @@ impl Feed {
     /// Tells HQ that something is missing from here on. Once, until it goes on.
     fn break_data(&mut self) -> Result<(), Over> {
         if self.broken.is_none() {
+            self.flush()?;
             self.pass_the_wrap()?;
         }
         if self.broken.is_none()

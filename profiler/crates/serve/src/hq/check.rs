@@ -7,11 +7,12 @@
 
 use profiler_wire::bytefrog::{AgentMessage, DecodeError};
 
-/// Something that the original collector would end the run for.
+/// Something that the original collector would end the run for. Sequence ids are said as signed numbers, as they
+/// are to it: behind 2147483647 comes -2147483648.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Ids that did not come while later ones did.
-    #[error("incomplete data: sequence ids {from} to {to} did not come")]
+    #[error("incomplete data: sequence ids {} to {} did not come", *.from as i32, *.to as i32)]
     Incomplete {
         /// The first that is missing.
         from: u32,
@@ -19,10 +20,10 @@ pub enum Fault {
         to: u32,
     },
     /// An id came twice.
-    #[error("incomplete data: sequence id {0} came twice")]
+    #[error("incomplete data: sequence id {} came twice", *.0 as i32)]
     Duplicate(u32),
     /// A break at what was processed already or comes next.
-    #[error("a data break at {sequence} when {next} is the next one")]
+    #[error("a data break at {} when {} is the next one", *.sequence as i32, *.next as i32)]
     LateBreak {
         /// Where it is said to be.
         sequence: u32,
@@ -30,7 +31,7 @@ pub enum Fault {
         next: u32,
     },
     /// A break before one that is known.
-    #[error("a data break at {sequence} after one at {last}")]
+    #[error("a data break at {} after one at {}", *.sequence as i32, *.last as i32)]
     BackwardBreak {
         /// Where it is said to be.
         sequence: u32,
@@ -58,6 +59,14 @@ pub enum Fault {
         /// What it was in.
         innermost: u32,
     },
+    /// The end of a connection within a message.
+    #[error("a {channel} connection ended within a message, {bytes} bytes into it")]
+    CutOff {
+        /// Kind of connection.
+        channel: &'static str,
+        /// How much of the message came.
+        bytes: usize,
+    },
     /// The end of the data without the agent having said that it ends.
     #[error("the data ended without a heartbeat that says so")]
     EndUnsaid,
@@ -74,13 +83,14 @@ impl Fault {
             Fault::Decode(_) => 5,
             Fault::Unbalanced { .. } => 6,
             Fault::EndUnsaid => 7,
+            Fault::CutOff { .. } => 8,
         }
     }
 }
 
 /// Faults of a run, the first of each kind and how many.
 #[derive(Clone, Debug, Default)]
-pub struct Faults([Option<(Fault, u64)>; 8]);
+pub struct Faults([Option<(Fault, u64)>; 9]);
 
 impl Faults {
     /// Counts one; whether it is the first of its kind.
@@ -274,6 +284,37 @@ mod tests {
         checker.break_data();
         assert_eq!(checker.check(&exit(7, 0)), None);
         assert_eq!(checker.open, 0);
+    }
+
+    #[test]
+    fn sequence_ids_are_said_as_the_collector_has_them() {
+        let (sequence, next) = (0xFFFF_FFF9, 0x7FFF_FFFF);
+        for (fault, said) in [
+            (
+                Fault::LateBreak { sequence, next },
+                "a data break at -7 when 2147483647 is the next one",
+            ),
+            (
+                Fault::BackwardBreak {
+                    sequence,
+                    last: 1 << 31,
+                },
+                "a data break at -7 after one at -2147483648",
+            ),
+            (
+                Fault::Duplicate(sequence),
+                "incomplete data: sequence id -7 came twice",
+            ),
+            (
+                Fault::Incomplete {
+                    from: next,
+                    to: sequence,
+                },
+                "incomplete data: sequence ids 2147483647 to -7 did not come",
+            ),
+        ] {
+            assert_eq!(fault.to_string(), said);
+        }
     }
 
     #[test]

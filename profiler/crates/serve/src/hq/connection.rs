@@ -198,6 +198,7 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
                 Came::Nothing => {}
                 // An agent that has said that it ends need not read what it is sent then.
                 Came::End | Came::Broken(_) => {
+                    cut_off(&run, &inbox, "control");
                     run.control_closed();
                     open = false;
                 }
@@ -258,6 +259,14 @@ fn take_control(run: &Run, inbox: &mut Inbox) -> bool {
     }
 }
 
+/// Counts what came of a message whose rest will not come.
+fn cut_off(run: &Run, inbox: &Inbox, channel: &'static str) {
+    let bytes = inbox.bytes().len();
+    if bytes > 0 {
+        run.fault(Fault::CutOff { channel, bytes });
+    }
+}
+
 /// Brings the data of one connection to its run.
 fn data(run: &Arc<Run>, stream: &mut TcpStream) {
     let number = match run.open(stream) {
@@ -273,7 +282,10 @@ fn data(run: &Arc<Run>, stream: &mut TcpStream) {
     while !run.over.load(Ordering::Acquire) {
         match inbox.read(stream) {
             Came::Nothing => continue,
-            Came::End => break,
+            Came::End => {
+                cut_off(run, &inbox, "data");
+                break;
+            }
             Came::Broken(error) => {
                 run.fail(format!("a data connection broke: {error}"));
                 break;

@@ -45,6 +45,8 @@ pub struct Choice {
     pub matched: Vec<usize>,
     /// How many each pattern of [`Selection::sources`] matched.
     pub in_sources: Vec<usize>,
+    /// Debug information of the object is read, so that it can tell source files.
+    pub has_sources: bool,
 }
 
 impl Choice {
@@ -165,7 +167,8 @@ impl Selection {
         };
         let chosen_at_load = object.chosen_at_load().iter();
         choice.chosen_at_load = chosen_at_load.filter(|name| meant(name)).cloned().collect();
-        if self.sources.is_empty() && self.reads_debug_info(object, is_main) {
+        choice.has_sources = self.reads_debug_info(object, is_main);
+        if self.sources.is_empty() && choice.has_sources {
             let inlined = object.inlined_only().iter();
             choice.inlined = inlined.filter(|name| meant(name)).cloned().collect();
         }

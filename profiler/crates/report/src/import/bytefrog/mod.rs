@@ -13,6 +13,7 @@
 mod names;
 mod signature;
 mod stacks;
+mod throwers;
 mod time;
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use rustc_hash::FxHashMap;
 use names::{Known, Names};
 use profiler_model::*;
 use profiler_wire::bytefrog::{AgentMessage, UNKNOWN_LINE};
-use stacks::{Frame, Left, Stacks};
+use stacks::{Left, OpenCall, Stacks};
+use throwers::Throwers;
 use time::Time;
 
 /// A batch is handed on when it has so many events, or definitions of so many bytes.
@@ -85,6 +87,7 @@ pub struct Importer {
     names: Names,
     threads: Vec<Option<Thread16>>,
     stacks: Stacks,
+    throwers: Throwers,
     /// Since when nothing was recorded, if that is so.
     gap_from: Option<Timestamp>,
     counts: ImportCounts,
@@ -126,6 +129,7 @@ impl Importer {
             names: Names::default(),
             threads: Vec::new(),
             stacks: Stacks::default(),
+            throwers: Throwers::default(),
             gap_from: None,
             counts: ImportCounts::default(),
         }
@@ -147,12 +151,8 @@ impl Importer {
                 thread,
                 ..
             } => {
-                let line = match line {
-                    UNKNOWN_LINE => 0,
-                    line => u32::from(line),
-                };
                 let at = self.at(at_ms);
-                self.exit(at, method, thread, line, ExitKind::Return);
+                self.exit(at, method, thread, line_number(line), ExitKind::Return);
             }
             &AgentMessage::ExceptionBubble {
                 at_ms,
@@ -167,7 +167,9 @@ impl Importer {
             }
             &AgentMessage::Exception {
                 at_ms,
+                method,
                 exception,
+                line,
                 thread,
                 ..
             } => {
@@ -177,7 +179,7 @@ impl Importer {
                     thread: self.thread(thread),
                     cpu: Cpu::default(),
                     kind: self.exception(exception),
-                    thrower: None,
+                    thrower: Some(self.thrower(method, line_number(line))),
                 };
                 self.counts.throws += 1;
                 self.events.push(Event::Throw(throw));
@@ -255,6 +257,8 @@ impl Importer {
             self.counts.unnamed += u64::from(known.is_unnamed());
             self.define(known);
         }
+        // Behind the functions that they name.
+        self.definitions.append(&mut self.throwers.waiting);
         self.batch_bytes = 0;
         Some(Batch {
             epoch: self.epoch,
@@ -280,6 +284,7 @@ impl Importer {
         self.modules.clear();
         (self.next_string, self.next_function, self.next_thread) = (0, 0, 0);
         self.names.begin_epoch();
+        self.throwers.begin_epoch();
     }
 
     /// Takes a list of events back, to be filled again.
@@ -356,7 +361,7 @@ impl Importer {
         self.counts.entries += 1;
         let id = self.thread(thread);
         let (method, named) = self.names.use_method(method);
-        let frame = Frame {
+        let frame = OpenCall {
             method,
             named,
             began: at,
@@ -521,6 +526,18 @@ impl Importer {
         id
     }
 
+    /// The place in a method that threw; 0: an unknown line.
+    fn thrower(&mut self, method: u32, line: u32) -> FrameId {
+        let (method, named) = self.names.use_method(method);
+        let function = self.function(method, named);
+        let name = self.names.version(method, named);
+        let (frame, new) = self.throwers.frame(method, name, Line { function, line });
+        if new {
+            self.grow(size_of::<Definition>() * 2);
+        }
+        frame
+    }
+
     /// Defines a function or the name of an exception.
     fn define(&mut self, known: Known) {
         match known {
@@ -590,6 +607,14 @@ impl Importer {
     fn grow(&mut self, bytes: usize) {
         self.batch_bytes += bytes;
         self.epoch_bytes += bytes;
+    }
+}
+
+/// A line of a message; 0: not known.
+fn line_number(line: u16) -> u32 {
+    match line {
+        UNKNOWN_LINE => 0,
+        line => u32::from(line),
     }
 }
 

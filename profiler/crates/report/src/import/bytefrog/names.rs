@@ -41,6 +41,8 @@ struct Method {
     name: Option<Arc<Signature>>,
     /// A batch was handed on in which it is called by its number.
     numbered: bool,
+    /// How many names it has had, each told anew under the same number.
+    names: u16,
     /// Ids of this epoch: by its number, and by its name.
     ids: [Option<FunctionId>; 2],
 }
@@ -66,9 +68,13 @@ impl Names {
         let entry = self.methods.entry(method).or_default();
         let signature = Signature::parse(signature);
         self.bytes += signature.bytes();
-        if let Some(before) = entry.name.replace(Arc::new(signature)) {
+        let before = entry.name.replace(Arc::new(signature));
+        if let Some(before) = &before {
             self.bytes -= before.bytes().min(self.bytes);
-            if entry.name.as_ref() != Some(&before) {
+        }
+        if entry.name != before {
+            entry.names = entry.names.wrapping_add(1);
+            if before.is_some() {
                 // Calls from now on are of another function.
                 entry.ids[1] = None;
             }
@@ -107,6 +113,12 @@ impl Names {
         };
         self.methods.entry(method).or_default();
         (method, false)
+    }
+
+    /// Which of its names a method has; 0 by its number.
+    pub(super) fn version(&self, method: u32, named: bool) -> u16 {
+        let known = self.methods.get(&method).filter(|_| named);
+        known.map_or(0, |known| known.names)
     }
 
     /// The id of a method, called by its name or (`named` false) by its number, and a definition

@@ -12,7 +12,7 @@ const MAX_SEARCH: usize = 1024;
 
 /// An open call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct OpenCall {
     pub(super) method: u32,
     /// It was entered under its name.
     pub(super) named: bool,
@@ -34,7 +34,7 @@ pub(super) enum Left {
 
 #[derive(Clone, Debug, Default)]
 struct Stack {
-    frames: Vec<Frame>,
+    frames: Vec<OpenCall>,
     left_out: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Stacks {
 
 impl Stacks {
     /// Enters a call; its depth, unless there are too many.
-    pub(super) fn push(&mut self, thread: u16, frame: Frame) -> Option<u32> {
+    pub(super) fn push(&mut self, thread: u16, frame: OpenCall) -> Option<u32> {
         let index = usize::from(thread);
         if self.threads.len() <= index {
             self.threads.resize(index + 1, Stack::default());
@@ -78,7 +78,7 @@ impl Stacks {
     }
 
     /// Leaves the innermost call; with its depth.
-    pub(super) fn pop(&mut self, thread: u16, at: Timestamp) -> Option<(Frame, u32)> {
+    pub(super) fn pop(&mut self, thread: u16, at: Timestamp) -> Option<(OpenCall, u32)> {
         let stack = self.threads.get_mut(usize::from(thread))?;
         let frame = stack.frames.pop()?;
         self.open -= 1;
@@ -113,8 +113,8 @@ impl Stacks {
 mod tests {
     use super::*;
 
-    fn frame(method: u32, began: u64) -> Frame {
-        Frame {
+    fn frame(method: u32, began: u64) -> OpenCall {
+        OpenCall {
             method,
             named: true,
             began: Timestamp(began),

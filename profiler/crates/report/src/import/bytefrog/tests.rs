@@ -79,7 +79,15 @@ fn told(batches: impl IntoIterator<Item = Batch>) -> Vec<String> {
                         other => panic!("{other:?}"),
                     }
                 }
-                Event::Throw(throw) => format!("{at} throw {}", tables.string(throw.kind)),
+                Event::Throw(throw) => {
+                    let frame = throw.thrower.unwrap();
+                    let line = match tables.lines(frame) {
+                        [line] => line.line,
+                        other => panic!("{other:?}"),
+                    };
+                    let by = tables.frame_name(frame);
+                    format!("{at} throw {} by {by}:{line}", tables.string(throw.kind))
+                }
                 Event::Mark(mark) => format!("{at} mark {}", tables.string(mark.text)),
                 Event::Process(event) => match event.change {
                     ProcessChange::Renamed(name) => format!("{at} name {}", tables.string(name)),
@@ -155,10 +163,57 @@ fn calls_have_their_depth_and_times() {
             "2 1 +g@1",
             "2 8 +g@0",
             "5 1 -g@1 3/3 Return",
-            "6 throw E",
+            "6 throw E by demo.Demo.main():3",
             "8 1 -demo.Demo.main()@0 7/4 E",
             "9 mark k: v",
             "9 8 -g@0 7/7 Inferred",
+        ]
+    );
+}
+
+fn throw(at_ms: u32, method: u32, line: u16) -> AgentMessage<'static> {
+    AgentMessage::Exception {
+        at_ms,
+        sequence: 0,
+        method,
+        exception: 1,
+        line,
+        thread: 0,
+    }
+}
+
+/// Bytes of message 22 -> who threw, whenever its name comes.
+#[test]
+fn who_threw_is_what_the_message_says() {
+    let bytes = [
+        22, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 1, 0x01, 0x02, 0, 0,
+    ];
+    let (message, len) = AgentMessage::decode(&bytes).unwrap().unwrap();
+    assert_eq!(len, bytes.len());
+    let mut importer = importer();
+    importer.message(&AgentMessage::MapException {
+        exception: 1,
+        name: "E".into(),
+    });
+    importer.message(&message);
+    importer.message(&throw(7, 9, UNKNOWN_LINE));
+    importer.message(&name(9, "late"));
+    let first = importer.take(false).unwrap();
+    importer.begin_epoch();
+    importer.message(&throw(8, 9, 258));
+    importer.message(&name(9, "other"));
+    importer.message(&throw(9, 9, 258));
+    let second = importer.take(false).unwrap();
+    importer.message(&throw(10, 10, 1));
+    let lines = told([first, second].into_iter().chain(importer.finish()));
+    assert_eq!(
+        lines[1..],
+        [
+            "6 throw E by late:258",
+            "7 throw E by late:0",
+            "8 throw E by late:258",
+            "9 throw E by other:258",
+            "10 throw E by method 10:1",
         ]
     );
 }

@@ -55,6 +55,13 @@ pub struct CallSummary {
     pub arguments_dropped: u64,
 }
 
+impl CallSummary {
+    /// Whether calls are known to be missing.
+    pub(super) fn misses_any(&self) -> bool {
+        [self.lost_records, self.unmatched, self.left_out] != [0; 3] || !self.gaps.is_empty()
+    }
+}
+
 /// Times in which calls were not recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapRow {

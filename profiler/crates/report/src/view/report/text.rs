@@ -38,6 +38,7 @@ pub(super) fn write(
         out: &mut *writer.out,
         paint: writer.paint,
         width: options.width,
+        misses_calls: (report.calls.as_ref()).is_some_and(|calls| calls.summary.misses_any()),
     };
     head.write(&report.header)?;
     if let Some(calls) = &report.calls {

@@ -27,6 +27,7 @@ pub(super) fn write(
         out,
         paint,
         width: options.width,
+        misses_calls: false,
     };
     head.write(&annotation.header)?;
     writeln!(head.out)?;

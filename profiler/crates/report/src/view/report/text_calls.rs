@@ -43,6 +43,11 @@ pub(super) fn summary(summary: &CallSummary) -> String {
             text += &format!("; {} {what}", count(number));
         }
     }
+    for gap in &summary.gaps {
+        let gaps = plural(gap.count.unwrap_or(1), "gap");
+        let (reason, length) = (gap.reason.phrase(), duration(gap.ns));
+        text += &format!("; {gaps} of {length}: {reason}");
+    }
     if summary.counts_left_out {
         text += "; of the part looked at, without the kernel's counts, which are of the whole";
     }
@@ -237,7 +242,7 @@ impl<'a> Writer<'a> {
             (
                 "b",
                 GapReason::NotYetAttached,
-                "ran before the probes were in place",
+                "not watched until the probes were in place",
             ),
             (
                 "n",

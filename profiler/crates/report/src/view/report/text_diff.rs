@@ -25,6 +25,7 @@ pub(super) fn write(diff: &Diff, options: &ReportOptions, out: &mut dyn Write) -
         out,
         paint,
         width: options.width,
+        misses_calls: false,
     };
     head.write(&diff.header)?;
     writeln!(head.out)?;

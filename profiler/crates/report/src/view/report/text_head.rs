@@ -21,6 +21,8 @@ pub(super) struct Head<'a> {
     pub(super) out: &'a mut dyn Write,
     pub(super) paint: Paint,
     pub(super) width: Option<usize>,
+    /// Of calls something is missing, which is said with them.
+    pub(super) misses_calls: bool,
 }
 
 impl Head<'_> {
@@ -132,7 +134,10 @@ impl Head<'_> {
     fn lost(&mut self, header: &Header) -> io::Result<()> {
         // What is missing of calls is said with the calls.
         if header.lost.iter().all(|lost| is_of_calls(lost.reason)) {
-            return self.line("Lost", "nothing");
+            return match self.misses_calls {
+                true => self.line("Lost", "no samples"),
+                false => self.line("Lost", "nothing"),
+            };
         }
         let seen = header
             .sources

@@ -208,10 +208,8 @@ impl Translator {
             return;
         };
         let thrown_in = throw.thrower.and_then(|frame| {
-            let lines = tables.lines(frame).iter();
-            lines
-                .rev()
-                .find(|line| self.methods.known_function(line.function) == Some(method))
+            let mut lines = tables.lines(frame).iter().rev();
+            lines.find(|line| self.methods.is_of(line.function, method, tables))
         });
         let line = thrown_in.map_or(UNKNOWN_LINE, |line| line_number(line.line));
         self.stream

@@ -133,10 +133,27 @@ impl Methods {
         (number != UNWANTED).then_some(number)
     }
 
-    /// The number of a function that has been told; nothing is told.
-    pub(super) fn known_function(&self, id: FunctionId) -> Option<u32> {
-        let number = self.functions.get(id.index()).copied();
-        number.filter(|&number| number != 0 && number != UNWANTED)
+    /// Whether a method that has been told is this function. A symbol and a probe may know different
+    /// things of one function: it is one by the place where it begins, or by its name, as a part that the
+    /// compiler moved away from it has another place.
+    pub(super) fn is_of(&self, id: FunctionId, method: u32, tables: &Tables) -> bool {
+        if self.functions.get(id.index()) == Some(&method) {
+            return true;
+        }
+        let Some(symbol) = tables.functions.get(id) else {
+            return false;
+        };
+        let numbers = (0..).zip(&self.functions);
+        let mut told = numbers
+            .filter(|&(_, &number)| number == method)
+            .filter_map(|(index, _)| tables.functions.get(FunctionId::from_index(index)));
+        told.any(|told| {
+            let begins_there = symbol.start.is_some() && symbol.start == told.start;
+            let is_named_so = symbol.name == told.name
+                && agree(symbol.linkage_name, told.linkage_name, whole_name, tables)
+                && agree(symbol.file, told.file, file_name, tables);
+            symbol.module.is_some() && symbol.module == told.module && (begins_there || is_named_so)
+        })
     }
 
     /// The number of a place without a name.
@@ -216,4 +233,24 @@ impl Methods {
             None => self.exceptions.last,
         }
     }
+}
+
+/// Whether two texts say the same, as far as both are known; `part` of them counts.
+fn agree(
+    one: Option<StringId>,
+    other: Option<StringId>,
+    part: fn(&str) -> &str,
+    tables: &Tables,
+) -> bool {
+    let part = |id: StringId| part(tables.string(id));
+    one.is_none() || other.is_none() || one.map(part) == other.map(part)
+}
+
+/// `f` of `f.cold`, which a compiler moved away from it.
+fn whole_name(name: &str) -> &str {
+    name.split_once(".cold").map_or(name, |(name, _)| name)
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
 }

@@ -16,6 +16,7 @@ mod stack;
 mod stream;
 mod thread_events;
 mod threads;
+mod waiting;
 
 use markers::{Containers, Missing, key};
 use methods::Methods;
@@ -25,6 +26,7 @@ use profiler_report::derive::CallChange;
 use samples::Samples;
 use stream::Stream;
 use threads::Threads;
+use waiting::Waiting;
 
 /// Whether a receiver wants a function, by its path ([`profiler_report::derive::ClassPath::full`]).
 pub type Wanted = Box<dyn Fn(&str) -> bool + Send>;
@@ -97,6 +99,8 @@ pub struct Translator {
     methods: Methods,
     /// What is needed to infer calls; none if traced ones are told.
     samples: Option<Box<Samples>>,
+    /// What waits for names.
+    waiting: Waiting,
     /// Used again for each sample.
     changes: Vec<CallChange<u32>>,
     missing: Missing,
@@ -119,6 +123,7 @@ impl Translator {
             threads: Threads::default(),
             methods: Methods::new(options.names, options.filter),
             samples: options.samples.then(Box::default),
+            waiting: Waiting::default(),
             changes: Vec::new(),
             missing: Missing::default(),
             containers: Containers::default(),
@@ -141,19 +146,41 @@ impl Translator {
             };
             self.open_stream(event.at(), clock, tables, out);
         }
-        match (event, &mut self.samples) {
-            (Event::Call(call), None) => self.call(call, tables, out),
-            (Event::Call(_) | Event::Throw(_), Some(_)) => {}
-            (_, Some(samples)) => {
-                let admitted = samples.admit(event, tables);
-                let overdue = samples.is_overdue();
-                if admitted {
-                    self.other(event, tables, out);
-                } else if overdue {
-                    self.release(tables, false, out);
-                }
+        if self.samples.is_some() && matches!(event, Event::Call(_) | Event::Throw(_)) {
+            return;
+        }
+        if self.waiting.is_empty() && self.is_ready(event, tables) {
+            self.take(event, tables, out);
+        } else {
+            self.waiting.push(event.clone());
+            if self.waiting.is_overdue() {
+                self.release(tables, false, out);
             }
-            (_, None) => self.other(event, tables, out),
+        }
+    }
+
+    /// Whether there are names, or answers in their place, of what an event needs named.
+    #[inline]
+    fn is_ready(&self, event: &Event, tables: &Tables) -> bool {
+        match (event, &self.samples) {
+            (Event::Sample(sample), Some(samples)) => {
+                let mut user = sample.user.into_iter();
+                user.all(|user| samples.is_named(user, tables))
+            }
+            (Event::Throw(throw), None) => {
+                let mut thrower = throw.thrower.into_iter();
+                thrower.all(|frame| tables.symbol(frame).is_some())
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes an event whose turn it is.
+    #[inline]
+    fn take(&mut self, event: &Event, tables: &Tables, out: &mut Vec<u8>) {
+        match event {
+            Event::Call(call) => self.call(call, tables, out),
+            _ => self.other(event, tables, out),
         }
     }
 
@@ -197,10 +224,8 @@ impl Translator {
         if self.stream.owes_marker {
             return;
         }
-        if let Some(samples) = &mut self.samples {
-            samples.advance(now);
-            self.release(tables, false, out);
-        }
+        self.waiting.advance(now);
+        self.release(tables, false, out);
         self.describe(now, tables, out);
         self.report(now, out);
     }
@@ -218,18 +243,19 @@ impl Translator {
 
     /// Releases all that waits for names, whether or not they have come.
     pub fn flush(&mut self, tables: &Tables, out: &mut Vec<u8>) {
-        if let Some(at) = self.samples.as_ref().and_then(|samples| samples.waits()) {
+        if let Some(at) = self.waiting.since() {
             self.open_stream(at, None, tables, out);
         }
         self.release(tables, true, out);
     }
 
     fn release(&mut self, tables: &Tables, all: bool, out: &mut Vec<u8>) {
-        while let Some(samples) = &mut self.samples
-            && let Some(event) = samples.next(tables, all)
-        {
-            self.other(&event, tables, out);
+        // One at a time: what it is ready for is known by what came before it.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        while let Some(event) = waiting.next(|event| all || self.is_ready(event, tables)) {
+            self.take(&event, tables, out);
         }
+        self.waiting = waiting;
     }
 
     /// Appends a marker.
@@ -251,7 +277,8 @@ impl Translator {
         self.stream.skip_to(sequence);
     }
 
-    /// Forgets all open calls, because events are missing from here on. Returns the sequence id to
+    /// Forgets all open calls, because events are missing from here on; what still waits for names should have
+    /// been released by [`Translator::flush`]. Returns the sequence id to
     /// announce in a data break: one more than the next message's, which has to be a marker (made
     /// with [`Translator::marker`], or by itself before the next event). Again without a message in
     /// between it returns the same id.
@@ -272,8 +299,9 @@ impl Translator {
     /// [`Translator::flush`] was called with the old tables.
     pub fn new_tables(&mut self) {
         if let Some(samples) = &mut self.samples {
-            self.counts.events_forgotten += samples.new_tables();
+            samples.new_tables();
         }
+        self.counts.events_forgotten += self.waiting.clear();
         self.methods.new_tables();
         self.threads.new_tables();
     }
