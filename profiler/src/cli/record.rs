@@ -190,7 +190,7 @@ fn summarize(finished: &Finished, verbose: bool) {
     }
     let sources: Vec<String> = finished.sources.iter().map(rate).collect();
     say!(
-        "{} of {} in {:.1} s ({}), {} lost",
+        "{} of {} in {:.1} s ({}), {}",
         quantity::plural(finished.samples, "sample"),
         match finished.counters.processes {
             1 => "1 process".to_owned(),
@@ -198,8 +198,14 @@ fn summarize(finished: &Finished, verbose: bool) {
         },
         finished.elapsed.as_secs_f64(),
         sources.join(", "),
-        quantity::count(finished.lost),
+        match finished.lost {
+            Some(_) => "not all",
+            None => "nothing lost",
+        },
     );
+    if let Some(lost) = &finished.lost {
+        say!("lost: {lost}");
+    }
     if let Some(line) = idle(finished.samples, finished.own_samples) {
         say!("{line}");
     }

@@ -28,7 +28,7 @@ pub(super) struct Facts<'a> {
     interpreters: &'a [InterpreterSummary],
     nameless: &'a [(Place, NamelessSamples)],
     samples: u64,
-    lost: u64,
+    has_lost: bool,
     had_priority: bool,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Facts<'a> {
             interpreters: &finished.interpreters,
             nameless: &finished.nameless,
             samples: finished.samples,
-            lost: finished.lost,
+            has_lost: finished.lost.is_some(),
             had_priority: finished.had_priority,
         }
     }
@@ -105,7 +105,7 @@ impl<'a> Facts<'a> {
         if unwound.copies_refused > 0 && is_worth(unwound.copies_refused.min(no_table)) {
             add(&mut notes, copies_refused(unwound.copies_refused));
         }
-        if !self.had_priority && (self.lost > 0 || is_worth(no_table)) {
+        if !self.had_priority && (self.has_lost || is_worth(no_table)) {
             add(&mut notes, NO_PRIORITY.to_owned());
         }
         if unwound.refused > 0 && is_worth(no_table + self.stacks.of(StackEnd::NoMapping)) {
@@ -258,7 +258,7 @@ mod tests {
             interpreters: &[],
             nameless: &[],
             samples: 1000,
-            lost: 0,
+            has_lost: false,
             had_priority: true,
         };
         change(&mut facts);

@@ -14,9 +14,10 @@ use rustix::process::Signal;
 use crate::error::{Context, FAILED, Failure};
 use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
 use profiler_model::text::printable;
-use profiler_model::{Consumer, StackEnds};
+use profiler_model::{Consumer, LostReason, StackEnds};
 use profiler_probe::{AttachedSource, now};
 use profiler_report::derive::Target;
+use profiler_report::view::losses;
 use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{
     InterpreterSummary, NamelessSamples, Place, ResolveCounters, UnwindSummary,
@@ -72,8 +73,8 @@ pub struct Finished {
     pub samples: u64,
     /// Those of the profiler itself among them.
     pub own_samples: u64,
-    /// Events lost, for whatever reason.
-    pub lost: u64,
+    /// What was lost, in words, if anything was.
+    pub lost: Option<String>,
     /// Those among them that could not be written.
     pub unwritten: u64,
     /// Whether it went before what it recorded.
@@ -397,9 +398,10 @@ impl Recording {
         end: End,
         signals: &mut Signals,
     ) -> Result<Finished, Failure> {
-        let elapsed = session.elapsed();
         let over = Instant::now();
         let mut trace = session.detach();
+        // As readers of the capture count: what came while all was attached, or detached, is in it.
+        let elapsed = Duration::from_nanos(now().since(session.from()));
         let (tables, names) = match (&end, self.wait_names) {
             (_, Some(told)) => (told, told),
             (End::Duration, None) => (TABLES_SOON, SOON),
@@ -420,6 +422,8 @@ impl Recording {
         drop(impatience);
         self.live.clear();
         let counts = session.counts().clone();
+        let mut lost = counts.lost.clone();
+        lost.add_count(LostReason::SlowOutput, counts.dropped);
         let (sources, kernel_bytes) = (session.sources().to_vec(), session.kernel_bytes());
         let counters = session.counters();
         let unwound = session.unwound();
@@ -450,7 +454,7 @@ impl Recording {
             status,
             samples: counts.samples,
             own_samples: counts.own_samples,
-            lost: counts.lost + counts.dropped + totals.dropped,
+            lost: losses::text(&lost, counts.ticked),
             unwritten: totals.dropped,
             had_priority: self.priority.is_raised(),
             elapsed,

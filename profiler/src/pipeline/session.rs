@@ -392,7 +392,7 @@ impl Session {
         let Counts {
             samples,
             calls,
-            lost,
+            ref lost,
             dropped,
             ..
         } = self.counts;
@@ -401,7 +401,7 @@ impl Session {
             samples,
             calls,
             processes: self.counters().processes,
-            lost: lost + dropped,
+            lost: lost.samples() + dropped,
             bytes,
         }
     }

@@ -125,3 +125,75 @@ fn doctor_finds_nothing_wrong_for_root() -> Outcome {
     assert!(ended.stdout.contains("CAP_BPF"), "{}", ended.stdout);
     Ok(())
 }
+
+/// The rest of the line of a text that begins so, without spaces around.
+fn line<'t>(text: &'t str, label: &str) -> Result<&'t str, String> {
+    let found = text.lines().find_map(|line| line.strip_prefix(label));
+    found
+        .map(str::trim)
+        .ok_or_else(|| format!("no line begins with '{label}': {text}"))
+}
+
+/// What is missing, and how long was recorded, is the same in all that is said of a capture: by kinds, which are not added up.
+#[test]
+fn one_account_of_what_was_lost() -> Outcome {
+    let Some(setting) = Setting::new("e2e_outputs::one_account_of_what_was_lost")? else {
+        return Ok(());
+    };
+    let program = setting.workload("fork_storm.c")?;
+    let program = program.to_string_lossy();
+    // A buffer of a page, which a burst of samples of deep kernel stacks fills.
+    let recorded = setting
+        .run(&[
+            "record",
+            "--off-cpu",
+            "-F",
+            "20000",
+            "--buffer",
+            "4K",
+            "-o",
+            "x.cap",
+            "--",
+            &program,
+            "300",
+            "2",
+            "500",
+        ])?
+        .success()?;
+    let report = setting.run(&["report", "x.cap"])?.success()?;
+    let info = setting.run(&["info", "x.cap"])?.success()?;
+    let json = setting
+        .run(&["report", "--format", "json", "x.cap"])?
+        .success()?
+        .json()?;
+
+    let said = line(&recorded.stderr, "lost:")?;
+    assert_eq!(line(&report.stdout, "Lost")?, said);
+    assert_eq!(line(&info.stdout, "lost")?, said);
+    let rows = json["header"]["lost"].as_array().ok_or("no rows")?;
+    let of = |kind: &str| -> u64 {
+        let rows = rows.iter().filter(|row| row["kind"] == kind);
+        rows.filter_map(|row| row["count"].as_u64()).sum()
+    };
+    let samples = of("samples");
+    assert!(samples > 0, "{said}");
+    assert_eq!(json["header"]["lost_samples"], samples);
+    let (count, _) = said.split_once(" sample").ok_or("no samples")?;
+    assert_eq!(count.replace(',', ""), samples.to_string());
+
+    let (lasted, _) = recorded
+        .stderr
+        .split_once(" s (cpu-clock")
+        .ok_or("no time")?;
+    let (_, lasted) = lasted.rsplit_once(" in ").ok_or("no time")?;
+    let (told, _) = line(&info.stdout, "time")?
+        .split_once(' ')
+        .ok_or("no time")?;
+    let ns = |name: &str| json["header"][name].as_f64().ok_or("no time");
+    let reported = (ns("to_ns")? - ns("from_ns")?) / 1e9;
+    // One is when the last event came, the other when the kernel had nothing more to give: told to a tenth of a second.
+    let (lasted, told): (f64, f64) = (lasted.parse()?, told.parse()?);
+    assert!((told - reported).abs() < 0.002, "{told} {reported}");
+    assert!(lasted >= reported - 0.05, "{lasted} {reported}");
+    Ok(())
+}

@@ -504,6 +504,40 @@ pub enum LostReason {
     WaitUnseen = 12,
 }
 
+/// What was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LostKind {
+    /// Samples of what ran, one of each tick.
+    Samples,
+    /// Waits.
+    Waits,
+    /// Any of these: what it was is not known any more.
+    Events,
+    /// Records of traced calls.
+    Calls,
+    /// Process events of the kernel, which /proc made up for.
+    ProcessEvents,
+    /// Nothing: calls that had begun before they were watched.
+    Begun,
+}
+
+impl LostReason {
+    /// What is missing for this reason.
+    pub const fn kind(self) -> LostKind {
+        match self {
+            LostReason::RingFull
+            | LostReason::Nested
+            | LostReason::Skipped
+            | LostReason::Undecided => LostKind::Samples,
+            LostReason::WaitTable | LostReason::WaitUnseen => LostKind::Waits,
+            LostReason::Late | LostReason::SlowOutput | LostReason::BadRecord => LostKind::Events,
+            LostReason::CallRingFull => LostKind::Calls,
+            LostReason::SideBand => LostKind::ProcessEvents,
+            LostReason::Unmatched => LostKind::Begun,
+        }
+    }
+}
+
 /// What one step of the walk hands to the next: definitions, then the events that use them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {

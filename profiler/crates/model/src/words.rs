@@ -5,7 +5,7 @@
 //! numbers and units of outputs, sentences around a phrase.
 
 use super::definition::{FrameKind, ReturnMode, TracedKind, Unit, UnknownReason};
-use super::event::{ExitKind, GapReason, LostReason, StackEnd, WaitState};
+use super::event::{ExitKind, GapReason, LostKind, LostReason, StackEnd, WaitState};
 
 macro_rules! names {
     ($($kind:ident { $($variant:ident: $name:literal;)* })*) => {$(
@@ -90,6 +90,14 @@ words! {
 }
 
 names! {
+    LostKind {
+        Samples: "samples";
+        Waits: "waits";
+        Events: "events";
+        Calls: "calls";
+        ProcessEvents: "process_events";
+        Begun: "begun_calls";
+    }
     WaitState {
         Preempted: "preempted";
         Sleeping: "sleeping";

@@ -2,7 +2,8 @@
 //!
 //! What does not belong here: the kernel's and the resolver's own counters.
 
-use profiler_model::{Batch, Event, LostReason, StackEnds};
+use profiler_model::{Batch, Event, StackEnds};
+use profiler_report::derive::Losses;
 
 /// Counts of one session.
 #[derive(Clone, Debug, Default)]
@@ -11,10 +12,12 @@ pub(in crate::pipeline) struct Counts {
     pub(in crate::pipeline) samples: u64,
     /// Samples of this process among them.
     pub(in crate::pipeline) own_samples: u64,
+    /// Samples of what ran, handed over: no waits.
+    pub(in crate::pipeline) ticked: u64,
     /// Calls taken in: entries and exits.
     pub(in crate::pipeline) calls: u64,
-    /// Events that batches said were lost.
-    pub(in crate::pipeline) lost: u64,
+    /// What batches said was lost.
+    pub(in crate::pipeline) lost: Losses,
     /// Events that the consumer dropped.
     pub(in crate::pipeline) dropped: u64,
     /// Why user stacks ended.
@@ -26,11 +29,11 @@ impl Counts {
     pub(super) fn batch(&mut self, batch: &Batch) {
         for event in &batch.events {
             match event {
-                // Calls that had begun before they were traced are no loss.
-                Event::Lost(lost) if lost.reason != LostReason::Unmatched => {
-                    self.lost += lost.count;
+                Event::Lost(lost) => self.lost.add(lost),
+                Event::Sample(sample) => {
+                    self.ticked += u64::from(sample.wait.is_none());
+                    self.stacks.count_user(sample);
                 }
-                Event::Sample(sample) => self.stacks.count_user(sample),
                 _ => {}
             }
         }

@@ -13,11 +13,25 @@ pub struct Losses {
     counts: BTreeMap<LostReason, u64>,
 }
 
+impl FromIterator<(LostReason, u64)> for Losses {
+    fn from_iter<I: IntoIterator<Item = (LostReason, u64)>>(all: I) -> Losses {
+        let mut losses = Losses::default();
+        all.into_iter()
+            .for_each(|(reason, count)| losses.add_count(reason, count));
+        losses
+    }
+}
+
 impl Losses {
     /// Counts a gap.
     pub fn add(&mut self, lost: &Lost) {
-        let count = self.counts.entry(lost.reason).or_default();
-        *count = count.saturating_add(lost.count);
+        self.add_count(lost.reason, lost.count);
+    }
+
+    /// Counts so many of one reason.
+    pub fn add_count(&mut self, reason: LostReason, more: u64) {
+        let count = self.counts.entry(reason).or_default();
+        *count = count.saturating_add(more);
     }
 
     /// Counts per reason, in order of reason.
@@ -30,18 +44,30 @@ impl Losses {
         self.counts.get(&reason).copied().unwrap_or(0)
     }
 
-    /// How many samples are missing: all but records of calls, and but lost process events, which
-    /// /proc made up for.
-    pub fn samples(&self) -> u64 {
+    /// How many of one kind.
+    pub fn of_kind(&self, kind: LostKind) -> u64 {
         self.iter()
-            .filter(|(reason, _)| *reason != LostReason::SideBand && !is_of_calls(*reason))
+            .filter(|(reason, _)| reason.kind() == kind)
             .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
-}
 
-/// Whether what was lost for this reason is about traced calls, not samples.
-pub fn is_of_calls(reason: LostReason) -> bool {
-    matches!(reason, LostReason::CallRingFull | LostReason::Unmatched)
+    /// How many samples of what ran are missing.
+    pub fn samples(&self) -> u64 {
+        self.of_kind(LostKind::Samples)
+    }
+
+    /// How many events of any kind are missing that nothing made up for.
+    pub fn missing(&self) -> u64 {
+        let kinds = [
+            LostKind::Samples,
+            LostKind::Waits,
+            LostKind::Events,
+            LostKind::Calls,
+        ];
+        kinds
+            .iter()
+            .fold(0, |sum, kind| sum.saturating_add(self.of_kind(*kind)))
+    }
 }
 
 #[cfg(test)]
@@ -49,13 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_events_and_calls_are_no_samples() {
+    fn only_what_a_tick_gives_is_a_sample() {
         let mut losses = Losses::default();
         for (reason, count) in [
             (LostReason::SideBand, 7),
             (LostReason::CallRingFull, 9),
             (LostReason::RingFull, 2),
             (LostReason::RingFull, 3),
+            (LostReason::WaitUnseen, 4),
+            (LostReason::Late, 6),
+            (LostReason::Unmatched, 8),
         ] {
             losses.add(&Lost {
                 cpu: None,
@@ -69,10 +98,14 @@ mod tests {
         let expected = [
             (LostReason::RingFull, 5),
             (LostReason::SideBand, 7),
+            (LostReason::Late, 6),
             (LostReason::CallRingFull, 9),
+            (LostReason::Unmatched, 8),
+            (LostReason::WaitUnseen, 4),
         ];
         assert_eq!(all, expected);
         assert_eq!(losses.of(LostReason::RingFull), 5);
         assert_eq!(losses.samples(), 5);
+        assert_eq!(losses.missing(), 5 + 4 + 6 + 9);
     }
 }

@@ -35,7 +35,7 @@ pub use entered::{FrameEvent, SampledFrames, call_frames, missing_frames};
 pub use frames::{DisplayFrame, frame_lines, stack_frames};
 pub use functions::Functions;
 pub use latency::{Bucket, Latency};
-pub use losses::{Losses, is_of_calls};
+pub use losses::Losses;
 pub use path::ClassPath;
 pub(crate) use pattern::Pattern;
 pub use realm::{Placed, Realm, RealmFrame, realm_frames};

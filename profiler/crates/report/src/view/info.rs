@@ -10,10 +10,12 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
+use super::losses;
 use super::quantity::{percent, percent_of};
+use crate::derive::{Losses, OFF_CPU};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
-use profiler_model::{Container, StackEnd, StackEnds, WaitState};
+use profiler_model::{Container, LostReason, StackEnd, StackEnds, Timestamp, WaitState};
 
 /// What the JSON is. Its keys keep their meaning as long as this does not change.
 const SCHEMA: &str = "profiler-info/2";
@@ -71,8 +73,9 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         writeln!(out, "command     {}", printable(&session.command.join(" ")))?;
     }
     if let Some((first, last)) = summary.span {
-        write!(out, "time        {:.3} s", last.since(first) as f64 / 1e9)?;
-        match wall_ns(summary) {
+        let from = origin(summary, first);
+        write!(out, "time        {:.3} s", last.since(from) as f64 / 1e9)?;
+        match wall_ns(summary, from) {
             Some(ns) => writeln!(out, " from {:.3} s since 1970", ns as f64 / 1e9)?,
             None => writeln!(out)?,
         }
@@ -212,15 +215,19 @@ fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 
 /// What is missing, said even if it is nothing.
 fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
-    let lost: u64 = summary
-        .lost
-        .values()
-        .fold(0, |sum, n| sum.saturating_add(*n));
-    write!(out, "lost        {lost}")?;
-    for (reason, count) in &summary.lost {
-        write!(out, "; {count} {}", reason.phrase())?;
+    let lost: Losses = summary.lost.iter().map(|(why, n)| (*why, *n)).collect();
+    let ticked = summary.sources.iter().filter(|it| *it.name != *OFF_CPU);
+    let samples = ticked.map(|source| source.samples).sum();
+    let text = losses::text(&lost, samples);
+    writeln!(out, "lost        {}", text.as_deref().unwrap_or("nothing"))?;
+    let begun = lost.of(LostReason::Unmatched);
+    if begun > 0 {
+        writeln!(
+            out,
+            "begun       {begun} {}",
+            LostReason::Unmatched.phrase()
+        )?;
     }
-    writeln!(out)?;
     if summary.dropped > 0 {
         writeln!(
             out,
@@ -349,7 +356,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "first_ns": summary.span.map(|(first, _)| first.0),
         "first_sample_ns": summary.first_sample.map(|at| at.0),
         "last_ns": summary.span.map(|(_, last)| last.0),
-        "first_realtime_ns": wall_ns(summary),
+        "first_realtime_ns": summary.span.and_then(|(first, _)| wall_ns(summary, first)),
         "sources": sources,
         "events": summary.events,
         "waits": waits,
@@ -382,10 +389,18 @@ fn as_json(path: &str, summary: &Summary) -> Value {
     })
 }
 
-/// Wall time of the first event, nanoseconds since 1970.
-fn wall_ns(summary: &Summary) -> Option<u64> {
-    let (first, _) = summary.span?;
+/// When the recording began; what the kernel told of the processes that were there already came before.
+fn origin(summary: &Summary, first: Timestamp) -> Timestamp {
+    match summary.session.started {
+        Timestamp(0) => first,
+        // Captures that were merged may have earlier ones.
+        started => summary.first_sample.map_or(started, |at| started.min(at)),
+    }
+}
+
+/// Wall time, nanoseconds since 1970.
+fn wall_ns(summary: &Summary, at: Timestamp) -> Option<u64> {
     let clock = summary.clock?;
     let zero = i128::from(clock.realtime_ns) - i128::from(clock.monotonic.0);
-    u64::try_from(zero + i128::from(first.0)).ok()
+    u64::try_from(zero + i128::from(at.0)).ok()
 }

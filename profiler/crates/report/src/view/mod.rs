@@ -6,6 +6,7 @@
 
 pub mod info;
 pub mod list;
+pub mod losses;
 pub mod pager;
 pub mod progress;
 pub mod quantity;

@@ -16,9 +16,7 @@ use super::report::CallSort;
 use super::table::{Align, Cell, Table, cut};
 use super::term::{Paint, Style};
 use crate::derive::calls::Part;
-use crate::derive::{
-    CallLimits, CallTable, FunctionCalls, Functions, is_of_calls, stack_frames, waiting_frame,
-};
+use crate::derive::{CallLimits, CallTable, FunctionCalls, Functions, stack_frames, waiting_frame};
 use profiler_model::*;
 
 const S: u64 = 1_000_000_000;
@@ -157,10 +155,11 @@ impl TopTable {
                 wait: Some(wait), ..
             }) => self.wait(event, wait, tables),
             Event::Sample(sample) => self.sample(sample, tables),
-            Event::Lost(lost) if is_of_calls(lost.reason) => self.current.lost_calls += lost.count,
-            Event::Lost(lost) if lost.reason != LostReason::SideBand => {
-                self.current.lost += lost.count;
-            }
+            Event::Lost(lost) => match lost.reason.kind() {
+                LostKind::Samples => self.current.lost += lost.count,
+                LostKind::Calls => self.current.lost_calls += lost.count,
+                LostKind::Waits | LostKind::Events | LostKind::ProcessEvents | LostKind::Begun => {}
+            },
             Event::Call(call) => {
                 self.any_calls = true;
                 let name = self.names.entry(call.function);

@@ -3,7 +3,7 @@
 //! Weights are in the unit of the source, times in nanoseconds since the start of the recording
 //! unless their name says otherwise, percentages are of the weight of the selected samples.
 
-use profiler_model::{FrameKind, LostReason, StackEnd, Unit, UnknownReason};
+use profiler_model::{FrameKind, LostKind, LostReason, StackEnd, Unit, UnknownReason};
 use serde::Serialize;
 
 use super::calls_data::Calls;
@@ -95,7 +95,7 @@ pub struct Header {
     pub process_count: u64,
     /// What is missing, per reason.
     pub lost: Vec<LostRow>,
-    /// Samples that are missing.
+    /// Samples of what ran that are missing.
     pub lost_samples: u64,
     /// How stacks of the selected samples ended.
     pub stacks: StackRow,
@@ -133,6 +133,8 @@ pub struct SourceRow {
 pub struct LostRow {
     /// Why it is missing.
     pub reason: LostReason,
+    /// What is missing.
+    pub kind: LostKind,
     /// How many.
     pub count: u64,
 }

@@ -37,7 +37,11 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> Header {
         unit: base.unit(),
         process_count: processes.len() as u64,
         lost: (losses.iter())
-            .map(|(reason, count)| LostRow { reason, count })
+            .map(|(reason, count)| LostRow {
+                reason,
+                kind: reason.kind(),
+                count,
+            })
             .collect(),
         lost_samples: losses.samples(),
         stacks: stacks(base),

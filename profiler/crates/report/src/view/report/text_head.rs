@@ -2,12 +2,12 @@
 //!
 //! Input: [`Header`]; output: lines with a label of fixed width.
 
-use crate::derive::is_of_calls;
 use profiler_model::Unit;
 use std::io::{self, Write};
 
 use super::data::{Header, SourceRow};
 use crate::derive::{OFF_CPU, WALL};
+use crate::view::losses;
 use crate::view::quantity::{count, date_utc, duration, percent, percent_of, plural, short_count};
 use crate::view::table::cut;
 use crate::view::term::{Paint, Style};
@@ -132,30 +132,17 @@ impl Head<'_> {
     }
 
     fn lost(&mut self, header: &Header) -> io::Result<()> {
-        // What is missing of calls is said with the calls.
-        if header.lost.iter().all(|lost| is_of_calls(lost.reason)) {
-            return match self.misses_calls {
-                true => self.line("Lost", "no samples"),
-                false => self.line("Lost", "nothing"),
-            };
+        let sources = header.sources.iter();
+        // Waits are not seen by ticks.
+        let ticked = sources.filter(|source| source.name != OFF_CPU);
+        let samples = ticked.map(|source| source.samples).sum();
+        let lost = header.lost.iter().map(|row| (row.reason, row.count));
+        match losses::text(&lost.collect(), samples) {
+            Some(text) => self.styled("Lost", &text, Style::Warm),
+            // Calls that were never seen can't be counted.
+            None if self.misses_calls => self.line("Lost", "no samples"),
+            None => self.line("Lost", "nothing"),
         }
-        let seen = header
-            .sources
-            .iter()
-            .map(|source| source.samples)
-            .sum::<u64>();
-        let all = seen.saturating_add(header.lost_samples);
-        let reasons: Vec<String> = (header.lost.iter())
-            .filter(|lost| !is_of_calls(lost.reason))
-            .map(|lost| format!("{} {}", count(lost.count), lost.reason.phrase()))
-            .collect();
-        let text = format!(
-            "{} ({}): {}",
-            plural(header.lost_samples, "sample"),
-            percent(percent_of(header.lost_samples, all)),
-            reasons.join(", ")
-        );
-        self.styled("Lost", &text, Style::Warm)
     }
 
     fn stacks(&mut self, header: &Header) -> io::Result<()> {
