@@ -455,7 +455,7 @@ impl Agent {
             return true;
         };
         let answer = match channel.greeted {
-            true => self.call(channel.peer, command, last_try),
+            true => self.call(channel.peer, command, last_try, now),
             false => Ok(Outcome::Unknown),
         };
         match answer {
@@ -474,7 +474,7 @@ impl Agent {
         true
     }
 
-    fn call(&mut self, peer: Peer, command: &Command<'_>, last_try: bool) -> Answer {
+    fn call(&mut self, peer: Peer, command: &Command<'_>, last_try: bool, now: Instant) -> Answer {
         services::arity::check(command.service, command.command, command.arguments.len())?;
         let needs_view = !matches!(command.service, "Locator" | "Diagnostics");
         if needs_view && !last_try && self.view == View::Awaited {
@@ -493,6 +493,7 @@ impl Agent {
             command: command.command,
             arguments: Arguments::new(command.arguments),
             last_try: last_try || trouble.is_some(),
+            now,
         };
         self.demand_is_due |= command.service == "Profiler" && command.command == "configure";
         let outcome = match command.service {

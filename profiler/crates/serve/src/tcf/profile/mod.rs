@@ -65,6 +65,8 @@ pub(super) struct ReadOut {
     pub(super) lost: u64,
     /// Samples per second and processor; 0: not known.
     pub(super) frequency_hz: u64,
+    /// The context has ended: there will be no more.
+    pub(super) is_last: bool,
 }
 
 /// What reading comes to.
@@ -225,6 +227,7 @@ impl Profiles {
             no_stack: buffer.no_stack,
             lost: lost - configuration.lost_before,
             frequency_hz: configuration.frequency_hz(),
+            is_last,
         };
         configuration.lost_before = lost;
         if let Some(configuration) = self.configuration(slot) {

@@ -16,6 +16,8 @@ use profiler_wire::tcf::{Code, ErrorReport};
 
 /// "Operation not permitted".
 const EPERM: i32 = 1;
+/// "No such process".
+const ESRCH: i32 = 3;
 const ROOT: u32 = 0;
 /// Stopped processes that are looked at each time.
 const WATCHED: usize = 64;
@@ -78,7 +80,7 @@ pub(super) fn control(
 ) -> Result<ContextKey, ErrorReport> {
     let (_, context) = state.living(id)?;
     let (key, process) = (context.process, state.process_of(context));
-    if process.ended {
+    if process.gone {
         return Err(exited(id));
     }
     if state.options.replay.is_some() {
@@ -94,7 +96,11 @@ pub(super) fn control(
             "this is the agent itself, which nobody controls",
         ));
     }
-    let failed = |error| machine_error(error, id);
+    let failed = |error| match error {
+        // Clients have not been told yet.
+        MachineError::Ended => ErrorReport::system(ESRCH, format!("{id}: no such process")),
+        error => machine_error(error, id),
+    };
     let owner = state.machine.owner(process.life).map_err(failed)?;
     if !may(peer.uid, owner) {
         let user = peer.uid.map_or_else(

@@ -1,17 +1,21 @@
-//! When clients are told that a context has ended: not before what was sampled of it has been read.
+//! When clients are told that a context has ended: not before what was sampled of it has been read and named.
 //!
 //! Ids of contexts that were removed -> those to be told of now. A view of a profile forgets what it has
-//! shown of a context when samples come after the event, and it reads only every few seconds. With a
-//! context its process is kept back, since clients drop the one with the other. What does not belong
-//! here: the events themselves (`run_control`), what is read (`profile`).
+//! shown of a context when samples or names come after the event; it reads only every few seconds, and asks for names
+//! when it has read. With a context its process is kept back, since clients drop the one with the other. What does
+//! not belong here: the events themselves (`run_control`), what is read (`profile`).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// How long the end of a context is kept back at most.
+/// How long the end of a context is kept back until its samples are read.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody may ask for names before it counts that they are all there. Longer than one of them is looked for.
+const QUIET: Duration = Duration::from_secs(4);
+/// How long the end of a context is kept back at most, whatever is asked.
+const LONGEST: Duration = Duration::from_secs(30);
 /// Most that are kept back.
 const MAX_KEPT: usize = 10_000;
 
@@ -21,9 +25,23 @@ pub(in crate::tcf) struct Farewells {
     /// Since when, in the order in which they ended.
     kept: BTreeMap<u64, (String, Instant)>,
     count: u64,
+    /// When the last samples of a process or its threads were read, or names asked for since.
+    named: FxHashMap<String, Instant>,
 }
 
 impl Farewells {
+    /// The last samples of a context were read: now it is asked for names.
+    pub(super) fn was_read(&mut self, id: &str, now: Instant) {
+        self.named.insert(process_of(id).to_owned(), now);
+    }
+
+    /// Names of a process are asked for.
+    pub(super) fn asked(&mut self, process: &str, now: Instant) {
+        if let Some(last) = self.named.get_mut(process) {
+            *last = now;
+        }
+    }
+
     /// What is to be told now, threads before their processes. `unread` are ids with samples that
     /// nobody has read; what has come, and has an id that is kept back, is `added`.
     pub(super) fn due<'a>(
@@ -33,7 +51,9 @@ impl Farewells {
         unread: &FxHashSet<&str>,
         now: Instant,
     ) -> Vec<String> {
-        if self.kept.is_empty() && unread.is_empty() {
+        self.named
+            .retain(|_, last| now.saturating_duration_since(*last) < QUIET);
+        if self.kept.is_empty() && unread.is_empty() && self.named.is_empty() {
             return removed;
         }
         for id in removed {
@@ -42,10 +62,10 @@ impl Farewells {
         }
         let again: FxHashSet<&str> = added.collect();
         let is_kept = |(id, since): &(String, Instant)| {
-            unread.contains(&**id)
-                && now.saturating_duration_since(*since) < PATIENCE
-                && !again.contains(process_of(id))
-                && !again.contains(&**id)
+            let age = now.saturating_duration_since(*since);
+            let is_unread = unread.contains(&**id) && age < PATIENCE;
+            let is_named = self.named.contains_key(process_of(id)) && age < LONGEST;
+            (is_unread || is_named) && !again.contains(process_of(id)) && !again.contains(&**id)
         };
         let threads = self.kept.values().filter(|one| is_kept(one));
         let with: FxHashSet<String> = threads.map(|(id, _)| process_of(id).to_owned()).collect();
@@ -103,6 +123,46 @@ mod tests {
         );
         let due = farewells.due(Vec::new(), none(), &unread, at(11));
         assert_eq!(due, ids(&["P4"]), "nobody has read it");
+    }
+
+    #[test]
+    fn names_are_asked_for_when_samples_were_read() {
+        let mut farewells = Farewells::default();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let (nobody, none) = (FxHashSet::default(), std::iter::empty);
+        let unread = FxHashSet::from_iter(["P2.3"]);
+        // Nothing was read of it: it is not kept for its names.
+        farewells.asked("P3", at(0));
+        let removed = ids(&["P2.2", "P2.3", "P3.3", "P2", "P3"]);
+        let due = farewells.due(removed, none(), &unread, at(0));
+        assert_eq!(due, ids(&["P2.2", "P3.3", "P3"]));
+        farewells.was_read("P2.3", at(5));
+        for seconds in (5..30).step_by(3) {
+            assert!(
+                farewells
+                    .due(Vec::new(), none(), &nobody, at(seconds))
+                    .is_empty()
+            );
+            farewells.asked("P2", at(seconds));
+        }
+        let due = farewells.due(Vec::new(), none(), &nobody, at(30));
+        assert_eq!(due, ids(&["P2.3", "P2"]), "however long it is asked for");
+
+        farewells.was_read("P5", at(40));
+        assert!(
+            farewells
+                .due(ids(&["P5"]), none(), &nobody, at(41))
+                .is_empty()
+        );
+        farewells.asked("P5", at(42));
+        assert!(
+            farewells
+                .due(Vec::new(), none(), &nobody, at(45))
+                .is_empty()
+        );
+        let due = farewells.due(Vec::new(), none(), &nobody, at(46));
+        assert_eq!(due, ids(&["P5"]), "nobody asks any more");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! Addresses of a line are not looked for. Source: the service's specification "TCF Line Numbers", and what its
 //! clients do with the answers. What does not belong here: names of functions (`symbols`).
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use super::symbols::later;
@@ -42,7 +44,12 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
             let id = request.id()?;
             let start = request.arguments.address()?;
             let end = request.arguments.address()?;
-            later(map_to_source(&id, (start, end), last_try, state))
+            later(map_to_source(
+                &id,
+                (start, end),
+                (request.now, last_try),
+                state,
+            ))
         }
         "mapToMemory" => {
             let id = request.id()?;
@@ -59,10 +66,11 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
 fn map_to_source(
     id: &str,
     (start, end): (u128, u128),
-    last_try: bool,
+    (now, last_try): (Instant, bool),
     state: &mut State,
 ) -> Result<Option<Reply>, ErrorReport> {
     let process = state.known(id)?.1.process;
+    state.asks_names(process, now);
     if end.saturating_sub(start) > MAX_ADDRESSES {
         return Err(ErrorReport::new(
             Code::InvalidDataSize,

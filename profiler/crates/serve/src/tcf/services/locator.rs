@@ -99,6 +99,8 @@ fn unique_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::tcf::agent::ChannelId;
     use crate::tcf::arguments::Arguments;
@@ -123,6 +125,7 @@ mod tests {
                 command,
                 arguments: Arguments::new(&[]),
                 last_try: false,
+                now: Instant::now(),
             });
             let Ok(Outcome::Done(reply)) = answer else {
                 panic!("{answer:?} is no answer");

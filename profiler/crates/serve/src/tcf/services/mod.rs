@@ -3,8 +3,9 @@
 //! One file each. A service sees the [`State`] and the channel that asks; it knows no sockets.
 //!
 //! An answer begins with a field for an error, empty if there is none. Of an id that nobody knows the
-//! error is "invalid context" (16), of a context that has ended "already exited" (11). What does not
-//! belong here: tokens, framing (`agent`).
+//! error is "invalid context" (16), of a context that has ended "already exited" (11), but not before clients
+//! were told of its end: until then it is answered as if it lived. What does not belong here: tokens, framing
+//! (`agent`).
 
 pub(super) mod arity;
 mod control;
@@ -74,6 +75,8 @@ pub(super) struct Request<'a> {
     pub(super) arguments: Arguments<'a>,
     /// There is no later: patience is over.
     pub(super) last_try: bool,
+    /// When that is.
+    pub(super) now: Instant,
 }
 
 /// Something that all clients are told.
@@ -118,6 +121,9 @@ pub(super) fn events(state: &mut State, now: Instant) -> Vec<TcfEvent> {
         &profiles.unread(),
         now,
     );
+    for id in &changes.removed {
+        world.told(id);
+    }
     let mut events = run_control::changed(&changes, state);
     events.extend(memory_map::changed(&changes, state));
     control::watch(state);
@@ -147,20 +153,29 @@ impl State {
     fn known(&self, id: &str) -> Result<(ContextKey, &Context), ErrorReport> {
         let key = self.world.find(id);
         let found = key.and_then(|key| Some((key, self.world.context(key)?)));
-        found.ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             ErrorReport::new(
                 Code::InvalidContext,
                 format!("Invalid context {}", shown(id)),
             )
-        })
+        })?;
+        found.1.seen.set(true);
+        Ok(found)
     }
 
-    /// The context of an id, if it has not ended.
+    /// The context of an id, unless clients know that it has ended.
     fn living(&self, id: &str) -> Result<(ContextKey, &Context), ErrorReport> {
         let (key, context) = self.known(id)?;
-        match context.ended {
+        match context.gone {
             true => Err(exited(id)),
             false => Ok((key, context)),
+        }
+    }
+
+    /// Names are asked for in a process: until that is over, clients are not told of its end.
+    fn asks_names(&mut self, process: ContextKey, now: Instant) {
+        if let Some(process) = self.world.context(process) {
+            self.farewells.asked(&process.id, now);
         }
     }
 

@@ -167,7 +167,7 @@ fn get_context(id: &str, state: &State) -> Result<Reply, ErrorReport> {
 /// A flat list: processes have no children in it.
 fn get_children(parent: Option<&str>, state: &State) -> Result<Reply, ErrorReport> {
     let children = match parent {
-        None => state.world.processes(),
+        None => state.world.known_processes(),
         Some(id) => state.living(id).map(|_| Vec::new())?,
     };
     Ok(Reply::ok().json(&living_ids(&children, state)))

@@ -70,6 +70,9 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
                 profiles, world, ..
             } = state;
             let read = profiles.read(request.channel, &id, world);
+            if let Read::Samples(ReadOut { is_last: true, .. }) = &read {
+                state.farewells.was_read(&id, request.now);
+            }
             answer(reply(read, &id, state), 1)
         }
         _ => Ok(Outcome::Unknown),
@@ -119,6 +122,10 @@ fn reply(read: Read, id: &str, state: &State) -> Result<Reply, ErrorReport> {
         Read::Samples(out) => Ok(Reply::ok().json(&[properties(&out)])),
         // Who has the id now, if anybody, was never configured.
         Read::Spent => match state.living(id) {
+            // Clients have not been told of the end.
+            Ok((_, context)) if context.ended => {
+                Ok(Reply::ok().json(&[properties(&ReadOut::default())]))
+            }
             Ok(_) => Ok(Reply::ok().json(&none)),
             Err(_) => Err(exited(id)),
         },
@@ -144,6 +151,7 @@ fn properties(out: &ReadOut) -> Properties {
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
+    use std::time::Instant;
 
     use super::*;
     use crate::admission::Admission;
@@ -180,6 +188,7 @@ mod tests {
             command,
             arguments: Arguments::new(&fields),
             last_try: false,
+            now: Instant::now(),
         };
         call(request, state)
     }

@@ -115,22 +115,25 @@ fn get_context(id: &str, state: &State) -> Result<Reply, ErrorReport> {
 
 fn get_children(parent: Option<&str>, state: &State) -> Result<Reply, ErrorReport> {
     let children = match parent {
-        None => state.world.processes(),
-        // Of what has ended there are none: a client may ask before it is told of the end.
+        None => state.world.known_processes(),
+        // Of what is gone there are none: a client may have asked before it was told of the end.
         Some(id) => match state.known(id)? {
-            (_, context) if context.ended || context.thread.is_some() => Vec::new(),
-            (process, _) => state.world.threads(process),
+            (_, context) if context.gone || context.thread.is_some() => Vec::new(),
+            (process, _) => state.world.known_threads(process),
         },
     };
     Ok(Reply::ok().json(&living_ids(&children, state)))
 }
 
-/// Ids of those that have not ended.
+/// Ids of those that have not ended, as far as clients know.
 pub(super) fn living_ids<'s>(keys: &[ContextKey], state: &'s State) -> Vec<&'s str> {
     let contexts = keys.iter().filter_map(|&key| state.world.context(key));
-    contexts
-        .filter(|context| !context.ended)
-        .map(|context| &*context.id)
+    let living = contexts.filter(|context| !context.gone);
+    living
+        .map(|context| {
+            context.seen.set(true);
+            &*context.id
+        })
         .collect()
 }
 

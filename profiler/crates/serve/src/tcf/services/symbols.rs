@@ -9,6 +9,8 @@
 //! take symbols that begin at one address for one. What does not belong here: lines
 //! (`line_numbers`), how names are found (`world`).
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use super::{Request, State, answer, shown};
@@ -50,9 +52,17 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         "findByAddr" => {
             let id = arguments.maybe_text()?.unwrap_or_default();
             let address = arguments.address()?;
-            later(find_by_address(&id, address, last_try, state))
+            later(find_by_address(
+                &id,
+                address,
+                (request.now, last_try),
+                state,
+            ))
         }
-        "getContext" => later(get_context(&request.id()?, last_try, state)),
+        "getContext" => {
+            let id = request.id()?;
+            later(get_context(&id, (request.now, last_try), state))
+        }
         "getChildren" => {
             let id = request.id()?;
             let children = parse(&id, state).map(|_| Reply::ok().raw(b"[]"));
@@ -89,10 +99,11 @@ pub(super) fn later(result: Result<Option<Reply>, ErrorReport>) -> Answer {
 fn find_by_address(
     id: &str,
     address: u128,
-    last_try: bool,
+    (now, last_try): (Instant, bool),
     state: &mut State,
 ) -> Result<Option<Reply>, ErrorReport> {
     let process = state.known(id)?.1.process;
+    state.asks_names(process, now);
     let Ok(address) = u64::try_from(address) else {
         return Err(unnamed(address));
     };
@@ -105,8 +116,13 @@ fn find_by_address(
     }))
 }
 
-fn get_context(id: &str, last_try: bool, state: &mut State) -> Result<Option<Reply>, ErrorReport> {
+fn get_context(
+    id: &str,
+    (now, last_try): (Instant, bool),
+    state: &mut State,
+) -> Result<Option<Reply>, ErrorReport> {
     let (process, owner, address) = parse(id, state)?;
+    state.asks_names(process, now);
     let found = look_up(process, address, last_try, state)?;
     Ok(found.map(|found| {
         Reply::ok().json(&Properties {

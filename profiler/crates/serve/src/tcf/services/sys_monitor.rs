@@ -122,10 +122,10 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
 
 fn get_children(parent: Option<&str>, state: &State) -> Result<Reply, ErrorReport> {
     let children = match parent {
-        None => state.world.processes(),
+        None => state.world.known_processes(),
         Some(id) => match state.living(id)? {
             (_, context) if context.thread.is_some() => Vec::new(),
-            (process, _) => state.world.threads(process),
+            (process, _) => state.world.known_threads(process),
         },
     };
     Ok(Reply::ok().json(&living_ids(&children, state)))
@@ -169,7 +169,8 @@ fn get_context(id: &str, state: &State) -> Result<Reply, ErrorReport> {
                 root: status.root,
             });
         }
-        Err(MachineError::Recording) => {}
+        // It has ended, and clients do not know yet: what is known of it has to do.
+        Err(MachineError::Recording | MachineError::Ended) => {}
         Err(error) => return Err(machine_error(error, id)),
     }
     Ok(Reply::ok().json(&properties))
@@ -220,7 +221,7 @@ fn get_command_line(id: &str, state: &State) -> Result<Reply, ErrorReport> {
     match state.machine.command_line(context.life) {
         Ok(arguments) => Ok(Reply::ok().json(&arguments)),
         // They are recorded joined by spaces: one that has spaces in it comes as several.
-        Err(MachineError::Recording) => {
+        Err(MachineError::Recording | MachineError::Ended) => {
             let definition = state.world.process(context.process);
             let command = definition.and_then(|definition| state.text(definition.command));
             let arguments = command.map(|command| command.split(' ')).into_iter();
@@ -233,7 +234,9 @@ fn get_command_line(id: &str, state: &State) -> Result<Reply, ErrorReport> {
 fn get_environment(id: &str, state: &State) -> Result<Reply, ErrorReport> {
     let (_, context) = state.living(id)?;
     may_read_environment(state)?;
-    let environment = state.machine.environment(context.life);
-    let environment = environment.map_err(|error| machine_error(error, id))?;
+    let environment = match state.machine.environment(context.life) {
+        Err(MachineError::Ended) => Vec::new(),
+        environment => environment.map_err(|error| machine_error(error, id))?,
+    };
     Ok(Reply::ok().json(&environment))
 }

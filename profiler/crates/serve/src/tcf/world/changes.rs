@@ -45,16 +45,16 @@ impl Pending {
         self.changes.entry(key).or_insert(Change::Changed);
     }
 
-    /// A context has gone.
-    pub(super) fn went(&mut self, key: ContextKey, context: &Context) {
-        if let Some(Change::Added) = self.changes.remove(&key) {
-            return;
-        }
-        if self.removed < MAX_REMOVED {
+    /// A context has gone; whether that will be told. One that nobody has heard of is not missed.
+    pub(super) fn went(&mut self, key: ContextKey, context: &Context) -> bool {
+        let is_new = matches!(self.changes.remove(&key), Some(Change::Added));
+        let is_told = (!is_new || context.seen.get()) && self.removed < MAX_REMOVED;
+        if is_told {
             self.removed += 1;
             let change = Change::Removed(context.thread.is_none(), context.id.clone());
             self.changes.insert(key, change);
         }
+        is_told
     }
 
     /// All of it.

@@ -18,6 +18,7 @@ mod questions;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,10 @@ pub(super) struct Context {
     pub(super) parent: Option<ContextKey>,
     /// It has ended.
     pub(super) ended: bool,
+    /// Clients know that, or never knew of the context: until then it is to them as if it lived.
+    pub(super) gone: bool,
+    /// It was in an answer to a client.
+    pub(super) seen: Cell<bool>,
 }
 
 /// What became of contexts since it was asked for last: what was removed was so before what was added
@@ -221,6 +226,23 @@ impl World {
     /// Threads of a process, in order of their ids.
     pub(super) fn threads(&self, process: ContextKey) -> Vec<ContextKey> {
         self.contexts.threads(process)
+    }
+
+    /// All processes that clients know of, in order of their ids: those that are shown, and those that have ended
+    /// without their being told.
+    pub(super) fn known_processes(&self) -> Vec<ContextKey> {
+        self.contexts.with_untold(None, self.contexts.processes())
+    }
+
+    /// Threads of a process that clients know of, likewise.
+    pub(super) fn known_threads(&self, process: ContextKey) -> Vec<ContextKey> {
+        let threads = self.contexts.threads(process);
+        self.contexts.with_untold(Some(process), threads)
+    }
+
+    /// Clients are told of the end of the context with this id.
+    pub(super) fn told(&mut self, id: &str) {
+        self.contexts.told(id);
     }
 
     /// What definitions say of a process: executable, command, user, cgroup, container. Without its parent, which

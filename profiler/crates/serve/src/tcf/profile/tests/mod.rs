@@ -67,6 +67,8 @@ impl Made {
             name: "made".to_owned(),
             parent,
             ended: false,
+            gone: false,
+            seen: Default::default(),
         };
         let process = self.context(format!("P{pid}"), None, context);
         self.thread(process, pid)

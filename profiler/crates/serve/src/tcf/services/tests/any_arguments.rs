@@ -129,6 +129,7 @@ proptest! {
                 command,
                 arguments: Arguments::new(&fields),
                 last_try,
+                now: Instant::now(),
             };
             match call(service, request, &mut bench.state) {
                 Ok(Outcome::Done(reply)) => {

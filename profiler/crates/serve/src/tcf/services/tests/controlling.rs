@@ -67,10 +67,21 @@ fn not_what_has_ended() {
     for (service, command, arguments) in COMMANDS {
         let mut bench = Bench::live();
         bench.machine.0.lock().unwrap().ended.push(100);
+        bench.events();
         let error = bench.error(service, command, arguments);
-        assert_eq!(error, (11, String::new()), "{service}.{command}");
+        assert_eq!(
+            error,
+            (1, String::new()),
+            "{service}.{command}: not told yet"
+        );
         let state = bench.result("RunControl", "getState", &[THREAD]);
         assert_eq!(state[0], "false");
+        for thread in [1, 0] {
+            bench.happened(thread, ProcessChange::Exited);
+        }
+        bench.events();
+        let error = bench.error(service, command, arguments);
+        assert_eq!(error, (11, String::new()), "{service}.{command}");
     }
 }
 

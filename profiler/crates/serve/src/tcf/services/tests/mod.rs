@@ -11,6 +11,7 @@ mod profiling;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -140,6 +141,7 @@ struct Bench {
     peer: Peer,
     channel: ChannelId,
     last_try: bool,
+    now: Instant,
 }
 
 impl Bench {
@@ -168,6 +170,7 @@ impl Bench {
             },
             channel: ChannelId(1),
             last_try: false,
+            now: Instant::now(),
         };
         bench.state.world.define(0, definitions());
         bench
@@ -188,6 +191,7 @@ impl Bench {
             command,
             arguments: Arguments::new(&fields),
             last_try: self.last_try,
+            now: self.now,
         };
         call(service, request, &mut self.state)
     }

@@ -243,10 +243,103 @@ fn what_a_process_does_now() {
         let command = bench.result("SysMonitor", "getCommandLine", &[id]);
         assert_eq!(command, [r#"["app","a b",""]"#]);
     }
-    bench.machine.0.lock().unwrap().ended.push(100);
-    for command in ["getContext", "getCommandLine", "getEnvironment"] {
-        let error = bench.error("SysMonitor", command, &[r#""P100""#]);
-        assert_eq!(error, (11, "null".to_owned()));
+}
+
+/// Each command about a context, and how many fields it is answered with beside the error.
+const ABOUT_CONTEXTS: [(&str, &str, &[&str]); 18] = [
+    ("RunControl", "getContext", &[]),
+    ("RunControl", "getChildren", &[]),
+    ("RunControl", "getState", &[]),
+    ("RunControl", "detach", &[]),
+    ("Processes", "getContext", &[]),
+    ("Processes", "getChildren", &["false"]),
+    ("Processes", "attach", &[]),
+    ("Processes", "detach", &[]),
+    ("Processes", "getSignalMask", &[]),
+    ("Processes", "setSignalMask", &["0", "0"]),
+    ("SysMonitor", "getContext", &[]),
+    ("SysMonitor", "getChildren", &[]),
+    ("SysMonitor", "getCommandLine", &[]),
+    ("SysMonitor", "getEnvironment", &[]),
+    ("MemoryMap", "get", &[]),
+    ("Symbols", "list", &[]),
+    ("Profiler", "getCapabilities", &[]),
+    ("Profiler", "read", &[]),
+];
+
+/// Who is told that something is gone that has not been removed takes the agent for broken.
+#[test]
+fn nobody_says_that_a_context_is_gone_before_the_event() {
+    let ended = |bench: &mut Bench| {
+        bench.machine.0.lock().unwrap().ended.push(100);
+        for thread in [1, 0] {
+            bench.happened(thread, ProcessChange::Exited);
+        }
+    };
+    let codes = |bench: &mut Bench, id: &str| -> Vec<u64> {
+        let code = |&(service, command, more): &(_, _, &[&str])| {
+            let fields = bench.fields(service, command, &[&[id], more].concat());
+            let error: Value = serde_json::from_str(&fields[0]).unwrap_or_default();
+            error["Code"].as_u64().unwrap_or_default()
+        };
+        ABOUT_CONTEXTS.iter().map(code).collect()
+    };
+    for id in [r#""P100""#, r#""P100.101""#] {
+        let mut bench = Bench::live();
+        bench.events();
+        bench.result("Profiler", "configure", &[id, r#"{"FrameCnt":8}"#]);
+        let before = codes(&mut bench, id);
+        ended(&mut bench);
+        let State {
+            world, profiles, ..
+        } = &mut bench.state;
+        profiles.tick(bench.now, world);
+        // Its last samples are read by one of these.
+        for _ in 0..2 {
+            assert_eq!(codes(&mut bench, id), before, "{id}");
+        }
+        let empty = [r#"[{"Format":"StackTraces"}]"#];
+        assert_eq!(bench.result("Profiler", "read", &[id]), empty);
+        let listed = bench.one("RunControl", "getChildren", &["null"]);
+        assert_eq!(listed, json!(["P100", "P200"]));
+        for service in ["RunControl", "SysMonitor"] {
+            let threads = bench.one(service, "getChildren", &[r#""P100""#]);
+            assert_eq!(threads, json!(["P100.100", "P100.101"]), "{service}");
+        }
+        // It is held for its names.
+        assert!(bench.events_at(bench.now).is_empty());
+        let told = bench.events_at(bench.now + Duration::from_secs(60));
+        assert_eq!(told[0].0, "RunControl.contextRemoved");
+        for (code, (service, command, _)) in codes(&mut bench, id).iter().zip(ABOUT_CONTEXTS) {
+            let expected = match (service, command) {
+                // Of what is gone there are none; what it had is known for a while.
+                ("RunControl", "getChildren") | ("MemoryMap", _) | ("Symbols", _) => 0,
+                _ => 11,
+            };
+            assert_eq!(*code, expected, "{service}.{command} {id}");
+        }
+        let listed = bench.one("RunControl", "getChildren", &["null"]);
+        assert_eq!(listed, json!(["P200"]));
+    }
+}
+
+#[test]
+fn what_came_and_went_is_told_if_somebody_has_seen_it() {
+    for is_seen in [true, false] {
+        let mut bench = Bench::live();
+        if is_seen {
+            bench.result("RunControl", "getChildren", &["null"]);
+        }
+        for thread in [1, 0] {
+            bench.happened(thread, ProcessChange::Exited);
+        }
+        let events = bench.events();
+        let removed = events.iter().find(|it| it.0 == "RunControl.contextRemoved");
+        // Its threads are not in the list that was seen.
+        let expected = is_seen.then_some(r#"["P100"]"#);
+        assert_eq!(removed.map(|it| &*it.1), expected);
+        let error = bench.error("RunControl", "getContext", &[r#""P100""#]);
+        assert_eq!(error.0, 11);
     }
 }
 

@@ -75,6 +75,8 @@ fn a_process_that_has_ended_is_read_once_more() {
     }
     let read = bench.one("Profiler", "read", &[id]);
     assert_eq!(read[0]["Samples"], 1);
+    let events = bench.events_at(bench.now + Duration::from_secs(60));
+    assert!(!events.is_empty());
     let (code, rest) = bench.error("Profiler", "read", &[id]);
     assert_eq!((code, rest.as_str()), (11, "null"));
     let (code, rest) = bench.error("Profiler", "getCapabilities", &[id]);
@@ -99,5 +101,11 @@ fn the_end_of_a_process_is_told_when_its_samples_were_read() {
     assert_eq!(bench.events(), removed(r#"["P100.100","P100.101"]"#));
     assert_eq!(bench.events(), []);
     bench.one("Profiler", "read", &[id]);
-    assert_eq!(bench.events(), removed(r#"["P100"]"#));
+    // Clients ask for names now, one after the other.
+    let at = |bench: &Bench, seconds| bench.now + Duration::from_secs(seconds);
+    assert_eq!(bench.events_at(at(&bench, 3)), []);
+    bench.now = at(&bench, 3);
+    bench.result("Symbols", "findByAddr", &[id, &SAMPLED.to_string()]);
+    assert_eq!(bench.events_at(at(&bench, 3)), []);
+    assert_eq!(bench.events_at(at(&bench, 4)), removed(r#"["P100"]"#));
 }

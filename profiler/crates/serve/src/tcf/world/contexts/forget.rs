@@ -71,6 +71,7 @@ impl Contexts {
             return;
         };
         let context = &entry.context;
+        self.untold.remove(&key);
         if self.ids.get(&context.id) == Some(&key) {
             self.ids.remove(&context.id);
         }

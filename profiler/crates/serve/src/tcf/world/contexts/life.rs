@@ -108,7 +108,12 @@ impl Contexts {
         }
         entry.state = State::Lives;
         entry.context.ended = false;
-        self.ids.insert(entry.context.id.clone(), key);
+        entry.context.gone = false;
+        self.untold.remove(&key);
+        let before = self.ids.insert(entry.context.id.clone(), key);
+        if let Some(before) = before.filter(|&before| before != key) {
+            self.untold.remove(&before);
+        }
         self.pending.came(key);
     }
 
@@ -176,7 +181,10 @@ impl Contexts {
         };
         entry.state = State::Ended(self.ends);
         entry.context.ended = true;
-        self.pending.went(key, &entry.context);
+        entry.context.gone = !self.pending.went(key, &entry.context);
+        if !entry.context.gone {
+            self.untold.insert(key);
+        }
         self.ended.push_back((None, key, self.ends));
     }
 

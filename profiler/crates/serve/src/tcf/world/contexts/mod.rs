@@ -8,6 +8,7 @@
 mod forget;
 mod life;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,8 @@ pub(super) struct Contexts {
     shown: BTreeMap<(Pid, u32), ContextKey>,
     ids: FxHashMap<String, ContextKey>,
     pending: Pending,
+    /// Those that have ended, and clients will be told.
+    untold: BTreeSet<ContextKey>,
     /// In order of their ends; when that was, if a tick has come since.
     ended: VecDeque<(Option<Instant>, ContextKey, u64)>,
     ended_processes: usize,
@@ -135,6 +138,8 @@ impl Contexts {
             name: name.to_owned(),
             parent: parent.filter(|parent| *parent < key),
             ended: false,
+            gone: false,
+            seen: Cell::new(false),
         };
         let whole = Whole {
             definition: definition.clone(),
@@ -266,6 +271,8 @@ impl Contexts {
             name: name.to_owned(),
             parent: owner.context.parent,
             ended: false,
+            gone: false,
+            seen: Cell::new(false),
         };
         if let Some(whole) = &mut owner.whole {
             whole.known.insert(key);
@@ -386,6 +393,44 @@ impl Contexts {
     pub(super) fn threads(&self, process: ContextKey) -> Vec<ContextKey> {
         let whole = self.whole(process);
         whole.map_or_else(Vec::new, |whole| whole.threads.values().copied().collect())
+    }
+
+    /// These, and those of the same process or, without one, processes that have ended without clients' being told.
+    pub(super) fn with_untold(
+        &self,
+        process: Option<ContextKey>,
+        mut living: Vec<ContextKey>,
+    ) -> Vec<ContextKey> {
+        let untold = self.untold.iter().filter_map(|&key| {
+            let entry = self.entries.get(&key)?;
+            let context = &entry.context;
+            let belongs = match process {
+                Some(process) => context.thread.is_some() && context.process == process,
+                None => context.thread.is_none(),
+            };
+            // Its id may be another one's by now.
+            (belongs && self.ids.get(&context.id) == Some(&key)).then_some(key)
+        });
+        let before = living.len();
+        living.extend(untold);
+        if living.len() > before {
+            living.sort_by_key(|key| {
+                let entry = self.entries.get(key);
+                entry.map(|entry| (entry.context.thread, entry.context.life.pid, entry.life))
+            });
+        }
+        living
+    }
+
+    /// Clients are told of the end of the context with this id.
+    pub(super) fn told(&mut self, id: &str) {
+        if let Some(&key) = self.ids.get(id)
+            && let Some(entry) = self.entries.get_mut(&key)
+            && entry.context.ended
+        {
+            entry.context.gone = true;
+            self.untold.remove(&key);
+        }
     }
 
     /// What the definition of a process says, with ids of the present tables.
