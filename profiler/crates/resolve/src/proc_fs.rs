@@ -19,6 +19,9 @@ const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// Most bytes of /proc/PID/mountinfo that are read.
 const MAX_MOUNTS_BYTES: u64 = 1 << 20;
 
+/// The parent of the kernel's threads.
+pub(super) const KTHREADD: Pid = Pid(2);
+
 /// What /proc/PID/stat says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
@@ -78,12 +81,27 @@ pub(super) fn thread_comm(pid: Pid, tid: Tid) -> Option<Comm> {
     Some(Comm::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
+/// The name of a thread of the kernel. Behind that of a worker /proc writes what it does at present: `kworker/0:1-events`.
+fn worker_name(name: &[u8]) -> &[u8] {
+    let is_worker = name.starts_with(b"kworker/") && !name.starts_with(b"kworker/R-");
+    let work = name.iter().position(|byte| matches!(byte, b'-' | b'+'));
+    match work.filter(|_| is_worker) {
+        Some(work) => &name[..work],
+        None => name,
+    }
+}
+
 fn parse_stat(text: &[u8], clocks: &Clocks) -> Option<Stat> {
     let stat = proc_fs::Stat::parse(text)?;
     let since_boot = stat.started_ticks()?.saturating_mul(clocks.tick_ns);
+    let parent = stat.parent()?;
+    let name = match parent {
+        KTHREADD => worker_name(stat.name),
+        _ => stat.name,
+    };
     Some(Stat {
-        comm: Comm::from_bytes(stat.name),
-        parent: stat.parent()?,
+        comm: Comm::from_bytes(name),
+        parent,
         started: Timestamp(since_boot.saturating_sub(clocks.suspended_ns)),
         zombie: stat.is_over(),
     })
@@ -248,6 +266,23 @@ mod tests {
         let text = b"7 (a) Z 3 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 250 1000 10";
         assert!(parse_stat(text, &CLOCKS).unwrap().zombie);
         assert_eq!(parse_stat(b"7 (a", &CLOCKS), None);
+    }
+
+    #[test]
+    fn workers_are_called_the_same_whatever_they_do() {
+        for (name, parent, expected) in [
+            ("kworker/0:1-events", 2, "kworker/0:1"),
+            ("kworker/u8:3+ext4-rsv-conversion", 2, "kworker/u8:3"),
+            ("kworker/1:0H", 2, "kworker/1:0H"),
+            ("kworker/R-rcu_gp", 2, "kworker/R-rcu_g"),
+            ("jbd2/loop0-8", 2, "jbd2/loop0-8"),
+            ("kworker/0:1-mine", 77, "kworker/0:1-min"),
+        ] {
+            let text =
+                format!("7 ({name}) S {parent} 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 250 1000 10");
+            let stat = parse_stat(text.as_bytes(), &CLOCKS).unwrap();
+            assert_eq!(stat.comm.text(), expected);
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ const MAX_PROCESSES: usize = 100_000;
 const ELSEWHERE_NS: u64 = 1_000_000_000;
 /// Most cgroups of threads of one process that are remembered, besides that of the process.
 const MAX_ELSEWHERE: usize = 16;
+/// Most parents that are announced with a process.
+const MAX_LINE: usize = 64;
 /// Most names of one thread that wait for it to be announced; of more the last ones are told.
 const MAX_RENAMES: usize = 256;
 /// Most processes and threads kept that ended longer than [`GRACE_NS`] ago.
@@ -499,6 +501,30 @@ impl ProcessTable {
         {
             return Some(id);
         }
+        // A parent that has changed is announced anew with its next event: its child would have none until then.
+        let mut line = vec![pid];
+        while let Some(parent) = line.last().and_then(|&pid| self.unannounced(pid, epoch))
+            && line.len() < MAX_LINE
+        {
+            line.push(parent);
+        }
+        let announced = line.into_iter().rev();
+        announced.fold(None, |_, pid| self.announce_one(pid, epoch))
+    }
+
+    /// The parent of a process, if that lives and is to be announced before it.
+    fn unannounced(&self, pid: Pid, epoch: &EpochTables) -> Option<Pid> {
+        let (parent, started) = self.processes.get(&pid)?.parent?;
+        let parent = self.processes.get(&parent)?;
+        let is_it = parent.started == started && parent.exited.is_none() && !parent.hidden;
+        let is_known = parent
+            .announced
+            .is_some_and(|(number, _)| number == epoch.number);
+        (is_it && !is_known).then_some(parent.pid)
+    }
+
+    fn announce_one(&mut self, pid: Pid, epoch: &mut EpochTables) -> Option<ProcessId> {
+        let process = self.processes.get(&pid)?;
         let parent = process.parent.and_then(|(pid, started)| {
             let parent = self.processes.get(&pid)?;
             let (number, id) = parent.announced?;

@@ -421,7 +421,9 @@ impl Processes {
     ) {
         let comm = self.table.thread(parent_tid).map(|thread| thread.comm);
         let known_parent = self.table.get(parent_pid);
-        let comm = comm
+        let comm = self
+            .name_of_kernel_thread(at, pid, parent_pid)
+            .or(comm)
             .or_else(|| known_parent.map(|parent| parent.comm))
             .unwrap_or_default();
         let has_parent = known_parent.is_some();
@@ -453,6 +455,16 @@ impl Processes {
             self.table.rename(pid, Tid(pid.0), comm, at);
         }
         self.push_change(at, tid, ProcessChange::Started, epoch);
+    }
+
+    /// The name that a thread of the kernel was made with: newer kernels give it with the thread, and say nothing more.
+    fn name_of_kernel_thread(&self, at: Timestamp, pid: Pid, parent: Pid) -> Option<Comm> {
+        if parent != proc_fs::KTHREADD || pid == parent {
+            return None;
+        }
+        let stat = proc_fs::process_stat(pid, &self.clocks)?;
+        let is_it = stat.parent == parent && stat.started.is_same_start(at);
+        is_it.then_some(stat.comm)
     }
 
     /// A thread has another name, or runs a new program.

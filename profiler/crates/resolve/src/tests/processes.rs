@@ -79,6 +79,51 @@ fn fork_inherits_and_exec_clears() {
 }
 
 /// The main thread has ended before another one calls exec and takes its id.
+/// A shell that was started a moment ago starts a program: it has changed since it was announced.
+#[test]
+fn a_child_of_a_process_that_has_changed_has_a_parent() {
+    let (shell, child) = (pid(14), pid(15));
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut events = start(10, shell, "shell");
+    events.push(sample(11, shell, "shell", &[], &[]));
+    events.push(exec(12, shell, "other"));
+    events.push(map_file(13, shell, BASE, 0x10000, Path::new("/bin/sh"), 0));
+    events.push(fork(14, shell, child));
+    events.push(exec(15, child, "program"));
+    events.push(sample(16, child, "program", &[], &[]));
+    let reader = run(&mut resolver, events);
+    let samples: Vec<_> = reader.samples().collect();
+    let process = reader.process_of(samples[1]);
+    let parent = reader.tables.process(process.parent.unwrap()).unwrap();
+    assert_eq!(parent.pid, Pid(shell));
+    assert_eq!(reader.tables.string(parent.name), "other");
+}
+
+/// Newer kernels give a thread of theirs its name as they make it, without an event of its own.
+#[test]
+fn a_thread_of_the_kernel_is_not_called_after_its_parent() {
+    let clocks = crate::proc_fs::Clocks::read();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let made = pids.map(Pid).find_map(|pid| {
+        let stat = crate::proc_fs::process_stat(pid, &clocks)?;
+        (stat.parent == crate::proc_fs::KTHREADD).then_some((pid, stat))
+    });
+    let Some((made, stat)) = made else {
+        // A container sees none.
+        return;
+    };
+    let mut resolver = Resolver::new(options()).unwrap();
+    let at = stat.started.0;
+    let reader = run(
+        &mut resolver,
+        vec![fork(at, crate::proc_fs::KTHREADD.0, made.0)],
+    );
+    let mut names = reader.tables.processes().map(|(_, process)| process);
+    let process = names.find(|process| process.pid == made).unwrap();
+    assert_eq!(reader.tables.string(process.name), stat.comm.text());
+}
+
 #[test]
 fn a_process_that_another_thread_renewed_lives_and_ends() {
     let id = pid(30);

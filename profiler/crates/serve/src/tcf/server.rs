@@ -27,6 +27,8 @@ use profiler_model::{Batch, Demand, Event};
 const QUEUE_BYTES: usize = 64 << 20;
 /// Questions that may wait for the main thread; of more there is no answer.
 const MAX_QUESTIONS: usize = 16_384;
+/// Connections that may wait to be accepted; the kernel may have a lower limit.
+const BACKLOG: i32 = 4096;
 /// What the thread may take to end behind the deadline of [`Server::finish`].
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -114,6 +116,8 @@ impl Server {
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let failed = |source| TcfError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
+        // A client that finds no room there believes that it is connected, and hears nothing for seconds.
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread()

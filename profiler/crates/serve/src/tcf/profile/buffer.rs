@@ -24,6 +24,8 @@ pub(super) struct Buffer {
     pub(super) dropped: u64,
     /// Samples without a stack.
     pub(super) no_stack: u64,
+    /// Samples in it whose stacks have fewer frames than were wanted and there were.
+    pub(super) truncated: u64,
     /// Memory that it is charged for. Shared lists count for each that uses them.
     pub(super) bytes: usize,
     /// Bytes of the data that reading gives.

@@ -18,6 +18,8 @@ pub(super) struct Moment {
     pub(super) kernel: Option<StackId>,
     pub(super) user: Option<StackId>,
     pub(super) pace: Pace,
+    /// There were more frames of the kernel, of the program, than are recorded.
+    pub(super) truncated: (bool, bool),
 }
 
 /// Samples of a process.

@@ -60,6 +60,8 @@ pub(super) struct ReadOut {
     pub(super) dropped: u64,
     /// Samples since the last read that have neither a user stack nor a kernel stack.
     pub(super) no_stack: u64,
+    /// Of `samples`, those whose stacks have fewer frames than were wanted and there were.
+    pub(super) truncated: u64,
     /// Samples of the whole machine that were lost on the way since the last read: whose they would
     /// have been nobody knows.
     pub(super) lost: u64,
@@ -225,6 +227,7 @@ impl Profiles {
             samples: buffer.samples,
             dropped: buffer.dropped,
             no_stack: buffer.no_stack,
+            truncated: buffer.truncated,
             lost: lost - configuration.lost_before,
             frequency_hz: configuration.frequency_hz(),
             is_last,
@@ -280,6 +283,10 @@ impl Profiles {
             kernel: sample.kernel,
             user: sample.user,
             pace: Pace::of(sample, world.tables().sources.get(sample.source)),
+            truncated: (
+                sample.kernel_end == StackEnd::Truncated,
+                sample.user_end == StackEnd::Truncated,
+            ),
         };
         let mut last = None;
         for key in [process, thread] {
@@ -398,12 +405,21 @@ impl Profiles {
             configuration.buffer.no_stack += count;
             return;
         };
+        let is_truncated = moment.truncated.1 || moment.truncated.0 && is_kernel_shown;
+        let lacks =
+            is_truncated && self.stacks.addresses(list).len() < configuration.settings.frames;
         let buffer = &mut configuration.buffer;
-        let room = configuration.settings.max_samples - buffer.samples;
+        let before = buffer.samples;
+        let room = configuration.settings.max_samples - before;
         let fitting = count.min(room);
         buffer.dropped += count - fitting;
         if fitting > 0 && !buffer.add(list, fitting) {
             self.insert(slot, process, list, fitting, world);
+        }
+        if lacks && let Some(configuration) = self.configuration_mut(slot) {
+            let buffer = &mut configuration.buffer;
+            // Making room may have emptied it.
+            buffer.truncated += buffer.samples.saturating_sub(before);
         }
     }
 

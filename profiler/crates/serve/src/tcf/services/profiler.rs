@@ -42,6 +42,8 @@ struct Properties {
     #[serde(skip_serializing_if = "Option::is_none")]
     no_stack: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    truncated: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     frequency: Option<u64>,
 }
 
@@ -90,7 +92,8 @@ fn parameters(limits: &Limits) -> Value {
     json!({
         "FrameCnt": {
             "Type": "Integer", "Default": 1, "Max": MAX_FRAME_COUNT,
-            "Description": "frames of a stack, from the leaf on; 0 is off",
+            "Description": "frames of a stack, from the leaf on; 0 is off; \
+                at most 127 of the program and 127 of the kernel are recorded",
         },
         "MaxSamples": {
             "Type": "Integer", "Default": DEFAULT_MAX_SAMPLES,
@@ -144,6 +147,7 @@ fn properties(out: &ReadOut) -> Properties {
         dropped: beside(out.dropped),
         lost: beside(out.lost),
         no_stack: Some(out.no_stack).filter(|&count| count > 0),
+        truncated: Some(out.truncated).filter(|&count| count > 0),
         frequency: Some(out.frequency_hz).filter(|&hz| has_data && hz > 0),
     }
 }
@@ -260,6 +264,17 @@ mod tests {
         );
         let mut data = Vec::new();
         encode_stack_trace(WordLayout::WIDE, 3, &[0x40_1136], &mut data).expect("it is wide");
+        let cut = ReadOut {
+            data: data.clone(),
+            samples: 3,
+            truncated: 2,
+            ..none.clone()
+        };
+        let cut = text(&cut);
+        assert!(
+            cut.ends_with(r#""Lost":0,"Truncated":2,"Frequency":99}]"#),
+            "{cut}"
+        );
         let some = ReadOut {
             data,
             samples: 3,

@@ -36,6 +36,36 @@ fn samples_are_merged_by_their_addresses() {
 }
 
 #[test]
+fn stacks_that_lack_frames_that_were_wanted_are_counted() {
+    let (mut world, mut profiles) = (Made::default(), profiles());
+    let made = world.process(100, None);
+    let stack = world.stack(&[1, 2, 3]);
+    let kernel = world.stack(&[9]);
+    for (frames, kernel_stacks, expected) in
+        [(2, false, 0), (3, false, 0), (4, false, 2), (8, true, 3)]
+    {
+        let wanted = json!({"FrameCnt": frames, "KernelStacks": kernel_stacks});
+        profiles.set(ONE, "P100", wanted, &mut world);
+        let sample = world.sample(made, Some(kernel), Some(stack));
+        let whole = sample.clone();
+        let cut = Sample {
+            user_end: StackEnd::Truncated,
+            ..sample.clone()
+        };
+        let cut_in_kernel = Sample {
+            kernel_end: StackEnd::Truncated,
+            ..sample
+        };
+        for sample in [&whole, &cut, &cut_in_kernel, &cut] {
+            profiles.sample(sample, &mut world);
+        }
+        let out = profiles.take(ONE, "P100", &mut world);
+        assert_eq!((out.samples, out.truncated), (4, expected), "{frames}");
+        assert_eq!(profiles.take(ONE, "P100", &mut world).truncated, 0);
+    }
+}
+
+#[test]
 fn a_thread_gets_its_own_samples_only() {
     let (mut world, mut profiles) = (Made::default(), profiles());
     let main = world.process(100, None);
