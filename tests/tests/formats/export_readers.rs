@@ -392,6 +392,72 @@ fn sums_are_those_of_the_events() {
     }
 }
 
+/// The same samples, every other one by the same source at another rate, as if two captures were merged.
+fn at_two_rates((tables, events): &Recording) -> Recording {
+    let (mut tables, mut events) = (tables.clone(), events.clone());
+    let mut others = BTreeMap::new();
+    for (id, source) in tables
+        .sources
+        .iter()
+        .map(|(id, it)| (id, it.clone()))
+        .collect::<Vec<_>>()
+    {
+        let other = Source {
+            frequency_hz: Some(4999),
+            ..source
+        };
+        others.insert(id, tables.sources.intern(other).0);
+    }
+    let samples = events.iter_mut().filter_map(|event| match event {
+        Event::Sample(sample) => Some(sample),
+        _ => None,
+    });
+    for sample in samples.step_by(2) {
+        sample.source = others[&sample.source];
+    }
+    (tables, events)
+}
+
+#[test]
+fn one_source_at_two_rates_is_one() {
+    let session = canonical::session_with_everything();
+    let merged = at_two_rates(&session);
+    for reader in READERS {
+        let (one, two) = (reader.of(&[], &session), reader.of(&[], &merged));
+        assert_eq!(
+            weights_of(two.stacks),
+            weights_of(one.stacks),
+            "{}",
+            reader.format
+        );
+        let named = [("source", "cpu-clock")];
+        let (one, two) = (reader.of(&named, &session), reader.of(&named, &merged));
+        assert_eq!(
+            weights_of(two.stacks),
+            weights_of(one.stacks),
+            "{}",
+            reader.format
+        );
+    }
+    for (format, options) in [
+        ("folded", &[][..]),
+        ("folded", &[("source", "off-cpu")]),
+        ("js-self-profiling", &[]),
+        ("trace-actor", &[]),
+    ] {
+        let [one, two] = [&session, &merged].map(|session| {
+            let file = try_export(format, options, session).unwrap();
+            String::from_utf8(file).unwrap()
+        });
+        assert_eq!(one, two, "{format}");
+    }
+    // One column of each kind.
+    let file = try_export("callgrind", &[], &merged).unwrap();
+    let file = String::from_utf8(file).unwrap();
+    let events = file.lines().find(|line| line.starts_with("events:"));
+    assert_eq!(events.unwrap().matches("cpu-clock_ns").count(), 1);
+}
+
 #[test]
 fn calls_are_those_that_were_traced() {
     let session = canonical::session_with_everything();

@@ -39,7 +39,7 @@ pub use losses::Losses;
 pub use path::ClassPath;
 pub(crate) use pattern::Pattern;
 pub use realm::{Placed, Realm, RealmFrame, realm_frames};
-pub use sources::{OFF_CPU, Sources, WALL, wait_frame};
+pub use sources::{OFF_CPU, Sources, WALL, first_same, is_same, wait_frame};
 pub use target::{Chosen, Target, TargetError};
 pub use ticks::{Tick, Ticks, sampling_period_ns};
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};

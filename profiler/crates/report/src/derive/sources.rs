@@ -52,8 +52,9 @@ impl Sources {
     }
 
     /// Whether samples of a source are meant.
-    pub fn has(&self, source: SourceId) -> bool {
-        self.main == Some(source) || self.waits == Some(source)
+    pub fn has(&self, source: SourceId, tables: &Tables) -> bool {
+        let is_it = |known: Option<SourceId>| known.is_some_and(|it| is_same(it, source, tables));
+        is_it(self.main) || is_it(self.waits)
     }
 
     /// Whether these are running and waiting together.
@@ -80,6 +81,20 @@ impl Sources {
     pub fn unit(&self, tables: &Tables) -> Option<Unit> {
         Some(tables.sources.get(self.main?)?.unit)
     }
+}
+
+/// Whether these are one source, at several rates perhaps, as in captures that were merged: its weights add up.
+pub fn is_same(one: SourceId, other: SourceId, tables: &Tables) -> bool {
+    let named = |id| {
+        let source = tables.sources.get(id)?;
+        Some((source.name, source.unit))
+    };
+    one == other || named(one).is_some_and(|one| named(other) == Some(one))
+}
+
+/// The first of these sources that is the same.
+pub fn first_same(source: SourceId, of: &[SourceId], tables: &Tables) -> Option<SourceId> {
+    of.iter().copied().find(|&it| is_same(it, source, tables))
 }
 
 /// What stands below the code that waited, where stacks are shown.
@@ -136,5 +151,12 @@ mod tests {
         assert_eq!(choose(&[], None), Some(Sources::default()));
         assert_eq!(all.name(&tables), Some(WALL));
         assert_eq!(all.unit(&tables), Some(Unit::Nanoseconds));
+        let faster = Source {
+            frequency_hz: Some(9999),
+            ..tables.sources.get(clock).unwrap().clone()
+        };
+        let faster = tables.sources.intern(faster).0;
+        assert!(all.has(faster, &tables) && all.has(waits, &tables) && !all.has(cycles, &tables));
+        assert_eq!(first_same(faster, &[cycles, clock], &tables), Some(clock));
     }
 }

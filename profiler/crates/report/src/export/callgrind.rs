@@ -15,7 +15,7 @@ use super::places::Places;
 use super::settings::Settings;
 use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::Merge;
+use crate::derive::{Merge, first_same};
 use profiler_model::text::TextMap;
 use profiler_model::*;
 
@@ -233,7 +233,8 @@ impl Sink for Callgrind {
         let (mut total, mut unnamed) = (vec![0_u64; events.len()], 0);
         let (mut stack, mut lines) = (Vec::new(), Vec::new());
         for (key, sample) in self.summed.samples.sorted() {
-            let Some(&at) = at.get(&key.source) else {
+            let source = first_same(key.source, &sources, tables);
+            let Some(&at) = source.and_then(|source| at.get(&source)) else {
                 continue;
             };
             let count = count(&key, &sample);

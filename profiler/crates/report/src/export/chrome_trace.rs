@@ -361,7 +361,7 @@ impl Sink for ChromeTrace {
         let (mut nodes, mut stack, mut unnamed) = (Vec::new(), Vec::new(), 0);
         let mut nameless = Vec::new();
         for key in self.keys.all() {
-            let wanted = sources.has(key.source);
+            let wanted = sources.has(key.source, tables);
             let named = !wanted || functions.stack(key, tables, &mut stack);
             nodes.push(match wanted {
                 true => tree.path(stack.iter().copied()),

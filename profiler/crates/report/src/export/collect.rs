@@ -220,7 +220,7 @@ impl Collector {
         let mut writer = StackWriter::new(tables, self.options.containers);
         let mut numbers: TextMap<String, u64> = TextMap::default();
         for (key, aggregate) in self.aggregator.iter() {
-            if !sources.has(key.source) {
+            if !sources.has(key.source, tables) {
                 folded.others += aggregate.count;
                 continue;
             }

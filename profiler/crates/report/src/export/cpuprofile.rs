@@ -103,7 +103,7 @@ impl Sink for CpuProfile {
         let mut tree = Tree::default();
         let (mut nodes, mut unnamed, mut stack) = (Vec::new(), Vec::new(), Vec::new());
         for key in self.keys.all() {
-            let wanted = sources.has(key.source);
+            let wanted = sources.has(key.source, tables);
             let named = !wanted || functions.stack(key, tables, &mut stack);
             let thread = match key.owner {
                 crate::derive::Owner::Thread(thread) => Some(Item::Thread(thread)),

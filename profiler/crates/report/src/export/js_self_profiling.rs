@@ -22,7 +22,7 @@ use super::collect::SOURCE;
 use super::settings::{OptionHelp, Setting, Settings};
 use super::{Format, Output, Shows};
 use crate::derive::{
-    OFF_CPU, Realm, RealmFrame, Tick, Ticks, WALL, realm_frames, sampling_period_ns,
+    OFF_CPU, Realm, RealmFrame, Tick, Ticks, WALL, is_same, realm_frames, sampling_period_ns,
 };
 use profiler_model::*;
 
@@ -203,7 +203,8 @@ impl Traces {
         if self.source.is_none() && is_wanted {
             self.source = Some(sample.source);
         }
-        if self.source != Some(sample.source) {
+        let is_it = |source| is_same(source, sample.source, tables);
+        if !self.source.is_some_and(is_it) {
             return;
         }
         let period = sampling_period_ns(sample, source);

@@ -15,7 +15,7 @@ use super::functions::NO_STACK;
 use super::settings::Settings;
 use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::{Functions, Key, Merge, Owner, frame_lines};
+use crate::derive::{Functions, Key, Merge, Owner, first_same, frame_lines};
 use profiler_model::text::TextMap;
 use profiler_model::*;
 use profiler_wire::Message;
@@ -155,17 +155,17 @@ impl Sink for Otlp {
         let mut all: BTreeMap<Option<ProcessId>, BTreeMap<Type, Typed>> = BTreeMap::new();
         let mut unnamed = 0;
         for (key, sums) in self.summed.samples.sorted() {
-            if !sources.contains(&key.source) {
+            let Some(source) = first_same(key.source, &sources, tables) else {
                 continue;
-            }
+            };
             let (stack_index, named) = writer.stack_of(&key);
             unnamed += if named { 0 } else { sums.count };
             let attribute_indices = writer.attributes(&key);
             let count = count(&key, &sums);
             let types = all.entry(key.owner.process(tables)).or_default();
             for (kind, value) in [
-                (Type::Count(key.source), count),
-                (Type::Weight(key.source), sums.weight),
+                (Type::Count(source), count),
+                (Type::Weight(source), sums.weight),
             ] {
                 types.entry(kind).or_default().samples.push(proto::Sample {
                     stack_index,

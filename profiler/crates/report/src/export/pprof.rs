@@ -17,7 +17,7 @@ use super::functions::{NO_STACK, Named, Numbers};
 use super::settings::Settings;
 use super::summed::{Summed, count};
 use super::{Format, Output, Shows};
-use crate::derive::{Functions, Merge, Owner, container_label_of, frame_lines};
+use crate::derive::{Functions, Merge, Owner, container_label_of, first_same, frame_lines};
 use profiler_model::*;
 use profiler_wire::pprof::{self as proto, Label, Line, Profile, ValueType, field};
 use profiler_wire::{Message, prost::encoding};
@@ -67,7 +67,8 @@ impl Sink for Pprof {
         }
         let mut unnamed = 0;
         for (key, sums) in self.summed.samples.sorted() {
-            let Some(&place) = places.get(&key.source) else {
+            let source = first_same(key.source, &sources, tables);
+            let Some(&place) = source.and_then(|source| places.get(&source)) else {
                 continue;
             };
             let mut values = vec![0; types.len()];

@@ -130,7 +130,7 @@ impl Sink for Speedscope {
         let mut functions = StackFunctions::new(tables);
         let (mut stacks, mut stack, mut unnamed) = (Vec::new(), Vec::new(), Vec::new());
         for key in self.keys.all() {
-            let wanted = sources.has(key.source);
+            let wanted = sources.has(key.source, tables);
             let named = !wanted || functions.stack(key, tables, &mut stack);
             stacks.push(wanted.then(|| Box::<[u32]>::from(&stack[..])));
             unnamed.push(!named);

@@ -9,7 +9,7 @@ use super::about::About;
 use super::calls::CallSums;
 use super::collect::{SOURCE, choose};
 use super::settings::Settings;
-use crate::derive::{Aggregate, Aggregator, Key, Merge};
+use crate::derive::{Aggregate, Aggregator, Key, Merge, first_same};
 use profiler_model::*;
 
 pub(super) struct Summed {
@@ -35,7 +35,7 @@ impl Summed {
     pub(super) fn event(&mut self, event: &Event, tables: &Tables) {
         self.about.event(event);
         if let Event::Sample(sample) = event {
-            if !self.sources.contains(&sample.source) {
+            if first_same(sample.source, &self.sources, tables).is_none() {
                 self.sources.push(sample.source);
             }
             self.samples.add(sample, tables);
@@ -48,7 +48,7 @@ impl Summed {
         let mut sources = self.sources.clone();
         if let Some(wanted) = self.wanted.as_deref() {
             let chosen = choose(&sources, Some(wanted), tables)?;
-            sources.retain(|&source| chosen.has(source));
+            sources.retain(|&source| chosen.has(source, tables));
         }
         Ok(sources)
     }

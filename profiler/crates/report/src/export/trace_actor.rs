@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json, json};
 use super::collect::SOURCE;
 use super::settings::{OptionHelp, Setting, Settings};
 use super::{Format, Output, Shows};
-use crate::derive::{FrameEvent, SampledFrames, WALL, call_frames, missing_frames};
+use crate::derive::{FrameEvent, SampledFrames, WALL, call_frames, is_same, missing_frames};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -161,7 +161,8 @@ impl Packets {
         if self.source.is_none() && self.is_wanted(sample.source, tables) {
             self.source = Some(sample.source);
         }
-        if self.source != Some(sample.source) {
+        let is_it = |source| is_same(source, sample.source, tables);
+        if !self.source.is_some_and(is_it) {
             return;
         }
         self.traced(sample.thread, sample.at, tables);

@@ -243,7 +243,7 @@ impl Firefox {
             .keys
             .all()
             .iter()
-            .any(|key| key.wait.is_some() && sources.has(key.source));
+            .any(|key| key.wait.is_some() && sources.has(key.source, tables));
         let by_default = if has_waits {
             Count::Weight
         } else {
@@ -254,7 +254,7 @@ impl Firefox {
         let mut unnamed = Vec::new();
         let mut stacks = Vec::new();
         for key in self.keys.all() {
-            let wanted = sources.has(key.source);
+            let wanted = sources.has(key.source, tables);
             let (node, named) = match wanted {
                 true => shared.stack(key, tables),
                 false => (None, true),

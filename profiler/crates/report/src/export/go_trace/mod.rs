@@ -21,7 +21,7 @@ use super::collect::SOURCE;
 use super::notes::{gap_text, lost_text, throw_text};
 use super::settings::{Declared, OptionHelp, Setting, Settings};
 use super::{Format, Output, Shows};
-use crate::derive::{Losses, OFF_CPU, WALL};
+use crate::derive::{Losses, OFF_CPU, WALL, is_same};
 use profiler_model::*;
 use profiler_wire::go_trace::{Encoding, Version};
 use regions::{CallCounts, Regions};
@@ -162,15 +162,8 @@ impl GoTrace {
         if first && self.is_wanted(sample.source, tables) {
             self.source = Some(sample.source);
         }
-        // Captures that were merged may have it at several rates.
-        let is_same = |first: SourceId| {
-            let named = |id| {
-                let source = tables.sources.get(id);
-                source.map(|source| (source.name, source.unit))
-            };
-            first == sample.source || named(first) == named(sample.source)
-        };
-        if !self.source.is_some_and(is_same) {
+        let is_it = |source| is_same(source, sample.source, tables);
+        if !self.source.is_some_and(is_it) {
             self.counts.others += 1;
             return Ok(());
         }

@@ -162,7 +162,7 @@ impl Perfetto {
             return true;
         };
         let all: Vec<SourceId> = tables.sources.iter().map(|(id, _)| id).collect();
-        choose(&all, Some(wanted), tables).is_ok_and(|sources| sources.has(id))
+        choose(&all, Some(wanted), tables).is_ok_and(|sources| sources.has(id, tables))
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) -> io::Result<()> {

@@ -67,7 +67,7 @@ fn sources(base: &Base<'_>) -> Vec<SourceRow> {
             period: source.period,
             samples,
             weight,
-            shown: base.sources.has(id),
+            shown: base.sources.has(id, base.tables),
         }
     };
     base.tables.sources.iter().map(row).collect()

@@ -74,7 +74,7 @@ pub(super) fn select(
     let mut matcher = Matcher::new(tables, names, filter, chosen);
     let all = collected.samples.sorted().into_iter();
     let selected = all
-        .filter(|(key, _)| sources.has(key.source))
+        .filter(|(key, _)| sources.has(key.source, tables))
         .map(|(key, aggregate)| Selected {
             key,
             aggregate,
