@@ -154,6 +154,49 @@ fn every_optimisation_level_and_kind_of_program() -> Outcome {
     Ok(())
 }
 
+/// Stacks that have come to the outermost function there is are complete, whether the file says so or not: musl's
+/// start code does not, nor does what contexts of glibc return to.
+#[test]
+fn outermost_functions_that_say_nothing() -> Outcome {
+    let Some((setting, _)) = setting("outermost_functions_that_say_nothing")? else {
+        return Ok(());
+    };
+    let input = source_path("outermost.c");
+    let musl = ["-DNO_CONTEXT"];
+    let builds: [(&str, &'static str, &[&str], &str, &str); 4] = [
+        ("outermost_context", "cc", &[], "context", "entry"),
+        ("outermost_static", "cc", &["-static"], "context", "entry"),
+        ("outermost_musl", "musl-gcc", &musl, "main", "main"),
+        (
+            "outermost_musl_static",
+            "musl-gcc",
+            &["-DNO_CONTEXT", "-static"],
+            "main",
+            "main",
+        ),
+    ];
+    for (name, compiler, flags, how, root) in builds {
+        let built = made(name, std::slice::from_ref(&input), |fresh| {
+            let mut command = Command::new(compiler);
+            command.args(["-O2", "-fno-optimize-sibling-calls", "-Wall", "-Werror"]);
+            command.args(flags).arg("-o").arg(fresh).arg(&input);
+            (compiler, command)
+        })?;
+        let path = copied(&setting, &built)?;
+        let (_, recording) = setting.record(&["-F", RATE, "--", &path, how, "300"])?;
+        let at_work = recording.samples.iter().filter(|s| s.leaf() == "burn");
+        let is_whole = |sample: &&Sample| {
+            let chain = sample.chain();
+            chain.starts_with(&["burn", "work", root]) && sample.user_end == StackEnd::Complete
+        };
+        let good = at_work.clone().filter(is_whole).count();
+        let wrong = at_work.clone().find(|sample| !is_whole(sample));
+        let wrong = wrong.map(|sample| (sample.chain(), sample.user_end));
+        at_least(name, good, at_work.count(), 0.99).map_err(|why| format!("{why}: {wrong:?}"))?;
+    }
+    Ok(())
+}
+
 /// Tables of what others than root can change are built by a process without privileges, which a file of 64 MB of
 /// unwind information keeps busy here.
 #[test]

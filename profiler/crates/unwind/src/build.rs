@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::iter::Peekable;
 
 use profiler_common::unwind::{CFA_MEMORY, CFA_REGISTER, REGISTER_BX, Rule};
 
@@ -125,6 +126,8 @@ pub(super) struct Source {
     /// Addresses of `.text` and `.got`.
     pub(super) text: u64,
     pub(super) got: u64,
+    /// Where walks end, whatever is not said there.
+    pub(super) outermost: Vec<(u64, u64)>,
     /// Sections in the order of their precedence: bytes and address.
     pub(super) sections: Vec<(Kind, Vec<u8>, u64)>,
     /// What holds in Go's functions.
@@ -138,6 +141,7 @@ impl Source {
             code: raw.code,
             text: raw.text,
             got: raw.got,
+            outermost: raw.outermost,
             ..Source::default()
         };
         for section in raw.sections {
@@ -152,7 +156,7 @@ impl Source {
         if source.go.is_some() {
             // What Go's linker writes there says less.
             source.sections.retain(|(kind, ..)| *kind == Kind::Eh);
-        } else if source.sections.is_empty() {
+        } else if source.sections.is_empty() && source.outermost.is_empty() {
             return Err(BuildError::Nothing);
         }
         Ok(source)
@@ -192,7 +196,10 @@ impl Source {
             let states: Vec<Option<State>> = cies.iter().map(begin).collect();
             initial.push((cies, states));
         }
+        let mut outermost = Outermost(self.outermost.iter().copied().peekable(), 0);
         for function in &functions {
+            outermost.until(function.fde.start, &mut work.builder);
+            outermost.1 = function.fde.end;
             let section = usize::from(function.section);
             let (Some(section), Some((cies, states))) =
                 (sections.get(section), initial.get(section))
@@ -209,6 +216,7 @@ impl Source {
             }
             work.builder.push(function.fde.end, Entry::None);
         }
+        outermost.until(u64::MAX, &mut work.builder);
         work.report.rows_refused = work.builder.refused();
         let mut table = work.builder.finish()?;
         if let Some(go) = &self.go {
@@ -233,6 +241,23 @@ impl Source {
 
 fn finds_by_bx(rule: &Rule) -> bool {
     matches!(rule.cfa, CFA_REGISTER | CFA_MEMORY) && rule.register == REGISTER_BX
+}
+
+/// Ranges of outermost functions that are still to be put between others, and where the last one of these ends.
+struct Outermost<I: Iterator<Item = (u64, u64)>>(Peekable<I>, u64);
+
+impl<I: Iterator<Item = (u64, u64)>> Outermost<I> {
+    /// Puts in what lies before `next`, as far as nothing else is said there.
+    fn until(&mut self, next: u64, builder: &mut Builder) {
+        let Outermost(ranges, covered) = self;
+        while let Some(range) = ranges.next_if(|range| range.0 < next) {
+            let (start, end) = (range.0.max(*covered), range.1.min(next));
+            if start < end {
+                builder.push(start, Entry::End);
+                builder.push(end, Entry::None);
+            }
+        }
+    }
 }
 
 struct Function {
@@ -354,5 +379,37 @@ fn entry_of(state: &State, follows_bx: bool, report: &mut BuildReport) -> Entry 
             *count += 1;
             Entry::None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outermost_function_ends_walks_where_nothing_is_said() {
+        let source = Source {
+            code: vec![(0x1000, 0x2000)],
+            outermost: vec![(0x1100, 0x1120), (0x1140, 0x1141)],
+            ..Source::default()
+        };
+        let (table, _) = source.build().unwrap();
+        let at = |address| table.entry_at(address);
+        assert_eq!(at(0x10ff), Entry::None);
+        assert_eq!((at(0x1100), at(0x111f)), (Entry::End, Entry::End));
+        assert_eq!((at(0x1120), at(0x1140)), (Entry::None, Entry::End));
+        assert_eq!(at(0x1141), Entry::None);
+        // A function that covers what lies in the middle of it.
+        let mut builder = Builder::default();
+        let mut outermost = Outermost(source.outermost.iter().copied().peekable(), 0x1104);
+        outermost.until(0x1110, &mut builder);
+        builder.push(0x1110, Entry::Rule(Rule::default()));
+        outermost.1 = 0x1150;
+        outermost.until(u64::MAX, &mut builder);
+        let table = builder.finish().unwrap();
+        let at = |address| table.entry_at(address);
+        assert_eq!((at(0x1103), at(0x1104)), (Entry::None, Entry::End));
+        assert_eq!(at(0x1110), Entry::Rule(Rule::default()));
+        assert_eq!(at(0x1140), Entry::Rule(Rule::default()));
     }
 }

@@ -15,6 +15,7 @@ pub mod cache;
 mod expression;
 pub mod go;
 pub mod kernel;
+mod outermost;
 mod program;
 mod raw;
 pub mod snapshot;

@@ -14,6 +14,7 @@ use profiler_object::elf::{Elf, ElfError, half, read_up_to};
 use ring::digest::{Context, SHA256};
 
 use super::build::{BuildError, MAX_SECTION_BYTES, Source};
+use super::outermost::{self, MAX_RANGES};
 use super::{BuildReport, Table, go};
 
 const EM_X86_64: u16 = 62;
@@ -31,6 +32,8 @@ pub struct Raw {
     /// Addresses of `.text` and `.got`.
     pub(super) text: u64,
     pub(super) got: u64,
+    /// Where walks end, whatever is not said there: addresses and ends, in their order.
+    pub(super) outermost: Vec<(u64, u64)>,
     /// In the order of their precedence.
     pub(super) sections: Vec<RawSection>,
     /// It may be a Go program, of which more has to be read than this.
@@ -82,6 +85,7 @@ impl Raw {
         };
         raw.text = address(".text");
         raw.got = address(".got");
+        raw.outermost = outermost::ranges(file, elf, &sections);
         let wanted = [(".eh_frame", Kind::Eh), (".debug_frame", Kind::Debug)];
         let main = Some((file, elf));
         for (name, kind) in wanted {
@@ -131,8 +135,10 @@ impl Raw {
     /// All but the bytes of sections.
     fn numbers(&self) -> Vec<u64> {
         let (code, sections) = (self.code.len(), self.sections.len());
-        let mut numbers = vec![self.text, self.got, code as u64, sections as u64];
-        for &(start, end) in &self.code {
+        let outermost = self.outermost.len();
+        let mut numbers = vec![self.text, self.got];
+        numbers.extend([code, outermost, sections].map(|count| count as u64));
+        for &(start, end) in self.code.iter().chain(&self.outermost) {
             numbers.extend([start, end]);
         }
         for section in &self.sections {
@@ -173,12 +179,15 @@ impl Raw {
             got: number()?,
             ..Raw::default()
         };
-        let (code, sections) = (number()?, number()?);
-        if code > MAX_CODE || sections > MAX_SECTIONS {
+        let (code, outermost, sections) = (number()?, number()?, number()?);
+        if code > MAX_CODE || outermost > MAX_RANGES as u64 || sections > MAX_SECTIONS {
             return None;
         }
         for _ in 0..code {
             raw.code.push((number()?, number()?));
+        }
+        for _ in 0..outermost {
+            raw.outermost.push((number()?, number()?));
         }
         let mut lens = Vec::new();
         for _ in 0..sections {
@@ -246,6 +255,7 @@ mod tests {
             code: vec![(1, 2)],
             text: 3,
             got: 4,
+            outermost: Vec::new(),
             sections: vec![section(Kind::Eh, &[5], 6)],
             may_be_go: false,
         };
@@ -257,6 +267,7 @@ mod tests {
         };
         add(&|raw| raw.code[0].1 = 3);
         add(&|raw| raw.code.push((4, 5)));
+        add(&|raw| raw.outermost.push((4, 5)));
         add(&|raw| raw.text = 0);
         add(&|raw| raw.got = 0);
         add(&|raw| raw.sections[0].kind = Kind::Debug);
