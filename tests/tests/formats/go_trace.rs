@@ -413,6 +413,66 @@ fn waits_are_states() {
     }
 }
 
+/// A sample or a wait that comes after its thread has ended belongs to the life that ended: there is one goroutine of it, in
+/// one task, and both end.
+#[test]
+fn late_events_begin_no_life() {
+    let (tables, mut events) = session_of(&[(vec!["main"], 3)], "p");
+    let thread = events.iter().find_map(|event| match event {
+        Event::Sample(sample) => Some(sample.thread),
+        _ => None,
+    });
+    let thread = thread.unwrap();
+    let last = events.iter().map(Event::at).max().unwrap().0;
+    let of = |after: u64| Timestamp(last + after * 1_000_000);
+    events.push(Event::Process(ProcessEvent {
+        at: of(1),
+        thread,
+        change: ProcessChange::Exited,
+    }));
+    let late = events.iter().find_map(|event| match event {
+        Event::Sample(sample) => Some(sample.clone()),
+        _ => None,
+    });
+    let late = late.unwrap();
+    events.push(Event::Sample(Sample {
+        at: of(2),
+        ..late.clone()
+    }));
+    events.push(Event::Sample(Sample {
+        at: of(9),
+        wait: Some(Wait {
+            ns: 6_000_000,
+            runnable_ns: 0,
+            state: WaitState::Sleeping,
+            waker: None,
+            count: 1,
+        }),
+        ..late
+    }));
+    let text = export("go-trace", &[], &(tables, events));
+    let of = |kind: &str| text.lines().filter(|it| it.starts_with(kind)).count();
+    // One of them is what creates the others.
+    assert_eq!((of("GoCreate"), of("GoDestroy")), (2, 2), "{text}");
+    assert_eq!((of("UserTaskBegin"), of("UserTaskEnd")), (1, 1), "{text}");
+}
+
+/// Go up to 1.25 leaves out of its profiles what unblocks without a stack.
+#[test]
+fn what_unblocks_has_a_stack() {
+    let session = canonical::session_with_waits();
+    let text = export("go-trace", &[], &session);
+    let unblocks: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("GoUnblock"))
+        .collect();
+    assert!(unblocks.len() > 5, "{text}");
+    for line in unblocks {
+        let (_, stack) = line.rsplit_once("stack=").unwrap();
+        assert_ne!(stack, "0", "{line}");
+    }
+}
+
 /// Waits in any order, of threads that come and go, woken by any: each is a valid trace.
 #[test]
 fn any_order_of_waits_is_a_trace() {
