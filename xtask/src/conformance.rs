@@ -1,5 +1,5 @@
 //! `cargo xtask conformance`: clients that others have made, at our servers; readers that others have made, of our files;
-//! for `bytefrog`, both sides by scripts that were made from its document alone, at a release build or PROFILER_BIN.
+//! for `bytefrog` and `tcf`, scripts that were made from their documents alone, at a release build or PROFILER_BIN.
 //!
 //! They are installed by their package managers below `target/conformance`, at the versions named here, and run by
 //! tests that are skipped without them. What does not belong here: what they must find (the tests).
@@ -31,14 +31,14 @@ const PROFILER_CLI: &str = "@firefox-devtools/profiler-cli@0.10.0";
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The protocol (jssp: JS Self-Profiling), or `exports`
-    #[arg(value_parser = ["jssp", "rdp", "exports", "bytefrog"])]
+    #[arg(value_parser = ["jssp", "rdp", "exports", "bytefrog", "tcf"])]
     protocol: String,
 }
 
 /// Installs the clients that are not there, and runs them.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    if arguments.protocol == "bytefrog" {
-        return bytefrog();
+    if let protocol @ ("bytefrog" | "tcf") = &*arguments.protocol {
+        return scripted(protocol);
     }
     let folder = workspace()
         .join("target/conformance")
@@ -81,10 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     )
 }
 
-fn bytefrog() -> Outcome {
+fn scripted(protocol: &str) -> Outcome {
     let profiler = build_profiler(&workspace());
     let profiler = profiler.map_err(|error| failed("build the profiler", error))?;
-    let script = workspace().join("tests/conformance/bytefrog/run.py");
+    let script = workspace().join(format!("tests/conformance/{protocol}/run.py"));
     run_command(Command::new("python3").arg("-B").arg(script).arg(profiler))
 }
 

@@ -279,12 +279,14 @@ impl World {
         let Some((process, thread)) = self.present.thread(event.thread) else {
             return;
         };
-        self.contexts.show(thread, false);
+        // The start of one that was known from elsewhere may have seemed to be before its program's.
+        let is_start = matches!(event.change, ProcessChange::Started);
+        self.contexts.show(thread, is_start);
         match event.change {
             ProcessChange::Started => {}
             ProcessChange::Executed(name) => {
                 let name = self.present.tables.string(name);
-                self.contexts.execute(process, name);
+                self.contexts.execute(process, name, event.at);
                 if let Some(memory) = self.memories.get_mut(&process) {
                     self.mapped -= memory.len();
                     memory.execute(event.at);

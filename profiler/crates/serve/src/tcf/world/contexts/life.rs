@@ -188,14 +188,24 @@ impl Contexts {
         self.ended.push_back((None, key, self.ends));
     }
 
-    /// A process runs another program: only its main thread is left, or there again.
-    pub(in crate::tcf::world) fn execute(&mut self, process: ContextKey, name: &str) {
+    /// A process runs another program since then: of what was before only its main thread is left, or there again.
+    /// Threads of the new program may have been told of already.
+    pub(in crate::tcf::world) fn execute(
+        &mut self,
+        process: ContextKey,
+        name: &str,
+        at: Timestamp,
+    ) {
         let Some(whole) = self.whole(process) else {
             return;
         };
         let main = whole.main;
         let others = whole.threads.values().copied();
-        let others: Vec<ContextKey> = others.filter(|&key| key != main).collect();
+        let is_old = |key: &ContextKey| {
+            let entry = self.entries.get(key);
+            *key != main && entry.is_some_and(|entry| entry.started < at)
+        };
+        let others: Vec<ContextKey> = others.filter(is_old).collect();
         self.show(main, true);
         if !self.at_once() {
             for thread in others {

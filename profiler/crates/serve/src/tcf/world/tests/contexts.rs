@@ -203,6 +203,26 @@ fn an_exec_leaves_the_main_thread_and_changes_names() {
     assert!(scene.world.mappings(key).is_empty());
 }
 
+/// All definitions of a batch are told before its events.
+#[test]
+fn an_exec_leaves_the_threads_of_the_new_program() {
+    let mut scene = Scene::live();
+    let process = scene.process(100, 10, "sh");
+    let main = scene.thread(process, 100, 10, "sh");
+    scene.thread(process, 101, 11, "old");
+    let new = scene.thread(process, 102, 21, "new");
+    // Its start was read in ticks.
+    let coarse = scene.thread(process, 103, 19, "coarse");
+    scene.changes();
+    scene.execute(20, main, "program");
+    assert_eq!(scene.threads("P100"), ["P100.100", "P100.102"]);
+    scene.event(21, new, ProcessChange::Started).unwrap();
+    scene.event(22, coarse, ProcessChange::Started).unwrap();
+    assert_eq!(scene.threads("P100"), ["P100.100", "P100.102", "P100.103"]);
+    let (_, _, removed) = scene.changes();
+    assert_eq!(removed, ["P100.101"]);
+}
+
 #[test]
 fn an_exec_by_another_thread_brings_the_main_thread_back() {
     // Of a capture: the thread that called exec was never sampled, so the process seemed to end.
