@@ -67,6 +67,15 @@ def a_configuration_that_comes_in_pieces_is_one(scene):
 
 
 @case
+def a_configuration_may_be_longer_than_64_kib(scene):
+    captured(scene)
+    exclusions = ["java/util/concurrent/no%d/.*" % at for at in range(3000)] + ["app/inner"]
+    check(len(wire.configuration(exclusions=exclusions)) > 65535, "it is not that long")
+    told = replay(scene, exclusions=exclusions).ready().start().open().finish().told()
+    equal((entries(told, "outer"), entries(told, "inner")), (3, 0))
+
+
+@case
 def the_last_configuration_before_the_start_counts(scene):
     captured(scene)
     hq = replay(scene).greet().configure(run=1, senders=1).configure(run=200, senders=3).initial()

@@ -26,6 +26,8 @@ def run(scene, messages, *arguments, connections=1, breaks=()):
     agent = Agent(scene, scene.hq(*arguments)).start().open(connections)
     for sequence in breaks:
         agent.control.send(DATA_BREAK, sequence)
+        # What is announced has to be known before it comes.
+        agent.settle()
     for at, message in enumerate(messages):
         agent.data[at % connections].send(*message)
     agent.finish()
@@ -277,18 +279,16 @@ def strict(scene, messages, words, control=(), connections=1):
     agent = Agent(scene, scene.hq("--strict")).start().open(connections)
     for message in control:
         agent.control.send(*message)
-    for at, message in enumerate(messages):
-        if isinstance(message, bytes):
-            agent.data[at % connections].raw(message)
-        else:
-            agent.data[at % connections].send(*message)
-    agent.mode("X")
-    for line in agent.data:
-        try:
+    try:
+        for at, message in enumerate(messages):
+            raw = message if isinstance(message, bytes) else wire.message(*message)
+            agent.data[at % connections].raw(raw)
+        agent.mode("X")
+        for line in agent.data:
             line.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            # It is closed already, because of the fault.
-            pass
+    except OSError:
+        # It is closed already, because of the fault.
+        pass
     outcome(agent, words)
 
 

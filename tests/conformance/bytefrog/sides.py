@@ -263,6 +263,15 @@ class Agent:
         self.mode("T")
         return self
 
+    def settle(self):
+        """Waits until HQ has taken all that was sent on control."""
+        self.mode("S")
+        until = time.monotonic() + LIMIT
+        while not any(": suspended, " in line for line in self.tool.lines):
+            check(time.monotonic() < until, "the mode is not told", self.tool.lines)
+            self.tool.order("status")
+            time.sleep(0.01)
+
     def finish(self):
         """The normal end."""
         before = len(self.control.messages)
