@@ -191,13 +191,23 @@ fn summarize(streamed: &Streamed, hq: &str) {
         return;
     };
     say!(
-        "sent {} ({}) to {hq} in {:.1} s: {} entered, {} left",
+        "sent {} ({}) to {hq} in {:.1} s: {} entered, {} left{}",
         quantity::plural(sent.messages, "message"),
         quantity::bytes(sent.bytes),
         streamed.elapsed.as_secs_f64(),
         quantity::plural(sent.entries, "method"),
         quantity::count(sent.exits),
+        match sent.exits_inferred {
+            0 => String::new(),
+            inferred => format!(", {} of them inferred", quantity::count(inferred)),
+        },
     );
+    if sent.exits_left_out > 0 {
+        say!(
+            "{} of calls that were not open: entered before the run, or their entries are missing",
+            quantity::plural(sent.exits_left_out, "exit"),
+        );
+    }
     if streamed.lost > 0 {
         say!(
             "{} lost before they could be sent",

@@ -391,6 +391,8 @@ impl Feed {
             messages: counts.messages,
             entries: counts.entries,
             exits: counts.exits + counts.bubbles,
+            exits_inferred: counts.exits_inferred,
+            exits_left_out: counts.exits_left_out,
             bytes: self.bytes,
             data_breaks: self.data_breaks,
             dropped_events: self.undefined,

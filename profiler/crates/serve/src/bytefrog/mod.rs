@@ -105,6 +105,10 @@ pub struct StreamSummary {
     pub entries: u64,
     /// Methods left, by returning or by an exception.
     pub exits: u64,
+    /// Those of them that no event told.
+    pub exits_inferred: u64,
+    /// Exits of calls that were not open, which HQ is not told of.
+    pub exits_left_out: u64,
     /// Events that found no room.
     pub dropped_events: u64,
     /// Places where something is missing, as HQ knows them.

@@ -319,6 +319,11 @@ impl Translator {
                 "calls left out because of limits",
             ),
             (self.counts.entries_left_out, "entries too deep"),
+            (self.counts.exits_inferred, "exits inferred"),
+            (
+                self.counts.exits_left_out,
+                "exits of calls that were not open",
+            ),
             (
                 self.counts.events_without_thread,
                 "events of threads without a number",
