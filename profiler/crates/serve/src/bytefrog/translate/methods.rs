@@ -20,6 +20,9 @@ const MAX_REMEMBERED_BYTES: usize = 64 << 20;
 /// What one remembered name costs beyond its bytes.
 const ENTRY_BYTES: usize = 48;
 
+/// Most pairs of thrower and method that are remembered.
+const MAX_THROWERS: usize = 1 << 16;
+
 /// A function that the receiver does not want.
 const UNWANTED: u32 = u32::MAX;
 
@@ -57,6 +60,8 @@ pub(super) struct Methods {
     functions: Vec<u32>,
     /// Of frames without a name.
     frames: FxHashMap<FrameId, u32>,
+    /// Which functions that throw are which methods.
+    throwers: FxHashMap<(FunctionId, u32), bool>,
     /// By name.
     kinds: FxHashMap<StringId, u32>,
     methods: Numbers,
@@ -70,6 +75,7 @@ impl Methods {
             wanted,
             functions: Vec::new(),
             frames: FxHashMap::default(),
+            throwers: FxHashMap::default(),
             kinds: FxHashMap::default(),
             methods: Numbers::default(),
             exceptions: Numbers::default(),
@@ -80,6 +86,7 @@ impl Methods {
     pub(super) fn new_tables(&mut self) {
         self.functions.clear();
         self.frames.clear();
+        self.throwers.clear();
         self.kinds.clear();
     }
 
@@ -136,10 +143,22 @@ impl Methods {
     /// Whether a method that has been told is this function. A symbol and a probe may know different
     /// things of one function: it is one by the place where it begins, or by its name, as a part that the
     /// compiler moved away from it has another place.
-    pub(super) fn is_of(&self, id: FunctionId, method: u32, tables: &Tables) -> bool {
+    pub(super) fn is_of(&mut self, id: FunctionId, method: u32, tables: &Tables) -> bool {
         if self.functions.get(id.index()) == Some(&method) {
             return true;
         }
+        if let Some(&known) = self.throwers.get(&(id, method)) {
+            return known;
+        }
+        if self.throwers.len() >= MAX_THROWERS {
+            self.throwers.clear();
+        }
+        let is_of = self.is_same(id, method, tables);
+        self.throwers.insert((id, method), is_of);
+        is_of
+    }
+
+    fn is_same(&self, id: FunctionId, method: u32, tables: &Tables) -> bool {
         let Some(symbol) = tables.functions.get(id) else {
             return false;
         };
