@@ -13,6 +13,8 @@ macro_rules! say {
     }};
 }
 
+#[cfg(feature = "fronts")]
+mod activation;
 mod analyse;
 mod convert;
 mod doctor;

@@ -13,6 +13,7 @@ use profiler_serve::FrontOptions;
 use profiler_serve::admission::{Admission, unguessable};
 #[cfg(feature = "http")]
 use profiler_serve::http::{HttpAddress, HttpLimits, HttpOptions, Policy};
+use profiler_serve::listening::Listening;
 #[cfg(feature = "rdp")]
 use profiler_serve::rdp::{RdpLimits, RdpOptions};
 #[cfg(feature = "tcf")]
@@ -22,6 +23,7 @@ use profiler_target::user::User;
 #[cfg(feature = "rdp")]
 use profiler_trace::pattern::{Pattern, PatternError};
 
+use super::activation::{Given, SYSTEMD, Sockets};
 use super::stacks::StackArgs;
 use super::target::NameArgs;
 #[cfg(feature = "rdp")]
@@ -62,6 +64,7 @@ Examples:
   profiler serve --rdp --trace 'handle_*'     calls, for clients at 127.0.0.1:6000
   profiler serve --http                       sessions of JS Self-Profiling, at http://127.0.0.1:8977/
   profiler serve --http /run/profiler.sock --policy policy.json
+  profiler serve --http systemd               by the socket of a systemd unit
 
 A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this
 machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees
@@ -226,28 +229,29 @@ fn request(args: ServeArgs, common: &Common) -> Result<ServeRequest, Failure> {
 
 fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
     let mut fronts = Vec::new();
+    let mut sockets = Sockets::take()?;
     #[cfg(any(feature = "http", feature = "rdp"))]
     let token = args.token()?;
     #[cfg(feature = "tcf")]
     if let Some(address) = &args.tcf {
-        let address = values::address("--tcf", address, TCF_PORT)?;
+        let address = sockets.address("--tcf", address, TCF_PORT)?;
         let limits = Limits {
             frequency_hz: args.max_frequency.unwrap_or(FREQUENCY_HZ),
             ..Limits::default()
         };
-        let options = args.access.tcf(address, limits)?;
+        let options = args.access.tcf(&address, limits)?;
         fronts.push(FrontOptions::Tcf { address, options });
     }
     #[cfg(feature = "rdp")]
     if let Some(address) = &args.rdp {
-        let address = values::address("--rdp", address, RDP_PORT)?;
+        let address = sockets.address("--rdp", address, RDP_PORT)?;
         // What is wrong with them shows at once.
         for pattern in &args.trace {
             let parsed = pattern.parse::<Pattern>();
             parsed.map_err(|error: PatternError| Failure::usage(error.to_string()))?;
         }
         let options = RdpOptions {
-            admission: args.access.admission(address, WITH_TLS)?,
+            admission: args.access.admission(&address, WITH_TLS)?,
             token: token.clone(),
             tls: args.access.tls(),
             functions: args.trace.clone(),
@@ -258,12 +262,13 @@ fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
                 ..RdpLimits::default()
             },
         };
-        args.access.warn_of_readers(address);
+        args.access.warn_of_readers(&address);
         fronts.push(FrontOptions::Rdp { address, options });
     }
     #[cfg(feature = "http")]
     if let Some(address) = &args.http {
-        fronts.push(args.http_front(address, token, fronts.is_empty())?);
+        let is_alone = fronts.is_empty();
+        fronts.push(args.http_front(address, token, is_alone, &mut sockets)?);
     }
     Ok(fronts)
 }
@@ -275,20 +280,25 @@ impl ServeArgs {
         address: &str,
         token: Option<String>,
         is_alone: bool,
+        sockets: &mut Sockets,
     ) -> Result<FrontOptions, Failure> {
         let access = &self.access;
-        let address = match address.contains('/') {
-            true => HttpAddress::Unix(address.into()),
-            false => HttpAddress::Tcp(values::address("--http", address, HTTP_PORT)?),
+        let address = match address {
+            SYSTEMD => match sockets.named("--http")? {
+                Given::Tcp(listening) => HttpAddress::Tcp(listening),
+                Given::Unix(listener) => HttpAddress::By(listener),
+            },
+            path if path.contains('/') => HttpAddress::Unix(path.into()),
+            address => HttpAddress::Tcp(values::address("--http", address, HTTP_PORT)?.into()),
         };
         let admission = match &address {
-            HttpAddress::Tcp(address) => access.admission(*address, WITH_TLS)?,
-            HttpAddress::Unix(_) if is_alone && access.tls_cert.is_some() => {
+            HttpAddress::Tcp(address) => access.admission(address, WITH_TLS)?,
+            HttpAddress::Unix(_) | HttpAddress::By(_) if is_alone && access.tls_cert.is_some() => {
                 return Err(Failure::usage(
                     "--tls-cert encrypts what is served by TCP: a socket of this machine is not",
                 ));
             }
-            HttpAddress::Unix(_) => access.admitted()?,
+            HttpAddress::Unix(_) | HttpAddress::By(_) => access.admitted()?,
         };
         let mut frequency_hz = self.max_frequency.unwrap_or(HTTP_FREQUENCY_HZ);
         if self.replay.is_none() {
@@ -296,7 +306,7 @@ impl ServeArgs {
             let limit = profiler_probe::max_frequency_hz().unwrap_or(u64::MAX);
             frequency_hz = frequency_hz.min(limit);
         }
-        if let HttpAddress::Tcp(address) = address {
+        if let HttpAddress::Tcp(address) = &address {
             access.warn_of_readers(address);
         }
         let options = HttpOptions {
@@ -393,8 +403,9 @@ impl AccessArgs {
     }
 
     /// Who may connect to an address; `best` is what people are told who open it to others.
-    fn admission(&self, address: SocketAddr, best: &str) -> Result<Admission, Failure> {
+    fn admission(&self, at: &Listening, best: &str) -> Result<Admission, Failure> {
         let admission = self.admitted()?;
+        let address = shown(at)?;
         if admission.may_listen(address).is_err() {
             return Err(Failure::usage(format!(
                 "{address} can be reached by other machines, whose users could then watch all \
@@ -416,8 +427,11 @@ impl AccessArgs {
 
     /// Who shows a token shows it to all who can read on the way.
     #[cfg(any(feature = "http", feature = "rdp"))]
-    fn warn_of_readers(&self, address: SocketAddr) {
-        if self.allow_remote && self.tls_cert.is_none() {
+    fn warn_of_readers(&self, at: &Listening) {
+        if self.allow_remote
+            && self.tls_cert.is_none()
+            && let Ok(address) = at.address()
+        {
             log::warn!(
                 "who can read what passes on the way to {address} learns the token and all that is told: \
                  nothing is encrypted without --tls-cert and --tls-key"
@@ -426,8 +440,9 @@ impl AccessArgs {
     }
 
     #[cfg(feature = "tcf")]
-    fn tcf(&self, address: SocketAddr, limits: Limits) -> Result<TcfOptions, Failure> {
-        let admission = self.admission(address, "best with --tls-client-ca")?;
+    fn tcf(&self, at: &Listening, limits: Limits) -> Result<TcfOptions, Failure> {
+        let admission = self.admission(at, "best with --tls-client-ca")?;
+        let address = shown(at)?;
         if self.allow_remote && self.tls_client_ca.is_none() {
             log::warn!(
                 "anybody who can reach {address} can watch all processes of this machine; \
@@ -445,6 +460,11 @@ impl AccessArgs {
             limits,
         })
     }
+}
+
+fn shown(at: &Listening) -> Result<SocketAddr, Failure> {
+    let address = at.address();
+    address.map_err(|error| Failure::failed(format!("the socket that was passed: {error}")))
 }
 
 #[cfg(test)]
@@ -476,7 +496,7 @@ mod tests {
         let mut fronts = parsed(words).fronts;
         assert_eq!(fronts.len(), 1);
         match fronts.remove(0) {
-            FrontOptions::Tcf { address, options } => (address, options),
+            FrontOptions::Tcf { address, options } => (address.address().unwrap(), options),
             other => panic!("{other:?}"),
         }
     }
@@ -509,7 +529,8 @@ mod tests {
         assert_eq!(fronts.len(), 2);
         match fronts.remove(1) {
             FrontOptions::Rdp { address, options } => {
-                assert_eq!(address, "127.0.0.1:6000".parse().unwrap());
+                let at = address.address().unwrap();
+                assert_eq!(at, "127.0.0.1:6000".parse().unwrap());
                 assert_eq!(options.functions, ["a", "b:c"]);
                 assert!(options.values);
             }
@@ -517,7 +538,7 @@ mod tests {
         }
         match parsed("--rdp :7 --max-frequency 4999").fronts.remove(0) {
             FrontOptions::Rdp { address, options } => {
-                assert_eq!(address, "127.0.0.1:7".parse().unwrap());
+                assert_eq!(address.address().unwrap(), "127.0.0.1:7".parse().unwrap());
                 assert!(options.functions.is_empty() && !options.values);
                 assert_eq!(options.limits.frequency_hz, 4999);
             }
@@ -571,6 +592,7 @@ mod tests {
             "--rdp 0.0.0.0",
             "--rdp --trace a:",
             "--http /a/socket --tls-cert a --tls-key b",
+            "--rdp systemd",
         ] {
             let refused = parse(words).unwrap().err().unwrap();
             assert_eq!(refused.status, crate::error::USAGE, "{words}");

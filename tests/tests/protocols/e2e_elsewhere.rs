@@ -1,4 +1,5 @@
-//! `profiler serve --http --rdp` for clients on other machines: what they must show, and that all is encrypted.
+//! `profiler serve --http --rdp` for clients on other machines: what they must show, and that all is encrypted; and by sockets
+//! that somebody else has opened.
 //!
 //! A client on another machine is one that comes by an address of this one that is not on loopback. What does not belong here:
 //! clients on loopback (`e2e_http`, `e2e_rdp`), TCF's (`e2e_tcf_access`).
@@ -213,5 +214,49 @@ fn all_is_encrypted() -> Outcome {
     }
     server.running.signal(Signal::INT)?;
     server.running.end(LIMIT)?.success()?;
+    Ok(())
+}
+
+/// What systemd does: opens sockets, and runs a program that finds them behind its standard streams.
+const ACTIVATE: &str = "
+import os, socket, sys
+sockets = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]
+print(*[it.getsockname()[1] for it in sockets], flush=True)
+copies = [os.dup2(it.fileno(), 20 + n, inheritable=False) for n, it in enumerate(sockets)]
+for n, it in enumerate(copies): os.dup2(it, 3 + n, inheritable=True)
+names = {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '2', 'LISTEN_FDNAMES': 'rdp:http'}
+os.execve(sys.argv[1], sys.argv[1:], {**os.environ, **names})
+";
+
+/// Clients that have come before the server has started are served.
+#[test]
+fn sockets_are_passed() -> Outcome {
+    let Some(setting) = Setting::new("e2e_elsewhere::sockets_are_passed")? else {
+        return Ok(());
+    };
+    let none = setting.run(&["serve", "--http", "systemd"])?;
+    let none = none.expect_status(2)?;
+    assert!(none.stderr.contains("socket unit"), "{}", none.stderr);
+
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", ACTIVATE]).arg(setting.profiler_path());
+    command.args(["serve", "--http", "systemd", "--rdp", "systemd"]);
+    let mut running = Running::start(&mut command, setting.folder(), "serve")?;
+    let mut ports = Vec::new();
+    running.wait_until("its ports", LIMIT, |running| {
+        let said = running.stdout_so_far().unwrap_or_default();
+        let words = said.split_whitespace();
+        ports = words.filter_map(|word| word.parse::<u16>().ok()).collect();
+        said.ends_with('\n') && ports.len() == 2
+    })?;
+    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    let mut rdp = TcpStream::connect(at(ports[0]))?;
+    rdp.limit(LIMIT)?;
+    let mut http = TcpStream::connect(at(ports[1]))?;
+    assert_eq!(status(&mut http, at(ports[1]), None)?, 200);
+    let greeting = packet(&mut rdp)?;
+    assert_eq!(greeting["from"], "root", "{greeting}");
+    running.signal(Signal::INT)?;
+    running.end(LIMIT)?.success()?;
     Ok(())
 }

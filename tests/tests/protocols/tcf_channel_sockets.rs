@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,7 +29,8 @@ const SYNCED: &[u8] = b"R\0s\0\0\x03\x01";
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn start(options: TcfOptions) -> Result<Server, TcfError> {
-    Server::start("127.0.0.1:0".parse().unwrap(), options, Box::new(NoMachine))
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Server::start(any, options, Box::new(NoMachine))
 }
 
 fn finish(server: Server) -> ServeSummary {
@@ -291,7 +292,7 @@ fn users_who_are_not_admitted_are_told_why() {
     }
     let mut options = options(Limits::default());
     options.admission = Admission::new([]);
-    let all = "0.0.0.0:0".parse().unwrap();
+    let all = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let error = Server::start(all, options, Box::new(NoMachine))
         .err()
         .unwrap();

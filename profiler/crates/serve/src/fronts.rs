@@ -4,12 +4,11 @@
 //! How each is to be served -> a [`Front`] that serves. What does not belong here: what a front is (`front`), many
 //! of them at one session (`hub`).
 
-#[cfg(any(feature = "rdp", feature = "tcf"))]
-use std::net::SocketAddr;
-
 use crate::front::{Front, Replay};
 #[cfg(feature = "http")]
 use crate::http::{self, HttpAddress, HttpError, HttpOptions};
+#[cfg(any(feature = "rdp", feature = "tcf"))]
+use crate::listening::Listening;
 use crate::machine::Machine;
 #[cfg(feature = "rdp")]
 use crate::rdp::{self, RdpError, RdpOptions};
@@ -31,7 +30,7 @@ pub enum FrontOptions {
     #[cfg(feature = "rdp")]
     Rdp {
         /// Where clients connect.
-        address: SocketAddr,
+        address: Listening,
         /// How they are served. Whether a capture is shown is filled in.
         options: RdpOptions,
     },
@@ -39,7 +38,7 @@ pub enum FrontOptions {
     #[cfg(feature = "tcf")]
     Tcf {
         /// Where clients connect.
-        address: SocketAddr,
+        address: Listening,
         /// How they are served. Whether a capture is shown is filled in.
         options: TcfOptions,
     },
@@ -79,7 +78,7 @@ impl FrontOptions {
             #[cfg(feature = "rdp")]
             FrontOptions::Rdp { address, options } => {
                 let options = RdpOptions { replay, ..options };
-                Ok(rdp::start(address, options)?)
+                Ok(rdp::start(&address, options)?)
             }
             #[cfg(feature = "tcf")]
             FrontOptions::Tcf { address, options } => {

@@ -26,6 +26,8 @@ pub mod hq;
 pub mod http;
 #[cfg(feature = "fronts")]
 pub mod hub;
+#[cfg(feature = "fronts")]
+pub mod listening;
 pub mod machine;
 #[cfg(feature = "fronts")]
 mod pace;

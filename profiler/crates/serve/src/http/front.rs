@@ -3,7 +3,6 @@
 //! What does not belong here: what it does (`network`, `agent`), how its thread is spoken to (`handle`).
 
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -47,20 +46,29 @@ pub fn start(
         None => "http",
     };
     let (listener, shown) = match &address {
-        HttpAddress::Tcp(address) => {
-            options.admission.may_listen(*address)?;
+        HttpAddress::Tcp(at) => {
+            let address = at.address().map_err(failed(&"the socket that was given"))?;
+            options.admission.may_listen(address)?;
             let listen = || {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
+                let listener = at.listen()?;
                 let bound = listener.local_addr()?;
                 io::Result::Ok((Listener::Tcp(listener), format!("{scheme}://{bound}/")))
             };
-            listen().map_err(failed(address))?
+            listen().map_err(failed(&address))?
+        }
+        HttpAddress::By(listener) => {
+            let given = || {
+                let listener = listener.try_clone()?;
+                listener.set_nonblocking(true)?;
+                io::Result::Ok(Listener::Unix(listener, None))
+            };
+            let name = "the socket that was given";
+            (given().map_err(failed(&name))?, name.to_owned())
         }
         HttpAddress::Unix(path) => {
             let listener = listen_at(path).map_err(failed(&path.display()))?;
             (
-                Listener::Unix(listener, path.clone()),
+                Listener::Unix(listener, Some(path.clone())),
                 path.display().to_string(),
             )
         }

@@ -3,7 +3,7 @@
 //! What does not belong here: answers of a server that goes on (`agent_tests`, the end-to-end tests).
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::*;
@@ -30,7 +30,7 @@ async fn who_waits_when_the_server_ends_is_told() {
             ..HttpLimits::default()
         },
     };
-    let address = HttpAddress::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    let address = HttpAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into());
     let mut front = start(address, options, Box::new(NoMachine)).unwrap();
     let welcome = front.welcome();
     let (_, address) = welcome.split_once("http://").unwrap();

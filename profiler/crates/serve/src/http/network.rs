@@ -58,8 +58,8 @@ const PIECE: usize = 8 << 10;
 /// Where clients connect.
 pub(super) enum Listener {
     Tcp(std::net::TcpListener),
-    /// With its path, which is removed at the end.
-    Unix(UnixListener, PathBuf),
+    /// With its path, which is removed at the end, if it was made here.
+    Unix(UnixListener, Option<PathBuf>),
 }
 
 /// The other end of a connection.
@@ -114,7 +114,7 @@ pub(super) async fn run(
         connections: Cell::new(0),
     });
     let path = match &listener {
-        Listener::Unix(_, path) => Some(path.clone()),
+        Listener::Unix(_, path) => path.clone(),
         Listener::Tcp(_) => None,
     };
     let tasks = LocalSet::new();

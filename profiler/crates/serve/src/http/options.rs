@@ -3,22 +3,26 @@
 //! What does not belong here: who may profile whom (`policy`).
 
 use std::io;
-use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::policy::Policy;
 use crate::admission::{Admission, Refusal};
 use crate::front::Replay;
+use crate::listening::Listening;
 use crate::tls::{TlsError, TlsOptions};
 
 /// Where clients connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum HttpAddress {
     /// By TCP.
-    Tcp(SocketAddr),
+    Tcp(Listening),
     /// By a socket of this machine, which is made for its owner alone.
     Unix(PathBuf),
+    /// By one that listens already; who may connect to it is its maker's to say, and then ours.
+    By(Arc<UnixListener>),
 }
 
 /// How a server serves.

@@ -2,8 +2,6 @@
 //!
 //! What does not belong here: what it does (`network`, `agent`), how its thread is spoken to (`handle`).
 
-use std::net::{SocketAddr, TcpListener};
-
 use profiler_report::view::quantity;
 
 use super::agent::Agent;
@@ -11,6 +9,7 @@ use super::network;
 use super::options::{RdpError, RdpOptions};
 use crate::front::Front;
 use crate::handle::{Handle, Lines, Names, Summary};
+use crate::listening::Listening;
 use crate::tls;
 
 /// What serving came to.
@@ -26,13 +25,13 @@ pub struct RdpSummary {
     pub requests: u64,
 }
 
-/// Listens at `address` (port 0: any), and serves from a thread of its own.
-pub fn start(address: SocketAddr, options: RdpOptions) -> Result<Box<dyn Front>, RdpError> {
+/// Listens, and serves from a thread of its own.
+pub fn start(at: &Listening, options: RdpOptions) -> Result<Box<dyn Front>, RdpError> {
+    let address = at.address().map_err(RdpError::Given)?;
     options.admission.may_listen(address)?;
     let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
     let failed = |source| RdpError::Listen { address, source };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = at.listen().map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let names = Names {
         thread: "rdp",

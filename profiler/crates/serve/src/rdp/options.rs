@@ -94,6 +94,11 @@ pub enum RdpError {
         /// Why.
         source: io::Error,
     },
+    /// The socket that was given is none of TCP.
+    #[error(
+        "the socket that was given for clients of the remote debugging protocol can't be used: {0}"
+    )]
+    Given(io::Error),
     /// Nothing can be encrypted.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -20,6 +20,9 @@ pub enum TcfError {
     /// Not at an address that others can reach.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The socket that was given is none of TCP.
+    #[error("the socket that was given for clients of TCF can't be used: {0}")]
+    Given(io::Error),
     /// Nothing can be encrypted.
     #[error(transparent)]
     Tls(#[from] TlsError),

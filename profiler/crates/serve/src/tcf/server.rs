@@ -4,7 +4,7 @@
 //! (`agent`).
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +18,7 @@ use super::error::TcfError;
 use super::network::{self, Lines};
 use super::options::TcfOptions;
 use crate::front::{Order, Question};
+use crate::listening::Listening;
 use crate::machine::Machine;
 use crate::queue::{Joined, Note, Queue};
 use crate::tls;
@@ -27,8 +28,6 @@ use profiler_model::{Batch, Demand, Event};
 const QUEUE_BYTES: usize = 64 << 20;
 /// Questions that may wait for the main thread; of more there is no answer.
 const MAX_QUESTIONS: usize = 16_384;
-/// Connections that may wait to be accepted; the kernel may have a lower limit.
-const BACKLOG: i32 = 4096;
 /// What the thread may take to end behind the deadline of [`Server::finish`].
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -106,19 +105,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address` (port 0: any), and serves from a thread of its own.
+    /// Listens, and serves from a thread of its own.
     pub fn start(
-        address: SocketAddr,
+        at: impl Into<Listening>,
         options: TcfOptions,
         machine: Box<dyn Machine>,
     ) -> Result<Server, TcfError> {
+        let at = at.into();
+        let address = at.address().map_err(TcfError::Given)?;
         options.admission.may_listen(address)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let failed = |source| TcfError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        // A client that finds no room there believes that it is connected, and hears nothing for seconds.
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = at.listen().map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

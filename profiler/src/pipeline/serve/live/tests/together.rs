@@ -1,7 +1,7 @@
 //! Several fronts at one session: TCF's with a client at its socket, and one that only notes what it gets.
 
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -92,7 +92,7 @@ fn tcf() -> (Box<dyn Front>, u16) {
         replay: None,
         limits: Limits::default(),
     };
-    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server = Server::start(any, options, Box::new(NoMachine)).unwrap();
     let port = server.address().port();
     (Box::new(server), port)
