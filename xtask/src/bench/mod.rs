@@ -10,11 +10,11 @@ mod host;
 mod latency;
 pub(crate) mod measure;
 mod sampling;
+mod serve;
 mod slope;
 pub(crate) mod start;
 mod sysctls;
 mod table;
-mod tcf;
 mod tool;
 mod tracing;
 mod unwinding;
@@ -30,7 +30,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "unwinding", "tracing", "bytefrog", "tcf", "containers"])]
+    #[arg(value_parser = ["sampling", "unwinding", "tracing", "bytefrog", "serve", "containers"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -39,12 +39,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`, `start`; of tracing `kinds`, `cost`,
-    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of tcf `cost`, `answers`,
-    /// `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
+    /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of serve `cost`, `threads`,
+    /// `answers`, `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
     /// `processes`, `waits`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Seconds of each load (bytefrog, tcf, unwinding).
+    /// Seconds of each load (bytefrog, serve, unwinding).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
     /// Tools to compare.
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     let scenarios = match arguments.name.as_str() {
         "tracing" => &tracing::SCENARIOS[..],
         "bytefrog" => &bytefrog::SCENARIOS,
-        "tcf" => &tcf::SCENARIOS,
+        "serve" => &serve::SCENARIOS,
         "containers" => &containers::SCENARIOS,
         "unwinding" => &unwinding::SCENARIOS,
         _ => &SAMPLING,
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         (None, false) => 10,
     };
     println!("{}", machine());
-    if let "bytefrog" | "tcf" | "unwinding" = arguments.name.as_str() {
+    if let "bytefrog" | "serve" | "unwinding" = arguments.name.as_str() {
         let seconds = match (arguments.seconds, arguments.quick) {
             (Some(seconds), _) => seconds,
             (None, true) => 1,
@@ -133,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         };
         return match arguments.name.as_str() {
             "unwinding" => unwinding::run(&bench, rounds.min(3), seconds.max(2), wanted),
-            "tcf" => tcf::run(&bench, rounds, seconds, wanted),
+            "serve" => serve::run(&bench, rounds, seconds, wanted),
             _ => bytefrog::run(&bench, rounds, seconds, wanted),
         };
     }

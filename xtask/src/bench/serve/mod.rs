@@ -1,7 +1,8 @@
 //! What serving TCF clients costs, and how fast answers come.
 //!
 //! Scenarios: `cost`, the agent's own CPU time with 1, 10 and 50 clients that profile a busy process,
-//! beside `profiler record` of the same at the same rate; `answers`, the time of a read and of many
+//! beside `profiler record` of the same at the same rate; `threads`, reads of all threads of a process without a pause by 1,
+//! 10 and 100; `answers`, the time of a read and of many
 //! commands at once; `tree`, a walk over 10,000 threads. No other tool serves such clients live. Times are
 //! nanoseconds; CPU time is what the scheduler charges to the tool's threads, which does not hold the
 //! sampling itself: that runs in the target's time, and is the same program for both.
@@ -9,6 +10,7 @@
 mod answers;
 mod client;
 mod cost;
+mod threads;
 mod tree;
 
 use std::fs;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 use super::Bench;
 
 /// Names of the scenarios.
-pub(crate) const SCENARIOS: [&str; 3] = ["cost", "answers", "tree"];
+pub(crate) const SCENARIOS: [&str; 4] = ["cost", "threads", "answers", "tree"];
 
 /// Runs the scenarios that `wanted` says.
 pub(crate) fn run(
@@ -31,6 +33,9 @@ pub(crate) fn run(
 ) -> io::Result<()> {
     if wanted("cost") {
         cost::run(bench, seconds)?;
+    }
+    if wanted("threads") {
+        threads::run(bench, seconds)?;
     }
     if wanted("answers") {
         answers::run(bench, rounds)?;

@@ -50,14 +50,14 @@ pub(super) fn run(bench: &Bench, seconds: u64) -> io::Result<()> {
         eprintln!("serve: {clients} clients for {seconds} s");
         runs.push(served(bench, &target, clients, seconds)?);
     }
-    bench.keep("tcf-cost.json", &runs)?;
+    bench.keep("serve-cost.json", &runs)?;
     print(&runs, seconds);
     Ok(())
 }
 
 fn record(bench: &Bench, target: &Process, seconds: u64) -> io::Result<Run> {
     eprintln!("record: for {seconds} s");
-    let capture = bench.folder.join("tcf-cost.cap");
+    let capture = bench.folder.join("serve-cost.cap");
     let (capture, pid, hz) = (
         capture.to_string_lossy(),
         target.pid().to_string(),

@@ -30,7 +30,7 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
         // With the first client the agent attaches and reads what is there.
         walks.push(walk);
     }
-    bench.keep("tcf-tree.json", &walks)?;
+    bench.keep("serve-tree.json", &walks)?;
     let mut table = Table::new(&["walk", "contexts", "ms", "agent's CPU ms", "bytes/context"]);
     for (index, walk) in walks.iter().enumerate() {
         let name = match index {

@@ -66,7 +66,7 @@ pub(super) fn run(bench: &Bench, rounds: usize) -> io::Result<()> {
         }
         peak_bytes = peak_bytes.max(agent.peak_bytes()?);
     }
-    bench.keep("tcf-answers.json", &all)?;
+    bench.keep("serve-answers.json", &all)?;
     let mut table = Table::new(&["", "median ms", "99 % ms", "longest ms", "found"]);
     for answers in &mut all {
         answers.times_ns.sort_unstable();
