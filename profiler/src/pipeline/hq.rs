@@ -91,8 +91,8 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
     }
     loop {
         tokio::select! {
-            _ = signals.interrupt.recv() => session.quit(),
-            _ = signals.terminate.recv() => session.quit(),
+            () = signals.interrupt.recv() => session.quit(),
+            () = signals.terminate.recv() => session.quit(),
             () = hangup(&mut signals.hangup) => session.quit(),
             () = tokio::time::sleep(TICK) => {}
         }

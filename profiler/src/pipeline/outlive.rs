@@ -54,9 +54,9 @@ pub(super) async fn outlive(
         }
         let signal = tokio::select! {
             _ = tick.tick() => continue,
-            _ = signals.interrupt.recv() => Signal::INT,
-            _ = signals.terminate.recv() => Signal::TERM,
-            _ = hangup(&mut signals.hangup) => Signal::HUP,
+            () = signals.interrupt.recv() => Signal::INT,
+            () = signals.terminate.recv() => Signal::TERM,
+            () = hangup(&mut signals.hangup) => Signal::HUP,
         };
         command
             .signal(signal)

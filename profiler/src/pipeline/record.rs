@@ -31,12 +31,10 @@ use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
 use super::session::{Gone, Priority, Session};
-use super::signals::{Heard, Signals, Start, in_foreground, is_given_up};
+use super::signals::{Heard, INTERRUPTED, Signals, Start, in_foreground, is_given_up};
 use super::tracer::TraceSummary;
 use super::writer::CaptureThread;
 
-/// Exit status of what a signal ended before it began, as shells have it of SIGINT.
-const INTERRUPTED: u8 = 130;
 /// How long to wait for names when everything else is done, unless told otherwise: of a recording that is over when
 /// its time is, and of others.
 const SOON: Duration = Duration::from_millis(900);

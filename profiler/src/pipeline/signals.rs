@@ -3,21 +3,117 @@
 //! Signals of the process -> futures of the event loop. What does not belong here: what a recording
 //! does about them (`record`).
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as TokioSignal, SignalKind, signal};
 
 use profiler_target::proc_fs;
 
+/// How long a signal to end may wait to be heard before the next one ends everything.
+const DEAF: Duration = Duration::from_secs(1);
+/// How often the thread that hears them looks for signals that nobody takes. Two that come within that are one.
+const LOOK: Duration = Duration::from_millis(100);
+/// What comes so soon after a signal was heard may be the same one, on another thread.
+const SAME: Duration = Duration::from_millis(100);
+
+/// Exit status of what a signal has ended.
+pub(super) const INTERRUPTED: u8 = 130;
+
 /// The signals that a recording obeys.
 pub(super) struct Signals {
-    pub(super) interrupt: TokioSignal,
-    pub(super) terminate: TokioSignal,
+    pub(super) interrupt: Listened,
+    pub(super) terminate: Listened,
     /// None if it is ignored, as nohup asks: then it stays so, for the command too.
-    pub(super) hangup: Option<TokioSignal>,
-    pub(super) dump: TokioSignal,
+    pub(super) hangup: Option<Listened>,
+    pub(super) dump: Listened,
+}
+
+/// A signal that is waited for; that it was heard is noted.
+pub(super) struct Listened(TokioSignal);
+
+impl Listened {
+    fn to(kind: SignalKind) -> io::Result<Listened> {
+        Ok(Listened(signal(kind)?))
+    }
+
+    /// Waits for it. Cancel-safe.
+    pub(super) async fn recv(&mut self) {
+        self.0.recv().await;
+        *lock(&HEARD) = Some(Instant::now());
+    }
+}
+
+/// When somebody listened last to a signal that had come.
+static HEARD: Mutex<Option<Instant>> = Mutex::new(None);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process at the second signal to end, if nobody has heard the first: its main thread waits for what
+/// never comes. What was written until then can be read.
+fn watch_for_deafness() -> io::Result<()> {
+    let runtime = super::event_loop().map_err(|failure| io::Error::other(failure.message))?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+        )
+    };
+    let watch = async move {
+        let mut first: Option<Instant> = None;
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = look.tick() => {
+                    take_signals();
+                    continue;
+                }
+            }
+            let now = Instant::now();
+            let Some(since) = first.replace(now).filter(|&since| !is_heard(since)) else {
+                continue;
+            };
+            tokio::time::sleep_until((since + DEAF).into()).await;
+            if !is_heard(since) {
+                // A terminal that is gone is no failure.
+                let _ = writeln!(io::stderr(), "{DEAF_ENDS}");
+                std::process::exit(INTERRUPTED.into());
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || runtime.block_on(watch))?;
+    Ok(())
+}
+
+/// Has this thread take the signals that the kernel has given to another one, which waits in it and takes none: it looks
+/// for them when what it blocks changes. Source: the kernel's kernel/signal.c (`recalc_sigpending`).
+#[allow(unsafe_code)]
+fn take_signals() {
+    // SAFETY: a set on this stack, given to calls that fill and read it.
+    unsafe {
+        let mut any: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut any);
+        libc::sigaddset(&raw mut any, libc::SIGURG);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const any, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const any, std::ptr::null_mut());
+    }
+}
+
+const DEAF_ENDS: &str = "profiler: ended at once, since it waited for something that does not answer; \
+                         what was written until now can be read";
+
+/// Whether a signal of this time was heard.
+fn is_heard(since: Instant) -> bool {
+    lock(&HEARD).is_some_and(|heard| heard + SAME >= since)
 }
 
 /// A signal that came.
@@ -45,24 +141,25 @@ impl Heard {
 
 impl Signals {
     pub(super) fn listen() -> io::Result<Signals> {
+        watch_for_deafness()?;
         Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            interrupt: Listened::to(SignalKind::interrupt())?,
+            terminate: Listened::to(SignalKind::terminate())?,
             hangup: match is_ignored(Signal::HUP) {
                 true => None,
-                false => Some(signal(SignalKind::hangup())?),
+                false => Some(Listened::to(SignalKind::hangup())?),
             },
-            dump: signal(SignalKind::user_defined2())?,
+            dump: Listened::to(SignalKind::user_defined2())?,
         })
     }
 
     /// The next signal; waits for it. Cancel-safe.
     pub(super) async fn next(&mut self) -> Heard {
         tokio::select! {
-            _ = self.interrupt.recv() => Heard::Interrupt,
-            _ = self.terminate.recv() => Heard::Terminate,
+            () = self.interrupt.recv() => Heard::Interrupt,
+            () = self.terminate.recv() => Heard::Terminate,
             () = hangup(&mut self.hangup) => Heard::Hangup,
-            _ = self.dump.recv() => Heard::Dump,
+            () = self.dump.recv() => Heard::Dump,
         }
     }
 }
@@ -140,11 +237,9 @@ pub(super) fn is_given_up() -> bool {
 }
 
 /// A hang-up; never, if that is ignored.
-pub(super) async fn hangup(signal: &mut Option<TokioSignal>) {
+pub(super) async fn hangup(signal: &mut Option<Listened>) {
     match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
+        Some(signal) => signal.recv().await,
         None => std::future::pending().await,
     }
 }

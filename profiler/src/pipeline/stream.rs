@@ -15,7 +15,7 @@ use profiler_serve::bytefrog::{Agent, AgentError, AgentOptions, Order, StreamSum
 use profiler_wire::bytefrog::Filter;
 
 use super::prepare::Watch;
-use super::signals::{Signals, hangup};
+use super::signals::{INTERRUPTED, Signals, hangup};
 use super::tracer::TraceSummary;
 
 /// How long HQ may take to accept what is left at the end.
@@ -26,8 +26,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 2;
 /// Exit status when a command was to be run, and never was.
 const NEVER_RAN: u8 = 125;
-/// Exit status when a person did not want to wait for the end.
-const INTERRUPTED: u8 = 130;
 
 /// What to stream, and where to.
 pub struct StreamRequest {
@@ -161,9 +159,9 @@ async fn wait_for_start(
                 }
                 continue;
             }
-            _ = signals.interrupt.recv() => return Ok(None),
-            _ = signals.terminate.recv() => return Ok(None),
-            _ = hangup(&mut signals.hangup) => return Ok(None),
+            () = signals.interrupt.recv() => return Ok(None),
+            () = signals.terminate.recv() => return Ok(None),
+            () = hangup(&mut signals.hangup) => return Ok(None),
         };
         match order {
             Order::Configure(configuration) => {
@@ -206,8 +204,8 @@ async fn unless_interrupted<T>(
     loop {
         tokio::select! {
             finished = &mut finishing => return Ok(finished),
-            _ = signals.interrupt.recv() => {}
-            _ = signals.terminate.recv() => {}
+            () = signals.interrupt.recv() => {}
+            () = signals.terminate.recv() => {}
         }
         if asked {
             return Err(Failure {

@@ -8,11 +8,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use profiler_tests::Outcome;
-use profiler_tests::recording::Recording;
+use profiler_tests::process::Running;
+use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload;
+use rustix::process::Signal;
 
 /// Records `map_file` with `file` mapped as code. It must end in time, with the program's own
 /// samples named: one bad file costs the others nothing.
@@ -345,5 +347,130 @@ fn a_report_is_nobodys_deputy() -> Outcome {
         running.signal(rustix::process::Signal::TERM)?;
         running.end(LIMIT)?;
     }
+    Ok(())
+}
+
+/// A process with a mapped file whose server does not answer; none where there is no FUSE.
+fn silent(
+    setting: &Setting,
+    test: &str,
+    kind: &str,
+) -> Result<Option<Running>, Box<dyn std::error::Error>> {
+    let program = setting.workload("silent_files.c")?;
+    let mut silent = setting.start("silent", Command::new(program).arg(kind))?;
+    while !silent.stdout_so_far()?.contains("ready") {
+        if silent.has_ended()? {
+            skip(test, "needs FUSE (/dev/fuse)");
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(Some(silent))
+}
+
+/// Whether a sample is of what the process does all the time.
+fn is_beside(sample: &Sample) -> bool {
+    let mut frames = sample.user.iter();
+    frames.any(|frame| frame.name == "beside_silence")
+}
+
+/// Files whose servers don't answer who opens, reads or executes them or asks what they are; and a process whose list
+/// of mappings is held by one. The rest is recorded, and named, and the end comes in time.
+#[test]
+fn servers_that_never_answer_hold_nothing_up() -> Outcome {
+    let test = "e2e_hostile::servers_that_never_answer_hold_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let kinds = ["open", "attributes", "read", "exec", "locked", "sections"];
+    for (kind, mode) in kinds.into_iter().zip(["--wall", "-v"].into_iter().cycle()) {
+        let Some(process) = silent(&setting, test, kind)? else {
+            return Ok(());
+        };
+        let pid = process.pid().to_string();
+        let from = Instant::now();
+        let recorder = setting.start_recording(&["-F", "999", "-p", &pid, "-d", "1", mode])?;
+        recorder.end(LIMIT)?.success()?;
+        let took = from.elapsed();
+        assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
+        process.signal(Signal::KILL)?;
+        let recording = setting.recording()?;
+        // Waits have one of the kernel.
+        let at_work = recording.samples.iter();
+        let at_work = at_work.filter(|sample| sample.kernel.is_empty());
+        let (mut all, mut named) = (0, 0);
+        for sample in at_work {
+            all += 1;
+            named += usize::from(is_beside(sample));
+        }
+        assert!(all > 100, "{kind}: {all} samples");
+        // What is mapped is not known where the list of it can't be had.
+        assert!(kind == "locked" || named > 100, "{kind}: {named} of {all}");
+    }
+    Ok(())
+}
+
+/// A server that falls silent when its file is open already, and is to be read for names.
+#[test]
+fn a_server_that_falls_silent_holds_nothing_up() -> Outcome {
+    let test = "e2e_hostile::a_server_that_falls_silent_holds_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let Some(process) = silent(&setting, test, "later")? else {
+        return Ok(());
+    };
+    let pid = process.pid().to_string();
+    let mut recorder = setting.start_recording(&["-F", "999", "-p", &pid, "-v"])?;
+    recorder.wait_until("a capture", LIMIT, |_| setting.recording().is_ok())?;
+    process.signal(Signal::USR1)?;
+    std::thread::sleep(Duration::from_millis(500));
+    recorder.signal(Signal::INT)?;
+    let from = Instant::now();
+    recorder.end(LIMIT)?.success()?;
+    assert!(from.elapsed() < Duration::from_secs(40), "it was held up");
+    process.signal(Signal::KILL)?;
+    let recording = setting.recording()?;
+    let all = recording.of_process("silent_files");
+    let named = all.iter().filter(|sample| is_beside(sample));
+    at_least("samples with names", named.count(), all.len(), 0.9)?;
+    Ok(())
+}
+
+/// An output whose folder never answers: the first Ctrl-C is not heard, the second one ends it all the same.
+#[test]
+fn a_second_interrupt_ends_what_hears_none() -> Outcome {
+    let test = "e2e_hostile::a_second_interrupt_ends_what_hears_none";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let Some(process) = silent(&setting, test, "later")? else {
+        return Ok(());
+    };
+    let output = format!("/proc/{}/root/mnt/out.cap", process.pid());
+    process.signal(Signal::USR1)?;
+    let mut command = setting.profiler();
+    command.args(["record", "-d", "1", "-o", &output]);
+    let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
+    let main = format!("/proc/{}/wchan", recorder.pid());
+    recorder.wait_until("a wait without end", LIMIT, |_| {
+        fs::read_to_string(&main).is_ok_and(|place| place.starts_with("request_wait"))
+    })?;
+    recorder.signal(Signal::INT)?;
+    // Two that nobody has taken are one.
+    let status = format!("/proc/{}/status", recorder.pid());
+    recorder.wait_until("a thread that takes it", LIMIT, |_| {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        status.contains("ShdPnd:\t0000000000000000")
+    })?;
+    assert!(!recorder.has_ended()?, "the first one ended it");
+    recorder.signal(Signal::INT)?;
+    recorder.wait_until("the end", LIMIT, |recorder| {
+        let said = recorder.stderr_so_far();
+        said.is_ok_and(|said| said.contains("ended at once"))
+    })?;
+    // The kernel keeps what is left of it as long as the server has its question.
+    process.signal(Signal::KILL)?;
+    recorder.end(LIMIT)?.expect_status(130)?;
     Ok(())
 }

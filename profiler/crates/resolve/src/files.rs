@@ -9,17 +9,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::process::{Resource, Rlimit};
 
 use super::closing::Closer;
 use super::fingerprint::{Fingerprint, Fingerprints};
+use super::helper::open_elsewhere;
 use super::overlay_layers::OverlayLayers;
+use super::patience::ask_process;
 use super::proc_fs::at_live_thread;
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
@@ -57,6 +59,9 @@ pub(super) enum OpenError {
     /// The last try failed a moment ago.
     #[error("could not be opened a moment ago")]
     Again,
+    /// Its file system, or the process that maps it, does not answer.
+    #[error("is left alone: its file system, or the process that maps it, does not answer")]
+    Silent,
 }
 
 /// What a mapped file is known by.
@@ -108,6 +113,42 @@ impl Root {
     /// container's root is not that, whatever its number is.
     pub(super) fn trusts(&self, stat: &Stat) -> bool {
         self.own && is_trusted(stat)
+    }
+
+    /// The folder itself.
+    pub(super) fn folder(&self) -> Option<BorrowedFd<'_>> {
+        self.dir.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What it is made of, if it is an overlay.
+    pub(super) fn layers(&self) -> Option<&OverlayLayers> {
+        self.layers.as_ref()
+    }
+
+    /// One that is known by its folder and layers.
+    pub(super) fn of_folder(dir: Option<OwnedFd>, layers: Option<OverlayLayers>) -> Root {
+        Root {
+            dir,
+            own: false,
+            layers,
+            namespace: None,
+            closer: Closer::default(),
+        }
+    }
+
+    /// A handle of what is at a path below this root. Symbolic links stay inside.
+    fn handle(&self, path: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let dir = self.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let path = path.trim_start_matches('/');
+        Ok(rustix::fs::openat2(
+            dir,
+            path,
+            flags,
+            Mode::empty(),
+            inside,
+        )?)
     }
 
     /// Opens a regular file below this root. Symbolic links stay inside.
@@ -207,21 +248,27 @@ impl Roots {
 
     /// The root of a process that is alive.
     pub(super) fn of(&mut self, pid: Pid) -> Option<Arc<Root>> {
-        let (folder, id) =
-            at_live_thread(pid, |folder| Some((folder.to_owned(), root_id(folder)?)))?;
+        let find =
+            move || at_live_thread(pid, |folder| Some((folder.to_owned(), root_id(folder)?)));
+        let (folder, id) = ask_process(pid, find).flatten()?;
         if let Some(root) = self.known.get(&id).and_then(Weak::upgrade) {
             return Some(root);
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let path = format!("{folder}/root");
-        let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let link = format!("{folder}/ns/mnt");
+        let open = move || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let path = format!("{folder}/root");
+            let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let link = format!("{folder}/ns/mnt");
+            let namespace = rustix::fs::openat(CWD, link, flags, Mode::empty()).ok();
+            Some((dir, layers_of(pid, &folder), namespace))
+        };
+        let (dir, layers, namespace) = ask_process(pid, open).flatten()?;
         let root = Arc::new(Root {
             dir: Some(dir),
             own: false,
-            layers: layers_of(pid, &folder),
-            namespace: rustix::fs::openat(CWD, link, flags, Mode::empty()).ok(),
+            layers,
+            namespace,
             closer: self.closer.clone(),
         });
         self.known.retain(|_, root| root.strong_count() > 0);
@@ -233,8 +280,11 @@ impl Roots {
 /// What tells the root of a process from others: mount namespace, device, inode.
 fn root_id(folder: &str) -> Option<(u64, u64, u64)> {
     let namespace = rustix::fs::stat(format!("{folder}/ns/mnt")).ok()?;
-    let root = rustix::fs::stat(format!("{folder}/root")).ok()?;
-    Some((namespace.st_ino, root.st_dev, root.st_ino))
+    // No server is asked about it.
+    let (path, flags) = (format!("{folder}/root"), AtFlags::STATX_DONT_SYNC);
+    let root = rustix::fs::statx(CWD, path, flags, StatxFlags::INO).ok()?;
+    let device = rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor);
+    Some((namespace.st_ino, device, root.stx_ino))
 }
 
 /// The layers of a process's root, if it is an overlay that was mounted for this machine's own users:
@@ -263,6 +313,12 @@ pub(super) struct TargetFile {
     pub(super) root: Weak<Root>,
     /// What tells it from other files of that path.
     pub(super) fingerprint: Fingerprint,
+    /// Its length when it was opened.
+    pub(super) opened_len: u64,
+    /// Whether it lies where no server has to be asked.
+    pub(super) is_local: bool,
+    /// Whose work it is, unless it is root's on a disk of this machine.
+    pub(super) owner: Option<u32>,
 }
 
 impl TargetFile {
@@ -276,13 +332,18 @@ impl TargetFile {
                 None
             }
         };
+        let trusted = root.is_some_and(|root| root.trusts(stat));
+        let is_local = is_local(&file);
         TargetFile {
             file,
             elf,
-            trusted: root.is_some_and(|root| root.trusts(stat)),
+            trusted,
+            is_local,
+            owner: (!trusted || !is_local).then_some(stat.st_uid),
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),
             fingerprint: Fingerprint::default(),
+            opened_len: stat.st_size as u64,
         }
     }
 
@@ -294,14 +355,9 @@ impl TargetFile {
     /// Whether it will still be there when the recording has ended: it has a name, below this process's own root.
     pub(super) fn stays(&self) -> bool {
         let is_host = self.root.upgrade().is_some_and(|root| root.own);
-        is_host && rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
-    }
-
-    /// Whose work it is, unless it is root's on a disk of this machine.
-    pub(super) fn owner(&self) -> Option<u32> {
-        let stat = rustix::fs::fstat(&self.file).ok();
-        let stat = stat.filter(|_| !(self.trusted && is_local(&self.file)));
-        stat.map(|stat| stat.st_uid)
+        // A server is not asked.
+        let has_name = || rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0);
+        is_host && (!self.is_local || has_name())
     }
 
     /// Its build id, if it has one.
@@ -382,7 +438,7 @@ impl Files {
         if self.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY) {
             return Err(OpenError::Again);
         }
-        match open_mapped(mapped) {
+        match open_elsewhere(mapped) {
             Ok(file) => {
                 self.failed.remove(&key);
                 Ok(self.take(file, mapped, key))
@@ -472,89 +528,94 @@ impl Files {
 
 /// Opens a mapped file: the very inode if it is still mapped, else what is at its path now.
 pub(super) fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
-    let MappedFile { pid, range, .. } = *mapped;
-    let (start, end) = range;
-    let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-    let by_range = open_link(&link);
-    let (file, stat) = match by_range {
-        Ok(opened) if is_same(mapped, &opened, true) => opened,
-        Err(OpenError::NotRegular) => return Err(OpenError::NotRegular),
-        Err(OpenError::TooLarge) => return Err(OpenError::TooLarge),
-        // Unmapped by now, another mapping there, out of reach, or the process has ended.
-        _ => open_by_path(mapped)?,
-    };
+    let handle = handle_of_mapped(mapped)?;
+    let (file, stat) = open_checked(Ok(handle))?;
     Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
 }
 
-/// Opens a mapped file that is not to be had by its mapping: by its path below the process's root; as the
+/// A handle of a mapped file, which can't be read yet.
+pub(super) fn handle_of_mapped(mapped: &MappedFile<'_>) -> Result<OwnedFd, OpenError> {
+    let MappedFile { pid, range, .. } = *mapped;
+    let (start, end) = range;
+    let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+    match handle_of_link(&link) {
+        Ok(handle) if is_same(mapped, &handle, true) => Ok(handle),
+        // Unmapped by now, another mapping there, out of reach, or the process has ended.
+        _ => handle_by_path(mapped),
+    }
+}
+
+/// A handle of a mapped file that is not to be had by its mapping: by its path below the process's root; as the
 /// program that the process runs, whatever became of its path; or in the layers of its root.
-fn open_by_path(mapped: &MappedFile<'_>) -> Result<(File, Stat), OpenError> {
+fn handle_by_path(mapped: &MappedFile<'_>) -> Result<OwnedFd, OpenError> {
     let out_of_reach = || match std::path::Path::new(&format!("/proc/{}", mapped.pid)).exists() {
         true => OpenError::OutOfReach,
         false => OpenError::Open(io::ErrorKind::NotFound.into()),
     };
     let root = mapped.root.ok_or_else(out_of_reach)?;
-    let failed = match root.open(mapped.path) {
-        Ok(opened) if is_same(mapped, &opened, false) => return Ok(opened),
+    let failed = match root.handle(mapped.path) {
+        Ok(handle) if is_same(mapped, &handle, false) => return Ok(handle),
         Ok(_) => OpenError::Replaced,
-        Err(error) => error,
+        Err(error) => OpenError::Open(error),
     };
-    let program = |folder: &str| open_link(&format!("{folder}/exe")).ok();
-    if let Some(opened) = at_live_thread(mapped.pid, program)
-        && is_same(mapped, &opened, false)
+    let program = |folder: &str| handle_of_link(&format!("{folder}/exe")).ok();
+    if let Some(handle) = at_live_thread(mapped.pid, program)
+        && is_same(mapped, &handle, false)
     {
-        return Ok(opened);
+        return Ok(handle);
     }
     if let Some(layers) = &root.layers
-        && let Ok(opened) = layers.open(mapped.path)
-        && is_same_in_layer(mapped, &opened, layers)
+        && let Ok((file, _)) = layers.open(mapped.path)
+        && is_same_in_layer(mapped, &file, layers)
     {
-        return Ok(opened);
+        return Ok(file.into());
     }
     Err(failed)
 }
 
-/// Opens what a link of /proc leads to.
-fn open_link(link: &str) -> Result<(File, Stat), OpenError> {
+/// A handle of what a link of /proc leads to.
+fn handle_of_link(link: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    open_checked(rustix::fs::openat(CWD, link, flags, Mode::empty()))
+    Ok(rustix::fs::openat(CWD, link, flags, Mode::empty())?)
 }
 
 /// Whether a file in a layer is the one that was mapped: the kernel names the overlay's device, or that of
 /// the layer.
-fn is_same_in_layer(
-    mapped: &MappedFile<'_>,
-    opened: &(File, Stat),
-    layers: &OverlayLayers,
-) -> bool {
+fn is_same_in_layer(mapped: &MappedFile<'_>, file: &File, layers: &OverlayLayers) -> bool {
     let identity = mapped.identity;
     match (identity.major, identity.minor) == layers.device {
-        true => opened.1.st_ino == identity.inode,
-        false => is_same(mapped, opened, false),
+        true => rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == identity.inode),
+        false => is_same(mapped, file, false),
     }
 }
 
-/// Whether an open file is the one that was mapped. File systems in layers (overlayfs, btrfs) show
+/// Whether a file is the one that was mapped. File systems in layers (overlayfs, btrfs) show
 /// other device numbers in stat(2) than in mappings: for a `map_files` link, which leads to the
 /// inode itself, the inode number decides.
-fn is_same(mapped: &MappedFile<'_>, (file, stat): &(File, Stat), exact: bool) -> bool {
+fn is_same(mapped: &MappedFile<'_>, file: impl AsFd, exact: bool) -> bool {
     let identity = mapped.identity;
-    let device = (
-        rustix::fs::major(stat.st_dev),
-        rustix::fs::minor(stat.st_dev),
-    );
-    let of_device = || device == (identity.major, identity.minor) || is_layered(file);
-    stat.st_ino == identity.inode && (exact || of_device())
+    let Some((device, inode)) = place_of(&file) else {
+        return false;
+    };
+    let of_device = || device == (identity.major, identity.minor) || is_layered(&file);
+    inode == identity.inode && (exact || of_device())
 }
 
-fn is_layered(file: &File) -> bool {
+/// Device (major, minor) and inode of a file. No server is asked about it.
+pub(super) fn place_of(file: impl AsFd) -> Option<((u32, u32), u64)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, "", flags, StatxFlags::INO).ok()?;
+    Some(((stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+}
+
+fn is_layered(file: impl AsFd) -> bool {
     const OVERLAYFS: u64 = 0x794c_7630;
     const BTRFS: u64 = 0x9123_683e;
     rustix::fs::fstatfs(file).is_ok_and(|fs| matches!(fs.f_type as u64, OVERLAYFS | BTRFS))
 }
 
 /// Whether a file lies where no server has to be asked for its contents, who could say anything.
-pub(super) fn is_local(file: &File) -> bool {
+pub(super) fn is_local(file: impl AsFd) -> bool {
     const FUSE: u64 = 0x6573_5546;
     const NFS: u64 = 0x6969;
     const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];

@@ -44,6 +44,7 @@ mod offline;
 mod options;
 mod overlay_layers;
 mod owners;
+mod patience;
 mod proc_fs;
 mod process;
 mod processes;
@@ -142,6 +143,8 @@ impl Resolver {
     pub fn new(options: ResolveOptions) -> Result<Resolver, ResolveError> {
         let host = Root::own().ok().map(Arc::new);
         let closer = Closer::start().map_err(ResolveError::Thread)?;
+        // Those who ask from here on have this thread's priority.
+        patience::begin_anew();
         let roots = Roots::new(host.as_ref(), closer.clone());
         let processes = Processes::new(&options, host.clone(), roots);
         let settings = Settings {

@@ -306,6 +306,11 @@ impl Handed {
     }
 }
 
+/// A copy of a file, which nobody else has.
+pub(crate) fn private_copy(file: &File) -> io::Result<OwnedFd> {
+    copy(file, empty()?)
+}
+
 /// A file without a name.
 fn empty() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;

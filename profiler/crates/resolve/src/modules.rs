@@ -379,7 +379,7 @@ pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
     std::os::unix::fs::FileExt::write_all_at(&copy, &bytes[..got], 0).ok()?;
     let stat = rustix::fs::fstat(&copy).ok()?;
     let mut file = TargetFile::new(copy, &stat, "[vdso]", None);
-    file.trusted = true;
+    (file.trusted, file.owner) = (true, None);
     let elf = file.elf.clone()?;
     let module = CodeModule {
         uid: next_uid(),

@@ -33,7 +33,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OverlayLayers {
     /// Uppermost first.
-    folders: Vec<PathBuf>,
+    pub(super) folders: Vec<PathBuf>,
     /// The overlay's device number: major, minor.
     pub(super) device: (u32, u32),
 }

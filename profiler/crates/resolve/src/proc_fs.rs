@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: how /proc is read (`target::proc_fs`), what is made of it (`process`).
 
+use super::patience::ask_process;
 use profiler_model::raw::{Comm, FileIdentity, RawMmap};
 use profiler_model::{Pid, Tid, Timestamp};
 use profiler_target::cgroup::Hierarchy;
@@ -121,7 +122,9 @@ pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
         let bytes = read(&format!("{folder}/cmdline"), MAX_COMMAND_BYTES as u64);
         bytes.filter(|bytes| !bytes.is_empty())
     };
-    facts.command = at_live_thread(pid, command).map(|bytes| {
+    // It lies in the memory of the process.
+    let bytes = ask_process(pid, move || at_live_thread(pid, command)).flatten();
+    facts.command = bytes.map(|bytes| {
         let end = bytes
             .iter()
             .rposition(|&byte| byte != 0)
@@ -192,7 +195,8 @@ pub(super) fn mappings(pid: Pid) -> Vec<RawMmap> {
         let text = read(&format!("{folder}/maps"), MAX_MAPS_BYTES);
         text.filter(|text| !text.is_empty())
     };
-    let text = at_live_thread(pid, maps).unwrap_or_default();
+    let text = ask_process(pid, move || at_live_thread(pid, maps)).flatten();
+    let text = text.unwrap_or_default();
     let lines = text.split(|&byte| byte == b'\n');
     lines.filter_map(|line| parse_mapping(pid, line)).collect()
 }

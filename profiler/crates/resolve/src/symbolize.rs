@@ -15,7 +15,7 @@ use std::sync::mpsc::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::debug_files::Search;
 use super::files::TargetFile;
@@ -25,6 +25,7 @@ use super::loaded::LoadError;
 use super::mapping::CodeModule;
 use super::material::{Kept, Material};
 use super::owners::Owners;
+use super::patience::within;
 use profiler_model::UnknownReason;
 
 /// Requests that may wait.
@@ -37,6 +38,8 @@ const MAX_LOADED_BYTES: u64 = 24 << 20;
 const MAX_MAP_BYTES: usize = 32 << 20;
 /// When nothing has been asked for this long, everything loaded is dropped.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long reading it may take.
+const MAP_PATIENCE: Duration = Duration::from_secs(5);
 /// It is not read again sooner.
 const MAP_INTERVAL: Duration = Duration::from_millis(500);
 /// Debug information larger than this is read on the second thread, unless told otherwise.
@@ -116,7 +119,7 @@ impl Request {
     pub(super) fn order(&self) -> (bool, u64) {
         let file = self.file.as_ref();
         let stays = file.is_some_and(|file| file.stays());
-        (stays, file.map_or(0, |file| file.len()))
+        (stays, file.map_or(0, |file| file.opened_len))
     }
 }
 
@@ -272,6 +275,7 @@ fn spawn(
             client: Client::new(limits),
             owners: Owners::default(),
             maps: FxHashMap::default(),
+            silent: FxHashSet::default(),
             clock: 0,
         };
         let mut waiting = Waiting::default();
@@ -348,6 +352,8 @@ struct Worker {
     client: Client,
     owners: Owners,
     maps: FxHashMap<u64, (JitCode, Instant)>,
+    /// Code made at run time by processes whose files do not answer.
+    silent: FxHashSet<u64>,
     clock: u64,
 }
 
@@ -381,7 +387,7 @@ impl Worker {
     /// What the process says. A file that ends it is left without names; one that had others beside it in
     /// there is given a process of its own first, since it may have been theirs.
     fn find(&mut self, request: &Request, file: &Arc<TargetFile>) -> Result<Vec<Found>, Refused> {
-        let owner = file.owner();
+        let owner = file.owner;
         if !self.owners.may_ask(owner) {
             return Err(Refused::Because(UnknownReason::GaveUp));
         }
@@ -453,8 +459,16 @@ impl Worker {
             Some(_) => self.settings.large_bytes,
             None => u64::MAX,
         };
-        let gather = || Material::gather(file, &self.settings, self.lines, large);
-        let gathered = catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad));
+        let (of, settings, lines) = (file.clone(), self.settings.clone(), self.lines);
+        let gather = move || {
+            let gather = || Material::gather(&of, &settings, lines, large);
+            catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad))
+        };
+        // What is opened may lie with a server that never answers.
+        let left = until.saturating_duration_since(Instant::now());
+        let Some(gathered) = within(left, gather) else {
+            return Err(Death::TooSlow);
+        };
         let loaded = match gathered {
             Ok(mut material) => {
                 let kept = material.take_kept();
@@ -541,6 +555,13 @@ impl Worker {
             return Vec::new();
         };
         let uid = request.module.uid;
+        if self.silent.contains(&uid) {
+            return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
+        }
+        let owner = process.uid.filter(|&uid| uid != 0);
+        if !self.owners.may_ask(owner) {
+            return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
+        }
         let kept: usize = self.maps.values().map(|(code, _)| code.bytes()).sum();
         if kept > MAX_MAP_BYTES {
             self.maps.retain(|&known, _| known == uid);
@@ -551,7 +572,22 @@ impl Worker {
         let missing = |&(address, _): &(u64, bool)| !jit.knows(address);
         if request.addresses.iter().any(missing) && read.elapsed() >= MAP_INTERVAL {
             *read = Instant::now();
-            jit.refresh(process);
+            let (mut code, process) = (std::mem::take(jit), process.clone());
+            let refresh = move || {
+                code.refresh(&process);
+                code
+            };
+            match within(MAP_PATIENCE, refresh) {
+                Some(code) => *jit = code,
+                None => {
+                    log::warn!(
+                        "the files of {} do not answer: its code has no names",
+                        request.module.path
+                    );
+                    self.owners.charge(owner, MAP_PATIENCE);
+                    self.silent.insert(uid);
+                }
+            }
         }
         let answers = request.addresses.iter().map(|&(address, wants_code)| {
             let found = jit.find(address, wants_code);

@@ -6,7 +6,7 @@
 //!
 //! What does not belong here: whose fault that was and what becomes of it (`symbolize`).
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 #[cfg(not(test))]
 use super::NAME;
 use super::walls::Walls;
 use super::wire::{self, Frame, Reader};
-use super::{Found, OFFERED};
+use super::{Found, OFFERED, OPENS};
 use crate::loaded::LoadError;
 use crate::material::Material;
 
@@ -88,9 +88,14 @@ pub(crate) struct Number {
     file: u32,
 }
 
+/// What is said of a file that was to be opened, and the file.
+pub(super) type Opened = (Vec<u8>, Option<OwnedFd>);
+
 /// Asks the process.
 pub(crate) struct Client {
     limits: Limits,
+    /// Whether it opens files, and does nothing else.
+    opens: bool,
     /// Whether there is a process, or a thread in its place.
     apart: bool,
     process: Option<Process>,
@@ -112,12 +117,25 @@ impl Client {
     pub(crate) fn new(limits: Limits) -> Client {
         Client {
             limits,
+            opens: false,
             apart: OFFERED.load(Ordering::Relaxed),
             process: None,
             started: 0,
             files: 0,
             complained: false,
         }
+    }
+
+    /// One that opens files.
+    pub(super) fn that_opens() -> Client {
+        let mut client = Client::new(Limits::default());
+        client.opens = true;
+        client
+    }
+
+    /// Whether it has, or will have, a process.
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart
     }
 
     /// Whether what was loaded is loaded still.
@@ -239,6 +257,38 @@ impl Client {
         }
     }
 
+    /// Has a file opened: what is said of it, and the file. If not, also the device that did not answer, if it was
+    /// for that to answer.
+    pub(super) fn open(
+        &mut self,
+        frame: Frame,
+        fds: &[BorrowedFd<'_>],
+        until: Instant,
+    ) -> Result<Opened, (Death, Option<(u32, u32)>)> {
+        let mut device = None;
+        let socket = match self.running() {
+            Ok(process) => process.socket.as_fd(),
+            Err(death) => return Err((death, None)),
+        };
+        let ask = || {
+            send(socket, &frame.finish(), fds, until)?;
+            let (bytes, _) = receive_files(socket, wire::HANDLED, until)?;
+            let mut reader = Reader(&bytes);
+            // None is found: the reason follows.
+            if reader.u8()? != 0 {
+                device = Some((reader.u32()?, reader.u32()?));
+            }
+            receive_files(socket, wire::OPENED, until)
+        };
+        ask().map_err(|error: io::Error| {
+            let death = match error.kind() {
+                io::ErrorKind::TimedOut => self.end(Death::TooSlow),
+                _ => self.end(Death::Crashed),
+            };
+            (death, device)
+        })
+    }
+
     /// Closes what was loaded.
     pub(crate) fn forget(&mut self, number: Number) {
         if !self.has(number) {
@@ -293,7 +343,7 @@ impl Client {
             Some(process) => process,
             None => {
                 self.started += 1;
-                Process::start(self.limits, self.apart).map_err(|error| {
+                Process::start(self.limits, self.apart, self.opens).map_err(|error| {
                     if !std::mem::replace(&mut self.complained, true) {
                         log::warn!("no process can be started to read symbols: {error}");
                     }
@@ -406,7 +456,7 @@ fn resident(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    fn start(limits: Limits, apart: bool) -> io::Result<Process> {
+    fn start(limits: Limits, apart: bool, opens: bool) -> io::Result<Process> {
         let (socket, its) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -425,7 +475,11 @@ impl Process {
                 loaded: 0,
             });
         }
-        let mut child = command(limits.memory)
+        let what = match opens {
+            true => OPENS.to_owned(),
+            false => limits.memory.to_string(),
+        };
+        let mut child = command(&what)
             .stdin(its)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -455,11 +509,11 @@ impl Process {
 }
 
 #[cfg(not(test))]
-fn command(memory: u64) -> Command {
+fn command(what: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0(std::ffi::OsStr::new(NAME.to_str().unwrap_or_default()))
-        .arg(memory.to_string())
+        .arg(what)
         // Nothing of what its parent was told is its business.
         .env_clear();
     command
@@ -467,11 +521,11 @@ fn command(memory: u64) -> Command {
 
 /// The program is that of the tests, one of which does it.
 #[cfg(test)]
-fn command(memory: u64) -> Command {
+fn command(what: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .args(["--exact", "tests::apart::the_process", "--test-threads=1"])
-        .env(crate::tests::apart::VARIABLE, memory.to_string());
+        .env(crate::tests::apart::VARIABLE, what);
     command
 }
 
@@ -493,7 +547,7 @@ fn ready(socket: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result
     }
 }
 
-fn send(
+pub(super) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -529,6 +583,43 @@ fn receive(socket: BorrowedFd<'_>, until: Instant) -> io::Result<(u32, Vec<u8>)>
     let mut bytes = vec![0; len];
     fill(socket, &mut bytes, until)?;
     Ok((kind, bytes))
+}
+
+/// The same of this kind, with a file that may come along.
+fn receive_files(
+    socket: BorrowedFd<'_>,
+    kind: u32,
+    until: Instant,
+) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut head = [0; wire::HEAD];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut parts = [IoSliceMut::new(&mut head)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        match rustix::net::recvmsg(socket, &mut parts, &mut ancillary, flags) {
+            Ok(received) => break received.bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => ready(socket, PollFlags::IN, until)?,
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let files = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let file = files.flatten().next();
+    if got == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    fill(socket, &mut head[got..], until)?;
+    let (is, len) = wire::head(&head);
+    if is != kind || len > wire::most_said(kind) {
+        return Err(wire::nonsense());
+    }
+    let mut bytes = vec![0; len];
+    fill(socket, &mut bytes, until)?;
+    Ok((bytes, file))
 }
 
 fn fill(socket: BorrowedFd<'_>, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {

@@ -12,6 +12,7 @@
 
 mod client;
 mod memory;
+mod opener;
 mod place;
 mod seccomp;
 mod serve;
@@ -25,6 +26,7 @@ pub use client::for_each_helper;
 pub(super) use client::{Client, Death, Limits, Number};
 pub(super) use memory::Memory;
 pub use memory::MemoryOfThreads;
+pub(super) use opener::open_elsewhere;
 pub(super) use place::Place;
 pub use serve::serve_names;
 pub use walls::Walls;
@@ -32,6 +34,8 @@ pub(super) use wire::Found;
 
 /// What the process is called.
 const NAME: &CStr = c"profiler-names";
+/// What it is told in place of a limit of memory when it is to open files.
+const OPENS: &str = "opens";
 
 static OFFERED: AtomicBool = AtomicBool::new(false);
 

@@ -32,7 +32,11 @@ const MAX_ADDRESSES: usize = 1 << 16;
 /// Does all of it, in a process that was started for this; returns the exit status. `limit`: as
 /// its argument says it.
 pub fn serve_names(limit: Option<&std::ffi::OsStr>) -> u8 {
-    let limit = limit.and_then(|limit| limit.to_str()?.parse().ok());
+    let limit = limit.and_then(std::ffi::OsStr::to_str);
+    if limit == Some(super::OPENS) {
+        return serve_opening();
+    }
+    let limit = limit.and_then(|limit| limit.parse().ok());
     let (walls, place) = super::walls::raise(limit.unwrap_or(0), MAX_COPY_BYTES);
     let mut ready = Frame::new(wire::READY);
     ready.u8(walls.to_bits());
@@ -40,6 +44,26 @@ pub fn serve_names(limit: Option<&std::ffi::OsStr>) -> u8 {
     // SAFETY: standard input is open, and nothing else in this process uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     let told = say(socket.as_fd(), &ready.finish()).and_then(|()| serve(socket.as_fd(), place));
+    u8::from(told.is_err())
+}
+
+/// Opens files, in a process that has kept the rights for that.
+fn serve_opening() -> u8 {
+    super::walls::raise_for_opening(MAX_COPY_BYTES);
+    let mut ready = Frame::new(wire::READY);
+    ready.u8(0);
+    #[allow(unsafe_code)]
+    // SAFETY: standard input is open, and nothing else in this process uses it.
+    let socket = unsafe { OwnedFd::from_raw_fd(0) };
+    let told = say(socket.as_fd(), &ready.finish()).and_then(|()| {
+        while let Some((kind, bytes, fds)) = receive(socket.as_fd())? {
+            match kind {
+                wire::OPEN => super::opener::answer(socket.as_fd(), Reader(&bytes), fds)?,
+                _ => return Err(wire::nonsense()),
+            }
+        }
+        Ok(())
+    });
     u8::from(told.is_err())
 }
 
@@ -172,7 +196,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
     Ok(Some((kind, bytes, fds)))
 }
 
-fn say(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn say(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     Stream(socket).write_all(bytes)
 }
 

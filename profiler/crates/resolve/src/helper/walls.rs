@@ -95,6 +95,32 @@ pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
     (walls, place)
 }
 
+/// What the process gives up that opens files: all but the right to find those of others and read them. `copy` is
+/// the longest file that may be written.
+pub(super) fn raise_for_opening(copy: u64) {
+    close_inherited();
+    block_signals();
+    let _ = rustix::thread::set_name(c"profiler-opens");
+    limit(Resource::Core, 0);
+    limit(Resource::Fsize, copy);
+    limit(Resource::Nofile, MAX_FILES);
+    let kept = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::CHECKPOINT_RESTORE;
+    let _ = rustix::thread::clear_ambient_capability_set();
+    if let Ok(had) = rustix::thread::capabilities(None) {
+        let permitted = had.permitted & kept;
+        let sets = CapabilitySets {
+            effective: permitted,
+            permitted,
+            inheritable: CapabilitySet::empty(),
+        };
+        let _ = rustix::thread::set_capabilities(None, sets);
+    }
+    let _ = rustix::thread::set_no_new_privs(true);
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+}
+
 fn both(most: u64) -> Rlimit {
     Rlimit {
         current: Some(most),

@@ -32,6 +32,14 @@ pub(super) const TABLE: u32 = 9;
 pub(super) const TABLED: u32 = 10;
 /// Longest table that is told.
 pub(super) const MAX_TABLE: usize = 64 << 20;
+/// To the process that opens files: a mapped file, with the folder that is its root.
+pub(super) const OPEN: u32 = 11;
+/// From it: there is a handle; the rest is for the file system of this device to answer.
+pub(super) const HANDLED: u32 = 12;
+/// From it: what became of [`OPEN`], and the file.
+pub(super) const OPENED: u32 = 13;
+/// Longest path.
+const MAX_PATH: usize = 4096;
 /// From the process: it is ready.
 pub(super) const READY: u32 = 4;
 /// From the process: what became of [`LOAD`].
@@ -87,6 +95,11 @@ impl Frame {
     fn bytes(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.0.extend(bytes);
+    }
+
+    /// A path, whatever bytes it has.
+    pub(super) fn path(&mut self, path: &[u8]) {
+        self.bytes(&path[..path.len().min(MAX_PATH)]);
     }
 
     /// Bytes that are the rest of the frame.
@@ -158,6 +171,10 @@ impl<'a> Reader<'a> {
     fn bytes(&mut self, most: usize) -> io::Result<&'a [u8]> {
         let len = self.count(most)?;
         self.take(len)
+    }
+
+    pub(super) fn path(&mut self) -> io::Result<&'a [u8]> {
+        self.bytes(MAX_PATH)
     }
 
     fn text(&mut self) -> io::Result<Box<str>> {

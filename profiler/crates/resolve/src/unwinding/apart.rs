@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::super::files::{TargetFile, is_local};
+use super::super::files::TargetFile;
 use super::super::helper::{Client, Death, Limits};
 use super::super::owners::Owners;
 use profiler_unwind::Table;
@@ -78,7 +78,7 @@ impl Apart {
             return Ok(None);
         };
         // Who waits for a server must be one that can be killed.
-        let looked = match is_local(&file.file) {
+        let looked = match file.is_local {
             true => cache.look(&file.file, elf, owner),
             false => Ok(Looked::File),
         };

@@ -58,7 +58,7 @@ struct Queue {
 
 impl Queue {
     fn push_urgent(&mut self, job: Job) {
-        self.urgent.push((job.file.len(), job));
+        self.urgent.push((job.file.opened_len, job));
     }
 
     fn is_empty(&self) -> bool {
@@ -264,7 +264,7 @@ fn build(
     cache: &mut Cache,
     apart: &mut Apart,
 ) -> Result<Option<Table>, GivenUp> {
-    if let Some(owner) = file.owner() {
+    if let Some(owner) = file.owner {
         return apart.table(file, owner, cache);
     }
     let Some(elf) = &file.elf else {

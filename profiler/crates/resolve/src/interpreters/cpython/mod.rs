@@ -29,6 +29,7 @@ use super::{Interpreted, Interpreter, UnsupportedVersion};
 use crate::epoch::Epoch;
 use crate::files::TargetFile;
 use crate::modules::Modules;
+use crate::patience::ask_at_length;
 use crate::symbolize::Answer;
 use profiler_model::raw::RawMmap;
 use profiler_model::{FrameId, FrameKind, ModuleKind, Pid, Timestamp};
@@ -69,7 +70,9 @@ impl Interpreter for CPython {
         let runtime = match self.processes.runtimes.get(&place) {
             Some(known) => known.clone(),
             None => {
-                let runtime = Runtime::read(&file.file, elf).map(Arc::new);
+                let (of, elf) = (file.file.try_clone().ok(), elf.clone());
+                let read = move || Runtime::read(&of?, &elf);
+                let runtime = ask_at_length(mmap.pid, read).flatten().map(Arc::new);
                 self.processes.remember(place, runtime.clone());
                 runtime
             }

@@ -1,0 +1,198 @@
+//! Opens mapped files where nobody is lost who waits.
+//!
+//! A mapping -> its open file. Opening, and even asking what a file is, can take as long as the server likes that has it
+//! (FUSE, a network), and nothing ends that wait, not even the end of the process: so another process does it, which
+//! has the rights for it and nothing else, is left alone after a moment, and what it waited for is not asked again
+//! (`patience`). Of a file that a server has it makes a copy, so that whoever reads it later need not ask either.
+//!
+//! What does not belong here: how a mapped file is found (`files`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::Stat;
+
+use super::client::{Client, Death, send};
+use super::wire::{self, Frame, Reader};
+use crate::files::{
+    MappedFile, OpenError, Root, TargetFile, handle_of_mapped, is_local, open_checked, open_mapped,
+    place_of,
+};
+use crate::material::private_copy;
+use crate::overlay_layers::OverlayLayers;
+use crate::patience::{Whom, give_up, is_silent};
+use profiler_model::Pid;
+use profiler_model::raw::FileIdentity;
+
+/// How long an answer may take: it is there at once, unless nobody gets a processor or a file has to be copied.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Largest file of a server's that is copied.
+const MAX_COPIED_BYTES: u64 = 256 << 20;
+/// Most layers of an overlay that are told.
+const MAX_LAYERS: usize = 512;
+
+const OPENED: u8 = 0;
+const COPIED: u8 = 1;
+const NOT_REGULAR: u8 = 2;
+const TOO_LARGE: u8 = 3;
+const REPLACED: u8 = 4;
+const OUT_OF_REACH: u8 = 5;
+const FAILED: u8 = 6;
+
+static OPENER: Mutex<Option<Client>> = Mutex::new(None);
+
+/// Opens a mapped file: see [`open_mapped`].
+pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    let identity = mapped.identity;
+    if is_silent(mapped.pid, (identity.major, identity.minor)) {
+        return Err(OpenError::Silent);
+    }
+    let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
+    let client = opener.get_or_insert_with(Client::that_opens);
+    // What it takes to start it is nobody's fault.
+    if !client.is_apart() || client.start().is_err() {
+        drop(opener);
+        return open_mapped(mapped);
+    }
+    let root = mapped.root.and_then(|root| root.folder());
+    let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
+    let answer = client.open(question(mapped), &fds, Instant::now() + PATIENCE);
+    drop(opener);
+    match answer {
+        Ok((said, file)) => opened(mapped, &said, file),
+        Err((Death::TooSlow, device)) => {
+            let whom = device.map(|(major, minor)| Whom::Device(major, minor));
+            give_up(whom.unwrap_or(Whom::Process(mapped.pid)), mapped.pid);
+            Err(OpenError::Silent)
+        }
+        Err(_) => Err(OpenError::Silent),
+    }
+}
+
+fn question(mapped: &MappedFile<'_>) -> Frame {
+    let mut frame = Frame::new(wire::OPEN);
+    frame.u32(mapped.pid.0);
+    frame.u64(mapped.range.0);
+    frame.u64(mapped.range.1);
+    let identity = mapped.identity;
+    frame.u32(identity.major);
+    frame.u32(identity.minor);
+    frame.u64(identity.inode);
+    frame.u64(identity.generation);
+    frame.path(mapped.path.as_bytes());
+    let layers = mapped.root.and_then(|root| root.layers());
+    let folders = layers.map_or(&[][..], |layers| &layers.folders);
+    let (major, minor) = layers.map_or((0, 0), |layers| layers.device);
+    frame.u32(major);
+    frame.u32(minor);
+    frame.u32(folders.len() as u32);
+    for folder in folders {
+        frame.path(folder.as_os_str().as_bytes());
+    }
+    frame
+}
+
+/// The file that was opened; or its copy, which is no more trusted than what it is a copy of.
+fn opened(
+    mapped: &MappedFile<'_>,
+    said: &[u8],
+    file: Option<OwnedFd>,
+) -> Result<TargetFile, OpenError> {
+    let mut reader = Reader(said);
+    let (kind, number) = (reader.u8()?, reader.u32()?);
+    let no_file = || OpenError::Open(io::ErrorKind::InvalidData.into());
+    let target = |file: OwnedFd| -> Result<TargetFile, OpenError> {
+        let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
+        let file = File::from(file);
+        Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
+    };
+    match kind {
+        OPENED => target(file.ok_or_else(no_file)?),
+        COPIED => {
+            let mut file = target(file.ok_or_else(no_file)?)?;
+            (file.trusted, file.owner) = (false, Some(number));
+            Ok(file)
+        }
+        NOT_REGULAR => Err(OpenError::NotRegular),
+        TOO_LARGE => Err(OpenError::TooLarge),
+        REPLACED => Err(OpenError::Replaced),
+        OUT_OF_REACH => Err(OpenError::OutOfReach),
+        _ => Err(io::Error::from_raw_os_error(number.cast_signed()).into()),
+    }
+}
+
+/// Answers a question, in the process that opens files.
+pub(super) fn answer(
+    socket: BorrowedFd<'_>,
+    mut reader: Reader<'_>,
+    fds: Vec<OwnedFd>,
+) -> io::Result<()> {
+    let pid = Pid(reader.u32()?);
+    let range = (reader.u64()?, reader.u64()?);
+    let identity = FileIdentity {
+        major: reader.u32()?,
+        minor: reader.u32()?,
+        inode: reader.u64()?,
+        generation: reader.u64()?,
+    };
+    let path = String::from_utf8_lossy(reader.path()?).into_owned();
+    let device = (reader.u32()?, reader.u32()?);
+    let mut folders = Vec::new();
+    for _ in 0..reader.count(MAX_LAYERS)? {
+        folders.push(std::ffi::OsString::from_vec(reader.path()?.to_vec()).into());
+    }
+    let layers = (!folders.is_empty()).then_some(OverlayLayers { folders, device });
+    let folder = fds.into_iter().next();
+    let root = folder.map(|folder| Arc::new(Root::of_folder(Some(folder), layers)));
+    let handle = handle_of_mapped(&MappedFile {
+        pid,
+        range,
+        path: &path,
+        identity,
+        root: root.as_ref(),
+    });
+    let mut handled = Frame::new(wire::HANDLED);
+    let place = handle.as_ref().ok().and_then(place_of);
+    handled.u8(place.is_some().into());
+    let (major, minor) = place.map_or((0, 0), |(device, _)| device);
+    handled.u32(major);
+    handled.u32(minor);
+    super::serve::say(socket, &handled.finish())?;
+    let opened = handle.and_then(open);
+    let mut frame = Frame::new(wire::OPENED);
+    let (kind, number) = match &opened {
+        Ok((_, Some(owner))) => (COPIED, *owner),
+        Ok((_, None)) => (OPENED, 0),
+        Err(OpenError::NotRegular) => (NOT_REGULAR, 0),
+        Err(OpenError::TooLarge) => (TOO_LARGE, 0),
+        Err(OpenError::Replaced) => (REPLACED, 0),
+        Err(OpenError::OutOfReach) => (OUT_OF_REACH, 0),
+        Err(OpenError::Open(error)) => {
+            let number = error.raw_os_error().unwrap_or(libc::ENOENT);
+            (FAILED, number.cast_unsigned())
+        }
+        Err(OpenError::Again | OpenError::Silent) => (FAILED, libc::EAGAIN.cast_unsigned()),
+    };
+    frame.u8(kind);
+    frame.u32(number);
+    let file = opened.as_ref().ok().map(|(file, _)| file.as_fd());
+    let fds: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    // Who asked is there, or this process ends.
+    send(socket, &frame.finish(), &fds, Instant::now() + PATIENCE)
+}
+
+/// From a handle to a file that can be read without asking a server; whose it is, if that is a copy.
+fn open(handle: OwnedFd) -> Result<(OwnedFd, Option<u32>), OpenError> {
+    let (file, stat): (File, Stat) = open_checked(Ok(handle))?;
+    if is_local(&file) {
+        return Ok((file.into(), None));
+    }
+    if stat.st_size as u64 > MAX_COPIED_BYTES {
+        return Err(OpenError::TooLarge);
+    }
+    Ok((private_copy(&file)?, Some(stat.st_uid)))
+}

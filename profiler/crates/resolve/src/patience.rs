@@ -1,0 +1,276 @@
+//! Asks what may never answer, on threads that can be left behind.
+//!
+//! A question to a process or a file system -> its answer, or nothing when that takes too long. What a process
+//! has mapped, its command line and its files may lie with a server that is silent (FUSE, a dead NFS server), and
+//! who asks waits in the kernel, deaf to signals. So a thread asks, which is left alone if need be: nothing more
+//! is asked of what did not answer until it comes back, and of the processes of a user few may be silent before
+//! nothing is asked of any of theirs.
+//!
+//! What does not belong here: memory of processes, which a process reads (`helper::memory`).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use profiler_model::Pid;
+
+/// How long an answer may take: it is there at once, unless nobody gets a processor.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The same of what takes work as well.
+const LONG_PATIENCE: Duration = Duration::from_secs(3);
+/// How many questions to one user's processes may be without an answer.
+const MAX_SILENT: usize = 3;
+/// The same for all users.
+const MAX_STUCK: usize = 32;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Whom {
+    /// A process.
+    Process(Pid),
+    /// The file system of this device (major, minor).
+    Device(u32, u32),
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Who asks, and what has not answered.
+struct Asking {
+    worker: Option<Sender<Job>>,
+    /// With the user whose process it is, or has mapped its files.
+    silent: Option<FxHashMap<Whom, u32>>,
+}
+
+static ASKING: Mutex<Asking> = Mutex::new(Asking {
+    worker: None,
+    silent: None,
+});
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on another thread asks, with the priority of this one.
+pub(super) fn begin_anew() {
+    lock(&ASKING).worker = None;
+}
+
+/// Asks a process something; none if the answer does not come in time, or did not the last time.
+pub(super) fn ask_process<T: Send + 'static>(
+    pid: Pid,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    ask_for(PATIENCE, pid, question)
+}
+
+/// The same, where the answer takes some work.
+pub(super) fn ask_at_length<T: Send + 'static>(
+    pid: Pid,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    ask_for(LONG_PATIENCE, pid, question)
+}
+
+fn ask_for<T: Send + 'static>(
+    patience: Duration,
+    pid: Pid,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let whom = Whom::Process(pid);
+    let waited = Arc::new(Mutex::new(true));
+    let is_waited = waited.clone();
+    let (answer, answers) = sync_channel(1);
+    let job: Job = Box::new(move || {
+        // Others' questions wait behind this one.
+        if let Ok(said) = catch_unwind(AssertUnwindSafe(question)) {
+            // There is room for it.
+            let _ = answer.send(said);
+        }
+        if !*lock(&is_waited)
+            && let Some(silent) = &mut lock(&ASKING).silent
+        {
+            silent.remove(&whom);
+        }
+    });
+    let mut now = lock(&ASKING);
+    if now.refuses(pid, None) {
+        return None;
+    }
+    now.hand(job)?;
+    drop(now);
+    match answers.recv_timeout(patience) {
+        Ok(said) => return Some(said),
+        // It has panicked.
+        Err(RecvTimeoutError::Disconnected) => return None,
+        Err(RecvTimeoutError::Timeout) => {}
+    }
+    let mut waited = lock(&waited);
+    // It may have come meanwhile. If not, it finds that nobody waits for it.
+    if let Ok(said) = answers.try_recv() {
+        return Some(said);
+    }
+    give_up(whom, pid);
+    // The thread ends with this question.
+    lock(&ASKING).worker = None;
+    *waited = false;
+    None
+}
+
+/// Whether nothing is to be asked of a process, or of the file system that it has mapped something of.
+pub(super) fn is_silent(pid: Pid, device: (u32, u32)) -> bool {
+    let device = Whom::Device(device.0, device.1);
+    lock(&ASKING).refuses(pid, Some(device))
+}
+
+/// Nothing more is asked of it, which had to do with a process.
+pub(super) fn give_up(whom: Whom, pid: Pid) {
+    let owner = owner_of(pid);
+    let mut now = lock(&ASKING);
+    now.silent.get_or_insert_default().insert(whom, owner);
+    drop(now);
+    match whom {
+        Whom::Process(pid) => {
+            log::warn!("process {pid} does not answer: what it has mapped stays unknown");
+        }
+        Whom::Device(major, minor) => log::warn!(
+            "the file system {major}:{minor} does not answer, of which process {pid} has mapped a file: \
+             files there have no names"
+        ),
+    }
+}
+
+/// Threads that were left behind by [`within`].
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// Does something on a thread of its own, which is left behind if it takes longer: none then, and if too many were
+/// left behind that have not come back.
+pub(super) fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if LEFT.load(Ordering::Relaxed) >= MAX_STUCK {
+        return None;
+    }
+    let (answer, answers) = sync_channel(1);
+    let waited = Arc::new(Mutex::new(true));
+    let is_waited = waited.clone();
+    let thread = std::thread::Builder::new().name("asking".to_owned());
+    let started = thread.spawn(move || {
+        let _ = answer.send(work());
+        if !*lock(&is_waited) {
+            LEFT.fetch_sub(1, Ordering::Relaxed);
+        }
+    });
+    if let Err(error) = started {
+        log::debug!("no thread to ask with: {error}");
+        return None;
+    }
+    match answers.recv_timeout(patience) {
+        Ok(answer) => return Some(answer),
+        Err(RecvTimeoutError::Disconnected) => return None,
+        Err(RecvTimeoutError::Timeout) => {}
+    }
+    let mut waited = lock(&waited);
+    if let Ok(answer) = answers.try_recv() {
+        return Some(answer);
+    }
+    *waited = false;
+    LEFT.fetch_add(1, Ordering::Relaxed);
+    None
+}
+
+impl Asking {
+    /// Whether there is no use in asking.
+    fn refuses(&self, pid: Pid, device: Option<Whom>) -> bool {
+        let Some(silent) = self.silent.as_ref().filter(|silent| !silent.is_empty()) else {
+            return false;
+        };
+        let is_silent = |whom: Whom| silent.contains_key(&whom);
+        if silent.len() >= MAX_STUCK
+            || is_silent(Whom::Process(pid))
+            || device.is_some_and(is_silent)
+        {
+            return true;
+        }
+        let owner = owner_of(pid);
+        // Root's own processes may do worse than that.
+        owner != 0 && silent.values().filter(|&&of| of == owner).count() >= MAX_SILENT
+    }
+
+    /// Hands a question to the thread, which is started if there is none.
+    fn hand(&mut self, job: Job) -> Option<()> {
+        let job = match &self.worker {
+            Some(worker) => match worker.send(job) {
+                Ok(()) => return Some(()),
+                Err(unsent) => unsent.0,
+            },
+            None => job,
+        };
+        let (sender, jobs) = channel::<Job>();
+        let thread = std::thread::Builder::new().name("asking".to_owned());
+        let started = thread.spawn(move || jobs.into_iter().for_each(|job| job()));
+        if let Err(error) = started {
+            log::debug!("no thread to ask with: {error}");
+            return None;
+        }
+        sender.send(job).ok()?;
+        self.worker = Some(sender);
+        Some(())
+    }
+}
+
+/// The user that a process belongs to; nobody's if it has ended. The folder says it without asking the process.
+fn owner_of(pid: Pid) -> u32 {
+    fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |folder| folder.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn who_does_not_answer_is_left_alone_until_it_does() {
+        // No such process can be.
+        let (silent, other) = (Pid(u32::MAX), Pid(u32::MAX - 1));
+        assert_eq!(ask_process(silent, || 1), Some(1));
+        let (let_go, held) = channel::<()>();
+        assert_eq!(ask_for(SHORT, silent, move || held.recv().is_err()), None);
+        assert_eq!(ask_process(silent, || 2), None, "it is not asked again");
+        assert_eq!(ask_process(other, || 3), Some(3), "others are");
+        assert!(is_silent(silent, (8, 1)) && !is_silent(other, (8, 1)));
+        drop(let_go);
+        while ask_process(silent, || 4).is_none() {
+            std::thread::yield_now();
+        }
+        give_up(Whom::Device(4000, 1), other);
+        assert!(is_silent(other, (4000, 1)) && !is_silent(other, (4000, 2)));
+    }
+
+    #[test]
+    fn work_that_takes_too_long_is_left_behind() {
+        assert_eq!(within(LONG_PATIENCE, || 1), Some(1));
+        let (let_go, held) = channel::<()>();
+        assert_eq!(within(SHORT, move || held.recv().is_err()), None);
+        assert_eq!(LEFT.load(Ordering::Relaxed), 1);
+        drop(let_go);
+        while LEFT.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_panic_is_no_answer_and_the_next_one_is_asked() {
+        let own = Pid(std::process::id());
+        let panics = || -> u32 { panic!("as a test wants") };
+        assert_eq!(ask_process(own, panics), None);
+        assert_eq!(ask_process(own, || 1), Some(1));
+    }
+}
