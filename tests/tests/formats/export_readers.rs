@@ -335,6 +335,12 @@ fn otlp(file: &[u8]) -> Read {
         .resource_profiles
         .iter()
         .flat_map(|it| &it.scope_profiles);
+    for scope in profiles.clone().filter_map(|it| it.scope.as_ref()) {
+        // The specification: a key stands once.
+        let mut keys: Vec<&str> = scope.attributes.iter().map(|it| it.key.as_str()).collect();
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "{keys:?}");
+    }
     for profile in profiles.flat_map(|it| &it.profiles) {
         assert!(profile.period > 0 && profile.profile_id.len() == 16);
         let kind = profile.sample_type.unwrap();

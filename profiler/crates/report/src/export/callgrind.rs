@@ -272,7 +272,7 @@ impl Sink for Callgrind {
         writeln!(out, "creator: profiler {}", name::text(&session.version))?;
         writeln!(out, "cmd: {}", name::text(&session.target))?;
         writeln!(out, "part: 1")?;
-        for note in self.summed.about.notes(tables, unnamed) {
+        for note in self.summed.notes(tables, unnamed) {
             writeln!(out, "desc: {}", name::text(&note))?;
         }
         writeln!(out, "positions: line\nevents: {}", events.join(" "))?;

@@ -189,14 +189,17 @@ impl Sink for Otlp {
             io::Result::Ok(())
         })?;
         let session = &tables.session;
-        let notes = self.summed.about.notes(tables, unnamed);
         let mut attributes = vec![key_value("otlp.proto.version", text(proto::PROTO_VERSION))];
-        attributes.extend(notes.iter().map(|note| match note.split_once(": ") {
-            Some((key, value)) => {
-                key_value(&format!("profiler.{}", key.replace(' ', "_")), text(value))
-            }
-            None => key_value("profiler.note", text(note)),
-        }));
+        // A key stands once.
+        let mut noted: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for note in self.summed.notes(tables, unnamed) {
+            let named = note.split_once(": ").filter(|(key, _)| !key.contains(','));
+            let (key, value) = named.unwrap_or(("note", &note));
+            let key = format!("profiler.{}", key.replace(' ', "_"));
+            noted.entry(key).or_default().push(value.to_owned());
+        }
+        let noted = noted.into_iter();
+        attributes.extend(noted.map(|(key, values)| key_value(&key, text(&values.join("; ")))));
         let mut resource_profiles = Vec::new();
         for (process, types) in all {
             let types = types.into_iter();
@@ -353,7 +356,8 @@ impl<'a> Writer<'a> {
         if let Owner::Thread(id) = key.owner
             && let Some(thread) = self.tables.thread(id)
         {
-            let name = text(self.tables.string(thread.name));
+            let (_, name) = key.owner.names(key.names, self.tables);
+            let name = text(self.tables.string(name.unwrap_or(thread.name)));
             attributes.push(self.attribute("thread.name", name));
             let tid = Any::Number(thread.tid.0.into());
             attributes.push(self.attribute("thread.id", tid));

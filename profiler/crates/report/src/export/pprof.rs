@@ -124,22 +124,7 @@ impl Sink for Pprof {
         );
         head.duration_nanos = signed(self.summed.about.duration_ns());
         self.period(&mut head, &sources, &mut writer)?;
-        let mut notes = self.summed.about.notes(tables, unnamed);
-        for (number, what) in [
-            (
-                self.summed.calls.open(),
-                "calls still open at the end, left out",
-            ),
-            (
-                self.summed.calls.folded(),
-                "calls too deep to be told apart, left out",
-            ),
-        ] {
-            if number > 0 {
-                notes.push(format!("{number} {what}"));
-            }
-        }
-        for note in notes {
+        for note in self.summed.notes(tables, unnamed) {
             head.comment.push(writer.string(&note)?);
         }
         writer.write(&head)?;

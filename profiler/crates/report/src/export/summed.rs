@@ -43,6 +43,22 @@ impl Summed {
         self.calls.event(event, tables);
     }
 
+    /// What is missing of samples and calls, in lines.
+    pub(super) fn notes(&self, tables: &Tables, unnamed: u64) -> Vec<String> {
+        let mut notes = self.about.notes(tables, unnamed);
+        for (number, what) in [
+            (self.calls.open(), "still open at the end, left out"),
+            (self.calls.folded(), "too deep to be told apart, left out"),
+        ] {
+            match number {
+                0 => {}
+                1 => notes.push(format!("1 call {what}")),
+                more => notes.push(format!("{more} calls {what}")),
+            }
+        }
+        notes
+    }
+
     /// The sources that were asked for, or all, in the order of their first samples.
     pub(super) fn sources(&self, tables: &Tables) -> io::Result<Vec<SourceId>> {
         let mut sources = self.sources.clone();
