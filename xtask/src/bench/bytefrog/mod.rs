@@ -2,9 +2,9 @@
 //!
 //! Scenarios: `replay`, a capture with many calls as fast as the receiver takes it, to one that only
 //! counts and to `profiler hq`; `live`, a program that calls a traced function at a fixed rate, beside
-//! `profiler record` of the same; `samples`, what calls inferred from samples add to a program; `volume`, what comes of threads that call
-//! as fast as they can, with a receiver that reads and one that stands still for a while. Times are
-//! nanoseconds; everything goes over loopback, on the same processors.
+//! `profiler record` of the same; `samples`, what calls inferred from samples add to a program; `volume`,
+//! what comes of threads that call as fast as they can, with a receiver that reads and one that stands
+//! still for a while. Times are nanoseconds; everything goes over loopback, on the same processors.
 
 mod live;
 mod receiver;

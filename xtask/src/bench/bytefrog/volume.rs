@@ -33,8 +33,12 @@ struct Run {
     stopped: bool,
     calls: u64,
     took_ns: u64,
-    /// Entries and exits that the receiver's capture was made of.
-    records: u64,
+    /// What the agent says that it sent: all messages, entries, exits.
+    messages: u64,
+    entered: u64,
+    left: u64,
+    /// Messages that the receiver says that it got.
+    received: u64,
     /// Entries and exits that the kernel had no room for.
     lost: u64,
     /// Events that the agent left out because the receiver was too slow.
@@ -43,15 +47,16 @@ struct Run {
     /// Exits that were told without an event, and exits whose entries had been lost or forgotten.
     inferred: u64,
     unmatched: u64,
+    /// The program's CPU time is not the sender's.
     sender: Usage,
     receiver: Usage,
 }
 
 impl Run {
-    /// Records that did not come and nobody counted: of each call two should.
+    /// Entries and exits that were not sent and that nobody counted: of each call two should be.
     fn uncounted(&self) -> i64 {
-        let came = self.records + self.lost + self.dropped + self.unmatched;
-        (2 * self.calls + self.inferred).cast_signed() - came.cast_signed()
+        let counted = self.entered + self.left + self.lost + self.dropped + self.unmatched;
+        (2 * self.calls + self.inferred).cast_signed() - counted.cast_signed()
     }
 }
 
@@ -97,7 +102,7 @@ fn one(bench: &Bench, calls: u64, stopped: bool) -> io::Result<Run> {
             "--budget",
             "off",
             "--trace",
-            "trace_crowd:crowded",
+            "trace_crowd:kind_nop5",
             "--",
         ]);
         command.arg(&program).arg(THREADS.to_string());
@@ -118,14 +123,25 @@ fn one(bench: &Bench, calls: u64, stopped: bool) -> io::Result<Run> {
         return Err(io::Error::other(format!("it failed: {log}{hq_log}")));
     }
     let program = log.lines().find(|line| line.starts_with("{\"calls\""));
-    let program: serde_json::Value = serde_json::from_str(program.unwrap_or_default())?;
+    let program: serde_json::Value = serde_json::from_str(program.unwrap_or("null"))?;
+    if program["good"] != true {
+        return Err(io::Error::other(format!("the program failed: {log}")));
+    }
     let number = |name: &str| program[name].as_u64().unwrap_or(0);
+    let mut sender = sender;
+    sender.cpu_ns = sender.cpu_ns.saturating_sub(number("cpu_ns"));
     Ok(Run {
         stopped,
         calls: number("calls"),
         took_ns: number("took_ns"),
-        records: said(&hq_log, " call records"),
-        lost: said(&log, " records lost"),
+        messages: said(&log, " message"),
+        entered: said(&log, " methods entered"),
+        left: said(&log, " left"),
+        received: said(&hq_log, " message"),
+        // Either may be said of the same ones.
+        lost: said(&log, " records lost")
+            .max(said(&log, " events lost before"))
+            .max(said(&log, " event lost before")),
         dropped: said(&log, " events left out in") + said(&log, " event left out in"),
         breaks: said(&log, " data break"),
         inferred: said(&log, " of them inferred"),
@@ -159,11 +175,16 @@ fn print(runs: &[Run]) {
         "receiver",
         "calls made",
         "calls/s",
-        "records received",
+        "entries sent",
+        "exits sent",
+        "inferred",
         "lost in the kernel",
         "left out",
         "data breaks",
+        "not open",
         "uncounted",
+        "messages sent",
+        "messages received",
         "sender CPU s",
         "sender CPU ns/call",
         "sender VmHWM MiB",
@@ -178,11 +199,16 @@ fn print(runs: &[Run]) {
             },
             run.calls.to_string(),
             format!("{:.0}", run.calls as f64 * 1e9 / run.took_ns.max(1) as f64),
-            run.records.to_string(),
+            run.entered.to_string(),
+            run.left.to_string(),
+            run.inferred.to_string(),
             run.lost.to_string(),
             run.dropped.to_string(),
             run.breaks.to_string(),
+            run.unmatched.to_string(),
             run.uncounted().to_string(),
+            run.messages.to_string(),
+            run.received.to_string(),
             format!("{:.2}", run.sender.cpu_ns as f64 / 1e9),
             per(run.sender.cpu_ns as f64, run.calls as f64),
             mib(run.sender.peak_bytes),
