@@ -161,12 +161,13 @@ impl<'a> Facts<'a> {
                 count(unwound.changed),
             ));
             lines.push(format!(
-                "unwinding: {} copied, {} not (limit of {} a second and processor); {} walked on here, {} of them not to the end",
+                "unwinding: {} copied, {} not (limit of {} a second and processor); {} walked on here, {} of them not to the end, {} of these longer than a copy",
                 plural(unwound.copies, "stack"),
                 count(unwound.copies_refused),
                 count(COPIES_PER_SECOND.into()),
                 count(self.counters.stacks_continued),
                 count(self.counters.stacks_without_table),
+                count(self.counters.stacks_copied_short),
             ));
             lines.push(format!(
                 "tables in the kernel: {} loaded, {} evicted, {} times no room, {}",

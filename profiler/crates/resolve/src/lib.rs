@@ -263,6 +263,7 @@ impl Resolver {
             calls_too_deep: self.calls.too_deep,
             stacks_continued: unwinding.continued,
             stacks_without_table: unwinding.without_table,
+            stacks_copied_short: unwinding.copied_short,
             stacks_outdated: unwinding.outdated,
             kernel_hidden: self.kernel.is_restricted(),
             ..self.epoch.counters

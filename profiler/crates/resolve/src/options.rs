@@ -140,6 +140,8 @@ pub struct ResolveCounters {
     pub stacks_continued: u64,
     /// Of these, not to their end: a table was not there in time, or the copy was too short.
     pub stacks_without_table: u64,
+    /// Of these, those that were longer than what is copied of one.
+    pub stacks_copied_short: u64,
     /// User stacks that were cut because the kernel side had not been told yet what was mapped.
     pub stacks_outdated: u64,
     /// Epochs begun.

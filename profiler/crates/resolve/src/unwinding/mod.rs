@@ -75,6 +75,8 @@ pub(super) struct Unwinding {
     pub(super) continued: u64,
     /// Of these, those that are cut: a table was not there in time, or the copy was too short.
     pub(super) without_table: u64,
+    /// Of these, those that were longer than the copy.
+    pub(super) copied_short: u64,
     /// User stacks that were cut because the kernel side walked them by an outdated list of mappings.
     pub(super) outdated: u64,
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use profiler_common::unwind::{COPY_BYTES, CopyHead, REGISTER_SP, UnwindCounters};
+use profiler_common::unwind::{COPY_BYTES, CopyHead, REGISTER_FP, REGISTER_SP, UnwindCounters};
 
 use super::super::tests::*;
 use super::super::{ResolveOptions, Resolver};
@@ -298,6 +298,39 @@ fn a_copy_that_is_too_short_is_no_whole_stack_and_counted() {
     // The second is as deep as stacks can be, whatever was copied.
     assert_eq!(ends, [StackEnd::BadMemory, StackEnd::Truncated]);
     assert_eq!(reader.user_stacks()[0], ["inner", "outer"]);
+}
+
+#[test]
+fn a_stack_that_is_longer_than_its_copy_is_counted_apart() {
+    let dir = TempDir::new("longer");
+    let program = build(&dir, "program", &["-fno-omit-frame-pointer"]);
+    let mut events = start(10, pid(11), "program");
+    events.push(map_file(12, pid(11), BASE, 0x10000, &program, 0));
+    // Behind what begins `main`: its caller is found by the frame pointer.
+    let within = [BASE + offset_of(&program, "main") + 16];
+    for (time, words) in [(20, COPY_BYTES / 8), (21, COPY_BYTES / 8 - 1)] {
+        let mut event = cut_short(time, pid(11), &[], &within, &vec![0; words]);
+        if let RawBody::Sample(sample) = &mut event.body
+            && let Some(copy) = &mut sample.copy
+        {
+            copy.head.registers[usize::from(REGISTER_FP)] = STACK + COPY_BYTES as u64;
+        }
+        events.push(event);
+    }
+    let mut resolver = resolver();
+    notice(&mut resolver, &mut Kernel::default(), &events);
+    let mut out = Vec::new();
+    resolver.resolve(&mut events, &mut out);
+    let reader = finish(&mut resolver, out);
+    let ends: Vec<StackEnd> = reader.samples().map(|sample| sample.user_end).collect();
+    // All of the second stack was copied: what is behind it can't be read.
+    assert_eq!(ends, [StackEnd::NoTable, StackEnd::BadMemory]);
+    let counters = resolver.counters();
+    assert_eq!(
+        (counters.stacks_continued, counters.stacks_without_table),
+        (2, 1)
+    );
+    assert_eq!(counters.stacks_copied_short, 1);
 }
 
 #[test]

@@ -125,6 +125,7 @@ impl Unwinding {
                 let cut = end == StackEnd::BadMemory && taken.bytes.len() == COPY_BYTES;
                 let end = if cut { StackEnd::NoTable } else { end };
                 self.without_table += u64::from(end == StackEnd::NoTable);
+                self.copied_short += u64::from(cut);
                 self.continued += 1;
                 user.end = end;
                 let addresses = user.addresses().chain(walked.addresses);
