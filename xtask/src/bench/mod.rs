@@ -4,6 +4,7 @@
 //! Output: Markdown tables on standard output, the raw numbers as JSON in `target/bench`, progress on
 //! standard error. What a table means, and what is within noise, is in docs/performance.md.
 
+mod busy;
 mod bytefrog;
 mod containers;
 mod host;
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     /// Rounds of the first scenario, in each of which every tool runs in every way.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Scenarios to run: of sampling `job`, `host`, `first`, `start`; of tracing `kinds`, `cost`,
+    /// Scenarios to run: of sampling `job`, `host`, `first`, `start`, `busy`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of serve `cost`, `threads`,
     /// `answers`, `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
     /// `processes`, `waits`.
@@ -53,7 +54,7 @@ pub(crate) struct Arguments {
 }
 
 /// Scenarios of sampling.
-const SAMPLING: [&str; 4] = ["job", "host", "first", "start"];
+const SAMPLING: [&str; 5] = ["job", "host", "first", "start", "busy"];
 
 /// What all scenarios need.
 struct Bench {
@@ -154,6 +155,9 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     }
     if wanted("start") {
         start::run(&bench, rounds.min(5))?;
+    }
+    if wanted("busy") {
+        busy::run(&bench, rounds.min(5))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ const SECONDS: &str = "5";
 const BUSY_HZ: &str = "999";
 
 /// Puts an empty directory where tables are kept, and becomes the command behind it.
-const WITHOUT_TABLES: &str = "mkdir -p -m 0700 /var/cache/profiler && \
+pub(super) const WITHOUT_TABLES: &str = "mkdir -p -m 0700 /var/cache/profiler && \
      mount -t tmpfs -o mode=0700 none /var/cache/profiler && exec \"$@\"";
 
 /// One way to record.
