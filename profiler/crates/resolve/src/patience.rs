@@ -11,10 +11,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
@@ -29,6 +29,9 @@ const MAX_SILENT: usize = 3;
 /// The same for all users.
 const MAX_STUCK: usize = 32;
 
+/// Who could go on and gets no processor is waited for so long besides.
+pub(super) const STARVED: Duration = Duration::from_secs(30);
+
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Whom {
@@ -42,7 +45,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Who asks, and what has not answered.
 struct Asking {
-    worker: Option<Sender<Job>>,
+    worker: Option<(Sender<Job>, Asker)>,
     /// With the user whose process it is, or has mapped its files.
     silent: Option<FxHashMap<Whom, u32>>,
 }
@@ -84,42 +87,56 @@ fn ask_for<T: Send + 'static>(
 ) -> Option<T> {
     let whom = Whom::Process(pid);
     let waited = Arc::new(Mutex::new(true));
-    let is_waited = waited.clone();
     let (answer, answers) = sync_channel(1);
-    let job: Job = Box::new(move || {
-        // Others' questions wait behind this one.
-        if let Ok(said) = catch_unwind(AssertUnwindSafe(question)) {
+    // Taken by whoever asks it.
+    let question = Arc::new(Mutex::new(Some(question)));
+    loop {
+        let (is_waited, theirs, answer) = (waited.clone(), question.clone(), answer.clone());
+        let job: Job = Box::new(move || {
+            let Some(question) = lock(&theirs).take() else {
+                return;
+            };
+            // Others' questions wait behind this one.
+            let said = catch_unwind(AssertUnwindSafe(question)).ok();
             // There is room for it.
             let _ = answer.send(said);
+            if !*lock(&is_waited)
+                && let Some(silent) = &mut lock(&ASKING).silent
+            {
+                silent.remove(&whom);
+            }
+        });
+        let mut now = lock(&ASKING);
+        if now.refuses(pid, None) {
+            return None;
         }
-        if !*lock(&is_waited)
-            && let Some(silent) = &mut lock(&ASKING).silent
-        {
-            silent.remove(&whom);
+        let asker = now.hand(job)?;
+        drop(now);
+        match asker.wait(&answers, patience) {
+            // It may have panicked.
+            Ok(said) => return said,
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
         }
-    });
-    let mut now = lock(&ASKING);
-    if now.refuses(pid, None) {
+        let mut now = lock(&ASKING);
+        if now.worker.as_ref().is_some_and(|(_, it)| it.is(&asker)) {
+            // The thread ends with what it asks.
+            now.worker = None;
+        }
+        drop(now);
+        // It has waited behind another question, and was not asked yet.
+        if lock(&question).is_some() {
+            continue;
+        }
+        let mut waited = lock(&waited);
+        // It may have come meanwhile. If not, it finds that nobody waits for it.
+        if let Ok(said) = answers.try_recv() {
+            return said;
+        }
+        give_up(whom, pid);
+        *waited = false;
         return None;
     }
-    now.hand(job)?;
-    drop(now);
-    match answers.recv_timeout(patience) {
-        Ok(said) => return Some(said),
-        // It has panicked.
-        Err(RecvTimeoutError::Disconnected) => return None,
-        Err(RecvTimeoutError::Timeout) => {}
-    }
-    let mut waited = lock(&waited);
-    // It may have come meanwhile. If not, it finds that nobody waits for it.
-    if let Ok(said) = answers.try_recv() {
-        return Some(said);
-    }
-    give_up(whom, pid);
-    // The thread ends with this question.
-    lock(&ASKING).worker = None;
-    *waited = false;
-    None
 }
 
 /// Whether nothing is to be asked of a process, or of the file system that it has mapped something of.
@@ -160,8 +177,11 @@ pub(super) fn within<T: Send + 'static>(
     let (answer, answers) = sync_channel(1);
     let waited = Arc::new(Mutex::new(true));
     let is_waited = waited.clone();
+    let asker = Asker::default();
+    let itself = asker.clone();
     let thread = std::thread::Builder::new().name("asking".to_owned());
     let started = thread.spawn(move || {
+        itself.begin();
         let _ = answer.send(work());
         if !*lock(&is_waited) {
             LEFT.fetch_sub(1, Ordering::Relaxed);
@@ -171,7 +191,7 @@ pub(super) fn within<T: Send + 'static>(
         log::debug!("no thread to ask with: {error}");
         return None;
     }
-    match answers.recv_timeout(patience) {
+    match asker.wait(&answers, patience) {
         Ok(answer) => return Some(answer),
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {}
@@ -204,25 +224,70 @@ impl Asking {
     }
 
     /// Hands a question to the thread, which is started if there is none.
-    fn hand(&mut self, job: Job) -> Option<()> {
+    fn hand(&mut self, job: Job) -> Option<Asker> {
         let job = match &self.worker {
-            Some(worker) => match worker.send(job) {
-                Ok(()) => return Some(()),
+            Some((worker, asker)) => match worker.send(job) {
+                Ok(()) => return Some(asker.clone()),
                 Err(unsent) => unsent.0,
             },
             None => job,
         };
         let (sender, jobs) = channel::<Job>();
         let thread = std::thread::Builder::new().name("asking".to_owned());
-        let started = thread.spawn(move || jobs.into_iter().for_each(|job| job()));
+        let asker = Asker::default();
+        let itself = asker.clone();
+        let started = thread.spawn(move || {
+            itself.begin();
+            jobs.into_iter().for_each(|job| job());
+        });
         if let Err(error) = started {
             log::debug!("no thread to ask with: {error}");
             return None;
         }
         sender.send(job).ok()?;
-        self.worker = Some(sender);
-        Some(())
+        self.worker = Some((sender, asker.clone()));
+        Some(asker)
     }
+}
+
+/// The number of a thread that asks, when it has begun.
+#[derive(Clone, Default)]
+struct Asker(Arc<AtomicU32>);
+
+impl Asker {
+    fn begin(&self) {
+        let number = rustix::thread::gettid().as_raw_nonzero().get();
+        self.0.store(number.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Waits for an answer so long, and longer while the thread gets no processor: that is nobody's silence.
+    fn wait<T>(&self, answers: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutError> {
+        let last = Instant::now() + STARVED;
+        loop {
+            match answers.recv_timeout(patience) {
+                Err(RecvTimeoutError::Timeout) if self.starves() && Instant::now() < last => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn is(&self, other: &Asker) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn starves(&self) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            0 => true,
+            number => would_run(&format!("/proc/self/task/{number}/stat")),
+        }
+    }
+}
+
+/// Whether a thread waits for nothing but a processor, by its line of /proc.
+pub(super) fn would_run(stat: &str) -> bool {
+    let line = fs::read_to_string(stat).unwrap_or_default();
+    let state = line.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with('R'))
 }
 
 /// The user that a process belongs to; nobody's if it has ended. The folder says it without asking the process.
@@ -235,6 +300,7 @@ mod tests {
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
+    const HANGS: Duration = Duration::from_secs(60);
 
     #[test]
     fn who_does_not_answer_is_left_alone_until_it_does() {
@@ -264,6 +330,37 @@ mod tests {
         while LEFT.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn who_would_run_is_waited_for() {
+        // Answers when it has worked three times as long as it is waited for.
+        let works = || {
+            let begun = Instant::now();
+            while begun.elapsed() < 3 * SHORT {}
+            1
+        };
+        assert_eq!(ask_for(SHORT, Pid(u32::MAX - 2), works), Some(1));
+        let waits = || std::thread::sleep(HANGS);
+        assert_eq!(ask_for(SHORT, Pid(u32::MAX - 3), waits), None);
+        assert!(would_run("/proc/thread-self/stat"));
+    }
+
+    #[test]
+    fn who_waits_behind_another_is_asked() {
+        let (let_go, held) = channel::<()>();
+        let (begun, has_begun) = channel::<()>();
+        let silent = std::thread::spawn(move || {
+            let waits = move || {
+                let _ = begun.send(());
+                held.recv().is_err()
+            };
+            ask_for(10 * SHORT, Pid(u32::MAX - 4), waits)
+        });
+        has_begun.recv().unwrap();
+        assert_eq!(ask_for(SHORT, Pid(u32::MAX - 5), || 1), Some(1));
+        assert_eq!(silent.join().unwrap(), None);
+        drop(let_go);
     }
 
     #[test]

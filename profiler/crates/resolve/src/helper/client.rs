@@ -263,22 +263,38 @@ impl Client {
         &mut self,
         frame: Frame,
         fds: &[BorrowedFd<'_>],
-        until: Instant,
+        patience: &mut dyn FnMut(u32) -> Option<Instant>,
     ) -> Result<Opened, (Death, Option<(u32, u32)>)> {
         let mut device = None;
-        let socket = match self.running() {
-            Ok(process) => process.socket.as_fd(),
+        let (socket, number) = match self.running() {
+            Ok(process) => {
+                let number = process.child.as_ref().map_or(0, Child::id);
+                (process.socket.as_fd(), number)
+            }
             Err(death) => return Err((death, None)),
         };
+        // What has come is there as a whole at once.
+        let mut receive = |kind| {
+            while let Some(until) = patience(number) {
+                match ready(socket, PollFlags::IN, until) {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                    done => {
+                        done?;
+                        return receive_files(socket, kind, Instant::now() + END);
+                    }
+                }
+            }
+            Err(io::ErrorKind::TimedOut.into())
+        };
         let ask = || {
-            send(socket, &frame.finish(), fds, until)?;
-            let (bytes, _) = receive_files(socket, wire::HANDLED, until)?;
+            send(socket, &frame.finish(), fds, Instant::now() + END)?;
+            let (bytes, _) = receive(wire::HANDLED)?;
             let mut reader = Reader(&bytes);
             // None is found: the reason follows.
             if reader.u8()? != 0 {
                 device = Some((reader.u32()?, reader.u32()?));
             }
-            receive_files(socket, wire::OPENED, until)
+            receive(wire::OPENED)
         };
         ask().map_err(|error: io::Error| {
             let death = match error.kind() {

@@ -24,12 +24,14 @@ use crate::files::{
 };
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
-use crate::patience::{Whom, give_up, is_silent};
+use crate::patience::{STARVED, Whom, give_up, is_silent, would_run};
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor or a file has to be copied.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where only a disk is to be waited for.
+const SLOW_DISK: Duration = Duration::from_secs(10);
 /// Largest file of a server's that is copied.
 const MAX_COPIED_BYTES: u64 = 256 << 20;
 /// Most layers of an overlay that are told.
@@ -60,16 +62,59 @@ pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, Open
     }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    let answer = client.open(question(mapped), &fds, Instant::now() + PATIENCE);
+    let is_served = identity.major == 0;
+    let mut waiting = Waiting::new(is_served);
+    let answer = client.open(question(mapped), &fds, &mut |opener| waiting.more(opener));
     drop(opener);
     match answer {
         Ok((said, file)) => opened(mapped, &said, file),
+        Err((Death::TooSlow, _)) if waiting.starved => Err(OpenError::Silent),
         Err((Death::TooSlow, device)) => {
+            // A disk is slow, and not silent.
+            let device = device.filter(|(major, _)| *major == 0);
             let whom = device.map(|(major, minor)| Whom::Device(major, minor));
             give_up(whom.unwrap_or(Whom::Process(mapped.pid)), mapped.pid);
             Err(OpenError::Silent)
         }
         Err(_) => Err(OpenError::Silent),
+    }
+}
+
+/// How long an answer is waited for.
+struct Waiting {
+    begun: Instant,
+    /// Who answers may have a server to ask, and not only a disk.
+    is_served: bool,
+    asked: bool,
+    /// At last it got no processor.
+    starved: bool,
+}
+
+impl Waiting {
+    fn new(is_served: bool) -> Waiting {
+        Waiting {
+            begun: Instant::now(),
+            is_served,
+            asked: false,
+            starved: false,
+        }
+    }
+
+    /// Until when to wait now, if any longer: for a moment, and for longer while the process gets no processor or a disk is slow.
+    fn more(&mut self, opener: u32) -> Option<Instant> {
+        let waited = self.begun.elapsed();
+        if std::mem::replace(&mut self.asked, true) && waited >= PATIENCE {
+            self.starved = would_run(&format!("/proc/{opener}/stat"));
+            let most = match (self.starved, self.is_served) {
+                (true, _) => STARVED,
+                (false, true) => PATIENCE,
+                (false, false) => SLOW_DISK,
+            };
+            if waited >= most {
+                return None;
+            }
+        }
+        Some(Instant::now() + PATIENCE)
     }
 }
 
