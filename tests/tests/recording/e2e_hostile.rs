@@ -14,6 +14,7 @@ use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload;
+use rustix::fs::inotify;
 use rustix::process::Signal;
 
 /// Records `map_file` with `file` mapped as code. It must end in time, with the program's own
@@ -195,6 +196,57 @@ fn perf_maps_that_are_traps() -> Outcome {
             .count();
         at_least("samples with names", named, samples.len(), 0.97)?;
     }
+    Ok(())
+}
+
+/// Stripped programs whose links to debug files lead to a FIFO, by the name of a neighbour and by an absolute one: nobody opens it,
+/// and the recording waits for no writer.
+#[test]
+fn links_to_debug_files_that_are_traps() -> Outcome {
+    let Some(setting) = Setting::new("e2e_hostile::links_to_debug_files_that_are_traps")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    let absolute = setting.path("absolute.fifo");
+    let names = [
+        ("near", "near.debug".to_owned()),
+        ("far", absolute.to_string_lossy().into_owned()),
+    ];
+    for (program, link) in &names {
+        let mut section = link.clone().into_bytes();
+        section.resize((section.len() + 4) & !3, 0);
+        section.extend(0x1234_5678_u32.to_le_bytes());
+        fs::write(setting.path("section"), section)?;
+        let copy = Command::new("objcopy")
+            .arg("--strip-all")
+            .arg("--add-section")
+            .arg(format!(
+                ".gnu_debuglink={}",
+                setting.path("section").display()
+            ))
+            .args([&chain, &setting.path(program)])
+            .status()?;
+        assert!(copy.success());
+    }
+    let fifos = [setting.path("near.debug"), absolute];
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+    for fifo in &fifos {
+        assert!(Command::new("mkfifo").arg(fifo).status()?.success());
+        inotify::add_watch(&watch, fifo, inotify::WatchFlags::OPEN)?;
+    }
+    for (program, _) in &names {
+        let program = setting.path(program);
+        let (_, recording) =
+            setting.record(&["-F", "999", "--", &program.to_string_lossy(), "700"])?;
+        assert!(!recording.samples.is_empty(), "{program:?}");
+    }
+    let mut events = [0; 256];
+    let opened = rustix::io::read(&watch, &mut events);
+    assert_eq!(opened, Err(rustix::io::Errno::AGAIN), "a FIFO was opened");
+    // What is watched is seen.
+    let open = fs::File::options().read(true).write(true).open(&fifos[0])?;
+    assert!(rustix::io::read(&watch, &mut events)? > 0);
+    drop(open);
     Ok(())
 }
 
