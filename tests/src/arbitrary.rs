@@ -121,7 +121,7 @@ const STATES: [WaitState; 4] = [
     WaitState::Disk,
     WaitState::Stopped,
 ];
-const LOST: [LostReason; 12] = [
+const LOST: [LostReason; 14] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -134,6 +134,8 @@ const LOST: [LostReason; 12] = [
     LostReason::Undecided,
     LostReason::WaitTable,
     LostReason::WaitUnseen,
+    LostReason::WaitRingFull,
+    LostReason::WaitNested,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

@@ -40,6 +40,13 @@ pub fn held_by(pid: u32) -> io::Result<Held> {
     Ok(held)
 }
 
+/// Whether a process is one that the profiler has started to help it: holds links, opens files, finds names. None is a command
+/// that it was asked to run.
+pub fn is_helper(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.starts_with(b"profiler-")
+}
+
 /// The processes that hold the links of process `pid`.
 pub fn keepers_of(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task/{pid}/children");

@@ -294,7 +294,7 @@ fn without_profiler(text: &str) -> String {
 }
 
 fn is_of_profiler(line: &str) -> bool {
-    const BEGIN: [&str; 4] = ["profiler: ", "note: ", "user stacks: ", "wrote "];
+    const BEGIN: [&str; 5] = ["profiler: ", "note: ", "lost: ", "user stacks: ", "wrote "];
     let counts = |line: &str| {
         let number = line.split(' ').next().unwrap_or_default();
         let digits = number.chars().all(|c| c.is_ascii_digit() || c == ',');

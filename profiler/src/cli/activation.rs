@@ -23,7 +23,10 @@ const MANY: usize = 16;
 
 /// The sockets, each with its name, until somebody takes it.
 #[derive(Debug, Default)]
-pub(super) struct Sockets(Vec<(String, OwnedFd)>);
+pub(super) struct Sockets {
+    waiting: Vec<(String, OwnedFd)>,
+    taken: usize,
+}
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -53,27 +56,31 @@ impl Sockets {
             let name = names.next().unwrap_or_default().to_owned();
             sockets.push((name, listening(descriptor)?));
         }
-        Ok(Sockets(sockets))
+        Ok(Sockets {
+            waiting: sockets,
+            taken: 0,
+        })
     }
 
     /// The socket of this name; one that is alone may have any.
     pub(super) fn named(&mut self, flag: &str) -> Result<Given, Failure> {
         let name = flag.trim_start_matches("--");
-        let named = self.0.iter().position(|(known, _)| known == name);
-        let alone = (self.0.len() == 1).then_some(0);
+        let named = self.waiting.iter().position(|(known, _)| known == name);
+        let alone = (self.waiting.len() == 1 && self.taken == 0).then_some(0);
         let Some(at) = named.or(alone) else {
-            let text = match self.0.is_empty() {
-                true => format!(
+            let text = match (self.waiting.is_empty(), self.taken) {
+                (true, 0) => format!(
                     "{flag} {SYSTEMD}: no sockets were passed; start the service by its socket unit"
                 ),
-                false => format!(
+                _ => format!(
                     "{flag} {SYSTEMD}: none of the sockets that were passed is called '{name}'; \
                      FileDescriptorName={name} in its socket unit names it"
                 ),
             };
             return Err(Failure::usage(text));
         };
-        let (_, socket) = self.0.remove(at);
+        let (_, socket) = self.waiting.remove(at);
+        self.taken += 1;
         let unusable = |error| {
             Failure::failed(format!(
                 "{flag} {SYSTEMD}: the socket is not usable: {error}"

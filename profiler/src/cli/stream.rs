@@ -50,11 +50,11 @@ Examples:
   profiler stream bytefrog localhost --names grammar --replay profile.cap
 
 Without --budget off a function that is called very often is watched part of the time, so that its
-count is too low. HQ says when the run starts; until then a command does not run, and an attached target is left alone.
+count is too low; without --follow-exact the first calls of children are missing. HQ says when the run starts; until then a command does not run, and an attached target is left alone.
 HQ can suspend the run, pause what was started here, and stop the run: then the command ends too
 (SIGTERM, after 5 s SIGKILL). Ctrl-C ends the run normally, a second one leaves at once.
 The exit status is that of the command if it ends by itself, 0 if HQ stops the run, 1 if HQ can't be
-reached or is lost, 125 if HQ never lets the command run; a command that runs when HQ is lost goes on
+reached or is lost, 125 if HQ stops the run before the command runs; a command that runs when HQ is lost goes on
 without being traced.")]
 struct BytefrogArgs {
     /// Where HQ listens (the port is 8765 unless told)

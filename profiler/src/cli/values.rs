@@ -66,7 +66,10 @@ pub fn id(text: &str) -> Result<u32, String> {
 /// `127.0.0.1:8765`, `127.0.0.1`, `localhost`, `[::1]:9000`, `:9000`, `9000`: where to listen, by default at
 /// `port` of this machine alone. `flag` is what it was given by.
 pub(super) fn address(flag: &str, text: &str, port: u16) -> Result<SocketAddr, Failure> {
-    let whole = match text.parse::<IpAddr>() {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let whole = match bare.unwrap_or(text).parse::<IpAddr>() {
         Ok(ip) => Some(SocketAddr::new(ip, port)),
         Err(_) => {
             // A number alone is no host: resolvers take it for an address of one.
@@ -99,6 +102,7 @@ mod tests {
             ("127.0.0.1", "127.0.0.1:8765"),
             ("::1", "[::1]:8765"),
             ("[::1]:9", "[::1]:9"),
+            ("[::1]", "[::1]:8765"),
             (":9", "127.0.0.1:9"),
             (":0", "127.0.0.1:0"),
             ("15004", "127.0.0.1:15004"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use profiler_model::GapReason;
 use profiler_tests::Outcome;
-use profiler_tests::kernel_objects::{Held, held_by, wait_until_gone};
+use profiler_tests::kernel_objects::{Held, held_by, is_helper, wait_until_gone};
 use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::tracing::{Build, Edge, How, prepared};
@@ -65,7 +65,7 @@ impl Counting {
     }
 }
 
-/// The only child of a process but the one that holds its links.
+/// The only child of a process but those that help it.
 fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
     let mut all = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -76,13 +76,10 @@ fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
             Err(error) => return Err(error.into()),
         }
     }
-    let holds_links = |pid: &&str| {
-        fs::read_to_string(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|line| line.starts_with("profiler-links"))
-    };
-    let mut children = all.split_whitespace().filter(|pid| !holds_links(pid));
+    let children = all.split_whitespace().filter_map(|pid| pid.parse().ok());
+    let mut children = children.filter(|&pid| !is_helper(pid));
     match (children.next(), children.next()) {
-        (Some(only), None) => Ok(only.parse()?),
+        (Some(only), None) => Ok(only),
         _ => Err(format!("children of {pid}: {all}").into()),
     }
 }

@@ -364,7 +364,6 @@ fn who_says_no_hello_is_sent_away() {
     let greeted = served.client();
     let silent = [served.open(), served.open()];
     served.later(Duration::ZERO);
-    assert!(served.agent.open(peer()).is_err());
     served.later(limit - Duration::from_millis(1));
     assert!(!silent.map(|id| served.is_over(id)).contains(&true));
     served.later(Duration::from_millis(1));
@@ -380,4 +379,21 @@ fn who_says_no_hello_is_sent_away() {
     }
     assert!(!served.is_over(greeted));
     assert!(served.agent.open(peer()).is_ok());
+}
+
+/// However many say nothing, who comes is served: the one that has been silent longest gives way. Who has said Hello does not.
+#[test]
+fn silent_channels_give_way() {
+    let mut served = served(Limits {
+        channels: 2,
+        ..Limits::default()
+    });
+    let first = served.open();
+    let second = served.open();
+    let good = served.client();
+    assert!(served.is_over(first) && !served.is_over(second));
+    let other = served.client();
+    assert!(served.is_over(second));
+    assert!(served.agent.open(peer()).is_err());
+    assert!(!served.is_over(good) && !served.is_over(other));
 }

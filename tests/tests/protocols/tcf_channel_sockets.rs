@@ -212,6 +212,13 @@ fn more_channels_than_allowed_are_refused_with_a_word() {
         stream
     };
     let mut good = client(server.address());
+    // Who says nothing gives way.
+    let other = client(server.address());
+    let said = String::from_utf8(rest(&mut { silent })).unwrap();
+    assert_eq!(
+        said,
+        "\x03\x02{\"Code\":3,\"Format\":\"no Hello has come, and others want to be served\"}\0\x03\x01"
+    );
     for _ in 0..3 {
         let said = rest(&mut connect(server.address()));
         let said = String::from_utf8(said).unwrap();
@@ -221,7 +228,7 @@ fn more_channels_than_allowed_are_refused_with_a_word() {
         );
     }
     sync(&mut good);
-    drop(silent);
+    drop(other);
     let until = Instant::now() + LIMIT;
     while !read_some(&mut connect(server.address())).starts_with(b"E") {
         assert!(Instant::now() < until, "a closed channel still counts");

@@ -15,7 +15,7 @@ use std::process::Command;
 use profiler_probe::privileges::{CapabilitySet, USES, recording_set};
 use profiler_tests::Outcome;
 use profiler_tests::containers::{Docker, PROGRAM, Root};
-use profiler_tests::kernel_objects::keepers_of;
+use profiler_tests::kernel_objects::{is_helper, keepers_of};
 use profiler_tests::process::{Ended, Running, run};
 use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::LIMIT;
@@ -572,7 +572,7 @@ fn what_is_not_needed_any_more_is_given_up() -> Outcome {
                 assert!(nothing, "who holds the links keeps {all:x?}");
             }
             let mut commands = children(pid)?;
-            commands.retain(|child| !keepers.contains(child));
+            commands.retain(|&child| !is_helper(child));
             let [command] = commands[..] else {
                 return Err(format!("the command is one of {commands:?}").into());
             };

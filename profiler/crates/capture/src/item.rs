@@ -351,6 +351,8 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         10 => LostReason::Undecided,
         11 => LostReason::WaitTable,
         12 => LostReason::WaitUnseen,
+        13 => LostReason::WaitRingFull,
+        14 => LostReason::WaitNested,
         _ => return None,
     })
 }

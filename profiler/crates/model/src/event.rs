@@ -502,6 +502,10 @@ pub enum LostReason {
     /// A thread left its processor once more, but that it had come there was not seen: so the end of a
     /// wait is not known. Some kernels tell no tracepoint in the context of some tasks.
     WaitUnseen = 12,
+    /// A wait found no room in its ring buffer.
+    WaitRingFull = 13,
+    /// A wait ended while another one was told on the same processor, and no scratch memory was left.
+    WaitNested = 14,
 }
 
 /// What was lost.
@@ -529,7 +533,10 @@ impl LostReason {
             | LostReason::Nested
             | LostReason::Skipped
             | LostReason::Undecided => LostKind::Samples,
-            LostReason::WaitTable | LostReason::WaitUnseen => LostKind::Waits,
+            LostReason::WaitTable
+            | LostReason::WaitUnseen
+            | LostReason::WaitRingFull
+            | LostReason::WaitNested => LostKind::Waits,
             LostReason::Late | LostReason::SlowOutput | LostReason::BadRecord => LostKind::Events,
             LostReason::CallRingFull => LostKind::Calls,
             LostReason::SideBand => LostKind::ProcessEvents,

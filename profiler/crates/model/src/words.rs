@@ -59,6 +59,8 @@ words! {
         Undecided: "undecided", "samples of containers that were not known in time";
         WaitTable: "wait_table", "waits that there was no room to remember";
         WaitUnseen: "wait_unseen", "waits whose end was not seen";
+        WaitRingFull: "wait_ring_full", "waits without room in the kernel's buffer";
+        WaitNested: "wait_nested", "waits that ended while another one was told";
     }
     GapReason {
         NotYetAttached: "not_yet_attached", "not watched until probes were attached";

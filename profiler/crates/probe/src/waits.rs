@@ -244,8 +244,12 @@ impl Waits {
                     &mut told.table_full,
                 ),
                 (LostReason::WaitUnseen, total.unseen, &mut told.unseen),
-                (LostReason::RingFull, total.ring_full, &mut told.ring_full),
-                (LostReason::Nested, total.nested, &mut told.nested),
+                (
+                    LostReason::WaitRingFull,
+                    total.ring_full,
+                    &mut told.ring_full,
+                ),
+                (LostReason::WaitNested, total.nested, &mut told.nested),
             ] {
                 let count = total.saturating_sub(*told);
                 *told = total.max(*told);

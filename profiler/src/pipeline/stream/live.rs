@@ -413,7 +413,7 @@ impl Live {
         let mut left = |left: usize| live.waiting(left);
         session.await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
-        let lost = session.counts().lost.missing();
+        let lost = session.counts().lost.missing_events();
         let mut command = session.take_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
         let ending = async {

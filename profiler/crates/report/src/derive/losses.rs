@@ -56,8 +56,8 @@ impl Losses {
         self.of_kind(LostKind::Samples)
     }
 
-    /// How many events of any kind are missing that nothing made up for.
-    pub fn missing(&self) -> u64 {
+    /// How many events of any kind are missing that had happened, and that nothing made up for.
+    pub fn missing_events(&self) -> u64 {
         let kinds = [
             LostKind::Samples,
             LostKind::Waits,
@@ -66,7 +66,8 @@ impl Losses {
         ];
         kinds
             .iter()
-            .fold(0, |sum, kind| sum.saturating_add(self.of_kind(*kind)))
+            .fold(0_u64, |sum, kind| sum.saturating_add(self.of_kind(*kind)))
+            .saturating_sub(self.of(LostReason::Skipped))
     }
 }
 
@@ -106,6 +107,6 @@ mod tests {
         assert_eq!(all, expected);
         assert_eq!(losses.of(LostReason::RingFull), 5);
         assert_eq!(losses.samples(), 5);
-        assert_eq!(losses.missing(), 5 + 4 + 6 + 9);
+        assert_eq!(losses.missing_events(), 5 + 4 + 6 + 9);
     }
 }

@@ -32,7 +32,14 @@ pub fn text(losses: &Losses, samples: u64) -> Option<String> {
 }
 
 fn phrase(reason: LostReason, n: u64) -> String {
-    format!("{} {}", count(n), reason.phrase())
+    let phrase = reason.phrase();
+    match (n, phrase.split_once(' ')) {
+        (1, Some(("process", rest))) => {
+            format!("1 process {}", rest.replacen("events", "event", 1))
+        }
+        (1, Some((what, rest))) => format!("1 {} {rest}", what.trim_end_matches('s')),
+        _ => format!("{} {phrase}", count(n)),
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +63,16 @@ mod tests {
             text(&lost, 85).unwrap(),
             "15 samples (15.0%): 10 samples without room in the kernel's buffer, 5 ticks skipped by the kernel (an estimate); \
              2 waits whose end was not seen; 60,845 process events lost, /proc read again"
+        );
+        let one = losses(&[
+            (LostReason::SideBand, 1),
+            (LostReason::Skipped, 1),
+            (LostReason::WaitUnseen, 1),
+        ]);
+        assert_eq!(
+            text(&one, 99).unwrap(),
+            "1 sample (1.0%): 1 tick skipped by the kernel (an estimate); 1 wait whose end was not seen; \
+             1 process event lost, /proc read again"
         );
         let only_waits = losses(&[(LostReason::WaitUnseen, 5)]);
         assert_eq!(

@@ -122,8 +122,13 @@ impl Agent {
 
     /// Opens a channel. Our Hello waits in its output.
     pub fn open(&mut self, peer: Peer) -> Result<ChannelId, TooMany> {
+        if self.channels.values().filter(|it| it.is_open()).count()
+            >= self.state.options.limits.channels
+        {
+            self.make_room();
+        }
         let limits = &self.state.options.limits;
-        if self.channels.len() >= limits.channels {
+        if self.channels.values().filter(|it| it.is_open()).count() >= limits.channels {
             let text = format!("there are {} channels already", limits.channels);
             let report = ErrorReport::new(Code::Other, text);
             let mut bytes = Vec::new();
@@ -309,6 +314,16 @@ impl Agent {
             self.warnings.warn(now, || {
                 format!("the TCF client at {address} is sent away: {text}")
             });
+            self.end(id, Some(ErrorReport::new(Code::Protocol, text)));
+        }
+    }
+
+    /// Whoever has been silent longest gives way to a client that comes.
+    fn make_room(&mut self) {
+        let mut channels = self.channels.iter();
+        let silent = channels.find(|(_, channel)| channel.is_open() && !channel.greeted);
+        if let Some((&id, _)) = silent {
+            let text = "no Hello has come, and others want to be served".to_owned();
             self.end(id, Some(ErrorReport::new(Code::Protocol, text)));
         }
     }

@@ -102,8 +102,9 @@ impl Collector {
             Event::Lost(lost) => {
                 let origin = self.origin_at(lost.from, tables);
                 let (from, to) = (lost.from.since(origin), lost.to.since(origin));
-                if self.range.overlaps(from, to) {
-                    self.losses.add(lost);
+                let count = self.range.share(from, to, lost.count);
+                if count > 0 {
+                    self.losses.add_count(lost.reason, count);
                 }
                 self.last = self.last.max(lost.to);
             }
@@ -255,7 +256,7 @@ mod tests {
             cpu: None,
             from: Timestamp(from),
             to: Timestamp(to),
-            count: 1,
+            count: 10,
             reason: LostReason::RingFull,
         })
     }
@@ -273,7 +274,8 @@ mod tests {
         ] {
             collector.add(&event, &tables);
         }
-        assert_eq!(collector.losses.samples(), 1);
+        // Half of the second: what was lost between is nowhere to be put.
+        assert_eq!(collector.losses.samples(), 5);
         assert_eq!(collector.started_realtime_ns(), Some(70_000));
         assert_eq!(collector.span_ns(), (10, 20));
     }

@@ -218,9 +218,19 @@ impl TimeRange {
         self.from_ns.is_none_or(|from| at_ns >= from) && self.to_ns.is_none_or(|to| at_ns < to)
     }
 
-    /// Whether a span (both ends included) touches it.
-    pub fn overlaps(&self, from_ns: u64, to_ns: u64) -> bool {
-        self.from_ns.is_none_or(|from| to_ns >= from) && self.to_ns.is_none_or(|to| from_ns < to)
+    /// Of so many within a span, at times that nobody knows, those that are in it if they are spread evenly: ranges that follow
+    /// one another share them out.
+    pub fn share(&self, from_ns: u64, to_ns: u64, count: u64) -> u64 {
+        if to_ns <= from_ns {
+            return if self.contains(from_ns) { count } else { 0 };
+        }
+        let until = |at: u64| {
+            let passed = at.clamp(from_ns, to_ns) - from_ns;
+            let share = u128::from(count) * u128::from(passed) / u128::from(to_ns - from_ns);
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        let begin = self.from_ns.map_or(0, until);
+        self.to_ns.map_or(count, until).saturating_sub(begin)
     }
 }
 
@@ -279,7 +289,12 @@ mod tests {
         let range: TimeRange = "10ns..20ns".parse().unwrap();
         assert!(range.contains(10) && range.contains(19));
         assert!(!range.contains(9) && !range.contains(20));
-        assert!(range.overlaps(0, 10) && range.overlaps(19, 30));
-        assert!(!range.overlaps(0, 9) && !range.overlaps(20, 30));
+        assert_eq!((range.share(0, 10, 7), range.share(20, 30, 7)), (0, 0));
+        assert_eq!((range.share(12, 18, 7), range.share(10, 20, 7)), (7, 7));
+        assert_eq!((range.share(10, 10, 7), range.share(20, 20, 7)), (7, 0));
+        let parts: [TimeRange; 3] =
+            ["..10ns", "10ns..20ns", "20ns.."].map(|it| it.parse().unwrap());
+        let sum: u64 = parts.iter().map(|it| it.share(3, 28, 101)).sum();
+        assert_eq!(sum, 101);
     }
 }

@@ -306,19 +306,11 @@ impl Profiles {
 
     /// Something is missing.
     pub(super) fn lost(&mut self, lost: &Lost) {
-        match lost.reason {
-            LostReason::RingFull
-            | LostReason::Nested
-            | LostReason::Skipped
-            | LostReason::Late
-            | LostReason::SlowOutput
-            | LostReason::BadRecord
-            | LostReason::Undecided => self.lost = self.lost.saturating_add(lost.count),
-            LostReason::SideBand
-            | LostReason::CallRingFull
-            | LostReason::Unmatched
-            | LostReason::WaitTable
-            | LostReason::WaitUnseen => {}
+        match lost.reason.kind() {
+            LostKind::Samples | LostKind::Events => {
+                self.lost = self.lost.saturating_add(lost.count);
+            }
+            LostKind::Waits | LostKind::Calls | LostKind::ProcessEvents | LostKind::Begun => {}
         }
     }
 

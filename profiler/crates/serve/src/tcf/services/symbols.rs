@@ -105,7 +105,8 @@ fn find_by_address(
     let process = state.known(id)?.1.process;
     state.asks_names(process, now);
     let Ok(address) = u64::try_from(address) else {
-        return Err(unnamed(address));
+        let text = "no function is there: it is no address of 64 bits";
+        return Err(ErrorReport::new(Code::SymbolNotFound, text.to_owned()));
     };
     let found = look_up(process, address, last_try, state)?;
     let (_, context) = state.known(id)?;
