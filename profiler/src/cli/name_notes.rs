@@ -108,7 +108,7 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
     let given_up: u64 = nameless.iter().map(|(_, sums)| sums.given_up).sum();
     if is_worth(given_up) {
         notes.push(format!(
-            "{} of samples have no name because finding it took too long: `profiler symbolize` finds it afterwards",
+            "{} of samples have no name because finding it took too long: `profiler symbolize` tries again",
             percent(percent_of(given_up, samples))
         ));
     }

@@ -28,6 +28,8 @@ use stacks::{Left, OpenCall, Stacks};
 use throwers::Throwers;
 use time::Time;
 
+/// The key of the marker in which our agents tell what they have lost: docs/formats/bytefrog.md.
+const LOST: &str = "lost events";
 /// A batch is handed on when it has so many events, or definitions of so many bytes.
 const BATCH_EVENTS: usize = 16 << 10;
 const BATCH_BYTES: usize = 1 << 20;
@@ -195,6 +197,9 @@ impl Importer {
                 };
                 self.counts.marks += 1;
                 self.mark(at, &text);
+                if key == LOST {
+                    self.lost_there(at, value);
+                }
             }
             AgentMessage::MapThreadName { thread, name, .. } => self.rename(*thread, name),
             AgentMessage::MapMethodSignature { method, signature } => {
@@ -204,6 +209,26 @@ impl Importer {
                 self.counts.names_left_out += u64::from(!self.names.exception(*exception, name));
             }
             _ => {}
+        }
+    }
+
+    /// What an agent has lost, as it says it: reasons, each with its number.
+    fn lost_there(&mut self, at: Timestamp, said: &str) {
+        for &reason in LostReason::ALL {
+            let phrase = format!("{}: ", reason.phrase());
+            let Some((_, rest)) = said.split_once(&phrase) else {
+                continue;
+            };
+            let digits = rest.split(|it: char| !it.is_ascii_digit()).next();
+            if let Some(count) = digits.and_then(|digits| digits.parse().ok()) {
+                self.events.push(Event::Lost(Lost {
+                    cpu: None,
+                    from: at,
+                    to: at,
+                    count,
+                    reason,
+                }));
+            }
         }
     }
 

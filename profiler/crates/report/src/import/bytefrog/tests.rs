@@ -219,6 +219,39 @@ fn who_threw_is_what_the_message_says() {
 }
 
 #[test]
+fn what_an_agent_has_lost_is_lost() {
+    let mut importer = importer();
+    importer.message(&AgentMessage::Marker {
+        at_ms: 5,
+        sequence: 1,
+        key: "lost events".into(),
+        value: "exits without an entry: 25, calls without room in the kernel's buffer: 7, process events lost, /proc read again: 3"
+            .into(),
+    });
+    // What only looks like it is a mark and no more.
+    importer.message(&AgentMessage::Marker {
+        at_ms: 6,
+        sequence: 2,
+        key: "lost events".into(),
+        value: "exits without an entry: many".into(),
+    });
+    let batches = importer.take(false).into_iter().chain(importer.finish());
+    let mut lost: Vec<(LostReason, u64)> = Vec::new();
+    for event in batches.flat_map(|batch| batch.events) {
+        if let Event::Lost(it) = event {
+            lost.push((it.reason, it.count));
+        }
+    }
+    lost.sort_unstable();
+    let expected = [
+        (LostReason::SideBand, 3),
+        (LostReason::CallRingFull, 7),
+        (LostReason::Unmatched, 25),
+    ];
+    assert_eq!(lost, expected);
+}
+
+#[test]
 fn exits_that_do_not_match() {
     let lines = imported(&[
         name(1, "f"),
