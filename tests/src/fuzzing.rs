@@ -10,6 +10,7 @@
 //! and [`tcf`] what clients of a TCF agent do, [`rdp`] what those of the remote debugging protocol do,
 //! [`http`] those of sessions over HTTP, [`unwind`](unwind()) is what files say of their frames.
 
+mod answers;
 mod bytefrog;
 mod calls;
 mod containers;
@@ -36,6 +37,7 @@ use profiler_report::view::report::{self, Collector, Format, Recording, ReportOp
 
 use crate::arbitrary::Random;
 
+pub use answers::answers;
 pub use bytefrog::{bytefrog_agent, bytefrog_hq};
 pub use calls::calls;
 pub use containers::containers;

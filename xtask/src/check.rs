@@ -53,7 +53,7 @@ type Check = fn() -> Outcome;
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let checks: [(&str, Check); 9] = [
+    let checks: [(&str, Check); 10] = [
         ("formatting", formatting),
         ("kernel-side object", ebpf::check_fresh),
         ("headers", headers),
@@ -61,6 +61,7 @@ pub(crate) fn run() -> Outcome {
         ("rooms of one crate", rooms),
         ("no input, no output", pure),
         ("dependencies", dependencies::check),
+        ("versions that fuzz targets are built with", fuzz_versions),
         ("lints", lints),
         ("lints without features", lints_bare),
     ];
@@ -86,6 +87,26 @@ fn formatting() -> Outcome {
             .current_dir(workspace())
             .args(["fmt", "--all", "--check"]),
     )
+}
+
+/// Fuzz targets are a workspace of their own, which nothing else builds.
+fn fuzz_versions() -> Outcome {
+    let manifest = workspace().join("tests/fuzz/Cargo.toml");
+    let mut command = cargo();
+    command
+        .args(["update", "--quiet", "--workspace", "--locked"])
+        .arg("--manifest-path")
+        .arg(&manifest);
+    let is_current = command
+        .output()
+        .map_err(|error| failed("run cargo", error))?;
+    match is_current.status.success() {
+        true => Ok(()),
+        false => Err(Failure(format!(
+            "its Cargo.lock is behind: cargo update --workspace --manifest-path {}",
+            manifest.display()
+        ))),
+    }
 }
 
 fn lints() -> Outcome {

@@ -17,6 +17,7 @@ const TARGETS: &[&str] = &[
     "side_band",
     "elf",
     "links",
+    "answers",
     "containers",
     "calls",
     "object",
@@ -46,7 +47,7 @@ const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048"];
 /// Seconds for each with `--long`; an hour for what stands between others' files and root.
 const LONG: u64 = 600;
 const LONGEST: u64 = 3600;
-const BEFORE_ROOT: &[&str] = &["elf"];
+const BEFORE_ROOT: &[&str] = &["elf", "answers"];
 
 /// What to fuzz, and how long.
 #[derive(clap::Args)]
@@ -57,7 +58,7 @@ pub(crate) struct Arguments {
     /// Seconds for each target
     #[arg(long, default_value_t = 60, conflicts_with = "long")]
     seconds: u64,
-    /// Ten minutes for each target, as before a release; an hour for `elf`, which stands between others' files and root
+    /// Ten minutes for each target, as before a release; an hour for those that stand between others' files and root
     #[arg(long)]
     long: bool,
     /// Run the target on this file only, to see a crash again

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 
 use crate::error::{FAILED, Failure};
-use crate::pipeline::COSTS;
+use crate::pipeline::{COSTS, renounce};
 use profiler_model::Pid;
 use profiler_object::Object;
 use profiler_report::view::list::{
@@ -22,7 +22,7 @@ use profiler_report::view::pager::Output;
 use profiler_report::view::term::{self, Paint};
 use profiler_resolve::objects::{Finder, TargetObject, processes};
 use profiler_trace::cost::CostTable;
-use profiler_trace::pattern::{Choice, Coverage, Pattern, Selection, SourcePattern};
+use profiler_trace::pattern::{Choice, Coverage, Pattern, Seen, Selection, SourcePattern};
 use profiler_trace::place::{PlaceOptions, Placer, ProbeAt, Returns};
 use profiler_trace::safety::ProcessSafety;
 use profiler_trace::{Function, Refusal};
@@ -154,9 +154,13 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
         sources,
     };
     let costs = CostTable::load(Path::new(COSTS)).unwrap_or_else(CostTable::assumed);
+    let mut pids = args.target.pid.iter();
+    let makes_code = pids.any(|&pid| profiler_resolve::makes_code(Pid(pid)));
+    // All is open: whatever is wrong with a file meets a process that may do nothing.
+    renounce(&[]);
     // Files alone say nothing of what else runs where they do.
     let safety = match args.target.object.is_empty() {
-        true => safety_of(&objects, &args.target.pid),
+        true => safety_of(&objects, makes_code),
         false => ProcessSafety::unknown(),
     };
     let mut rows = Vec::new();
@@ -199,6 +203,7 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
 
 fn markers(args: UsdtArgs, common: &Common) -> Result<u8, Failure> {
     let objects = args.target.objects()?;
+    renounce(&[]);
     let mut patterns = args.patterns;
     let all = patterns.is_empty();
     if all {
@@ -254,11 +259,8 @@ fn list_processes(args: &ProcessesArgs, common: &Common) -> Result<u8, Failure> 
     Ok(if found.is_empty() { FAILED } else { 0 })
 }
 
-/// What may be done to processes that map these objects.
-fn safety_of(objects: &[TargetObject], pids: &[u32]) -> ProcessSafety {
-    let makes_code = pids
-        .iter()
-        .any(|&pid| profiler_resolve::makes_code(Pid(pid)));
+/// What may be done to processes that map these objects; `makes_code`: and make code while they run.
+fn safety_of(objects: &[TargetObject], makes_code: bool) -> ProcessSafety {
     let mut safety = ProcessSafety::of([], makes_code);
     for target in objects {
         match Object::read(&target.file, None, &target.path) {
@@ -325,7 +327,7 @@ fn search(
             }
         };
         let choice = selection.select(&object, target.is_main);
-        coverage.add(&object, target.is_main, &choice);
+        coverage.add(Seen::of(selection, &object, target.is_main, &choice));
         found(&object, target.is_main, &choice);
     }
     let complaints = coverage.complaints();

@@ -141,7 +141,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         .first()
         .is_some_and(|name| profiler_resolve::is_for_names(name))
     {
-        return profiler_resolve::serve_names(arguments.get(1).map(OsString::as_os_str));
+        let limit = arguments.get(1).map(OsString::as_os_str);
+        return profiler_resolve::serve_names(limit, crate::pipeline::answering());
     }
     profiler_probe::offer();
     profiler_resolve::offer_names();

@@ -47,7 +47,9 @@ pub use renounce::renounce;
 pub use serve::{Adjustable, CallLimits, ServeRequest, ServeSource, adjustable, serve};
 #[cfg(feature = "bytefrog")]
 pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
-pub use tracer::{COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary, Unwatched};
+pub use tracer::{
+    COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary, Unwatched, answering,
+};
 pub use unwinding::COPIES_PER_SECOND;
 
 /// What drives a recording, a stream or a server: all of it on the thread that calls.

@@ -27,7 +27,7 @@ use super::links;
 use super::rdp::seeds as rdp;
 use super::signature::SECTIONS;
 use super::tcf::seeds as tcf;
-use super::{unframed, unwind};
+use super::{answers, unframed, unwind};
 use crate::announced::announced;
 use crate::arbitrary::{Random, recording};
 use crate::canonical;
@@ -113,6 +113,7 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "rdp" => Ok(rdp::requests()),
         "tcf" => Ok(tcf::commands()),
         "tcf_frames" => Ok(tcf::frames()),
+        "answers" => Ok(answers::seeds()),
         "unwind" => Ok(unwind::seeds()),
         _ => Err(io::Error::other(format!("no fuzz target '{target}'"))),
     }

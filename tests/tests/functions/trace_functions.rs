@@ -15,7 +15,7 @@ use profiler_object::Object;
 use profiler_resolve::objects::Finder;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::skip;
-use profiler_trace::pattern::{Coverage, Selection};
+use profiler_trace::pattern::{Coverage, Seen, Selection};
 use profiler_trace::{Function, FunctionKind, Language};
 
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
@@ -124,7 +124,7 @@ fn select(object: &Object, include: &[&str], sources: &[&str]) -> (Vec<String>, 
     };
     let choice = selection.select(object, true);
     let mut coverage = Coverage::new(&selection);
-    coverage.add(object, true, &choice);
+    coverage.add(Seen::of(&selection, object, true, &choice));
     let names = choice.functions.iter();
     let names = names.map(|&index| object.functions()[index].name.to_string());
     let complaints = coverage.complaints();

@@ -22,8 +22,10 @@ mod object;
 
 pub use object::{Bounds, Object, ObjectError, dialect_of};
 
+use serde::{Deserialize, Serialize};
+
 /// A function or marker of an object file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     /// Demangled name; of a marker `provider:name`.
     pub name: Box<str>,
@@ -46,7 +48,7 @@ pub struct Function {
 }
 
 /// What can be traced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FunctionKind {
     /// A function.
     Function,
@@ -60,7 +62,7 @@ pub enum FunctionKind {
 }
 
 /// What a function was written in. Decides on names, calling convention and stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Language {
     /// C, assembly, or not known.
     C,

@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .is_some_and(|name| profiler_resolve::is_for_names(name))
     {
         let limit = arguments.get(1).map(OsString::as_os_str);
-        exit(profiler_resolve::serve_names(limit).into());
+        let nothing_else = Box::new(|_: &[u8], _| None);
+        exit(profiler_resolve::serve_names(limit, nothing_else).into());
     }
     profiler_resolve::offer_names();
     println!("{:?}", profiler_resolve::walls()?);

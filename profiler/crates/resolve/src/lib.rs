@@ -67,7 +67,8 @@ use profiler_unwind::kernel::KernelTables;
 pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
 pub use helper::{
-    MemoryOfThreads, Walls, for_each_helper, is_for_names, offer_names, serve_names, walls,
+    Answering, MemoryOfThreads, Questions, Walls, for_each_helper, is_for_names, is_understood,
+    offer_names, serve_names, walls,
 };
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
 pub use nameless::{Nameless, NamelessSamples, Place};

@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::Stat;
 
 use super::closing::Closer;
-use super::debug_files::Search;
+use super::debug_files::{DebugFile, Search};
 use super::files::{
     MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
 };
@@ -88,6 +88,8 @@ pub struct TargetObject {
     pub build_id: Option<BuildId>,
     /// Whether it is the executable.
     pub is_main: bool,
+    /// Whose work it or its debug file is; none if only root can change both, on disks of this machine.
+    pub owner: Option<u32>,
     /// Where code of it is mapped: start, end, file offset. Empty if it is not mapped yet.
     pub ranges: Vec<(u64, u64, u64)>,
 }
@@ -95,17 +97,27 @@ pub struct TargetObject {
 impl TargetObject {
     /// Reads it; of a stripped Go program with the functions that Go's own table names.
     pub fn read(&self, debug: Option<&File>) -> Result<Object, ObjectError> {
-        let object = Object::read(&self.file, debug, &self.path)?;
-        let table = match object.is_go() && object.is_stripped() {
-            true => GoNames::open(&self.file),
-            false => None,
-        };
-        let object = match table {
-            Some(table) => object.with_functions(table.functions()),
-            None => object,
-        };
-        Ok(object.with_aliases(&self.aliases))
+        read_object(&self.file, debug, &self.path, &self.aliases)
     }
+}
+
+/// Reads an object file that is called so; of a stripped Go program with the functions that Go's own table names.
+pub fn read_object(
+    file: &File,
+    debug: Option<&File>,
+    path: &str,
+    aliases: &[Box<str>],
+) -> Result<Object, ObjectError> {
+    let object = Object::read(file, debug, path)?;
+    let table = match object.is_go() && object.is_stripped() {
+        true => GoNames::open(file),
+        false => None,
+    };
+    let object = match table {
+        Some(table) => object.with_functions(table.functions()),
+        None => object,
+    };
+    Ok(object.with_aliases(aliases))
 }
 
 /// Which file something is. Containers made of one image show the same file by file systems of their
@@ -337,12 +349,18 @@ impl Finder {
 
     fn object(&self, file: TargetFile, stat: &Stat, is_main: bool) -> TargetObject {
         let debug = self.debug_file(&file);
+        let others = debug.as_ref().filter(|debug| !debug.trusted);
+        let of_others = |debug: &DebugFile| {
+            let stat = rustix::fs::fstat(&debug.file);
+            stat.map_or(u32::MAX, |stat| stat.st_uid)
+        };
         TargetObject {
+            owner: file.owner.or_else(|| others.map(of_others)),
             id: FileId::of(&file.file, stat),
             path: file.path.as_str().into(),
             build_id: file.build_id().cloned(),
             file: Arc::new(file.file),
-            debug: debug.map(Arc::new),
+            debug: debug.map(|debug| Arc::new(debug.file)),
             aliases: Vec::new(),
             identity: FileIdentity {
                 major: rustix::fs::major(stat.st_dev),
@@ -356,7 +374,7 @@ impl Finder {
     }
 
     /// The separate debug file, if the file does not have everything itself.
-    fn debug_file(&self, file: &TargetFile) -> Option<File> {
+    fn debug_file(&self, file: &TargetFile) -> Option<DebugFile> {
         let sections = file.elf.as_ref()?.sections(&file.file).ok()?;
         let has = |name: &str| {
             let mut sections = sections.iter();
@@ -365,7 +383,7 @@ impl Finder {
         if has(".debug_info") && has(".symtab") {
             return None;
         }
-        Some(self.search.debug_file(file, &sections)?.file)
+        self.search.debug_file(file, &sections)
     }
 }
 

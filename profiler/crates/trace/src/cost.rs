@@ -40,7 +40,7 @@ pub const KINDS: [InstructionKind; 7] = [
 ];
 
 /// Nanoseconds per hit, with the record that it makes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostTable {
     entry_ns: [u32; KINDS.len()],
     return_ns: u32,

@@ -18,6 +18,7 @@ pub mod cost;
 pub mod lines;
 pub mod pattern;
 pub mod place;
+mod reason;
 pub mod return_address;
 pub mod safety;
 mod system_calls;
@@ -27,6 +28,7 @@ use profiler_common::call::Fetch;
 pub use profiler_object::{Function, FunctionKind, Language};
 
 use profiler_model::Value;
+use serde::{Deserialize, Serialize};
 
 /// What the values of a traced function are, and how to read them out of a record.
 pub trait CallValues: std::fmt::Debug {
@@ -40,7 +42,7 @@ pub trait CallValues: std::fmt::Debug {
 }
 
 /// What kind of instruction a probe sits on, which decides what a hit costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum InstructionKind {
     /// A no-operation of 5 bytes, which newer kernels turn into a call.
     Nop5,
@@ -59,7 +61,7 @@ pub enum InstructionKind {
 }
 
 /// A place for a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// File offset.
     pub offset: u64,
@@ -72,7 +74,7 @@ pub struct Site {
 }
 
 /// A jump of a function to its own beginning. The hit of its entry that follows is no call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelfJump {
     /// The jump.
     pub site: Site,
@@ -81,7 +83,7 @@ pub struct SelfJump {
 }
 
 /// When a jump is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum When {
     /// Whenever it is reached.
     Always,
@@ -90,7 +92,7 @@ pub enum When {
 }
 
 /// How a function's exits are seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exits {
     /// Not at all, and why.
     None(NoExits),
@@ -102,7 +104,7 @@ pub enum Exits {
 }
 
 /// Why the exits of a function can't be watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoExits {
     /// It is a marker.
     Marker,
@@ -155,7 +157,7 @@ pub enum Refusal {
 }
 
 /// How one function is to be traced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Which function.
     pub function: Function,
@@ -166,11 +168,13 @@ pub struct Plan {
     /// How its exits are seen.
     pub exits: Exits,
     /// Why it has no return probe, where one was thought of.
-    pub no_return_probe: Option<&'static str>,
+    #[serde(deserialize_with = "reason::maybe")]
+    pub no_return_probe: Option<reason::Reason>,
     /// What leads to its entry again without being a call.
     pub self_jumps: Vec<SelfJump>,
     /// What the target pays for each call.
     pub cost_ns: u32,
     /// What is fetched at its entry and exits; empty unless arguments were asked for.
+    #[serde(with = "arguments::fetches")]
     pub fetches: Vec<Fetch>,
 }

@@ -27,7 +27,7 @@ use std::str::FromStr;
 use regex::Regex;
 
 use super::Function;
-pub use coverage::{Complaint, Coverage};
+pub use coverage::{Complaint, Coverage, Seen};
 use profiler_model::text::Glob;
 use profiler_object::Object;
 use profiler_object::demangle::{demangle, is_mangled, short};

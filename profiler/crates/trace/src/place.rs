@@ -19,6 +19,8 @@ use iced_x86::{
     UsedMemory,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::code::{self, CodeSource, Flow, Outlines, Way, kernel};
 use super::cost::CostTable;
 use super::return_address::ReturnAddresses;
@@ -34,7 +36,7 @@ const MAX_SLIDE: usize = 16;
 const MAX_INSTRUCTION: u64 = 15;
 
 /// Where the entry of a function is probed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeAt {
     /// On its first instruction (of Go functions that check their stack: the first one behind that).
     Entry,
@@ -44,7 +46,7 @@ pub enum ProbeAt {
 }
 
 /// How returns are to be seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Returns {
     /// By the cheapest way that can't harm the process.
     #[default]

@@ -16,7 +16,9 @@ use std::collections::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::code::{self, CodeSource, Flow, Outlines, Target, Way, switches_stack};
-use super::{Function, FunctionKind, Language, NoExits, system_calls};
+use serde::{Deserialize, Serialize};
+
+use super::{Function, FunctionKind, Language, NoExits, reason, system_calls};
 
 /// Longest chain of calls that is followed.
 const MAX_DEPTH: usize = 12;
@@ -28,12 +30,13 @@ const PIECE_BYTES: u64 = 1 << 18;
 const OVERLAP: u64 = 4;
 
 /// Whether a return probe is harmless, and why (not).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// A return probe can't do harm.
     pub uretprobe: bool,
     /// Why, for people.
-    pub why: &'static str,
+    #[serde(deserialize_with = "reason::one")]
+    pub why: reason::Reason,
 }
 
 impl Verdict {
@@ -53,11 +56,12 @@ impl Verdict {
 }
 
 /// What the objects of one process (or of all processes that are traced) allow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSafety {
     verdict: Verdict,
     /// Why not even functions that nobody looks at meanwhile may have one.
-    none_at_all: Option<&'static str>,
+    #[serde(deserialize_with = "reason::maybe")]
+    none_at_all: Option<reason::Reason>,
 }
 
 impl ProcessSafety {

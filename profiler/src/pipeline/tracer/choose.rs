@@ -11,14 +11,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::asked::Asked;
 use super::cgroup_members::CgroupMembers;
+use super::contents::Contents;
 use super::ends::Ends;
-use super::planned::Judged;
 use super::plans::Plans;
 use super::targets::Targets;
 use crate::error::Failure;
 use crate::pipeline::signals::is_given_up;
 use profiler_model::Pid;
-use profiler_object::Object;
 use profiler_probe::now;
 use profiler_resolve::objects::TargetObject;
 use profiler_trace::pattern::{Choice, Complaint, Coverage};
@@ -39,30 +38,24 @@ pub(super) fn choose(
     let mut coverage = Coverage::new(selection);
     // A pattern may name a library as the dynamic linker knows it; that is inside the files.
     plans.reads_all = !files.iter().any(|(_, target)| asked.may_cover(target));
-    let files = Files::read(files, plans);
     if asked.shared {
         // What will run these files nobody knows.
         plans.safety = ProcessSafety::unknown();
     }
-    for (target, object) in &files.read {
-        if let Some(object) = object {
-            let judged = Judged::of(object, &plans.safety);
-            plans.judge(target, judged);
-        }
-    }
+    let mut files = Files::read(files, plans);
     // All is chosen before anything is planned: too much may be asked for.
-    let choices = files.choices(plans, &mut coverage);
+    files.cover(plans, &mut coverage);
+    let choices: Vec<&Choice> = files.choices().collect();
     let awaited = targets
         .members
         .as_ref()
         .is_some_and(CgroupMembers::is_empty);
     check_choice(&asked, &coverage.complaints(), &choices, awaited)?;
     let mut indexes = Vec::new();
-    for ((target, object), choice) in files.read.iter().zip(&choices) {
-        let index = match object {
-            Some(object) => plans.plan_object(target, object, choice),
-            None => None,
-        };
+    for (target, contents) in &files.read {
+        let index = contents
+            .as_ref()
+            .and_then(|contents| plans.plan_object(target, contents));
         plans.know(target, index);
         indexes.push(index);
         if is_given_up() {
@@ -75,15 +68,14 @@ pub(super) fn choose(
 }
 
 /// Files of the targets, each once, and who maps which by index.
-#[derive(Debug)]
 struct Files {
-    read: Vec<(TargetObject, Option<Object>)>,
+    read: Vec<(TargetObject, Option<Contents>)>,
     users: Vec<(Pid, usize)>,
 }
 
 impl Files {
     fn read(files: Vec<(Option<Pid>, TargetObject)>, plans: &mut Plans) -> Files {
-        let mut read: Vec<(TargetObject, Option<Object>)> = Vec::new();
+        let mut read: Vec<(TargetObject, Option<Contents>)> = Vec::new();
         let mut index_of = FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
         for (pid, target) in files {
@@ -91,8 +83,8 @@ impl Files {
                 break;
             }
             let index = *index_of.entry(target.id).or_insert_with(|| {
-                let object = plans.read(&target);
-                read.push((target, object));
+                let contents = plans.read(&target);
+                read.push((target, contents));
                 read.len() - 1
             });
             users.extend(pid.map(|pid| (pid, index)));
@@ -100,20 +92,26 @@ impl Files {
         Files { read, users }
     }
 
-    /// What is chosen in each.
-    fn choices(&self, plans: &mut Plans, coverage: &mut Coverage) -> Vec<Choice> {
-        let asked = Arc::clone(&plans.asked);
-        let choices = self.read.iter().map(|(target, object)| {
-            let Some(object) = object else {
-                coverage.skip(&target.path);
-                return Choice::default();
-            };
-            let mut choice = asked.request.selection.select(object, target.is_main);
-            coverage.add(object, target.is_main, &choice);
-            plans.sift(target, object, &mut choice);
-            choice
-        });
-        choices.collect()
+    /// Notes what was seen in each, and takes out what the request's filter does not admit.
+    fn cover(&mut self, plans: &mut Plans, coverage: &mut Coverage) {
+        for (target, contents) in &mut self.read {
+            match contents {
+                Some(contents) => {
+                    coverage.add(contents.seen.clone());
+                    plans.sift(target, contents);
+                }
+                None => coverage.skip(&target.path),
+            }
+        }
+    }
+
+    /// What is chosen in those that were read.
+    fn choices(&self) -> impl Iterator<Item = &Choice> {
+        let contents = self
+            .read
+            .iter()
+            .filter_map(|(_, contents)| contents.as_ref());
+        contents.map(|contents| &contents.choice)
     }
 
     /// Targets come to have the planned objects that these files are, unless they run copies of code.
@@ -155,7 +153,7 @@ impl Files {
 fn check_choice(
     asked: &Asked,
     complaints: &[Complaint],
-    choices: &[Choice],
+    choices: &[&Choice],
     awaited: bool,
 ) -> Result<(), Failure> {
     let chosen: usize = choices

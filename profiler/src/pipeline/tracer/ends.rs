@@ -204,7 +204,7 @@ impl Ends {
         };
         let names = probes.iter().map(|&number| {
             let state = &plans.probes[number];
-            let file = &plans.objects[state.object].path;
+            let file = &plans.objects[state.object].target.path;
             let file = file.rsplit('/').next().unwrap_or_default();
             format!("{} in {file}", state.plan.function.name)
         });
@@ -261,11 +261,11 @@ impl Tracer {
                 self.plans
                     .objects
                     .iter()
-                    .find(|object| object.id == program)
+                    .find(|object| object.target.id == program)
             })
             .map_or_else(
                 || "its program".to_owned(),
-                |object| object.path.to_string(),
+                |object| object.target.path.to_string(),
             );
         let last = self.ends.describe_hits(pid, &self.plans);
         log::warn!(
@@ -300,7 +300,7 @@ impl Tracer {
         let mut objects: FxHashSet<usize> = hit
             .map(|&number| self.plans.probes[number].object)
             .collect();
-        let main = |object: &TracedObject| Some(object.id) == program;
+        let main = |object: &TracedObject| Some(object.target.id) == program;
         objects.extend(self.plans.objects.iter().position(main));
         let mut numbers = Vec::new();
         for object in objects {

@@ -100,7 +100,8 @@ impl Links {
         if sites.is_empty() {
             return Ok(());
         }
-        let TracedObject { file, path, .. } = &plans.objects[object];
+        let TracedObject { target: of, .. } = &plans.objects[object];
+        let (file, path) = (&of.file, &of.path);
         let (id, refused) = probe.attach_calls(target(process), file.as_fd(), &sites)?;
         for (index, error) in refused {
             let Some(site) = sites.get(index) else {

@@ -11,6 +11,7 @@ mod asked;
 mod budget;
 mod cgroup_members;
 mod choose;
+mod contents;
 mod counts;
 mod duty;
 mod ends;
@@ -60,6 +61,7 @@ use profiler_trace::Exits;
 use profiler_trace::cost::CostTable;
 use profiler_trace::place::Returns;
 
+pub use self::contents::answering;
 pub use self::filter::PathFilter;
 pub use self::news::News;
 pub use self::request::{Leaving, TraceRequest, TraceSummary, Unwatched};

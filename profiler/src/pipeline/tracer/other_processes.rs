@@ -76,7 +76,7 @@ fn watched_places(plans: &Plans) -> Vec<(FileId, Vec<u64>)> {
             plans.probes[number].sites(number, &mut sites);
         }
         let places = sites.iter().take(MAX_PLACES).map(|site| site.offset);
-        (object.id, places.collect())
+        (object.target.id, places.collect())
     });
     objects.collect()
 }

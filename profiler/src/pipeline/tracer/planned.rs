@@ -7,16 +7,19 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::asked::Asked;
+use super::contents::{Contents, Reader};
 use super::hooks::{is_hook_library, plan_hooks};
 use super::values::{Values, sign};
-use profiler_object::Object;
+use profiler_object::{Function, Object};
 use profiler_resolve::Role;
 use profiler_resolve::objects::TargetObject;
 use profiler_trace::pattern::Choice;
-use profiler_trace::place::{Placer, Returns};
+use profiler_trace::place::{PlaceOptions, Placer, Returns};
 use profiler_trace::safety::{ProcessSafety, changes_stacks};
-use profiler_trace::{Plan, lines};
+use profiler_trace::{Exits, Plan, lines};
 
 /// What is known of processes before a file is looked at.
 #[derive(Clone, Debug)]
@@ -27,7 +30,7 @@ pub(super) struct Before {
 }
 
 /// What a file says of the processes that map it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Judged {
     /// How exits may be seen, by all that was known before and this file.
     pub(super) safety: ProcessSafety,
@@ -47,7 +50,7 @@ impl Judged {
 }
 
 /// What is to be traced in a file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Planned {
     pub(super) plans: Vec<(Plan, Role)>,
     /// Signatures of those that have one, in the same order.
@@ -72,72 +75,71 @@ pub(super) enum Looked {
     },
 }
 
-/// Reads a file if anything in it may be of use. Source of what it holds: `object`.
+/// Reads a file if anything in it may be of use, and chooses in it what was asked for.
 pub(super) fn read(
+    reader: &mut Reader,
     asked: &Asked,
     target: &TargetObject,
-    reads_all: bool,
-) -> Option<Result<Object, String>> {
-    let wanted = reads_all || asked.may_cover(target);
+    before: &Before,
+    given_up: &dyn Fn() -> bool,
+) -> Option<Result<Contents, String>> {
+    let wanted = before.reads_all || asked.may_cover(target);
     let by_probes = matches!(asked.request.returns, Returns::Auto | Returns::Uretprobe);
     let judged = by_probes && !asked.shared;
     if !wanted && !judged && !is_hook_library(&target.path) {
         return None;
     }
-    let debug = target.debug.as_deref().filter(|_| wanted);
-    Some(target.read(debug).map_err(|error| error.to_string()))
+    Some(reader.read(asked, target, wanted, &before.safety, given_up))
 }
 
 /// Reads a file, chooses in it what was asked for, and plans that, unless it is `given_up` meanwhile.
 pub(super) fn look(
+    reader: &mut Reader,
     asked: &Asked,
     target: &TargetObject,
     before: &Before,
     given_up: &dyn Fn() -> bool,
 ) -> Looked {
-    let object = match read(asked, target, before.reads_all) {
+    let mut contents = match read(reader, asked, target, before, given_up) {
         None => return Looked::Useless,
         Some(Err(why)) => return Looked::Unreadable(why),
-        Some(Ok(object)) => object,
+        Some(Ok(contents)) => contents,
     };
-    let judged = Judged::of(&object, &before.safety);
-    let mut choice = asked.request.selection.select(&object, target.is_main);
-    let is_filtered = sift(asked, target, &object, &mut choice);
-    let planned = plan(asked, &object, &choice, &judged.safety, given_up);
-    Looked::Read {
-        judged,
-        is_filtered,
-        planned,
+    let is_filtered = contents.sift(target, asked.request.filter.as_ref());
+    let safety = &contents.judged.safety;
+    match reader.plan(asked, target, &contents, safety, given_up) {
+        Ok(planned) => Looked::Read {
+            judged: contents.judged,
+            is_filtered,
+            planned,
+        },
+        Err(why) => Looked::Unreadable(why),
     }
 }
 
-/// Takes out of a choice what the filter of the request does not admit. Says whether that was all of it.
-pub(super) fn sift(
-    asked: &Asked,
-    target: &TargetObject,
-    object: &Object,
-    choice: &mut Choice,
-) -> bool {
-    let filter = asked.request.filter.as_ref();
-    filter.is_some_and(|filter| filter.sift(target, object, choice))
+impl Planned {
+    /// Whether there is what there must be, if somebody else says so.
+    pub(super) fn is_sound(&self) -> bool {
+        self.plans.len() == self.values.len()
+    }
 }
 
 /// Plans what was chosen in a file, and the functions that tell of exceptions. What is left when it is
-/// `given_up` is not planned.
+/// `given_up` is not planned. Of text among `arguments` so many bytes; none: they are not wanted.
 pub(super) fn plan(
-    asked: &Asked,
+    options: PlaceOptions<'_>,
+    arguments: Option<usize>,
     object: &Object,
     choice: &Choice,
     safety: &ProcessSafety,
     given_up: &dyn Fn() -> bool,
 ) -> Planned {
     let mut planned = Planned::default();
-    let functions = choice
-        .functions
-        .iter()
-        .map(|&index| &object.functions()[index]);
-    let markers = choice.markers.iter().map(|&index| &object.markers()[index]);
-    let mut placer = Placer::new(object, asked.place_options(), safety);
+    let functions = choice.functions.iter();
+    let functions = functions.filter_map(|&index| object.functions().get(index));
+    let markers = choice.markers.iter();
+    let markers = markers.filter_map(|&index| object.markers().get(index));
+    let mut placer = Placer::new(object, options, safety);
     for function in functions.chain(markers).take_while(|_| !given_up()) {
         match placer.plan(function) {
             Ok(mut plan) => {
@@ -152,10 +154,24 @@ pub(super) fn plan(
             }
         }
     }
-    plan_hooks(object, asked.place_options(), safety, &mut planned.plans);
+    plan_hooks(object, options, safety, &mut planned.plans);
     let called = planned.plans.iter_mut();
     let called = called.filter(|(_, role)| *role == Role::Call);
     lines::of_plans(object, called.map(|(plan, _)| plan));
-    planned.values = sign(asked.request.arguments, object, &mut planned.plans);
+    planned.values = sign(arguments, object, &mut planned.plans);
     planned
+}
+
+/// How the exits of functions are seen; none: they can't be.
+pub(super) fn exits(
+    options: PlaceOptions<'_>,
+    object: &Object,
+    functions: &[Function],
+    safety: &ProcessSafety,
+) -> Vec<Option<Exits>> {
+    let mut placer = Placer::new(object, options, safety);
+    let planned = functions.iter().map(|function| placer.plan(function).ok());
+    let mut exits: Vec<Option<Exits>> = planned.map(|plan| plan.map(|plan| plan.exits)).collect();
+    lines::of_exits(object, exits.iter_mut().flatten());
+    exits
 }

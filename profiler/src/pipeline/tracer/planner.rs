@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 
 use super::asked::Asked;
+use super::contents::Reader;
 use super::planned::{Before, Looked, look};
 use profiler_resolve::objects::{FileId, TargetObject};
 
@@ -133,9 +134,10 @@ impl Thread {
         let thread = std::thread::Builder::new().name("plans".to_owned());
         thread.spawn(move || {
             let given_up = || is_over.load(Ordering::Relaxed);
+            let mut reader = Reader::new();
             for (target, before) in todo {
                 // What a file holds may be made to hurt: it loses its functions, nobody else's.
-                let looked = || look(&asked, &target, &before, &given_up);
+                let looked = || look(&mut reader, &asked, &target, &before, &given_up);
                 let looked = catch_unwind(AssertUnwindSafe(looked))
                     .unwrap_or_else(|_| Looked::Unreadable("reading it failed".to_owned()));
                 if given_up() || tell.send(Found { target, looked }).is_err() {

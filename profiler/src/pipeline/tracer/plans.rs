@@ -4,7 +4,6 @@
 //! Each file is read once, however many processes map it. What does not belong here: reading one
 //! (`planned`), attaching (`links`), which process gets what (`targets`).
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::asked::Asked;
+use super::contents::{Contents, Reader};
 use super::hooks::unwind_class;
 use super::news::{Bulletin, News};
 use super::planned::{self, Before, Judged, Looked, Planned};
@@ -20,25 +20,19 @@ use super::probes::{ProbeState, Probes};
 use super::values::Values;
 use crate::pipeline::signals::is_given_up;
 use profiler_model::{BuildId, TracedKind};
-use profiler_object::Object;
 use profiler_probe::now;
 use profiler_resolve::objects::{FileId, TargetObject};
 use profiler_resolve::{Resolver, Role, TracedProbe};
 use profiler_trace::arguments::exception_name;
-use profiler_trace::pattern::Choice;
 use profiler_trace::safety::ProcessSafety;
 use profiler_trace::{CallValues, FunctionKind, Plan};
 
 /// A file with probes.
 #[derive(Debug)]
 pub(super) struct TracedObject {
-    /// The file itself, kept open: what is at its path may change.
-    pub(super) file: Arc<File>,
-    pub(super) id: FileId,
-    pub(super) debug: Option<Arc<File>>,
-    /// Its path as the first process that mapped it sees it.
-    pub(super) path: Box<str>,
-    build_id: Option<BuildId>,
+    /// The file itself, kept open: what is at its path may change. The path is that of the first process that
+    /// mapped it.
+    pub(super) target: TargetObject,
     /// Its probes.
     pub(super) probes: Range<u32>,
     /// Signatures of those that have one, by probe.
@@ -79,6 +73,7 @@ pub(super) struct Plans {
     /// Plans are outdated, see [`Plans::replan`].
     replan_due: bool,
     full_told: bool,
+    pub(super) reader: Reader,
     planner: Planner,
     pub(super) news: Bulletin,
 }
@@ -86,6 +81,7 @@ pub(super) struct Plans {
 impl Plans {
     pub(super) fn new(asked: Arc<Asked>) -> Plans {
         Plans {
+            reader: Reader::new(),
             planner: Planner::new(Arc::clone(&asked)),
             asked,
             objects: Vec::new(),
@@ -102,13 +98,25 @@ impl Plans {
     }
 
     /// Reads a file if a pattern may match something in it.
-    pub(super) fn read(&mut self, target: &TargetObject) -> Option<Object> {
-        match planned::read(&self.asked, target, self.reads_all)? {
-            Ok(object) => Some(object),
+    pub(super) fn read(&mut self, target: &TargetObject) -> Option<Contents> {
+        let before = self.before();
+        let read = planned::read(&mut self.reader, &self.asked, target, &before, &is_given_up);
+        match read? {
+            Ok(contents) => {
+                self.judge(target, contents.judged.clone());
+                Some(contents)
+            }
             Err(why) => {
                 self.unreadable(target, &why);
                 None
             }
+        }
+    }
+
+    fn before(&self) -> Before {
+        Before {
+            safety: self.safety.clone(),
+            reads_all: self.reads_all,
         }
     }
 
@@ -132,10 +140,7 @@ impl Plans {
         &mut self,
         targets: impl IntoIterator<Item = &'a TargetObject> + Clone,
     ) -> bool {
-        let before = Before {
-            safety: self.safety.clone(),
-            reads_all: self.reads_all,
-        };
+        let before = self.before();
         let mut is_new = false;
         for target in targets.clone() {
             is_new |= self.known(target).is_none() && self.planner.ask(target, &before);
@@ -212,9 +217,9 @@ impl Plans {
         self.switching.contains(&target.id)
     }
 
-    /// Takes out of a choice what the filter of the request does not admit.
-    pub(super) fn sift(&mut self, target: &TargetObject, object: &Object, choice: &mut Choice) {
-        if planned::sift(&self.asked, target, object, choice) {
+    /// Takes out of what is chosen what the filter of the request does not admit.
+    pub(super) fn sift(&mut self, target: &TargetObject, contents: &mut Contents) {
+        if contents.sift(target, self.asked.request.filter.as_ref()) {
             self.tell_filtered(target);
         }
     }
@@ -234,11 +239,19 @@ impl Plans {
     pub(super) fn plan_object(
         &mut self,
         target: &TargetObject,
-        object: &Object,
-        choice: &Choice,
+        contents: &Contents,
     ) -> Option<usize> {
-        let planned = planned::plan(&self.asked, object, choice, &self.safety, &is_given_up);
-        self.add(target, planned)
+        let (asked, safety) = (&self.asked, &self.safety);
+        match self
+            .reader
+            .plan(asked, target, contents, safety, &is_given_up)
+        {
+            Ok(planned) => self.add(target, planned),
+            Err(why) => {
+                self.unreadable(target, &why);
+                None
+            }
+        }
     }
 
     /// Gives the plans of a file numbers of probes. None if there are none.
@@ -274,11 +287,7 @@ impl Plans {
                 .push(ProbeState::new(plan, role, index, &self.asked.costs, at));
         }
         self.objects.push(TracedObject {
-            file: Arc::clone(&target.file),
-            id: target.id,
-            debug: target.debug.clone(),
-            path: target.path.clone(),
-            build_id: target.build_id.clone(),
+            target: target.clone(),
             probes: first..self.probes.len(),
             values,
         });
@@ -347,8 +356,8 @@ impl Plans {
             TracedProbe {
                 name: function.name.clone(),
                 linkage_name: function.linkage_name.clone(),
-                path: object.path.clone(),
-                build_id: object.build_id.clone(),
+                path: object.target.path.clone(),
+                build_id: object.target.build_id.clone(),
                 address_bias: function.address.wrapping_sub(function.offset),
                 start: function.offset,
                 size: function.size,

@@ -3,9 +3,6 @@
 //! What does not belong here: whether return probes are safe (`trace::safety`).
 
 use super::plans::Plans;
-use profiler_object::Object;
-use profiler_trace::lines;
-use profiler_trace::place::Placer;
 use profiler_trace::{Exits, NoExits};
 
 impl Plans {
@@ -15,43 +12,31 @@ impl Plans {
         let mut changed = Vec::new();
         for index in 0..self.objects.len() {
             let traced = &self.objects[index];
-            let risky = traced
-                .probes
-                .clone()
-                .any(|number| matches!(self.probes[number].plan.exits, Exits::Uretprobe));
-            if !risky {
+            let has_return_probe =
+                |&number: &u32| matches!(self.probes[number].plan.exits, Exits::Uretprobe);
+            let risky: Vec<u32> = traced.probes.clone().filter(has_return_probe).collect();
+            if risky.is_empty() {
                 continue;
             }
-            let object = match Object::read(&traced.file, traced.debug.as_deref(), &traced.path) {
-                Ok(object) => Some(object),
-                Err(error) => {
+            let functions = risky.iter();
+            let functions = functions.map(|&number| self.probes[number].plan.function.clone());
+            let target = &traced.target;
+            let functions = functions.collect();
+            let exits = self
+                .reader
+                .exits(&self.asked, target, functions, &self.safety)
+                .unwrap_or_else(|why| {
                     log::warn!(
-                        "{}: {error}; only entries are traced from now on",
-                        traced.path
+                        "{}: {why}; only entries are traced from now on",
+                        target.path
                     );
-                    None
-                }
-            };
-            let mut placer = object
-                .as_ref()
-                .map(|object| Placer::new(object, self.asked.place_options(), &self.safety));
-            let first = changed.len();
-            for number in traced.probes.clone() {
-                let state = &self.probes[number];
-                if !matches!(state.plan.exits, Exits::Uretprobe) {
-                    continue;
-                }
-                let exits = placer
-                    .as_mut()
-                    .and_then(|placer| placer.plan(&state.plan.function).ok())
-                    .map_or(Exits::None(NoExits::NotWanted), |plan| plan.exits);
-                if exits != state.plan.exits {
+                    vec![None; risky.len()]
+                });
+            for (number, exits) in risky.into_iter().zip(exits) {
+                let exits = exits.unwrap_or(Exits::None(NoExits::NotWanted));
+                if exits != self.probes[number].plan.exits {
                     changed.push((number, exits));
                 }
-            }
-            if let Some(object) = &object {
-                let exits = changed[first..].iter_mut();
-                lines::of_exits(object, exits.map(|(_, exits)| exits));
             }
         }
         if changed.is_empty() {

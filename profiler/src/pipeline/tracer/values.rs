@@ -11,6 +11,7 @@ use profiler_object::Object;
 use profiler_resolve::Role;
 use profiler_trace::arguments::{Signature, Signatures};
 use profiler_trace::{CallValues, Exits, FunctionKind, Plan};
+use serde::{Deserialize, Serialize};
 
 /// Finds out what the values of functions are, if they are wanted; of text so many bytes.
 pub(super) fn sign(
@@ -51,7 +52,7 @@ pub(super) fn sign(
 }
 
 /// The values of a function, as the resolver reads them.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Values {
     signature: Signature,
     longest: usize,

@@ -12,6 +12,7 @@ use crate::epoch::Epoch;
 use crate::mapping::{CodeModule, next_uid};
 use profiler_model::{BuildId, FunctionId, ModuleKind, ReturnMode, TracedKind};
 use profiler_trace::CallValues;
+use serde::{Deserialize, Serialize};
 
 /// Most probes that can be registered; the kernel side has no more.
 const MAX_PROBES: usize = profiler_common::call::MAX_PROBES as usize;
@@ -21,7 +22,7 @@ const MAX_PROBES: usize = profiler_common::call::MAX_PROBES as usize;
 pub type ExceptionName = fn(&[u8]) -> String;
 
 /// What a probe is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Calls of a function that was asked for.
     Call,

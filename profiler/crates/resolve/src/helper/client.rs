@@ -23,6 +23,7 @@ use rustix::net::{
 
 #[cfg(not(test))]
 use super::NAME;
+use super::questions::Answering;
 use super::walls::Walls;
 use super::wire::{self, Frame, Reader};
 use super::{Found, OFFERED, OPENS};
@@ -35,6 +36,8 @@ const START: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_millis(500);
 /// Descriptors that come with a frame: two files of three parts, what each is copied to, and a folder.
 pub(super) const MAX_FDS: usize = 13;
+/// How often it is looked whether somebody has given up.
+const GLANCE: Duration = Duration::from_millis(50);
 /// Longest time that anything can be given.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
@@ -96,6 +99,8 @@ pub(crate) struct Client {
     limits: Limits,
     /// Whether it opens files, and does nothing else.
     opens: bool,
+    /// What answers [`Client::question`], where a thread is in its place.
+    pub(super) answering: fn() -> Answering,
     /// Whether there is a process, or a thread in its place.
     apart: bool,
     process: Option<Process>,
@@ -118,6 +123,7 @@ impl Client {
         Client {
             limits,
             opens: false,
+            answering: no_answers,
             apart: OFFERED.load(Ordering::Relaxed),
             process: None,
             started: 0,
@@ -257,6 +263,39 @@ impl Client {
         }
     }
 
+    /// What is answered to a question with files, unless it is `given_up` meanwhile.
+    pub(super) fn question(
+        &mut self,
+        question: &[u8],
+        files: &[BorrowedFd<'_>],
+        until: Instant,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Death> {
+        let mut frame = Frame::new(wire::QUESTION);
+        frame.u32(0);
+        frame.all(question);
+        let frame = frame.finish();
+        let socket = self.running()?.socket.as_fd();
+        let answer = send(socket, &frame, files, until).and_then(|()| {
+            loop {
+                let next = (Instant::now() + GLANCE).min(until);
+                match ready(socket, PollFlags::IN, next) {
+                    Err(error)
+                        if error.kind() == io::ErrorKind::TimedOut
+                            && next < until
+                            && !given_up() => {}
+                    done => break done,
+                }
+            }?;
+            receive(socket, until)
+        });
+        let (kind, mut bytes) = answer.map_err(|error| self.end_after(&error))?;
+        match (kind, bytes.first()) {
+            (wire::ANSWER, Some(1)) => Ok(bytes.split_off(1)),
+            _ => Err(self.end(Death::Crashed)),
+        }
+    }
+
     /// Has a file opened: what is said of it, and the file. If not, also the device that did not answer, if it was
     /// for that to answer.
     pub(super) fn open(
@@ -296,13 +335,7 @@ impl Client {
             }
             receive(wire::OPENED)
         };
-        ask().map_err(|error: io::Error| {
-            let death = match error.kind() {
-                io::ErrorKind::TimedOut => self.end(Death::TooSlow),
-                _ => self.end(Death::Crashed),
-            };
-            (death, device)
-        })
+        ask().map_err(|error: io::Error| (self.end_after(&error), device))
     }
 
     /// Closes what was loaded.
@@ -359,12 +392,14 @@ impl Client {
             Some(process) => process,
             None => {
                 self.started += 1;
-                Process::start(self.limits, self.apart, self.opens).map_err(|error| {
-                    if !std::mem::replace(&mut self.complained, true) {
-                        log::warn!("no process can be started to read symbols: {error}");
-                    }
-                    Death::NotStarted
-                })?
+                Process::start(self.limits, self.apart, self.opens, self.answering).map_err(
+                    |error| {
+                        if !std::mem::replace(&mut self.complained, true) {
+                            log::warn!("no process can be started to read symbols: {error}");
+                        }
+                        Death::NotStarted
+                    },
+                )?
             }
         };
         Ok(self.process.insert(process))
@@ -388,10 +423,15 @@ impl Client {
                 true => Ok(bytes),
                 false => Err(wire::nonsense()),
             });
-        answer.map_err(|error| match error.kind() {
+        answer.map_err(|error| self.end_after(&error))
+    }
+
+    /// Ends the process after it did not answer.
+    fn end_after(&mut self, error: &io::Error) -> Death {
+        match error.kind() {
             io::ErrorKind::TimedOut => self.end(Death::TooSlow),
             _ => self.end(Death::Crashed),
-        })
+        }
     }
 
     /// Ends the process, for this reason, unless it has ended and says more itself.
@@ -429,6 +469,11 @@ impl Drop for Client {
     fn drop(&mut self) {
         self.rest();
     }
+}
+
+/// Answers nothing.
+fn no_answers() -> Answering {
+    Box::new(|_, _| None)
 }
 
 /// The processes that read symbols, of all clients; none of them has been waited for, so their ids are their own.
@@ -472,7 +517,12 @@ fn resident(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    fn start(limits: Limits, apart: bool, opens: bool) -> io::Result<Process> {
+    fn start(
+        limits: Limits,
+        apart: bool,
+        opens: bool,
+        answering: fn() -> Answering,
+    ) -> io::Result<Process> {
         let (socket, its) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -483,7 +533,7 @@ impl Process {
             let thread = std::thread::Builder::new().name("names".to_owned());
             thread
                 .stack_size(16 << 20)
-                .spawn(move || super::serve::on_thread(its))?;
+                .spawn(move || super::serve::on_thread(its, answering()))?;
             return Ok(Process {
                 socket,
                 child: None,

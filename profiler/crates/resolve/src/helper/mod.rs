@@ -12,8 +12,10 @@
 
 mod client;
 mod memory;
+mod one_user;
 mod opener;
 mod place;
+mod questions;
 mod seccomp;
 mod serve;
 mod walls;
@@ -26,11 +28,14 @@ pub use client::for_each_helper;
 pub(super) use client::{Client, Death, Limits, Number};
 pub(super) use memory::Memory;
 pub use memory::MemoryOfThreads;
+pub(super) use one_user::{Loss, OneUser};
 pub(super) use opener::open_elsewhere;
 pub(super) use place::Place;
+pub use questions::{Answering, Questions};
 pub use serve::serve_names;
 pub use walls::Walls;
 pub(super) use wire::Found;
+pub use wire::is_understood;
 
 /// What the process is called.
 const NAME: &CStr = c"profiler-names";

@@ -19,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::client::MAX_FDS;
 use super::place::Place;
+use super::questions::Answering;
 use super::wire::{self, Answers, Frame, Reader};
 use crate::loaded::{LoadError, Loaded, MAX_COPY_BYTES};
 use crate::material::Material;
@@ -30,8 +31,8 @@ use profiler_unwind::cache::encode;
 const MAX_ADDRESSES: usize = 1 << 16;
 
 /// Does all of it, in a process that was started for this; returns the exit status. `limit`: as
-/// its argument says it.
-pub fn serve_names(limit: Option<&std::ffi::OsStr>) -> u8 {
+/// its argument says it; `answering`: what else it answers.
+pub fn serve_names(limit: Option<&std::ffi::OsStr>, answering: Answering) -> u8 {
     let limit = limit.and_then(std::ffi::OsStr::to_str);
     if limit == Some(super::OPENS) {
         return serve_opening();
@@ -43,7 +44,8 @@ pub fn serve_names(limit: Option<&std::ffi::OsStr>) -> u8 {
     #[allow(unsafe_code)]
     // SAFETY: standard input is open, and nothing else in this process uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
-    let told = say(socket.as_fd(), &ready.finish()).and_then(|()| serve(socket.as_fd(), place));
+    let told =
+        say(socket.as_fd(), &ready.finish()).and_then(|()| serve(socket.as_fd(), place, answering));
     u8::from(told.is_err())
 }
 
@@ -68,11 +70,11 @@ fn serve_opening() -> u8 {
 }
 
 /// The same on a thread of this process, without walls.
-pub(super) fn on_thread(socket: OwnedFd) {
-    let _ = serve(socket.as_fd(), Place::Shared);
+pub(super) fn on_thread(socket: OwnedFd, answering: Answering) {
+    let _ = serve(socket.as_fd(), Place::Shared, answering);
 }
 
-fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
+fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::Result<()> {
     let mut files: FxHashMap<u32, Loaded> = FxHashMap::default();
     while let Some((kind, bytes, fds)) = receive(socket)? {
         let mut reader = Reader(&bytes);
@@ -136,6 +138,15 @@ fn serve(socket: BorrowedFd<'_>, place: Place) -> io::Result<()> {
                 let mut frame = Frame::new(wire::TABLED);
                 frame.u8(table.is_some().into());
                 frame.all(&table.unwrap_or_default());
+                say(socket, &frame.finish())?;
+            }
+            wire::QUESTION => {
+                let answer = || answering(reader.0, fds);
+                let answer = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_default();
+                let mut frame = Frame::new(wire::ANSWER);
+                let answer = answer.filter(|answer| answer.len() <= wire::MAX_TABLE);
+                frame.u8(answer.is_some().into());
+                frame.all(&answer.unwrap_or_default());
                 say(socket, &frame.finish())?;
             }
             _ => return Err(wire::nonsense()),

@@ -30,7 +30,7 @@ pub(super) const MAX_PIECE: usize = 1 << 20;
 pub(super) const TABLE: u32 = 9;
 /// From the process: the answer to [`TABLE`]: whether there is one, and then the encoded table.
 pub(super) const TABLED: u32 = 10;
-/// Longest table that is told.
+/// Longest table or answer that is told.
 pub(super) const MAX_TABLE: usize = 64 << 20;
 /// To the process that opens files: a mapped file, with the folder that is its root.
 pub(super) const OPEN: u32 = 11;
@@ -38,6 +38,10 @@ pub(super) const OPEN: u32 = 11;
 pub(super) const HANDLED: u32 = 12;
 /// From it: what became of [`OPEN`], and the file.
 pub(super) const OPENED: u32 = 13;
+/// To the process: what is in the rest of the frame is for what answers it (`questions`).
+pub(super) const QUESTION: u32 = 14;
+/// From it: the answer to [`QUESTION`]: whether there is one, and the rest.
+pub(super) const ANSWER: u32 = 15;
 /// Longest path.
 const MAX_PATH: usize = 4096;
 /// From the process: it is ready.
@@ -199,7 +203,7 @@ pub(super) fn head(bytes: &[u8; HEAD]) -> (u32, usize) {
 /// Longest frame of a kind from the process.
 pub(super) fn most_said(kind: u32) -> usize {
     match kind {
-        TABLED => MAX_TABLE + 1,
+        TABLED | ANSWER => MAX_TABLE + 1,
         _ => MAX_SAID,
     }
 }
@@ -314,6 +318,16 @@ pub(super) fn found(bytes: &[u8], count: usize) -> io::Result<Vec<Found>> {
         true => Ok(found),
         false => Err(nonsense()),
     }
+}
+
+/// Whether bytes are an answer about so many addresses; for fuzzing, which has no other way in.
+#[doc(hidden)]
+pub fn is_understood(bytes: &[u8], count: usize) -> bool {
+    let found = found(bytes, count);
+    found.is_ok_and(|found| {
+        assert_eq!(found.len(), count);
+        true
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use super::*;
-use crate::helper::{Client, Death, Limits, Number, serve_names};
+use crate::helper::{Answering, Client, Death, Limits, Number, Questions, serve_names};
 use crate::loaded::LoadError;
 use crate::material::Material;
 
@@ -22,8 +22,66 @@ const LIMITS: Limits = Limits {
 #[test]
 fn the_process() {
     if let Some(memory) = std::env::var_os(VARIABLE) {
-        std::process::exit(serve_names(Some(&memory)).into());
+        std::process::exit(serve_names(Some(&memory), answering()).into());
     }
+}
+
+/// Does what it is told.
+fn answering() -> Answering {
+    Box::new(|question, files| {
+        match question {
+            b"wait" => loop {
+                std::hint::spin_loop();
+            },
+            b"grow" => {
+                let all = (0..256).map(|_| vec![1_u8; 1 << 20]);
+                assert_ne!(all.collect::<Vec<_>>().len(), 0);
+            }
+            b"panic" => panic!("as it was told"),
+            b"nothing" => return None,
+            _ => {}
+        }
+        let mut said = files.len().to_string().into_bytes();
+        said.extend(question);
+        Some(said)
+    })
+}
+
+#[test]
+fn questions_cost_nobody_but_who_made_the_file() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let mut questions = Questions::with_process(LIMITS);
+    let file = File::open("/proc/self/exe").unwrap();
+    let mut ask = |user, question: &[u8], patience, given_up| {
+        questions.ask(user, question, &[file.as_fd()], patience, &|| given_up)
+    };
+    assert_eq!(ask(1, b" file", PATIENCE, false), Ok(b"1 file".to_vec()));
+    let large = vec![b'a'; 300_000];
+    let said = ask(1, &large, PATIENCE, false).unwrap();
+    assert_eq!(said[1..], large);
+    assert_eq!(ask(1, b"panic", PATIENCE, false), Err("reading it failed"));
+    assert_eq!(
+        ask(1, b"nothing", PATIENCE, false),
+        Err("reading it failed")
+    );
+    let much = "reading it needed too much memory";
+    assert_eq!(ask(1, b"grow", PATIENCE, false), Err(much));
+    let long = "reading it took too long";
+    assert_eq!(
+        ask(1, b"wait", Duration::from_millis(200), false),
+        Err(long)
+    );
+    let began = Instant::now();
+    assert_eq!(ask(1, b"wait", PATIENCE, true), Err(long));
+    assert!(began.elapsed() < PATIENCE / 2, "it was given up");
+    assert_eq!(ask(1, b" file", PATIENCE, false), Ok(b"1 file".to_vec()));
+    questions.charge(1, Duration::from_secs(60));
+    let mut ask = |user, question: &[u8], patience, given_up| {
+        questions.ask(user, question, &[file.as_fd()], patience, &|| given_up)
+    };
+    let lost = "too much time was lost over files of its owner";
+    assert_eq!(ask(1, b" file", PATIENCE, false), Err(lost));
+    assert_eq!(ask(2, b" file", PATIENCE, false), Ok(b"1 file".to_vec()));
 }
 
 fn soon() -> Instant {

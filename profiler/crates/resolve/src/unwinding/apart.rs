@@ -11,11 +11,10 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::files::TargetFile;
-use super::super::helper::{Client, Death, Limits};
-use super::super::owners::Owners;
+use super::super::helper::{Client, Death, Limits, Loss, OneUser};
 use profiler_unwind::Table;
 use profiler_unwind::cache::{Cache, Looked, Name, decode};
 
@@ -28,11 +27,8 @@ pub(super) struct GivenUp;
 
 /// Has tables built by a process, which is started when there is something to build.
 pub(super) struct Apart {
-    client: Client,
+    process: OneUser,
     patience: Duration,
-    owners: Owners,
-    /// Whose files the process has read.
-    of: Option<u32>,
 }
 
 /// What is handed to the process.
@@ -49,22 +45,19 @@ impl Apart {
 
     fn with(client: Client, patience: Duration) -> Apart {
         Apart {
-            client,
+            process: OneUser::new(client),
             patience,
-            owners: Owners::default(),
-            of: None,
         }
     }
 
     /// Whether there is a process.
     pub(super) fn is_busy(&self) -> bool {
-        self.of.is_some()
+        self.process.is_busy()
     }
 
     /// Ends the process.
     pub(super) fn rest(&mut self) {
-        self.client.rest();
-        self.of = None;
+        self.process.rest();
     }
 
     /// The table of a file of this user; none if it says nothing about its frames.
@@ -104,9 +97,6 @@ impl Apart {
                 return Err(GivenUp);
             }
         };
-        if !self.owners.may_ask(Some(owner)) {
-            return Err(GivenUp);
-        }
         self.build(file, owner, &handed, cache)
     }
 
@@ -117,56 +107,34 @@ impl Apart {
         handed: &Handed,
         cache: &mut Cache,
     ) -> Result<Option<Table>, GivenUp> {
-        if self.of.is_some_and(|of| of != owner) || handed.name.is_some() {
-            self.rest();
-        }
-        let mut began = Instant::now();
-        let death = loop {
-            let is_fresh = self.of.replace(owner).is_none();
-            // What it takes to start it is nobody's fault.
-            if self.client.start().is_err() {
-                self.of = None;
-                return Err(GivenUp);
-            }
-            if is_fresh {
-                began = Instant::now();
-            }
-            match self.ask(handed, began + self.patience) {
-                Ok(None) => return Ok(None),
-                Ok(Some((bytes, table))) => {
-                    if let Some(name) = &handed.name {
-                        cache.keep(name, &bytes);
-                    }
-                    return Ok(Some(table));
-                }
-                // What it had read before may have been too much.
-                Err(Death::TooLarge | Death::Crashed) if !is_fresh => self.rest(),
-                Err(death) => break death,
+        let is_raw = handed.name.is_some();
+        let build = |client: &mut Client, until| {
+            let Some(bytes) = client.table(handed.file.as_fd(), is_raw, until)? else {
+                return Ok(None);
+            };
+            match decode(&bytes) {
+                Some((table, _)) => Ok(Some((bytes, table))),
+                None => Err(Death::Crashed),
             }
         };
-        self.rest();
-        self.owners.charge(Some(owner), began.elapsed());
-        let why = match death {
-            Death::Crashed => "crashed",
-            Death::TooLarge => "needed too much memory",
-            _ => "took too long",
+        let why = match self.process.ask(owner, is_raw, self.patience, build) {
+            Ok(None) => return Ok(None),
+            Ok(Some((bytes, table))) => {
+                if let Some(name) = &handed.name {
+                    cache.keep(name, &bytes);
+                }
+                return Ok(Some(table));
+            }
+            Err(Loss::LeftAlone | Loss::NotStarted) => return Err(GivenUp),
+            Err(Loss::Died(Death::Crashed)) => "crashed",
+            Err(Loss::Died(Death::TooLarge)) => "needed too much memory",
+            Err(Loss::Died(_)) => "took too long",
         };
         log::warn!(
             "reading unwind information {why}: {} is left without a table",
             file.path
         );
         Err(GivenUp)
-    }
-
-    fn ask(&mut self, handed: &Handed, until: Instant) -> Result<Option<(Vec<u8>, Table)>, Death> {
-        let is_raw = handed.name.is_some();
-        let Some(bytes) = self.client.table(handed.file.as_fd(), is_raw, until)? else {
-            return Ok(None);
-        };
-        match decode(&bytes) {
-            Some((table, _)) => Ok(Some((bytes, table))),
-            None => Err(Death::Crashed),
-        }
     }
 }
 
@@ -262,16 +230,20 @@ mod tests {
         works(&mut apart, &dir);
         let program = target(File::open("/proc/self/exe").unwrap());
         let built = profiler_unwind::build_file(&program.file, None).unwrap().0;
-        let first = apart.client.pid();
+        let first = apart.process.client.pid();
         let mut table =
             |apart: &mut Apart, owner| apart.table(&program, owner, &mut cache).unwrap().unwrap();
         assert_eq!(table(&mut apart, USER), built);
-        assert_ne!(apart.client.pid(), first, "it had read something else");
+        assert_ne!(
+            apart.process.client.pid(),
+            first,
+            "it had read something else"
+        );
         apart.rest();
         assert_eq!(table(&mut apart, USER), built);
-        assert_eq!(apart.client.pid(), None, "it was kept");
+        assert_eq!(apart.process.client.pid(), None, "it was kept");
         assert_eq!(table(&mut apart, USER + 1), built);
-        assert!(apart.client.pid().is_some(), "for its user only");
+        assert!(apart.process.client.pid().is_some(), "for its user only");
     }
 
     #[test]
@@ -281,7 +253,7 @@ mod tests {
         let file = honest(&dir);
         let mut of = |owner| {
             apart.table(&file, owner, &mut Cache::none()).unwrap();
-            apart.client.pid().unwrap()
+            apart.process.client.pid().unwrap()
         };
         let (first, again, other) = (of(USER), of(USER), of(USER + 1));
         assert_eq!(first, again);
@@ -325,7 +297,10 @@ mod tests {
     fn who_wastes_time_has_no_tables_for_a_while() {
         let dir = TempDir::new("apart-waste");
         let mut apart = apart(256 << 20, PATIENCE);
-        apart.owners.charge(Some(USER), Duration::from_secs(60));
+        apart
+            .process
+            .owners
+            .charge(Some(USER), Duration::from_secs(60));
         let file = honest(&dir);
         assert!(apart.table(&file, USER, &mut Cache::none()).is_err());
         assert!(apart.table(&file, USER + 1, &mut Cache::none()).is_ok());

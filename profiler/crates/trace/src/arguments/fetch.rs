@@ -6,6 +6,7 @@
 //! What does not belong here: reading items (`decode`).
 
 use profiler_common::call::*;
+use serde::{Deserialize, Serialize};
 
 use super::Missing;
 use super::convention::Passed;
@@ -17,7 +18,7 @@ use profiler_model::Value;
 const MAX_MEMORY: u64 = MAX_STRING as u64;
 
 /// How a value is made of items.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Recipe {
     /// Its type.
     pub(super) ty: Type,
@@ -26,7 +27,7 @@ pub(super) struct Recipe {
 }
 
 /// What is fetched for a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Form {
     /// Nothing: it can't be had.
     Missing,
@@ -41,7 +42,7 @@ pub(super) enum Form {
 }
 
 /// A value that needs no items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Known {
     /// A number.
     Number(i64),

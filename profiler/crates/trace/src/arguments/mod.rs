@@ -16,6 +16,7 @@ mod decode;
 mod describe;
 mod exception;
 mod fetch;
+pub(crate) mod fetches;
 mod function;
 #[cfg(test)]
 mod hostile;
@@ -31,6 +32,7 @@ use std::borrow::Cow;
 use gimli::LittleEndian;
 use gimli::read::{Dwarf, EndianSlice};
 use profiler_common::call::*;
+use serde::{Deserialize, Serialize};
 
 pub use exception::{exception_class, exception_name};
 
@@ -41,20 +43,21 @@ use types::{Kind, Type};
 use units::{Index, Slice};
 
 /// What a function takes and returns, and how to have it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// Its parameters in order; [`Signature::decode`] gives a value for each.
     pub parameters: Vec<ParameterType>,
     /// Its result; none if it returns nothing.
     pub result: Option<ParameterType>,
     /// What the kernel side is to fetch: at most [`MAX_FETCHES`], those of entries first.
+    #[serde(with = "fetches")]
     pub fetches: Vec<Fetch>,
     at_entry: Vec<Recipe>,
     at_exit: Vec<Recipe>,
 }
 
 /// A parameter, or the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParameterType {
     /// Its name.
     pub name: Box<str>,
@@ -65,7 +68,7 @@ pub struct ParameterType {
 }
 
 /// Why a value can't be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Missing {
     /// It is in a floating-point register, which the kernel side can't read.
     #[error("in a floating-point register")]

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use profiler_model::Value;
+use serde::{Deserialize, Serialize};
 
 /// Most fields or elements of one value that are shown.
 const MAX_SHOWN: usize = 32;
@@ -16,7 +17,7 @@ const MAX_SHOWN: usize = 32;
 const MAX_SHOWN_DEPTH: u32 = 3;
 
 /// A type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Type {
     /// As a reader would write it.
     pub(super) name: Box<str>,
@@ -29,7 +30,7 @@ pub(super) struct Type {
 }
 
 /// What a type is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// A signed integer of up to 16 bytes.
     Signed,
@@ -79,7 +80,7 @@ pub(super) enum Kind {
 }
 
 /// What a pointer points to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Pointee {
     /// Characters up to a zero.
     CString,
@@ -90,7 +91,7 @@ pub(super) enum Pointee {
 }
 
 /// Where a string object has its address and length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TextLayout {
     /// Offset of the address of the first character.
     pub(super) pointer: u32,
@@ -99,7 +100,7 @@ pub(super) struct TextLayout {
 }
 
 /// A structure.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Struct {
     /// Its fields, bases included, in the order of the source.
     pub(super) fields: Vec<Field>,
@@ -112,7 +113,7 @@ pub(super) struct Struct {
 }
 
 /// A field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Field {
     /// Its name.
     pub(super) name: Box<str>,

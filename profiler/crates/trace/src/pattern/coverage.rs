@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Choice, Pattern, Selection, before_call};
 use profiler_object::Object;
 
@@ -25,8 +27,18 @@ pub struct Coverage<'a> {
     debug_info: bool,
 }
 
+/// What the patterns of a selection found in one object.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    object: Box<str>,
+    has_debug_info: bool,
+    in_sources: Vec<usize>,
+    /// By pattern; none: it does not mean the object.
+    patterns: Vec<Option<Found>>,
+}
+
 /// What one pattern found.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Found {
     matched: usize,
     /// File names of the objects that it means.
@@ -103,18 +115,16 @@ impl<'a> Coverage<'a> {
         self.objects.push(file_name(path).into());
     }
 
-    /// Takes note of what was chosen of an object.
-    pub fn add(&mut self, object: &Object, is_main: bool, choice: &Choice) {
-        let name = file_name(object.path());
-        self.objects.push(name.into());
-        self.debug_info |= object.has_debug_info();
-        for (sum, matched) in self.in_sources.iter_mut().zip(&choice.in_sources) {
-            *sum += matched;
+    /// Takes note of what was seen in an object.
+    pub fn add(&mut self, seen: Seen) {
+        self.objects.push(seen.object);
+        self.debug_info |= seen.has_debug_info;
+        for (sum, matched) in self.in_sources.iter_mut().zip(seen.in_sources) {
+            *sum = sum.saturating_add(matched);
         }
-        let patterns = self.selection.include.iter().zip(&mut self.patterns);
-        for ((pattern, found), &matched) in patterns.zip(&choice.matched) {
-            if pattern.covers(object, is_main) {
-                found.add(pattern, object, choice, matched);
+        for (found, more) in self.patterns.iter_mut().zip(seen.patterns) {
+            if let Some(more) = more {
+                found.add(more);
             }
         }
     }
@@ -175,27 +185,61 @@ impl<'a> Coverage<'a> {
     }
 }
 
+impl Seen {
+    /// What a selection that chose this of an object found in it.
+    pub fn of(selection: &Selection, object: &Object, is_main: bool, choice: &Choice) -> Seen {
+        let patterns = selection.include.iter().zip(&choice.matched);
+        let patterns = patterns.map(|(pattern, &matched)| {
+            let covers = pattern.covers(object, is_main);
+            covers.then(|| Found::of(pattern, object, choice, matched))
+        });
+        Seen {
+            object: file_name(object.path()).into(),
+            has_debug_info: object.has_debug_info(),
+            in_sources: choice.in_sources.clone(),
+            patterns: patterns.collect(),
+        }
+    }
+}
+
 impl Found {
-    fn add(&mut self, pattern: &Pattern, object: &Object, choice: &Choice, matched: usize) {
-        self.matched += matched;
-        self.covered.push(file_name(object.path()).into());
+    fn of(pattern: &Pattern, object: &Object, choice: &Choice, matched: usize) -> Found {
+        let name = file_name(object.path());
+        let mut found = Found {
+            matched,
+            covered: vec![name.into()],
+            ..Found::default()
+        };
         if object.is_stripped() && !pattern.is_marker() {
-            self.stripped.push(file_name(object.path()).into());
+            found.stripped.push(name.into());
         }
         if !pattern.is_everything() {
             let chosen = choice.chosen_at_load.iter();
             let chosen = chosen.filter(|name| pattern.matches_name(name));
-            self.chosen_at_load.extend(chosen.cloned());
+            found.chosen_at_load.extend(chosen.cloned());
         }
-        if self.matched > 0 {
-            return;
+        if matched > 0 {
+            return found;
         }
         if !pattern.is_everything() {
             let inlined = choice.inlined.iter();
             let inlined = inlined.filter(|name| pattern.matches_name(name));
-            self.inlined.extend(inlined.take(MAX_TOLD).cloned());
+            found.inlined.extend(inlined.take(MAX_TOLD).cloned());
         }
-        self.find_similar(pattern, object);
+        found.find_similar(pattern, object);
+        found
+    }
+
+    /// Another object was looked at.
+    fn add(&mut self, more: Found) {
+        self.matched = self.matched.saturating_add(more.matched);
+        self.covered.extend(more.covered);
+        self.stripped.extend(more.stripped);
+        self.chosen_at_load.extend(more.chosen_at_load);
+        self.inlined.extend(more.inlined);
+        for (distance, name) in more.similar {
+            self.keep_similar(distance, &name);
+        }
     }
 
     fn find_similar(&mut self, pattern: &Pattern, object: &Object) {
@@ -234,9 +278,12 @@ impl Found {
         }
         let mut chars = Vec::with_capacity(name.len());
         chars.extend(name.chars().flat_map(char::to_lowercase));
-        let Some(distance) = distance(wanted, &chars, limit) else {
-            return;
-        };
+        if let Some(distance) = distance(wanted, &chars, limit) {
+            self.keep_similar(distance, name);
+        }
+    }
+
+    fn keep_similar(&mut self, distance: usize, name: &str) {
         if self.similar.iter().any(|(_, known)| **known == *name) {
             return;
         }

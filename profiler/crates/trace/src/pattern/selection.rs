@@ -5,6 +5,8 @@
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Pattern, PatternError};
 use crate::Function;
 use profiler_model::text::Glob;
@@ -30,7 +32,7 @@ pub struct SourcePattern {
 }
 
 /// What was chosen of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Indices into its functions.
     pub functions: Vec<usize>,
