@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Statx
 use rustix::process::{Resource, Rlimit};
 
 use super::closing::Closer;
+use super::copies::Room;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::helper::open_elsewhere;
 use super::overlay_layers::OverlayLayers;
@@ -319,6 +320,8 @@ pub(super) struct TargetFile {
     pub(super) is_local: bool,
     /// Whose work it is, unless it is root's on a disk of this machine.
     pub(super) owner: Option<u32>,
+    /// What it takes, if it is a copy.
+    pub(super) room: Option<Room>,
 }
 
 impl TargetFile {
@@ -340,6 +343,7 @@ impl TargetFile {
             trusted,
             is_local,
             owner: (!trusted || !is_local).then_some(stat.st_uid),
+            room: None,
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),
             fingerprint: Fingerprint::default(),

@@ -18,6 +18,7 @@
 mod calls;
 mod closing;
 mod containers;
+mod copies;
 mod debug_files;
 mod epoch;
 mod events;

@@ -37,8 +37,6 @@ pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
 const MAX_NAME_BYTES: usize = 4096;
 /// Most functions remembered of one file.
 const MAX_FUNCTIONS: usize = 50_000;
-/// Directories for private copies: on disk rather than in memory.
-pub(super) const SCRATCH: [&str; 2] = ["/var/tmp", "/tmp"];
 
 /// Why a file can't be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

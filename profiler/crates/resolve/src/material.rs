@@ -18,18 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
+use super::copies::{Room, SCRATCH, unnamed};
 use super::debug_files::DebugFile;
 use super::files::{Root, TargetFile, is_local};
-use super::loaded::{Contents, LoadError, MAX_COPY_BYTES, SCRATCH};
+use super::loaded::{Contents, LoadError, MAX_COPY_BYTES};
 use super::symbolize::Settings;
 
 /// Copying more than this takes long.
 const SLOW_COPY_BYTES: u64 = 128 << 20;
-/// All copies that there are at one time.
-const MAX_COPIES_BYTES: u64 = 4 << 30;
-
-/// What copies there are.
-static COPIES: AtomicU64 = AtomicU64::new(0);
 
 /// Files that belong together.
 pub(crate) struct Material {
@@ -61,16 +57,15 @@ pub(crate) struct Handed {
     into: Option<OwnedFd>,
 }
 
-/// What there is for the sake of the reader, as long as it has the files: bytes of copies, a folder of links.
+/// What there is for the sake of the reader, as long as it has the files: room for copies, a folder of links.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    bytes: u64,
+    room: Vec<Room>,
     folder: Option<PathBuf>,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        COPIES.fetch_sub(self.bytes, Ordering::Relaxed);
         if let Some(folder) = &self.folder
             && let Err(error) = std::fs::remove_dir_all(folder)
         {
@@ -81,11 +76,7 @@ impl Drop for Kept {
 
 impl Kept {
     fn copy(&mut self, bytes: u64) -> Result<(), LoadError> {
-        if COPIES.fetch_add(bytes, Ordering::Relaxed) > MAX_COPIES_BYTES.saturating_sub(bytes) {
-            COPIES.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(LoadError::TooMuch);
-        }
-        self.bytes += bytes;
+        self.room.push(Room::take(bytes).ok_or(LoadError::TooMuch)?);
         Ok(())
     }
 
@@ -313,12 +304,7 @@ pub(crate) fn private_copy(file: &File) -> io::Result<OwnedFd> {
 
 /// A file without a name.
 fn empty() -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let mut made = SCRATCH
-        .iter()
-        .filter_map(|dir| rustix::fs::openat(CWD, *dir, flags, mode).ok());
-    let made = match made.next() {
+    let made = match unnamed() {
         Some(made) => made,
         None => rustix::fs::memfd_create("symbols", rustix::fs::MemfdFlags::CLOEXEC)?,
     };

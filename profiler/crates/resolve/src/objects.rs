@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::Stat;
 
 use super::closing::Closer;
+use super::copies::Room;
 use super::debug_files::{DebugFile, Search};
 use super::files::{
     MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
@@ -92,6 +93,8 @@ pub struct TargetObject {
     pub owner: Option<u32>,
     /// Where code of it is mapped: start, end, file offset. Empty if it is not mapped yet.
     pub ranges: Vec<(u64, u64, u64)>,
+    /// What it takes, if it is a copy.
+    _room: Option<Arc<Room>>,
 }
 
 impl TargetObject {
@@ -370,6 +373,7 @@ impl Finder {
             },
             is_main,
             ranges: Vec::new(),
+            _room: file.room.map(Arc::new),
         }
     }
 

@@ -18,6 +18,7 @@ use rustix::fs::Stat;
 
 use super::client::{Client, Death, send};
 use super::wire::{self, Frame, Reader};
+use crate::copies::{Room, left};
 use crate::files::{
     MappedFile, OpenError, Root, TargetFile, handle_of_mapped, is_local, open_checked, open_mapped,
     place_of,
@@ -121,6 +122,7 @@ impl Waiting {
 fn question(mapped: &MappedFile<'_>) -> Frame {
     let mut frame = Frame::new(wire::OPEN);
     frame.u32(mapped.pid.0);
+    frame.u64(left());
     frame.u64(mapped.range.0);
     frame.u64(mapped.range.1);
     let identity = mapped.identity;
@@ -160,6 +162,7 @@ fn opened(
         COPIED => {
             let mut file = target(file.ok_or_else(no_file)?)?;
             (file.trusted, file.owner) = (false, Some(number));
+            file.room = Some(Room::take(file.opened_len).ok_or(OpenError::TooLarge)?);
             Ok(file)
         }
         NOT_REGULAR => Err(OpenError::NotRegular),
@@ -177,6 +180,7 @@ pub(super) fn answer(
     fds: Vec<OwnedFd>,
 ) -> io::Result<()> {
     let pid = Pid(reader.u32()?);
+    let room = reader.u64()?;
     let range = (reader.u64()?, reader.u64()?);
     let identity = FileIdentity {
         major: reader.u32()?,
@@ -207,7 +211,7 @@ pub(super) fn answer(
     handled.u32(major);
     handled.u32(minor);
     super::serve::say(socket, &handled.finish())?;
-    let opened = handle.and_then(open);
+    let opened = handle.and_then(|handle| open(handle, room));
     let mut frame = Frame::new(wire::OPENED);
     let (kind, number) = match &opened {
         Ok((_, Some(owner))) => (COPIED, *owner),
@@ -230,13 +234,14 @@ pub(super) fn answer(
     send(socket, &frame.finish(), &fds, Instant::now() + PATIENCE)
 }
 
-/// From a handle to a file that can be read without asking a server; whose it is, if that is a copy.
-fn open(handle: OwnedFd) -> Result<(OwnedFd, Option<u32>), OpenError> {
+/// From a handle to a file that can be read without asking a server; whose it is, if that is a copy, for which there is
+/// so much room.
+fn open(handle: OwnedFd, room: u64) -> Result<(OwnedFd, Option<u32>), OpenError> {
     let (file, stat): (File, Stat) = open_checked(Ok(handle))?;
     if is_local(&file) {
         return Ok((file.into(), None));
     }
-    if stat.st_size as u64 > MAX_COPIED_BYTES {
+    if stat.st_size.cast_unsigned() > MAX_COPIED_BYTES.min(room) {
         return Err(OpenError::TooLarge);
     }
     Ok((private_copy(&file)?, Some(stat.st_uid)))
