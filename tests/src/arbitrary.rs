@@ -121,7 +121,7 @@ const STATES: [WaitState; 4] = [
     WaitState::Disk,
     WaitState::Stopped,
 ];
-const LOST: [LostReason; 14] = [
+const LOST: [LostReason; 15] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -136,6 +136,7 @@ const LOST: [LostReason; 14] = [
     LostReason::WaitUnseen,
     LostReason::WaitRingFull,
     LostReason::WaitNested,
+    LostReason::TooMany,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

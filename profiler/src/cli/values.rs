@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
+use profiler_model::text::parse_port;
 use profiler_report::export::{self, Format};
 
 use crate::error::Failure;
@@ -79,7 +80,11 @@ pub(super) fn address(flag: &str, text: &str, port: u16) -> Result<SocketAddr, F
                 Some(port) => format!("127.0.0.1:{port}"),
                 None => text.to_owned(),
             };
-            let found = text.to_socket_addrs().ok();
+            // The library takes a sign before the number, too.
+            let port_is_one = text
+                .rsplit_once(':')
+                .is_none_or(|(_, it)| parse_port(it).is_some());
+            let found = port_is_one.then(|| text.to_socket_addrs().ok()).flatten();
             let found = found.or_else(|| (text.as_str(), port).to_socket_addrs().ok());
             found.and_then(|mut all| all.next())
         }
@@ -111,7 +116,18 @@ mod tests {
             let expected: SocketAddr = expected.parse().unwrap();
             assert_eq!(address("--listen", text, 8765), Ok(expected), "{text}");
         }
-        for text in ["no address", ":x", "65536", ""] {
+        for text in [
+            "no address",
+            ":x",
+            "65536",
+            "",
+            ":+9",
+            "+9",
+            "localhost:+9",
+            "127.0.0.1:+9",
+            "[::1]:+9",
+            "localhost:-9",
+        ] {
             let wrong = address("--tcf", text, 1534).unwrap_err();
             assert_eq!(wrong.status, crate::error::USAGE);
             assert!(wrong.message.starts_with("--tcf: "), "{wrong}");

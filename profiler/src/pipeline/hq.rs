@@ -23,6 +23,7 @@ use crate::error::Failure;
 use console::Console;
 use profiler_capture::{CaptureError, CreateOptions, Existing, Writer};
 use profiler_report::view::quantity;
+use profiler_report::view::table::cut;
 use profiler_serve::hq::{Hq, HqEvent, HqOptions, Order, Phase, Receiver, RunReport, RunStatus};
 use run_keeper::RunKeeper;
 
@@ -34,6 +35,8 @@ const LIVE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest line of the prompt that is read.
 const MAX_LINE: u64 = 4096;
+/// Most characters of what is no order that are shown again.
+const MAX_WORD: usize = 40;
 
 /// What to receive, and where it goes.
 pub struct HqRequest {
@@ -121,16 +124,9 @@ fn prompt() -> Option<Lines<Option<String>>> {
     let (sender, lines) = sync_channel(16);
     let read = move || {
         let mut input = io::stdin().lock();
-        loop {
-            let mut line = Vec::new();
-            match input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {
-                    let line = String::from_utf8_lossy(&line).trim().to_owned();
-                    if sender.send(Some(line)).is_err() {
-                        return;
-                    }
-                }
+        while let Ok(Some(line)) = next_line(&mut input) {
+            if sender.send(Some(line)).is_err() {
+                return;
             }
         }
         if terminal {
@@ -146,6 +142,16 @@ fn prompt() -> Option<Lines<Option<String>>> {
             None
         }
     }
+}
+
+/// The next line; none at the end. What is too long is passed over: no part of it is a line of its own.
+fn next_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    let read = input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+    if read as u64 == MAX_LINE && !line.ends_with(b"\n") {
+        input.skip_until(b'\n')?;
+    }
+    Ok((read > 0).then(|| String::from_utf8_lossy(&line).trim().to_owned()))
 }
 
 /// The captures of the runs: `FILE` of the first, `FILE-N` of run N, `FILE-N-2` when N is used again.
@@ -283,7 +289,7 @@ impl Session {
             "quit" | "exit" => return self.quit(),
             "help" | "?" => return self.console.say(HELP),
             other => {
-                let text = format!("'{other}' is no order; {HELP}");
+                let text = format!("'{}' is no order; {HELP}", cut(other, MAX_WORD));
                 return self.console.say(&text);
             }
         };
@@ -431,6 +437,18 @@ fn mode(run: &RunStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_line() {
+        let long = "x".repeat(MAX_LINE as usize - 1);
+        let input = format!("start\n{long}y stop\nstop\n{long}\nquit");
+        let mut input = input.as_bytes();
+        let mut lines = Vec::new();
+        while let Some(line) = next_line(&mut input).unwrap() {
+            lines.push(line);
+        }
+        assert_eq!(lines, ["start", &format!("{long}y"), "stop", &long, "quit"]);
+    }
 
     #[test]
     fn captures_of_later_runs_have_their_numbers() {

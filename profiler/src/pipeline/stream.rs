@@ -179,16 +179,19 @@ async fn wait_for_start(
                 log::warn!("HQ stopped the run before it began");
                 return Ok(None);
             }
-            Order::Lost(error) => {
-                let failure = Failure::from(error);
-                return Err(Failure {
-                    message: format!("{}; {}", failure.message, waiter.never),
-                    ..failure
-                });
-            }
+            Order::Lost(error) => return Err(failed_before(error, waiter.never)),
             // Nothing runs that could be paused.
             Order::Pause | Order::Unpause => {}
         }
+    }
+}
+
+/// HQ is lost before anything has begun.
+fn failed_before(error: AgentError, never: &str) -> Failure {
+    let failure = Failure::from(error);
+    Failure {
+        message: format!("{}; {never}", failure.message),
+        ..failure
     }
 }
 

@@ -368,6 +368,50 @@ def a_command_runs_when_hq_starts_it(scene):
 
 
 @live
+def a_command_runs_when_all_connections_are_agreed(scene):
+    made, hq = program(scene, 50, senders=2)
+    hq.start()
+    lines = []
+    for _ in range(2):
+        lines.append(hq.accept())
+        equal(lines[-1].next(), (DATA_HELLO, 0))
+        before = len(hq.control.messages)
+        hq.control.wait("heartbeats", lambda messages: len(messages) >= before + 10)
+        check(made.rounds() is None, "it runs already")
+        equal({message[1] for message in hq.control.messages if message[0] == HEARTBEAT}, {ord("I")})
+        lines[-1].send(DATA_HELLO_REPLY)
+    hq.data = [line.listen() for line in lines]
+    told = hq.finish().told()
+    equal((made.rounds(), entries(told, "outer")), (50, 50))
+
+
+@live
+def a_command_whose_data_connections_are_not_accepted_never_ran(scene):
+    made, hq = program(scene, 50)
+    hq.start().accept().next()
+    said = hq.tool.end(1)
+    wanted = "HQ sent no reply to the hello of a data connection within 10 s"
+    check(wanted in said and "; the command never ran" in said and made.rounds() is None, said)
+    made, hq = program(scene, 50)
+    line = hq.start().accept()
+    line.next()
+    line.send(ERROR, "Unknown run")
+    said = hq.tool.end(1)
+    check("Unknown run; the command never ran" in said and made.rounds() is None, said)
+    # Who orders the end in between ends it.
+    made, hq = program(scene, 50)
+    line = hq.start().accept()
+    line.next()
+    hq.control.send(wire.STOP)
+    before = len(hq.control.messages)
+    hq.control.wait("heartbeats", lambda messages: len(messages) >= before + 10)
+    line.send(DATA_HELLO_REPLY)
+    hq.data = [line.listen()]
+    hq.finish(125)
+    check("the command never ran" in hq.said and made.rounds() is None, hq.said)
+
+
+@live
 def a_command_that_hq_leaves_never_ran(scene):
     made, hq = program(scene, 50)
     hq.control.close()

@@ -103,7 +103,8 @@ fn the_canonical_session() {
         .iter()
         .map(|(at, key, value)| (*at, &**key, &**value))
         .collect();
-    let query = "execute_query: not watched until probes were attached (5.0 ms)";
+    let query =
+        "execute_query [db server] db/query.c:110: not watched until probes were attached (5.0 ms)";
     let duty = "all functions in web [100]: over budget, watched a part of the time (5.0 ms)";
     let expected = [
         (

@@ -73,7 +73,7 @@ fn stall(connections: i32, new_epochs: bool) {
         .markers
         .iter()
         .filter(|(_, key, _)| key == "lost events")
-        .map(|(_, _, value)| value.split(' ').next().unwrap().parse::<u64>().unwrap())
+        .map(|(_, _, value)| value.rsplit(": ").next().unwrap().parse::<u64>().unwrap())
         .sum();
     assert_eq!(told, dropped);
     let behind: Vec<u32> = checked

@@ -215,7 +215,7 @@ fn a_receiver_that_stands_still() -> Outcome {
     let dropped: u64 = received
         .marks
         .iter()
-        .filter(|mark| mark.contains("HQ took them too slowly"))
+        .filter(|mark| mark.contains("the output was too slow"))
         .map(|mark| number(mark))
         .sum();
     // Of those that the kernel had no room for the tracer says how many they are.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Duration;
 
 use crate::hq_shared::*;
 use profiler_tests::Outcome;
@@ -61,6 +62,134 @@ fn program() -> Vec<AgentMessage<'static>> {
     ]
 }
 
+/// What an agent of ours tells of calls that it did not see is said by all that read the capture.
+#[test]
+fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
+    let Some(setting) = Setting::unprivileged("hq_missed")? else {
+        return Ok(());
+    };
+    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
+    let (mut control, run) = agent(receiver.address);
+    receiver.line();
+    control.send(&[heartbeat(Mode::Initializing)]);
+    control.expect(&[HqMessage::Start]);
+    receiver.line();
+    let mut one = data(receiver.address, run);
+    let said = |at_ms, sequence, key: &'static str, value: &'static str| AgentMessage::Marker {
+        at_ms,
+        sequence,
+        key: key.into(),
+        value: value.into(),
+    };
+    let mut messages = vec![name(1, "work [app] src/a.c:7")];
+    for round in 0..10 {
+        messages.push(AgentMessage::MethodEntry {
+            at_ms: round * 100,
+            sequence: round * 2,
+            method: 1,
+            thread: 0,
+        });
+        messages.push(AgentMessage::MethodExit {
+            at_ms: round * 100 + 1,
+            sequence: round * 2 + 1,
+            method: 1,
+            line: 12,
+            thread: 0,
+        });
+    }
+    let early = "all functions in app [7]: not watched until probes were attached (40.0 ms)";
+    let duty = "work [app] src/a.c:7: over budget, watched a part of the time (500.0 ms in 2 gaps)";
+    messages.push(said(1000, 20, "not traced", early));
+    messages.push(said(1000, 21, "not traced", duty));
+    let lost = "calls without room in the kernel's buffer: 3";
+    messages.push(said(1000, 22, "lost events", lost));
+    one.send(&messages);
+    control.send(&[heartbeat(Mode::Tracing)]);
+    finish(control, vec![one]);
+    let end = receiver.end();
+    let missing = "the agent says what is missing: 3 calls without room in the kernel's buffer; \
+                   1 gap of 40.0 ms: not watched until probes were attached; \
+                   2 gaps of 500 ms: over budget, watched a part of the time";
+    assert!(end.contains(missing), "{end}");
+
+    let report = setting
+        .run(&["report", "--calls", "run.cap"])?
+        .success()?
+        .stdout;
+    for said in [
+        "1 gap of 40.0 ms: not watched until probes were attached",
+        "2 gaps of 500 ms: over budget, watched a part of the time",
+        "3 records lost",
+        "~20",
+    ] {
+        assert!(report.contains(said), "{said}: {report}");
+    }
+    let info = setting.run(&["info", "run.cap"])?.success()?.stdout;
+    for said in [
+        "lost        3 calls without room in the kernel's buffer",
+        "gaps        calls are missing in 1 gap of 40.0 ms: not watched until probes were attached",
+        "gaps        calls are missing in 2 gaps of 500 ms: over budget, watched a part of the time",
+    ] {
+        assert!(info.contains(said), "{said}: {info}");
+    }
+    let json = setting
+        .run(&["info", "--format", "json", "run.cap"])?
+        .success()?
+        .json()?;
+    assert_eq!(json["gaps"]["not_yet_attached"]["ns"], 40_000_000);
+    assert_eq!(json["gaps"]["duty_cycle"]["count"], 2);
+    let json = { setting.run(&["report", "--calls", "--format", "json", "run.cap"])? }.success()?;
+    let calls = &json.json()?["calls"];
+    assert_eq!(calls["summary"]["lost_records"], 3);
+    assert_eq!(calls["summary"]["gaps"][1]["ns"], 500_000_000);
+    assert_eq!(calls["functions"][0]["calls_estimated"], 20);
+    Ok(())
+}
+
+/// An HQ that stood still finds breaks and data at once, and takes what was said first first.
+#[test]
+fn breaks_that_waited_for_an_hq_come_before_their_data() -> Outcome {
+    let Some(setting) = Setting::unprivileged("hq_stopped")? else {
+        return Ok(());
+    };
+    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
+    let (mut control, run) = agent(receiver.address);
+    control.send(&[heartbeat(Mode::Initializing)]);
+    control.expect(&[HqMessage::Start]);
+    let mut one = data(receiver.address, run);
+    control.send(&[heartbeat(Mode::Tracing)]);
+    one.send(&[name(1, "work")]);
+    let rounds = 50;
+    // The reader of control has something to do before it comes to the break.
+    let class = AgentMessage::ClassIgnored("libfoo.so".into());
+    let mut before = vec![class; 2000];
+    before.push(AgentMessage::DataBreak { sequence: 0 });
+    for sequence in (0..rounds).map(|round| round * 3) {
+        receiver.stop()?;
+        if let Some(last) = before.last_mut() {
+            let sequence = sequence + 1;
+            *last = AgentMessage::DataBreak { sequence };
+        }
+        control.send(&before);
+        one.send(&[
+            marker(sequence, "resumed"),
+            enter(sequence + 1, 1, 0),
+            exit(sequence + 2, 1, 0),
+        ]);
+        receiver.go_on()?;
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    finish(control, vec![one]);
+    let end = receiver.end();
+    assert_eq!(receiver.status(), Some(0), "{end}");
+    assert!(
+        end.contains(&format!("run 0 is complete: {} messages", rounds * 3 + 1)),
+        "{end}"
+    );
+    assert!(!end.contains("fault"), "{end}");
+    Ok(())
+}
+
 #[test]
 fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     let Some(setting) = Setting::unprivileged("hq_capture")? else {
@@ -75,6 +204,12 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     assert!(receiver.line().contains("there is no run 300"));
     receiver.order("walk");
     assert!(receiver.line().contains("'walk' is no order"));
+    receiver.order(&format!("{}stop 2", "walk".repeat(75_000)));
+    let line = receiver.line();
+    assert!(
+        line.contains("…' is no order") && line.len() < 300,
+        "{line}"
+    );
 
     let (mut control, run) = agent(receiver.address);
     assert!(receiver.line().starts_with("run 0: the agent at 127.0.0.1"));

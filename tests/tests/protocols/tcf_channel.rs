@@ -270,6 +270,92 @@ fn what_is_no_message_ends_the_channel_with_a_report() {
     }
 }
 
+/// JSON that is right, and can't be used: the command fails, and the channel goes on.
+#[test]
+fn arguments_that_are_of_no_use_end_no_channel() {
+    let mut served = served();
+    let id = served.client();
+    let deep = format!("{{\"x\":{}{}}}", "[".repeat(5000), "]".repeat(5000));
+    for (service, name, arguments, expected) in [
+        (
+            "Profiler",
+            "configure",
+            ["\"P1\"", &deep],
+            "\"argument 2 is nested too deep\"",
+        ),
+        (
+            "Profiler",
+            "configure",
+            ["\"P1\"", "{\"FrameCnt\":-1}"],
+            "\"FrameCnt is -1: a stack has no less than 0 frames\"",
+        ),
+        (
+            "Processes",
+            "signal",
+            ["\"P1\"", "1.5"],
+            "\"argument 2 is no integer of 64 bits: 1.5\"",
+        ),
+        (
+            "Processes",
+            "signal",
+            ["\"P1\"", "1e300"],
+            "\"argument 2 is no integer of 64 bits: 1e+300\"",
+        ),
+    ] {
+        served.agent.ready(std::time::Instant::now());
+        let said = text(&served.say(id, &command("1", service, name, &arguments)));
+        assert!(said.starts_with("R\x001\0{\"Code\":"), "{said}");
+        assert!(said.contains(&format!("\"Format\":{expected}")), "{said}");
+        assert!(!served.is_over(id));
+    }
+    for whole in ["7", "7.0", "7e0", "-7"] {
+        let echo = command("2", "Diagnostics", "echoINT", &["0", whole]);
+        let said = text(&served.say(id, &echo));
+        assert_eq!(said, format!("R\x002\0{whole}\0\x03\x01"));
+    }
+    // What is no JSON is another matter, however deep it is.
+    let open = "[".repeat(5000);
+    let said = text(&served.say(
+        id,
+        &command("3", "Profiler", "configure", &["\"P1\"", &open]),
+    ));
+    assert!(said.starts_with("\x03\x02{\"Code\":2,"), "{said}");
+    assert!(served.is_over(id));
+}
+
+#[test]
+fn a_hello_names_services() {
+    for (arguments, is_one) in [
+        (&["[]"][..], true),
+        (&["[\"Locator\",\"x\\u0001\"]"], true),
+        (&[], false),
+        (&["[]", "[]"], false),
+        (&["{}"], false),
+        (&["[1]"], false),
+        (&["[\"Locator\""], false),
+        (&["\"Locator\""], false),
+    ] {
+        let mut served = served();
+        let id = served.open();
+        served.read(id);
+        let mut hello = b"E\0Locator\0Hello\0".to_vec();
+        for argument in arguments {
+            hello.extend_from_slice(argument.as_bytes());
+            hello.push(0);
+        }
+        hello.extend_from_slice(b"\x03\x01");
+        let said = text(&served.say(id, &hello));
+        match is_one {
+            true => assert_eq!(said, "", "{arguments:?}"),
+            false => assert!(
+                said.starts_with("\x03\x02{\"Code\":2,"),
+                "{arguments:?} {said}"
+            ),
+        }
+        assert_eq!(served.is_over(id), !is_one, "{arguments:?}");
+    }
+}
+
 #[test]
 fn the_end_of_a_stream_is_answered() {
     for end in [

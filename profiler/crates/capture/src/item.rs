@@ -353,6 +353,7 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         12 => LostReason::WaitUnseen,
         13 => LostReason::WaitRingFull,
         14 => LostReason::WaitNested,
+        15 => LostReason::TooMany,
         _ => return None,
     })
 }

@@ -46,6 +46,8 @@ pub struct Summary {
     pub calls: CallSummary,
     /// What was lost by reason; estimates included.
     pub lost: BTreeMap<LostReason, u64>,
+    /// Times in which calls were not recorded, by reason: how many, nanoseconds.
+    pub gaps: BTreeMap<GapReason, (u64, u64)>,
     /// Processes, and those of them with samples.
     pub processes: (u64, u64),
     /// Threads, and those of them with samples.
@@ -263,7 +265,12 @@ impl Reader {
                 }
                 Event::Throw(_) => "throw",
                 Event::CallCount(_) => "call count",
-                Event::Gap(_) => "gap",
+                Event::Gap(gap) => {
+                    let (count, ns) = summary.gaps.entry(gap.reason).or_default();
+                    *count += 1;
+                    *ns = ns.saturating_add(gap.to.since(gap.from));
+                    "gap"
+                }
                 Event::Waits(waits) => {
                     let (count, ns) = &mut summary.counted_waits;
                     *count = waits

@@ -506,6 +506,8 @@ pub enum LostReason {
     WaitRingFull = 13,
     /// A wait ended while another one was told on the same processor, and no scratch memory was left.
     WaitNested = 14,
+    /// Calls that there was no room to remember: too many were open, or too many threads were there.
+    TooMany = 15,
 }
 
 /// What was lost.
@@ -538,7 +540,7 @@ impl LostReason {
             | LostReason::WaitRingFull
             | LostReason::WaitNested => LostKind::Waits,
             LostReason::Late | LostReason::SlowOutput | LostReason::BadRecord => LostKind::Events,
-            LostReason::CallRingFull => LostKind::Calls,
+            LostReason::CallRingFull | LostReason::TooMany => LostKind::Calls,
             LostReason::SideBand => LostKind::ProcessEvents,
             LostReason::Unmatched => LostKind::Begun,
         }

@@ -18,6 +18,12 @@ pub type TextMap<K, V> = HashMap<K, V, RandomState>;
 /// See [`TextMap`].
 pub type TextSet<K> = HashSet<K, RandomState>;
 
+/// The number of a port, in digits alone.
+pub fn parse_port(text: &str) -> Option<u16> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
 /// Longer than anybody records. Times are counted in 64 bits of nanoseconds, from the start of the machine.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 

@@ -61,6 +61,7 @@ words! {
         WaitUnseen: "wait_unseen", "waits whose end was not seen";
         WaitRingFull: "wait_ring_full", "waits without room in the kernel's buffer";
         WaitNested: "wait_nested", "waits that ended while another one was told";
+        TooMany: "too_many", "calls left out because too many calls or threads were there";
     }
     GapReason {
         NotYetAttached: "not_yet_attached", "not watched until probes were attached";

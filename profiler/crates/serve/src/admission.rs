@@ -158,6 +158,17 @@ fn plain(address: IpAddr) -> IpAddr {
 
 /// Owner of the socket that has address `its` and is connected to `ours`.
 fn owner(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+    Ok(socket(its, ours)?.map(|socket| socket.uid))
+}
+
+/// How many bytes its process has not read of what came for the socket that has address `its` and is connected to
+/// `ours`; none if it is not on this machine.
+#[cfg(feature = "bytefrog")]
+pub(crate) fn unread_bytes(its: SocketAddr, ours: SocketAddr) -> Option<u64> {
+    Some(socket(its, ours).ok()??.unread)
+}
+
+fn socket(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> {
     for path in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
         let file = match File::open(path) {
             Ok(file) => file,
@@ -173,14 +184,14 @@ fn owner(its: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-fn find(table: impl BufRead, its: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+fn find(table: impl BufRead, its: SocketAddr, ours: SocketAddr) -> io::Result<Option<Socket>> {
     for line in table.lines().skip(1).take(MAX_LINES) {
         if let Some(socket) = Socket::parse(&line?)
             && socket.local == (plain(its.ip()), its.port())
             && socket.remote == (plain(ours.ip()), ours.port())
             && socket.has_owner()
         {
-            return Ok(Some(socket.uid));
+            return Ok(Some(socket));
         }
     }
     Ok(None)
@@ -191,6 +202,8 @@ fn find(table: impl BufRead, its: SocketAddr, ours: SocketAddr) -> io::Result<Op
 struct Socket {
     local: (IpAddr, u16),
     remote: (IpAddr, u16),
+    /// Bytes that came and were not read.
+    unread: u64,
     uid: u32,
     inode: u64,
 }
@@ -207,11 +220,14 @@ impl Socket {
         let mut fields = line.split_ascii_whitespace();
         let local = address(fields.nth(1)?)?;
         let remote = address(fields.next()?)?;
-        let uid = fields.nth(4)?.parse().ok()?;
+        let (_, unread) = fields.nth(1)?.split_once(':')?;
+        let unread = u64::from_str_radix(unread, 16).ok()?;
+        let uid = fields.nth(2)?.parse().ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
         Some(Socket {
             local,
             remote,
+            unread,
             uid,
             inode,
         })
@@ -326,7 +342,10 @@ mod tests {
             "127.0.0.1:54321".parse().unwrap(),
             "127.0.0.1:8765".parse().unwrap(),
         );
-        let found = |text: &str, its, ours| find(text.as_bytes(), its, ours).unwrap();
+        let found = |text: &str, its, ours| {
+            let socket = find(text.as_bytes(), its, ours).unwrap();
+            socket.map(|socket| socket.uid)
+        };
         assert_eq!(found(&line(1000, 77), its, ours), Some(1000));
         assert_eq!(found(&line(1000, 77), ours, its), None);
         assert_eq!(found(&line(0, 0), its, ours), None);

@@ -35,6 +35,8 @@ mod pace;
 mod queue;
 #[cfg(feature = "rdp")]
 pub mod rdp;
+#[cfg(any(feature = "rdp", feature = "tcf"))]
+mod sockets;
 #[cfg(feature = "tcf")]
 pub mod tcf;
 #[cfg(feature = "fronts")]

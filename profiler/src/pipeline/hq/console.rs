@@ -8,6 +8,9 @@ use profiler_model::text::printable;
 use profiler_report::view::table::cut;
 use profiler_report::view::term;
 
+/// Most characters of a typed line that are shown again.
+const MAX_TYPED: usize = 200;
+
 pub(super) struct Console {
     quiet: bool,
     /// There are a live line and a prompt.
@@ -55,7 +58,8 @@ impl Console {
     /// A line was typed: it stays, without the live line above it.
     pub(super) fn typed(&mut self, line: &str) {
         if std::mem::take(&mut self.drawn) {
-            write(&format!("\x1b[2A\r\x1b[J> {}\n", printable(line)));
+            let line = cut(line, MAX_TYPED);
+            write(&format!("\x1b[2A\r\x1b[J> {}\n", printable(&line)));
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use profiler_capture::{CaptureError, Totals, Writer};
 use profiler_model::{Batch, Event, Session};
 use profiler_probe::now;
-use profiler_report::import::bytefrog::Importer;
+use profiler_report::import::bytefrog::{ImportCounts, Importer};
 use profiler_report::view::quantity;
 use profiler_serve::hq::{Receiver, RunReport};
 use profiler_wire::bytefrog::AgentMessage;
@@ -175,6 +175,11 @@ impl Receiver for RunKeeper {
                 remarks.push(format!("{what}: {}", quantity::count(count)));
             }
         }
+        let missing = missing_there(counts);
+        if !missing.is_empty() {
+            let text = format!("the agent says what is missing: {}", missing.join("; "));
+            report.remarks.push(text);
+        }
         if let (Some(queue), Some(batch)) = (&self.queue, last) {
             let _ = queue.send(batch);
         }
@@ -197,6 +202,18 @@ impl Receiver for RunKeeper {
             )),
         }
     }
+}
+
+/// What an agent of ours says that it has lost, or not watched.
+fn missing_there(counts: &ImportCounts) -> Vec<String> {
+    let lost = counts.lost_there.iter();
+    let lost = lost.map(|(reason, &n)| format!("{} {}", quantity::count(n), reason.phrase()));
+    let gaps = counts.gaps_there.iter();
+    let gaps = gaps.map(|(reason, &(gaps, ns))| {
+        let (gaps, length) = (quantity::plural(gaps, "gap"), quantity::duration(ns));
+        format!("{gaps} of {length}: {}", reason.phrase())
+    });
+    lost.chain(gaps).collect()
 }
 
 fn write(

@@ -4,6 +4,7 @@
 //! then the probes go, and only then anything else is done. What does not belong here: the walk
 //! (`session`).
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +32,8 @@ use super::super::session::{Gone, Priority, Session};
 use super::super::signals::{Heard, Signals, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
-    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, Waiter, start_agent, unless_interrupted,
-    wait_for_start,
+    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, Waiter, failed_before, start_agent,
+    unless_interrupted, wait_for_start,
 };
 
 /// How long to wait for names when everything else is done.
@@ -76,6 +77,7 @@ pub(super) async fn stream(
         },
     };
     let mut agent = start_agent(options)?;
+    let never = waiter.never;
     let there = || prepared.are_there();
     let waited = wait_for_start(&mut agent, &waiter, &mut signals, there).await;
     let attached = match waited {
@@ -109,6 +111,10 @@ pub(super) async fn stream(
         live: LiveLine::new(quiet),
         lasts: duration,
         stop_detaches: source.stop_detaches,
+        held: true,
+        early: VecDeque::new(),
+        is_command,
+        never,
     };
     let end = live.run(&mut session, suspended, later, &mut signals).await;
     live.finish(session, end, &mut signals).await
@@ -210,6 +216,13 @@ struct Live {
     /// How long it goes on, counted from when what is watched exists.
     lasts: Option<Duration>,
     stop_detaches: bool,
+    /// HQ has not accepted the data connections: nothing begins before.
+    held: bool,
+    /// What HQ has ordered meanwhile.
+    early: VecDeque<Order>,
+    is_command: bool,
+    /// What was not done if it never begins.
+    never: &'static str,
 }
 
 /// What happens besides.
@@ -218,6 +231,8 @@ enum Input {
     Stopped(Result<Pause, String>),
     /// HQ wants something.
     Order(Order),
+    /// HQ has accepted all connections.
+    Accepted,
 }
 
 impl Driver for Live {
@@ -230,10 +245,20 @@ impl Driver for Live {
     }
 
     async fn input(&mut self) -> Input {
+        if !self.held
+            && self.pausing.is_none()
+            && let Some(order) = self.early.pop_front()
+        {
+            return Input::Order(order);
+        }
+        let accepted = self.agent.accepted();
         tokio::select! {
-            stopped = stopping(&mut self.pausing) => Input::Stopped(stopped),
+            // What HQ has ordered before it accepts counts before.
+            biased;
             // Each when the one before is carried out.
             order = self.agent.order(), if self.pausing.is_none() => Input::Order(order),
+            () = accepted, if self.held => Input::Accepted,
+            stopped = stopping(&mut self.pausing) => Input::Stopped(stopped),
         }
     }
 
@@ -244,6 +269,12 @@ impl Driver for Live {
                 None
             }
             Input::Order(order) => self.obey(order, session),
+            Input::Accepted => {
+                self.held = false;
+                session.begin()?;
+                self.agent.report(self.mode);
+                None
+            }
         })
     }
 
@@ -253,6 +284,9 @@ impl Driver for Live {
         self.tell_news(session);
         if let Some(gone) = session.gone()? {
             return Ok(Some(End::Gone(gone)));
+        }
+        if self.held {
+            return Ok(None);
         }
         let is_over = self.lasts.is_some_and(|lasts| session.has_lasted(lasts));
         Ok(is_over.then_some(End::Duration))
@@ -283,8 +317,9 @@ impl Live {
         // What is still to be done after this can wait.
         let _priority = Priority::begin();
         privileges::settle(later);
-        if let Err(failure) = self.begin(session, suspended) {
-            return End::Failed(failure);
+        self.agent.begin(session.from());
+        if suspended {
+            self.suspend(session);
         }
         match drive(session, self, signals).await {
             Ok(end) => end,
@@ -292,20 +327,15 @@ impl Live {
         }
     }
 
-    fn begin(&mut self, session: &mut Session, suspended: bool) -> Result<(), Failure> {
-        self.agent.begin(session.from());
-        if suspended {
-            self.suspend(session);
-        }
-        session.begin()?;
-        self.agent.report(self.mode);
-        Ok(())
-    }
-
     fn obey(&mut self, order: Order, session: &mut Session) -> Option<End> {
         match order {
             Order::Stop => return Some(End::Stopped),
             Order::Lost(error) => return Some(End::Lost(error)),
+            // Nothing runs that it could be about.
+            order if self.held => {
+                self.early.push_back(order);
+                return None;
+            }
             Order::Pause => {
                 self.pause();
                 return None;
@@ -390,6 +420,11 @@ impl Live {
     ) -> Result<Streamed, Failure> {
         let elapsed = session.elapsed();
         self.live.clear();
+        let never = self.held.then_some(self.never);
+        let lost = |error: AgentError| match never {
+            Some(never) => failed_before(error, never),
+            None => error.into(),
+        };
         if self.pausing.is_some()
             && let Ok(pause) = stopping(&mut self.pausing).await
         {
@@ -403,7 +438,7 @@ impl Live {
             End::Lost(error) => {
                 drop(self.agent);
                 let command = session.take_command();
-                return Err(fail(error.into(), command, UNTRACED, signals).await);
+                return Err(fail(lost(error), command, UNTRACED, signals).await);
             }
             end => end,
         };
@@ -413,7 +448,7 @@ impl Live {
         let mut left = |left: usize| live.waiting(left);
         session.await_names(NAMES_DEADLINE, &mut left, &mut self.agent);
         self.live.clear();
-        let lost = session.counts().lost.missing_events();
+        let lost_events = session.counts().lost.missing_events();
         let mut command = session.take_command();
         let ends_command = matches!(end, End::Stopped) && !self.stop_detaches;
         let ending = async {
@@ -434,18 +469,25 @@ impl Live {
             (End::Failed(failure), _) => {
                 return Err(fail(failure, command, UNTRACED, signals).await);
             }
-            (_, Err(error)) => return Err(fail(error.into(), command, UNTRACED, signals).await),
+            (_, Err(error)) => return Err(fail(lost(error), command, UNTRACED, signals).await),
             (end, Ok(sent)) => (end, sent),
         };
         let status = match (end, &mut command) {
             (End::Gone(Gone::Command(status)), _) => shell_status(status),
+            _ if never.is_some() && self.is_command => {
+                log::warn!(
+                    "the run ended before HQ had accepted its connections; {}",
+                    self.never
+                );
+                NEVER_RAN
+            }
             (_, Some(command)) if !ends_command => outlive(command, signals).await?,
             _ => 0,
         };
         Ok(Streamed {
             status,
             sent: Some(sent),
-            lost,
+            lost: lost_events,
             elapsed,
             trace,
         })

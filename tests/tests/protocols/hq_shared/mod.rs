@@ -8,6 +8,8 @@ use std::process::{Child, ChildStderr, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use profiler_serve::hq::{Hq, HqEvent, HqOptions, Receiver, RunReport};
 use profiler_tests::setting::Setting;
 use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
@@ -277,6 +279,32 @@ impl Receiving {
     pub fn order(&mut self, line: &str) {
         let prompt = self.child.stdin.as_mut().unwrap();
         writeln!(prompt, "{line}").unwrap();
+    }
+
+    /// Has it stand still; it does when this returns.
+    pub fn stop(&self) -> std::io::Result<()> {
+        self.signal(Signal::STOP)?;
+        let path = format!("/proc/{}/stat", self.child.id());
+        loop {
+            let stat = std::fs::read_to_string(&path)?;
+            if stat
+                .rsplit(") ")
+                .next()
+                .is_some_and(|it| it.starts_with('T'))
+            {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Has it go on.
+    pub fn go_on(&self) -> std::io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// What it says next.

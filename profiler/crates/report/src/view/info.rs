@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::losses;
-use super::quantity::{percent, percent_of};
+use super::quantity::{duration, percent, percent_of, plural};
 use crate::derive::{Losses, OFF_CPU};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
@@ -228,6 +228,14 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             LostReason::Unmatched.phrase()
         )?;
     }
+    for (reason, &(gaps, ns)) in &summary.gaps {
+        let (gaps, reason) = (plural(gaps, "gap"), reason.phrase());
+        writeln!(
+            out,
+            "gaps        calls are missing in {gaps} of {}: {reason}",
+            duration(ns)
+        )?;
+    }
     if summary.dropped > 0 {
         writeln!(
             out,
@@ -309,6 +317,13 @@ fn as_json(path: &str, summary: &Summary) -> Value {
     let lost: Map<String, Value> = lost
         .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
         .collect();
+    let gaps = summary.gaps.iter();
+    let gaps: Map<String, Value> = gaps
+        .map(|(reason, (count, ns))| {
+            let numbers = json!({"count": count, "ns": ns});
+            (reason.name().to_owned(), numbers)
+        })
+        .collect();
     let ends = |ends: &StackEnds| -> Map<String, Value> {
         let named = ends.iter();
         named
@@ -371,6 +386,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "frames": summary.tables[2],
         "stacks": summary.tables[3],
         "lost": lost,
+        "gaps": gaps,
         "dropped_events": summary.dropped,
         "truncated_stacks": summary.truncated(),
         "user_stacks": {

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::error::{AgentError, shown};
+use profiler_model::text::parse_port;
 use profiler_wire::bytefrog::{AgentMessage, DEFAULT_PORT, HqMessage};
 
 /// Time between two tries.
@@ -45,7 +46,7 @@ pub(super) fn parse_address(address: &str) -> Result<(String, u16), AgentError> 
         }
     };
     let port = match port {
-        Some(port) => port.parse().ok().filter(|&port| port > 0),
+        Some(port) => parse_port(port).filter(|&port| port > 0),
         None => Some(DEFAULT_PORT),
     };
     match port {
@@ -230,6 +231,10 @@ mod tests {
             "hq:",
             "hq:0",
             "hq:x",
+            "hq:+80",
+            "hq:-80",
+            "hq:",
+            "[::1]:+80",
             "hq:70000",
             "[::1",
             "[]:1",

@@ -35,7 +35,7 @@ pub enum AgentError {
         reason: String,
     },
     /// The peer accepts connections and says nothing.
-    #[error("HQ sent no {awaited} within {seconds} s; is it an HQ of Bytefrog that listens there?")]
+    #[error("HQ sent no {awaited} within {seconds} s: what listens there may be no HQ of Bytefrog")]
     Silent {
         /// What should have come.
         awaited: &'static str,

@@ -19,7 +19,7 @@ use super::shared::{Progress, Shared};
 use super::translate::{NameStyle, TranslateOptions, Translator, Wanted};
 use super::{AgentError, StreamSummary};
 use crate::queue::{Entry, Popped, Work};
-use profiler_model::{Event, LiveTables, ProcessChange, Timestamp};
+use profiler_model::{Event, LiveTables, LostReason, ProcessChange, Timestamp};
 use profiler_wire::bytefrog::Filter;
 
 /// How long nothing may come before names that are waited for are looked at again.
@@ -359,7 +359,7 @@ impl Feed {
             translator.marker(at, "recording resumed", &text, &mut self.buffer);
         }
         if broken.lost > 0 {
-            let text = format!("{} events; HQ took them too slowly", broken.lost);
+            let text = format!("{}: {}", LostReason::SlowOutput.phrase(), broken.lost);
             translator.marker(broken.to, "lost events", &text, &mut self.buffer);
         }
         for event in std::mem::take(&mut self.held) {

@@ -208,6 +208,17 @@ impl Agent {
         }
     }
 
+    /// Waits until HQ has accepted all data connections, after [`Agent::begin`]. If it does not, the run is lost.
+    /// Cancel-safe.
+    pub fn accepted(&self) -> impl Future<Output = ()> + use<> {
+        let mut said = self.shared.said.subscribe();
+        async move {
+            if said.wait_for(|said| said.accepted).await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
     /// Tells HQ what became of a class. Only after it has configured the run.
     pub fn class(&self, note: ClassNote) {
         if self.shared.said.borrow().configured.is_none() {

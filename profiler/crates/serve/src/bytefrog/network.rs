@@ -190,6 +190,7 @@ async fn open(shared: Arc<Shared>, hq: SocketAddr) -> Vec<JoinHandle<()>> {
         .iter()
         .filter_map(|stream| stream.as_fd().try_clone_to_owned().ok());
     shared.watch_data(seen.collect());
+    shared.said.send_modify(|said| said.accepted = true);
     let numbered = streams.into_iter().zip(1..);
     let sending = numbered.map(|(stream, number)| {
         let ours = Arc::clone(&shared);

@@ -3,8 +3,8 @@
 //!
 //! Messages are appended by whoever has one; the network thread writes them as soon as the socket
 //! takes them, and its data connections look here before each buffer that they take. A data break is
-//! *settled* when HQ's system has acknowledged it and HQ's reader had a moment to read it: what comes
-//! behind it on a data connection must not arrive before.
+//! *settled* when HQ's system has acknowledged it, HQ has read it (which is known of one on this machine), and its
+//! reader had a moment to act on it: what comes behind it on a data connection must not be taken before.
 //!
 //! Source: "Data break" in docs/formats/bytefrog.md. What does not belong here: what is said when.
 
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::unacknowledged::unacknowledged_bytes;
+use crate::admission::unread_bytes;
 use profiler_wire::bytefrog::AgentMessage;
 
 /// Most bytes that may wait. What only informs is left out when HQ does not read.
@@ -25,6 +26,8 @@ const MAX_WAITING_BYTES: usize = 1 << 20;
 /// own there, and the run is over for a collector whose data is ahead.
 const READING_TIME: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// The same of what costs more.
+const READ_YET: Duration = Duration::from_millis(20);
 
 /// What waits to be written to the control connection.
 #[derive(Default)]
@@ -182,6 +185,9 @@ impl Outbox {
                         Err(error) => return error.into(),
                     }
                 }
+                while self.is_unread(socket, end) {
+                    tokio::time::sleep(READ_YET).await;
+                }
                 tokio::time::sleep(READING_TIME).await;
                 let mut state = self.state();
                 state.breaks.retain(|&other| other > end);
@@ -190,6 +196,15 @@ impl Outbox {
                 self.settled.notify_all();
             }
         }
+    }
+
+    /// Whether HQ is known not to have read all up to there: it may stand still, and its system take what comes.
+    fn is_unread(&self, socket: &TcpStream, end: u64) -> bool {
+        let (Ok(its), Ok(ours)) = (socket.peer_addr(), socket.local_addr()) else {
+            return false;
+        };
+        let behind = self.state().written - end;
+        unread_bytes(its, ours).is_some_and(|unread| unread > behind)
     }
 
     /// Ends all waiting.
@@ -260,7 +275,29 @@ mod tests {
         // And again.
         let second = outbox.break_data(9);
         let settled = tokio::task::spawn_blocking(move || outbox.settled(second));
+        theirs.read_exact(&mut bytes).await.unwrap();
         assert!(settled.await.unwrap());
+    }
+
+    /// An HQ that stands still: its system takes what comes, and nobody reads it.
+    #[tokio::test]
+    async fn a_break_is_not_settled_before_it_is_read() {
+        let outbox = Arc::new(Outbox::default());
+        running(&outbox);
+        let (ours, mut theirs) = pair().await;
+        outbox.open(ours);
+        let number = outbox.break_data(5);
+        let waiting = {
+            let outbox = Arc::clone(&outbox);
+            tokio::task::spawn_blocking(move || outbox.settled(number))
+        };
+        tokio::time::sleep(READING_TIME * 5).await;
+        assert!(!waiting.is_finished());
+        // What is behind it may wait.
+        outbox.push(&AgentMessage::DataHello { run: 0 });
+        let mut bytes = [0; 5];
+        theirs.read_exact(&mut bytes).await.unwrap();
+        assert!(waiting.await.unwrap());
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct Said {
     pub(super) configured: Option<(Configuration, Settings)>,
     /// It started the run, and so expects data connections.
     pub(super) started: bool,
+    /// It has accepted all data connections.
+    pub(super) accepted: bool,
     /// It ended the run, or has taken note that it ended.
     pub(super) stopped: bool,
 }

@@ -1,10 +1,12 @@
 //! One connection of an agent, on a thread of its own: its greeting, then control or data.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, recv};
 
 use super::check::Fault;
 use super::life::Order;
@@ -25,6 +27,54 @@ const UNKNOWN_RUN: Duration = Duration::from_millis(500);
 const FIRST_HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long an agent may take to close its control connection after the end.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// The reading end of a run's control connection. Whoever has data looks here first: what the agent said before it
+/// sent them, a data break say, is taken before them, whichever thread the system lets run first.
+pub(super) struct Incoming {
+    stream: TcpStream,
+    inbox: Inbox,
+    /// What comes can be understood.
+    open: bool,
+}
+
+impl Incoming {
+    pub(super) fn new(stream: TcpStream) -> Incoming {
+        Incoming {
+            stream,
+            inbox: Inbox::new(READ_BYTES),
+            open: true,
+        }
+    }
+
+    /// Takes all that has come by now; whether more may come.
+    pub(super) fn take(&mut self, run: &Run) -> bool {
+        while self.open {
+            match self.inbox.read_now(&self.stream) {
+                Came::Bytes => self.open = take_control(run, &mut self.inbox),
+                Came::Nothing => return true,
+                // An agent that has said that it ends need not read what it is sent then.
+                Came::End | Came::Broken(_) => {
+                    cut_off(run, &self.inbox, "control");
+                    run.control_closed();
+                    self.open = false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Lets what still comes go by.
+    fn pass_over(&mut self, until: Instant) {
+        while Instant::now() < until
+            && matches!(
+                self.inbox.read(&mut self.stream),
+                Came::Bytes | Came::Nothing
+            )
+        {
+            self.inbox.consume(self.inbox.bytes().len());
+        }
+    }
+}
 
 /// What has come and is not understood yet.
 struct Inbox {
@@ -59,27 +109,48 @@ impl Inbox {
         self.start += bytes;
     }
 
+    /// Reads; waits for as long as the connection is set to.
     fn read(&mut self, stream: &mut TcpStream) -> Came {
+        let room = self.room();
+        let read = stream.read(room);
+        self.came(read)
+    }
+
+    /// Reads what is there.
+    fn read_now(&mut self, stream: &TcpStream) -> Came {
+        let read = recv(stream, self.room(), RecvFlags::DONTWAIT);
+        self.came(read.map(|(read, _)| read).map_err(io::Error::from))
+    }
+
+    fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        match stream.read(&mut self.buffer[self.end..]) {
+        &mut self.buffer[self.end..]
+    }
+
+    fn came(&mut self, read: io::Result<usize>) -> Came {
+        match read {
             Ok(0) => Came::End,
             Ok(read) => {
                 self.end += read;
                 Came::Bytes
             }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => Came::Nothing,
-                _ => Came::Broken(error),
-            },
+            Err(error) if is_passing(&error) => Came::Nothing,
+            Err(error) => Came::Broken(error),
         }
     }
+}
+
+/// Nothing has come, which says nothing of the connection.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
 }
 
 /// Serves a connection until its end.
@@ -161,12 +232,8 @@ fn greeting(shared: &Shared, stream: &mut TcpStream, hello: &mut [u8; 2]) -> Res
         match stream.read(&mut hello[have..]) {
             Ok(0) => return Err(String::new()),
             Ok(read) => have += read,
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => {}
-                _ => return Err(String::new()),
-            },
+            Err(error) if is_passing(&error) => {}
+            Err(_) => return Err(String::new()),
         }
         if have < hello.len() && Instant::now() > deadline {
             return Err("no hello came in time".to_owned());
@@ -180,29 +247,21 @@ fn greeting(shared: &Shared, stream: &mut TcpStream, hello: &mut [u8; 2]) -> Res
 
 /// Leads a run; an error is told to the agent.
 fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<(), String> {
-    let writer = stream.try_clone().map_err(|error| error.to_string())?;
-    let run = shared.begin(peer, writer)?;
+    let end = || stream.try_clone().map_err(|error| error.to_string());
+    let run = shared.begin(peer, end()?, Incoming::new(end()?))?;
     let mut configuration = shared.options.configuration.clone();
     configuration.run = run.id;
     // In one piece: the original agent takes what its first read brings for all of it.
     let configuration = configuration.encode_as(shared.options.configuration_class);
     run.send(&[HqMessage::Configuration(configuration)]);
     let accepted = Instant::now();
-    let mut inbox = Inbox::new(READ_BYTES);
     let mut open = true;
     let mut started = !shared.options.start;
     loop {
         if open {
-            match inbox.read(stream) {
-                Came::Bytes => open = take_control(&run, &mut inbox),
-                Came::Nothing => {}
-                // An agent that has said that it ends need not read what it is sent then.
-                Came::End | Came::Broken(_) => {
-                    cut_off(&run, &inbox, "control");
-                    run.control_closed();
-                    open = false;
-                }
-            }
+            // Waits until there is something, and leaves it to whoever comes first.
+            let _ = stream.peek(&mut [0]);
+            open = run.take_control();
         } else {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -227,10 +286,7 @@ fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<
     shared.remove(run.id);
     // The agent closes first: what it still sends must not turn into a reset of what it was sent.
     if open && !failed {
-        let until = Instant::now() + LINGER;
-        while Instant::now() < until && matches!(inbox.read(stream), Came::Bytes | Came::Nothing) {
-            inbox.consume(inbox.bytes().len());
-        }
+        run.incoming().pass_over(Instant::now() + LINGER);
     }
     let _ = stream.shutdown(Shutdown::Both);
     Ok(())
@@ -292,6 +348,7 @@ fn data(run: &Arc<Run>, stream: &mut TcpStream) {
             }
             Came::Bytes => {}
         }
+        run.take_control();
         match run.data(number, inbox.bytes()) {
             Ok(used) => inbox.consume(used),
             Err(fault) => {

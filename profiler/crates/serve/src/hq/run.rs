@@ -13,6 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::check::Fault;
+use super::connection::Incoming;
 use super::flow::{Counts, Flow, Taken};
 use super::life::{Life, Order, OrderError};
 use super::options::HqOptions;
@@ -33,6 +34,8 @@ pub(super) struct Run {
     began: Instant,
     /// The writing end of the control connection.
     writer: Mutex<TcpStream>,
+    /// The reading end. Locked before `flow` and `control`.
+    incoming: Mutex<Incoming>,
     control: Mutex<Control>,
     flow: Mutex<Option<Shared>>,
     /// Counts and faults when the flow was last looked at.
@@ -94,7 +97,7 @@ impl Run {
     pub(super) fn new(
         id: u8,
         peer: SocketAddr,
-        writer: TcpStream,
+        (writer, incoming): (TcpStream, Incoming),
         options: HqOptions,
         receiver: Box<dyn Receiver>,
     ) -> Run {
@@ -105,6 +108,7 @@ impl Run {
             peer,
             began: now,
             writer: Mutex::new(writer),
+            incoming: Mutex::new(incoming),
             control: Mutex::new(Control {
                 life: Life::new(options.suspended),
                 mode: None,
@@ -157,6 +161,15 @@ impl Run {
             log::debug!("run {}: an order was not sent: {error}", self.id);
             let _ = writer.shutdown(Shutdown::Both);
         }
+    }
+
+    pub(super) fn incoming(&self) -> MutexGuard<'_, Incoming> {
+        lock(&self.incoming)
+    }
+
+    /// Takes what has come on the control connection by now; whether more may come.
+    pub(super) fn take_control(&self) -> bool {
+        self.incoming().take(self)
     }
 
     /// Takes a message of the control connection.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::connection;
+use super::connection::{self, Incoming};
 use super::life::{Order, OrderError};
 use super::options::HqOptions;
 use super::receive::{HqEvent, Receiver, RunStatus};
@@ -185,7 +185,12 @@ impl Shared {
     }
 
     /// Makes a run of a control connection; an error is told to the agent.
-    pub(super) fn begin(&self, peer: SocketAddr, writer: TcpStream) -> Result<Arc<Run>, String> {
+    pub(super) fn begin(
+        &self,
+        peer: SocketAddr,
+        writer: TcpStream,
+        incoming: Incoming,
+    ) -> Result<Arc<Run>, String> {
         let mut runs = lock(&self.runs);
         if runs.active.len() >= MAX_RUNS {
             return Err(format!("{MAX_RUNS} runs are received already"));
@@ -198,7 +203,13 @@ impl Shared {
             id = id.wrapping_add(1);
         }
         let receiver = lock(&self.opener)(id, peer)?;
-        let run = Arc::new(Run::new(id, peer, writer, self.options.clone(), receiver));
+        let run = Arc::new(Run::new(
+            id,
+            peer,
+            (writer, incoming),
+            self.options.clone(),
+            receiver,
+        ));
         runs.next = id.wrapping_add(1);
         runs.begun += 1;
         runs.active.push(Arc::clone(&run));

@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, ConnectionId};
@@ -27,6 +26,7 @@ use super::options::RdpPeer;
 use crate::admission::Admission;
 use crate::handle::{Lines, Shared, Word, lock};
 use crate::queue::{Entry, Popped, Work};
+use crate::sockets::{prepare, say_and_leave, serve_until};
 use crate::tls::agree;
 use profiler_model::{Batch, Tracing};
 
@@ -38,14 +38,8 @@ const MORE_CONNECTIONS: usize = 64;
 const TICK: Duration = Duration::from_millis(50);
 /// What is read, or written, at a time.
 const PIECE: usize = 64 << 10;
-/// What a client may take to close after us.
-const LINGER: Duration = Duration::from_secs(1);
 /// After a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A peer that is silent for so long is asked whether it lives.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// What all tasks share.
 struct Serving {
@@ -68,10 +62,7 @@ pub(super) async fn run(
     agent: Agent,
     lines: Lines<RdpSummary>,
 ) {
-    let Lines {
-        shared,
-        mut finished,
-    } = lines;
+    let Lines { shared, finished } = lines;
     let options = agent.options();
     let most = options.limits.connections + MORE_CONNECTIONS;
     let connections = Arc::new(Semaphore::new(most));
@@ -92,18 +83,12 @@ pub(super) async fn run(
             listener,
             Arc::clone(&connections),
         ));
-        let deadline = tokio::select! {
-            deadline = finished.recv() => deadline,
-            () = serve(&serving) => None,
+        let finish = || {
+            serving.change(Agent::finish);
+            serving.closing.send_replace(true);
         };
-        accepting.abort();
-        let Some(deadline) = deadline else {
-            return;
-        };
-        serving.change(Agent::finish);
-        serving.closing.send_replace(true);
-        let all_closed = connections.acquire_many(most as u32);
-        let _ = tokio::time::timeout_at(deadline, all_closed).await;
+        let work = (accepting, serve(&serving));
+        serve_until(finished, work, (&connections, most), finish).await;
     };
     tasks.run_until(work).await;
     *lock(&serving.shared.summary) = RdpSummary {
@@ -307,7 +292,7 @@ async fn connect(
 }
 
 /// A conversation, from the greeting to the end.
-async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite, peer: RdpPeer) {
+async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite + Unpin, peer: RdpPeer) {
     if *serving.closing.borrow() {
         return;
     }
@@ -315,29 +300,13 @@ async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite, peer: 
     let Some(id) = serving.change(|agent| agent.open(peer)) else {
         return serving.refuse(&format!("{address} is one of too many connections"));
     };
+    // It takes a place until the client has left.
     let open = Open::new(serving, id);
     let (mut reader, mut writer) = tokio::io::split(stream);
-    if let Err(error) = open.serve(&mut reader, &mut writer).await {
-        return log::debug!("connection of {address}: {error}");
+    match open.serve(&mut reader, &mut writer).await {
+        Ok(()) => say_and_leave(reader.unsplit(writer), &[]).await,
+        Err(error) => log::debug!("connection of {address}: {error}"),
     }
-    // What is still unread when a socket is closed costs what was sent on it.
-    let leave = async {
-        writer.shutdown().await?;
-        let mut unread = [0; 4096];
-        while reader.read(&mut unread).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(LINGER, leave).await;
-}
-
-/// Makes a connection send at once, and notice a peer that is gone.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_tcp_nodelay(stream, true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
 }
 
 /// A connection in the agent, as long as this lives.

@@ -122,13 +122,11 @@ impl Agent {
 
     /// Opens a channel. Our Hello waits in its output.
     pub fn open(&mut self, peer: Peer) -> Result<ChannelId, TooMany> {
-        if self.channels.values().filter(|it| it.is_open()).count()
-            >= self.state.options.limits.channels
-        {
+        if self.is_full() {
             self.make_room();
         }
         let limits = &self.state.options.limits;
-        if self.channels.values().filter(|it| it.is_open()).count() >= limits.channels {
+        if self.is_full() {
             let text = format!("there are {} channels already", limits.channels);
             let report = ErrorReport::new(Code::Other, text);
             let mut bytes = Vec::new();
@@ -148,6 +146,12 @@ impl Agent {
         let _ = channel.output.push(&hello);
         self.channels.insert(id, channel);
         Ok(id)
+    }
+
+    /// Whether there are as many channels as may be.
+    fn is_full(&self) -> bool {
+        let open = self.channels.values().filter(|it| it.is_open());
+        open.count() >= self.state.options.limits.channels
     }
 
     /// Takes bytes of a client; how many. The others are to be given again: at once, unless much
@@ -447,19 +451,33 @@ impl Agent {
                     self.attempt(&command, true, now);
                 }
             }
-            Message::Event { service, event, .. } => {
-                if service == "Locator"
-                    && event == "Hello"
-                    && let Some(channel) = self.channels.get_mut(&id)
-                {
-                    channel.greeted = true;
-                    self.demand_is_due = true;
+            Message::Event {
+                service,
+                event,
+                arguments,
+            } => {
+                if service == "Locator" && event == "Hello" {
+                    self.hello(id, arguments);
                 }
             }
             Message::Result { .. } | Message::Progress { .. } | Message::Unknown { .. } => {
                 self.end(id, Some(protocol(&"an answer, but nothing was asked for")));
             }
             Message::FlowControl { .. } => {}
+        }
+    }
+
+    /// A client has come, with the names of its services.
+    fn hello(&mut self, id: ChannelId, arguments: &[Cow<'_, [u8]>]) {
+        let checked = services::arity::check("Locator", "Hello", arguments.len());
+        if let Err(Malformed { report, .. }) =
+            checked.and_then(|()| Arguments::new(arguments).texts())
+        {
+            return self.end(id, Some(report));
+        }
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.greeted = true;
+            self.demand_is_due = true;
         }
     }
 
@@ -484,7 +502,10 @@ impl Agent {
                 self.answer(id, command.token, reply, now);
             }
             Ok(Outcome::Later) => return false,
-            Err(Malformed(report)) => self.end(id, Some(report)),
+            Err(Malformed { report, ends: true }) => self.end(id, Some(report)),
+            Err(Malformed { report, .. }) => {
+                self.answer(id, command.token, Reply::report(report), now);
+            }
         }
         true
     }

@@ -1,12 +1,14 @@
 //! Arguments of a command: JSON -> what a service expects.
 //!
 //! An argument that is no JSON or is of another type is [`Malformed`]: the channel ends with that report,
-//! as the specification wants it. Texts are read as clients write them, which is not always JSON: see
+//! as the specification wants it. One that is right, and of no use here, is an error of its command. Texts are read as clients write them, which is not always JSON: see
 //! [`lenient`]. How many arguments a command takes is not said here (`services::arity`).
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
 use serde_json::{Map, Number, Value};
 
 use profiler_wire::tcf::{Code, ErrorReport};
@@ -16,14 +18,29 @@ use super::lenient;
 /// The first number that is no address.
 const BEYOND: u128 = 1 << 64;
 
-/// Bytes that are no arguments of this command. The channel ends.
+/// Bytes that are no arguments of this command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) ErrorReport);
+pub(super) struct Malformed {
+    pub(super) report: ErrorReport,
+    /// The channel ends. If not, it is the command's answer.
+    pub(super) ends: bool,
+}
 
 impl Malformed {
     /// Because of this.
     pub(super) fn new(text: impl Into<String>) -> Malformed {
-        Malformed(ErrorReport::new(Code::JsonSyntax, text))
+        Malformed {
+            report: ErrorReport::new(Code::JsonSyntax, text),
+            ends: true,
+        }
+    }
+
+    /// It is what it should be, and can't be used.
+    fn useless(code: Code, text: String) -> Malformed {
+        Malformed {
+            report: ErrorReport::new(code, text),
+            ends: false,
+        }
     }
 
     /// There is no such argument.
@@ -63,17 +80,29 @@ impl<'a> Arguments<'a> {
             None | Some([]) => b"null",
             Some(bytes) => bytes,
         };
-        serde_json::from_str(&lenient::json(bytes)).map_err(|error| {
-            Malformed::new(format!(
-                "argument {} is not {what}: {error}",
-                self.next.max(1)
-            ))
+        let text = lenient::json(bytes);
+        serde_json::from_str(&text).map_err(|error| {
+            let number = self.next.max(1);
+            // Passing over it needs no memory for each level.
+            let is_json = || serde_json::from_str::<IgnoredAny>(&text).is_ok();
+            match error.classify() {
+                Category::Syntax if is_json() => {
+                    let text = format!("argument {number} is nested too deep");
+                    Malformed::useless(Code::Other, text)
+                }
+                _ => Malformed::new(format!("argument {number} is not {what}: {error}")),
+            }
         })
     }
 
     /// A context's id, or another text.
     pub(super) fn text(&mut self) -> Result<String, Malformed> {
         self.take("a string")
+    }
+
+    /// Several texts.
+    pub(super) fn texts(&mut self) -> Result<Vec<String>, Malformed> {
+        self.take("an array of strings")
     }
 
     /// A text or null. The empty text is null.
@@ -86,14 +115,21 @@ impl<'a> Arguments<'a> {
     /// what is no address at all is beyond all of them.
     pub(super) fn address(&mut self) -> Result<u128, Malformed> {
         let number: Number = self.take("a number")?;
-        let signed = || number.as_i64().map(|signed| signed as u64);
-        let address = number.as_u64().or_else(signed);
-        Ok(address.map_or(BEYOND, u128::from))
+        Ok(match integer(&number) {
+            Some(negative @ ..0) => i64::try_from(negative).map_or(BEYOND, |it| (it as u64).into()),
+            Some(address) => address.cast_unsigned(),
+            None => BEYOND,
+        })
     }
 
     /// A number with a sign.
     pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
-        self.take("a number")
+        let number: Number = self.take("a number")?;
+        let signed = integer(&number).and_then(|number| i64::try_from(number).ok());
+        signed.ok_or_else(|| {
+            let text = format!("argument {} is no integer of 64 bits: {number}", self.next);
+            Malformed::useless(Code::InvalidNumber, text)
+        })
     }
 
     /// A text or a number, the first argument of some.
@@ -122,4 +158,16 @@ impl<'a> Arguments<'a> {
     pub(super) fn maybe_object(&mut self) -> Result<Option<Map<String, Value>>, Malformed> {
         self.take("an object")
     }
+}
+
+/// A number that is whole, in whatever way it is written: JSON knows no others than numbers.
+fn integer(number: &Number) -> Option<i128> {
+    let unsigned = number.as_u64().map(i128::from);
+    let signed = number.as_i64().map(i128::from);
+    let float = || {
+        let float = number.as_f64().filter(|it| it.fract() == 0.0)?;
+        // What is larger is no number of 64 bits, with or without a sign.
+        (float.abs() <= BEYOND as f64).then_some(float as i128)
+    };
+    unsigned.or(signed).or_else(float)
 }

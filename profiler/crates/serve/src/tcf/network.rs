@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, ChannelId};
@@ -27,6 +26,7 @@ use super::server::{ServeSummary, Shared, Word, lock};
 use super::warnings::Warnings;
 use crate::admission::Admission;
 use crate::queue::{Entry, Popped, Work};
+use crate::sockets::{prepare, say_and_leave, serve_until};
 use crate::tls::agree;
 use profiler_model::Batch;
 use profiler_wire::tcf::{Code, ErrorReport, Frame};
@@ -41,14 +41,8 @@ const TELLING: usize = 16;
 const TICK: Duration = Duration::from_millis(100);
 /// What is read, or written, at a time.
 const PIECE: usize = 16 << 10;
-/// What a client may take to close after us.
-const LINGER: Duration = Duration::from_secs(1);
 /// After a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A peer that is silent for so long is asked whether it lives.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// How the main thread speaks with this one.
 pub(super) struct Lines {
@@ -78,7 +72,7 @@ struct Serving {
 pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
     let Lines {
         shared,
-        mut finished,
+        finished,
         tls,
     } = lines;
     let options = agent.options();
@@ -102,18 +96,12 @@ pub(super) async fn run(listener: TcpListener, agent: Agent, lines: Lines) {
             listener,
             Arc::clone(&connections),
         ));
-        let deadline = tokio::select! {
-            deadline = finished.recv() => deadline,
-            () = serve(&serving) => None,
+        let finish = || {
+            serving.closing.send_replace(true);
+            serving.change(Agent::finish);
         };
-        accepting.abort();
-        let Some(deadline) = deadline else {
-            return;
-        };
-        serving.closing.send_replace(true);
-        serving.change(Agent::finish);
-        let all_closed = connections.acquire_many(most as u32);
-        let _ = tokio::time::timeout_at(deadline, all_closed).await;
+        let work = (accepting, serve(&serving));
+        serve_until(finished, work, (&connections, most), finish).await;
     };
     tasks.run_until(work).await;
     serving.sum_up();
@@ -295,16 +283,6 @@ async fn connect(
     }
 }
 
-/// Makes a connection send at once, and notice a peer that is gone.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_tcp_nodelay(stream, true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
-}
-
 /// A channel, from Hello to the end.
 async fn converse(serving: &Serving, stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer) {
     if *serving.closing.borrow() {
@@ -336,20 +314,6 @@ fn farewell(reason: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     Frame::encode_end(&ErrorReport::new(Code::Other, reason).encode(), &mut bytes);
     bytes
-}
-
-/// Says a last thing, and waits until the client has read it. What is still unread when a socket is closed costs what
-/// was sent on it.
-async fn say_and_leave(stream: impl AsyncRead + AsyncWrite, last: &[u8]) {
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    let leave = async {
-        writer.write_all(last).await?;
-        writer.shutdown().await?;
-        let mut unread = [0; 4096];
-        while reader.read(&mut unread).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(LINGER, leave).await;
 }
 
 /// A channel in the agent, as long as this lives.

@@ -11,11 +11,13 @@
 //! What does not belong here: the order of messages and what is wrong with it (`serve::hq`).
 
 mod names;
+mod said;
 mod signature;
 mod stacks;
 mod throwers;
 mod time;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use profiler_model::text::TextMap;
@@ -24,12 +26,11 @@ use rustc_hash::FxHashMap;
 use names::{Known, Names};
 use profiler_model::*;
 use profiler_wire::bytefrog::{AgentMessage, UNKNOWN_LINE};
+use signature::Signature;
 use stacks::{Left, OpenCall, Stacks};
 use throwers::Throwers;
 use time::Time;
 
-/// The key of the marker in which our agents tell what they have lost: docs/formats/bytefrog.md.
-const LOST: &str = "lost events";
 /// A batch is handed on when it has so many events, or definitions of so many bytes.
 const BATCH_EVENTS: usize = 16 << 10;
 const BATCH_BYTES: usize = 1 << 20;
@@ -37,11 +38,13 @@ const BATCH_BYTES: usize = 1 << 20;
 const MAX_WAITING_EVENTS: usize = 256 << 10;
 /// Longest name of a thread; there are up to 65,536 of them, whose names are kept.
 const MAX_THREAD_NAME: usize = 512;
+/// Most functions of gaps that no call was seen of.
+const MAX_UNSEEN: usize = 1 << 12;
 /// A new epoch is wanted when this one has defined so much.
 const EPOCH_BYTES: usize = 64 << 20;
 
 /// What an importer has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
     /// Entries of methods.
     pub entries: u64,
@@ -63,6 +66,10 @@ pub struct ImportCounts {
     pub unnamed: u64,
     /// Names that are left out because there are too many.
     pub names_left_out: u64,
+    /// What the agent says that it has lost, by [`LostReason`].
+    pub lost_there: BTreeMap<LostReason, u64>,
+    /// What it says that it did not watch: how often, and nanoseconds.
+    pub gaps_there: BTreeMap<GapReason, (u64, u64)>,
 }
 
 /// Makes batches of one run.
@@ -90,6 +97,10 @@ pub struct Importer {
     threads: Vec<Option<Thread16>>,
     stacks: Stacks,
     throwers: Throwers,
+    /// Functions of gaps that no call was seen of, in this epoch.
+    unseen: TextMap<Arc<str>, FunctionId>,
+    /// Calls that were left out and not told yet.
+    left_out: u64,
     /// Since when nothing was recorded, if that is so.
     gap_from: Option<Timestamp>,
     counts: ImportCounts,
@@ -132,6 +143,8 @@ impl Importer {
             threads: Vec::new(),
             stacks: Stacks::default(),
             throwers: Throwers::default(),
+            unseen: TextMap::default(),
+            left_out: 0,
             gap_from: None,
             counts: ImportCounts::default(),
         }
@@ -197,9 +210,7 @@ impl Importer {
                 };
                 self.counts.marks += 1;
                 self.mark(at, &text);
-                if key == LOST {
-                    self.lost_there(at, value);
-                }
+                self.missing_there(at, key, value);
             }
             AgentMessage::MapThreadName { thread, name, .. } => self.rename(*thread, name),
             AgentMessage::MapMethodSignature { method, signature } => {
@@ -212,24 +223,88 @@ impl Importer {
         }
     }
 
-    /// What an agent has lost, as it says it: reasons, each with its number.
-    fn lost_there(&mut self, at: Timestamp, said: &str) {
-        for &reason in LostReason::ALL {
-            let phrase = format!("{}: ", reason.phrase());
-            let Some((_, rest)) = said.split_once(&phrase) else {
-                continue;
-            };
-            let digits = rest.split(|it: char| !it.is_ascii_digit()).next();
-            if let Some(count) = digits.and_then(|digits| digits.parse().ok()) {
-                self.events.push(Event::Lost(Lost {
-                    cpu: None,
-                    from: at,
-                    to: at,
-                    count,
-                    reason,
-                }));
+    /// What is missing at the agent, as one of ours says it.
+    fn missing_there(&mut self, at: Timestamp, key: &str, value: &str) {
+        match key {
+            said::LOST => {
+                for (reason, count) in said::losses(value) {
+                    self.lost_by_agent(at, reason, count);
+                }
             }
+            said::ENDED => {
+                for (reason, count) in said::losses_at_end(value) {
+                    // What was told meanwhile is among it.
+                    let told = self.counts.lost_there.get(&reason).copied();
+                    let more = count.saturating_sub(told.unwrap_or(0));
+                    self.lost_by_agent(at, reason, more);
+                }
+            }
+            said::GAP => {
+                // Suspensions are told by data breaks.
+                if let Some(gap) = said::gap(value).filter(|it| it.reason != GapReason::Suspended) {
+                    self.gap_there(at, &gap);
+                }
+            }
+            _ => {}
         }
+    }
+
+    fn lost_by_agent(&mut self, at: Timestamp, reason: LostReason, count: u64) {
+        if count > 0 {
+            let sum = self.counts.lost_there.entry(reason).or_default();
+            *sum = sum.saturating_add(count);
+            self.push_lost(at, reason, count);
+        }
+    }
+
+    /// Where in the time before they were, is not said: they end where they are told.
+    fn gap_there(&mut self, at: Timestamp, gap: &said::Gap<'_>) {
+        let function = gap.function.and_then(|text| self.function_of_gap(text));
+        if function.is_none() && gap.function.is_some() {
+            return;
+        }
+        let from = Timestamp(at.0.saturating_sub(gap.ns / gap.count));
+        let from = from.max(self.session.started);
+        let (count, ns) = self.counts.gaps_there.entry(gap.reason).or_default();
+        *count = count.saturating_add(gap.count);
+        *ns = ns.saturating_add(at.since(from).saturating_mul(gap.count));
+        for _ in 0..gap.count {
+            self.events.push(Event::Gap(Gap {
+                from,
+                to: at,
+                function,
+                process: Some(ProcessId::from_index(0)),
+                reason: gap.reason,
+            }));
+        }
+    }
+
+    /// The function that an agent speaks of, also if no call of it was seen.
+    fn function_of_gap(&mut self, text: &str) -> Option<FunctionId> {
+        if let Some(method) = self.names.find(text) {
+            return Some(self.function(method, true));
+        }
+        if let Some(&id) = self.unseen.get(text) {
+            return Some(id);
+        }
+        if self.unseen.len() >= MAX_UNSEEN {
+            return None;
+        }
+        let id = FunctionId::from_index(self.next_function);
+        self.next_function += 1;
+        self.unseen.insert(text.into(), id);
+        self.define(Known::Function(id, Signature::parse(text).into(), false));
+        Some(id)
+    }
+
+    fn push_lost(&mut self, at: Timestamp, reason: LostReason, count: u64) {
+        self.events.push(Event::Lost(Lost {
+            cpu: None,
+            from: at,
+            to: at,
+            count,
+            reason,
+        }));
     }
 
     /// Something of the receiver's own to be kept in the recording.
@@ -247,15 +322,8 @@ impl Importer {
 
     /// Messages that are known to be missing; their number.
     pub fn lost(&mut self, count: u64) {
-        let from = self.time.at;
         self.break_data();
-        self.events.push(Event::Lost(Lost {
-            cpu: None,
-            from,
-            to: from,
-            count,
-            reason: LostReason::BadRecord,
-        }));
+        self.push_lost(self.time.at, LostReason::BadRecord, count);
     }
 
     /// Whether there is nothing for a batch.
@@ -274,6 +342,10 @@ impl Importer {
         let bounded = self.events.len() < MAX_WAITING_EVENTS && self.batch_bytes < BATCH_BYTES;
         if !now && bounded && self.names.is_waiting() {
             return None;
+        }
+        let left_out = std::mem::take(&mut self.left_out);
+        if left_out > 0 {
+            self.push_lost(self.time.at, LostReason::TooMany, left_out);
         }
         if self.is_empty() {
             return None;
@@ -310,6 +382,7 @@ impl Importer {
         (self.next_string, self.next_function, self.next_thread) = (0, 0, 0);
         self.names.begin_epoch();
         self.throwers.begin_epoch();
+        self.unseen.clear();
     }
 
     /// Takes a list of events back, to be filled again.
@@ -331,8 +404,8 @@ impl Importer {
     }
 
     /// What has been seen.
-    pub fn counts(&self) -> ImportCounts {
-        self.counts
+    pub fn counts(&self) -> &ImportCounts {
+        &self.counts
     }
 
     fn at(&mut self, at_ms: u32) -> Timestamp {
@@ -394,6 +467,7 @@ impl Importer {
         };
         let Some(depth) = self.stacks.push(thread, frame) else {
             self.counts.left_out += 1;
+            self.left_out += 1;
             return;
         };
         let function = self.function(method, named);
@@ -415,13 +489,7 @@ impl Importer {
             Left::Beyond => {}
             Left::Unknown => {
                 self.counts.unmatched += 1;
-                self.events.push(Event::Lost(Lost {
-                    cpu: None,
-                    from: at,
-                    to: at,
-                    count: 1,
-                    reason: LostReason::Unmatched,
-                }));
+                self.push_lost(at, LostReason::Unmatched, 1);
             }
             Left::Frame { above } => {
                 for _ in 0..above {

@@ -4,6 +4,7 @@
 //! batch is handed on. A method whose name has not come by then is called by its number; calls that
 //! are entered later get the name. All of it is bounded.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -50,6 +51,9 @@ struct Method {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     methods: FxHashMap<u32, Method>,
+    /// Which method has a signature, by its hash, which nobody can foresee.
+    numbers: FxHashMap<u64, u32>,
+    hashes: RandomState,
     exceptions: FxHashMap<u32, Arc<str>>,
     kinds: FxHashMap<u32, StringId>,
     bytes: usize,
@@ -65,6 +69,7 @@ impl Names {
         if full && !self.methods.contains_key(&method) || self.bytes >= MAX_NAME_BYTES {
             return false;
         }
+        self.numbers.insert(self.hashes.hash_one(signature), method);
         let entry = self.methods.entry(method).or_default();
         let signature = Signature::parse(signature);
         self.bytes += signature.bytes();
@@ -80,6 +85,13 @@ impl Names {
             }
         }
         true
+    }
+
+    /// The method that has this signature now.
+    pub(super) fn find(&self, signature: &str) -> Option<u32> {
+        let &method = self.numbers.get(&self.hashes.hash_one(signature))?;
+        let name = self.methods.get(&method)?.name.as_deref()?;
+        (*name == Signature::parse(signature)).then_some(method)
     }
 
     /// Learns the name of an exception; false if there are too many.

@@ -251,6 +251,115 @@ fn what_an_agent_has_lost_is_lost() {
     assert_eq!(lost, expected);
 }
 
+fn marker<'a>(at_ms: u32, key: &'a str, value: &'a str) -> AgentMessage<'a> {
+    AgentMessage::Marker {
+        at_ms,
+        sequence: 0,
+        key: key.into(),
+        value: value.into(),
+    }
+}
+
+#[test]
+fn what_an_agent_did_not_watch_is_a_gap() {
+    let mut importer = importer();
+    for message in [
+        name(1, "work [app] src/a.c:7"),
+        enter(100, 1, 0),
+        exit(900, 1, 0),
+        marker(
+            1000,
+            "not traced",
+            "all functions in app [7]: not watched until probes were attached (40.0 ms in 2 gaps)",
+        ),
+        marker(
+            1000,
+            "not traced",
+            "work [app] src/a.c:7: over budget, watched a part of the time (600.0 ms)",
+        ),
+        // Of which no call was seen, so that it is no other's.
+        marker(
+            1000,
+            "not traced",
+            "idle [app] src/a.c:9: over budget, not watched any more (200.0 ms)",
+        ),
+        // What data breaks tell; what can't be, and what is said otherwise.
+        marker(
+            1000,
+            "not traced",
+            "all functions: tracing was suspended (500.0 ms)",
+        ),
+        marker(
+            1000,
+            "not traced",
+            "all functions: over budget, not watched any more (1e99 ms)",
+        ),
+        marker(1000, "not traced", "because"),
+        marker(
+            1100,
+            "lost events",
+            "events dropped because the output was too slow: 12",
+        ),
+        marker(
+            1100,
+            "lost events",
+            "calls without room in the kernel's buffer: 3",
+        ),
+        marker(
+            1200,
+            "recording ended",
+            "entries: 1, exits: 1, calls lost for want of room: 4, entries too deep: 5",
+        ),
+    ] {
+        importer.message(&message);
+    }
+    let mut tables = Tables::default();
+    let mut epoch = Epoch::default();
+    let (mut gaps, mut lost) = (Vec::new(), Vec::new());
+    for batch in importer.take(true).into_iter().chain(importer.finish()) {
+        for definition in batch.definitions {
+            epoch.define(&mut tables, definition).unwrap();
+        }
+        for event in batch.events {
+            match epoch.event(event).unwrap() {
+                Event::Gap(gap) => {
+                    let function = gap.function.and_then(|id| tables.functions.get(id));
+                    let function = function.map_or("all", |it| tables.string(it.name));
+                    let ms = gap.to.since(gap.from) / 1_000_000;
+                    assert_eq!(gap.to, Timestamp(ORIGIN + 1_000_000_000));
+                    assert!(gap.process.is_some());
+                    gaps.push((function.to_owned(), gap.reason, ms));
+                }
+                Event::Lost(it) => lost.push((it.reason, it.count)),
+                _ => {}
+            }
+        }
+    }
+    use GapReason::{Detached, DutyCycle, NotYetAttached};
+    let expected = [
+        ("all", NotYetAttached, 20),
+        ("all", NotYetAttached, 20),
+        ("work", DutyCycle, 600),
+        ("idle", Detached, 200),
+        ("all", Detached, 1000),
+    ]
+    .map(|(function, reason, ms)| (function.to_owned(), reason, ms));
+    assert_eq!(gaps, expected);
+    let expected = [
+        (LostReason::SlowOutput, 12),
+        (LostReason::CallRingFull, 3),
+        (LostReason::CallRingFull, 1),
+        (LostReason::TooMany, 5),
+    ];
+    assert_eq!(lost, expected);
+    let traced = tables.functions.iter();
+    let names: Vec<&str> = traced.map(|(_, it)| tables.string(it.name)).collect();
+    assert_eq!(names, ["work", "idle"]);
+    let counts = importer.counts();
+    assert_eq!(counts.gaps_there[&NotYetAttached], (2, 40_000_000));
+    assert_eq!(counts.lost_there[&LostReason::CallRingFull], 4);
+}
+
 #[test]
 fn exits_that_do_not_match() {
     let lines = imported(&[

@@ -50,7 +50,8 @@ type GapKey = (String, GapReason);
 pub(super) struct Missing {
     lost: BTreeMap<LostReason, u64>,
     gaps: BTreeMap<GapKey, (u64, u64)>,
-    more_gaps: u64,
+    /// Of further functions and processes.
+    more_gaps: BTreeMap<GapReason, (u64, u64)>,
     /// When the oldest of it came.
     since: Option<Timestamp>,
     told: Option<Timestamp>,
@@ -63,14 +64,15 @@ impl Missing {
         self.since.get_or_insert(lost.to);
     }
 
-    pub(super) fn gap(&mut self, gap: &Gap, tables: &Tables) {
-        let key = (gap_subject(gap.function, gap.process, tables), gap.reason);
+    /// `function` is how HQ knows the one that it is of.
+    pub(super) fn gap(&mut self, gap: &Gap, function: Option<&str>, tables: &Tables) {
+        let key = (gap_subject(function, gap.process, tables), gap.reason);
         self.since.get_or_insert(gap.to);
-        if self.gaps.len() >= MAX_GAPS && !self.gaps.contains_key(&key) {
-            self.more_gaps += 1;
-            return;
-        }
-        let (count, sum_ns) = self.gaps.entry(key).or_default();
+        let sum = match self.gaps.len() >= MAX_GAPS && !self.gaps.contains_key(&key) {
+            true => self.more_gaps.entry(gap.reason).or_default(),
+            false => self.gaps.entry(key).or_default(),
+        };
+        let (count, sum_ns) = sum;
         *count += 1;
         *sum_ns = sum_ns.saturating_add(gap.to.since(gap.from));
     }
@@ -97,7 +99,10 @@ impl Missing {
                 .collect();
             stream.marker(now, key::LOST, &parts.join(", "), out);
         }
-        for ((mut text, reason), (count, sum_ns)) in std::mem::take(&mut self.gaps) {
+        let more = std::mem::take(&mut self.more_gaps).into_iter();
+        let more = more.map(|(reason, sum)| (("further functions".to_owned(), reason), sum));
+        let gaps = std::mem::take(&mut self.gaps).into_iter();
+        for ((mut text, reason), (count, sum_ns)) in gaps.chain(more) {
             let ms = sum_ns as f64 / 1e6;
             let _ = write!(text, ": {} ({ms:.1} ms", reason.phrase());
             if count > 1 {
@@ -106,21 +111,11 @@ impl Missing {
             text.push(')');
             stream.marker(now, key::GAP, &text, out);
         }
-        let more = std::mem::take(&mut self.more_gaps);
-        if more > 0 {
-            stream.marker(now, key::GAP, &format!("further gaps: {more}"), out);
-        }
     }
 }
 
-fn gap_subject(
-    function: Option<FunctionId>,
-    process: Option<ProcessId>,
-    tables: &Tables,
-) -> String {
-    let function = function
-        .and_then(|id| tables.functions.get(id))
-        .map_or("all functions", |function| tables.string(function.name));
+fn gap_subject(function: Option<&str>, process: Option<ProcessId>, tables: &Tables) -> String {
+    let function = function.unwrap_or("all functions");
     match process.map(|id| process_name(id, tables)) {
         Some(process) => format!("{function} in {process}"),
         None => function.to_owned(),

@@ -23,6 +23,17 @@ const ENTRY_BYTES: usize = 48;
 /// Most pairs of thrower and method that are remembered.
 const MAX_THROWERS: usize = 1 << 16;
 
+fn signature(
+    style: NameStyle,
+    path: &ClassPath,
+    id: FunctionId,
+    function: &Function,
+    tables: &Tables,
+) -> String {
+    let line = tables.traced(id).map_or(0, |traced| traced.line);
+    style.function(path, function, line, tables)
+}
+
 /// A function that the receiver does not want.
 const UNWANTED: u32 = u32::MAX;
 
@@ -126,8 +137,7 @@ impl Methods {
         let function = tables.functions.get(id)?;
         let path = names::class_path(function, tables);
         let number = self.new_method(&path, stream, out, |style| {
-            let line = tables.traced(id).map_or(0, |traced| traced.line);
-            let signature = style.function(&path, function, line, tables);
+            let signature = signature(style, &path, id, function, tables);
             let key = names::identity(&signature, function, tables);
             (signature, key)
         })?;
@@ -138,6 +148,13 @@ impl Methods {
         }
         self.functions[id.index()] = number;
         (number != UNWANTED).then_some(number)
+    }
+
+    /// What a function is called, told or not.
+    pub(super) fn signature(&self, id: FunctionId, tables: &Tables) -> Option<String> {
+        let function = tables.functions.get(id)?;
+        let path = names::class_path(function, tables);
+        Some(signature(self.style, &path, id, function, tables))
     }
 
     /// Whether a method that has been told is this function. A symbol and a probe may know different

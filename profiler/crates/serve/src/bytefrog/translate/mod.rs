@@ -202,7 +202,10 @@ impl Translator {
                 self.report(lost.to, out);
             }
             Event::Gap(gap) => {
-                self.missing.gap(gap, tables);
+                let function = gap
+                    .function
+                    .and_then(|id| self.methods.signature(id, tables));
+                self.missing.gap(gap, function.as_deref(), tables);
                 self.report(gap.to, out);
             }
             Event::CallCount(count) => {

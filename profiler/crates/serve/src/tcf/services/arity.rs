@@ -46,6 +46,8 @@ fn takes(service: &str, command: &str) -> Option<RangeInclusive<usize>> {
             "Processes",
             "getContext" | "attach" | "detach" | "terminate" | "getSignalList" | "getSignalMask",
         )
+        // An event, of which the same holds.
+        | ("Locator", "Hello")
         | ("SysMonitor", "getContext" | "getChildren" | "getCommandLine" | "getEnvironment")
         | ("MemoryMap", "get")
         | ("Symbols", "getContext" | "getChildren" | "list") => 1..=1,

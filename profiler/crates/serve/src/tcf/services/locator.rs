@@ -2,12 +2,12 @@
 //!
 //! Its Hello is said when a channel opens (`agent`).
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 
 use serde_json::{Map, Value, json};
 
 use super::Request;
+use crate::admission::unguessable;
 use crate::tcf::reply::{Answer, Outcome, Reply};
 use profiler_wire::tcf::Code;
 
@@ -26,7 +26,8 @@ impl Locator {
     /// Of an agent that is like no other, and that this user runs.
     pub(in crate::tcf) fn new(transport: &'static str, user: String) -> Locator {
         Locator {
-            id: unique_id(),
+            // Without random numbers there is one agent less that can be told from others.
+            id: unguessable::<ID_BYTES>().unwrap_or_default(),
             user,
             transport,
             address: None,
@@ -83,18 +84,6 @@ impl Locator {
         set("Port", port);
         peer
     }
-}
-
-/// In hexadecimal.
-fn unique_id() -> String {
-    let mut bytes = [0; ID_BYTES];
-    // Cut short, which so few bytes never are, it is still an id.
-    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Profiler: sampling of processes and threads, read in the format `StackTraces`.
 //!
-//! A configuration belongs to a channel and an id, and to one life of that id: see [`Profiles`]. It never
-//! fails, since clients end their channel then; what can't be meant is ignored. A context that has ended
+//! A configuration belongs to a channel and an id, and to one life of that id: see [`Profiles`]. It fails for
+//! less than no frames alone, since clients end their channel then; what else can't be meant is ignored. A context that has ended
 //! can be read once more. What was counted besides samples is there if it is not 0, or beside data.
 //! Source: the service's specification, the reference implementation, its client. What does not belong
 //! here: which samples there are (`profile`).
@@ -19,7 +19,7 @@ use crate::tcf::profile::{
     DEFAULT_FREQUENCY_HZ, DEFAULT_MAX_SAMPLES, MAX_FRAME_COUNT, Read, ReadOut,
 };
 use crate::tcf::reply::{Answer, Outcome, Reply};
-use profiler_wire::tcf::{ErrorReport, WordLayout};
+use profiler_wire::tcf::{Code, ErrorReport, WordLayout};
 
 /// Name of the format of stacks with counts.
 const FORMAT: &str = "StackTraces";
@@ -60,6 +60,11 @@ pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
         "configure" => {
             let id = request.id()?;
             let parameters = request.arguments.object()?;
+            let frames = parameters.get("FrameCnt");
+            if let Some(frames) = frames.filter(|it| it.as_f64().is_some_and(|it| it < 0.0)) {
+                let text = format!("FrameCnt is {frames}: a stack has no less than 0 frames");
+                return Reply::error(Code::InvalidNumber, text).done();
+            }
             let State {
                 profiles, world, ..
             } = state;

@@ -148,15 +148,11 @@ fn look_up(
     match state.world.symbol(process, address) {
         Lookup::Found(found) => Ok(Some(found)),
         Lookup::Waiting if !last_try => Ok(None),
-        Lookup::Waiting | Lookup::Missing => Err(unnamed(address.into())),
+        Lookup::Waiting | Lookup::Missing => {
+            let text = format!("no function is known at {address:#x}");
+            Err(ErrorReport::new(Code::SymbolNotFound, text))
+        }
     }
-}
-
-fn unnamed(address: u128) -> ErrorReport {
-    ErrorReport::new(
-        Code::SymbolNotFound,
-        format!("no function is known at {address:#x}"),
-    )
 }
 
 fn find_by_name(id: &str, name: &str, one: bool, state: &mut State) -> Result<Reply, ErrorReport> {

@@ -35,6 +35,14 @@ fn functions_and_lines() {
             // Where it begins nobody was; it has the same name, and a line of its own there.
             let start = bench.one("Symbols", "findByAddr", &[id, "4194560"]);
             assert_eq!(start, symbol);
+            // JSON has one kind of numbers, in whatever way they are written.
+            for whole in ["4194560.0", "4.19456e6", "419456E1"] {
+                assert_eq!(
+                    bench.one("Symbols", "findByAddr", &[id, whole]),
+                    start,
+                    "{whole}"
+                );
+            }
             let lines = [id, "4194560", "4194561"];
             if replay.is_none() && id.len() == 6 {
                 let line = bench.call("LineNumbers", "mapToSource", &lines);

@@ -193,7 +193,7 @@ fn unknown_ids() {
         }
         assert!(matches!(
             bench.call(service, command, &["7"]),
-            Err(Malformed(_))
+            Err(Malformed { .. })
         ));
     }
     assert!(bench.controls().is_empty());
