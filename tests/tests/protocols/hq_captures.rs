@@ -186,7 +186,7 @@ fn breaks_that_waited_for_an_hq_come_before_their_data() -> Outcome {
         end.contains(&format!("run 0 is complete: {} messages", rounds * 3 + 1)),
         "{end}"
     );
-    assert!(!end.contains("fault"), "{end}");
+    assert!(!end.contains("a data break at"), "{end}");
     Ok(())
 }
 
