@@ -55,6 +55,7 @@ pub const ALL: &[&str] = &[
     "pause.c",
     "plugin.c",
     "rdp_calls.c",
+    "rdp_marks.c",
     "short_lived.c",
     "tcf_crowd.c",
     "tcf_family.c",
@@ -111,7 +112,7 @@ pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
         (_, "c") => stem.to_owned(),
         _ => format!("{stem}_{language}"),
     };
-    let inputs = [input.clone(), source_path("burn.h")];
+    let inputs = [input.clone(), source_path("burn.h"), sdk("profiler.h")];
     made(&output, &inputs, |fresh| {
         let (compiler, mut command) = compiler_of(language);
         if stem == "plugin" {
@@ -123,6 +124,24 @@ pub fn built(source: &str) -> Result<PathBuf, Unbuilt> {
         }
         (compiler, command)
     })
+}
+
+/// Path of the program built of `source`, an example of `sdk`.
+pub fn example(source: &str) -> Result<PathBuf, Unbuilt> {
+    let input = sdk("examples").join(source);
+    let (stem, language) = source.rsplit_once('.').unwrap_or((source, ""));
+    let inputs = [input.clone(), sdk("profiler.h"), sdk("profiler.rs")];
+    made(&format!("{stem}_example_{language}"), &inputs, |fresh| {
+        let (compiler, mut command) = compiler_of(language);
+        command.arg("-o").arg(fresh).arg(&input);
+        (compiler, command)
+    })
+}
+
+fn sdk(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../sdk")
+        .join(name)
 }
 
 /// `chain` without shared libraries: it runs where there is nothing else, below a root of its own.

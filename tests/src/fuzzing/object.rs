@@ -113,7 +113,7 @@ fn ask(object: &Object) {
     }
     for marker in object.markers().iter().take(MAX_FUNCTIONS) {
         if let FunctionKind::Marker { arguments, .. } = &marker.kind {
-            let signature = Signature::of_marker(arguments);
+            let signature = Signature::of_marker(&marker.name, arguments);
             assert!(signature.fetches.len() <= MAX_FETCHES);
         }
     }

@@ -69,7 +69,7 @@ impl Served {
                     0 => self.agent.untraced(tracing, "no"),
                     _ => {
                         for batch in batches() {
-                            self.agent.traced(tracing, batch.clone());
+                            self.agent.traced(tracing, batch.clone(), self.now);
                         }
                     }
                 }

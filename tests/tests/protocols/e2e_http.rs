@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use crate::e2e_http_shared::{Server, converse, request, samples};
 use crate::e2e_tcf_shared::{Failure, NOBODY};
+use crate::e2e_tls_shared::{can_be_made, certificates, connect};
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
-use profiler_tests::setting::Setting;
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip::skip;
 use serde_json::{Value, json};
 
 /// A program that runs until it is dropped.
@@ -427,6 +429,68 @@ fn bad_policies_and_origins_are_said_at_once() -> Outcome {
             ended.stderr
         );
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    Ok(())
+}
+
+/// Who has begun to speak when all is to end is answered, by TLS too; and nothing is said to be lost because the server
+/// was slow.
+#[test]
+fn who_has_begun_to_speak_is_answered_at_the_end() -> Outcome {
+    let test = "e2e_http::who_has_begun_to_speak_is_answered_at_the_end";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    if !can_be_made() {
+        skip(test, "no openssl");
+        return Ok(());
+    }
+    certificates(&setting, "agent", Ipv4Addr::LOCALHOST.into())?;
+    let keys = [
+        "--tls-cert",
+        "agent-host.pem",
+        "--tls-key",
+        "agent-host.key",
+    ];
+    for arguments in [&keys[..], &[]] {
+        // Events are under way all the time.
+        let mut storm = Command::new("sh");
+        storm.args(["-c", "while :; do /bin/true; done"]);
+        let storm = setting.start("storm", &mut storm)?;
+        let server = Server::start(&setting, arguments)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port));
+        let clock = request(server.port, "GET", "/clock", &[], None);
+        let end = || -> Outcome {
+            std::thread::sleep(Duration::from_millis(2500));
+            server.running.signal(rustix::process::Signal::INT)?;
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(())
+        };
+        if arguments.is_empty() {
+            assert_eq!(
+                converse(&mut TcpStream::connect(address)?, &clock)?.status,
+                200
+            );
+            let mut stream = TcpStream::connect(address)?;
+            end()?;
+            assert_eq!(converse(&mut stream, &clock)?.status, 200);
+        } else {
+            assert_eq!(
+                converse(&mut connect(&setting, address, "agent", None)?, &clock)?.status,
+                200
+            );
+            let mut stream = connect(&setting, address, "agent", None)?;
+            // The server has its first word, and no more.
+            while stream.conn.wants_write() {
+                stream.conn.write_tls(&mut stream.sock)?;
+            }
+            end()?;
+            assert_eq!(converse(&mut stream, &clock)?.status, 200);
+        }
+        let ended = server.running.end(LIMIT)?.success()?;
+        assert!(ended.stderr.contains("2 requests answered"), "{ended:?}");
+        assert!(!ended.stderr.contains("lost"), "{ended:?}");
+        drop(storm);
     }
     Ok(())
 }

@@ -20,6 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A server that runs.
 pub(crate) struct Server {
     pub(crate) running: Running,
+    remote: Remote,
+}
+
+impl std::ops::Deref for Server {
+    type Target = Remote;
+
+    fn deref(&self) -> &Remote {
+        &self.remote
+    }
+}
+
+/// Where one listens.
+pub(crate) struct Remote {
     pub(crate) port: u16,
 }
 
@@ -66,12 +79,21 @@ impl Server {
             port = running.stderr_so_far().ok().and_then(|said| port_in(&said));
             port.is_some()
         })?;
+        let port = port.ok_or("no port")?;
         Ok(Server {
             running,
-            port: port.ok_or("no port")?,
+            remote: Remote { port },
         })
     }
 
+    /// Ends it as Ctrl-C does; it must end well.
+    pub(crate) fn end(self) -> Result<Ended, Failure> {
+        self.running.signal(Signal::INT)?;
+        Ok(self.running.end(LIMIT)?.success()?)
+    }
+}
+
+impl Remote {
     /// Sends a request as it is, and reads until the server closes.
     pub(crate) fn send(&self, request: &str) -> Result<Answer, Failure> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
@@ -112,12 +134,6 @@ impl Server {
             200 => answer.json(),
             _ => Err(format!("{what}: {answer:?}").into()),
         }
-    }
-
-    /// Ends it as Ctrl-C does; it must end well.
-    pub(crate) fn end(self) -> Result<Ended, Failure> {
-        self.running.signal(Signal::INT)?;
-        Ok(self.running.end(LIMIT)?.success()?)
     }
 }
 
@@ -185,7 +201,7 @@ impl Timed for std::os::unix::net::UnixStream {
 }
 
 /// The port in what the server says when it listens for these clients.
-fn port_in(said: &str) -> Option<u16> {
+pub(crate) fn port_in(said: &str) -> Option<u16> {
     let line = said.lines().find(|line| line.contains("clients of HTTP"))?;
     let (_, port) = line.rsplit_once("127.0.0.1:")?;
     port.trim()

@@ -274,12 +274,17 @@ fn who_does_not_read_is_told_what_it_missed() -> Outcome {
     let started = client.ask(&actor, "startTrace", types(&TYPES))?;
     assert_eq!(started["type"], "startedTrace", "{started}");
     let mut calls = 0;
-    // More than twice what may wait for a client, in a fraction of the time that one may read nothing.
-    for _ in 0..8 {
+    // Half as much again as may wait for a client, in a fraction of the time that one may read nothing.
+    for _ in 0..6 {
         let said = program.ask("0 15000")?;
         calls += said["outer"].as_u64().unwrap_or(0) + said["leaf"].as_u64().unwrap_or(0);
         std::thread::sleep(Duration::from_millis(300));
     }
+    // On a busy machine the server may not have come to all of it: another trace of the same begins behind it.
+    let mut other = server.client()?;
+    let second = other.attached(program.pid(), main)?;
+    let started = other.ask(&second, "startTrace", types(&["name"]))?;
+    assert_eq!(started["type"], "startedTrace", "{started}");
     let packets = client.until(&actor, "stoppedTrace")?;
     let [.., lost, stopped] = &packets[..] else {
         return Err("nothing was told".into());
@@ -296,8 +301,9 @@ fn who_does_not_read_is_told_what_it_missed() -> Outcome {
     let closed = client.packet_within(LIMIT);
     assert!(closed.is_err(), "{closed:?}");
     // Others are served on.
-    let mut other = server.client()?;
     other.process(program.pid())?;
+    let stopped = other.ask(&second, "stopTrace", json!({}))?;
+    assert_eq!(stopped["why"], "requested", "{stopped}");
     server.end()?;
     program.end()?;
     Ok(())

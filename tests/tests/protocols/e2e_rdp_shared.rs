@@ -62,7 +62,7 @@ impl Server {
 }
 
 /// The port in what the server says when it listens for these clients.
-fn port_in(said: &str) -> Option<u16> {
+pub(crate) fn port_in(said: &str) -> Option<u16> {
     let line = said
         .lines()
         .find(|line| line.contains("debugging protocol"))?;

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     rounds: Option<usize>,
     /// Scenarios to run: of sampling `job`, `host`, `first`, `start`, `busy`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of serve `cost`, `threads`,
-    /// `answers`, `tree`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
+    /// `answers`, `tree`, `rdp`, `http`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
     /// `processes`, `waits`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,

@@ -87,4 +87,6 @@ pub struct Tracing {
     pub functions: BTreeSet<String>,
     /// With arguments and results.
     pub values: bool,
+    /// They need not be there: what the process loads later, or runs, may have them.
+    pub awaited: bool,
 }

@@ -78,6 +78,26 @@ pub struct Object {
     all_named: bool,
 }
 
+/// Whether an object has markers of this provider. Nothing is read but its headers and their notes.
+pub fn has_markers(file: &File, provider: &str) -> bool {
+    let Ok(part) = Part::read(file, "") else {
+        return false;
+    };
+    let Some(section) = part.section(".note.stapsdt") else {
+        return false;
+    };
+    let notes = part
+        .elf
+        .contents(&part.file, section, MAX_MARKERS_BYTES)
+        .unwrap_or_default();
+    let of_provider = |marker: &Function| {
+        let name = marker.name.split_once(':');
+        name.is_some_and(|(own, _)| own == provider)
+    };
+    let found = markers(&notes, &part.elf, &part.sections);
+    found.iter().any(of_provider)
+}
+
 /// A file and its headers.
 #[derive(Debug)]
 struct Part {

@@ -70,6 +70,12 @@ pub enum ObjectsError {
     NotProgram(Box<str>),
 }
 
+/// The files with code that a process maps now, one for each mapping; none if it can't be looked at.
+pub fn mapped(pid: Pid) -> Vec<FileIdentity> {
+    let maps = proc_fs::mappings(pid).into_iter();
+    maps.map(|map| map.file).collect()
+}
+
 /// An object file of a target.
 #[derive(Clone, Debug)]
 pub struct TargetObject {

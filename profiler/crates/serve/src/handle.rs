@@ -180,6 +180,8 @@ impl<S: Summary> Handle<S> {
 
     async fn end(self, deadline: Duration) -> String {
         let end = Instant::now() + deadline;
+        // What still waits then is not wanted any more: it was not lost because somebody was slow.
+        let dropped = self.shared.queue.dropped() + self.dropped;
         // If the thread is gone, there is nothing to end.
         let _ = self.finish.send(end);
         let ended = async {
@@ -198,7 +200,6 @@ impl<S: Summary> Handle<S> {
         }
         let summary = *lock(&self.shared.summary);
         let mut text = summary.text();
-        let dropped = self.shared.queue.dropped() + self.dropped;
         if dropped > 0 {
             text += &format!(
                 "; {} lost because the server was too slow",
@@ -348,4 +349,70 @@ impl<S: Summary> Drop for Guard<S> {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profiler_model::{Gap, GapReason, Timestamp};
+
+    #[derive(Clone, Copy, Default)]
+    struct Nothing;
+
+    impl Summary for Nothing {
+        fn text(&self) -> String {
+            "served".to_owned()
+        }
+    }
+
+    /// A server that takes nothing of what comes, and ends when it is to, or at once.
+    fn started(at_once: bool) -> Handle<Nothing> {
+        let names = Names {
+            thread: "test",
+            protocol: "nothing",
+            welcome: String::new(),
+        };
+        let serve = move |mut lines: Lines<Nothing>| async move {
+            if !at_once {
+                lines.finished.recv().await;
+            }
+        };
+        Handle::start(names, 1, serve).unwrap()
+    }
+
+    fn batch() -> Batch {
+        Batch {
+            epoch: 1,
+            definitions: Vec::new(),
+            events: vec![Event::Gap(Gap {
+                from: Timestamp(0),
+                to: Timestamp(1),
+                function: None,
+                process: None,
+                reason: GapReason::Suspended,
+            })],
+        }
+    }
+
+    /// What waits when it is to end is not lost because the server was slow; what came when it had ended by itself was
+    /// for nobody.
+    #[test]
+    fn what_waits_at_the_end_is_not_lost() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut handle = started(false);
+        assert_eq!(handle.send(batch()), 0);
+        let said = runtime.block_on(handle.end(Duration::from_secs(5)));
+        assert_eq!(said, "served");
+
+        let mut handle = started(true);
+        while !handle.shared.orders().over {
+            std::thread::yield_now();
+        }
+        assert_eq!(handle.send(batch()), 1);
+        let said = runtime.block_on(handle.end(Duration::from_secs(5)));
+        assert!(said.contains("1 event lost"), "{said}");
+    }
 }

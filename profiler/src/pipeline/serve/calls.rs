@@ -2,8 +2,9 @@
 //!
 //! Demands of a hub -> sessions that trace and nothing else, whose batches go to whoever wants them. What one client
 //! wants so never disturbs the calls of another, nor what is sampled; and when nobody wants a demand any more its
-//! probes are taken out of the kernel with all else that it had there. What does not belong here: sampling (`live`),
-//! which functions are chosen (`tracer`).
+//! probes are taken out of the kernel with all else that it had there. What is awaited has no session until its process
+//! maps a file that has it, which is looked at now and then. What does not belong here: sampling (`live`), which functions
+//! are chosen (`tracer`).
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -11,9 +12,14 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 use crate::error::Failure;
+use profiler_model::raw::FileIdentity;
 use profiler_model::{Batch, Consumer, Event, Tracing};
+use profiler_object::has_markers;
 use profiler_probe::ProbeOptions;
+use profiler_resolve::objects::{Finder, mapped};
 use profiler_resolve::{EpochLimits, ResolveOptions};
 use profiler_serve::hub::Hub;
 use profiler_target::Filter;
@@ -27,8 +33,14 @@ use super::super::tracer::TraceRequest;
 
 /// Demands at a time. Each has programs and buffers of its own in the kernel.
 const MOST: usize = 16;
+/// Of those that are awaited, and have come.
+const MOST_AWAITED: usize = 64;
 /// Memory for the buffers of one, between kernel and profiler.
 const BUFFER_BYTES: usize = 8 << 20;
+/// The same of those that are awaited, which are rare.
+const AWAITED_BUFFER_BYTES: usize = 1 << 20;
+/// How often it is looked whether what is awaited has come.
+const LOOK: Duration = Duration::from_secs(1);
 /// Longest string kept of an argument.
 const TEXT_BYTES: usize = 256;
 /// Memory for definitions of an epoch.
@@ -48,8 +60,21 @@ pub(super) struct Tracers {
     running: Vec<(Tracing, Session)>,
     /// Those that could not be begun: they are not tried again while they are wanted.
     refused: BTreeSet<Tracing>,
+    /// Those that wait for a file to be mapped, with what was mapped when it was looked last.
+    awaited: Vec<(Tracing, Vec<FileIdentity>)>,
+    /// When it is looked again.
+    look_at: Instant,
     /// Whose turn it is to be seen to first.
     first: usize,
+}
+
+/// What is to be seen to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// One of the sessions.
+    Session(usize, Due),
+    /// What is awaited may have come.
+    Look,
 }
 
 impl Tracers {
@@ -68,6 +93,8 @@ impl Tracers {
             limits,
             running: Vec::new(),
             refused: BTreeSet::new(),
+            awaited: Vec::new(),
+            look_at: Instant::now(),
             first: 0,
         }
     }
@@ -75,6 +102,7 @@ impl Tracers {
     /// Traces this and nothing else from now on.
     pub(super) fn meet(&mut self, wanted: &BTreeSet<Tracing>, hub: &mut Hub) {
         self.refused.retain(|refused| wanted.contains(refused));
+        self.awaited.retain(|(awaited, _)| wanted.contains(awaited));
         let running = std::mem::take(&mut self.running);
         for (tracing, session) in running {
             match wanted.contains(&tracing) {
@@ -85,6 +113,12 @@ impl Tracers {
         for tracing in wanted {
             let is_known = self.running.iter().any(|(running, _)| running == tracing);
             if is_known || self.refused.contains(tracing) {
+                continue;
+            }
+            if tracing.awaited {
+                if !self.awaited.iter().any(|(known, _)| known == tracing) {
+                    self.find(tracing.clone());
+                }
                 continue;
             }
             match self.begin(tracing) {
@@ -101,10 +135,52 @@ impl Tracers {
         }
     }
 
+    /// Begins what is awaited if it is there; else it goes on to be awaited.
+    fn find(&mut self, tracing: Tracing) {
+        let mapped = mapped(tracing.process);
+        let patterns = tracing.functions.iter();
+        let providers: Vec<&str> = patterns.filter_map(|text| provider(text)).collect();
+        let objects = Finder::default().objects_of(tracing.process);
+        let is_there = objects.is_ok_and(|objects| {
+            let mut objects = objects.iter();
+            objects.any(|it| providers.iter().any(|own| has_markers(&it.file, own)))
+        });
+        if is_there {
+            match self.begin(&tracing) {
+                Ok(session) => {
+                    log::info!("markers of process {} are watched", tracing.process);
+                    self.running.push((tracing, session));
+                    return;
+                }
+                Err(failure) => {
+                    let process = tracing.process;
+                    log::warn!("markers of process {process} are not watched: {failure}");
+                }
+            }
+        }
+        self.awaited.push((tracing, mapped));
+    }
+
+    /// Looks whether what is awaited has come: only what has mapped other files is looked at closely.
+    fn look(&mut self) {
+        self.look_at = Instant::now() + LOOK;
+        for (tracing, before) in std::mem::take(&mut self.awaited) {
+            match mapped(tracing.process) == before {
+                true => self.awaited.push((tracing, before)),
+                false => self.find(tracing),
+            }
+        }
+    }
+
     fn begin(&self, tracing: &Tracing) -> Result<Session, Failure> {
-        if self.running.len() >= MOST {
+        let most = match tracing.awaited {
+            true => MOST_AWAITED,
+            false => MOST,
+        };
+        let like = self.running.iter();
+        if like.filter(|(it, _)| it.awaited == tracing.awaited).count() >= most {
             return Err(Failure::failed(format!(
-                "{MOST} sets of functions are traced already, which is the most"
+                "{most} sets of functions are traced already, which is the most"
             )));
         }
         let include = tracing.functions.iter().map(|text| text.parse());
@@ -135,7 +211,10 @@ impl Tracers {
                     ..Filter::default()
                 },
                 hierarchy: None,
-                buffer_bytes: BUFFER_BYTES,
+                buffer_bytes: match tracing.awaited {
+                    true => AWAITED_BUFFER_BYTES,
+                    false => BUFFER_BYTES,
+                },
                 kernel_stacks: false,
                 user_stacks: false,
                 unwind: None,
@@ -160,7 +239,14 @@ impl Tracers {
     }
 
     /// Waits until one is to be seen to. May be dropped while it waits.
-    pub(super) async fn due(&mut self) -> (usize, Due) {
+    pub(super) async fn due(&mut self) -> Turn {
+        let (awaits, look_at) = (!self.awaited.is_empty(), self.look_at);
+        let look = async move {
+            match awaits {
+                true => sleep_until(look_at).await,
+                false => std::future::pending().await,
+            }
+        };
         let count = self.running.len();
         self.first = (self.first + 1) % count.max(1);
         let first = self.first;
@@ -171,16 +257,22 @@ impl Tracers {
         let due = poll_fn(|context| {
             for index in (first..count).chain(0..first) {
                 if let Poll::Ready(due) = waits[index].as_mut().poll(context) {
-                    return Poll::Ready((index, due));
+                    return Poll::Ready(Turn::Session(index, due));
                 }
             }
             Poll::Pending
         });
-        pin!(due).await
+        tokio::select! {
+            turn = pin!(due) => turn,
+            () = look => Turn::Look,
+        }
     }
 
     /// Sees to one.
-    pub(super) fn turn(&mut self, (index, due): (usize, Due), hub: &mut Hub) {
+    pub(super) fn turn(&mut self, turn: Turn, hub: &mut Hub) {
+        let Turn::Session(index, due) = turn else {
+            return self.look();
+        };
         let Some((tracing, session)) = self.running.get_mut(index) else {
             return;
         };
@@ -214,6 +306,12 @@ impl Tracers {
     pub(super) fn end(&mut self, hub: &mut Hub) {
         self.meet(&BTreeSet::new(), hub);
     }
+}
+
+/// Whose markers a pattern names.
+fn provider(pattern: &str) -> Option<&str> {
+    let (provider, _) = pattern.strip_prefix("usdt:")?.split_once(':')?;
+    Some(provider)
 }
 
 /// Takes one out of the kernel, and hands over what was still there.

@@ -24,9 +24,9 @@ use super::super::containers::CgroupTargets;
 use super::super::drive::{Driver, drive};
 use super::super::prepare::{Prepared, Watch};
 use super::super::privileges::{self, Later};
-use super::super::session::{Due, Priority, Session};
+use super::super::session::{Priority, Session};
 use super::super::signals::{Heard, Signals};
-use super::calls::{CallLimits, Tracers};
+use super::calls::{CallLimits, Tracers, Turn};
 
 /// How long the probes stay when nobody looks any more: clients come again.
 const LINGER: Duration = Duration::from_secs(10);
@@ -185,7 +185,7 @@ enum Input {
     /// It is time to look for names.
     Names,
     /// One of those that trace calls is to be seen to.
-    Calls((usize, Due)),
+    Calls(Turn),
 }
 
 impl Driver for Live<'_> {
@@ -202,7 +202,7 @@ impl Driver for Live<'_> {
             wish = self.hub.wish() => Input::Wish(wish),
             () = wait(self.detach_at) => Input::Unseen,
             () = sleep(NAMES_TICK), if self.names_until.is_some() => Input::Names,
-            due = self.tracers.due() => Input::Calls(due),
+            turn = self.tracers.due() => Input::Calls(turn),
         }
     }
 
@@ -226,7 +226,7 @@ impl Driver for Live<'_> {
                 self.detach(attached);
             }
             Input::Names => self.find_names(attached),
-            Input::Calls(due) => self.tracers.turn(due, self.hub),
+            Input::Calls(turn) => self.tracers.turn(turn, self.hub),
         }
         Ok(None)
     }

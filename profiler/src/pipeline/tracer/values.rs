@@ -31,7 +31,9 @@ pub(super) fn sign(
         }
         let function = &plan.function;
         let signature = match &function.kind {
-            FunctionKind::Marker { arguments, .. } => Signature::of_marker(arguments),
+            FunctionKind::Marker { arguments, .. } => {
+                Signature::of_marker(&function.name, arguments)
+            }
             FunctionKind::Function => {
                 let linkage = function.linkage_name.as_deref().unwrap_or(&function.name);
                 let known = signatures

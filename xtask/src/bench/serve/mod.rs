@@ -1,15 +1,17 @@
-//! What serving TCF clients costs, and how fast answers come.
+//! What serving clients costs, and how fast answers come.
 //!
 //! Scenarios: `cost`, the agent's own CPU time with 1, 10 and 50 clients that profile a busy process,
 //! beside `profiler record` of the same at the same rate; `threads`, reads of all threads of a process without a pause by 1,
 //! 10 and 100; `answers`, the time of a read and of many
-//! commands at once; `tree`, a walk over 10,000 threads. No other tool serves such clients live. Times are
+//! commands at once; `tree`, a walk over 10,000 threads: of TCF. `rdp`: frames a second, and their cost; `http`: sessions. No other tool serves such clients live. Times are
 //! nanoseconds; CPU time is what the scheduler charges to the tool's threads, which does not hold the
 //! sampling itself: that runs in the target's time, and is the same program for both.
 
 mod answers;
 mod client;
 mod cost;
+mod http;
+mod rdp;
 mod threads;
 mod tree;
 
@@ -22,7 +24,7 @@ use std::time::{Duration, Instant};
 use super::Bench;
 
 /// Names of the scenarios.
-pub(crate) const SCENARIOS: [&str; 4] = ["cost", "threads", "answers", "tree"];
+pub(crate) const SCENARIOS: [&str; 6] = ["cost", "threads", "answers", "tree", "rdp", "http"];
 
 /// Runs the scenarios that `wanted` says.
 pub(crate) fn run(
@@ -42,6 +44,13 @@ pub(crate) fn run(
     }
     if wanted("tree") {
         tree::run(bench, rounds)?;
+    }
+    if wanted("rdp") {
+        rdp::frames(bench, seconds)?;
+        rdp::inferred(bench, seconds)?;
+    }
+    if wanted("http") {
+        http::run(bench, seconds)?;
     }
     Ok(())
 }
@@ -129,23 +138,29 @@ impl Drop for Process {
 
 /// An agent and where it listens.
 fn serve(bench: &Bench) -> io::Result<(Process, String)> {
+    serve_by(bench, "--tcf", &[])
+}
+
+/// A server of one protocol and where it listens.
+fn serve_by(bench: &Bench, protocol: &str, more: &[&str]) -> io::Result<(Process, String)> {
     let log = bench.folder.join("log");
-    let process = Process::profiler(bench, &log, &["serve", "--tcf", "127.0.0.1:0"])?;
+    let arguments = [&["serve", protocol, "127.0.0.1:0"], more].concat();
+    let process = Process::profiler(bench, &log, &arguments)?;
     let until = Instant::now() + Duration::from_secs(30);
     while Instant::now() < until {
         let said = fs::read_to_string(&log)?;
-        let address = said.split_whitespace().find(|word| {
-            let port = word.strip_prefix("127.0.0.1:");
-            port.is_some_and(|port| port.parse::<u16>().is_ok()) && said.ends_with('\n')
+        let port = said.split_once("127.0.0.1:").and_then(|(_, rest)| {
+            let digits = rest.find(|it: char| !it.is_ascii_digit())?;
+            rest[..digits].parse::<u16>().ok()
         });
-        if let Some(address) = address {
-            return Ok((process, address.to_owned()));
+        if let Some(port) = port {
+            return Ok((process, format!("127.0.0.1:{port}")));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     let said = fs::read_to_string(&log)?;
     Err(io::Error::other(format!(
-        "the agent does not listen: {said}"
+        "the server does not listen: {said}"
     )))
 }
 

@@ -47,6 +47,8 @@ const MORE_CONNECTIONS: usize = 64;
 const TICK: Duration = Duration::from_millis(50);
 /// After a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
+/// What a client that has just come may take to ask something, when all is to end.
+const LAST: Duration = Duration::from_millis(500);
 /// What a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 /// Bytes of a head; at most so many headers are in it.
@@ -315,9 +317,14 @@ async fn connect_tcp(
     let Some(tls) = &serving.tls else {
         return converse(&serving, stream, peer, permit).await;
     };
+    // Who has begun to speak is answered, also at the end.
+    let over = async {
+        serving.closing().await;
+        sleep(LAST).await;
+    };
     let agreed = tokio::select! {
         agreed = agree(tls, stream, address) => agreed,
-        () = serving.closing() => return,
+        () = over => return,
     };
     match agreed {
         Ok(stream) => converse(&serving, stream, peer, permit).await,
@@ -358,8 +365,10 @@ async fn converse(
         stall: serving.options.limits.stall,
         until: Box::pin(sleep(serving.options.limits.stall)),
     };
-    let service = service_fn(move |request: Request<Incoming>| {
+    let has_asked = Cell::new(false);
+    let service = service_fn(|request: Request<Incoming>| {
         let serving = Rc::clone(serving);
+        has_asked.set(true);
         async move {
             let response = routes::answer(&serving, peer, request).await;
             Ok::<Response<Answered>, Infallible>(response)
@@ -372,9 +381,15 @@ async fn converse(
         .max_headers(HEADERS)
         .serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
+    let over = async {
+        serving.closing().await;
+        if !has_asked.get() {
+            sleep(LAST).await;
+        }
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = serving.closing() => {
+        () = over => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -18,6 +18,7 @@ use serde_json::{Value as Json, json};
 use super::connection::{Attached, Connection, FrameSink, Output, Waiting, Wish};
 use super::forms::{Actor, Names, about};
 use super::front::RdpSummary;
+use super::markers::{self, Mark, Pending};
 use super::options::{RdpOptions, RdpPeer};
 use super::source::{Source, Stream};
 use crate::admission::is_same_token;
@@ -35,6 +36,8 @@ const EVENTS_AT_A_TIME: usize = 4096;
 const SOON: Duration = Duration::from_millis(400);
 /// How long names of the frames of a sample are waited for.
 const NAMES: Duration = Duration::from_millis(500);
+/// How long samples of before a program's marker are waited for: they come later than it does.
+const SAMPLES: Duration = Duration::from_millis(750);
 /// Samples that wait for names.
 const MOST_HELD: usize = 1 << 16;
 /// Samples per second of clients that ask for no frequency.
@@ -66,6 +69,8 @@ enum Handled {
     Soon,
     /// It waits until all that this source has told is here; a trace is to start from it if so said.
     Flush(Source, bool),
+    /// It waits until all of these calls are here, and is looked at anew.
+    Settle(Tracing),
 }
 
 /// How a request is carried out.
@@ -97,6 +102,8 @@ pub struct Agent {
     /// How often somebody new was wanted.
     lives: u64,
     questions: u64,
+    /// Questions about calls that were not answered yet.
+    asked: BTreeMap<u64, Tracing>,
     requests: u64,
     laggards: u64,
 }
@@ -117,6 +124,7 @@ impl Agent {
             demand: Demand::default(),
             lives: 0,
             questions: 0,
+            asked: BTreeMap::new(),
             requests: 0,
             laggards: 0,
             options,
@@ -258,44 +266,51 @@ impl Agent {
             return;
         };
         let awaits = matches!(handled, Handled::Awaits);
-        let (question, source) = match handled {
+        let (mut calls, mut source, mut hook) = (None, None, None);
+        match handled {
             Handled::Done => return,
-            Handled::Awaits => (None, None),
-            Handled::Soon => {
-                patience = SOON;
-                (None, None)
-            }
-            Handled::Flush(source, starts) => {
-                self.questions += 1;
-                let tracing = match &source {
-                    Source::Calls(tracing) => Some(tracing.clone()),
-                    _ => None,
-                };
-                let question = tracing.map(|tracing| Question {
-                    id: self.questions,
-                    place: Place::Calls(tracing),
-                });
+            Handled::Awaits => {}
+            Handled::Soon => patience = SOON,
+            Handled::Flush(of, starts) => {
                 // Only calls are flushed.
-                let id = question.as_ref().map(|question| question.id);
-                if let Some(question) = question {
-                    self.orders.push(Order::Ask(question));
+                if let Source::Calls(tracing) = &of {
+                    calls = Some(tracing.clone());
                 }
-                (id, starts.then_some(source))
+                source = starts.then_some(of);
             }
-        };
+            Handled::Settle(tracing) => {
+                calls = Some(tracing.clone());
+                hook = Some(tracing);
+            }
+        }
         connection.waiting = Some(Waiting {
             packet,
             until: now + patience,
-            question,
+            question: None,
             source,
+            begins_anew: hook.is_some(),
+            hook,
             is_answered: false,
             // That of the machine is looked at even if nobody has come.
             changes: self.world.changes.wrapping_sub(u64::from(awaits)),
         });
-        // The demand goes before the question.
         self.change_demand();
-        let demands = |order: &Order| !matches!(order, Order::Demand(_));
-        self.orders.sort_by_key(demands);
+        let question = calls.map(|tracing| self.ask(tracing));
+        if let Some(connection) = self.connections.get_mut(&id)
+            && let Some(waiting) = &mut connection.waiting
+        {
+            waiting.question = question;
+        }
+    }
+
+    /// Asks for all calls that were made until now, behind the demand for them; the question.
+    fn ask(&mut self, tracing: Tracing) -> u64 {
+        self.questions += 1;
+        let id = self.questions;
+        self.asked.insert(id, tracing.clone());
+        let place = Place::Calls(tracing);
+        self.orders.push(Order::Ask(Question { id, place }));
+        id
     }
 
     /// Whether a request is to be carried out: if there is a token, whoever is on another machine shows it first. A wrong
@@ -430,11 +445,40 @@ impl Agent {
             source: None,
             wishes: Vec::new(),
             sampled: SampledFrames::default(),
+            marks: VecDeque::new(),
+            unwatched: None,
             missed: 0,
             position: 0,
             is_over: false,
         };
         let mut attached = connection.actors.remove(&key).unwrap_or_else(fresh);
+        // Who is attached is told of what the program says from then on.
+        let is_new = kind == "attach" && !attached.actor.is_attached();
+        if is_new && attempt == Attempt::First && self.options.replay.is_none() {
+            let hook = self.hook(key.process.pid);
+            let known = self.streams.get(&hook);
+            if !known.is_some_and(|it| it.runs || it.failed.is_some()) {
+                return Handled::Settle(hook);
+            }
+        }
+        // What it has said already comes before.
+        if !attached.marks.is_empty() && matches!(kind, "startTrace" | "stopTrace" | "detach") {
+            if let Some(Source::Calls(tracing)) = &attached.source
+                && attempt == Attempt::First
+            {
+                let tracing = tracing.clone();
+                self.keep(id, key, attached);
+                return Handled::Settle(tracing);
+            }
+            if let Some(connection) = self.connections.get_mut(&id) {
+                while let Some(pending) = attached.marks.pop_front() {
+                    apply(&pending, &mut attached, &mut connection.output);
+                }
+            }
+        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Handled::Done;
+        };
         // What would come of it? Most often that is looked at only to see that it is no error.
         let needs_flush = attempt == Attempt::First && attached.actor.is_attached();
         if needs_flush && matches!(kind, "startTrace" | "stopTrace" | "detach") {
@@ -537,6 +581,154 @@ impl Agent {
         Handled::Done
     }
 
+    /// The demand for the markers of a process.
+    fn hook(&self, process: Pid) -> Tracing {
+        let known = self.streams.keys();
+        let mut known = known.filter(|it| it.awaited && it.process == process);
+        known.next().cloned().unwrap_or_else(|| Tracing {
+            id: TRACINGS.fetch_add(1, Ordering::Relaxed),
+            process,
+            functions: [markers::PATTERN.to_owned()].into(),
+            values: true,
+            awaited: true,
+        })
+    }
+
+    /// A thread has passed one of its program's markers: those who are attached to it are to be told. Whether there was
+    /// room for that.
+    fn marked(&mut self, process: Pid, tid: Tid, at_ns: u64, mark: &Mark, now: Instant) -> bool {
+        let mut found_room = true;
+        for connection in self.connections.values_mut() {
+            for (key, attached) in &mut connection.actors {
+                let is_its = key.process.pid == process && key.tid == tid;
+                if !is_its || !attached.actor.is_attached() {
+                    continue;
+                }
+                if attached.marks.len() >= markers::MOST {
+                    found_room = false;
+                    continue;
+                }
+                attached.marks.push_back(Pending {
+                    mark: mark.clone(),
+                    at_ns,
+                    question: None,
+                    until: now + SAMPLES,
+                });
+            }
+        }
+        found_room
+    }
+
+    /// Tells an actor of the marks that it can be told of now: what was called before is here.
+    fn settle(&mut self, id: ConnectionId, key: ThreadKey, now: Instant) {
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                return;
+            };
+            let Some(attached) = connection.actors.get_mut(&key) else {
+                return;
+            };
+            if !attached.actor.is_tracing() {
+                attached.source = None;
+            }
+            if attached.actor.is_tracing() && attached.source.is_none() {
+                self.provide(id, key);
+                continue;
+            }
+            let Some(first) = attached.marks.front_mut() else {
+                break;
+            };
+            let is_due = match (&attached.source, first.question) {
+                (Some(Source::Calls(_)), Some(question)) => !self.asked.contains_key(&question),
+                (Some(Source::Calls(tracing)), None) => {
+                    let tracing = tracing.clone();
+                    // The demand goes first.
+                    self.change_demand();
+                    let question = self.ask(tracing);
+                    if let Some(connection) = self.connections.get_mut(&id)
+                        && let Some(attached) = connection.actors.get_mut(&key)
+                    {
+                        // All calls of before each of them are here then.
+                        let marks = attached.marks.iter_mut();
+                        marks.for_each(|it| it.question = it.question.or(Some(question)));
+                    }
+                    false
+                }
+                (Some(Source::Samples(_)), _) => first.until <= now,
+                (Some(Source::Captured) | None, _) => true,
+            };
+            if !is_due {
+                break;
+            }
+            let Some(connection) = self.connections.get_mut(&id) else {
+                return;
+            };
+            if let Some(attached) = connection.actors.get_mut(&key)
+                && let Some(pending) = attached.marks.pop_front()
+            {
+                apply(&pending, attached, &mut connection.output);
+            }
+        }
+        self.change_demand();
+    }
+
+    /// Where the frames of a trace that the program has started come from.
+    fn provide(&mut self, id: ConnectionId, key: ThreadKey) {
+        let functions: BTreeSet<String> = self.options.functions.iter().cloned().collect();
+        let frequency_hz = FREQUENCY_HZ.min(self.options.limits.frequency_hz);
+        let source = match functions.is_empty() {
+            true => Source::Samples(frequency_hz),
+            false => {
+                let values = self.may_see_values(id, key.process);
+                Source::Calls(self.tracing(key.process.pid, functions.clone(), values))
+            }
+        };
+        self.lives += 1;
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(attached) = connection.actors.get_mut(&key) else {
+            return;
+        };
+        attached.sampled = SampledFrames::default();
+        attached.is_over = false;
+        attached.source = Some(source.clone());
+        let names: Vec<String> = attached.actor.traces().map(str::to_owned).collect();
+        attached.wishes = names
+            .into_iter()
+            .map(|name| Wish {
+                name,
+                functions: functions.clone(),
+                frequency_hz,
+            })
+            .collect();
+        if let Source::Calls(tracing) = source {
+            self.change_demand();
+            let question = self.ask(tracing);
+            if let Some(connection) = self.connections.get_mut(&id)
+                && let Some(attached) = connection.actors.get_mut(&key)
+            {
+                attached.unwatched = Some(question);
+            }
+        }
+    }
+
+    /// Settles all that can be.
+    fn settle_all(&mut self, now: Instant) {
+        let mut places = Vec::new();
+        for (id, connection) in &self.connections {
+            let marked = connection.actors.iter();
+            let marked = marked.filter(|(_, it)| {
+                let provided = it.actor.is_tracing() == it.source.is_some();
+                !it.marks.is_empty() || !provided
+            });
+            places.extend(marked.map(|(key, _)| (*id, *key)));
+        }
+        for (id, key) in places {
+            self.settle(id, key, now);
+        }
+    }
+
     fn keep(&mut self, id: ConnectionId, key: ThreadKey, attached: Attached) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.actors.insert(key, attached);
@@ -574,8 +766,8 @@ impl Agent {
     /// The demand for these calls: one that others have already, if there is one.
     fn tracing(&self, process: Pid, functions: BTreeSet<String>, values: bool) -> Tracing {
         let is_same = |(known, stream): &(&Tracing, &Stream)| {
-            let same = (known.process, &known.functions, known.values);
-            same == (process, &functions, values) && stream.failed.is_none()
+            let same = (known.process, &known.functions, known.values, known.awaited);
+            same == (process, &functions, values, false) && stream.failed.is_none()
         };
         let known = self.streams.iter().find(is_same);
         let known = known.map(|(known, _)| known.clone());
@@ -584,6 +776,7 @@ impl Agent {
             process,
             functions,
             values,
+            awaited: false,
         })
     }
 
@@ -621,6 +814,13 @@ impl Agent {
                     tracing.insert(calls.clone());
                 }
             }
+            let hooks = connection.waiting.iter();
+            tracing.extend(hooks.filter_map(|it| it.hook.clone()));
+            if self.options.replay.is_none() {
+                let attached = connection.actors.iter();
+                let attached = attached.filter(|(_, it)| it.actor.is_attached());
+                tracing.extend(attached.map(|(key, _)| self.hook(key.process.pid)));
+            }
         }
         for wanted in &tracing {
             self.streams.entry(wanted.clone()).or_default();
@@ -650,7 +850,8 @@ impl Agent {
         if demand != self.demand {
             self.demand = demand.clone();
             self.orders.retain(|it| !matches!(it, Order::Demand(_)));
-            self.orders.push(Order::Demand(demand));
+            // It goes before the questions.
+            self.orders.insert(0, Order::Demand(demand));
         }
     }
 
@@ -791,6 +992,7 @@ impl Agent {
                 if let Some(attached) = connection.actors.get_mut(&key)
                     && matches!(attached.source, Some(Source::Samples(_)))
                 {
+                    pass_marks(sample.at.0, attached, &mut connection.output);
                     tell_sample(
                         &self.world.tables,
                         &sample,
@@ -803,11 +1005,15 @@ impl Agent {
     }
 
     /// Takes calls that were traced for a demand.
-    pub fn traced(&mut self, tracing: &Tracing, batch: Batch) {
+    pub fn traced(&mut self, tracing: &Tracing, batch: Batch, now: Instant) {
         let Some(stream) = self.streams.get_mut(tracing) else {
             return;
         };
         stream.define(batch.epoch, batch.definitions);
+        if tracing.awaited {
+            return self.hits(tracing, batch.events, now);
+        }
+        let mut marked = false;
         for event in batch.events {
             let Some(event) = stream.event(event) else {
                 continue;
@@ -833,11 +1039,50 @@ impl Agent {
                     let is_its =
                         matches!(&attached.source, Some(Source::Calls(own)) if own == tracing);
                     if is_its && key.tid == tid {
+                        marked |= !attached.marks.is_empty();
+                        pass_marks(call.at.0, attached, output);
                         tell_call(&stream.tables, &call, tracing.values, attached, output);
                     }
                 }
             }
         }
+        if marked {
+            self.settle_all(now);
+        }
+    }
+
+    /// Takes hits of the markers of a process.
+    fn hits(&mut self, tracing: &Tracing, events: Vec<Event>, now: Instant) {
+        let mut hits = Vec::new();
+        if let Some(stream) = self.streams.get_mut(tracing) {
+            for event in events {
+                let Some(Event::Call(call)) = stream.event(event) else {
+                    continue;
+                };
+                let Some(tid) = stream.tables.thread(call.thread).map(|it| it.tid) else {
+                    continue;
+                };
+                match markers::read(&stream.tables, &call) {
+                    Some(Ok(mark)) => hits.push((tid, call.at.0, mark)),
+                    // Who asks can't be told: the program is none of ours, and it is no answer to any client.
+                    Some(Err(text)) if !std::mem::replace(&mut stream.complained, true) => {
+                        let process = tracing.process;
+                        log::warn!("process {process} wants a trace that can't be started: {text}");
+                    }
+                    Some(Err(_)) | None => {}
+                }
+            }
+        }
+        let process = tracing.process;
+        for (tid, at_ns, mark) in hits {
+            if !self.marked(process, tid, at_ns, &mark, now)
+                && let Some(stream) = self.streams.get_mut(tracing)
+                && !std::mem::replace(&mut stream.complained, true)
+            {
+                log::warn!("process {process}: its markers come faster than they can be told");
+            }
+        }
+        self.settle_all(now);
     }
 
     /// Calls of a demand found no room on the way here.
@@ -850,20 +1095,22 @@ impl Agent {
         let Some(stream) = self.streams.get_mut(tracing) else {
             return;
         };
-        let ran = stream.runs;
+        let why = match std::mem::take(&mut stream.runs) {
+            true => "exited",
+            false => "unavailable",
+        };
         stream.failed = Some(text.to_owned());
-        if !ran {
-            return;
-        }
         let now_ns = self.now_ns();
         for connection in self.connections.values_mut() {
             let Connection { actors, output, .. } = connection;
             for attached in actors.values_mut() {
                 if matches!(&attached.source, Some(Source::Calls(own)) if own == tracing) {
                     attached.actor.terminated(now_ns, output);
-                    attached.actor.interrupt("exited", output);
+                    attached.actor.interrupt(why, output);
                     attached.source = None;
                     attached.wishes.clear();
+                    attached.marks.clear();
+                    attached.unwatched = None;
                 }
             }
         }
@@ -872,20 +1119,27 @@ impl Agent {
 
     /// A question was answered.
     pub fn acknowledge(&mut self, question: u64, now: Instant) {
-        let mut asked = None;
         for connection in self.connections.values_mut() {
             if let Some(waiting) = &mut connection.waiting
                 && waiting.question == Some(question)
             {
                 waiting.is_answered = true;
-                asked = waiting.source.clone();
+            }
+            let Connection { actors, output, .. } = connection;
+            for attached in actors.values_mut() {
+                if attached.unwatched == Some(question) {
+                    attached.unwatched = None;
+                    // What was called until now nobody saw.
+                    tell_missing((None, "notYetAttached"), attached, output);
+                }
             }
         }
-        if let Some(Source::Calls(tracing)) = asked
+        if let Some(tracing) = self.asked.remove(&question)
             && let Some(stream) = self.streams.get_mut(&tracing)
         {
             stream.runs = stream.failed.is_none();
         }
+        self.settle_all(now);
         self.retry(now);
     }
 
@@ -909,6 +1163,7 @@ impl Agent {
     /// Time passes.
     pub fn tick(&mut self, now: Instant) {
         self.release(now, false);
+        self.settle_all(now);
         self.retry(now);
         self.tell_changes();
         self.keep_within();
@@ -1070,6 +1325,7 @@ impl Agent {
                 continue;
             }
             let attempt = match (waiting.question, is_over) {
+                _ if waiting.begins_anew => Attempt::First,
                 (Some(_), _) => Attempt::Flushed(waiting.source.clone()),
                 (None, true) => Attempt::Last,
                 (None, false) => Attempt::First,
@@ -1082,8 +1338,8 @@ impl Agent {
                         connection.waiting = Some(Waiting { changes, ..waiting });
                     }
                 }
-                // It was the processes that it waited for before.
-                Handled::Awaits | Handled::Flush(..) => {
+                // It was the processes that it waited for before, or what its program has said.
+                Handled::Awaits | Handled::Flush(..) | Handled::Settle(_) => {
                     self.requests -= 1;
                     self.request(id, waiting.packet, now);
                 }
@@ -1355,6 +1611,37 @@ fn tell_sample(tables: &Tables, sample: &Sample, attached: &mut Attached, output
             FrameEvent::Entered(frame) => actor.entered(&frame, &mut sink),
             FrameEvent::Exited(frame) => actor.exited(&frame, &mut sink),
         });
+}
+
+/// Tells an actor what its program has said before this time.
+fn pass_marks(before_ns: u64, attached: &mut Attached, output: &mut Output) {
+    while attached
+        .marks
+        .front()
+        .is_some_and(|it| it.at_ns <= before_ns)
+        && let Some(pending) = attached.marks.pop_front()
+    {
+        apply(&pending, attached, output);
+    }
+}
+
+/// Tells an actor what its program has said. Where frames come from is for [`Agent::settle`] to see to.
+fn apply(pending: &Pending, attached: &mut Attached, output: &mut Output) {
+    let actor = &mut attached.actor;
+    match &pending.mark {
+        Mark::Start(name, types) => {
+            actor.started_by_program(name.as_deref(), *types, pending.at_ns, output);
+            let started = actor.traces().last().map(str::to_owned);
+            if let (Some(name), Some(like)) = (started, attached.wishes.last().cloned()) {
+                // It sees what those see that run.
+                attached.wishes.retain(|it| it.name != name);
+                attached.wishes.push(Wish { name, ..like });
+            }
+        }
+        Mark::Stop(name) => actor.stopped_by_program(name.as_deref(), output),
+    }
+    let traces: BTreeSet<&str> = attached.actor.traces().collect();
+    attached.wishes.retain(|it| traces.contains(&*it.name));
 }
 
 /// Tells a client that frames are missing: how many, if that is known, and why.

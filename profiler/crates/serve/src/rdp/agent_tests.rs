@@ -190,8 +190,27 @@ impl Served {
     }
 
     fn attach(&mut self, peer: &mut Peer, actor: &str) {
-        let answer = self.ask(peer, json!({ "to": actor, "type": "attach" }));
-        assert_eq!(answer["type"], "attached", "{answer}");
+        self.send(peer, &json!({ "to": actor, "type": "attach" }));
+        self.acknowledge();
+        let packets = self.packets(peer);
+        assert_eq!(packets.len(), 1, "{packets:?}");
+        assert_eq!(packets[0]["type"], "attached", "{packets:?}");
+    }
+
+    /// Whoever runs the session answers all questions.
+    fn acknowledge(&mut self) {
+        let asked: Vec<u64> = self
+            .orders
+            .iter()
+            .filter_map(|order| match order {
+                Order::Ask(question) => Some(question.id),
+                Order::Demand(_) | Order::Failed(_) => None,
+            })
+            .collect();
+        for question in asked {
+            self.agent.acknowledge(question, self.now);
+        }
+        self.take_orders();
     }
 
     /// The last demand.
@@ -201,6 +220,23 @@ impl Served {
             _ => None,
         });
         demands.next_back().unwrap_or_default()
+    }
+
+    /// The one demand for calls.
+    fn calls(&self) -> Option<Tracing> {
+        self.wanted(false)
+    }
+
+    /// The demand for markers, or for calls.
+    fn wanted(&self, awaited: bool) -> Option<Tracing> {
+        let demand = self.demand();
+        let mut wanted = demand
+            .tracing
+            .into_iter()
+            .filter(|it| it.awaited == awaited);
+        let first = wanted.next();
+        assert_eq!(wanted.next(), None);
+        first
     }
 
     /// The last question.
@@ -236,7 +272,8 @@ impl Served {
             definitions: definitions(),
             events,
         };
-        self.agent.traced(tracing, batch);
+        self.agent.traced(tracing, batch, self.now);
+        self.take_orders();
     }
 }
 
@@ -461,7 +498,7 @@ fn a_trace_starts_when_its_probes_sit() {
     });
     served.send(&client, &start);
     // It is asked for, and the answer waits.
-    let tracing = served.demand().tracing.first().unwrap().clone();
+    let tracing = served.calls().unwrap();
     assert_eq!(tracing.process, Pid(PID));
     assert_eq!(tracing.functions, BTreeSet::from(["work".to_owned()]));
     assert_eq!(served.question().place, Place::Calls(tracing.clone()));
@@ -494,7 +531,7 @@ fn a_trace_starts_when_its_probes_sit() {
             "to": other, "type": "startTrace", "trace": ["name"], "functions": ["work"],
         }),
     );
-    assert_eq!(served.demand().tracing.len(), 1);
+    assert_eq!(served.calls().as_ref(), Some(&tracing));
     let id = served.question().id;
     served.agent.acknowledge(id, served.now);
     assert_eq!(served.packets(&mut client)[0]["type"], "startedTrace");
@@ -508,11 +545,8 @@ fn a_trace_starts_when_its_probes_sit() {
     let packets = served.packets(&mut client);
     let kinds: Vec<&Value> = packets.iter().map(|it| &it["type"]).collect();
     assert_eq!(kinds, ["enteredFrame", "stoppedTrace"]);
-    assert_eq!(
-        served.demand().tracing.len(),
-        1,
-        "the other thread is traced on"
-    );
+    let calls = served.calls();
+    assert_eq!(calls, Some(tracing), "the other thread is traced on");
     served.agent.close(client.id);
     served.take_orders();
     assert_eq!(served.demand(), Demand::default());
@@ -528,7 +562,7 @@ fn what_cannot_be_traced_is_an_error_and_nothing_is_left_of_it() {
     });
     for late in [false, true] {
         served.send(&client, &start);
-        let tracing = served.demand().tracing.first().unwrap().clone();
+        let tracing = served.calls().unwrap();
         if late {
             served.now += Duration::from_secs(31);
             served.agent.tick(served.now);
@@ -541,7 +575,7 @@ fn what_cannot_be_traced_is_an_error_and_nothing_is_left_of_it() {
         let answer = served.packets(&mut client).remove(0);
         assert_eq!(answer["error"], "unavailable");
         assert_eq!(answer["message"] == "no function fits", !late, "{answer}");
-        assert!(served.demand().tracing.is_empty());
+        assert_eq!(served.calls(), None);
         let stop = served.ask(&mut client, json!({ "to": TRACE, "type": "stopTrace" }));
         assert_eq!(stop["error"], "wrongState");
     }
@@ -638,7 +672,7 @@ fn who_does_not_read_is_told_what_it_missed_and_closed() {
         (&json!("stoppedTrace"), &json!("slowClient"))
     );
     assert!(served.agent.output(client.id).unwrap().is_last());
-    assert!(served.demand().tracing.is_empty());
+    assert_eq!(served.calls(), None);
     assert_eq!(served.agent.summary().laggards, 1);
 }
 
@@ -824,3 +858,6 @@ fn a_capture_that_is_there_at_once_is_told_from_its_beginning() {
         assert!(!served.demand().attached);
     }
 }
+
+#[path = "marker_tests.rs"]
+mod markers;

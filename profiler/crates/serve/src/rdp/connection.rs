@@ -10,9 +10,11 @@ use std::time::Instant;
 use profiler_wire::rdp::{Decoder, Packet, PacketSink, TraceActor, encode};
 use serde::Serialize;
 
+use super::markers::Pendings;
 use super::options::{RdpLimits, RdpPeer};
 use super::source::Source;
 use crate::world::ThreadKey;
+use profiler_model::Tracing;
 use profiler_report::derive::SampledFrames;
 
 /// From so many bytes on no more requests are taken.
@@ -122,6 +124,10 @@ pub(super) struct Attached {
     /// What each of its traces asks for.
     pub(super) wishes: Vec<Wish>,
     pub(super) sampled: SampledFrames,
+    /// What its program has said and it has not been told of.
+    pub(super) marks: Pendings,
+    /// Its program has started a trace, and calls of since then may be missing: until this question is answered.
+    pub(super) unwatched: Option<u64>,
     /// Frames that found no room.
     pub(super) missed: u64,
     /// Of the events of a capture that is there at once, so many have been told.
@@ -147,6 +153,10 @@ pub(super) struct Waiting {
     pub(super) question: Option<u64>,
     /// Where frames are to come from, of a trace that is to start.
     pub(super) source: Option<Source>,
+    /// Markers that are to be watched before it is carried out.
+    pub(super) hook: Option<Tracing>,
+    /// It is carried out from its beginning once that was acknowledged.
+    pub(super) begins_anew: bool,
     /// That was acknowledged.
     pub(super) is_answered: bool,
     /// Changes of who is there when it was looked at last.

@@ -16,6 +16,7 @@ mod agent;
 mod connection;
 mod forms;
 mod front;
+mod markers;
 mod network;
 mod options;
 mod source;

@@ -214,14 +214,14 @@ impl Serving {
                 events: Vec::new(),
             };
             match entry.work {
-                Work::Events(events) => agent.traced(tracing, Batch { events, ..batch }),
-                Work::Define => agent.traced(tracing, batch),
+                Work::Events(events) => agent.traced(tracing, Batch { events, ..batch }, now()),
+                Work::Define => agent.traced(tracing, batch, now()),
                 Work::Dropped { count, .. } => {
-                    agent.traced(tracing, batch);
+                    agent.traced(tracing, batch, now());
                     agent.dropped_calls(tracing, count);
                 }
                 Work::Note(word) => {
-                    agent.traced(tracing, batch);
+                    agent.traced(tracing, batch, now());
                     match word {
                         Word::Acknowledge(question) => agent.acknowledge(question, now()),
                         Word::Untraced(text) => agent.untraced(tracing, &text),

@@ -27,6 +27,8 @@ pub(super) struct Stream {
     pub(super) runs: bool,
     /// Events that could not be understood.
     pub(super) undefined: u64,
+    /// It was said that what a program wants is wrong.
+    pub(super) complained: bool,
 }
 
 impl Stream {

@@ -3,7 +3,7 @@
 //! systemtap's notation, `-4@%edi 8@-16(%rbp) 8@$5` -> [`Signature`]: for each argument its length
 //! in bytes, negative if it is signed, and an operand as the assembler writes it. Source:
 //! systemtap's wiki, "UserSpaceProbeImplementation". What an argument means is not said there, so
-//! all are numbers.
+//! all are numbers, but those of the profiler's own markers (`sdk`), which are addresses of text.
 //!
 //! What does not belong here: finding markers in a file (`trace`'s functions).
 
@@ -11,20 +11,26 @@ use profiler_common::call::*;
 
 use super::fetch::{Form, Known};
 use super::location::Address;
-use super::types::{Kind, Type};
+use super::types::{Kind, Pointee, Type};
 use super::{Missing, Signature};
 
 /// Most arguments; the macros that make them have no more.
 const MAX_ARGUMENTS: usize = 12;
+/// What the names of the profiler's own markers begin with.
+const OWN: &str = "profiler:";
 
 impl Signature {
-    /// The arguments of a marker.
-    pub fn of_marker(arguments: &str) -> Signature {
+    /// The arguments of a marker, `provider:name`.
+    pub fn of_marker(name: &str, arguments: &str) -> Signature {
+        let is_own = name.starts_with(OWN);
         let mut signature = Signature::default();
         // Operands may have spaces behind commas; no operand begins without a length.
         for (index, argument) in split(arguments).into_iter().take(MAX_ARGUMENTS).enumerate() {
             let name = format!("arg{}", index + 1);
-            let (ty, found) = read(argument);
+            let (ty, found) = match text(argument).filter(|_| is_own) {
+                Some((ty, found)) => (ty, Ok(found)),
+                None => read(argument),
+            };
             let found = found.and_then(|(form, fetches)| {
                 let room = MAX_FETCHES - signature.fetches.len();
                 if fetches.len() > room {
@@ -54,6 +60,18 @@ fn split(arguments: &str) -> Vec<&str> {
     pairs
         .map(|(&start, end)| arguments[start..end].trim())
         .collect()
+}
+
+/// The argument as the address of text, if it is one.
+fn text(argument: &str) -> Option<(Type, (Form, Vec<Fetch>))> {
+    let operand = argument.strip_prefix("8@")?;
+    let at = match operand.strip_prefix('%') {
+        Some(name) => Address::of(register(name)?, 0),
+        None => memory(operand)?.followed()?,
+    };
+    let ty = Type::new("char*", 8, Kind::Pointer(Pointee::CString));
+    let fetch = at.fetch(FETCH_STRING, MAX_STRING as u16);
+    Some((ty, (Form::CString, vec![fetch])))
 }
 
 fn read(argument: &str) -> (Type, Result<(Form, Vec<Fetch>), Missing>) {
@@ -89,6 +107,12 @@ fn fetch(operand: &str, len: u16) -> Option<(Form, Vec<Fetch>)> {
         let fetch = Address::of(register(name)?, 0).fetch(FETCH_WORD, 0);
         return Some((bytes, vec![fetch]));
     }
+    let fetch = memory(operand)?.fetch(FETCH_MEMORY, len);
+    Some((bytes, vec![fetch]))
+}
+
+/// Where an operand in memory lies.
+fn memory(operand: &str) -> Option<Address> {
     let (offset, base) = operand.strip_suffix(')')?.split_once('(')?;
     let offset = if offset.is_empty() {
         0
@@ -97,8 +121,7 @@ fn fetch(operand: &str, len: u16) -> Option<(Form, Vec<Fetch>)> {
     };
     // With an index or of another segment: not among what can be fetched.
     let base = register(base.trim().strip_prefix('%')?).filter(|_| !base.contains(','))?;
-    let fetch = Address::of(base, i32::try_from(offset).ok()?).fetch(FETCH_MEMORY, len);
-    Some((bytes, vec![fetch]))
+    Some(Address::of(base, i32::try_from(offset).ok()?))
 }
 
 fn integer(text: &str) -> Option<i64> {
@@ -169,6 +192,7 @@ mod tests {
     #[test]
     fn operands() {
         let signature = Signature::of_marker(
+            "a:b",
             "-4@%edi 8@$5 -8@-16(%rbp) 8@(%rax,%rcx,8) 8@x(%rip) 1@%r15b 8@%ah 8f@%xmm0 2@0x10(%rsp)",
         );
         assert_eq!(
@@ -220,6 +244,29 @@ mod tests {
         );
     }
 
+    /// Those of the profiler's own markers are text, wherever its address is; what can't be one stays a number.
+    #[test]
+    fn own_markers_have_text() {
+        let operands = "8@%rsi 8@-16(%rbp) -4@%edi 8@$0";
+        let own = Signature::of_marker("profiler:start_trace", operands);
+        let text = |register, offsets: &[i32]| {
+            let fetch = own.fetches.iter().find(|it| it.register == register);
+            let fetch = fetch.unwrap();
+            assert_eq!(fetch.kind, FETCH_STRING);
+            assert_eq!(&fetch.offsets[..offsets.len()], offsets);
+        };
+        text(REGISTER_RSI, &[0]);
+        text(REGISTER_RBP, &[-16, 0]);
+        assert_eq!(own.fetches[2], word(REGISTER_RDI));
+        assert_eq!(own.fetches.len(), 3);
+        let items = [item(b"foo"), item(b""), item(&7_u64.to_ne_bytes())].concat();
+        let values = own.decode(&items, false, 64);
+        assert_eq!(values[0], Value::Text("foo".into(), false));
+        assert_eq!(values[2..], [Value::Signed(7), Value::Signed(0)]);
+        let others = Signature::of_marker("profile:start_trace", operands);
+        assert!(others.fetches.iter().all(|it| it.kind != FETCH_STRING));
+    }
+
     #[test]
     fn any_text_is_some_signature() {
         for text in [
@@ -236,11 +283,11 @@ mod tests {
             "8@$99999999999999999999",
             "é@é(é)",
         ] {
-            let signature = Signature::of_marker(text);
+            let signature = Signature::of_marker("profiler:a", text);
             assert!(signature.fetches.is_empty(), "{text}");
         }
         let many = "8@%rax ".repeat(40);
-        let signature = Signature::of_marker(&many);
+        let signature = Signature::of_marker("a:b", &many);
         assert_eq!(signature.fetches.len(), MAX_FETCHES);
         assert_eq!(signature.parameters.len(), MAX_ARGUMENTS);
         assert_eq!(

@@ -86,6 +86,9 @@ impl TraceTypes {
     /// All that there are.
     pub const ALL: TraceTypes = TraceTypes((1 << TraceType::ALL.len()) - 1);
 
+    /// Those that the specification names.
+    pub const SPECIFIED: TraceTypes = TraceTypes((1 << 8) - 1);
+
     /// With one more.
     #[must_use]
     pub fn with(self, one: TraceType) -> TraceTypes {
@@ -143,6 +146,11 @@ mod tests {
         let some = TraceTypes::read(["time", "name", "time"]).unwrap();
         assert_eq!(some.names().collect::<Vec<_>>(), ["name", "time"]);
         assert_eq!(TraceTypes::read([]), Ok(TraceTypes::NONE));
+        let specified: Vec<_> = TraceTypes::SPECIFIED.names().collect();
+        assert_eq!(
+            (specified[0], specified[7], specified.len()),
+            ("name", "yield", 8)
+        );
         assert_eq!(
             TraceTypes::read(["name", "Name"]),
             Err(NoSuchTraceType("Name".into()))
