@@ -7,10 +7,11 @@ use bytes::Bytes;
 use profiler_common::cgroup::{
     CGROUP_UNDECIDED, CGROUP_UNWANTED, CGROUP_WANTED, CgroupHead, PATH_BYTES,
 };
+use profiler_common::interpreter::end_of;
 use profiler_common::sample::{
     END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_GONE, END_JIT, END_NO_MAPPING,
-    END_NO_RULE, END_NO_STACK, END_NO_TABLE, END_TRUNCATED, FLAG_UNDECIDED, SECTION_KERNEL_STACK,
-    SECTION_USER_STACK, SampleHead,
+    END_NO_RULE, END_NO_STACK, END_NO_TABLE, END_TRUNCATED, FLAG_UNDECIDED, SECTION_INTERPRETED,
+    SECTION_KERNEL_STACK, SECTION_STACK_COPY, SECTION_USER_STACK, SampleHead,
 };
 use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
 use profiler_model::decode::Decoder;
@@ -92,8 +93,18 @@ pub(super) fn encoded(event: &RawEvent, sample: &RawSample) -> Vec<u8> {
     bytes.extend(flags.to_ne_bytes());
     bytes.extend(sample.comm.0);
     assert_eq!(bytes.len(), size_of::<SampleHead>());
-    section(&mut bytes, SECTION_KERNEL_STACK, &sample.kernel);
-    section(&mut bytes, SECTION_USER_STACK, &sample.user);
+    stack(&mut bytes, SECTION_KERNEL_STACK, &sample.kernel);
+    stack(&mut bytes, SECTION_USER_STACK, &sample.user);
+    if let Some(copy) = &sample.copy {
+        let head = [copy.head.pc, copy.head.is_return, copy.head.all_known];
+        let words = head.into_iter().chain(copy.head.registers);
+        let mut payload: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        payload.extend(&copy.bytes);
+        section(&mut bytes, SECTION_STACK_COPY, 0, &payload);
+    }
+    let interpreted = &sample.interpreted;
+    let end = end_of(END_COMPLETE, interpreted.interpreter);
+    section(&mut bytes, SECTION_INTERPRETED, end, &interpreted.frames);
     set_head(&mut bytes, KIND_SAMPLE);
     bytes
 }
@@ -119,7 +130,7 @@ pub(super) fn encoded_cgroup(event: &RawEvent, cgroup: &RawCgroup) -> Vec<u8> {
     bytes
 }
 
-fn section(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
+fn stack(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
     let end = match stack.end {
         StackEnd::Complete => END_COMPLETE,
         StackEnd::Truncated => END_TRUNCATED,
@@ -133,10 +144,15 @@ fn section(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
         StackEnd::Gone => END_GONE,
         StackEnd::Unknown => u16::MAX,
     };
+    section(bytes, kind, end, &stack.bytes);
+}
+
+fn section(bytes: &mut Vec<u8>, kind: u16, end: u16, payload: &[u8]) {
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(end.to_ne_bytes());
-    bytes.extend((stack.bytes.len() as u32).to_ne_bytes());
-    bytes.extend(&stack.bytes);
+    bytes.extend((payload.len() as u32).to_ne_bytes());
+    bytes.extend(payload);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
 
 fn set_head(bytes: &mut [u8], kind: u16) {
@@ -185,4 +201,21 @@ pub fn side_band(data: &[u8]) {
         each.bad += alone.bad;
     }
     assert_eq!((events, each), (out, decoder));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a fuzzer found: sections that samples had, and what encodes them left out.
+    #[test]
+    fn frames_of_interpreters_and_copies_are_encoded() {
+        let mut record = vec![0; size_of::<SampleHead>()];
+        section(&mut record, SECTION_INTERPRETED, 0, b"of nobody");
+        section(&mut record, SECTION_INTERPRETED, end_of(0, 1), b"frames");
+        let copy = [7; size_of::<profiler_common::unwind::CopyHead>() + 16];
+        section(&mut record, SECTION_STACK_COPY, 0, &copy);
+        set_head(&mut record, KIND_SAMPLE);
+        records(&[&[1], record.as_slice()].concat());
+    }
 }
