@@ -8,7 +8,7 @@
 //! container a process is in, [`object`] and [`signature`] for tracing,
 //! [`bytefrog_agent`] and [`bytefrog_hq`] are what the two sides of that protocol say, [`tcf_frames`]
 //! and [`tcf`] what clients of a TCF agent do, [`rdp`] what those of the remote debugging protocol do,
-//! [`http`] those of sessions over HTTP, [`unwind`](unwind()) is what files say of their frames.
+//! [`import`] is what other tools recorded, [`http`] those of sessions over HTTP, [`unwind`](unwind()) is what files say of their frames.
 
 mod answers;
 mod bytefrog;
@@ -17,6 +17,7 @@ mod containers;
 mod decode;
 mod elf;
 mod http;
+mod import;
 mod links;
 mod object;
 mod rdp;
@@ -28,6 +29,7 @@ pub mod unwind;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{CallEdge, Event, Sink, Tables};
@@ -44,6 +46,7 @@ pub use containers::containers;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};
 pub use http::http;
+pub use import::{import, perf_data};
 pub use links::links;
 pub use object::object;
 pub use rdp::rdp;
@@ -145,6 +148,37 @@ fn show(reader: &mut Reader, tables: &Tables) {
         }
         let info = write_info(reader, format == Format::Json, &mut io::sink());
         assert!(info.is_ok(), "a capture that was read has no summary");
+    }
+}
+
+/// A recording in a format, if there is one of that name.
+fn exported(format: &str, tables: &Tables, events: &[Event]) -> Option<Vec<u8>> {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let mut sink = export::open(
+        &Settings::new(export::by_name(format).ok()?),
+        Box::new(Kept(bytes.clone())),
+    );
+    for event in events {
+        sink.event(event, tables).ok()?;
+    }
+    sink.finish(tables).ok()?;
+    drop(sink);
+    Some(std::mem::take(&mut *bytes.lock().ok()?))
+}
+
+/// An output in memory.
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Ok(mut kept) = self.0.lock() {
+            kept.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -24,6 +24,7 @@ const TARGETS: &[&str] = &[
     "signature",
     "bytefrog_agent",
     "bytefrog_hq",
+    "import",
     "http",
     "rdp",
     "tcf",

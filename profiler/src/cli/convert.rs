@@ -16,10 +16,12 @@ Examples:
   profiler convert app.trace -o app.gotrace          # an execution trace of Go, as text
   profiler convert app.gotrace -o app.trace          # and back
   profiler convert - < app.trace | grep GoCreate
+  profiler convert run.bytefrog | grep ' entry '     # messages of a Bytefrog agent or HQ, as text
 
-Which form a trace has is told by its first bytes. Any execution trace of Go 1.22 to 1.27 will do.")]
+What it is, is told by its first bytes. Any execution trace of Go 1.22 to 1.27 will do, and what either side of a
+connection of Bytefrog sent.")]
 pub(super) struct ConvertArgs {
-    /// An execution trace of Go; - is standard input
+    /// An execution trace of Go, or messages of Bytefrog; - is standard input
     file: PathBuf,
     /// Where to; - or nothing: standard output
     #[arg(short, long, value_name = "FILE")]
@@ -34,7 +36,7 @@ pub(super) struct ConvertArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Form {
-    /// Lines, as Go's internal/trace/raw has them
+    /// Lines: of Go's traces as its internal/trace/raw has them
     Text,
     /// Bytes, which `go tool trace` opens
     Wire,

@@ -94,7 +94,7 @@ pub(super) struct SymbolizeArgs {
     force: bool,
 }
 
-pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
+pub(super) fn export(args: ExportArgs, common: &Common) -> Result<(), Failure> {
     let path = args.output.filter(|path| path.as_os_str() != "-");
     let format = match (&args.format, &path) {
         (Some(name), _) => {
@@ -138,7 +138,7 @@ pub(super) fn export(args: ExportArgs) -> Result<(), Failure> {
     };
     match other {
         Some(other) => pipeline::export_difference(capture, other, range, &target, export),
-        None => pipeline::export(capture, range, &target, vec![export]),
+        None => pipeline::export(capture, range, &target, vec![export], common.quiet),
     }
 }
 

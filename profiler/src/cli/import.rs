@@ -18,12 +18,15 @@ use profiler_report::view::quantity;
 Examples:
   perf script | profiler import - -o perf.cap
   profiler import cpu.pb.gz -o cpu.cap             # pprof, of any program
+  profiler import perf.data -o perf.cap; profiler symbolize perf.cap -o named.cap
+  profiler import app.trace -o app.cap             # an execution trace of Go
+  profiler import profile.json.gz -o firefox.cap   # of the Firefox Profiler: samply, Gecko
   profiler import stacks.folded -o stacks.cap
   profiler report perf.cap
 
 All reports and exports read what comes of it.")]
 pub(super) struct ImportArgs {
-    /// Folded stacks, text of perf script, or pprof; - is standard input
+    /// Folded stacks, text of perf script, perf.data, pprof, a trace of Go, or JSON of the Firefox Profiler; - is standard input
     file: PathBuf,
     /// The capture
     #[arg(short, long, value_name = "FILE")]

@@ -182,7 +182,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         #[cfg(feature = "fronts")]
         Command::Serve(args) => serve::serve(*args, common)?,
         Command::Report(args) => analyse::report(*args, common)?,
-        Command::Export(args) => files::export(args)?,
+        Command::Export(args) => files::export(args, &cli.common)?,
         Command::Formats => files::formats(&mut io::stdout())?,
         Command::Info(args) => analyse::info(&args)?,
         Command::Convert(args) => convert::convert(args)?,

@@ -8,9 +8,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::error::Failure;
 use crate::pipeline::{self, LiveSource, StreamRequest, StreamSource, Streamed, Watch};
 use profiler_model::text::parse_duration;
+use profiler_report::export::bytefrog::NameStyle;
 use profiler_report::view::quantity;
 use profiler_serve::bytefrog::AgentOptions;
-use profiler_serve::bytefrog::translate::NameStyle;
 
 use super::stacks::StackArgs;
 use super::target::{NameArgs, TargetArgs, sampled, unsampled};

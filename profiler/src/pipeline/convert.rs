@@ -1,7 +1,7 @@
-//! From one form of an execution trace of Go to the other.
+//! From one form of an execution trace of Go to the other; from messages of Bytefrog to text.
 //!
 //! A file or standard input, text or wire -> the other form, or the same written anew. In pieces: memory does not grow with
-//! the trace. What does not belong here: the forms (`wire::go_trace`), recordings (`outputs`).
+//! the input. What does not belong here: the forms (`wire::go_trace`, `view::bytefrog`), recordings (`outputs`).
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -10,6 +10,7 @@ use std::path::Path;
 use super::outputs;
 use crate::error::{Context, Failure};
 use profiler_capture::Existing;
+use profiler_report::view::bytefrog::{Printer, Speaker};
 use profiler_wire::go_trace::{
     Encoding, HEADER_BYTES, MAX_EVENT_BYTES, header, read_event, read_header,
 };
@@ -53,7 +54,8 @@ impl Input {
     }
 }
 
-/// Writes a trace in a form: none is the one that it does not have. `-` as a path is standard input.
+/// Writes a trace in a form: none is the one that it does not have; messages of Bytefrog as lines of text. `-` as a path is
+/// standard input.
 pub fn convert(
     from: &Path,
     to: Option<&Path>,
@@ -73,6 +75,14 @@ pub fn convert(
     };
     let failed = |error: io::Error| Failure::failed(format!("failed to read {name}: {error}"));
     input.more().map_err(failed)?;
+    if let Some(speaker) = Speaker::of(input.rest()) {
+        if form == Some(Encoding::Wire) {
+            return Err(Failure::usage(format!(
+                "{name} holds messages of Bytefrog, which become text only"
+            )));
+        }
+        return print(input, speaker, &name.to_string(), to, force);
+    }
     let head = &input.rest()[..input.rest().len().min(64.max(HEADER_BYTES))];
     let (encoding, version, len) =
         read_header(head).map_err(|damage| Failure::failed(format!("{name}: {damage}")))?;
@@ -105,6 +115,46 @@ pub fn convert(
             }
             None if last => break,
             None => input.more().map_err(failed)?,
+        }
+    }
+    output.flush()?;
+    drop(output);
+    outputs::keep(file)
+}
+
+/// Writes messages of Bytefrog as lines of text.
+fn print(
+    mut input: Input,
+    speaker: Speaker,
+    name: &str,
+    to: Option<&Path>,
+    force: bool,
+) -> Result<(), Failure> {
+    let (output, file) = outputs::open_output(to, Existing::forced(force))?;
+    super::renounce(to.as_slice());
+    let mut output = BufWriter::new(output);
+    let (mut printer, mut line, mut at) = (Printer::new(speaker), String::new(), 0_u64);
+    loop {
+        line.clear();
+        let read = printer.message(input.rest(), &mut line);
+        let wrong = |what: &dyn std::fmt::Display| {
+            Failure::failed(format!("{name}: {what} (at byte {at})"))
+        };
+        match read.map_err(|error| wrong(&error))? {
+            Some(len) => {
+                output.write_all(line.as_bytes())?;
+                input.used += len;
+                at += len as u64;
+            }
+            None if !input.last => input
+                .more()
+                .map_err(|error| Failure::failed(format!("failed to read {name}: {error}")))?,
+            None if input.rest().is_empty() => break,
+            None => {
+                // What came before is shown.
+                output.flush()?;
+                return Err(wrong(&"it ends within a message"));
+            }
         }
     }
     output.flush()?;

@@ -33,7 +33,8 @@ pub fn import(
     super::renounce(&[to]);
     let mut input = BufReader::with_capacity(profiles::HEAD, opened);
     let mut write = |batch| writer.write(&batch).map_err(io::Error::other);
-    let imported = profiles::import(&mut input, kind, &name, &mut write)
+    let bias = profiler_resolve::file_bias;
+    let imported = profiles::import(&mut input, kind, &name, &bias, &mut write)
         .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
     writer.finish()?;
     Ok(imported)

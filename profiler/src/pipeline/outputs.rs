@@ -1,7 +1,7 @@
 //! From a capture into files of other formats.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,11 @@ use profiler_capture::{Existing, NewFile, Owner, Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
 use profiler_report::derive::Target;
 use profiler_report::export::{self, Folded, Folding, Format, Only, Settings, Shows};
+use profiler_report::view::progress::LiveLine;
 use profiler_target::user::User;
+
+/// Where debug files of the system's packages lie.
+const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
 /// A file to be written in a format.
 pub struct Export {
@@ -142,7 +146,14 @@ fn folded(
 ) -> Result<Folded, Failure> {
     let mut folding = Folding::new(settings);
     let of_samples = [name_of(None)];
-    replay(capture, range, target, &mut [&mut folding], &of_samples)?;
+    replay(
+        capture,
+        range,
+        target,
+        &mut [&mut folding],
+        &of_samples,
+        (false, true),
+    )?;
     Ok(folding.folded())
 }
 
@@ -169,16 +180,17 @@ fn name_of(path: Option<&Path>) -> String {
     path.map_or("the output".to_owned(), |path| path.display().to_string())
 }
 
-/// Replays what a target did in a capture into all exports at once.
+/// Replays what a target did in a capture into all exports at once; a long one shows how far it is, unless it is to be `quiet`.
 pub fn export(
     capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     exports: Vec<Export>,
+    mut quiet: bool,
 ) -> Result<(), Failure> {
     let mut files = Vec::new();
     let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
-    let mut of_samples = Vec::new();
+    let (mut of_samples, mut declared) = (Vec::new(), false);
     for Export {
         settings,
         output,
@@ -189,6 +201,9 @@ pub fn export(
         if settings.format.shows == Shows::Samples {
             of_samples.push(name_of(path.as_deref()));
         }
+        declared |= settings.format.declared;
+        // A line that is drawn again and again is not to be among what is read.
+        quiet |= path.is_none() && io::stdout().is_terminal();
         sinks.push(export::open(&settings, Box::new(BufWriter::new(output))));
         files.extend(file);
     }
@@ -196,29 +211,49 @@ pub fn export(
     for sink in &mut sinks {
         borrowed.push(sink.as_mut());
     }
-    replay(capture, range, target, &mut borrowed, &of_samples)?;
+    replay(
+        capture,
+        range,
+        target,
+        &mut borrowed,
+        &of_samples,
+        (declared, quiet),
+    )?;
     keep(files)
 }
 
-/// Replays what a target did in a capture; `of_samples` are outputs that are empty without samples.
+/// Replays what a target did in a capture; `of_samples` are outputs that are empty without samples, `declared` says whether
+/// it must be known where functions are declared, `quiet` that no progress is shown.
 fn replay(
     mut reader: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     target: &Target,
     sinks: &mut [&mut dyn Sink],
     of_samples: &[String],
+    (declared, quiet): (bool, bool),
 ) -> Result<(), Failure> {
-    let tables = reader.load_tables()?;
+    let mut tables = reader.load_tables()?;
+    if declared && profiler_resolve::declare_offline(&mut tables, &[DEBUG_FOLDER.into()]) == 0 {
+        log::warn!(
+            "it is not known where any function is declared, so compilers will find nothing they can use: build with -g, \
+             record, and export where the program was built"
+        );
+    }
     let mut samples = Samples::default();
+    let mut shown = Shown::new(quiet);
     let mut chosen: Vec<Only<'_>> = sinks
         .iter_mut()
         .map(|sink| Only::new(*sink, target))
         .collect();
-    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples];
+    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples, &mut shown];
     for sink in &mut chosen {
         borrowed.push(sink);
     }
-    profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed)?;
+    let replayed =
+        profiler_capture::replay_into(&mut reader, &tables, range(&tables), &mut borrowed);
+    drop(borrowed);
+    shown.line.clear();
+    replayed?;
     for damage in reader.damage() {
         log::warn!("{}: {damage}", reader.path().display());
     }
@@ -226,6 +261,40 @@ fn replay(
         log::warn!("{complaint}");
     }
     Ok(())
+}
+
+/// Events between two looks at the clock.
+const LOOK: u64 = 1 << 12;
+
+/// How far a replay is, on the terminal.
+struct Shown {
+    line: LiveLine,
+    events: u64,
+    began: std::time::Instant,
+}
+
+impl Shown {
+    fn new(quiet: bool) -> Shown {
+        Shown {
+            line: LiveLine::new(quiet),
+            events: 0,
+            began: std::time::Instant::now(),
+        }
+    }
+}
+
+impl Sink for Shown {
+    fn event(&mut self, _: &Event, _: &Tables) -> io::Result<()> {
+        self.events += 1;
+        if self.events.is_multiple_of(LOOK) {
+            self.line.exporting(self.events, self.began.elapsed());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What a recording has.

@@ -111,6 +111,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         .clone()
         .unwrap_or_else(|| scratch.path.clone());
     let exports = std::mem::take(&mut request.exports);
+    let quiet = request.quiet;
     let later = Later {
         attaches: request.watch.trace.is_some(),
         loads_tables: request.watch.unwind_bytes.is_some(),
@@ -128,7 +129,13 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         Reader::open(&capture)
             .map_err(Failure::from)
             .and_then(|capture| {
-                outputs::export(capture, |_| TimeRange::ALL, &Target::default(), exports)
+                outputs::export(
+                    capture,
+                    |_| TimeRange::ALL,
+                    &Target::default(),
+                    exports,
+                    quiet,
+                )
             })
             .map_err(|failure| scratch.keep(failure))?;
     }

@@ -109,6 +109,7 @@ pub fn seeds(target: &str) -> io::Result<Vec<Vec<u8>>> {
         "signature" => signatures(),
         "bytefrog_agent" => Ok(bytefrog::agent()),
         "bytefrog_hq" => Ok(bytefrog::hq()),
+        "import" => Ok(super::import::seeds()),
         "http" => Ok(http::requests()),
         "rdp" => Ok(rdp::requests()),
         "tcf" => Ok(tcf::commands()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use profiler_model::*;
-use profiler_serve::bytefrog::translate::{Counts, NameStyle, TranslateOptions, Translator};
+use profiler_report::export::bytefrog::{Counts, NameStyle, TranslateOptions, Translator};
 use profiler_tests::bytefrog::{Checker, Run};
 use profiler_tests::{arbitrary, canonical};
 use proptest::prelude::*;

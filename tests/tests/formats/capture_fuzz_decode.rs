@@ -36,6 +36,18 @@ fn mutated_side_band_is_decoded_without_panic() {
 }
 
 #[test]
+fn mutated_files_of_other_tools_are_imported_without_panic() {
+    for seed in fuzzing::seeds("import").unwrap() {
+        assert!(
+            fuzzing::import(&seed) > 0,
+            "the seed of {} is refused",
+            seed[0]
+        );
+    }
+    exercise("import", fuzzing::import, 1, 300);
+}
+
+#[test]
 fn mutated_object_files_are_read_without_panic() {
     if let Err(error) = fuzzing::seeds("elf") {
         let test = "mutated_object_files_are_read_without_panic";

@@ -9,11 +9,14 @@ use std::collections::BTreeMap;
 
 use crate::export_shared::*;
 use crate::golden;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use profiler_model::*;
 use profiler_tests::canonical;
 use profiler_wire::Message;
 use profiler_wire::otlp::ProfilesData;
 use profiler_wire::perfetto::{Data, Packet, Trace, kind};
+use profiler_wire::tcf::{StackTrace, WordLayout, decode_stack_traces};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -75,6 +78,14 @@ const READERS: &[Reader] = &[
         format: "otlp",
         options: &[],
         read: otlp,
+        weighs: true,
+        any_name: true,
+        calls: false,
+    },
+    Reader {
+        format: "tcf",
+        options: &[("count", "weight"), ("contexts", "thread")],
+        read: tcf,
         weighs: true,
         any_name: true,
         calls: false,
@@ -252,6 +263,62 @@ fn cpuprofile(file: &[u8]) -> Read {
         read.stacks.push((names, weight));
     }
     assert!(hits.values().all(|left| *left == 0));
+    read
+}
+
+/// Contexts and symbols of an agent: addresses of all stacks have symbols, and there are no others.
+fn tcf(file: &[u8]) -> Read {
+    let lines = std::str::from_utf8(file).unwrap().lines();
+    let lines: Vec<Json> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let mut symbols = BTreeMap::new();
+    for symbol in lines.iter().filter(|it| it["Address"].is_u64()) {
+        let inlined = symbol["Inlined"].as_array().into_iter().flatten();
+        let names = std::iter::once(&symbol["Name"]).chain(inlined.rev());
+        let names: Vec<String> = names.map(|it| it.as_str().unwrap().to_owned()).collect();
+        let address = symbol["Address"].as_u64().unwrap();
+        assert!(symbols.insert(address, (names, false)).is_none());
+    }
+    let (mut read, mut ids) = (Read::default(), Vec::new());
+    for context in lines.iter().filter(|it| it["ID"].is_string()) {
+        ids.push(context["ID"].as_str().unwrap().to_owned());
+        let profile = &context["Profile"][0];
+        assert_eq!(
+            (&profile["Format"], &profile["AddrSize"]),
+            (&"StackTraces".into(), &8.into())
+        );
+        let data = BASE64_STANDARD
+            .decode(profile["Data"].as_str().unwrap())
+            .unwrap();
+        let stacks = decode_stack_traces(WordLayout::WIDE, &data).unwrap();
+        let mut seen = BTreeMap::new();
+        let mut sum = 0;
+        for StackTrace { count, addresses } in stacks {
+            assert!(
+                seen.insert(addresses.clone(), count)
+                    .is_none_or(|before| before == i32::MAX as u64)
+            );
+            sum += count;
+            let mut stack = Vec::new();
+            for address in addresses.iter().rev() {
+                let (names, met) = symbols.get_mut(address).unwrap();
+                *met = true;
+                stack.extend(names.clone());
+            }
+            read.stacks.push((stack, count));
+        }
+        assert_eq!(sum, profile["Samples"].as_u64().unwrap());
+        if let Some(nothing) = profile["NoStack"].as_u64() {
+            read.stacks.push((Vec::new(), nothing));
+        }
+    }
+    let all = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), all);
+    assert!(symbols.values().all(|(_, met)| *met));
+    assert_eq!(lines.len(), 1 + all + symbols.len());
     read
 }
 
@@ -552,6 +619,7 @@ fn goldens_are_kept() {
         ("chrome-trace", "canonical.trace.json"),
         ("cpuprofile", "canonical.cpuprofile"),
         ("callgrind", "canonical.callgrind"),
+        ("tcf", "canonical.tcf.jsonl"),
     ] {
         let text = export(format, &[], &session);
         golden::check(&format!("export/{file}"), &text);

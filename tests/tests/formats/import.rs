@@ -4,16 +4,18 @@
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use crate::export_shared::*;
 use profiler_model::*;
 use profiler_report::import::profiles::{ImportError, Imported, Kind, import};
-use profiler_tests::canonical;
+use profiler_tests::{canonical, skip};
 use proptest::prelude::*;
 
 fn read(file: &[u8], kind: Option<Kind>) -> Result<(Recording, Imported), ImportError> {
     let (mut tables, mut events, mut epoch) = (Tables::default(), Vec::new(), Epoch::default());
-    let imported = import(&mut &file[..], kind, "file", &mut |batch: Batch| {
+    let bias = |_: &str, _: &BuildId, _| 0;
+    let imported = import(&mut &file[..], kind, "file", &bias, &mut |batch: Batch| {
         for definition in batch.definitions {
             epoch.define(&mut tables, definition).unwrap();
         }
@@ -139,6 +141,229 @@ fn pprof_comes_back() {
 }
 
 #[test]
+fn profiles_of_firefox_come_back() {
+    let session = canonical::session_with_everything();
+    let file = try_export("firefox", &[("count", "weight")], &session).unwrap();
+    let (recording, imported) = read(&file, None).unwrap();
+    assert!(imported.left_out == 0 && imported.samples > 0);
+    let aside = [
+        "[sleeping]",
+        "[disk]",
+        "[preempted]",
+        "[stopped]",
+        "[no stack]",
+    ];
+    let mut of = weights(&recording, |_| true);
+    of.retain(|name, _| !aside.contains(&name.as_str()));
+    // All sources but one are left out of the file.
+    let of_clock = weights(&session, |sample| {
+        sample.wait.is_some() || is_of_clock(sample, &session)
+    });
+    assert_eq!(of, of_clock);
+    let (tables, events) = &recording;
+    let in_kernel =
+        |event: &&Event| matches!(event, Event::Sample(sample) if sample.kernel.is_some());
+    let kernel = events.iter().filter(in_kernel).count();
+    assert!(kernel > 0);
+    let inlined = tables
+        .frames
+        .iter()
+        .any(|(id, _)| tables.lines(id).len() > 1);
+    assert!(inlined, "inlined functions stay where they are inlined");
+    // Gzipped it is the same.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &file).unwrap();
+    let (again, _) = read(&packed.finish().unwrap(), None).unwrap();
+    assert_eq!(weights(&again, |_| true), weights(&recording, |_| true));
+}
+
+fn is_of_clock(sample: &Sample, (tables, _): &Recording) -> bool {
+    let source = tables.sources.get(sample.source).unwrap();
+    tables.string(source.name) == "cpu-clock"
+}
+
+#[test]
+fn profiles_of_firefox_with_tables_of_each_thread_are_read() {
+    let file = r#"{"meta": {"preprocessedProfileVersion": 50, "startTime": 1000.5, "categories": [{"name": "Other"}, {"name": "Kernel"}]},
+        "threads": [{"name": "worker", "processName": "app", "pid": "77.1", "tid": 78,
+        "stringArray": ["main", "read", "main.c"],
+        "funcTable": {"length": 2, "name": [0, 1], "fileName": [2, null]},
+        "frameTable": {"length": 2, "func": [0, 1], "category": [0, 1], "line": [12, null]},
+        "stackTable": {"length": 2, "frame": [0, 1], "prefix": [null, 0], "category": [0, 1]},
+        "samples": {"length": 3, "stack": [1, 0, null], "timeDeltas": [0, 1.5, 1], "weight": null, "weightType": "samples"}}]}"#;
+    let ((tables, events), imported) = read(file.as_bytes(), None).unwrap();
+    assert_eq!(imported.samples, 3);
+    let of = weights(&(tables.clone(), events.clone()), |_| true);
+    assert_eq!((of["main"], of["read"], of["[all]"]), (2, 1, 3));
+    let samples: Vec<&Sample> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Sample(sample) => Some(sample),
+            _ => None,
+        })
+        .collect();
+    assert!(samples[0].kernel.is_some() && samples[1].kernel.is_none());
+    assert_eq!(samples[1].at.since(samples[0].at), 1_500_000);
+    let thread = tables.thread(samples[0].thread).unwrap();
+    assert_eq!(
+        (thread.tid, tables.process(thread.process).unwrap().pid),
+        (Tid(78), Pid(77))
+    );
+    let frame = tables.frames_of(samples[1].user).next().unwrap();
+    assert_eq!(tables.lines(frame)[0].line, 12);
+}
+
+#[test]
+fn traces_of_go_come_back() {
+    let session = canonical::session_with_waits();
+    for format in ["go-trace", "go-trace-wire"] {
+        let file = try_export(
+            format,
+            &[("version", "25"), ("generation", "100")],
+            &session,
+        )
+        .unwrap();
+        let ((tables, events), _) = read(&file, None).unwrap();
+        let counted = |recording: &Recording, waits: bool| {
+            let mut counted = recording.1.clone();
+            for event in &mut counted {
+                if let Event::Sample(sample) = event {
+                    sample.weight = 1;
+                }
+            }
+            named(weights(&(recording.0.clone(), counted), |it| {
+                it.wait.is_some() == waits
+            }))
+        };
+        let ours = counted(&(tables.clone(), events.clone()), false);
+        assert_eq!(ours, counted(&session, false), "{format}");
+        let waits: Vec<&Sample> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Sample(sample) if sample.wait.is_some() => Some(sample),
+                _ => None,
+            })
+            .collect();
+        // What was preempted is no wait for Go; a wait that was not over has no end.
+        let ours = counted(&(tables.clone(), events.clone()), true);
+        let theirs = counted(&session, true);
+        assert!(ours.len() > 1 && waits.iter().all(|it| it.weight > 0));
+        for (function, count) in &ours {
+            assert!(*count <= theirs[function], "{format}: {function}");
+        }
+        let source = tables.sources.get(waits[0].source).unwrap();
+        assert_eq!(tables.string(source.name), "off-cpu");
+    }
+}
+
+/// What [`perf_data`](profiler_tests::fuzzing::perf_data) says.
+#[test]
+fn perf_data_are_read() {
+    let ((tables, events), imported) = read(&profiler_tests::fuzzing::perf_data(), None).unwrap();
+    assert_eq!(
+        (imported.samples, tables.session.host.as_str()),
+        (3, "machine")
+    );
+    let samples: Vec<&Sample> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Sample(sample) => Some(sample),
+            _ => None,
+        })
+        .collect();
+    let of = |sample: &Sample| {
+        let thread = tables.thread(sample.thread).unwrap();
+        let process = tables.process(thread.process).unwrap();
+        let source = tables.sources.get(sample.source).unwrap();
+        (
+            sample.at.0,
+            process.pid.0,
+            tables.string(source.name),
+            sample.weight,
+        )
+    };
+    let told: Vec<_> = samples.iter().map(|sample| of(sample)).collect();
+    // In the order of time, each of its event.
+    let expected = [
+        (1900, 11, "cycles", 250),
+        (2000, 10, "cpu-clock", 250),
+        (2600, 11, "cpu-clock", 250),
+    ];
+    assert_eq!(told, expected);
+    let places = |stack: Option<StackId>| -> Vec<(String, u64)> {
+        let frames = tables
+            .frames_of(stack)
+            .map(|id| tables.frames.get(id).unwrap());
+        frames
+            .map(|frame| {
+                let module = tables.modules.get(frame.module.unwrap()).unwrap();
+                (tables.string(module.path).to_owned(), frame.address)
+            })
+            .collect()
+    };
+    let at = |path: &str, address| (path.to_owned(), address);
+    // A child has the mappings of its parent until it runs another program; callers are where they go on.
+    assert_eq!(
+        places(samples[0].user),
+        [at("/bin/parent", 0x2010), at("/bin/parent", 0x2030)]
+    );
+    assert_eq!(places(samples[1].kernel), [at("[kernel]", 0x123)]);
+    assert_eq!(places(samples[2].user), [at("/bin/child", 4)]);
+    let module = tables.frames_of(samples[2].user).next().unwrap();
+    let module = tables.frames.get(module).unwrap().module.unwrap();
+    let build_id = tables.modules.get(module).unwrap().build_id.clone();
+    assert_eq!(build_id, Some(BuildId([0xab; 20].into())));
+    let lost = events.iter().find_map(|event| match event {
+        Event::Lost(lost) => Some((lost.to.0, lost.count)),
+        _ => None,
+    });
+    assert_eq!(lost, Some((2700, 5)));
+}
+
+/// perf's own text of a recording says what its recording says here.
+#[test]
+fn perf_data_of_perf_itself_are_its_text() {
+    let test = "import::perf_data_of_perf_itself_are_its_text";
+    let file = std::env::temp_dir().join(format!("import-{}.perf.data", std::process::id()));
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-g", "-e", "cpu-clock", "-F", "999", "-o"]);
+    let work = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; (j=0; while [ $j -lt 20000 ]; do j=$((j+1)); done)";
+    let recorded = record.arg(&file).args(["--", "sh", "-c", work]).output();
+    if !recorded.is_ok_and(|output| output.status.success()) {
+        return skip::skip(test, "perf does not record here");
+    }
+    let script = Command::new("perf")
+        .arg("script")
+        .arg("-i")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let ((tables, events), _) = read(&std::fs::read(&file).unwrap(), None).unwrap();
+    let (text, _) = read(&script.stdout, None).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    // Times, threads and weights; frames, but for the names, which perf looks for.
+    let told = |(tables, events): &Recording| -> Vec<(u64, u32, u64, usize)> {
+        let samples = events.iter().filter_map(|event| match event {
+            Event::Sample(sample) => Some(sample),
+            _ => None,
+        });
+        samples
+            .map(|sample| {
+                let tid = tables.thread(sample.thread).unwrap().tid.0;
+                let frames = tables
+                    .frames_of(sample.kernel)
+                    .chain(tables.frames_of(sample.user));
+                // It prints microseconds.
+                (sample.at.0 / 1000, tid, sample.weight, frames.count())
+            })
+            .collect()
+    };
+    let (ours, theirs) = (told(&(tables, events)), told(&text));
+    assert!(ours.len() > 20);
+    assert_eq!(ours, theirs);
+}
+
+#[test]
 fn hostile_names_come_back() {
     for name in hostile() {
         let session = session_of(&[(vec![&name, "main"], 5)], &name);
@@ -146,6 +371,7 @@ fn hostile_names_come_back() {
             ("folded", &[("count", "weight")][..]),
             ("perf-script", &[]),
             ("pprof", &[]),
+            ("firefox", &[("count", "weight")]),
         ] {
             let file = try_export(format, options, &session).unwrap();
             let (recording, _) =
@@ -162,7 +388,11 @@ fn hostile_names_come_back() {
 #[test]
 fn what_is_no_recording_is_said_to_be_none() {
     for (file, kind, said) in [
-        (&b""[..], None, "say which: --from folded|perf-script|pprof"),
+        (
+            &b""[..],
+            None,
+            "say which: --from folded|perf-script|perf-data|pprof|go-trace|firefox",
+        ),
         (b"hello\n", None, "say which"),
         (b"# nothing\n", Some(Kind::Folded), "holds no samples"),
         (b"a;b 1\na;b\n", Some(Kind::Folded), "line 2: no number"),
@@ -172,6 +402,20 @@ fn what_is_no_recording_is_said_to_be_none() {
             None,
             "line 4: it does not begin a sample",
         ),
+        (b"PERFILE2", None, "it ends within its header"),
+        (
+            b"PERFILE2\x68\0\0\0\0\0\0\0x",
+            None,
+            "what its header points to is not there",
+        ),
+        (
+            b"go 1.22 trace\0\0\0\xff",
+            None,
+            "there is no event of number 255",
+        ),
+        (b"go 1.22 trace\0\0\0", None, "holds no samples"),
+        (b"{\"meta\": 1}", None, "it has no threads"),
+        (b"{", None, "it is no profile of the Firefox Profiler"),
         (b"\x0a\x00", Some(Kind::Pprof), "there is no text 0"),
         (b"\x12\x00", Some(Kind::Pprof), "no types of samples"),
     ] {
@@ -185,10 +429,11 @@ proptest! {
 
     #[test]
     fn anything_is_read_without_panic(
-        format in 0..3_usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        format in 0..5_usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
-        let kind = Kind::ALL[format];
+        let kinds = [Kind::Folded, Kind::PerfScript, Kind::Pprof, Kind::GoTrace, Kind::Firefox];
+        let kind = kinds[format];
         let session = session_of(&[(vec!["main", "a;b"], 2), (vec!["main"], 1)], "p");
         let mut file = try_export(kind.name(), &[], &session).unwrap();
         if kind == Kind::Pprof {

@@ -7,9 +7,11 @@
 mod busy;
 mod bytefrog;
 mod containers;
+mod export;
 mod host;
 mod latency;
 pub(crate) mod measure;
+mod pgo;
 mod sampling;
 mod serve;
 mod slope;
@@ -31,7 +33,7 @@ use tool::Tool;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The benchmark.
-    #[arg(value_parser = ["sampling", "unwinding", "tracing", "bytefrog", "serve", "containers"])]
+    #[arg(value_parser = ["sampling", "unwinding", "tracing", "bytefrog", "serve", "containers", "pgo", "export"])]
     name: String,
     /// A short run, to see that it works; its numbers mean little.
     #[arg(long)]
@@ -42,7 +44,7 @@ pub(crate) struct Arguments {
     /// Scenarios to run: of sampling `job`, `host`, `first`, `start`, `busy`; of tracing `kinds`, `cost`,
     /// `sustained`, `attach`; of bytefrog `replay`, `live`, `samples`, `volume`; of serve `cost`, `threads`,
     /// `answers`, `tree`, `rdp`, `http`; of containers `start`, `discard`; of unwinding `chain`, `programs`, `tables`,
-    /// `processes`, `waits`.
+    /// `processes`, `waits`; of pgo `cpp`, `go`; of export the formats.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Seconds of each load (bytefrog, serve, unwinding).
@@ -99,6 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
         "serve" => &serve::SCENARIOS,
         "containers" => &containers::SCENARIOS,
         "unwinding" => &unwinding::SCENARIOS,
+        "pgo" => &pgo::SCENARIOS,
+        "export" => &export::SCENARIOS,
         _ => &SAMPLING,
     };
     if let Some(unknown) = arguments
@@ -140,6 +144,17 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     }
     if arguments.name == "containers" {
         return containers::run(&bench, rounds, wanted);
+    }
+    if arguments.name == "pgo" {
+        let rounds = if arguments.rounds.is_some() || arguments.quick {
+            rounds
+        } else {
+            20
+        };
+        return pgo::run(&bench, rounds, wanted);
+    }
+    if arguments.name == "export" {
+        return export::run(&bench, wanted);
     }
     if tracing {
         return tracing::run(&bench, rounds, wanted, &arguments.tools);

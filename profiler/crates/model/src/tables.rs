@@ -106,6 +106,17 @@ pub struct Tables {
     symbols: FxHashMap<FrameId, Symbol>,
     code: FxHashMap<(ModuleId, u64), Arc<[u8]>>,
     traced: FxHashMap<FunctionId, Traced>,
+    declared: FxHashMap<FunctionId, Declared>,
+}
+
+/// Where a function is declared, as its file's debug information has it. It is not recorded: who needs it asks the file
+/// again, which is there where a program is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Line of its name.
+    pub line: u32,
+    /// What the compiler calls it, of those that have no symbol because each use was inlined.
+    pub linkage_name: Option<StringId>,
 }
 
 impl Tables {
@@ -246,6 +257,16 @@ impl Tables {
     /// How a function is traced, if it is.
     pub fn traced(&self, function: FunctionId) -> Option<&Traced> {
         self.traced.get(&function)
+    }
+
+    /// Sets where a function is declared.
+    pub fn set_declared(&mut self, function: FunctionId, declared: Declared) {
+        self.declared.insert(function, declared);
+    }
+
+    /// Where a function is declared, if that was asked for and is known.
+    pub fn declared(&self, function: FunctionId) -> Option<Declared> {
+        self.declared.get(&function).copied()
     }
 
     /// All traced functions, in no order.

@@ -20,7 +20,7 @@ mod functions;
 mod markers;
 mod object;
 
-pub use object::{Bounds, Object, ObjectError, dialect_of, has_markers};
+pub use object::{Bounds, Declaration, Object, ObjectError, dialect_of, has_markers};
 
 use serde::{Deserialize, Serialize};
 

@@ -60,6 +60,17 @@ pub enum ObjectError {
     },
 }
 
+/// Where a function is declared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Declaration {
+    /// What the compiler calls it.
+    pub name: Box<str>,
+    /// Of its code, if it has any.
+    pub address: Option<u64>,
+    /// Line of its name.
+    pub line: u32,
+}
+
 /// An object file.
 #[derive(Debug)]
 pub struct Object {
@@ -256,6 +267,12 @@ impl Object {
     /// debug information says, sorted.
     pub fn inlined_only(&self) -> &[Box<str>] {
         &self.debug_info().inlined_only
+    }
+
+    /// Where functions are declared, as far as debug information says it; one that was inlined and has code is told
+    /// twice. Read anew each time.
+    pub fn declarations(&self) -> Vec<Declaration> {
+        DebugInfo::declarations(self)
     }
 
     /// At how many places a function was inlined besides the code that it has, as far as debug

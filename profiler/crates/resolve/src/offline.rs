@@ -1,22 +1,28 @@
 //! Names for a capture that was made elsewhere.
 //!
 //! [`Tables`] and directories -> names for frames that have none. A file is believed only if its
-//! build id is that of the module: a path proves nothing on another machine.
+//! build id is that of the module: a path proves nothing on another machine. Where functions are declared is found in the
+//! same way, for profiles that compilers read.
 //!
 //! What does not belong here: reading and writing captures.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::debug_files::{Search, build_id_path, open_host};
 use super::files::{TargetFile, is_trusted, open_trusted};
 use super::helper::{Client, Death, Found, Limits};
 use super::material::Material;
 use super::symbolize::{Answer, Settings};
-use profiler_model::{BuildId, FrameId, ModuleId, ModuleKind, Tables};
+use profiler_model::{
+    BuildId, Declared, FrameId, Function, FunctionId, ModuleId, ModuleKind, Tables,
+};
+use profiler_object::demangle::demangle;
+use profiler_object::{Declaration, Object};
 
 /// Most files looked at in the given directories.
 const MAX_FILES: usize = 200_000;
@@ -147,6 +153,114 @@ pub fn symbolize_offline(
     found
 }
 
+/// Sets where functions are declared, as far as the debug information of their files says it: files at the paths that were
+/// recorded, and debug files below `debug_dirs`, with the build id of the module. Only modules are looked at of which source
+/// files are known. How many functions.
+pub fn declare_offline(tables: &mut Tables, debug_dirs: &[PathBuf]) -> usize {
+    let mut wanted: BTreeMap<ModuleId, Vec<FunctionId>> = BTreeMap::new();
+    let mut of_frames: FxHashSet<(ModuleId, FunctionId)> = FxHashSet::default();
+    for (id, frame) in tables.frames.iter() {
+        let functions = tables.lines(id).iter().map(|line| line.function);
+        of_frames.extend(frame.module.into_iter().flat_map(|module| {
+            let functions = functions.clone();
+            functions.map(move |function| (module, function))
+        }));
+    }
+    for (module, function) in of_frames {
+        wanted.entry(module).or_default().push(function);
+    }
+    let mut set = 0;
+    for (id, functions) in wanted {
+        let has_file = |id: &FunctionId| {
+            let function = tables.functions.get(*id);
+            function.is_some_and(|function| function.file.is_some())
+        };
+        let Some(module) = tables.modules.get(id) else {
+            continue;
+        };
+        let (ModuleKind::File, Some(build_id)) = (module.kind, &module.build_id) else {
+            continue;
+        };
+        if !functions.iter().any(has_file) {
+            continue;
+        }
+        let path = tables.string(module.path).to_owned();
+        let debug = build_id_path(build_id).into_iter();
+        let debug = debug.flat_map(|name| debug_dirs.iter().map(move |dir| dir.join(&name)));
+        let paths = std::iter::once(PathBuf::from(&path)).chain(debug);
+        let mut files = paths.filter_map(|path| open(&path, build_id));
+        let declarations = files.find_map(|file| {
+            let object = Object::read(&file.file, None, &file.path).ok()?;
+            object.has_debug_info().then(|| object.declarations())
+        });
+        let Some(declarations) = declarations else {
+            log::warn!(
+                "{path}: where its functions are declared is not known: its debug information is not here"
+            );
+            continue;
+        };
+        let bias = module.address_bias;
+        let found = Known::of(&declarations);
+        for id in functions {
+            let Some(function) = tables.functions.get(id).cloned() else {
+                continue;
+            };
+            let Some((line, raw)) = found.line(tables, &function, bias) else {
+                continue;
+            };
+            let linkage_name = function.linkage_name.or_else(|| {
+                let other = raw.filter(|raw| **raw != *tables.string(function.name));
+                other
+                    .map(str::to_owned)
+                    .map(|raw| tables.intern_string(&raw).0)
+            });
+            tables.set_declared(id, Declared { line, linkage_name });
+            set += 1;
+        }
+    }
+    set
+}
+
+/// Declarations by what functions are known by.
+struct Known<'d> {
+    addresses: FxHashMap<u64, u32>,
+    /// The line, and the name that it stands for.
+    names: FxHashMap<Cow<'d, str>, (u32, &'d str)>,
+}
+
+impl<'d> Known<'d> {
+    fn of(declarations: &'d [Declaration]) -> Known<'d> {
+        let (mut addresses, mut names) = (FxHashMap::default(), FxHashMap::default());
+        for it in declarations {
+            if let Some(address) = it.address {
+                addresses.insert(address, it.line);
+            }
+            // Of several functions of one name it can't be told which was inlined: the first counts.
+            let line = (it.line, &*it.name);
+            names.entry(Cow::Borrowed(&*it.name)).or_insert(line);
+            if let Some((readable, _)) = demangle(&it.name) {
+                names.entry(Cow::Owned(readable)).or_insert(line);
+            }
+        }
+        Known { addresses, names }
+    }
+
+    fn line(
+        &self,
+        tables: &Tables,
+        function: &Function,
+        bias: u64,
+    ) -> Option<(u32, Option<&'d str>)> {
+        let start = function.start.map(|start| start.wrapping_add(bias));
+        if let Some(&line) = start.and_then(|start| self.addresses.get(&start)) {
+            return Some((line, None));
+        }
+        let names = function.linkage_name.into_iter().chain([function.name]);
+        let mut names = names.filter_map(|name| self.names.get(tables.string(name)));
+        names.next().map(|&(line, raw)| (line, Some(raw)))
+    }
+}
+
 /// What a file says of addresses; none if it says nothing. Files of debug information alone have no segments in
 /// the file that offsets could be translated by; the module's bias does it.
 fn ask(
@@ -186,6 +300,12 @@ fn names((answer, _): &Found) -> Option<Vec<NewSymbol>> {
         size: function.size,
     });
     Some(symbols.collect())
+}
+
+/// What to add to offsets of a file, mapped from `offset` on, to have addresses of its symbols: 0 if a file with that build id is
+/// not at that path.
+pub fn file_bias(path: &str, build_id: &BuildId, offset: u64) -> u64 {
+    open(Path::new(path), build_id).map_or(0, |file| file.elf.map_or(0, |elf| elf.bias(offset)))
 }
 
 fn open(path: &Path, build_id: &BuildId) -> Option<TargetFile> {

@@ -16,7 +16,7 @@ use gimli::{
 use profiler_model::text::TextMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Object;
+use super::{Declaration, Object};
 use crate::demangle::{MAX_NAME_BYTES, demangle};
 use crate::{Function, FunctionKind, Language};
 
@@ -53,17 +53,7 @@ impl DebugInfo {
     pub(super) fn read(object: &Object) -> DebugInfo {
         let mut info = DebugInfo::default();
         let mut left = MAX_BYTES;
-        let load = |id: SectionId| -> Result<Vec<u8>, gimli::Error> {
-            let needed = !matches!(
-                id,
-                SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugAranges
-            );
-            let bytes = needed.then(|| object.section_within(id.name(), left));
-            let bytes = bytes.flatten().unwrap_or_default();
-            left -= bytes.len() as u64;
-            Ok(bytes)
-        };
-        let Ok(sections) = gimli::DwarfSections::load(load) else {
+        let Some(sections) = sections(object, &mut left) else {
             return info;
         };
         let mut dwarf = sections.borrow(|section| EndianSlice::new(section, NativeEndian));
@@ -75,6 +65,19 @@ impl DebugInfo {
             log::warn!("{}: not all debug information was read", object.path());
         }
         info
+    }
+
+    /// Where functions are declared, also those that are only inlined.
+    pub(super) fn declarations(object: &Object) -> Vec<Declaration> {
+        let mut left = MAX_BYTES;
+        let Some(sections) = sections(object, &mut left) else {
+            return Vec::new();
+        };
+        let mut dwarf = sections.borrow(|section| EndianSlice::new(section, NativeEndian));
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
+        let mut reader = Reader::new(&dwarf);
+        reader.read();
+        reader.declarations()
     }
 
     /// The file that a function was written in.
@@ -123,6 +126,21 @@ impl DebugInfo {
     }
 }
 
+/// The sections that are read.
+fn sections(object: &Object, left: &mut u64) -> Option<gimli::DwarfSections<Vec<u8>>> {
+    let load = |id: SectionId| -> Result<Vec<u8>, gimli::Error> {
+        let needed = !matches!(
+            id,
+            SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugAranges
+        );
+        let bytes = needed.then(|| object.section_within(id.name(), *left));
+        let bytes = bytes.flatten().unwrap_or_default();
+        *left -= bytes.len() as u64;
+        Ok(bytes)
+    };
+    gimli::DwarfSections::load(load).ok()
+}
+
 /// An entry of a function, by its offset in the section.
 #[derive(Default)]
 struct Entry<'a> {
@@ -132,6 +150,10 @@ struct Entry<'a> {
     /// The entry that says more of the same function.
     origin: Option<usize>,
     inlined: bool,
+    /// Line of its name; 0: not said here.
+    line: u32,
+    /// It says that there is such a function, elsewhere.
+    declares: bool,
 }
 
 struct Reader<'a> {
@@ -225,6 +247,13 @@ impl<'a> Reader<'a> {
                             )
                         );
                     }
+                    gimli::DW_AT_decl_line => {
+                        let line = value.udata_value().and_then(|line| line.try_into().ok());
+                        entry.line = line.unwrap_or(0);
+                    }
+                    gimli::DW_AT_declaration => {
+                        entry.declares = value == AttributeValue::Flag(true);
+                    }
                     gimli::DW_AT_low_pc => low = self.dwarf.attr_address(unit, value)?,
                     gimli::DW_AT_high_pc => high = Some(value),
                     gimli::DW_AT_ranges => ranges = Some(value),
@@ -308,6 +337,34 @@ impl<'a> Reader<'a> {
         let linkage = self.chain(offset).find_map(|(_, entry)| entry.linkage_name);
         let name = linkage.or_else(|| self.chain(offset).find_map(|(_, entry)| entry.name))?;
         (name.len() <= MAX_NAME_BYTES).then(|| name.to_string_lossy())
+    }
+
+    /// Where functions are declared, in order of their names and addresses.
+    fn declarations(&self) -> Vec<Declaration> {
+        let addresses: FxHashMap<usize, u64> = (self.code.iter())
+            .map(|&(offset, address, _)| (offset, address))
+            .collect();
+        let mut bytes = 0;
+        let mut all = Vec::new();
+        for (&offset, entry) in &self.entries {
+            let line = self.chain(offset).map(|(_, entry)| entry.line);
+            let line = line.into_iter().find(|line| *line > 0);
+            let (false, Some(line), Some(name)) = (entry.declares, line, self.name(offset)) else {
+                continue;
+            };
+            bytes += name.len();
+            if bytes > MAX_TEXT_BYTES {
+                break;
+            }
+            all.push(Declaration {
+                name: name.into(),
+                address: addresses.get(&offset).copied(),
+                line,
+            });
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     fn finish(mut self, info: &mut DebugInfo) {

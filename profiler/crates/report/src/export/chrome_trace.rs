@@ -32,6 +32,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&SOURCE],
     sink: |settings, output| Box::new(ChromeTrace::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 /// The number of the node that all others are below, and of a node of the tree.

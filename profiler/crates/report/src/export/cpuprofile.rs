@@ -27,6 +27,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&SOURCE],
     sink: |settings, output| Box::new(CpuProfile::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 struct CpuProfile {

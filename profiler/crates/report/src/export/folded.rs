@@ -20,6 +20,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&COUNT, &SOURCE, &THREADS, &CONTAINERS],
     sink: |settings, output| Box::new(FoldedSink::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const COUNT: Setting<Count> = count(

@@ -34,6 +34,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&INTERVAL, &BUFFER, &THREAD, &PRIVATE, &SOURCE],
     sink: |settings, output| Box::new(Traces::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const INTERVAL: Setting<f64> = Setting {

@@ -8,6 +8,7 @@
 //! without the model (see [`wire`](profiler_wire)).
 
 mod about;
+pub mod bytefrog;
 mod callgrind;
 mod calls;
 mod chrome_trace;
@@ -27,12 +28,14 @@ mod only;
 mod otlp;
 mod perf_script;
 mod perfetto;
+mod pgo;
 mod places;
 mod pprof;
 mod runs;
 mod settings;
 mod speedscope;
 mod summed;
+mod tcf;
 mod timed;
 mod trace_actor;
 mod tree;
@@ -66,6 +69,8 @@ pub struct Format {
     sink: fn(&Settings, Output) -> Box<dyn Sink + Send>,
     /// How it shows what has changed between two recordings, if it can.
     difference: Option<Difference>,
+    /// Whether it has to know where functions are declared ([`Tables::declared`](profiler_model::Tables::declared)).
+    pub declared: bool,
 }
 
 impl fmt::Debug for Format {
@@ -114,6 +119,11 @@ static FORMATS: &[Format] = &[
     perf_script::FORMAT,
     trace_actor::FORMAT,
     js_self_profiling::FORMAT,
+    bytefrog::FORMAT,
+    tcf::FORMAT,
+    pgo::LLVM,
+    pgo::BOLT,
+    pprof::GO,
 ];
 
 /// All formats, in the order in which lists show them.

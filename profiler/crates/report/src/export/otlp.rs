@@ -29,6 +29,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&SOURCE],
     sink: |settings, output| Box::new(Otlp::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 struct Otlp {

@@ -24,6 +24,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[],
     sink: |settings, output| Box::new(PerfScript::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 struct PerfScript {

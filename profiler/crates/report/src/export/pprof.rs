@@ -30,6 +30,19 @@ pub(super) const FORMAT: Format = Format {
     options: &[&SOURCE],
     sink: |settings, output| Box::new(Pprof::new(settings, output)),
     difference: None,
+    declared: false,
+};
+
+/// The same, for `go build -pgo`: it counts from the lines that functions are declared at, and takes one type of samples.
+pub(super) const GO: Format = Format {
+    name: "pgo-go",
+    extensions: &[".pgo"],
+    description: "profile for go build -pgo: pprof with the lines that functions begin at",
+    shows: Shows::Samples,
+    options: &[&SOURCE],
+    sink: |settings, output| Box::new(Pprof::new(settings, output)),
+    difference: None,
+    declared: true,
 };
 
 struct Pprof {
@@ -401,10 +414,12 @@ impl<'a> Writer<'a> {
         Ok(location.id)
     }
 
-    /// The source line that a function begins at, where it is known: it is where the function was traced.
+    /// The source line that a function begins at, where it is known: where it is declared if that was asked for, else where
+    /// the function was traced.
     fn start_line(&self, function: FunctionId) -> i64 {
-        let traced = self.tables.traced(function);
-        traced.map_or(0, |traced| traced.line.into())
+        let declared = self.tables.declared(function).map(|it| it.line);
+        let traced = || self.tables.traced(function).map(|traced| traced.line);
+        declared.or_else(traced).unwrap_or(0).into()
     }
 
     fn function(&mut self, id: FunctionId) -> io::Result<u64> {

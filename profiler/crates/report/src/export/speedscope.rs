@@ -27,6 +27,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&COUNT, &SOURCE],
     sink: |settings, output| Box::new(Speedscope::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const COUNT: Setting<Count> = count(

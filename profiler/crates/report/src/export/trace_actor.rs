@@ -28,6 +28,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&TYPES, &FRAMES, &SOURCE],
     sink: |settings, output| Box::new(Packets::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const TYPES: Setting<TraceTypes> = Setting {

@@ -4,6 +4,7 @@
 //! Input: aggregates and call trees of `derive`, and tables; output: text or JSON. Times shown are
 //! relative to the start of the recording, dates are UTC. Files of other formats are `export`'s.
 
+pub mod bytefrog;
 pub mod info;
 pub mod list;
 pub mod losses;

@@ -11,6 +11,8 @@ use super::table::cut;
 use super::term;
 
 const INTERVAL: Duration = Duration::from_millis(200);
+/// An export that takes no longer has no line.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a recording has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,14 @@ impl Progress {
     }
 }
 
+/// How far an export is, in words.
+fn exported(events: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let rate = (events as f64 / seconds.max(0.001)) as u64;
+    let events = quantity::plural(events, "event");
+    format!("{seconds:>6.1} s  {events}  {}/s", quantity::count(rate))
+}
+
 /// The line on the terminal.
 #[derive(Debug)]
 pub struct LiveLine {
@@ -82,6 +92,19 @@ impl LiveLine {
             // As above.
             let _ = write!(io::stderr(), "\r{text}\x1b[K").and_then(|()| io::stderr().flush());
         }
+    }
+
+    /// Shows how far the export of a capture is.
+    pub fn exporting(&mut self, events: u64, elapsed: Duration) {
+        let fresh = |drawn: Instant| drawn.elapsed() < INTERVAL;
+        // What is done in a moment needs no line.
+        if !self.enabled || elapsed < PATIENCE || self.drawn.is_some_and(fresh) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let text = exported(events, elapsed);
+        // As above.
+        let _ = write!(io::stderr(), "\r{text}\x1b[K").and_then(|()| io::stderr().flush());
     }
 
     /// Clears the line, for the end or for a message of another kind.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use super::outbox::Break;
 use super::run_change::RunChange;
 use super::shared::{Progress, Shared};
-use super::translate::{NameStyle, TranslateOptions, Translator, Wanted};
 use super::{AgentError, StreamSummary};
 use crate::queue::{Entry, Popped, Work};
 use profiler_model::{Event, LiveTables, LostReason, ProcessChange, Timestamp};
+use profiler_report::export::bytefrog::{NameStyle, TranslateOptions, Translator, Wanted};
 use profiler_wire::bytefrog::Filter;
 
 /// How long nothing may come before names that are waited for are looked at again.

@@ -24,7 +24,6 @@ mod outbox;
 mod run_change;
 mod settings;
 mod shared;
-pub mod translate;
 mod unacknowledged;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +41,7 @@ use run_change::RunChange;
 use shared::Shared;
 
 use profiler_model::{Batch, Consumer, Event, Timestamp};
+use profiler_report::export::bytefrog::NameStyle;
 use profiler_wire::bytefrog::{AgentMessage, Configuration, Mode};
 
 /// Orders that may wait for the main thread.
@@ -57,7 +57,7 @@ pub struct AgentOptions {
     /// Memory that events may take while HQ is slow.
     pub queue_bytes: usize,
     /// How methods are named.
-    pub names: translate::NameStyle,
+    pub names: NameStyle,
     /// Calls are inferred from samples of stacks.
     pub samples: bool,
 }

@@ -33,6 +33,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&COUNT, &SOURCE],
     sink: |settings, output| Box::new(Firefox::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const COUNT: Setting<Count> = count(

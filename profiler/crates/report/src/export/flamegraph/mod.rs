@@ -40,6 +40,7 @@ pub(super) const FORMAT: Format = Format {
     ],
     sink: |settings, output| Box::new(FlameGraph::new(settings, output)),
     difference: Some(differential),
+    declared: false,
 };
 
 const COUNT: Setting<Count> =

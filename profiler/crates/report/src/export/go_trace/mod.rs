@@ -56,6 +56,7 @@ pub(super) const TEXT: Format = Format {
     options: OPTIONS,
     sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Text)),
     difference: None,
+    declared: false,
 };
 
 pub(super) const WIRE: Format = Format {
@@ -66,6 +67,7 @@ pub(super) const WIRE: Format = Format {
     options: OPTIONS,
     sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Wire)),
     difference: None,
+    declared: false,
 };
 
 /// Readers hold one generation in memory, and show nothing of it before they have it all.

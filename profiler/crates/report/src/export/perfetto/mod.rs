@@ -29,6 +29,7 @@ pub(super) const FORMAT: Format = Format {
     options: &[&SAMPLES, &SOURCE],
     sink: |settings, output| Box::new(Perfetto::new(settings, output)),
     difference: None,
+    declared: false,
 };
 
 const SAMPLES: Setting<Kind> = Setting {

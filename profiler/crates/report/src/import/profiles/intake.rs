@@ -17,7 +17,7 @@ pub(super) struct Intake<'a> {
     definitions: Vec<Definition>,
     events: Vec<Event>,
     take: &'a mut dyn FnMut(Batch) -> io::Result<()>,
-    session: Session,
+    pub(super) session: Session,
     begun: bool,
     last: Timestamp,
     imported: Imported,
@@ -111,11 +111,21 @@ impl<'a> Intake<'a> {
         path: &str,
         build_id: Option<BuildId>,
     ) -> ModuleId {
+        self.biased_module(kind, path, build_id, 0)
+    }
+
+    pub(super) fn biased_module(
+        &mut self,
+        kind: ModuleKind,
+        path: &str,
+        build_id: Option<BuildId>,
+        address_bias: u64,
+    ) -> ModuleId {
         let module = Module {
             kind,
             path: self.string(path),
             build_id,
-            address_bias: 0,
+            address_bias,
         };
         let (id, new) = self.tables.modules.intern(module.clone());
         if new {
@@ -181,6 +191,18 @@ impl<'a> Intake<'a> {
         sample.at = sample.at.max(self.last);
         self.imported.samples += 1;
         self.event(Event::Sample(sample))
+    }
+
+    /// Samples that the other tool has lost.
+    pub(super) fn lost(&mut self, at: u64, count: u64) -> Result<(), ImportError> {
+        let at = Timestamp(at).max(self.last);
+        self.event(Event::Lost(Lost {
+            cpu: None,
+            from: at,
+            to: at,
+            count,
+            reason: LostReason::RingFull,
+        }))
     }
 
     /// A value is not taken.

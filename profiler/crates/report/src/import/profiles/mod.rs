@@ -1,18 +1,22 @@
-//! Profiles that other tools recorded: folded stacks, text of perf script, pprof -> batches of a recording.
+//! Recordings of other tools: folded stacks, text of perf script, perf.data, pprof, traces of Go, profiles of Firefox -> batches of
+//! a recording.
 //!
 //! Bytes of a file -> definitions and samples, in pieces. What a file does not say is not made up, but for times where it has none:
 //! samples then follow each other. All of it is untrusted: lines, sizes and numbers are bounded, nothing panics. The mapping:
 //! docs/formats/import.md. What does not belong here: opening files, captures.
 
+mod firefox;
 mod folded;
+mod go_trace;
 mod intake;
+mod perf_data;
 mod perf_script;
 mod pprof;
 
 use std::io::{self, BufRead};
 
 use intake::Intake;
-use profiler_model::Batch;
+use profiler_model::{Batch, BuildId};
 
 /// A kind of file that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +25,40 @@ pub enum Kind {
     Folded,
     /// What `perf script` writes.
     PerfScript,
+    /// What `perf record` writes.
+    PerfData,
     /// Protobuf of pprof, packed or not.
     Pprof,
+    /// An execution trace of Go, bytes or text.
+    GoTrace,
+    /// JSON of the Firefox Profiler, packed or not.
+    Firefox,
 }
+
+/// What to add to offsets of a file to have addresses of its symbols: its path, its build id, and the offset of the mapping
+/// -> 0 where the file is not at hand.
+pub type Bias<'b> = &'b dyn Fn(&str, &BuildId, u64) -> u64;
 
 impl Kind {
     /// All there are.
-    pub const ALL: [Kind; 3] = [Kind::Folded, Kind::PerfScript, Kind::Pprof];
+    pub const ALL: [Kind; 6] = [
+        Kind::Folded,
+        Kind::PerfScript,
+        Kind::PerfData,
+        Kind::Pprof,
+        Kind::GoTrace,
+        Kind::Firefox,
+    ];
 
-    /// What it is called: as the format of export.
+    /// What it is called: as the format of export, if there is one.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Folded => "folded",
             Kind::PerfScript => "perf-script",
+            Kind::PerfData => "perf-data",
             Kind::Pprof => "pprof",
+            Kind::GoTrace => "go-trace",
+            Kind::Firefox => "firefox",
         }
     }
 }
@@ -47,7 +71,7 @@ pub enum ImportError {
     Io(#[from] io::Error),
     /// Nothing says which kind it is.
     #[error(
-        "it is neither folded stacks nor text of perf script nor pprof; if it is, say which: --from {}",
+        "it is none of what can be imported, by its beginning; if it is, say which: --from {}",
         Kind::ALL.map(Kind::name).join("|")
     )]
     Unknown,
@@ -81,11 +105,12 @@ const MAX_LINE: usize = 1 << 20;
 /// So much of a file tells its kind, if it is read at once: the first line can be long.
 pub const HEAD: usize = MAX_LINE;
 
-/// Imports a file called `name`; what it is made of goes to `take` in batches.
+/// Imports a file called `name`; what it is made of goes to `take` in batches. `bias` is asked of files that a recording names.
 pub fn import(
     input: &mut dyn BufRead,
     kind: Option<Kind>,
     name: &str,
+    bias: Bias<'_>,
     take: &mut dyn FnMut(Batch) -> io::Result<()>,
 ) -> Result<Imported, ImportError> {
     let kind = match kind {
@@ -96,13 +121,25 @@ pub fn import(
     match kind {
         Kind::Folded => folded::read(input, &mut intake)?,
         Kind::PerfScript => perf_script::read(input, &mut intake)?,
+        Kind::PerfData => perf_data::read(input, bias, &mut intake)?,
         Kind::Pprof => pprof::read(input, &mut intake)?,
+        Kind::GoTrace => go_trace::read(input, &mut intake)?,
+        Kind::Firefox => firefox::read(input, &mut intake)?,
     }
     intake.finish()
 }
 
 /// The kind of a file by its beginning.
 fn kind_of(head: &[u8]) -> Option<Kind> {
+    if head.starts_with(perf_data::MAGIC) {
+        return Some(Kind::PerfData);
+    }
+    if go_trace::begins(head) {
+        return Some(Kind::GoTrace);
+    }
+    if firefox::begins(head) {
+        return Some(Kind::Firefox);
+    }
     if head.starts_with(&[0x1f, 0x8b]) {
         return Some(Kind::Pprof);
     }
@@ -193,7 +230,10 @@ mod tests {
             (b"\x0a\x04\x08\x01\x10\x02\x12\0", Some(Kind::Pprof)),
             (b"", None),
             (b"hello\n", None),
-            (b"{\"meta\": 1}", None),
+            (b"{\"meta\": 1}", Some(Kind::Firefox)),
+            (b"PERFILE2\x68\0", Some(Kind::PerfData)),
+            (b"go 1.22 trace\0\0\0", Some(Kind::GoTrace)),
+            (b"Trace Go1.26\n", Some(Kind::GoTrace)),
             (b"\x7fELF\x02\x01\xff\xfe\xfd\xfc\xfb", None),
         ] {
             assert_eq!(kind_of(head), kind, "{head:?}");
@@ -203,7 +243,9 @@ mod tests {
     #[test]
     fn a_line_without_an_end_is_no_trouble() {
         let long = vec![b'x'; MAX_LINE + 5];
-        let error = import(&mut &long[..], Some(Kind::Folded), "x", &mut |_| Ok(())).unwrap_err();
+        let none = |_: &str, _: &BuildId, _| 0;
+        let kind = Some(Kind::Folded);
+        let error = import(&mut &long[..], kind, "x", &none, &mut |_| Ok(())).unwrap_err();
         assert_eq!(error.to_string(), "line 1: it is too long");
     }
 }

@@ -5,8 +5,8 @@
 
 use super::Translator;
 use super::stack::{Closes, OpenCall};
+use crate::derive::CallChange;
 use profiler_model::*;
-use profiler_report::derive::CallChange;
 use profiler_wire::bytefrog::UNKNOWN_LINE;
 
 /// Most open calls of all threads together; what is beyond is left out.

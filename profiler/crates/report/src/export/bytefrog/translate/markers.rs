@@ -130,13 +130,16 @@ pub(super) fn process_name(id: ProcessId, tables: &Tables) -> String {
 }
 
 /// What is recorded, where, by what, since when.
-pub(super) fn started(session: &Session, at: Option<String>) -> String {
+pub(super) fn started(session: &Session, at: Option<String>, inferred: bool) -> String {
     let mut text = format!(
         "{} on {}, profiler {}",
         session.target, session.host, session.version
     );
     if let Some(at) = at {
         let _ = write!(text, ", {at}");
+    }
+    if inferred {
+        text.push_str("; calls are inferred from samples");
     }
     text
 }

@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 
 use super::methods::Methods;
 use super::stream::Stream;
+use crate::derive::{CallChange, CallDiffer};
 use profiler_model::*;
-use profiler_report::derive::{CallChange, CallDiffer};
 
 /// Most methods of the paths that are remembered.
 const MAX_REMEMBERED: usize = 1 << 22;

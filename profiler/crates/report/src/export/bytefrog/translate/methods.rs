@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use super::Wanted;
 use super::names::{self, NameStyle};
 use super::stream::Stream;
+use crate::derive::ClassPath;
 use profiler_model::*;
-use profiler_report::derive::ClassPath;
 
 /// Most bytes of names that are remembered.
 const MAX_REMEMBERED_BYTES: usize = 64 << 20;

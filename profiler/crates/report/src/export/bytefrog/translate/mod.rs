@@ -18,17 +18,17 @@ mod thread_events;
 mod threads;
 mod waiting;
 
+use crate::derive::CallChange;
 use markers::{Containers, Missing, key};
 use methods::Methods;
 pub use names::NameStyle;
 use profiler_model::*;
-use profiler_report::derive::CallChange;
 use samples::Samples;
 use stream::Stream;
 use threads::Threads;
 use waiting::Waiting;
 
-/// Whether a receiver wants a function, by its path ([`profiler_report::derive::ClassPath::full`]).
+/// Whether a receiver wants a function, by its path ([`crate::derive::ClassPath::full`]).
 pub type Wanted = Box<dyn Fn(&str) -> bool + Send>;
 
 /// How a recording is translated.
@@ -274,9 +274,9 @@ impl Translator {
         self.stream.next()
     }
 
-    /// As if so much had been sent.
-    #[cfg(test)]
-    pub(super) fn skip_to(&mut self, sequence: u32) {
+    /// As if so much had been sent: for tests of what happens where ids wrap.
+    #[doc(hidden)]
+    pub fn skip_to(&mut self, sequence: u32) {
         self.stream.skip_to(sequence);
     }
 
@@ -377,7 +377,7 @@ impl Translator {
             self.has_clock = clock.is_some();
             let began = self.stream.began();
             let date = clock.map(|clock| markers::date(began, clock));
-            let text = markers::started(&tables.session, date);
+            let text = markers::started(&tables.session, date, self.samples.is_some());
             self.stream.marker(began, key::STARTED, &text, out);
         }
     }

@@ -6,8 +6,8 @@
 
 use std::fmt::Write;
 
+use crate::derive::ClassPath;
 use profiler_model::*;
-use profiler_report::derive::ClassPath;
 use profiler_wire::bytefrog::text::MAX_TEXT_BYTES;
 
 /// Longest class, method and list of parameters of a signature in Java's grammar: together less than
