@@ -42,7 +42,7 @@ pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()
     let log = bench.folder.join("export.log");
     let made = import(bench, &capture, samples)?;
     let size = fs::metadata(&capture)?.len();
-    let mut table = Table::new(&["format", "samples/s", "MB/s", "file", "CPU", "peak memory"]);
+    let mut table = Table::new(&["format", "samples/s", "MB/s", "file MiB", "CPU", "peak MiB"]);
     let mut numbers = Vec::new();
     for format in SCENARIOS
         .into_iter()
@@ -59,7 +59,7 @@ pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()
     }
     bench.keep("export.json", &numbers)?;
     table.print(&format!(
-        "Exports of {samples} samples, a capture of {} (imported in {:.1} s)",
+        "Exports of {samples} samples, a capture of {} MiB (imported in {:.1} s)",
         mib(size),
         made as f64 / 1e9
     ));
@@ -154,7 +154,7 @@ fn beside_perf(bench: &Bench, log: &Path) -> io::Result<()> {
     };
     let text = perf(&["script", "-F", "time"]).output()?.stdout;
     let samples = text.iter().filter(|byte| **byte == b'\n').count() as u64;
-    let mut table = Table::new(&["what", "samples/s", "MB/s", "read", "CPU", "peak memory"]);
+    let mut table = Table::new(&["what", "samples/s", "MB/s", "read MiB", "CPU", "peak MiB"]);
     let size = fs::metadata(&data)?.len();
     let usage = measure::run(perf(&["script"]).stdout(Stdio::null()), log)?;
     table.row(row("perf script", samples, size, &usage));
