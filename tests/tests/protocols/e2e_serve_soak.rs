@@ -56,6 +56,7 @@ struct Did {
     lost: AtomicU64,
     sessions: AtomicU64,
     samples: AtomicU64,
+    profiles: AtomicU64,
     over: AtomicBool,
 }
 
@@ -63,6 +64,11 @@ struct Did {
 /// some infer, some go without a word.
 fn traces(port: u16, program: &mut Talking, tid: u64, did: &Did) -> Outcome {
     let mut round = 0_u64;
+    // On a busy machine the server learns of the program somewhat later than we do.
+    let until = Instant::now() + Duration::from_secs(30);
+    while Client::connect(port)?.process(program.pid()).is_err() {
+        assert!(Instant::now() < until, "the program is not known");
+    }
     while !did.over.load(Ordering::Relaxed) {
         round += 1;
         let mut client = Client::connect(port)?;
@@ -130,6 +136,28 @@ fn sessions(remote: &Remote, pid: u32, did: &Did) -> Outcome {
     Ok(())
 }
 
+/// Clients of TCF, one after the other.
+fn profiles(agent: &Agent<'_>, id: &str, did: &Did) -> Outcome {
+    while !did.over.load(Ordering::Relaxed) {
+        let arguments = [
+            "profile",
+            id,
+            "--seconds",
+            "2",
+            "--frames",
+            "16",
+            "--frequency",
+            "99",
+        ];
+        let output = agent.command("client.py", &arguments).output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into());
+        }
+        did.profiles.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
 fn median(values: impl Iterator<Item = u64>) -> u64 {
     let mut all: Vec<u64> = values.collect();
     all.sort_unstable();
@@ -170,11 +198,6 @@ fn clients_of_all_protocols_come_and_go() -> Outcome {
     let mut forks = Command::new(setting.workload("fork_storm.c")?);
     forks.args(["20", &seconds.to_string(), "1000"]);
     let forks = Running::start(&mut forks, setting.folder(), "forks")?;
-    let churn = agent.begin(
-        "churn",
-        "load.py",
-        &["churn", "--clients", "3", "--seconds", &seconds.to_string()],
-    )?;
     let did = Did::default();
     let mut used = Vec::new();
     let begin = Instant::now();
@@ -188,6 +211,9 @@ fn clients_of_all_protocols_come_and_go() -> Outcome {
             clients.push(scope.spawn(move || traces(rdp, &mut program, tid, did).map_err(text)));
             clients.push(scope.spawn(move || sessions(remote, burner, did).map_err(text)));
         }
+        let (did, id, agent) = (&did, burns.id(), &agent);
+        let text = |error: Failure| error.to_string();
+        clients.push(scope.spawn(move || profiles(agent, &id, did).map_err(text)));
         while begin.elapsed() < Duration::from_secs(seconds)
             && !clients
                 .iter()
@@ -202,12 +228,10 @@ fn clients_of_all_protocols_come_and_go() -> Outcome {
         }
         Ok(())
     })?;
-    let limit = Duration::from_secs(90);
-    let tcf = agent.result(churn.end(limit)?)?;
-    forks.end(limit)?.success()?;
+    forks.end(Duration::from_secs(90))?.success()?;
     let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
     eprintln!(
-        "{seconds} s: {} traces with {} frames, {} lost, {} of programs; {} sessions with {} samples; TCF {tcf}; \
+        "{seconds} s: {} traces with {} frames, {} lost, {} of programs; {} sessions with {} samples; {} profiles of TCF; \
          VmHWM {} KiB",
         count(&did.traces),
         count(&did.frames),
@@ -215,6 +239,7 @@ fn clients_of_all_protocols_come_and_go() -> Outcome {
         count(&did.marked),
         count(&did.sessions),
         count(&did.samples),
+        count(&did.profiles),
         status(pid, "VmHWM")?
     );
     let thirds: Vec<&[Used]> = used.chunks((used.len() / 3).max(1)).take(3).collect();
@@ -231,7 +256,13 @@ fn clients_of_all_protocols_come_and_go() -> Outcome {
         );
     }
     assert_eq!(count(&did.lost), 0, "frames are lost");
-    for of in [&did.traces, &did.marked, &did.sessions, &did.samples] {
+    for of in [
+        &did.traces,
+        &did.marked,
+        &did.sessions,
+        &did.samples,
+        &did.profiles,
+    ] {
         assert!(count(of) > 0, "a kind of client did nothing");
     }
     let [_, second, last] = thirds[..] else {
