@@ -381,6 +381,26 @@ fn an_answer_that_does_not_come_is_not_waited_for_for_ever() {
     assert_eq!(hq.check().entries, 100);
 }
 
+/// It has read all, and goes before it has answered.
+#[test]
+fn an_hq_that_goes_instead_of_answering() {
+    let mut script = script(1);
+    script.answers = false;
+    let hq = Hq::start(script);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            hq.wait("end of data", |heard| !heard.ended.is_empty());
+            hq.die();
+        });
+        run(async {
+            let agent = started(&hq, QUEUE).await;
+            agent.send(Calls::default().batch(100));
+            agent.finish(Timestamp(1), PATIENCE).await.unwrap();
+        });
+    });
+    assert_eq!(hq.check().entries, 100);
+}
+
 #[test]
 fn an_hq_that_comes_late() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -35,6 +35,21 @@ pub(super) enum Phase {
     Dead,
 }
 
+impl Phase {
+    /// When that is, for people.
+    fn when(self) -> &'static str {
+        match self {
+            Phase::Greeting => "before a configuration",
+            Phase::Waiting { .. } => "before the run is started",
+            Phase::Tracing => "while the program runs and is traced",
+            Phase::Paused => "while the program stands still",
+            Phase::Suspended => "while tracing is suspended",
+            Phase::Stopped => "behind a stop",
+            Phase::Dead => "behind an error",
+        }
+    }
+}
+
 /// Orders that are kept for a configuration.
 const MAX_EARLY: usize = 16;
 
@@ -149,7 +164,10 @@ impl Life {
             (Stopped, HqMessage::Stop) => (Stopped, vec![]),
             (phase, message) => {
                 let name = name(&message);
-                log::warn!("HQ sent {name}, which has no meaning in phase {phase:?}; ignored");
+                log::warn!(
+                    "HQ sent {name}, which has no meaning {}; ignored",
+                    phase.when()
+                );
                 (phase, vec![])
             }
         };

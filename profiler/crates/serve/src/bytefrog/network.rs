@@ -156,14 +156,16 @@ fn converse(
     })
 }
 
-/// Runs a task whose error ends the run.
+/// Runs a task whose error ends the run, unless that is over.
 fn spawn(
     shared: &Arc<Shared>,
     task: impl Future<Output = Result<(), AgentError>> + Send + 'static,
 ) -> JoinHandle<()> {
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        if let Err(error) = task.await {
+        if let Err(error) = task.await
+            && *shared.progress.borrow() < Progress::Closing
+        {
             shared.fail(error);
         }
     })
@@ -237,6 +239,8 @@ async fn finish(
     let stopped = said.wait_for(|said| said.stopped);
     if timeout_at(patience, stopped).await.is_err() {
         log::warn!("HQ did not answer that the run has ended; its connections are closed");
+        // It has been sent all: that it goes from now on is no loss.
+        shared.advance(Progress::Closing);
     }
     shared.pool.end();
     shared.watch_data(Vec::new());
