@@ -127,6 +127,8 @@ fn stop_ends_the_command() -> Outcome {
         let mut running = stream(&setting, &hq, &arguments)?;
         hq.wait_for_mode(Mode::Initializing)?;
         hq.send(HqMessage::Start)?;
+        // It does not begin before HQ has answered on all data connections.
+        hq.wait_for_mode(Mode::Tracing)?;
         running.wait_until("the command", LIMIT, |running| {
             running
                 .stdout_so_far()
