@@ -277,8 +277,15 @@ impl Tracers {
             return;
         };
         if let Some(until) = session.take_in(due) {
-            session.pass(Some(until), &mut Traced { tracing, hub });
+            let tracing = tracing.clone();
+            self.hits_first(&tracing, hub);
+            if let Some((tracing, session)) = self.running.get_mut(index) {
+                session.pass(Some(until), &mut Traced { tracing, hub });
+            }
         }
+        let Some((_, session)) = self.running.get_mut(index) else {
+            return;
+        };
         if due != Due::Tick {
             return;
         }
@@ -286,6 +293,7 @@ impl Tracers {
         session.news();
         if let Ok(Some(_)) | Err(_) = session.gone() {
             let (tracing, session) = self.running.remove(index);
+            self.hits_first(&tracing, hub);
             end(&tracing, session, hub);
             self.refused.insert(tracing.clone());
             hub.untraced(&tracing, "the process has ended");
@@ -294,11 +302,23 @@ impl Tracers {
 
     /// Hands over all calls that were made up to now.
     pub(super) fn flush(&mut self, tracing: &Tracing, hub: &mut Hub) {
-        let running = self.running.iter_mut();
-        let mut running = running.filter(|(running, _)| running == tracing);
-        if let Some((_, session)) = running.next() {
-            session.take_in(Due::Buffers);
-            session.pass(None, &mut Traced { tracing, hub });
+        let mut running = self.running.iter();
+        let Some(index) = running.position(|(running, _)| running == tracing) else {
+            return;
+        };
+        self.running[index].1.take_in(Due::Buffers);
+        self.hits_first(tracing, hub);
+        self.running[index].1.pass(None, &mut Traced { tracing, hub });
+    }
+
+    /// Hands over the markers that the process of these calls has passed: they decide what becomes of the calls behind
+    /// them, so none may come later than such a call. The calls are taken in already.
+    fn hits_first(&mut self, calls: &Tracing, hub: &mut Hub) {
+        for (tracing, session) in &mut self.running {
+            if tracing.awaited && !calls.awaited && tracing.process == calls.process {
+                session.take_in(Due::Buffers);
+                session.pass(None, &mut Traced { tracing, hub });
+            }
         }
     }
 
