@@ -206,6 +206,51 @@ fn jit_code_by_its_perf_map() -> Outcome {
     Ok(())
 }
 
+/// Other code made at run time where some had been: samples have the name of their time.
+#[test]
+fn jit_code_that_is_announced_anew() -> Outcome {
+    let test = "e2e_processes::jit_code_that_is_announced_anew";
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "the workload has machine code of x86-64 only");
+        return Ok(());
+    }
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let workload = setting.workload("jit.c")?;
+    let command = ["-F", "999", "--", &workload.to_string_lossy(), "4000"];
+    let (ended, recording) = setting.record(&[&command[..], &["--again"]].concat())?;
+    let samples = recording.of_process("jit");
+    if let Some(sample) = samples.first() {
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
+    }
+    let again = ended.json()?["again"].as_u64().ok_or("no truth")?;
+    let count = |name: &str, is_then: &dyn Fn(u64) -> bool| {
+        let samples = samples.iter();
+        let of_it = samples.filter(|it| it.leaf() == name && is_then(it.at_ns));
+        of_it.count()
+    };
+    let before = |at: u64| at < again;
+    // What is announced is read every 200 ms, and what was sampled meanwhile keeps the name that it had.
+    let later = |at: u64| at > again + 1_000_000_000;
+    for kind in ["old", "new"] {
+        let then: &dyn Fn(u64) -> bool = match kind {
+            "old" => &before,
+            _ => &later,
+        };
+        let [one, three] = ["one", "three"].map(|name| count(&format!("{kind}_{name}"), then));
+        assert!(one + three > 300, "{kind}: {one} and {three} samples");
+        share(kind, one, one + three, 0.25)?;
+    }
+    for name in ["new_one", "new_three"] {
+        assert_eq!(count(name, &|at| at + 300_000_000 < again), 0, "{name}");
+    }
+    for name in ["old_one", "old_three"] {
+        assert_eq!(count(name, &later), 0, "{name}");
+    }
+    Ok(())
+}
+
 /// A shared object that is loaded in the middle of the recording.
 #[test]
 fn plugin_loaded_late() -> Outcome {

@@ -310,6 +310,9 @@ impl Resolver {
         let Some(process) = table.get(pid) else {
             return (None, end_of(None, raw.end));
         };
+        if let Some(made) = &process.jit {
+            self.naming.watch(made);
+        }
         let ends = (raw.end, self.mapped.unwinding.end_at_bogus_caller());
         let mut frames = Frames {
             modules: &mut self.mapped.modules,

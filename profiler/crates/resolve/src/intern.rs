@@ -208,7 +208,8 @@ impl EpochTables {
             Answer::NotYet => return false,
             Answer::Unknown(reason) => Symbol::Unknown(*reason),
             Answer::Lines(lines) => {
-                let module = module.map(|module| self.module(module));
+                // One function is one, wherever its code is made anew.
+                let module = module.map(|module| self.module(module.first()));
                 let lines = lines.iter().map(|(function, line)| Line {
                     function: self.function(function, module),
                     line: *line,

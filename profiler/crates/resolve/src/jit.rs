@@ -4,7 +4,8 @@
 //! dump that the process maps (`dump`), else a map of names (`perf_map`). Both are taken from below the
 //! process's root, only if they are regular files of the process's user, and read on from where the last
 //! reading ended. Addresses are absolute in one process. Memory is thrown away and used again by runtimes:
-//! of several pieces of code that were at an address the newest is meant.
+//! of several pieces of code that were at an address the newest is meant, and where one took the place of another is
+//! told, so that what was sampled before keeps its name.
 //!
 //! What does not belong here: when this is read again (`symbolize`).
 
@@ -21,6 +22,9 @@ mod perf_map;
 
 use dump::Dump;
 use perf_map::PerfMap;
+
+/// Pieces of code that are told apart when they are replaced; of more at a time all code is taken to be new.
+const MAX_RENEWED: usize = 4096;
 
 /// A process that makes code at run time.
 #[derive(Clone, Debug)]
@@ -86,6 +90,16 @@ impl JitCode {
         if let Err(error) = self.map.refresh(process) {
             let (pid, namespace_pid) = (process.pid, process.namespace_pid);
             log::debug!("pid {pid}: perf-{namespace_pid}.map: {error}");
+        }
+    }
+
+    /// Addresses of what was thrown away or replaced since the last call, in what was read before that.
+    pub(super) fn renewed(&mut self) -> Vec<(u64, u64)> {
+        let mut renewed = std::mem::take(&mut self.map.renewed);
+        renewed.append(&mut self.dump.renewed);
+        match renewed.len() > MAX_RENEWED {
+            true => vec![(0, u64::MAX)],
+            false => renewed,
         }
     }
 

@@ -365,6 +365,7 @@ fn module(kind: ModuleKind, path: &str, build_id: Option<BuildId>) -> Arc<CodeMo
         key: None,
         elf: None,
         jit: None,
+        first: None,
         code: None,
     })
 }

@@ -426,12 +426,14 @@ impl Resolver {
 impl Resolver {
     /// Takes names that have been found; never waits.
     pub fn poll_symbols(&mut self, out: &mut Vec<Batch>) {
-        self.naming.poll(&mut self.epoch);
+        let (at, seen) = self.last_event;
+        for renewed in self.naming.poll(&mut self.epoch) {
+            self.processes.renewed(&renewed, at);
+        }
         if self.kernel.poll(&mut self.epoch) {
             self.stacks.forget_kernel();
         }
         // Where nothing happens, files and roots of what has ended must not stay open either.
-        let (at, seen) = self.last_event;
         self.processes
             .rescan_if_due(at, &mut self.mapped, &mut self.epoch);
         let now = Timestamp(at.0.saturating_add(seen.elapsed().as_nanos() as u64));

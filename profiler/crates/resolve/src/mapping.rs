@@ -40,8 +40,23 @@ pub(super) struct CodeModule {
     pub(super) elf: Option<Elf>,
     /// Of run-time code: the process that made it.
     pub(super) jit: Option<Arc<super::jit::JitProcess>>,
+    /// Of run-time code that was announced where other code had been: the module of what was there first, and how often
+    /// that has happened.
+    pub(super) first: Option<(Arc<CodeModule>, usize)>,
     /// What says how its stacks are walked, if it is an ELF file.
     pub(super) code: Option<Arc<CodeFile>>,
+}
+
+impl CodeModule {
+    /// This module, or the one that it continues.
+    pub(super) fn first(&self) -> &CodeModule {
+        self.first.as_ref().map_or(self, |(first, _)| first)
+    }
+
+    /// How often other code was announced where this is.
+    fn times(&self) -> usize {
+        self.first.as_ref().map_or(0, |&(_, times)| times)
+    }
 }
 
 /// A number that no module had before.
@@ -152,6 +167,88 @@ impl Mappings {
             // Known already. Runtimes change the protection of parts of their code all the time.
             return;
         }
+        if new.module.jit.is_some() && new.module.first.is_none() {
+            let kept = self.ranges[first..behind].iter();
+            let kept = kept.filter(|range| range.module.first().uid == new.module.uid);
+            let kept: Vec<(u64, u64)> = kept.map(|range| (range.start, range.end)).collect();
+            // What was announced anew there stays so.
+            let mut at = new.start;
+            for (start, end) in kept.into_iter().chain([(new.end, new.end)]) {
+                if at < start {
+                    self.put(CodeRange {
+                        start: at,
+                        end: start,
+                        offset: new.frame_address(at),
+                        ..new.clone()
+                    });
+                }
+                at = at.max(end);
+            }
+            return;
+        }
+        self.put(new);
+    }
+
+    /// Other code was announced at these addresses, where code of this module had been: what is there from now on is
+    /// of the module that `again` gives, which is told how often that has happened there before.
+    pub(super) fn renew(
+        &mut self,
+        module: &CodeModule,
+        (start, end): (u64, u64),
+        at: Timestamp,
+        again: impl FnOnce(usize) -> Arc<CodeModule>,
+    ) {
+        // In whole ranges if there are many: more names are asked for again than need be.
+        let (start, end) = match self.ranges.len() > MAX_MAPPINGS / 2 {
+            true => (0, u64::MAX),
+            false => (start, end),
+        };
+        let met = self.ranges.iter();
+        let met = met.filter(|range| range.start < end && start < range.end);
+        let met = met.filter(|range| range.module.first().uid == module.uid);
+        let met: Vec<CodeRange> = met.cloned().collect();
+        let Some(times) = met.iter().map(|range| range.module.times()).max() else {
+            return;
+        };
+        let again = again(times);
+        for range in met {
+            let start = start.max(range.start);
+            self.put(CodeRange {
+                start,
+                end: end.min(range.end),
+                offset: range.frame_address(start),
+                at,
+                module: again.clone(),
+                ..range
+            });
+        }
+    }
+
+    /// Takes over what was announced anew, of a reading of before.
+    pub(super) fn renew_like(&mut self, before: &Mappings) {
+        let renewed = before.ranges.iter();
+        for range in renewed.filter(|range| range.module.first.is_some()) {
+            let of_it = |now: &&CodeRange| now.module.uid == range.module.first().uid;
+            let now = self.ranges.iter().filter(of_it);
+            let now: Vec<(u64, u64)> = now.map(|now| (now.start, now.end)).collect();
+            for (start, end) in now {
+                let start = start.max(range.start);
+                let end = end.min(range.end);
+                if start < end {
+                    self.put(CodeRange {
+                        start,
+                        end,
+                        offset: range.frame_address(start),
+                        ..range.clone()
+                    });
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, new: CodeRange) {
+        let first = self.ranges.partition_point(|range| range.end <= new.start);
+        let behind = self.ranges.partition_point(|range| range.start < new.end);
         self.generation = next_generation();
         let mut pieces = Vec::with_capacity(3);
         if let Some(left) = self.ranges[first..behind].first()
@@ -185,7 +282,11 @@ impl Mappings {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
+    use crate::jit::JitProcess;
+    use profiler_model::Pid;
     use profiler_object::elf::Segment;
 
     pub(crate) fn module(path: &str) -> Arc<CodeModule> {
@@ -199,6 +300,7 @@ pub(super) mod tests {
             key: None,
             elf: None,
             jit: None,
+            first: None,
             code: None,
         })
     }
@@ -243,6 +345,63 @@ pub(super) mod tests {
         );
         assert_eq!(mappings.find(0x1fff).unwrap().frame_address(0x1fff), 0x10ff);
         assert!(mappings.find(0xfff).is_none() && mappings.find(0xa000).is_none());
+    }
+
+    #[test]
+    fn code_that_is_announced_anew_is_of_another_module() {
+        let jit = |path: &str, first: Option<(Arc<CodeModule>, usize)>| {
+            let mut made = module(path);
+            let own = Arc::get_mut(&mut made).unwrap();
+            own.kind = ModuleKind::Jit;
+            own.jit = Some(Arc::new(JitProcess {
+                pid: Pid(1),
+                namespace_pid: Pid(1),
+                uid: None,
+                root: None,
+                dump: OnceLock::new(),
+            }));
+            own.first = first;
+            made
+        };
+        let first = jit("0", None);
+        let again = |times: usize| jit(&(times + 1).to_string(), Some((first.clone(), times + 1)));
+        let mut mappings = Mappings::default();
+        mappings.insert(range(0x1000, 0x9000, 0x1000, &first));
+        mappings.insert(range(0x9000, 0xa000, 0, &module("file")));
+        let at = Timestamp(7);
+        mappings.renew(&first, (0x2000, 0x3000), at, again);
+        mappings.renew(&first, (0x2800, 0x3800), at, again);
+        // None of it is there, and some.
+        mappings.renew(&first, (0xa000, 0xb000), at, again);
+        mappings.renew(&first, (0x8000, 0xa000), at, again);
+        let expected = [
+            (0x1000, 0x2000, 0x1000, "0"),
+            (0x2000, 0x2800, 0x2000, "1"),
+            (0x2800, 0x3000, 0x2800, "2"),
+            (0x3000, 0x3800, 0x3000, "2"),
+            (0x3800, 0x8000, 0x3800, "0"),
+            (0x8000, 0x9000, 0x8000, "1"),
+            (0x9000, 0xa000, 0, "file"),
+        ];
+        assert_eq!(shape(&mappings), expected);
+        // The same memory once more, and a reading of what is mapped.
+        let generation = mappings.generation();
+        mappings.insert(range(0x1000, 0x9000, 0x1000, &first));
+        assert_eq!(
+            (shape(&mappings), mappings.generation()),
+            (expected.to_vec(), generation)
+        );
+        let mut read = Mappings::default();
+        read.insert(range(0x1000, 0x9000, 0x1000, &first));
+        read.insert(range(0x9000, 0xa000, 0, &module("file")));
+        read.renew_like(&mappings);
+        assert_eq!(shape(&read), expected);
+        // More of it than before.
+        mappings.insert(range(0x0, 0xb000, 0x0, &first));
+        let mut expected = expected.to_vec();
+        expected.insert(0, (0x0, 0x1000, 0x0, "0"));
+        expected[7] = (0x9000, 0xb000, 0x9000, "0");
+        assert_eq!(shape(&mappings), expected);
     }
 
     #[test]

@@ -252,6 +252,7 @@ impl Modules {
             key,
             elf,
             jit: None,
+            first: None,
         });
         self.known.insert(place, Arc::downgrade(&module));
         module
@@ -306,6 +307,19 @@ impl Modules {
     }
 }
 
+/// Code of a process where other code of it had been, so often.
+pub(super) fn again(first: &Arc<CodeModule>, times: usize) -> Arc<CodeModule> {
+    let path = first.path.trim_end_matches(']');
+    Arc::new(CodeModule {
+        first: Some((first.clone(), times)),
+        ..module_named(
+            first.kind,
+            &format!("{path} again {times}]"),
+            first.jit.clone(),
+        )
+    })
+}
+
 fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Option<CodeRange> {
     let end = mmap.start.checked_add(mmap.len)?;
     let offset = match module.kind {
@@ -335,6 +349,7 @@ fn module_named(kind: ModuleKind, path: &str, jit: Option<Arc<JitProcess>>) -> C
         key: None,
         elf: None,
         jit,
+        first: None,
         code: None,
     }
 }
@@ -391,6 +406,7 @@ pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
         key: None,
         elf: Some(elf),
         jit: None,
+        first: None,
         code: Some(CodeFile::new("[vdso]")),
     };
     Some((Arc::new(module), Arc::new(file)))

@@ -8,14 +8,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::epoch::Epoch;
 use super::files::TargetFile;
 use super::mapping::CodeModule;
 use super::names::{Answered, Names};
-use super::symbolize::{Answer, Settings, Symbolizer};
+use super::symbolize::{Answer, Renewed, Request, Settings, Symbolizer, Told};
 use profiler_model::{FrameId, FrameKind, ModuleKind, UnknownReason};
+
+/// How often it is looked whether code was announced where other code had been.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Names of frames: those known, those asked for, and the symbolizer that finds them.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub(super) struct Naming {
     keep_code: bool,
     /// Nobody wants to wait for names any more.
     hurried: Arc<AtomicBool>,
+    /// Code made at run time that was sampled since it was last looked whether it was announced anew, and when that was.
+    watched: (FxHashMap<u64, Arc<CodeModule>>, Instant),
 }
 
 impl Naming {
@@ -36,6 +43,7 @@ impl Naming {
             symbolizer: Symbolizer::start(settings)?,
             keep_code,
             hurried: Arc::default(),
+            watched: (FxHashMap::default(), Instant::now()),
         })
     }
 
@@ -80,18 +88,40 @@ impl Naming {
         epoch.define(frame, Some(module), &Answer::Unknown(reason));
     }
 
+    /// A process runs code that it has made: what it says of it may change.
+    pub(super) fn watch(&mut self, module: &Arc<CodeModule>) {
+        let watched = self.watched.0.entry(module.uid);
+        watched.or_insert_with(|| module.clone());
+    }
+
     /// Sends what can be sent, without waiting.
     pub(super) fn send(&mut self) {
         self.names.send(&self.symbolizer);
+        let (watched, since) = &mut self.watched;
+        if since.elapsed() < WATCH_INTERVAL {
+            return;
+        }
+        *since = Instant::now();
+        for module in std::mem::take(watched).into_values() {
+            let request = Request {
+                module,
+                file: None,
+                addresses: Vec::new(),
+            };
+            // Else it is asked when it runs the next time.
+            if self.symbolizer.ask(request).is_err() {
+                break;
+            }
+        }
     }
 
-    /// Takes names that have been found; never waits.
-    pub(super) fn poll(&mut self, epoch: &mut Epoch) {
-        let replies: Vec<_> = self.symbolizer.replies().collect();
-        for reply in replies {
-            if let Some(answered) = self.names.take(reply) {
-                tell(answered, epoch);
-            }
+    /// Takes names that have been found, and gives code that is other code now; never waits.
+    #[must_use]
+    pub(super) fn poll(&mut self, epoch: &mut Epoch) -> Vec<Renewed> {
+        let told: Vec<_> = self.symbolizer.told().collect();
+        let mut renewed = Vec::new();
+        for told in told {
+            renewed.extend(self.take(told, epoch));
         }
         if let Some(module) = self.symbolizer.stuck() {
             for answered in self.names.abandon(module) {
@@ -102,15 +132,27 @@ impl Naming {
                 tell(answered, epoch);
             }
         }
+        renewed
     }
 
-    /// The same, waiting so long if there is nothing yet.
+    /// Waits so long for names if there are none yet; no more samples come.
     pub(super) fn wait(&mut self, pause: Duration, epoch: &mut Epoch) {
-        for reply in self.symbolizer.wait(pause) {
+        if let Some(told) = self.symbolizer.wait(pause) {
+            self.take(told, epoch);
+        }
+    }
+
+    fn take(&mut self, told: Told, epoch: &mut Epoch) -> Option<Renewed> {
+        let replies = match told {
+            Told::Names(replies) => replies,
+            Told::Renewed(renewed) => return Some(renewed),
+        };
+        for reply in replies {
             if let Some(answered) = self.names.take(reply) {
                 tell(answered, epoch);
             }
         }
+        None
     }
 
     /// Asks again for what has no answer yet, at once.

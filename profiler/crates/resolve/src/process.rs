@@ -65,6 +65,8 @@ pub(super) struct ProcessState {
     pub(super) root: Option<Arc<Root>>,
     /// Code that it makes at run time.
     pub(super) jit: Option<Arc<CodeModule>>,
+    /// The same where other code was announced than had been there: once, twice, and so on.
+    pub(super) again: Vec<Arc<CodeModule>>,
     /// Threads that have not ended.
     pub(super) threads: u32,
     /// When the last thread ended.
@@ -94,6 +96,7 @@ impl ProcessState {
             mappings: Arc::default(),
             root: None,
             jit: None,
+            again: Vec::new(),
             threads: 0,
             exited: None,
             hidden: false,
@@ -123,6 +126,7 @@ impl ProcessState {
             // The first sample looks after them.
             cgroup_id: if nested { 0 } else { self.cgroup_id },
             jit: None,
+            again: Vec::new(),
             threads: 0,
             exited: None,
             announced: None,
@@ -137,6 +141,7 @@ impl ProcessState {
         self.executable = None;
         self.mappings = Arc::default();
         self.jit = None;
+        self.again.clear();
         if root.is_some() {
             self.root = root;
         }
@@ -302,6 +307,7 @@ impl ProcessTable {
             process.mappings = Arc::default();
             process.root = None;
             process.jit = None;
+            process.again.clear();
             process.mapped = None;
             process.announced = None;
         }

@@ -22,9 +22,11 @@ use super::epoch::Epoch;
 use super::files::{Root, Roots};
 use super::mapped::Mapped;
 use super::mapping::Mappings;
+use super::modules;
 use super::options::ResolveOptions;
 use super::proc_fs::{self, Clocks, Facts};
 use super::process::{GRACE_NS, ProcessState, ProcessTable};
+use super::symbolize::Renewed;
 use profiler_model::raw::{Comm, RawBody, RawEvent, RawMmap};
 use profiler_model::{Event, ModuleKind, Pid, ProcessChange, ProcessEvent, Tid, Timestamp};
 
@@ -375,6 +377,7 @@ impl Processes {
             }
         }
         if let Some(process) = self.table.get_mut(pid) {
+            mappings.renew_like(&process.mappings);
             if !process.mappings.is_like(&mappings) {
                 process.mappings = Arc::new(mappings);
             }
@@ -541,6 +544,28 @@ impl Processes {
             process.changed();
         }
         Arc::make_mut(&mut process.mappings).insert(range);
+    }
+
+    /// Other code was announced where a process had made some.
+    pub(super) fn renewed(&mut self, renewed: &Renewed, at: Timestamp) {
+        let first = &renewed.module;
+        let Some(jit) = &first.jit else { return };
+        let Some(process) = self.table.get_mut(jit.pid) else {
+            return;
+        };
+        // Of a life before, or given up.
+        if process.jit.as_ref().is_none_or(|own| own.uid != first.uid) {
+            return;
+        }
+        let (mappings, again) = (&mut process.mappings, &mut process.again);
+        for &range in &renewed.ranges {
+            Arc::make_mut(mappings).renew(first, range, at, |times| {
+                if again.len() <= times {
+                    again.push(modules::again(first, times + 1));
+                }
+                again[times.min(again.len() - 1)].clone()
+            });
+        }
     }
 
     /// A thread has ended, and with the last one its process.

@@ -41,7 +41,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How long reading it may take.
 const MAP_PATIENCE: Duration = Duration::from_secs(5);
 /// It is not read again sooner.
-const MAP_INTERVAL: Duration = Duration::from_millis(500);
+const MAP_INTERVAL: Duration = Duration::from_millis(200);
 /// Debug information larger than this is read on the second thread, unless told otherwise.
 pub(super) const LARGE_BYTES: u64 = 48 << 20;
 /// See [`Settings::patience`].
@@ -101,6 +101,24 @@ pub(super) struct Reply {
     pub(super) code: Option<CodeBytes>,
 }
 
+/// A process has announced other code where code of it had been.
+#[derive(Debug)]
+pub(super) struct Renewed {
+    /// The code of the process.
+    pub(super) module: Arc<CodeModule>,
+    /// First addresses of what is no more, and those behind.
+    pub(super) ranges: Vec<(u64, u64)>,
+}
+
+/// What the threads tell.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Answers.
+    Names(Vec<Reply>),
+    /// Names from now on are others.
+    Renewed(Renewed),
+}
+
 /// Asks for names.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -108,7 +126,7 @@ pub(super) struct Request {
     pub(super) module: Arc<CodeModule>,
     /// Its file; none for run-time code.
     pub(super) file: Option<Arc<TargetFile>>,
-    /// Frame addresses, and whether the function's code is wanted.
+    /// Frame addresses, and whether the function's code is wanted; none: whether run-time code was announced anew.
     pub(super) addresses: Vec<(u64, bool)>,
 }
 
@@ -156,8 +174,8 @@ pub(super) struct Symbolizer {
     lanes: [Lane; 2],
     large: LargeLane,
     names: Option<Lane>,
-    replies: Receiver<Vec<Reply>>,
-    answer: Sender<Vec<Reply>>,
+    told: Receiver<Told>,
+    teller: Sender<Told>,
     settings: Settings,
     replaced: u32,
 }
@@ -165,16 +183,16 @@ pub(super) struct Symbolizer {
 impl Symbolizer {
     /// Starts the threads.
     pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
-        let (answer, replies) = channel();
-        let second = spawn(LARGE, None, &settings, &answer, true)?;
+        let (teller, told) = channel();
+        let second = spawn(LARGE, None, &settings, &teller, true)?;
         let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
-        let first = spawn("symbols", Some(large.clone()), &settings, &answer, true)?;
+        let first = spawn("symbols", Some(large.clone()), &settings, &teller, true)?;
         Ok(Symbolizer {
             lanes: [first, second],
             large,
             names: None,
-            replies,
-            answer,
+            told,
+            teller,
             settings,
             replaced: 0,
         })
@@ -203,7 +221,7 @@ impl Symbolizer {
                 continue;
             }
             let large = (index == 0).then(|| self.large.clone());
-            let Ok(lane) = spawn(lane.name, large, &self.settings, &self.answer, true) else {
+            let Ok(lane) = spawn(lane.name, large, &self.settings, &self.teller, true) else {
                 continue;
             };
             if index == 1 {
@@ -220,7 +238,7 @@ impl Symbolizer {
     /// Asks for names without source lines, on a thread that slow files don't hold up.
     pub(super) fn ask_names(&mut self, request: Request) -> Result<(), Request> {
         if self.names.is_none() {
-            self.names = spawn("symbols-names", None, &self.settings, &self.answer, false).ok();
+            self.names = spawn("symbols-names", None, &self.settings, &self.teller, false).ok();
         }
         match &self.names {
             Some(names) => try_send(&names.requests, request),
@@ -228,14 +246,14 @@ impl Symbolizer {
         }
     }
 
-    /// Answers that have come.
-    pub(super) fn replies(&self) -> impl Iterator<Item = Reply> + '_ {
-        self.replies.try_iter().flatten()
+    /// What has come.
+    pub(super) fn told(&self) -> impl Iterator<Item = Told> + '_ {
+        self.told.try_iter()
     }
 
-    /// Waits for answers.
-    pub(super) fn wait(&self, timeout: Duration) -> Vec<Reply> {
-        self.replies.recv_timeout(timeout).unwrap_or_default()
+    /// Waits for something to come.
+    pub(super) fn wait(&self, timeout: Duration) -> Option<Told> {
+        self.told.recv_timeout(timeout).ok()
     }
 }
 
@@ -254,11 +272,11 @@ fn spawn(
     name: &'static str,
     large: Option<LargeLane>,
     settings: &Settings,
-    replies: &Sender<Vec<Reply>>,
+    teller: &Sender<Told>,
     lines: bool,
 ) -> std::io::Result<Lane> {
     let (sender, requests) = sync_channel::<Request>(QUEUE);
-    let (settings, replies) = (settings.clone(), replies.clone());
+    let (settings, teller) = (settings.clone(), teller.clone());
     let busy = Arc::new(Mutex::new(None));
     let state = busy.clone();
     let limits = match name {
@@ -276,16 +294,27 @@ fn spawn(
             owners: Owners::default(),
             maps: FxHashMap::default(),
             silent: FxHashSet::default(),
+            renewed: None,
             clock: 0,
         };
         let mut waiting = Waiting::default();
+        let mut asked = Instant::now();
         loop {
             match waiting.next(&requests) {
                 Ok(request) => {
+                    // Who only watches keeps nothing loaded.
+                    match request.addresses.is_empty() {
+                        false => asked = Instant::now(),
+                        true if asked.elapsed() > IDLE => worker.rest(),
+                        true => {}
+                    }
                     *lock(&state) = Some((Instant::now(), request.module.uid));
                     let answers = worker.serve(request);
                     *lock(&state) = None;
-                    if !answers.is_empty() && replies.send(answers).is_err() {
+                    let renewed = worker.renewed.take().map(Told::Renewed);
+                    let answers = (!answers.is_empty()).then_some(Told::Names(answers));
+                    let mut told = renewed.into_iter().chain(answers);
+                    if told.any(|told| teller.send(told).is_err()) {
                         break;
                     }
                 }
@@ -354,6 +383,8 @@ struct Worker {
     maps: FxHashMap<u64, (JitCode, Instant)>,
     /// Code made at run time by processes whose files do not answer.
     silent: FxHashSet<u64>,
+    /// What was met on the way, and is to be told.
+    renewed: Option<Renewed>,
     clock: u64,
 }
 
@@ -554,7 +585,7 @@ impl Worker {
         let Some(process) = &request.module.jit else {
             return Vec::new();
         };
-        let uid = request.module.uid;
+        let uid = request.module.first().uid;
         if self.silent.contains(&uid) {
             return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
         }
@@ -566,11 +597,13 @@ impl Worker {
         if kept > MAX_MAP_BYTES {
             self.maps.retain(|&known, _| known == uid);
         }
+        let is_first = !self.maps.contains_key(&uid);
         let known = self.maps.entry(uid);
         let (jit, read) =
             known.or_insert_with(|| (JitCode::default(), Instant::now() - MAP_INTERVAL));
         let missing = |&(address, _): &(u64, bool)| !jit.knows(address);
-        if request.addresses.iter().any(missing) && read.elapsed() >= MAP_INTERVAL {
+        let watches = request.addresses.is_empty();
+        if (watches || request.addresses.iter().any(missing)) && read.elapsed() >= MAP_INTERVAL {
             *read = Instant::now();
             let (mut code, process) = (std::mem::take(jit), process.clone());
             let refresh = move || {
@@ -578,7 +611,16 @@ impl Worker {
                 code
             };
             match within(MAP_PATIENCE, refresh) {
-                Some(code) => *jit = code,
+                Some(code) => {
+                    *jit = code;
+                    let ranges = jit.renewed();
+                    // Nothing was named before the first reading.
+                    if !is_first && !ranges.is_empty() {
+                        let first = request.module.first.as_ref();
+                        let module = first.map_or(&request.module, |(first, _)| first).clone();
+                        self.renewed = Some(Renewed { module, ranges });
+                    }
+                }
                 None => {
                     log::warn!(
                         "the files of {} do not answer: its code has no names",
@@ -599,7 +641,7 @@ impl Worker {
                 None => (Answer::NotYet, None),
             };
             Reply {
-                module: uid,
+                module: request.module.uid,
                 address,
                 answer,
                 code,

@@ -308,7 +308,9 @@ impl Tracers {
         };
         self.running[index].1.take_in(Due::Buffers);
         self.hits_first(tracing, hub);
-        self.running[index].1.pass(None, &mut Traced { tracing, hub });
+        self.running[index]
+            .1
+            .pass(None, &mut Traced { tracing, hub });
     }
 
     /// Hands over the markers that the process of these calls has passed: they decide what becomes of the calls behind

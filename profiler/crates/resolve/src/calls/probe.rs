@@ -153,6 +153,7 @@ impl Calls {
             key: None,
             elf: None,
             jit: None,
+            first: None,
             code: None,
         };
         let resumes = traced.role == Role::Land && traced.name.starts_with("_Unwind_Resume");

@@ -60,6 +60,8 @@ pub(super) struct Dump {
     /// Where the lines of code are that is to come, by its address.
     lines: FxHashMap<u64, (u64, u32)>,
     bytes: usize,
+    /// Where other code was than is now.
+    pub(super) renewed: Vec<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -209,6 +211,7 @@ impl Dump {
     fn remove(&mut self, start: u64) -> Option<Symbol> {
         let symbol = self.symbols.remove(&start)?;
         self.bytes = self.bytes.saturating_sub(symbol.name.len() + SYMBOL_BYTES);
+        self.renewed.push((start, symbol.end));
         Some(symbol)
     }
 
@@ -447,6 +450,8 @@ mod tests {
             ("third".into(), None, 0, Some((0x3010, [9; 4].into())))
         );
         assert_eq!(name(&dump, 0x5000), None);
+        // Where code went from, and what was replaced.
+        assert_eq!(dump.renewed, [(0x2000, 0x2020), (0x3000, 0x3020)]);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) struct PerfMap {
     rest: Vec<u8>,
     symbols: BTreeMap<u64, (u64, Box<str>)>,
     bytes: usize,
+    /// Where other code was than is now.
+    pub(super) renewed: Vec<(u64, u64)>,
 }
 
 impl PerfMap {
@@ -106,13 +108,18 @@ impl PerfMap {
         let Some(end) = start.checked_add(size).filter(|&end| end > start) else {
             return;
         };
+        let same = |(known_end, known): &(u64, Box<str>)| *known_end == end && **known == *name;
+        if self.symbols.get(&start).is_some_and(same) {
+            return;
+        }
         // Code is thrown away and its memory used again: what is newer holds.
-        while let Some((&old, (old_end, _))) = self.symbols.range(..end).next_back() {
-            if *old_end <= start {
+        while let Some((&old, &(old_end, _))) = self.symbols.range(..end).next_back() {
+            if old_end <= start {
                 break;
             }
             if let Some((_, name)) = self.symbols.remove(&old) {
                 self.bytes = self.bytes.saturating_sub(name.len() + SYMBOL_BYTES);
+                self.renewed.push((old, old_end));
             }
         }
         self.bytes += name.len() + SYMBOL_BYTES;
@@ -158,6 +165,10 @@ mod tests {
         map.parse(b"1000 1000 whole\nffffffffffffffff 10 overflow\n");
         assert_eq!(map.find(0x1fff).unwrap().name, "whole");
         assert_eq!(map.symbols.len(), 1);
+        // What is said again changes nothing.
+        map.parse(b"1000 1000 whole\n");
+        let replaced = [(0x1100, 0x1200), (0x1000, 0x1100), (0x1080, 0x1180)];
+        assert_eq!(map.renewed, replaced);
     }
 
     #[test]

@@ -364,6 +364,69 @@ fn run_time_code_has_the_names_of_its_perf_map() {
 }
 
 #[test]
+fn run_time_code_that_is_announced_anew_has_its_name_of_the_time() {
+    let mut process = Command::new("sleep").arg("60").spawn().unwrap();
+    let id = process.id();
+    let path = format!("/tmp/perf-{id}.map");
+    std::fs::write(&path, "5000 100 first\n5100 100 same\n").unwrap();
+    let mut resolver = Resolver::new(options()).unwrap();
+    resolver.snapshot(Timestamp(1 << 60));
+    let none = FileIdentity::default();
+    let mut time = (1 << 60) + 1;
+    let mut out = Vec::new();
+    let mapped = |time| map(time, id, (0x5000, 0x10000), "//anon", 0, none);
+    let mut events = vec![mapped(time)];
+    let mut map = std::fs::File::options().append(true).open(&path).unwrap();
+    for (text, name) in [
+        ("", "first"),
+        ("5000 80 second\n", "second"),
+        ("5000 80 second\n", "second"),
+        ("5020 20 third\n", "third"),
+    ] {
+        std::io::Write::write_all(&mut map, text.as_bytes()).unwrap();
+        let started = Instant::now();
+        let is_told = |out: &Vec<Batch>| {
+            let told = out.iter().flat_map(|batch| &batch.definitions);
+            told.into_iter()
+                .any(|it| matches!(it, Definition::String(_, text) if **text == *name))
+        };
+        // Samples come all the time, and what is said anew is seen a moment later.
+        loop {
+            time += 1;
+            events.push(sample(time, id, "me", &[0x5030], &[]));
+            events.push(sample(time, id, "me", &[0x5110], &[]));
+            resolver.resolve(&mut events, &mut out);
+            resolver.poll_symbols(&mut out);
+            if is_told(&out) {
+                break;
+            }
+            assert!(started.elapsed().as_secs() < 20, "{name}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Protection that changes, and /proc that is read again, give nothing of before.
+        time += 1;
+        events.push(mapped(time));
+        events.push(sample(time + 1, id, "me", &[0x5030], &[]));
+        events.push(sample(time + 1, id, "me", &[0x5110], &[]));
+    }
+    resolver.finish(Duration::from_secs(30), &mut |_| {}, &mut out);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let mut reader = Reader::default();
+    reader.read(out);
+    let names = reader.user_stacks().concat();
+    let mut changes: Vec<&str> = names.iter().map(String::as_str).collect();
+    changes.retain(|name| *name != "same");
+    assert_eq!(names.len(), 2 * changes.len(), "{names:?}");
+    changes.dedup();
+    assert_eq!(changes, ["first", "second", "third"]);
+    let same = reader.tables.functions.iter();
+    let same = same.filter(|(_, function)| reader.tables.string(function.name) == "same");
+    assert_eq!(same.count(), 1, "one function is one");
+}
+
+#[test]
 fn names_for_a_capture_from_elsewhere() {
     let dir = TempDir::new("offline");
     let program = build(&dir, "program", &[]);
@@ -446,7 +509,7 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
     assert!(refused > 0);
     let (mut lines, mut again) = (0, 0);
     while lines + again < asked {
-        for reply in symbolizer.wait(Duration::from_secs(30)) {
+        for reply in answers(&symbolizer, Duration::from_secs(30)) {
             match reply.answer {
                 Answer::Lines(functions) => {
                     assert_eq!((&*functions[0].0.name, functions[0].1), ("inner", 1));
@@ -458,6 +521,14 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
         }
     }
     assert!(lines > 0);
+}
+
+/// Answers of a symbolizer, which are waited for so long.
+fn answers(symbolizer: &symbolize::Symbolizer, timeout: Duration) -> Vec<symbolize::Reply> {
+    match symbolizer.wait(timeout) {
+        Some(symbolize::Told::Names(replies)) => replies,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -486,7 +557,7 @@ fn what_takes_too_long_is_given_up() {
             addresses: vec![(inner, false)],
         };
         symbolizer.ask(request).unwrap();
-        let mut replies = symbolizer.wait(Duration::from_secs(60));
+        let mut replies = answers(&symbolizer, Duration::from_secs(60));
         assert_eq!(replies.len(), 1);
         replies.remove(0).answer
     };
