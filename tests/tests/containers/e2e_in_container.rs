@@ -193,7 +193,17 @@ fn containers_by_name(docker: &Docker, words: &[String], out: &Path, red: &Workl
         for part in [&*id, "\"red\"", "docker"] {
             assert!(listed.contains(part), "{namespace}: {listed}");
         }
-        let record = ["record", "-F", "499", "-d", "1", "--force", "-o"];
+        let record = [
+            "record",
+            "-F",
+            "499",
+            "-d",
+            "1",
+            "--wait-names",
+            "60",
+            "--force",
+            "-o",
+        ];
         for target in [
             ["--container", "red"],
             ["--cgroup", &format!("docker/{id}")],
@@ -254,7 +264,8 @@ fn the_documented_container_sees_the_machine() -> Outcome {
             *word = "2".to_owned();
         }
     }
-    words.extend(["-a".to_owned(), "-F".to_owned(), "499".to_owned()]);
+    // Names that are not there in the second that a recording may take longer come by `symbolize` later.
+    words.extend(["-a", "-F", "499", "--wait-names", "60"].map(str::to_owned));
     let run = |words: &[String]| {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         docker.command(&words)
@@ -404,7 +415,18 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
     let (_running, green) = start_green(&setting)?;
     for user in [0, 65_534] {
         let output = format!("{user}.cap");
-        let arguments = ["record", "-a", "-F", "499", "-d", "2", "-o", &output];
+        let arguments = [
+            "record",
+            "-a",
+            "-F",
+            "499",
+            "-d",
+            "2",
+            "--wait-names",
+            "60",
+            "-o",
+            &output,
+        ];
         let ended = in_bundle(&setting, user, recording_set(), &arguments)?.success()?;
         let recording = Recording::read(&setting.path("out").join(output))?;
         named(&recording, &[&red.0, &green])

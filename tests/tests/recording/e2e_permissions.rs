@@ -212,7 +212,7 @@ fn kernel_is_named(recording: &Recording) -> bool {
     frames.any(|frame| frame.named)
 }
 
-const SYSTEM_WIDE: [&str; 5] = ["-a", "-F", "499", "-d", "1"];
+const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "499", "-d", "1", "--wait-names", "60"];
 
 /// Everything that the set is documented for, as a user who is not root and as root with no more.
 #[test]
