@@ -46,7 +46,7 @@ pub use containers::containers;
 pub use decode::{records, side_band};
 pub use elf::{elf, remove_elf_file};
 pub use http::http;
-pub use import::{import, perf_data};
+pub use import::import;
 pub use links::links;
 pub use object::object;
 pub use rdp::rdp;

@@ -16,6 +16,7 @@ pub mod containers;
 pub mod fuzzing;
 pub mod kernel_objects;
 pub mod oracle;
+pub mod perf_file;
 pub mod process;
 pub mod programs;
 pub mod recording;

@@ -142,6 +142,9 @@ fn stack(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
         StackEnd::NoTable => END_NO_TABLE,
         StackEnd::NoMapping => END_NO_MAPPING,
         StackEnd::Gone => END_GONE,
+        // The kernel side says none of these.
+        StackEnd::NotSaid => 10,
+        StackEnd::LeafOnly => 11,
         StackEnd::Unknown => u16::MAX,
     };
     section(bytes, kind, end, &stack.bytes);

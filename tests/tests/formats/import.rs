@@ -4,15 +4,14 @@
 #![allow(clippy::unwrap_used)] // A test fails by it.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use crate::export_shared::*;
 use profiler_model::*;
 use profiler_report::import::profiles::{ImportError, Imported, Kind, import};
-use profiler_tests::{canonical, skip};
+use profiler_tests::canonical;
 use proptest::prelude::*;
 
-fn read(file: &[u8], kind: Option<Kind>) -> Result<(Recording, Imported), ImportError> {
+pub(crate) fn read(file: &[u8], kind: Option<Kind>) -> Result<(Recording, Imported), ImportError> {
     let (mut tables, mut events, mut epoch) = (Tables::default(), Vec::new(), Epoch::default());
     let bias = |_: &str, _: &BuildId, _| 0;
     let imported = import(&mut &file[..], kind, "file", &bias, &mut |batch: Batch| {
@@ -254,113 +253,6 @@ fn traces_of_go_come_back() {
         let source = tables.sources.get(waits[0].source).unwrap();
         assert_eq!(tables.string(source.name), "off-cpu");
     }
-}
-
-/// What [`perf_data`](profiler_tests::fuzzing::perf_data) says.
-#[test]
-fn perf_data_are_read() {
-    let ((tables, events), imported) = read(&profiler_tests::fuzzing::perf_data(), None).unwrap();
-    assert_eq!(
-        (imported.samples, tables.session.host.as_str()),
-        (3, "machine")
-    );
-    let samples: Vec<&Sample> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Sample(sample) => Some(sample),
-            _ => None,
-        })
-        .collect();
-    let of = |sample: &Sample| {
-        let thread = tables.thread(sample.thread).unwrap();
-        let process = tables.process(thread.process).unwrap();
-        let source = tables.sources.get(sample.source).unwrap();
-        (
-            sample.at.0,
-            process.pid.0,
-            tables.string(source.name),
-            sample.weight,
-        )
-    };
-    let told: Vec<_> = samples.iter().map(|sample| of(sample)).collect();
-    // In the order of time, each of its event.
-    let expected = [
-        (1900, 11, "cycles", 250),
-        (2000, 10, "cpu-clock", 250),
-        (2600, 11, "cpu-clock", 250),
-    ];
-    assert_eq!(told, expected);
-    let places = |stack: Option<StackId>| -> Vec<(String, u64)> {
-        let frames = tables
-            .frames_of(stack)
-            .map(|id| tables.frames.get(id).unwrap());
-        frames
-            .map(|frame| {
-                let module = tables.modules.get(frame.module.unwrap()).unwrap();
-                (tables.string(module.path).to_owned(), frame.address)
-            })
-            .collect()
-    };
-    let at = |path: &str, address| (path.to_owned(), address);
-    // A child has the mappings of its parent until it runs another program; callers are where they go on.
-    assert_eq!(
-        places(samples[0].user),
-        [at("/bin/parent", 0x2010), at("/bin/parent", 0x2030)]
-    );
-    assert_eq!(places(samples[1].kernel), [at("[kernel]", 0x123)]);
-    assert_eq!(places(samples[2].user), [at("/bin/child", 4)]);
-    let module = tables.frames_of(samples[2].user).next().unwrap();
-    let module = tables.frames.get(module).unwrap().module.unwrap();
-    let build_id = tables.modules.get(module).unwrap().build_id.clone();
-    assert_eq!(build_id, Some(BuildId([0xab; 20].into())));
-    let lost = events.iter().find_map(|event| match event {
-        Event::Lost(lost) => Some((lost.to.0, lost.count)),
-        _ => None,
-    });
-    assert_eq!(lost, Some((2700, 5)));
-}
-
-/// perf's own text of a recording says what its recording says here.
-#[test]
-fn perf_data_of_perf_itself_are_its_text() {
-    let test = "import::perf_data_of_perf_itself_are_its_text";
-    let file = std::env::temp_dir().join(format!("import-{}.perf.data", std::process::id()));
-    let mut record = Command::new("perf");
-    record.args(["record", "-q", "-g", "-e", "cpu-clock", "-F", "999", "-o"]);
-    let work = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; (j=0; while [ $j -lt 20000 ]; do j=$((j+1)); done)";
-    let recorded = record.arg(&file).args(["--", "sh", "-c", work]).output();
-    if !recorded.is_ok_and(|output| output.status.success()) {
-        return skip::skip(test, "perf does not record here");
-    }
-    let script = Command::new("perf")
-        .arg("script")
-        .arg("-i")
-        .arg(&file)
-        .output()
-        .unwrap();
-    let ((tables, events), _) = read(&std::fs::read(&file).unwrap(), None).unwrap();
-    let (text, _) = read(&script.stdout, None).unwrap();
-    std::fs::remove_file(&file).unwrap();
-    // Times, threads and weights; frames, but for the names, which perf looks for.
-    let told = |(tables, events): &Recording| -> Vec<(u64, u32, u64, usize)> {
-        let samples = events.iter().filter_map(|event| match event {
-            Event::Sample(sample) => Some(sample),
-            _ => None,
-        });
-        samples
-            .map(|sample| {
-                let tid = tables.thread(sample.thread).unwrap().tid.0;
-                let frames = tables
-                    .frames_of(sample.kernel)
-                    .chain(tables.frames_of(sample.user));
-                // It prints microseconds.
-                (sample.at.0 / 1000, tid, sample.weight, frames.count())
-            })
-            .collect()
-    };
-    let (ours, theirs) = (told(&(tables, events)), told(&text));
-    assert!(ours.len() > 20);
-    assert_eq!(ours, theirs);
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
 mod import;
+mod import_perf_data;
 mod js_self_profiling;
 mod perf_script;
 mod pprof;

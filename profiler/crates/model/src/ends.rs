@@ -44,9 +44,10 @@ impl StackEnds {
         ends.filter(|(_, count)| *count > 0)
     }
 
-    /// Those that could be found: neither without a stack, nor of a process that was ending.
+    /// Those of which it is known: neither without a stack, nor of a process that was ending, nor imported from
+    /// where it isn't said.
     pub fn total(&self) -> u64 {
-        let none = [StackEnd::NoStack, StackEnd::Gone];
+        let none = [StackEnd::NoStack, StackEnd::Gone, StackEnd::NotSaid];
         let there = self.iter().filter(|(end, _)| !none.contains(end));
         there.fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
@@ -59,6 +60,11 @@ impl StackEnds {
     /// Besides: those of processes that were ending or replacing their program.
     pub fn gone(&self) -> u64 {
         self.of(StackEnd::Gone)
+    }
+
+    /// Besides: those that were imported from where it isn't said.
+    pub fn not_said(&self) -> u64 {
+        self.of(StackEnd::NotSaid)
     }
 
     /// Those that end sooner, by the reason, the most frequent first.
@@ -108,10 +114,18 @@ mod tests {
             (StackEnd::NoTable, 3),
             (StackEnd::NoStack, 2),
             (StackEnd::Gone, 7),
+            (StackEnd::NotSaid, 4),
+            (StackEnd::LeafOnly, 1),
         ];
         let ends: StackEnds = ends.into_iter().collect();
-        assert_eq!((ends.total(), ends.whole(), ends.gone()), (9, 5, 7));
-        assert_eq!(ends.cut(), [(StackEnd::NoTable, 3), (StackEnd::Jit, 1)]);
+        assert_eq!((ends.total(), ends.whole()), (10, 5));
+        assert_eq!((ends.gone(), ends.not_said()), (7, 4));
+        let cut = [
+            (StackEnd::NoTable, 3),
+            (StackEnd::Jit, 1),
+            (StackEnd::LeafOnly, 1),
+        ];
+        assert_eq!(ends.cut(), cut);
         let mut twice = ends;
         twice.add_all(&ends);
         assert_eq!(twice.of(StackEnd::NoTable), 6);

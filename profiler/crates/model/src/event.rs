@@ -92,6 +92,16 @@ impl Sample {
         }
     }
 
+    /// With how these end, if they are there.
+    pub fn with_ends(self, end: StackEnd) -> Sample {
+        let of = |stack: Option<StackId>| stack.map_or(StackEnd::NoStack, |_| end);
+        Sample {
+            kernel_end: of(self.kernel),
+            user_end: of(self.user),
+            ..self
+        }
+    }
+
     /// With these stacks; whole, where there is one.
     pub fn with_stacks(self, kernel: Option<StackId>, user: Option<StackId>) -> Sample {
         Sample {
@@ -377,6 +387,10 @@ pub enum StackEnd {
     /// There was no memory any more that the stack had been in: the process was ending, or replacing
     /// its program. Nothing is missing that could be there.
     Gone = 9,
+    /// What was imported does not say whether the stack is whole.
+    NotSaid = 10,
+    /// Only the leaf was recorded.
+    LeafOnly = 11,
     /// The record gave a reason that this version does not know.
     Unknown = 255,
 }
@@ -390,11 +404,11 @@ impl StackEnd {
         }
     }
 
-    /// Whether frames are missing that could have been there.
+    /// Whether frames are known to be missing that could have been there.
     pub fn is_cut(self) -> bool {
         !matches!(
             self,
-            StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone
+            StackEnd::Complete | StackEnd::NoStack | StackEnd::Gone | StackEnd::NotSaid
         )
     }
 
@@ -411,6 +425,8 @@ impl StackEnd {
             7 => StackEnd::NoTable,
             8 => StackEnd::NoMapping,
             9 => StackEnd::Gone,
+            10 => StackEnd::NotSaid,
+            11 => StackEnd::LeafOnly,
             _ => StackEnd::Unknown,
         }
     }

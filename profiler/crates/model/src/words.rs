@@ -81,6 +81,8 @@ words! {
         NoTable: "no_table", "unwind table not loaded in time";
         NoMapping: "no_mapping", "in no known mapping";
         Gone: "gone", "memory gone: process ending or in exec";
+        NotSaid: "not_said", "not said by what was imported";
+        LeafOnly: "leaf_only", "callers not recorded";
         Unknown: "unknown", "unknown reason";
     }
     UnknownReason {

@@ -222,7 +222,7 @@ impl Aggregator {
 
 /// Why a sample's stacks ended early, if one did: the first of these reasons that holds for either.
 pub(crate) fn early_end(sample: &Sample) -> Option<StackEnd> {
-    const REASONS: [StackEnd; 8] = [
+    const REASONS: [StackEnd; 10] = [
         StackEnd::Truncated,
         StackEnd::BadMemory,
         StackEnd::Unknown,
@@ -231,6 +231,8 @@ pub(crate) fn early_end(sample: &Sample) -> Option<StackEnd> {
         StackEnd::Jit,
         StackEnd::NoMapping,
         StackEnd::FramePointer,
+        StackEnd::LeafOnly,
+        StackEnd::NotSaid,
     ];
     let ends = [sample.kernel_end, sample.user_end];
     REASONS.into_iter().find(|reason| ends.contains(reason))

@@ -46,10 +46,12 @@ pub struct EarlyEnd {
 /// How user stacks end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserEnds {
-    /// Samples with a user stack that could be found.
+    /// Samples with a user stack of which it is known.
     pub samples: u64,
     /// Of these, those with one that reaches the outermost function.
     pub complete: u64,
+    /// Besides: samples that were imported from where it isn't said.
+    pub not_said: u64,
     /// The others, those that stand for most first.
     pub early: Vec<EarlyEnd>,
 }
@@ -73,6 +75,10 @@ impl EndTable {
         let mut outermost = FxHashMap::default();
         let mut groups: BTreeMap<_, BTreeMap<Option<FrameId>, Sum>> = BTreeMap::new();
         for ((key, end), sum) in self.0.iter().filter(|((key, _), _)| admits(key)) {
+            if *end == StackEnd::NotSaid {
+                ends.not_said = ends.not_said.saturating_add(sum.samples);
+                continue;
+            }
             ends.samples = ends.samples.saturating_add(sum.samples);
             if *end == StackEnd::Complete {
                 ends.complete = ends.complete.saturating_add(sum.samples);

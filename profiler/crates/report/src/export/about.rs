@@ -66,7 +66,10 @@ impl About {
         let lost = self.losses.iter();
         notes.extend(lost.map(|(why, n)| format!("lost: {n} {}", why.phrase())));
         let ends = self.ends.iter();
-        notes.extend(ends.map(|(end, n)| format!("stacks cut: {n}, {}", end.phrase())));
+        notes.extend(ends.map(|(end, n)| match end {
+            StackEnd::NotSaid => format!("stacks not known to be complete: {n}"),
+            end => format!("stacks cut: {n}, {}", end.phrase()),
+        }));
         if unnamed > 0 {
             notes.push(format!("samples with frames without a name: {unnamed}"));
         }

@@ -197,15 +197,26 @@ fn write_containers(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 /// How many user stacks are whole, and who tells of the others.
 fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let stacks = &summary.user_ends;
-    let (there, gone) = (stacks.total(), stacks.gone());
-    if there + gone == 0 {
+    let (there, gone, not_said) = (stacks.total(), stacks.gone(), stacks.not_said());
+    if there + gone + not_said == 0 {
         return Ok(());
+    }
+    if there + gone == 0 {
+        return writeln!(
+            out,
+            "stacks      {not_said} user stacks; whether they are complete is {}",
+            StackEnd::NotSaid.phrase()
+        );
     }
     let share = percent(percent_of(stacks.whole(), there));
     write!(out, "stacks      {share} of {there} user stacks complete")?;
     if gone > 0 {
         let what = StackEnd::Gone.phrase();
         write!(out, "; besides {gone} with their {what}")?;
+    }
+    if not_said > 0 {
+        let what = StackEnd::NotSaid.phrase();
+        write!(out, "; of {not_said} more it is {what}")?;
     }
     match stacks.whole() == there {
         true => writeln!(out),
@@ -393,6 +404,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
             "there": summary.user_ends.total(),
             "complete": summary.user_ends.whole(),
             "gone": summary.user_ends.gone(),
+            "not_said": summary.user_ends.not_said(),
         },
         "stack_ends": {"kernel": ends(&summary.kernel_ends), "user": ends(&summary.user_ends)},
         "unsymbolized": {

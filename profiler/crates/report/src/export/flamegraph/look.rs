@@ -55,6 +55,7 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
                 StackEnd::NoTable,
                 StackEnd::NoMapping,
                 StackEnd::Jit,
+                StackEnd::LeafOnly,
             ]),
             "not walked to the end",
         ),

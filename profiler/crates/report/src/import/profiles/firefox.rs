@@ -185,7 +185,8 @@ impl Importer {
             };
             let time = self.begin.0.saturating_add((ms.max(0.0) * 1e6) as u64);
             let sample = Sample::new(Timestamp(time), id, Cpu(0), source, weight);
-            all.push(sample.with_stacks(kernel, user));
+            let sample = sample.with_stacks(kernel, user);
+            all.push(sample.with_ends(StackEnd::NotSaid));
         }
         Ok(())
     }

@@ -72,10 +72,9 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
             };
             frames.push(frame);
         }
-        let (user, kernel) = intake.stacks(&frames);
-        let at = intake.after();
-        let sample = Sample::new(at, thread, Cpu(0), source, weight).with_stacks(kernel, user);
-        intake.sample(sample)?;
+        let stacks = intake.stacks(&frames);
+        let sample = Sample::new(intake.after(), thread, Cpu(0), source, weight);
+        intake.unsaid(sample, stacks)?;
     }
     Ok(())
 }

@@ -21,6 +21,8 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_EVENTS: usize = 1 << 23;
 /// Most goroutines that are remembered.
 const MAX_GOROUTINES: usize = 1 << 20;
+/// Go cuts stacks at 64 frames or more, as its version has it.
+const FEWEST_CUT: usize = 64;
 /// What stands for no goroutine.
 const NOBODY: u64 = u64::MAX;
 
@@ -90,7 +92,7 @@ struct Trace {
 struct Waiting {
     since: Timestamp,
     runnable: Option<Timestamp>,
-    stack: Option<StackId>,
+    stack: Whole,
 }
 
 impl Trace {
@@ -177,7 +179,7 @@ impl Trace {
                 let thread = goroutine(arg(3), intake);
                 let stack = self.stack(arg(4), intake);
                 let sample = Sample::new(at, thread, Cpu(cpu), source, 1);
-                return intake.sample(sample.with_stacks(None, stack));
+                return intake.sample(stack.of(sample));
             }
             Kind::GoStart => {
                 self.run(thread, arg(1));
@@ -245,11 +247,14 @@ impl Trace {
             waker: None,
             count: 1,
         });
-        intake.sample(sample.with_stacks(None, waiting.stack))
+        intake.sample(waiting.stack.of(sample))
     }
 
-    fn stack(&mut self, id: u64, intake: &mut Intake<'_>) -> Option<StackId> {
-        let frames = self.stacks.get(&id)?;
+    fn stack(&mut self, id: u64, intake: &mut Intake<'_>) -> Whole {
+        let Some(frames) = self.stacks.get(&id) else {
+            return Whole::default();
+        };
+        let is_whole = frames.len() < FEWEST_CUT;
         let mut stack = Vec::with_capacity(frames.len());
         for frame in frames.iter().rev() {
             let text = |id: u64| {
@@ -283,7 +288,27 @@ impl Trace {
             });
             stack.push(*place);
         }
-        intake.stack(stack)
+        Whole {
+            stack: intake.stack(stack),
+            is_whole,
+        }
+    }
+}
+
+/// A stack, and whether it is known to be whole.
+#[derive(Clone, Copy, Debug, Default)]
+struct Whole {
+    stack: Option<StackId>,
+    is_whole: bool,
+}
+
+impl Whole {
+    fn of(self, sample: Sample) -> Sample {
+        let sample = sample.with_stacks(None, self.stack);
+        match self.is_whole {
+            true => sample,
+            false => sample.with_ends(StackEnd::NotSaid),
+        }
     }
 }
 

@@ -67,42 +67,65 @@ impl<'a> Intake<'a> {
         id
     }
 
-    /// A thread of a process; without a name of its own it has that of the process.
+    /// A thread of a process of which no more is known; without a name of its own it has that of the process.
     pub(super) fn thread(&mut self, pid: u32, process: &str, tid: u32, thread: &str) -> ThreadId {
-        let name = self.string(process);
         let known = self.tables.find_process(Pid(pid), Timestamp(0));
-        let process = match known {
-            Some(id) => id,
-            None => {
-                let process = Process {
-                    pid: Pid(pid),
-                    started: Timestamp(0),
-                    parent: None,
-                    name,
-                    executable: None,
-                    command: None,
-                    namespace_pids: Vec::new(),
-                    uid: None,
-                    cgroup: None,
-                    container: None,
-                };
-                let (id, _) = self.tables.intern_process(process.clone());
-                self.definitions.push(Definition::Process(id, process));
-                id
-            }
-        };
-        let known = self.tables.find_thread(process, Tid(tid), Timestamp(0));
+        let known = known.and_then(|it| self.tables.find_thread(it, Tid(tid), Timestamp(0)));
         known.unwrap_or_else(|| {
-            let thread = Thread {
-                process,
-                tid: Tid(tid),
-                started: Timestamp(0),
-                name: self.string(thread),
-            };
-            let (id, _) = self.tables.intern_thread(thread.clone());
-            self.definitions.push(Definition::Thread(id, thread));
-            id
+            let known = self.tables.find_process(Pid(pid), Timestamp(0));
+            let process = known.unwrap_or_else(|| self.process(pid, Timestamp(0), process));
+            self.thread_of(process, tid, Timestamp(0), thread)
         })
+    }
+
+    /// A process; it has the name that is told last.
+    pub(super) fn process(&mut self, pid: u32, started: Timestamp, name: &str) -> ProcessId {
+        let process = Process {
+            pid: Pid(pid),
+            started,
+            parent: None,
+            name: self.string(name),
+            executable: None,
+            command: None,
+            namespace_pids: Vec::new(),
+            uid: None,
+            cgroup: None,
+            container: None,
+        };
+        let (id, changed) = self.tables.intern_process(process.clone());
+        if changed {
+            self.definitions.push(Definition::Process(id, process));
+        }
+        id
+    }
+
+    /// A thread; it has the name that is told last.
+    pub(super) fn thread_of(
+        &mut self,
+        process: ProcessId,
+        tid: u32,
+        started: Timestamp,
+        name: &str,
+    ) -> ThreadId {
+        let thread = Thread {
+            process,
+            tid: Tid(tid),
+            started,
+            name: self.string(name),
+        };
+        let (id, changed) = self.tables.intern_thread(thread.clone());
+        if changed {
+            self.definitions.push(Definition::Thread(id, thread));
+        }
+        id
+    }
+
+    /// Says from when on a thread had a name.
+    pub(super) fn named(&mut self, thread: ThreadId, from: Timestamp, name: &str) {
+        let name = self.string(name);
+        let named = Named { thread, from, name };
+        self.tables.add_name(named);
+        self.definitions.push(Definition::Named(named));
     }
 
     pub(super) fn module(
@@ -166,6 +189,19 @@ impl<'a> Intake<'a> {
             parent = Some(id);
         }
         parent
+    }
+
+    /// A sample with stacks of which its file doesn't say whether they are whole.
+    pub(super) fn unsaid(
+        &mut self,
+        sample: Sample,
+        (user, kernel): (Option<StackId>, Option<StackId>),
+    ) -> Result<(), ImportError> {
+        self.sample(
+            sample
+                .with_stacks(kernel, user)
+                .with_ends(StackEnd::NotSaid),
+        )
     }
 
     /// Frames root first, as the stacks of user and kernel: what is the kernel's is on top of all else.

@@ -11,6 +11,7 @@ mod go_trace;
 mod intake;
 mod perf_data;
 mod perf_script;
+mod perf_tasks;
 mod pprof;
 
 use std::io::{self, BufRead};

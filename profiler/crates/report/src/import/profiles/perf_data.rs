@@ -7,13 +7,13 @@
 //!
 //! What does not belong here: stacks that perf copied to unwind them later, which `perf script` unwinds; branches.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 
 use rustc_hash::FxHashMap;
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use super::intake::Intake;
+use super::perf_tasks::{Comm, Fork, Mapping, Tasks};
 use super::{Bias, ImportError};
 use profiler_model::*;
 
@@ -25,10 +25,12 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_UNPACKED: usize = 2 << 30;
 /// Most records that wait for the end of their round.
 const MAX_WAITING: usize = 1 << 20;
-/// Most mappings of all processes together.
-const MAX_MAPPINGS: usize = 1 << 20;
+/// Most paths whose build ids are known.
+const MAX_BUILD_IDS: usize = 1 << 20;
 /// Most frames of a stack.
 const MAX_FRAMES: usize = 4096;
+/// So many the kernel takes where nothing else is said.
+const USUAL_FRAMES: usize = 127;
 /// Most ids of events.
 const MAX_IDS: usize = 1 << 20;
 
@@ -36,6 +38,7 @@ const MAX_IDS: usize = 1 << 20;
 mod kind {
     pub(super) const MMAP: u32 = 1;
     pub(super) const COMM: u32 = 3;
+    pub(super) const EXIT: u32 = 4;
     pub(super) const FORK: u32 = 7;
     pub(super) const SAMPLE: u32 = 9;
     pub(super) const MMAP2: u32 = 10;
@@ -54,9 +57,10 @@ mod kind {
 const CPUMODE: u16 = 7;
 const USER: u16 = 2;
 const KERNEL: u16 = 1;
-/// Of a mapping: its build id is in the record. Of a name: it comes with an exec.
+/// Of a mapping: its build id is in the record. Of a name: it comes with an exec. Of a fork: perf found the process running.
 const MMAP_BUILD_ID: u16 = 1 << 14;
 const COMM_EXEC: u16 = 1 << 13;
+const FORK_FOUND: u16 = 1 << 13;
 /// Of a build id in the header: its length is said.
 const BUILD_ID_SIZE: u16 = 1 << 15;
 
@@ -181,6 +185,8 @@ struct Event {
     read_format: u64,
     /// Of a fixed period.
     period: Option<u64>,
+    /// Most frames of a stack, those of the kernel and the user together.
+    frames: usize,
     /// Other records say when and whose they are.
     sample_id_all: bool,
     name: String,
@@ -198,6 +204,11 @@ impl Event {
         let read_format = words.u64()?;
         let flags = words.u64()?;
         let by_frequency = flags & 1 << 10 != 0;
+        // Earlier versions of the structure end before it.
+        let frames = Bytes(attr.get(108..).unwrap_or_default()).u16();
+        let frames = frames
+            .filter(|it| *it > 0)
+            .map_or(USUAL_FRAMES, usize::from);
         let name = match (kind, config) {
             (0, 0) => "cycles",
             (0, 1) => "instructions",
@@ -216,6 +227,7 @@ impl Event {
             sample_type,
             read_format,
             period: (!by_frequency).then_some(period),
+            frames: frames.min(MAX_FRAMES),
             sample_id_all: flags & 1 << 18 != 0,
             name: name.to_owned(),
             source: None,
@@ -235,22 +247,6 @@ impl Event {
     }
 }
 
-/// A mapping of a process, or of the kernel.
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    end: u64,
-    module: ModuleId,
-    /// What is added to an address to make it one of the module.
-    to_module: u64,
-    kind: FrameKind,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Process {
-    name: String,
-    mappings: BTreeMap<u64, Mapping>,
-}
-
 /// A record whose turn has not come.
 struct Waiting {
     at: u64,
@@ -267,9 +263,7 @@ struct Reader<'i, 'a, 'b> {
     events: Vec<Event>,
     ids: FxHashMap<u64, usize>,
     build_ids: FxHashMap<String, BuildId>,
-    processes: FxHashMap<u32, Process>,
-    threads: FxHashMap<u32, String>,
-    mappings: usize,
+    tasks: Tasks,
     waiting: Vec<Waiting>,
     /// Of these, those of rounds that are over.
     complete: usize,
@@ -288,9 +282,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             events: Vec::new(),
             ids: FxHashMap::default(),
             build_ids: FxHashMap::default(),
-            processes: FxHashMap::default(),
-            threads: FxHashMap::default(),
-            mappings: 0,
+            tasks: Tasks::default(),
             waiting: Vec::new(),
             complete: 0,
             numbered: 0,
@@ -384,7 +376,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             _ => usize::from(id[20]).min(20),
         };
         let path = until_nul(path);
-        if self.build_ids.len() < MAX_MAPPINGS
+        if self.build_ids.len() < MAX_BUILD_IDS
             && let Some(id) = build_id_of(&id[..len])
         {
             self.build_ids.insert(path, id);
@@ -472,9 +464,13 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
                     self.complete = self.waiting.len();
                     self.release(complete)?;
                 }
-                kind::MMAP | kind::MMAP2 | kind::COMM | kind::FORK | kind::SAMPLE | kind::LOST => {
-                    self.wait(kind, misc, body)?;
-                }
+                kind::MMAP
+                | kind::MMAP2
+                | kind::COMM
+                | kind::FORK
+                | kind::EXIT
+                | kind::SAMPLE
+                | kind::LOST => self.wait(kind, misc, body)?,
                 _ => {}
             }
         }
@@ -551,7 +547,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             match it.kind {
                 kind::SAMPLE => self.sample(it.misc, &it.body)?,
                 kind::LOST => self.lost(it.at, &it.body)?,
-                kind => drop(self.change(kind, it.misc, &it.body)),
+                kind => drop(self.change(it.at, kind, it.misc, &it.body)),
             }
         }
         self.waiting = newer;
@@ -613,44 +609,29 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
     }
 
     /// Something became of a process.
-    fn change(&mut self, kind: u32, misc: u16, body: &[u8]) -> Option<()> {
+    fn change(&mut self, at: u64, kind: u32, misc: u16, body: &[u8]) -> Option<()> {
         let mut words = Bytes(body);
         let pid = words.u32()?;
         let second = words.u32()?;
         match kind {
             kind::COMM => {
-                let name = until_nul(words.0);
-                if pid == second {
-                    let process = self.processes.entry(pid).or_default();
-                    process.name.clone_from(&name);
-                    if misc & COMM_EXEC != 0 {
-                        self.mappings -= process.mappings.len().min(self.mappings);
-                        process.mappings.clear();
-                    }
-                }
-                if self.threads.len() < MAX_MAPPINGS {
-                    self.threads.insert(second, name);
-                }
+                let comm = Comm {
+                    pid,
+                    tid: second,
+                    name: until_nul(words.0),
+                    is_exec: misc & COMM_EXEC != 0,
+                    at,
+                };
+                self.tasks.named(comm, self.intake);
             }
-            kind::FORK => {
-                let parent = second;
-                let (tid, parent_tid) = (words.u32()?, words.u32()?);
-                let name = self.threads.get(&parent_tid).cloned();
-                if pid != parent
-                    && let Some(of_parent) = self.processes.get(&parent)
-                    && self.mappings + of_parent.mappings.len() < MAX_MAPPINGS
-                    && self.processes.len() < MAX_MAPPINGS
-                {
-                    let child = of_parent.clone();
-                    self.mappings += child.mappings.len();
-                    self.processes.insert(pid, child);
-                }
-                if let Some(name) = name
-                    && self.threads.len() < MAX_MAPPINGS
-                {
-                    self.threads.insert(tid, name);
-                }
-            }
+            kind::FORK => self.tasks.forked(Fork {
+                pid,
+                parent: second,
+                tid: words.u32()?,
+                parent_tid: words.u32()?,
+                at: (misc & FORK_FOUND == 0).then_some(at),
+            }),
+            kind::EXIT => self.tasks.ended(pid, words.u32()?),
             _ => {
                 let (start, len, offset) = (words.u64()?, words.u64()?, words.u64()?);
                 let mut build_id = None;
@@ -709,47 +690,13 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
         let module = self
             .intake
             .biased_module(module_kind, &named, build_id, bias);
-        let process = self.processes.entry(pid).or_default();
-        let end = start.saturating_add(len);
-        // What was there is cut, or gone.
-        let over: Vec<u64> = process
-            .mappings
-            .range(..end)
-            .rev()
-            .take_while(|(_, mapping)| mapping.end > start)
-            .map(|(&start, _)| start)
-            .collect();
-        for before in over {
-            if let Some(mapping) = process.mappings.remove(&before) {
-                self.mappings -= 1;
-                let pieces = [
-                    (
-                        before,
-                        Mapping {
-                            end: start,
-                            ..mapping
-                        },
-                    ),
-                    (end, mapping),
-                ];
-                for (from, piece) in pieces {
-                    if from < piece.end {
-                        process.mappings.insert(from, piece);
-                        self.mappings += 1;
-                    }
-                }
-            }
-        }
-        if self.mappings < MAX_MAPPINGS && start < end {
-            let mapping = Mapping {
-                end,
-                module,
-                to_module,
-                kind,
-            };
-            process.mappings.insert(start, mapping);
-            self.mappings += 1;
-        }
+        let mapping = Mapping {
+            end: start.saturating_add(len),
+            module,
+            to_module,
+            kind,
+        };
+        self.tasks.mapped(pid, start, mapping);
     }
 
     fn sample(&mut self, misc: u16, body: &[u8]) -> Result<(), ImportError> {
@@ -764,6 +711,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             cpu,
             period,
             chain,
+            ends: (kernel_end, user_end),
         } = parsed;
         let Some(known) = self.events.get_mut(event) else {
             return damaged("a sample is of no event");
@@ -778,6 +726,9 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
                 source
             }
         };
+        if misc & CPUMODE == USER {
+            self.tasks.runs(pid);
+        }
         let mut kernel = Vec::new();
         let mut user = Vec::new();
         for (address, of_kernel) in chain {
@@ -789,22 +740,16 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
         }
         let kernel = self.intake.stack(kernel.into_iter().rev());
         let user = self.intake.stack(user.into_iter().rev());
-        let process = self.processes.get(&pid).map(|it| it.name.clone());
-        let thread = self.threads.get(&tid).cloned();
-        let process = process
-            .filter(|name| !name.is_empty())
-            .or_else(|| thread.clone())
-            .unwrap_or_else(|| {
-                if pid == 0 {
-                    "swapper".into()
-                } else {
-                    format!(":{pid}")
-                }
-            });
-        let thread = thread.unwrap_or_else(|| process.clone());
-        let thread = self.intake.thread(pid, &process, tid, &thread);
+        let thread = self.tasks.thread(pid, tid, self.intake);
         let sample = Sample::new(Timestamp(at), thread, Cpu(cpu), source, weight);
-        self.intake.sample(sample.with_stacks(kernel, user))
+        let mut sample = sample.with_stacks(kernel, user);
+        if kernel.is_some() {
+            sample.kernel_end = kernel_end;
+        }
+        if user.is_some() {
+            sample.user_end = user_end;
+        }
+        self.intake.sample(sample)
     }
 
     /// The parts of a sample in the order in which they lie.
@@ -840,6 +785,8 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
         }
         let in_kernel = misc & CPUMODE == KERNEL;
         let mut chain = Vec::new();
+        // The kernel walks its own stacks to their end. How a chain of frame pointers ended it does not say.
+        let mut ends = (StackEnd::Complete, StackEnd::FramePointer);
         if of.has(has::CALLCHAIN) {
             let count = usize::try_from(words.u64()?).ok()?;
             let mut addresses = Bytes(words.take(count.checked_mul(8)?)?);
@@ -858,11 +805,17 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
                 let address = if first {
                     address
                 } else {
-                    address.wrapping_sub(1)
+                    address.saturating_sub(1)
                 };
                 first = false;
                 if chain.len() < MAX_FRAMES {
                     chain.push((address, of_kernel));
+                }
+                if chain.len() >= of.frames {
+                    match of_kernel {
+                        true => ends.0 = StackEnd::Truncated,
+                        false => ends.1 = StackEnd::Truncated,
+                    }
                 }
             }
         }
@@ -870,6 +823,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             && matches!(misc & CPUMODE, KERNEL | USER)
         {
             chain.push((ip, in_kernel));
+            ends = (StackEnd::LeafOnly, StackEnd::LeafOnly);
         }
         Some(Parsed {
             event,
@@ -879,18 +833,15 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             cpu: cpu as u32,
             period,
             chain,
+            ends,
         })
     }
 
     fn frame(&mut self, pid: u32, address: u64, of_kernel: bool) -> FrameId {
         // Of the kernel perf tells under the number of nobody.
         let owner = if of_kernel { u32::MAX } else { pid };
-        let at = |pid: &u32| {
-            let mappings = &self.processes.get(pid)?.mappings;
-            let (_, mapping) = mappings.range(..=address).next_back()?;
-            (address < mapping.end).then_some(*mapping)
-        };
-        let found = at(&owner).or_else(|| at(&0).filter(|_| of_kernel));
+        let at = |pid| self.tasks.at(pid, address);
+        let found = at(owner).or_else(|| at(0).filter(|_| of_kernel));
         let (frame, reason) = match found {
             Some(mapping) => (
                 Frame {
@@ -925,4 +876,6 @@ struct Parsed {
     period: Option<u64>,
     /// Leaf first; whether it is the kernel's.
     chain: Vec<(u64, bool)>,
+    /// How the kernel's and the user's part end, if they are there.
+    ends: (StackEnd, StackEnd),
 }

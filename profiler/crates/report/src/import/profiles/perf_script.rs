@@ -43,9 +43,9 @@ fn header(line: &str) -> Option<Header<'_>> {
             None => (0, time - 1),
         };
         let (pid, tid) = match words[ids].split_once('/') {
-            Some((pid, tid)) => (pid.parse().ok()?, tid.parse().ok()?),
+            Some((pid, tid)) => (id(pid)?, id(tid)?),
             None => {
-                let id = words[ids].parse().ok()?;
+                let id = id(words[ids])?;
                 (id, id)
             }
         };
@@ -65,6 +65,14 @@ fn header(line: &str) -> Option<Header<'_>> {
             event,
         })
     })
+}
+
+/// A number of a process or thread; that of one that has none any more is -1.
+fn id(text: &str) -> Option<u32> {
+    match text {
+        "-1" => Some(u32::MAX),
+        text => text.parse().ok(),
+    }
 }
 
 /// `5.000001` as nanoseconds.
@@ -194,8 +202,8 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
             }
         }
         frames.reverse();
-        let (user, kernel) = intake.stacks(&frames);
-        intake.sample(sample.with_stacks(kernel, user))?;
+        let stacks = intake.stacks(&frames);
+        intake.unsaid(sample, stacks)?;
     }
     Ok(())
 }
@@ -286,6 +294,18 @@ mod tests {
         assert_eq!(
             header("a 7 1.5: 1 sched:sched_switch: prev_comm=x"),
             Some(("a", 7, 7, 0, 1_500_000_000, Some(1), "sched:sched_switch"))
+        );
+        assert_eq!(
+            header(":-1    -1 [000]  1.5: 1 cpu-clock: "),
+            Some((
+                ":-1",
+                u32::MAX,
+                u32::MAX,
+                0,
+                1_500_000_000,
+                Some(1),
+                "cpu-clock"
+            ))
         );
         for line in [
             "",

@@ -116,7 +116,7 @@ impl<'a> Profile<'a> {
             for &id in sample.location_id.iter().rev() {
                 frames.push(self.frame(id, intake)?);
             }
-            let (user, kernel) = intake.stacks(&frames);
+            let stacks = intake.stacks(&frames);
             let thread = self.thread(sample, &first, intake)?;
             // They have no times: they are spread over that of the recording.
             let share = u128::from(duration) * index as u128 / u128::from(count);
@@ -127,7 +127,7 @@ impl<'a> Profile<'a> {
                     (Err(_), Some(_)) => intake.leave_out(),
                     (Ok(weight), Some(source)) => {
                         let sample = Sample::new(at, thread, Cpu(0), *source, weight);
-                        intake.sample(sample.with_stacks(kernel, user))?;
+                        intake.unsaid(sample, stacks)?;
                     }
                 }
             }

@@ -156,6 +156,10 @@ pub struct StackRow {
     pub no_table: u64,
     /// The address was in no known mapping.
     pub no_mapping: u64,
+    /// Only the leaf was recorded.
+    pub leaf_only: u64,
+    /// What was imported does not say whether they are complete.
+    pub not_said: u64,
     /// There is no stack at all.
     pub none: u64,
 }
@@ -411,10 +415,12 @@ pub struct UnsymbolizedRow {
 /// How user stacks end.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndReport {
-    /// Samples with a user stack.
+    /// Samples with a user stack of which it is known.
     pub samples: u64,
     /// Of these, those with one that reaches the outermost function.
     pub complete: u64,
+    /// Besides: samples that were imported from where it isn't said.
+    pub not_said: u64,
     /// Their part of these.
     pub complete_percent: f64,
     /// Why the others end, and where.

@@ -16,6 +16,7 @@ pub(super) fn build(recording: &Recording<'_>, base: &Base<'_>) -> EndReport {
     EndReport {
         samples: ends.samples,
         complete: ends.complete,
+        not_said: ends.not_said,
         complete_percent: share_of(ends.complete, ends.samples),
         early: ends.early.iter().map(|end| row(base, end)).collect(),
     }

@@ -90,6 +90,8 @@ fn stacks(base: &Base<'_>) -> StackRow {
         jit: ends.of(StackEnd::Jit),
         no_table: ends.of(StackEnd::NoTable),
         no_mapping: ends.of(StackEnd::NoMapping),
+        leaf_only: ends.of(StackEnd::LeafOnly),
+        not_said: ends.of(StackEnd::NotSaid),
         none,
     }
 }

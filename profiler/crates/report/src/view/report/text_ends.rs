@@ -9,6 +9,7 @@ use super::text::Writer;
 use crate::view::quantity::{count, percent, plural};
 use crate::view::table::{Align, Cell, Table};
 use crate::view::term::Style;
+use profiler_model::StackEnd;
 
 impl Writer<'_> {
     pub(super) fn ends(&mut self) -> io::Result<()> {
@@ -17,8 +18,19 @@ impl Writer<'_> {
         };
         let shown = ends.early.len().min(self.limit());
         self.title("Where user stacks end too early", shown, ends.early.len())?;
+        if ends.not_said > 0 {
+            writeln!(
+                self.out,
+                "{} with a user stack of which it is {}",
+                plural(ends.not_said, "sample"),
+                StackEnd::NotSaid.phrase()
+            )?;
+        }
         if ends.samples == 0 {
-            return writeln!(self.out, "No sample has a user stack.");
+            return match ends.not_said {
+                0 => writeln!(self.out, "No sample has a user stack."),
+                _ => Ok(()),
+            };
         }
         let complete = match ends.complete {
             0 => "none of them complete".to_owned(),

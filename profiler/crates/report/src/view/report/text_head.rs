@@ -162,6 +162,11 @@ impl Head<'_> {
             ),
             (stacks.jit, "end in run-time code"),
             (stacks.no_mapping, "end in no known mapping"),
+            (stacks.leaf_only, "were recorded without callers"),
+            (
+                stacks.not_said,
+                "not known to be complete (what was imported does not say it)",
+            ),
             (stacks.none, "have no frames"),
         ] {
             if samples > 0 {
