@@ -69,8 +69,9 @@ impl CallValues for Values {
     }
 
     fn result(&self) -> Option<String> {
-        let result = self.signature.result.as_ref()?;
-        Some(result.kind.to_string())
+        // Of what is known not to have one that is said too.
+        let result = self.signature.result.as_ref();
+        Some(result.map_or("void".to_owned(), |result| result.kind.to_string()))
     }
 
     fn decode(&self, items: &[u8], at_exit: bool) -> Vec<Value> {

@@ -99,9 +99,19 @@ fn entered<'t>(
         // A traced call does not tell whence it came.
         callsite: None,
         location,
-        parameter_names: names.filter(|names: &Vec<Cow<'_, str>>| !names.is_empty()),
+        // None of them: whether there are any is known where values are.
+        parameter_names: names
+            .filter(|names: &Vec<Cow<'_, str>>| !names.is_empty() || has_values(&call.edge)),
         arguments: arguments.map(grips),
         inferred: false,
+    }
+}
+
+/// Whether arguments were looked for.
+fn has_values(edge: &CallEdge) -> bool {
+    match edge {
+        CallEdge::Enter(arguments) | CallEdge::Hit(arguments) => arguments.is_some(),
+        CallEdge::Exit(exit) => exit.whole.is_some(),
     }
 }
 
@@ -157,9 +167,9 @@ fn grip(value: &Value, pool: &mut Values, depth: u32) -> serde_json::Value {
         Value::Bool(truth) => (*truth).into(),
         Value::Char(character) => character.to_string().into(),
         Value::Text(text, false) => Values::text(text),
-        // How long it is nobody knows.
-        Value::Text(text, true) => Values::text(&format!("{text}…")),
-        Value::Pointer(0) => Values::null(),
+        Value::Text(text, true) => Values::cut_text(text),
+        // A text at no address is none.
+        Value::Pointer(0) | Value::Unreadable(0) => Values::null(),
         Value::Pointer(at) => pool.object("Pointer", address(*at)),
         Value::Unreadable(at) => pool.object("Unreadable", address(*at)),
         Value::Unavailable => pool.object("Unavailable", Vec::new()),
@@ -274,6 +284,8 @@ impl SampledFrames {
 fn frame_key(tables: &Tables, frame: &DisplayFrame<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     frame.name.hash(&mut hasher);
+    // Functions of one name in several files are several.
+    frame.file.hash(&mut hasher);
     let module = frame.module.and_then(|id| tables.modules.get(id));
     module.map(|it| tables.string(it.path)).hash(&mut hasher);
     hasher.finish()
@@ -281,6 +293,8 @@ fn frame_key(tables: &Tables, frame: &DisplayFrame<'_>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn tables() -> (Tables, FunctionId) {
@@ -403,6 +417,50 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_is_known_to_be_nothing_is_no_secret() {
+        let (mut tables, function) = tables();
+        let traced = tables.traced(function).unwrap().clone();
+        let void = tables.intern_string("void").0;
+        let traced = Traced {
+            parameters: Box::new([]),
+            result: Some(void),
+            ..traced
+        };
+        tables.set_traced(function, traced);
+        for (arguments, expected) in [(Some(Box::default()), Some(Vec::new())), (None, None)] {
+            let events = told(
+                &tables,
+                &call(function, 5, CallEdge::Enter(arguments)),
+                true,
+            );
+            let [FrameEvent::Entered(entered)] = &events[..] else {
+                panic!("{events:?}");
+            };
+            assert_eq!(entered.parameter_names, expected);
+        }
+        let mut nothing = Values::default();
+        nothing.push(Values::undefined());
+        let left = call(function, 9, exit(ExitKind::Return, None));
+        let [FrameEvent::Exited(exited)] = &told(&tables, &left, false)[..] else {
+            panic!();
+        };
+        assert_eq!(exited.value, Some(nothing));
+    }
+
+    #[test]
+    fn text_is_whole_or_said_to_be_cut() {
+        let mut pool = Values::default();
+        let mut grip = |value: Value| grip(&value, &mut pool, 0);
+        assert_eq!(grip(Value::Text("a".into(), false)), json!("a"));
+        let cut = json!({ "type": "longString", "initial": "a", "length": null });
+        assert_eq!(grip(Value::Text("a".into(), true)), cut);
+        for none in [Value::Pointer(0), Value::Unreadable(0)] {
+            assert_eq!(grip(none), json!({ "type": "null" }));
+        }
+        assert_eq!(grip(Value::Unreadable(8))["type"], "object");
     }
 
     #[test]

@@ -34,8 +34,11 @@ const REQUESTS_AT_A_TIME: usize = 64;
 const EVENTS_AT_A_TIME: usize = 4096;
 /// How long somebody who is asked for may be on the way.
 const SOON: Duration = Duration::from_millis(400);
-/// How long names of the frames of a sample are waited for.
-const NAMES: Duration = Duration::from_millis(500);
+/// How long names of the frames of a sample are waited for: a frame that is told without its name is left, and entered
+/// by its name, as soon as that is known.
+const NAMES: Duration = Duration::from_secs(5);
+/// The same of code that was made at run time, which may never have one.
+const JIT_NAMES: Duration = Duration::from_millis(500);
 /// How long samples of before a program's marker are waited for: they come later than it does.
 const SAMPLES: Duration = Duration::from_millis(750);
 /// Samples that wait for names.
@@ -83,6 +86,40 @@ enum Attempt {
     Flushed(Option<Source>),
 }
 
+/// What is told in its turn.
+#[derive(Debug)]
+enum Held {
+    Sample(Sample),
+    /// The thread has ended.
+    Ended(Timestamp),
+}
+
+impl Held {
+    fn at(&self) -> Timestamp {
+        match self {
+            Held::Sample(sample) => sample.at,
+            Held::Ended(at) => *at,
+        }
+    }
+
+    /// Whether its frames have names, or have been waited for long enough.
+    fn is_named(&self, tables: &Tables, waited: Duration) -> bool {
+        let Held::Sample(sample) = self else {
+            return true;
+        };
+        let is_named = |frame: FrameId| {
+            let is_jit = || {
+                let place = tables.frames.get(frame);
+                place.is_some_and(|place| place.kind == FrameKind::Jit)
+            };
+            tables.symbol(frame).is_some() || waited >= JIT_NAMES && is_jit()
+        };
+        let frames = tables.frames_of(sample.kernel);
+        let mut frames = frames.chain(tables.frames_of(sample.user));
+        waited >= NAMES || frames.all(is_named)
+    }
+}
+
 /// All connections, and what they look at.
 pub struct Agent {
     options: RdpOptions,
@@ -91,8 +128,8 @@ pub struct Agent {
     opened: u64,
     view: View,
     streams: BTreeMap<Tracing, Stream>,
-    /// Samples whose frames may get names yet.
-    held: VecDeque<(Instant, Sample)>,
+    /// Samples whose frames may get names yet, and what is behind them: since when, and of whom.
+    held: VecDeque<(Instant, ThreadKey, Held)>,
     /// Of a capture that is there at once.
     kept: Vec<Event>,
     /// Of those, so many found no room.
@@ -323,11 +360,12 @@ impl Agent {
         let Some(token) = &self.options.token else {
             return true;
         };
-        if connection.is_authenticated {
+        let output = &mut connection.output;
+        let shows = text("type") == Some("authenticate") && text("to") == Some("root");
+        if connection.is_authenticated && !shows {
             return true;
         }
-        let output = &mut connection.output;
-        if text("type") == Some("authenticate") && text("to") == Some("root") {
+        if shows {
             let is_right = text("token").is_some_and(|shown| is_same_token(shown, token));
             if is_right {
                 connection.is_authenticated = true;
@@ -525,6 +563,8 @@ impl Agent {
                 }
                 if starts {
                     attached.source = Some(source);
+                } else if !trial.is_tracing() {
+                    self.tell_rest(id, key, &mut attached);
                 }
             }
         }
@@ -622,6 +662,8 @@ impl Agent {
     /// Tells an actor of the marks that it can be told of now: what was called before is here.
     fn settle(&mut self, id: ConnectionId, key: ThreadKey, now: Instant) {
         loop {
+            let own = self.held.iter().filter(|(_, of, _)| *of == key);
+            let held_ns = own.map(|(_, _, held)| held.at().0).min();
             let Some(connection) = self.connections.get_mut(&id) else {
                 return;
             };
@@ -654,7 +696,9 @@ impl Agent {
                     }
                     false
                 }
-                (Some(Source::Samples(_)), _) => first.until <= now,
+                (Some(Source::Samples(_)), _) => {
+                    first.until <= now && held_ns.is_none_or(|at_ns| at_ns > first.at_ns)
+                }
                 (Some(Source::Captured) | None, _) => true,
             };
             if !is_due {
@@ -908,12 +952,15 @@ impl Agent {
     fn event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Sample(sample) => {
-                let sampled = |it: &Connection| {
-                    let mut sources = it.sources();
-                    sources.any(|(_, source)| matches!(source, Source::Samples(_)))
+                let Some(key) = self.world.thread_of(sample.thread) else {
+                    return;
                 };
-                if self.connections.values().any(sampled) {
-                    self.held.push_back((now, sample));
+                let is_sampled = |it: &Connection| {
+                    let attached = it.actors.get(&key);
+                    attached.is_some_and(|it| matches!(it.source, Some(Source::Samples(_))))
+                };
+                if self.connections.values().any(is_sampled) {
+                    self.held.push_back((now, key, Held::Sample(sample)));
                     if self.held.len() > MOST_HELD {
                         self.release(now, true);
                     }
@@ -943,18 +990,8 @@ impl Agent {
                 let Some(key) = self.world.thread_of(thread) else {
                     return;
                 };
-                self.release(now, true);
-                for connection in self.connections.values_mut() {
-                    if let Some(attached) = connection.actors.get_mut(&key)
-                        && matches!(attached.source, Some(Source::Samples(_) | Source::Captured))
-                    {
-                        let mut sink = FrameSink {
-                            output: &mut connection.output,
-                            missed: &mut attached.missed,
-                        };
-                        attached.actor.terminated(at.0, &mut sink);
-                    }
-                }
+                self.held.push_back((now, key, Held::Ended(at)));
+                self.release(now, false);
             }
             event => {
                 if let Some(what) = missing_frames(&event) {
@@ -970,36 +1007,52 @@ impl Agent {
         }
     }
 
-    /// Tells of samples whose frames have names, or have waited long enough for them; `all`: of all.
+    /// Tells of samples whose frames have names, or have waited long enough for them; `all`: of all. What is behind one
+    /// that waits, of the same thread, waits too.
     fn release(&mut self, now: Instant, all: bool) {
-        while let Some((came, sample)) = self.held.front() {
-            let tables = &self.world.tables;
-            let is_named = || {
-                let frames = tables.frames_of(sample.kernel);
-                let mut frames = frames.chain(tables.frames_of(sample.user));
-                frames.all(|frame| tables.symbol(frame).is_some())
-            };
-            if !all && now.saturating_duration_since(*came) < NAMES && !is_named() {
-                return;
-            }
-            let Some((_, sample)) = self.held.pop_front() else {
-                return;
-            };
-            let Some(key) = self.world.thread_of(sample.thread) else {
+        let mut wait = BTreeSet::new();
+        let tables = &self.world.tables;
+        for (came, key, held) in std::mem::take(&mut self.held) {
+            let waited = now.saturating_duration_since(came);
+            if !all && (wait.contains(&key) || !held.is_named(tables, waited)) {
+                wait.insert(key);
+                self.held.push_back((came, key, held));
                 continue;
-            };
-            for connection in self.connections.values_mut() {
-                if let Some(attached) = connection.actors.get_mut(&key)
-                    && matches!(attached.source, Some(Source::Samples(_)))
-                {
-                    pass_marks(sample.at.0, attached, &mut connection.output);
-                    tell_sample(
-                        &self.world.tables,
-                        &sample,
-                        attached,
-                        &mut connection.output,
-                    );
+            }
+            for Connection { actors, output, .. } in self.connections.values_mut() {
+                let Some(attached) = actors.get_mut(&key) else {
+                    continue;
+                };
+                match (&held, &attached.source) {
+                    (Held::Sample(sample), Some(Source::Samples(_))) => {
+                        pass_marks(sample.at.0, attached, output);
+                        tell_sample(tables, sample, attached, output);
+                    }
+                    (Held::Ended(at), Some(Source::Samples(_) | Source::Captured)) => {
+                        let mut sink = FrameSink {
+                            output,
+                            missed: &mut attached.missed,
+                        };
+                        attached.actor.terminated(at.0, &mut sink);
+                    }
+                    _ => {}
                 }
+            }
+        }
+    }
+
+    /// Tells an actor that will not trace any longer of those samples that wait for others behind none that has no
+    /// names yet.
+    fn tell_rest(&mut self, id: ConnectionId, key: ThreadKey, attached: &mut Attached) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let tables = &self.world.tables;
+        let own = self.held.iter().filter(|(_, of, _)| *of == key);
+        let named = own.take_while(|(_, _, held)| held.is_named(tables, Duration::ZERO));
+        for (_, _, held) in named {
+            if let Held::Sample(sample) = held {
+                tell_sample(tables, sample, attached, &mut connection.output);
             }
         }
     }
@@ -1557,9 +1610,9 @@ fn wish(packet: &Packet, options: &RdpOptions, patterns: usize) -> Result<Wish, 
     let frequency_hz = match packet.get("frequency") {
         None | Some(Json::Null) => FREQUENCY_HZ.min(options.limits.frequency_hz),
         Some(frequency) => {
-            let hz = frequency.as_u64().filter(|hz| *hz > 0);
-            let hz = hz.ok_or_else(|| ErrorReply::bad_type("frequency", "a number above 0"))?;
-            hz.min(options.limits.frequency_hz)
+            let hz = frequency.as_f64().filter(|hz| *hz >= 1.0);
+            let hz = hz.ok_or_else(|| ErrorReply::bad_type("frequency", "a number from 1 on"))?;
+            (hz as u64).min(options.limits.frequency_hz)
         }
     };
     Ok(Wish {

@@ -296,6 +296,10 @@ fn who_is_on_another_machine_shows_the_token_first() {
     let show = |token: &str| json!({ "to": "root", "type": "authenticate", "token": token });
     assert_eq!(served.ask(&mut far, show("abc")), json!({ "from": "root" }));
     assert_eq!(served.ask(&mut far, list)["processes"][0]["id"], PID);
+    // Who need not may.
+    for client in [&mut near, &mut far] {
+        assert_eq!(served.ask(client, show("abc")), json!({ "from": "root" }));
+    }
     let mut wrong = served.client_of(None);
     let error = served.ask(&mut wrong, show("abd"));
     assert_eq!(error["error"], "notAuthenticated", "{error}");
@@ -725,6 +729,7 @@ fn limits_hold() {
         ("functions", json!([1])),
         ("frequency", json!(0)),
         ("frequency", json!("x")),
+        ("frequency", json!(0.5)),
         ("inferred", json!(1)),
     ] {
         let mut start = json!({ "to": TRACE, "type": "startTrace", "trace": ["name"] });
@@ -739,7 +744,7 @@ fn samples_tell_frames_where_no_function_is_named() {
     let mut client = served.client();
     served.attach(&mut client, TRACE);
     let start = json!({
-        "to": TRACE, "type": "startTrace", "trace": ["name"], "frequency": 100_000,
+        "to": TRACE, "type": "startTrace", "trace": ["name"], "frequency": 1e5,
     });
     let answer = served.ask(&mut client, start);
     assert_eq!(answer["type"], "startedTrace");
@@ -773,7 +778,17 @@ fn samples_tell_frames_where_no_function_is_named() {
     let source = Definition::Source(SourceId::from_index(0), source);
     served.batch(vec![source], Vec::new());
     served.batch(definitions, vec![sample(0), sample(1)]);
-    // Its name may come yet.
+    // Its name may come yet, whoever ends meanwhile, of the other thread and of this one.
+    let ended = |at: u64, thread: usize| {
+        Event::Process(ProcessEvent {
+            at: Timestamp(at),
+            thread: ThreadId::from_index(thread),
+            change: ProcessChange::Exited,
+        })
+    };
+    served.batch(Vec::new(), vec![ended(LATE + 1, 1), ended(LATE + 2, 0)]);
+    served.now += Duration::from_secs(4);
+    served.agent.tick(served.now);
     assert!(served.packets(&mut client).is_empty());
     let line = Line {
         function: FunctionId::from_index(0),
@@ -784,12 +799,76 @@ fn samples_tell_frames_where_no_function_is_named() {
     served.agent.tick(served.now);
     let packets = served.packets(&mut client);
     let packets: Vec<&Value> = packets.iter().filter(|it| it["from"] == TRACE).collect();
-    assert_eq!(packets.len(), 1);
+    assert_eq!(packets.len(), 2);
     assert_eq!(packets[0]["name"], "work");
     assert_eq!(packets[0]["inferred"], true);
+    assert_eq!(packets[1]["why"], "terminated");
     let stop = served.ask(&mut client, json!({ "to": TRACE, "type": "stopTrace" }));
     assert_eq!(stop["type"], "stoppedTrace");
     assert_eq!(served.demand().sampling, None);
+}
+
+/// What is known by name is told before the end, what is not is left out: it would be a function of its own.
+#[test]
+fn the_end_of_a_trace_does_not_wait_for_names() {
+    let mut served = Served::ready();
+    let mut client = served.client();
+    served.attach(&mut client, TRACE);
+    let start = json!({ "to": TRACE, "type": "startTrace", "trace": ["name"] });
+    served.ask(&mut client, start);
+    let mut definitions = vec![Definition::Source(
+        SourceId::from_index(0),
+        profiler_model::Source {
+            name: StringId::from_index(0),
+            unit: Unit::Nanoseconds,
+            frequency_hz: Some(99),
+            period: None,
+        },
+    )];
+    // Three places in one function, of which the second has no name yet.
+    for index in 0..3 {
+        let frame = Frame {
+            kind: FrameKind::Native,
+            module: None,
+            address: index as u64,
+        };
+        let (id, parent) = (FrameId::from_index(index), None);
+        definitions.push(Definition::Frame(id, frame));
+        definitions.push(Definition::Stack(
+            StackId::from_index(index),
+            Stack { parent, frame: id },
+        ));
+        let line = Line {
+            function: FunctionId::from_index(0),
+            line: 3,
+        };
+        if index != 1 {
+            definitions.push(Definition::Symbol(id, Symbol::Lines(Box::new([line]))));
+        }
+    }
+    let sample = |at: u64, stack: usize| {
+        let (thread, source) = (ThreadId::from_index(0), SourceId::from_index(0));
+        let sample = Sample::new(Timestamp(at), thread, Cpu(0), source, 1);
+        Event::Sample(sample.with_stacks(None, Some(StackId::from_index(stack))))
+    };
+    let samples = vec![sample(LATE, 0), sample(LATE + 1, 1), sample(LATE + 2, 2)];
+    served.batch(definitions, samples);
+    served.send(&client, &json!({ "to": TRACE, "type": "stopTrace" }));
+    let packets = served.packets(&mut client);
+    let kinds: Vec<(&Value, &Value)> = packets
+        .iter()
+        .map(|it| (&it["type"], &it["name"]))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (&json!("enteredFrame"), &json!("work")),
+            (&json!("stoppedTrace"), &json!("Trace 1")),
+        ]
+    );
+    served.now += Duration::from_secs(6);
+    served.agent.tick(served.now);
+    assert!(served.packets(&mut client).is_empty());
 }
 
 #[test]

@@ -71,6 +71,11 @@ impl Values {
         }
     }
 
+    /// The beginning of a text of which nobody knows how long it is.
+    pub fn cut_text(initial: &str) -> Json {
+        json!({ "type": "longString", "initial": initial, "length": null })
+    }
+
     /// An object with these properties, which goes into the pool.
     pub fn object(&mut self, class: &str, properties: Vec<(String, Json)>) -> Json {
         let own: Map<String, Json> = properties
