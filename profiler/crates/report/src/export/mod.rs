@@ -26,6 +26,8 @@ mod nest;
 mod notes;
 mod only;
 mod otlp;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod perf_script;
 mod perfetto;
 mod pgo;
@@ -124,6 +126,8 @@ static FORMATS: &[Format] = &[
     pgo::LLVM,
     pgo::BOLT,
     pprof::GO,
+    #[cfg(feature = "parquet")]
+    parquet::FORMAT,
 ];
 
 /// All formats, in the order in which lists show them.

@@ -2,7 +2,7 @@
 //!
 //! Input: events; output: UTF-8, samples in the order of the events, leaf first. Times are seconds of CLOCK_MONOTONIC,
 //! periods are in the unit of the source, addresses those of the object files. Written as the events come: memory is
-//! that of one line for each distinct frame. Source: perf-script(1); the mapping is in docs/formats/perf-script.md.
+//! that of one line for each distinct frame, and of the text of stacks that are met again, up to a limit. Source: perf-script(1); the mapping is in docs/formats/perf-script.md.
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -27,12 +27,22 @@ pub(super) const FORMAT: Format = Format {
     declared: false,
 };
 
+/// Most bytes of text of stacks that are kept: stacks come again and again.
+const MAX_KEPT: usize = 32 << 20;
+/// What is written at once: a sample has some thousand bytes.
+const AT_ONCE: usize = 1 << 16;
+
+/// The kernel's and the user's part of a stack.
+type Pair = (Option<StackId>, Option<StackId>);
+
 struct PerfScript {
     output: BufWriter<Output>,
     functions: Functions,
     /// The lines of a frame, and whether all of it has a name.
     frames: FxHashMap<FrameId, (Box<str>, bool)>,
-    ids: Vec<FrameId>,
+    /// The same of whole stacks, and how many bytes all of them have.
+    stacks: FxHashMap<Pair, (Box<str>, bool)>,
+    kept: usize,
     about: About,
     unnamed: u64,
 }
@@ -40,10 +50,11 @@ struct PerfScript {
 impl PerfScript {
     fn new(_: &Settings, output: Output) -> PerfScript {
         PerfScript {
-            output: BufWriter::new(output),
+            output: BufWriter::with_capacity(AT_ONCE, output),
             functions: Functions::default(),
             frames: FxHashMap::default(),
-            ids: Vec::new(),
+            stacks: FxHashMap::default(),
+            kept: 0,
             about: About::default(),
             unnamed: 0,
         }
@@ -54,6 +65,8 @@ impl PerfScript {
             // Which of them share a name is another question than before.
             self.functions = Functions::of(tables);
             self.frames.clear();
+            self.stacks.clear();
+            self.kept = 0;
         }
         let thread = tables.thread(sample.thread);
         let then = tables.names_at(sample.thread, sample.at).thread;
@@ -80,22 +93,35 @@ impl PerfScript {
                 wait_frame(wait.state)
             )?;
         }
-        self.ids.clear();
-        self.ids.extend(tables.frames_of(sample.kernel));
-        self.ids.extend(tables.frames_of(sample.user));
-        let mut named = true;
-        for &frame in &self.ids {
-            if !self.frames.contains_key(&frame) {
-                let lines = lines(frame, tables, &self.functions);
-                self.frames.insert(frame, (lines, tables.has_names(frame)));
+        let pair = (sample.kernel, sample.user);
+        if !self.stacks.contains_key(&pair) {
+            let stack = self.stack(pair, tables);
+            if self.kept + stack.0.len() > MAX_KEPT {
+                self.stacks.clear();
+                self.kept = 0;
             }
-            if let Some((lines, has_names)) = self.frames.get(&frame) {
-                self.output.write_all(lines.as_bytes())?;
-                named &= has_names;
-            }
+            self.kept += stack.0.len();
+            self.stacks.insert(pair, stack);
         }
-        self.unnamed += u64::from(!named);
+        if let Some((lines, named)) = self.stacks.get(&pair) {
+            self.output.write_all(lines.as_bytes())?;
+            self.unnamed += u64::from(!named);
+        }
         self.output.write_all(b"\n")
+    }
+
+    /// The lines of a stack, and whether all of it has names.
+    fn stack(&mut self, (kernel, user): Pair, tables: &Tables) -> (Box<str>, bool) {
+        let (mut text, mut named) = (String::new(), true);
+        for frame in tables.frames_of(kernel).chain(tables.frames_of(user)) {
+            let (lines, has_names) = &*self.frames.entry(frame).or_insert_with(|| {
+                let lines = lines(frame, tables, &self.functions);
+                (lines, tables.has_names(frame))
+            });
+            text += lines;
+            named &= has_names;
+        }
+        (text.into(), named)
     }
 }
 
