@@ -29,13 +29,13 @@ const MAX_SLOWEST: usize = 100_000;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler report                             profile.cap: hottest functions, call tree, processes
+  profiler report                             what is hot in profile.cap
   profiler report web.cap --callers malloc
   profiler report web.cap --tree --pid 1234 --time 2s..5s
   profiler report new.cap --diff old.cap
   profiler report node.cap --by container
   profiler report node.cap --pod shop/cart-7d9f --tree
-  profiler report node.cap --by end           why stacks are not complete, and whose
+  profiler report node.cap --by end           why stacks are not complete
   profiler report web.cap --annotate handle_request
   profiler report web.cap --calls --sort p99
   profiler report web.cap --histogram handle_request

@@ -13,12 +13,12 @@ use profiler_wire::go_trace::Encoding;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler convert app.trace -o app.gotrace          # an execution trace of Go, as text
-  profiler convert app.gotrace -o app.trace          # and back
+  profiler convert app.trace -o app.gotrace       # a trace of Go, as text
+  profiler convert app.gotrace -o app.trace       # and back
   profiler convert - < app.trace | grep GoCreate
-  profiler convert run.bytefrog | grep ' entry '     # messages of a Bytefrog agent or HQ, as text
+  profiler convert run.bytefrog | grep ' entry '  # messages of Bytefrog
 
-What it is, is told by its first bytes. Any execution trace of Go 1.22 to 1.27 will do, and what either side of a
+What it is, is told by its first bytes. Any execution trace of Go 1.22 to 1.27 will do, and what either side of a \
 connection of Bytefrog sent.")]
 pub(super) struct ConvertArgs {
     /// An execution trace of Go, or messages of Bytefrog; - is standard input

@@ -19,16 +19,16 @@ use super::{Common, values};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler hq                          runs until Ctrl-C, into bytefrog.cap, bytefrog-1.cap (run 1), ...
-  profiler hq --runs 1 -o trace.cap    one run, then end; exit status 1 if it failed
+  profiler hq                          until Ctrl-C, into bytefrog.cap, ...
+  profiler hq --runs 1 -o trace.cap    one run; exit status 1 if it failed
   profiler hq --wait                   each run starts by the order 'start'
   profiler hq --listen :9000 -d 10     each run is stopped after 10 seconds
   profiler hq --exclude 'java/.*' --exclude 'sun/.*'
 
-Orders, one a line: start, stop, pause, unpause, suspend, unsuspend (of all runs, or of one:
+Orders, one a line: start, stop, pause, unpause, suspend, unsuspend (of all runs, or of one: \
 stop 2), status, quit, help. Ctrl-C stops all runs and ends when they have ended.
 
-Agents: profiler stream bytefrog 127.0.0.1, or the Java agent of Bytefrog, or with --code-pulse that
+Agents: profiler stream bytefrog 127.0.0.1, or the Java agent of Bytefrog, or with --code-pulse that \
 of Code Pulse 1. Only processes of root and of you are admitted, unless you admit others.")]
 pub(super) struct HqArgs {
     /// Where to listen: ADDRESS, ADDRESS:PORT or :PORT

@@ -18,9 +18,10 @@ use profiler_report::view::quantity;
 Examples:
   perf script | profiler import - -o perf.cap
   profiler import cpu.pb.gz -o cpu.cap             # pprof, of any program
-  profiler import perf.data -o perf.cap; profiler symbolize perf.cap -o named.cap
+  profiler import perf.data -o perf.cap
+  profiler symbolize perf.cap -o named.cap
   profiler import app.trace -o app.cap             # an execution trace of Go
-  profiler import profile.json.gz -o firefox.cap   # of the Firefox Profiler: samply, Gecko
+  profiler import profile.json.gz -o firefox.cap   # samply, Firefox Profiler
   profiler import stacks.folded -o stacks.cap
   profiler report perf.cap
 

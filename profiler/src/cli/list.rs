@@ -57,9 +57,9 @@ enum What {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-PATTERN is [OBJECT:]FUNCTION. OBJECT is main (the executable), a file name with or without its
-version (libc, libc.so.6), or a path; FUNCTION a glob over the whole name, with or without
-parameters and template arguments, or a /REGEX/ over a part of it. A single colon separates, '::'
+PATTERN is [OBJECT:]FUNCTION. OBJECT is main (the executable), a file name with or without its \
+version (libc, libc.so.6), or a path; FUNCTION a glob over the whole name, with or without \
+parameters and template arguments, or a /REGEX/ over a part of it. A single colon separates, '::' \
 belongs to a name; a backslash takes the meaning of the character behind it away.
 Without a pattern: all functions of the executable, or of the objects named by --object.")]
 struct FunctionsArgs {

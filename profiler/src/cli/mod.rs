@@ -50,12 +50,12 @@ use profiler_report::view::term::ColorChoice;
 #[command(name = "profiler", version, about, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
-  profiler record                           the whole machine at 99 Hz, until Ctrl-C
+  profiler record                           the whole machine, until Ctrl-C
   profiler record -d 10 -o hot.cap -o hot.svg
-  profiler record -p 1234 -F 999            one process and the children it starts
+  profiler record -p 1234 -F 999            a process and children it starts
   profiler record -- cargo build            a command, as the user behind sudo
   profiler report                           what is hot in profile.cap
-  profiler doctor                           what this machine allows, and what to do")]
+  profiler doctor                           what this machine allows")]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -63,17 +63,26 @@ struct Cli {
     command: Command,
 }
 
+/// Where flags of all commands are in help: behind the command's own.
+const LAST: usize = 900;
+
 /// Flags of all commands.
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Say more on standard error; twice: the kernel side too (RUST_LOG overrides)
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, display_order = LAST, action = clap::ArgAction::Count)]
     verbose: u8,
     /// No progress and no summary on standard error
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = LAST)]
     quiet: bool,
     /// Colour: auto, always or never
-    #[arg(long, global = true, default_value = "auto", value_name = "WHEN")]
+    #[arg(
+        long,
+        global = true,
+        display_order = LAST,
+        default_value = "auto",
+        value_name = "WHEN"
+    )]
     color: ColorChoice,
 }
 
@@ -238,5 +247,45 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What stands below the options: examples fit a terminal of 80 columns, paragraphs are left to be wrapped.
+    fn check_help(command: &clap::Command) {
+        let name = command.get_name();
+        let help = command.get_after_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        for line in help.lines() {
+            let is_example = line.starts_with(' ');
+            assert!(!is_example || line.chars().count() <= 80, "{name}: {line}");
+        }
+        let lines: Vec<&str> = help.lines().collect();
+        for two in lines.windows(2) {
+            let is_broken = |line: &str| !line.is_empty() && !line.ends_with(['.', ':']);
+            assert!(
+                two[0].starts_with(' ') || !is_broken(two[0]),
+                "{name}: this is wrapped already: {}",
+                two[0]
+            );
+        }
+        for under in command.get_subcommands() {
+            check_help(under);
+        }
+    }
+
+    #[test]
+    fn help_fits_terminals() {
+        check_help(&Cli::command());
+        let mut all = Cli::command().term_width(80);
+        all.build();
+        for command in all.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+            // A command's own options come first.
+            let common = help.find("--verbose").unwrap_or(help.len());
+            let own = help.find("--output").or(help.find("--replay"));
+            assert!(own.is_none_or(|own| own < common), "{help}");
+        }
     }
 }

@@ -22,28 +22,28 @@ use super::{Common, values};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  profiler record -d 30                          the whole machine for 30 seconds
+  profiler record -d 30                          the whole machine for 30 s
   profiler record -p 1234 -o web.cap -o web.svg  a process, with a flame graph
   profiler record --comm nginx -F 999
-  profiler record --container web -d 10          a container (Docker, Podman, containerd, ...)
+  profiler record --container web -d 10          a container, of any engine
   profiler record --pod shop/cart-0 --unit redis a pod and a systemd unit
-  profiler record --container web --wait -d 10   10 seconds from when it is started
+  profiler record --container web --wait -d 10   10 seconds from its start
   profiler record -e page-faults --period 1 -- ls
-  profiler record --off-cpu -p 1234              when, where and how long its threads wait
-  profiler record --wall -- make                 all of the time: running and waiting
-  profiler record --trace libc:malloc -p 1234    every call of a function, beside the samples
+  profiler record --off-cpu -p 1234              when and where threads wait
+  profiler record --wall -- make                 time running and waiting
+  profiler record --trace libc:malloc -p 1234    every call of a function too
   profiler record --trace 'app:handle_*' --args -- ./app
-  profiler record --ring 10m                     flight recorder: SIGUSR2 writes it out
+  profiler record --ring 10m                     flight recorder: SIGUSR2 saves
   sudo profiler record -- make                   make runs as you, not as root
-  profiler record -d 10 -- ./app                 10 seconds of it; it runs on to its own end
+  profiler record -d 10 -- ./app                 10 seconds; it runs on
 
-Samples are taken on every processor. Children of -p processes and of the command are followed.
-Targets of one kind add up (containers, pods, units and cgroups are one kind, processes and threads
-another); those of different kinds must all hold: --container web --comm nginx. Containers, pods,
-units and cgroups that are started later under the same name are recorded from their first sample.
-When all of them have ended the recording goes on, since they may be started again: -d or Ctrl-C
+Samples are taken on every processor. Children of -p processes and of the command are followed. \
+Targets of one kind add up (containers, pods, units and cgroups are one kind, processes and threads \
+another); those of different kinds must all hold: --container web --comm nginx. Containers, pods, \
+units and cgroups that are started later under the same name are recorded from their first sample. \
+When all of them have ended the recording goes on, since they may be started again: -d or Ctrl-C \
 ends it.
-The exit status is that of the command. It is waited for, also when the recording is over before it:
+The exit status is that of the command. It is waited for, also when the recording is over before it: \
 after -d, or a second Ctrl-C. Signals that come then are passed on to it.")]
 pub(super) struct RecordArgs {
     /// End by itself after so long; a command runs on, without being recorded

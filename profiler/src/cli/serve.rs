@@ -56,21 +56,21 @@ const FREQUENCY_HZ: u64 = 1000;
 #[command(group = ArgGroup::new("protocol").required(true).multiple(true))]
 #[command(after_help = "\
 Examples:
-  profiler serve --tcf                        clients on this machine, at 127.0.0.1:1534
+  profiler serve --tcf                        TCF, at 127.0.0.1:1534
   profiler serve --tcf :9000 --allow-user ann
-  profiler serve --tcf --replay profile.cap --speed max    no privileges are needed
-  profiler serve --tcf 0.0.0.0 --allow-remote --tls-cert cert.pem --tls-key key.pem \\
-      --tls-client-ca clients.pem             encrypted, for clients with a certificate
-  profiler serve --rdp --trace 'handle_*'     calls, for clients at 127.0.0.1:6000
-  profiler serve --http                       sessions of JS Self-Profiling, at http://127.0.0.1:8977/
+  profiler serve --tcf --replay profile.cap --speed max   needs no privileges
+  profiler serve --tcf 0.0.0.0 --allow-remote --tls-cert cert.pem \\
+      --tls-key key.pem --tls-client-ca clients.pem     encrypted
+  profiler serve --rdp --trace 'handle_*'     calls, at 127.0.0.1:6000
+  profiler serve --http                       sessions, at 127.0.0.1:8977
   profiler serve --http /run/profiler.sock --policy policy.json
   profiler serve --http systemd               by the socket of a systemd unit
 
-A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this
-machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees
-them too, and is told of each frame that a thread of its choice enters and leaves. A program or a page
-opens sampling sessions on any process by HTTP, and gets their traces. Any of these serve at once.
-While nobody is connected nothing is attached; nothing is sampled or traced but what somebody has
+A TCF client (the Target Communication Framework of Eclipse) sees the processes and threads of this \
+machine, and profiles those that it chooses. A client of Firefox's remote debugging protocol sees \
+them too, and is told of each frame that a thread of its choice enters and leaves. A program or a page \
+opens sampling sessions on any process by HTTP, and gets their traces. Any of these serve at once. \
+While nobody is connected nothing is attached; nothing is sampled or traced but what somebody has \
 asked for. Ctrl-C ends it.
 
 Only processes of root, of you and of the user behind sudo are admitted, unless you admit others.")]

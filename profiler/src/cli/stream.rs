@@ -43,18 +43,19 @@ enum NamesArg {
 #[command(after_help = "\
 Examples:
   profiler stream bytefrog localhost --trace 'app:*' -- ./app
-  profiler stream bytefrog localhost --trace 'app:*' --budget off -- ./app    every call, at any price
+  profiler stream bytefrog localhost --trace 'app:*' --budget off -- ./app
   profiler stream bytefrog hq.example:8765 --trace 'libfoo.so:*' -p 1234
-  profiler stream bytefrog localhost --from-samples -F 499 -p 1234    without slowing it
+  profiler stream bytefrog localhost --from-samples -F 499 -p 1234
   profiler stream bytefrog localhost --trace 'libssl.so.3:*' --container web
   profiler stream bytefrog localhost --names grammar --replay profile.cap
 
-Without --budget off a function that is called very often is watched part of the time, so that its
-count is too low; without --follow-exact the first calls of children are missing. HQ says when the run starts; until then a command does not run, and an attached target is left alone.
-HQ can suspend the run, pause what was started here, and stop the run: then the command ends too
+Without --budget off a function that is called very often is watched part of the time, so that its \
+count is too low; without --follow-exact the first calls of children are missing.
+HQ says when the run starts; until then a command does not run, and an attached target is left alone. \
+HQ can suspend the run, pause what was started here, and stop the run: then the command ends too \
 (SIGTERM, after 5 s SIGKILL). Ctrl-C ends the run normally, a second one leaves at once.
-The exit status is that of the command if it ends by itself, 0 if HQ stops the run, 1 if HQ can't be
-reached or is lost, 125 if HQ stops the run before the command runs; a command that runs when HQ is lost goes on
+The exit status is that of the command if it ends by itself, 0 if HQ stops the run, 1 if HQ can't be \
+reached or is lost, 125 if HQ stops the run before the command runs; a command that runs when HQ is lost goes on \
 without being traced.")]
 struct BytefrogArgs {
     /// Where HQ listens (the port is 8765 unless told)

@@ -21,7 +21,7 @@ use super::trace::TraceArgs;
 Examples:
   profiler top                               the machine's hottest functions
   profiler top --trace libc:malloc -p 1234   calls of a function, live
-  profiler top --container web               one container, also when it is started again
+  profiler top --container web               a container, also started anew
   profiler top --batch -n 3 -p 1234 > out    three frames as text
 
 Keys: q ends, s sorts by the next column, p pauses.")]

@@ -77,14 +77,19 @@ pub fn http(data: &[u8]) -> usize {
                 let _ = agent.forced(&mut forcing, now);
                 Value::Null
             }),
-            b's' => agent.stop(user, &id, now).map(|ticket| {
-                answer(&mut agent);
-                now += Duration::from_secs(20);
-                match agent.trace(&ticket, now) {
-                    Ok(Ok(trace)) => checked(&trace),
-                    other => panic!("{other:?}"),
-                }
-            }),
+            // At once, or as of a while ago.
+            how @ (b's' | b'c') => {
+                let ago = agent.now_ns().saturating_sub(5_000_000);
+                let ticket = agent.stop(user, &id, (how == b'c').then_some(ago), now);
+                ticket.map(|ticket| {
+                    answer(&mut agent);
+                    now += Duration::from_secs(20);
+                    match agent.trace(&ticket, now) {
+                        Ok(Ok(trace)) => checked(&trace),
+                        other => panic!("{other:?}"),
+                    }
+                })
+            }
             _ => {
                 match batches.next() {
                     Some(batch) => agent.batch(batch.clone()),

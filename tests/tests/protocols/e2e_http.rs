@@ -213,6 +213,50 @@ fn a_full_buffer_is_told() -> Outcome {
     Ok(())
 }
 
+/// What has ended keeps its names, its session says that it has, and gives its trace.
+#[test]
+fn what_ends_is_told_and_keeps_its_names() -> Outcome {
+    let Some(setting) = Setting::new("e2e_http::what_ends_is_told_and_keeps_its_names")? else {
+        return Ok(());
+    };
+    let program = spinning(&setting, "spin")?;
+    let pid = program.pid();
+    let server = Server::start(&setting, &[])?;
+    let session = server.session(json!({ "pid": pid }), 5.0, 100_000)?;
+    let id = session["id"].as_str().ok_or("no id")?;
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let path = format!("/session/{id}/events");
+    stream.write_all(request(server.port, "GET", &path, &[], None).as_bytes())?;
+    std::thread::sleep(Duration::from_millis(300));
+    program.signal(rustix::process::Signal::KILL)?;
+    let mut come = String::new();
+    while !come.contains("stopped") {
+        let mut piece = [0; 4096];
+        let count = stream.read(&mut piece)?;
+        assert!(count > 0, "{come}");
+        come += std::str::from_utf8(&piece[..count])?;
+    }
+    assert!(
+        come.contains(r#"data: {"state":"stopped","why":"ended"}"#),
+        "{come}"
+    );
+    let traces = server.post(&session, "stop")?;
+    let of = &traces["traces"][0];
+    assert_eq!((&of["pid"], &of["tid"]), (&json!(pid), &json!(pid)));
+    for name in ["process", "thread"] {
+        let name = of[name].as_str().unwrap_or_default();
+        assert!(name.starts_with("http_spin"), "{name}");
+    }
+    let samples = samples(&of["trace"])?;
+    let inside = samples
+        .iter()
+        .filter(|(_, of)| of.as_ref().is_some_and(|of| of.contains("spin")));
+    assert!(inside.count() > 10, "{samples:?}");
+    server.end()?;
+    Ok(())
+}
+
 /// A capture, without privileges: a session on a thread is given what an export of it has.
 #[test]
 fn a_session_on_a_capture_is_its_export() -> Outcome {
@@ -292,14 +336,59 @@ fn what_may_not_be_is_refused() -> Outcome {
     );
     let id = answer.json()?["id"].as_str().ok_or("no id")?.to_owned();
     for (method, path, error) in [
-        ("GET", format!("/session/{id}/stop"), (405, "NotFoundError")),
-        ("PUT", "/session".to_owned(), (405, "NotFoundError")),
+        (
+            "GET",
+            format!("/session/{id}/stop"),
+            (405, "NotSupportedError"),
+        ),
+        ("PUT", "/session".to_owned(), (405, "NotSupportedError")),
         ("GET", "/nowhere".to_owned(), (404, "NotFoundError")),
         ("POST", "/session/0/stop".to_owned(), (404, "NotFoundError")),
         ("GET", "/".to_owned(), (404, "NotFoundError")),
+        ("OPTIONS", "/nowhere".to_owned(), (404, "NotFoundError")),
+        (
+            "POST",
+            format!("/session/{id}/stop?at=soon"),
+            (400, "TypeError"),
+        ),
     ] {
         let (status, name) = server.ask(method, &path, &[], None)?.error();
         assert_eq!((status, name.as_str()), error, "{method} {path}");
+    }
+    // What can be done is told with what can't, and when it is asked; HEAD is GET without a body.
+    for (method, path, status, allow) in [
+        ("POST", "/clock", 405, Some("get, head, options")),
+        ("OPTIONS", "/clock", 204, Some("get, head, options")),
+        ("OPTIONS", "/session/0/stop", 204, Some("post, options")),
+        ("HEAD", "/clock", 200, None),
+        ("HEAD", "/session", 200, None),
+        ("HEAD", "/session/0", 404, None),
+    ] {
+        let answer = server.ask(method, path, &[], None)?;
+        assert_eq!(answer.status, status, "{method} {path}");
+        let told = answer
+            .head
+            .lines()
+            .find_map(|line| line.strip_prefix("allow: "));
+        assert_eq!(told, allow, "{method} {path}");
+        if method != "POST" {
+            assert_eq!(answer.text, "", "{method} {path}");
+        }
+    }
+    // Whom a request is for is said once, by a name of the server, in whatever place.
+    let host = format!("127.0.0.1:{}", server.port);
+    for (line, hosts, status) in [
+        ("GET /clock", &[&*host][..], 200),
+        ("GET /clock", &[&*host, &*host], 400),
+        ("GET /clock", &[&*host, "evil.example"], 400),
+        ("GET /clock", &[], 400),
+        ("GET http://evil.example/clock", &[&*host], 403),
+        ("GET http://localhost/clock", &["evil.example"], 403),
+        ("GET http://localhost/clock", &[&*host], 200),
+    ] {
+        let hosts: String = hosts.iter().map(|it| format!("Host: {it}\r\n")).collect();
+        let request = format!("{line} HTTP/1.1\r\nConnection: close\r\n{hosts}\r\n");
+        assert_eq!(server.send(&request)?.status, status, "{request}");
     }
     let large = json!({ "target": "x".repeat(100_000) });
     let answer = server.ask("POST", "/session", &[], Some(&large));

@@ -18,8 +18,8 @@ const MAX_PROCESSES: usize = 1 << 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Containers are found by their cgroups, so that none is missed that runs without an engine; names and
-images come from files and sockets of Docker, Podman, containerd, CRI-O and the kubelet. Without the
+Containers are found by their cgroups, so that none is missed that runs without an engine; names and \
+images come from files and sockets of Docker, Podman, containerd, CRI-O and the kubelet. Without the \
 right to read those (root has it), containers are listed without names.
 
 Examples:

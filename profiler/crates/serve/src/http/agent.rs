@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use profiler_model::*;
-use profiler_wire::self_profiling::{Error, ErrorName, State};
+use profiler_wire::self_profiling::{Error, ErrorName, State, milliseconds};
 
 use super::front::HttpSummary;
 use super::options::HttpOptions;
-use super::profiling::{Budget, Profiling, Target, Told};
+use super::profiling::{Budget, Profiling, Target, Told, UNREAD};
 use super::stacks::Stacks;
 use crate::front::Order;
 use crate::machine::Machine;
@@ -62,6 +62,19 @@ pub struct Forcing {
     since: Instant,
 }
 
+/// Somebody who listens to all sessions of a context.
+struct Context {
+    user: u32,
+    name: String,
+    teller: mpsc::Sender<Told>,
+}
+
+impl Context {
+    fn has(&self, session: &Profiling) -> bool {
+        session.owner == self.user && session.asked.context == self.name
+    }
+}
+
 /// All sessions, and what they look at.
 pub struct Agent {
     options: HttpOptions,
@@ -70,6 +83,7 @@ pub struct Agent {
     view: View,
     sessions: BTreeMap<String, Profiling>,
     over: VecDeque<(String, u32)>,
+    contexts: Vec<Context>,
     stacks: Stacks,
     budget: Budget,
     /// Of a capture that is there at once.
@@ -97,6 +111,7 @@ impl Agent {
             view: View::Awaited,
             sessions: BTreeMap::new(),
             over: VecDeque::new(),
+            contexts: Vec::new(),
             stacks: Stacks::default(),
             budget: Budget::default(),
             kept: Vec::new(),
@@ -132,6 +147,7 @@ impl Agent {
     /// Ends all sessions: nothing is served any more.
     pub fn finish(&mut self) {
         self.sessions.clear();
+        self.contexts.clear();
         self.change_demand();
     }
 
@@ -152,6 +168,11 @@ impl Agent {
         self.world.wants_new_epoch()
     }
 
+    /// Now, as clients may know it, in milliseconds.
+    pub fn clock(&self) -> f64 {
+        milliseconds(self.options.policy.coarse(self.now_ns()))
+    }
+
     /// Now, by the clock of samples.
     pub fn now_ns(&self) -> u64 {
         match self.options.replay {
@@ -170,7 +191,7 @@ impl Agent {
     }
 
     fn about(&self, id: &str) -> Value {
-        let mut about = self.sessions.get(id).map_or(Value::Null, |it| it.about(id));
+        let mut about = self.sessions.get(id).map_or(Value::Null, Profiling::about);
         if self.left_out > 0 {
             about["eventsLeftOut"] = self.left_out.into();
         }
@@ -220,11 +241,9 @@ impl Agent {
 
     /// All sessions of a user; root's: all.
     pub fn list(&self, user: u32) -> Value {
-        let own = self
-            .sessions
-            .iter()
-            .filter(|(_, it)| user == 0 || it.owner == user);
-        own.map(|(id, it)| it.about(id)).collect()
+        let sessions = self.sessions.values();
+        let own = sessions.filter(|it| user == 0 || it.owner == user);
+        own.map(Profiling::about).collect()
     }
 
     /// Takes no samples until it is resumed.
@@ -262,6 +281,39 @@ impl Agent {
             let text = "too many listen to this session already";
             Error::new(ErrorName::QuotaExceededError, text)
         })
+    }
+
+    /// What is told of a user's sessions of a context from now on, of those too that begin later.
+    pub fn listen_to_context(
+        &mut self,
+        user: u32,
+        name: &str,
+    ) -> Result<mpsc::Receiver<Told>, Error> {
+        self.contexts.retain(|it| !it.teller.is_closed());
+        if self.contexts.len() >= self.options.limits.sessions {
+            let text = "too many listen to contexts already";
+            return Err(Error::new(ErrorName::QuotaExceededError, text));
+        }
+        let (teller, receiver) = mpsc::channel(UNREAD + self.options.limits.threads);
+        let context = Context {
+            user,
+            name: name.to_owned(),
+            teller,
+        };
+        for session in self.sessions.values_mut() {
+            if context.has(session) {
+                session.tell_context(context.teller.clone());
+            }
+        }
+        self.contexts.push(context);
+        Ok(receiver)
+    }
+
+    /// A session that was stopped, and whose trace nobody waits for any more.
+    pub fn forget(&mut self, ticket: &Ticket) {
+        if self.sessions.contains_key(&ticket.id) {
+            self.remove(&ticket.id);
+        }
     }
 
     fn remove(&mut self, id: &str) {

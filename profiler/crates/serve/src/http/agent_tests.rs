@@ -263,9 +263,13 @@ impl Served {
     }
 
     fn stop(&mut self, id: &str) -> Result<Value, ErrorName> {
+        self.stop_as_of(id, None)
+    }
+
+    fn stop_as_of(&mut self, id: &str, as_of_ns: Option<u64>) -> Result<Value, ErrorName> {
         let ticket = self
             .agent
-            .stop(0, id, self.now)
+            .stop(0, id, as_of_ns, self.now)
             .map_err(|error| error.name)?;
         self.hear();
         assert_eq!(self.agent.trace(&ticket, self.now), Err(Later));
@@ -280,6 +284,21 @@ impl Served {
             self.agent.acknowledge(question);
         }
     }
+}
+
+/// What was told by now.
+fn told(events: &mut mpsc::Receiver<Told>) -> Vec<(&'static str, Value)> {
+    std::iter::from_fn(|| events.try_recv().ok())
+        .map(|Told(name, says)| (name, says))
+        .collect()
+}
+
+fn exited(at: u64, thread: usize) -> Event {
+    Event::Process(ProcessEvent {
+        at: Timestamp(at),
+        thread: ThreadId::from_index(thread),
+        change: ProcessChange::Exited,
+    })
 }
 
 /// Times in milliseconds and names of stacks, outermost first.
@@ -364,22 +383,15 @@ fn a_full_buffer_is_told_once_and_its_trace_can_be_had_once() {
         let id = served.start(json!({ "tid": PID }), 10.0, size);
         let mut events = served.agent.listen(0, &id, served.now).unwrap();
         served.run(1..=100);
-        let mut told = Vec::new();
-        while let Ok(Told(name, says)) = events.try_recv() {
-            told.push((name, says));
-        }
         let expected = [
             ("state", json!({ "state": "started" })),
             ("samplebufferfull", json!({ "tid": PID })),
             ("state", json!({ "state": "stopped" })),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(told(&mut events), expected);
         // Who listens only now is told as well.
         let mut late = served.agent.listen(0, &id, served.now).unwrap();
-        let mut names = Vec::new();
-        while let Ok(Told(name, _)) = late.try_recv() {
-            names.push(name);
-        }
+        let names: Vec<&str> = told(&mut late).iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["state", "samplebufferfull"]);
         served.agent.tick(served.now);
         served.hear();
@@ -391,20 +403,178 @@ fn a_full_buffer_is_told_once_and_its_trace_can_be_had_once() {
         assert_eq!(times(&samples(&served.stop(&id).unwrap())), left);
         assert_eq!(served.stop(&id), Err(ErrorName::InvalidStateError));
     }
-    // Of a process each thread has its own buffer.
+}
+
+/// Each thread is a profiler of its own; the session that they are of is stopped with the last one.
+#[test]
+fn a_session_of_a_process_is_stopped_when_all_its_buffers_are_full() {
     let mut served = Served::timed();
     let id = served.start(json!({ "pid": PID }), 10.0, 3);
-    let events = (1..=100)
-        .map(|ms| sample(ms, 0, 0))
-        .chain([sample(100, 1, 1)]);
-    served.tell(Vec::new(), events.collect());
-    assert_eq!(
-        served.agent.state(0, &id, served.now).unwrap()["state"],
-        "started"
+    let mut events = served.agent.listen(0, &id, served.now).unwrap();
+    served.tell(Vec::new(), (1..=100).map(|ms| sample(ms, 0, 0)).collect());
+    let expected = [
+        ("state", json!({ "state": "started" })),
+        ("samplebufferfull", json!({ "tid": PID })),
+    ];
+    assert_eq!(told(&mut events), expected);
+    served.tell(Vec::new(), vec![sample(100, 1, 1)]);
+    let expected = [
+        ("samplebufferfull", json!({ "tid": PID + 1 })),
+        ("state", json!({ "state": "stopped" })),
+    ];
+    assert_eq!(told(&mut events), expected);
+    // A thread that comes later finds it stopped.
+    let thread = Thread {
+        process: ProcessId::from_index(0),
+        tid: Tid(PID + 2),
+        started: Timestamp(START + 100 * MS),
+        name: name(0),
+    };
+    served.tell(
+        vec![Definition::Thread(ThreadId::from_index(2), thread)],
+        (101..=200).map(|ms| sample(ms, 2, 0)).collect(),
     );
     let traces = served.stop(&id).unwrap();
-    assert_eq!(traces["traces"][0]["bufferFull"], true);
-    assert_eq!(samples(&traces["traces"][0]["trace"]).len(), 3);
+    for trace in traces["traces"].as_array().unwrap() {
+        let count = samples(&trace["trace"]).len();
+        match &trace["tid"] {
+            tid if tid == PID + 2 => assert_eq!((&trace["bufferFull"], count), (&Value::Null, 0)),
+            _ => assert_eq!((&trace["bufferFull"], count), (&json!(true), 3)),
+        }
+    }
+    // A thread that has ended takes no more either.
+    let mut served = Served::timed();
+    let id = served.start(json!({ "pid": PID }), 10.0, 3);
+    served.tell(
+        Vec::new(),
+        vec![sample(10, 1, 1), exited(START + 15 * MS, 1)],
+    );
+    served.run(16..=100);
+    let about = served.agent.state(0, &id, served.now).unwrap();
+    assert_eq!(about["state"], "stopped");
+}
+
+#[test]
+fn samples_after_the_stop_are_given_up() {
+    let mut served = Served::timed();
+    let target = json!({ "tid": PID });
+    let ids = [4, 10, 100].map(|size| served.start(target.clone(), 10.0, size));
+    served.run(1..=60);
+    for (id, (as_of, left)) in ids
+        .iter()
+        .zip([(START + 35 * MS, 3), (START - 1, 0), (u64::MAX, 6)])
+    {
+        let trace = served.stop_as_of(id, Some(as_of)).unwrap();
+        assert_eq!(samples(&trace).len(), left, "{as_of}");
+    }
+    assert_eq!(served.agent.budget.used(), 0, "nothing is kept");
+    // A buffer that was full only later was not full.
+    let id = served.start(json!({ "pid": PID }), 10.0, 2);
+    served.run(61..=120);
+    let traces = served.stop_as_of(&id, Some(START + 85 * MS)).unwrap();
+    let first = &traces["traces"][0];
+    assert_eq!(
+        (&first["bufferFull"], samples(&first["trace"]).len()),
+        (&Value::Null, 2)
+    );
+}
+
+#[test]
+fn what_has_ended_keeps_its_names_and_its_session_says_so() {
+    let mut served = Served::live();
+    let whole = served.start(json!({ "pid": PID }), 1.0, 1000);
+    let one = served.start(json!({ "tid": PID + 1 }), 1.0, 1000);
+    let now = served.now;
+    let mut told_whole = served.agent.listen(0, &whole, now).unwrap();
+    let mut told_one = served.agent.listen(0, &one, now).unwrap();
+    let origin = served.agent.now_ns();
+    let events = (1..=3).map(|ms| sample_at(origin + ms * MS, 1, 1));
+    served.tell(Vec::new(), events.collect());
+    served.tell(Vec::new(), vec![exited(origin + 4 * MS, 1)]);
+    let started = ("state", json!({ "state": "started" }));
+    let ended = ("state", json!({ "state": "stopped", "why": "ended" }));
+    assert_eq!(told(&mut told_one), [started.clone(), ended.clone()]);
+    assert_eq!(told(&mut told_whole), [started]);
+    served.tell(Vec::new(), vec![exited(origin + 5 * MS, 0)]);
+    assert_eq!(told(&mut told_whole), std::slice::from_ref(&ended));
+    // Ids mean other things now, and it is not among them.
+    std::thread::sleep(Duration::from_millis(10));
+    served.epoch += 1;
+    served.tell(
+        vec![Definition::String(name(0), "other".into())],
+        Vec::new(),
+    );
+    let traces = served.stop(&whole).unwrap();
+    for trace in traces["traces"].as_array().unwrap() {
+        assert_eq!(
+            (&trace["process"], &trace["thread"]),
+            (&json!("server"), &json!("server"))
+        );
+    }
+    assert!(!samples(&served.stop(&one).unwrap()).is_empty());
+    // An end that nobody told.
+    let mut served = Served::live();
+    let id = served.start(json!({ "pid": PID }), 1.0, 1000);
+    let mut events = served.agent.listen(0, &id, served.now).unwrap();
+    served.users.0.lock().unwrap().clear();
+    served.epoch += 1;
+    served.tell(
+        vec![Definition::String(name(0), "other".into())],
+        Vec::new(),
+    );
+    served.agent.tick(served.now);
+    assert_eq!(told(&mut events).last(), Some(&ended));
+    assert!(served.stop(&id).is_ok());
+}
+
+/// Sessions of a page that has gone end soon, whether they were stopped or not; others stay.
+#[test]
+fn sessions_for_listeners_end_with_them() {
+    let mut served = Served::timed();
+    let mut start = |context: &str, flag: bool| {
+        let body = json!({ "target": { "tid": PID }, "sampleInterval": 10, "maxBufferSize": 9,
+                           "context": context, "whileListened": flag });
+        let about = served.try_start(0, body).unwrap();
+        about["id"].as_str().unwrap().to_owned()
+    };
+    let (heard, unheard, stays) = (start("a", true), start("b", true), start("a", false));
+    let mut events = served.agent.listen_to_context(0, "a").unwrap();
+    let initial = [&heard, &stays].map(|id| json!({ "state": "started", "session": id }));
+    let mut states: Vec<Value> = told(&mut events).into_iter().map(|(_, it)| it).collect();
+    states.sort_by_key(|it| it["session"] != json!(heard));
+    assert_eq!(states, initial);
+    let pass = |served: &mut Served, seconds: u64| {
+        served.now += Duration::from_secs(seconds);
+        served.agent.tick(served.now);
+        let list = served.agent.list(0);
+        let ids = list.as_array().unwrap().iter();
+        ids.map(|it| it["id"].as_str().unwrap().to_owned())
+            .collect::<BTreeSet<String>>()
+    };
+    assert_eq!(pass(&mut served, 4).len(), 3);
+    assert_eq!(pass(&mut served, 2), [heard.clone(), stays.clone()].into());
+    assert_eq!(pass(&mut served, 60).len(), 2);
+    // One that begins while its context is listened to is told of as well.
+    let body = json!({ "target": { "tid": PID }, "sampleInterval": 10, "maxBufferSize": 9,
+                       "context": "a", "whileListened": true, "paused": true });
+    let paused = served.try_start(0, body).unwrap();
+    assert_eq!(
+        told(&mut events),
+        [(
+            "state",
+            json!({ "state": "paused", "session": paused["id"] })
+        )]
+    );
+    served.run(1..=35);
+    let id = paused["id"].as_str().unwrap();
+    served.agent.resume(0, id, served.now).unwrap();
+    served.run(36..=50);
+    assert_eq!(times(&samples(&served.stop(id).unwrap())), [40.0, 50.0]);
+    drop(events);
+    pass(&mut served, 4);
+    assert_eq!(pass(&mut served, 4), [stays].into());
+    let gone = served.agent.state(0, &unheard, served.now).unwrap_err();
+    assert_eq!(gone.name, ErrorName::InvalidStateError);
 }
 
 #[test]
@@ -588,7 +758,20 @@ fn a_policy_says_who_may_and_what_is_withheld() {
         served.try_start(ANN, body.clone()),
         Err(ErrorName::NotAllowedError)
     );
-    assert_eq!(served.try_start(8, body), Err(ErrorName::NotAllowedError));
+    for (user, why) in [
+        (ANN, "is not allowed to user 1000"),
+        (8, "it is another user's"),
+    ] {
+        let error = served.agent.create(user, &body, served.now, served.now);
+        let error = error.unwrap().unwrap_err();
+        assert_eq!(error.name, ErrorName::NotAllowedError);
+        assert!(error.message.contains(why), "{error}");
+    }
+    // No time is finer than it may be.
+    assert_eq!(served.agent.clock() % 4.0, 0.0);
+    let about = served.agent.list(7);
+    assert_eq!(about[0]["timeOrigin"].as_f64().unwrap() % 4.0, 0.0);
+    assert_eq!(served.agent.served(0)["timestampResolution"], 4.0);
     assert_eq!(served.agent.served(ANN)["jsProfiling"], false);
     assert_eq!(served.agent.served(0)["jsProfiling"], true);
     assert_eq!(

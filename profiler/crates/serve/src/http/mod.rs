@@ -25,5 +25,5 @@ mod stacks;
 pub use agent::{Agent, Answer, Forcing, Later, Ticket};
 pub use front::{HttpSummary, start};
 pub use options::{HttpAddress, HttpError, HttpLimits, HttpOptions};
-pub use policy::{Policy, Rule, Subject};
+pub use policy::{Forbidden, Policy, Rule, Subject};
 pub use profiling::Told;

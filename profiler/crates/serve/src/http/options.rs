@@ -69,6 +69,8 @@ pub struct HttpLimits {
     pub names: Duration,
     /// How long a client may neither send nor read anything.
     pub stall: Duration,
+    /// How long a session lives that is for whoever listens to it, when nobody does.
+    pub grace: Duration,
     /// How long a session lives that nobody asks for.
     pub idle: Duration,
 }
@@ -87,6 +89,7 @@ impl Default for HttpLimits {
             patience: Duration::from_secs(10),
             names: Duration::from_secs(5),
             stall: Duration::from_secs(60),
+            grace: Duration::from_secs(5),
             idle: Duration::from_secs(3600),
         }
     }

@@ -47,13 +47,27 @@ pub struct Subject<'a> {
     pub container: Option<&'a str>,
 }
 
+/// Why a process may not be profiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// A rule says so.
+    #[error("a rule of the policy forbids it")]
+    ByRule,
+    /// It runs as somebody else.
+    #[error("it is another user's")]
+    NotTheirs,
+}
+
 impl Policy {
-    /// Whether `user` may profile a process. `all` without a rule: everybody may, as of a capture which was handed to them.
-    pub fn allows(&self, user: u32, subject: &Subject<'_>, all: bool) -> bool {
+    /// Whether `user` may profile a process, or why not. `all` without a rule: everybody may, as of a capture which was
+    /// handed to them.
+    pub fn allows(&self, user: u32, subject: &Subject<'_>, all: bool) -> Result<(), Forbidden> {
         let rule = self.rules.iter().find(|rule| rule.fits(user, subject));
         match rule {
-            Some(rule) => rule.allow,
-            None => all || user == ROOT || subject.owner == Some(user),
+            Some(rule) if rule.allow => Ok(()),
+            Some(_) => Err(Forbidden::ByRule),
+            None if all || user == ROOT || subject.owner == Some(user) => Ok(()),
+            None => Err(Forbidden::NotTheirs),
         }
     }
 
@@ -126,12 +140,17 @@ mod tests {
             (1000, None, false),
         ] {
             let subject = subject(owner, "x", None);
+            let expected = if allowed {
+                Ok(())
+            } else {
+                Err(Forbidden::NotTheirs)
+            };
             assert_eq!(
                 policy.allows(user, &subject, false),
-                allowed,
+                expected,
                 "{user} {owner:?}"
             );
-            assert!(policy.allows(user, &subject, true));
+            assert_eq!(policy.allows(user, &subject, true), Ok(()));
         }
         assert!(policy.allows_anything(1000));
     }
@@ -160,15 +179,15 @@ mod tests {
             ..Policy::default()
         };
         for (user, owner, name, container, allowed) in [
-            (0, 0, "sshd", None, false),
-            (0, 0, "web", None, true),
-            (7, 33, "web", Some("shop/web"), true),
-            (7, 33, "ssh-agent", Some("shop/web"), false),
-            (7, 33, "web", Some("bank/web"), false),
-            (7, 33, "web", None, false),
-            (7, 34, "web", Some("shop/web"), false),
-            (7, 7, "web", None, true),
-            (8, 8, "web", None, false),
+            (0, 0, "sshd", None, Err(Forbidden::ByRule)),
+            (0, 0, "web", None, Ok(())),
+            (7, 33, "web", Some("shop/web"), Ok(())),
+            (7, 33, "ssh-agent", Some("shop/web"), Err(Forbidden::ByRule)),
+            (7, 33, "web", Some("bank/web"), Err(Forbidden::NotTheirs)),
+            (7, 33, "web", None, Err(Forbidden::NotTheirs)),
+            (7, 34, "web", Some("shop/web"), Err(Forbidden::NotTheirs)),
+            (7, 7, "web", None, Ok(())),
+            (8, 8, "web", None, Err(Forbidden::ByRule)),
         ] {
             let subject = subject(Some(owner), name, container);
             assert_eq!(

@@ -28,9 +28,79 @@
     return new DOMException(message, error || "OperationError");
   };
 
-  const unsignedLong = (value) => {
-    const number = Number(value);
-    return Number.isFinite(number) ? Math.trunc(number) >>> 0 : 0;
+  // A value as an `unsigned long` and as a `double` of WebIDL; symbols and BigInts are neither, which `+` says.
+  const unsignedLong = (value) => +value >>> 0;
+  const double = (name, value) => {
+    const number = +value;
+    if (!Number.isFinite(number)) throw new TypeError(`${name} is no finite number`);
+    return number;
+  };
+
+  const targetOf = (value) => {
+    const isId = (id) => Number.isInteger(id) && id > 0 && id < 2 ** 32;
+    const { pid, tid } = typeof value === "number" ? { pid: value } : Object(value);
+    if (isId(pid) && tid == null) return { pid };
+    if (isId(tid) && pid == null) return { tid };
+    throw new TypeError("target is neither { pid: NUMBER } nor { tid: NUMBER }");
+  };
+
+  const authorized = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
+
+  // What becomes of the page's sessions: one stream of all, since a browser keeps few connections to a server. The
+  // sessions end with it.
+  const events = {
+    context: String(Math.random()).slice(2),
+    // How each session is told, by id, and what is for sessions whose id has not come yet.
+    sessions: new Map(),
+    early: new Map(),
+    expected: 0,
+    stream: undefined,
+
+    add(id, tell, token) {
+      this.sessions.set(id, tell);
+      for (const told of this.early.get(id) || []) tell(...told);
+      if (!this.stream) this.listen((this.stream = new AbortController()), authorized(token));
+    },
+
+    remove(id) {
+      this.sessions.delete(id);
+      if (this.sessions.size || !this.stream) return;
+      this.stream.abort();
+      this.stream = undefined;
+    },
+
+    // Again when it is cut off, as long as the sessions are kept without it.
+    async listen({ signal }, headers) {
+      for (let times = 0; times < 5 && !signal.aborted; times++) {
+        try {
+          const url = `${server}/events?context=${this.context}`;
+          const answer = await fetch(url, { headers, credentials: "omit", signal });
+          const text = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+          let read = "";
+          for (let next = await text.read(); !next.done; next = await text.read()) {
+            times = 0;
+            read += next.value;
+            const told = read.split("\n\n");
+            read = told.pop();
+            told.forEach((one) => this.told(one));
+          }
+        } catch (reason) {
+          // The server has ended, or cannot be reached for now.
+        }
+        await new Promise((done) => setTimeout(done, 1000));
+      }
+      if (this.stream && this.stream.signal === signal) this.stream = undefined;
+    },
+
+    told(one) {
+      const name = (one.match(/^event: (.*)$/m) || [])[1];
+      const data = (one.match(/^data: (.*)$/m) || [])[1];
+      if (!name || !data) return;
+      const { session, ...says } = JSON.parse(data);
+      const tell = this.sessions.get(session);
+      if (tell) tell(name, says);
+      else if (this.expected) this.early.set(session, [...(this.early.get(session) || []), [name, says]]);
+    },
   };
 
   class Profiler extends EventTarget {
@@ -41,8 +111,9 @@
     #pauses;
     #token;
     #id;
-    #offset = 0;
-    #events = new AbortController();
+    // What the server's clock shows at 0 of performance.now(), and when the session began on that scale.
+    #clock = 0;
+    #origin = 0;
     #calls = Promise.resolve();
 
     constructor(options) {
@@ -50,36 +121,45 @@
       if (options === null || (typeof options !== "object" && typeof options !== "function")) {
         throw new TypeError("ProfilerInitOptions are an object");
       }
-      for (const name of ["maxBufferSize", "sampleInterval"]) {
-        if (options[name] === undefined) throw new TypeError(`${name} is missing`);
-      }
-      const maxBufferSize = unsignedLong(options.maxBufferSize);
-      const asked = Number(options.sampleInterval);
-      if (!Number.isFinite(asked)) throw new TypeError("sampleInterval is no finite number");
+      const member = (name, convert) => {
+        const value = options[name];
+        if (value === undefined) throw new TypeError(`${name} is missing`);
+        return convert(value);
+      };
+      const maxBufferSize = member("maxBufferSize", unsignedLong);
+      this.#pauses = options.pauseWhenHidden !== false;
+      const asked = member("sampleInterval", (value) => double("sampleInterval", value));
+      const chosen = options.target;
+      const target = targetOf(chosen === undefined ? served.target : chosen);
+      this.#token = options.token;
       if (asked < 0) throw new RangeError("sampleInterval is less than 0");
+      if (asked > served.longestInterval) {
+        throw new RangeError(`sampleInterval is more than ${served.longestInterval}`);
+      }
       if (maxBufferSize > served.maxBufferSize) {
         throw new RangeError(`maxBufferSize is more than ${served.maxBufferSize}`);
       }
-      const target = options.target === undefined ? served.target : options.target;
-      if (target === undefined) throw new TypeError("target is missing");
       if (!served.jsProfiling) {
         throw new DOMException("js-profiling is not allowed here", "NotAllowedError");
       }
       this.#interval = effective(asked);
-      this.#pauses = options.pauseWhenHidden !== false;
-      this.#token = options.token;
       this.clockError = undefined;
       this.traces = undefined;
-      const body = { sampleInterval: asked, maxBufferSize, target, context: Profiler.#context };
-      this.ready = this.#begin(body);
+      this.ready = this.#begin({
+        sampleInterval: asked,
+        maxBufferSize,
+        target,
+        context: events.context,
+        whileListened: true,
+        paused: this.#pauses && document.hidden,
+      });
       this.ready.catch((reason) => {
         this.#end();
+        events.remove(this.#id);
         this.dispatchEvent(Object.assign(new Event("error"), { error: reason }));
       });
       document.addEventListener("visibilitychange", this.#hidden);
     }
-
-    static #context = String(Math.random()).slice(2);
 
     get sampleInterval() {
       return this.#interval;
@@ -89,39 +169,33 @@
       return this.#stopped;
     }
 
-    stop() {
+    async stop() {
+      const at = performance.now();
       if (this.#stopped && !this.#full) {
-        return Promise.reject(new DOMException("the profiler is stopped", "InvalidStateError"));
+        throw new DOMException("the profiler is stopped", "InvalidStateError");
       }
       this.#full = false;
       this.#end();
       return this.#call(async () => {
         await this.ready;
-        const answer = await this.#ask("POST", `/session/${this.#id}/stop`);
-        this.#events.abort();
-        const traces = answer.traces;
-        if (traces) {
-          for (const of of traces) this.#shift(of.trace);
-          this.traces = traces;
-          return traces.length ? traces[0].trace : { resources: [], frames: [], stacks: [], samples: [] };
+        try {
+          return this.#traces(await this.#ask("POST", `/session/${this.#id}/stop?at=${at + this.#clock}`));
+        } finally {
+          events.remove(this.#id);
         }
-        return this.#shift(answer);
       });
     }
 
-    pause() {
+    async pause() {
       return this.#call(() => this.#set("pause"));
     }
 
-    resume() {
+    async resume() {
       return this.#call(() => this.#set("resume"));
     }
 
-    forceSample() {
-      return this.#call(async () => {
-        await this.ready;
-        await this.#ask("POST", `/session/${this.#id}/forcesample`);
-      });
+    async forceSample() {
+      return this.#call(() => this.#set("forcesample"));
     }
 
     // One after the other, in the order in which they were called.
@@ -148,17 +222,23 @@
     }
 
     async #begin(body) {
-      const about = await this.#ask("POST", "/session", body);
-      this.#id = about.id;
-      if (about.sampleInterval !== this.#interval) this.#interval = about.sampleInterval;
-      await this.#agree(about.timeOrigin);
-      this.#listen();
-      if (document.hidden && this.#pauses) await this.#ask("POST", `/session/${this.#id}/pause`);
+      events.expected++;
+      let about;
+      try {
+        about = await this.#ask("POST", "/session", body);
+        this.#id = about.id;
+        if (about.sampleInterval !== this.#interval) this.#interval = about.sampleInterval;
+        events.add(this.#id, (name, says) => this.#tell(name, says), this.#token);
+      } finally {
+        if (!--events.expected) events.early.clear();
+      }
+      await this.#agree();
+      this.#origin = about.timeOrigin - this.#clock;
     }
 
-    // What the server's clock shows at 0 of performance.now(): the answer came between the two readings of it, so half
-    // of what the fastest one took is the error.
-    async #agree(timeOrigin) {
+    // The answer came between the two readings of the page's clock, so half of what the fastest one took is the error.
+    // Times of the server are multiples of its resolution: those of samples and that of the answer are late by up to one.
+    async #agree() {
       let best = Infinity;
       for (let times = 0; times < 5; times++) {
         const before = performance.now();
@@ -166,20 +246,24 @@
         const took = performance.now() - before;
         if (took < best) {
           best = took;
-          this.#offset = timeOrigin - (now - before - took / 2);
+          this.#clock = now - before - took / 2;
         }
       }
-      this.clockError = best / 2;
+      this.clockError = best / 2 + served.timestampResolution;
     }
 
-    #shift(trace) {
-      for (const sample of trace.samples) sample.timestamp += this.#offset;
-      return trace;
+    #traces({ traces, ...trace }) {
+      const of = traces ? traces.map((of) => of.trace) : [trace];
+      for (const { samples } of of) {
+        for (const sample of samples) sample.timestamp += this.#origin;
+      }
+      this.traces = traces;
+      return of.length ? of[0] : { resources: [], frames: [], stacks: [], samples: [] };
     }
 
     async #ask(method, path, body) {
-      const headers = body ? { "Content-Type": "application/json" } : {};
-      if (this.#token) headers.Authorization = `Bearer ${this.#token}`;
+      const headers = authorized(this.#token);
+      if (body) headers["Content-Type"] = "application/json";
       const answer = await fetch(server + path, {
         method,
         headers,
@@ -191,42 +275,26 @@
       return said;
     }
 
-    async #listen() {
-      const headers = this.#token ? { Authorization: `Bearer ${this.#token}` } : {};
-      try {
-        const answer = await fetch(`${server}/session/${this.#id}/events`, {
-          headers,
-          credentials: "omit",
-          signal: this.#events.signal,
-        });
-        const text = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-        let read = "";
-        for (let next = await text.read(); !next.done; next = await text.read()) {
-          read += next.value;
-          const told = read.split("\n\n");
-          read = told.pop();
-          told.forEach((one) => this.#tell(one));
-        }
-      } catch (reason) {
-        // The session has ended, or the server has.
-      }
-    }
-
-    #tell(told) {
-      const name = (told.match(/^event: (.*)$/m) || [])[1];
-      const says = (told.match(/^data: (.*)$/m) || [])[1];
+    #tell(name, says) {
       if (name === "samplebufferfull") {
-        this.dispatchEvent(Object.assign(new Event("samplebufferfull"), JSON.parse(says)));
+        this.dispatchEvent(Object.assign(new Event("samplebufferfull"), says));
       } else if (name === "state") {
-        const { state, why } = JSON.parse(says);
-        if (state === "stopped" && !this.#stopped) {
+        if (says.state === "stopped" && !this.#stopped) {
           this.#full = true;
           this.#end();
         }
-        this.dispatchEvent(Object.assign(new Event("statechange"), { state, why }));
+        this.dispatchEvent(Object.assign(new Event("statechange"), says));
       }
     }
   }
 
-  globalThis.Profiler = Profiler;
+  // As WebIDL makes interfaces of their descriptions.
+  const enumerable = { enumerable: true };
+  Object.defineProperties(Profiler.prototype, {
+    sampleInterval: enumerable,
+    stopped: enumerable,
+    stop: enumerable,
+    [Symbol.toStringTag]: { value: "Profiler", configurable: true },
+  });
+  Object.defineProperty(globalThis, "Profiler", { value: Profiler, writable: true, configurable: true });
 })();

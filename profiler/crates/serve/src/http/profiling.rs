@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -20,7 +20,7 @@ use crate::machine::Life;
 use crate::world::{ThreadKey, World};
 
 /// Events that a client has not read; with more of them it is cut off.
-const UNREAD: usize = 64;
+pub(super) const UNREAD: usize = 64;
 /// Who listens to a session at a time.
 const LISTENERS: usize = 16;
 /// Pauses that are remembered; the oldest go, and long past ones before that.
@@ -53,12 +53,36 @@ impl Target {
 
 /// What a client has asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) target: Target,
+pub(super) struct Asked<T> {
+    pub(super) target: T,
     pub(super) interval_ns: u64,
     pub(super) max_buffer_size: u32,
     /// Sessions of one context are sampled together when that is forced.
     pub(super) context: String,
+    /// It is for whoever listens to it, and ends with them.
+    pub(super) while_listened: bool,
+}
+
+impl<T> Asked<T> {
+    /// The same of this target.
+    pub(super) fn of<U>(self, target: U) -> Asked<U> {
+        Asked {
+            target,
+            interval_ns: self.interval_ns,
+            max_buffer_size: self.max_buffer_size,
+            context: self.context,
+            while_listened: self.while_listened,
+        }
+    }
+}
+
+/// When a session begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    pub(super) at_ns: u64,
+    /// What its timestamps are relative to: no finer than the policy allows.
+    pub(super) origin_ns: u64,
+    pub(super) now: Instant,
 }
 
 /// Samples of all sessions.
@@ -75,14 +99,25 @@ impl Budget {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told(pub &'static str, pub Value);
 
+impl Told {
+    /// The same, with the session that it is told of.
+    fn of(mut self, id: &str) -> Told {
+        self.1["session"] = id.into();
+        self
+    }
+}
+
 /// A session.
 #[derive(Debug)]
 pub(super) struct Profiling {
+    id: String,
     pub(super) owner: u32,
-    pub(super) asked: Asked,
-    pub(super) origin_ns: u64,
+    pub(super) asked: Asked<Target>,
+    begin: Begin,
     /// When somebody has asked for it.
     pub(super) used: Instant,
+    /// Since when nobody listens.
+    unheard: Instant,
     /// Waits of its threads are recorded.
     waits: bool,
     states: Session<()>,
@@ -99,22 +134,50 @@ pub(super) struct Profiling {
     /// Events that may have been its own and did not come.
     pub(super) dropped: u64,
     budget: (Budget, usize),
+    /// Who listens to it alone.
     listeners: Vec<mpsc::Sender<Told>>,
+    /// Who listens to all sessions of its context.
+    contexts: Vec<mpsc::Sender<Told>>,
 }
 
 #[derive(Debug)]
 struct Lane {
     ticks: Ticks<Option<StackKey>>,
     session: Session<Option<StackKey>>,
-    /// It takes no more samples.
-    is_over: bool,
+    names: Names,
+    over: Option<Over>,
+}
+
+/// What a process and its thread are called, or were when they ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) process: Box<str>,
+    pub(super) thread: Box<str>,
+}
+
+/// Why a thread's buffer takes no more samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// There was no room for one that was due then.
+    Full(u64),
+    /// The thread has ended, or the session has.
+    Ended,
 }
 
 impl Lane {
-    /// It took no more samples because there was no room for them.
     fn is_full(&self) -> bool {
-        self.is_over && self.session.state() == State::Stopped
+        matches!(self.over, Some(Over::Full(_)))
     }
+}
+
+/// The buffer of a thread.
+#[derive(Debug)]
+pub(super) struct Buffer<'s> {
+    pub(super) key: ThreadKey,
+    pub(super) names: &'s Names,
+    pub(super) is_full: bool,
+    /// In order of time.
+    pub(super) samples: Vec<(u64, Option<StackKey>)>,
 }
 
 /// A sample of each thread that was asked for at a time.
@@ -127,17 +190,19 @@ struct Forced {
 
 impl Profiling {
     pub(super) fn new(
-        asked: Asked,
-        owner: u32,
-        (origin_ns, now): (u64, Instant),
+        (id, owner): (String, u32),
+        asked: Asked<Target>,
+        begin: Begin,
         waits: bool,
         most_lanes: usize,
         budget: (Budget, usize),
     ) -> Profiling {
         Profiling {
+            id,
             owner,
-            origin_ns,
-            used: now,
+            begin,
+            used: begin.now,
+            unheard: begin.now,
             waits,
             states: Session::new(asked.max_buffer_size),
             asked,
@@ -151,6 +216,7 @@ impl Profiling {
             dropped: 0,
             budget,
             listeners: Vec::new(),
+            contexts: Vec::new(),
         }
     }
 
@@ -158,16 +224,26 @@ impl Profiling {
         self.states.state()
     }
 
-    /// Its threads that are there.
+    /// Its threads that are there, by their present names.
     pub(super) fn meet(&mut self, world: &World) {
-        match self.asked.target {
-            Target::Thread(key) => {
-                let since = world.thread(key).map_or(0, |thread| thread.started.0);
-                self.thread(key, since);
-            }
-            Target::Process(life) => {
-                for (key, thread) in world.threads(life) {
-                    self.thread(key, thread.started.0);
+        let name = |id| world.tables.string(id);
+        let process = world.process(self.asked.target.life());
+        let process = process.map_or("", |process| name(process.name));
+        let threads = match self.asked.target {
+            Target::Thread(key) => world.thread(key).map(|it| (key, it)).into_iter().collect(),
+            Target::Process(life) => world.threads(life),
+        };
+        for (key, thread) in threads {
+            self.thread(key, thread.started.0);
+            let Some(Lane { names, .. }) = self.lanes.get_mut(&key) else {
+                continue;
+            };
+            for (known, now) in [
+                (&mut names.process, process),
+                (&mut names.thread, name(thread.name)),
+            ] {
+                if **known != *now {
+                    *known = now.into();
                 }
             }
         }
@@ -184,12 +260,13 @@ impl Profiling {
         }
         let lane = Lane {
             ticks: Ticks::new(
-                since_ns.max(self.origin_ns),
+                since_ns.max(self.begin.at_ns),
                 self.asked.interval_ns,
                 self.waits,
             ),
             session: Session::new(self.asked.max_buffer_size),
-            is_over: false,
+            names: Names::default(),
+            over: None,
         };
         self.lanes.insert(key, lane);
     }
@@ -207,10 +284,50 @@ impl Profiling {
 
     /// A thread has ended.
     pub(super) fn ended(&mut self, key: ThreadKey, at: u64) {
+        if self.lanes.contains_key(&key) {
+            self.end(key, at);
+            self.settle(at, self.left_out.is_empty());
+        }
+    }
+
+    /// Its process or thread has ended, by now at least.
+    pub(super) fn gone(&mut self, at: u64) {
+        self.end_all(at);
+        self.settle(at, true);
+    }
+
+    fn end_all(&mut self, at: u64) {
+        let keys: Vec<ThreadKey> = self.lanes.keys().copied().collect();
+        for key in keys {
+            self.end(key, at);
+        }
+    }
+
+    fn end(&mut self, key: ThreadKey, at: u64) {
         self.change(key, |ticks, emit| ticks.finish(at, emit));
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.is_over = true;
+            lane.over.get_or_insert(Over::Ended);
         }
+    }
+
+    /// It is stopped if none of its buffers takes more samples; its trace can still be had. Of a process that has ended it
+    /// is so if `are_all` its threads have buffers, or those that had none have ended too.
+    fn settle(&mut self, at: u64, are_all: bool) {
+        let is_over = self.lanes.values().all(|lane| lane.over.is_some());
+        if self.state() == State::Stopped || !is_over {
+            return;
+        }
+        if self.lanes.values().any(Lane::is_full) {
+            self.close(at, None);
+        } else if are_all {
+            self.close(at, Some("ended"));
+        }
+    }
+
+    fn close(&mut self, at: u64, why: Option<&str>) {
+        self.states.fill();
+        self.stopped_ns.get_or_insert(at);
+        self.tell_state(why);
     }
 
     /// All that happened before this time has come.
@@ -233,33 +350,38 @@ impl Profiling {
             &mut dyn FnMut(Tick<Option<StackKey>>) -> bool,
         ),
     ) {
-        let Some(lane) = self.lanes.get_mut(&key).filter(|lane| !lane.is_over) else {
+        let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.over.is_none()) else {
             return;
         };
         let Lane { ticks, session, .. } = lane;
-        let (origin_ns, end_ns) = (self.origin_ns, self.stopped_ns);
+        let (
+            Begin {
+                at_ns, origin_ns, ..
+            },
+            end_ns,
+        ) = (self.begin, self.stopped_ns);
         let (pauses, budget) = (&self.pauses, &self.budget);
-        let mut is_full = false;
+        let mut full = None;
         change(ticks, &mut |tick| {
-            let is_wanted = is_within(tick.at, origin_ns, end_ns, pauses);
-            is_full = is_wanted && !take(session, tick, origin_ns, budget);
-            !is_full
+            let at = tick.at;
+            let is_wanted = is_within(at, at_ns, end_ns, pauses);
+            if is_wanted && !take(session, tick, origin_ns, budget) {
+                full = Some(at);
+            }
+            full.is_none()
         });
-        if is_full {
-            self.full(key);
+        if let Some(at) = full {
+            self.full(key, at);
         }
     }
 
-    /// The buffer of a thread is full.
-    fn full(&mut self, key: ThreadKey) {
+    /// There is no room for a thread's sample.
+    fn full(&mut self, key: ThreadKey, at: u64) {
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.is_over = true;
+            lane.over = Some(Over::Full(at));
         }
         self.tell("samplebufferfull", json!({ "tid": key.tid.0 }));
-        if matches!(self.asked.target, Target::Thread(_)) {
-            self.states.fill();
-            self.tell_state(None);
-        }
+        self.settle(at, false);
     }
 
     pub(super) fn pause(&mut self, at: u64) -> Result<(), Error> {
@@ -280,9 +402,20 @@ impl Profiling {
         Ok(())
     }
 
+    /// Stops it as of then: what was sampled later is given up.
     pub(super) fn stop(&mut self, at: u64) -> Result<(), Error> {
         self.states.stop()?;
-        self.stopped_ns.get_or_insert(at);
+        let at = self.stopped_ns.map_or(at, |before| before.min(at));
+        self.stopped_ns = Some(at);
+        let last = at.checked_sub(self.begin.origin_ns);
+        let (Budget(used), _) = &self.budget;
+        for lane in self.lanes.values_mut() {
+            let given_up = lane.session.give_up_after(last);
+            used.set(used.get().saturating_sub(given_up));
+            if matches!(lane.over, Some(Over::Full(full)) if full > at) {
+                lane.over = Some(Over::Ended);
+            }
+        }
         self.tell_state(None);
         Ok(())
     }
@@ -290,9 +423,7 @@ impl Profiling {
     /// It may not go on, since then.
     pub(super) fn revoke(&mut self, at: u64, why: &str) {
         if self.state() != State::Stopped {
-            self.states.fill();
-            self.stopped_ns.get_or_insert(at);
-            self.tell_state(Some(why));
+            self.close(at, Some(why));
         }
     }
 
@@ -302,10 +433,7 @@ impl Profiling {
         if self.unnamed.is_none()
             && let Some(to) = self.stopped_ns
         {
-            let keys: Vec<ThreadKey> = self.lanes.keys().copied().collect();
-            for key in keys {
-                self.ended(key, to);
-            }
+            self.end_all(to);
         }
         let samples = self.lanes.values().flat_map(|lane| lane.session.samples());
         let stacks = samples.filter_map(|(_, stack)| *stack);
@@ -342,13 +470,13 @@ impl Profiling {
     }
 
     fn take_forced(&mut self, key: ThreadKey, at: u64, stack: Option<StackKey>) {
-        let is_wanted = is_within(at, self.origin_ns, self.stopped_ns, &self.pauses);
-        let lane = self.lanes.get_mut(&key).filter(|lane| !lane.is_over);
+        let is_wanted = is_within(at, self.begin.at_ns, self.stopped_ns, &self.pauses);
+        let lane = self.lanes.get_mut(&key).filter(|it| it.over.is_none());
         if let Some(lane) = lane.filter(|_| is_wanted) {
             let stack = Some(stack);
             let tick = Tick { at, stack };
-            if !take(&mut lane.session, tick, self.origin_ns, &self.budget) {
-                self.full(key);
+            if !take(&mut lane.session, tick, self.begin.origin_ns, &self.budget) {
+                self.full(key, at);
             }
         }
     }
@@ -364,15 +492,18 @@ impl Profiling {
         }
     }
 
-    /// The buffers, in order of time, and whether they were full.
-    pub(super) fn samples(
-        &self,
-    ) -> impl Iterator<Item = (ThreadKey, bool, Vec<(u64, Option<StackKey>)>)> {
+    /// What its threads have.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = Buffer<'_>> {
         self.lanes.iter().map(|(key, lane)| {
             let mut samples = lane.session.samples().to_vec();
             // A sample that was forced may have come before one that was due before.
             samples.sort_by_key(|(at, _)| *at);
-            (*key, lane.is_full(), samples)
+            Buffer {
+                key: *key,
+                names: &lane.names,
+                is_full: lane.is_full(),
+                samples,
+            }
         })
     }
 
@@ -381,7 +512,7 @@ impl Profiling {
     }
 
     /// What clients are told of it.
-    pub(super) fn about(&self, id: &str) -> Value {
+    pub(super) fn about(&self) -> Value {
         let target = match self.asked.target {
             Target::Process(life) => json!({ "pid": life.pid.0 }),
             Target::Thread(key) => json!({ "pid": key.process.pid.0, "tid": key.tid.0 }),
@@ -392,12 +523,12 @@ impl Profiling {
             .map(|lane| lane.session.samples().len())
             .sum();
         json!({
-            "id": id,
+            "id": self.id,
             "state": self.state(),
             "target": target,
             "sampleInterval": milliseconds(self.asked.interval_ns),
             "maxBufferSize": self.asked.max_buffer_size,
-            "timeOrigin": milliseconds(self.origin_ns),
+            "timeOrigin": milliseconds(self.begin.origin_ns),
             "threads": self.lanes.len(),
             "threadsLeftOut": self.left_out(),
             "samples": samples,
@@ -412,15 +543,36 @@ impl Profiling {
             return None;
         }
         let (sender, receiver) = mpsc::channel(UNREAD + self.lanes.len());
-        let state = json!({ "state": self.state() });
-        let _ = sender.try_send(Told("state", state));
-        // Buffers may be full before their client can listen.
-        let full = self.lanes.iter().filter(|(_, lane)| lane.is_full());
-        for (key, _) in full {
-            let _ = sender.try_send(Told("samplebufferfull", json!({ "tid": key.tid.0 })));
+        for told in self.present() {
+            let _ = sender.try_send(told);
         }
         self.listeners.push(sender);
         Some(receiver)
+    }
+
+    /// Tells the same to one who listens to its context.
+    pub(super) fn tell_context(&mut self, listener: mpsc::Sender<Told>) {
+        for told in self.present() {
+            let _ = listener.try_send(told.of(&self.id));
+        }
+        self.contexts.push(listener);
+    }
+
+    /// Buffers may be full before their client can listen.
+    fn present(&self) -> Vec<Told> {
+        let state = Told("state", json!({ "state": self.state() }));
+        let full = self.lanes.iter().filter(|(_, lane)| lane.is_full());
+        let full = full.map(|(key, _)| Told("samplebufferfull", json!({ "tid": key.tid.0 })));
+        std::iter::once(state).chain(full).collect()
+    }
+
+    /// Whether it is for whoever listens, and nobody has for so long.
+    pub(super) fn is_deserted(&mut self, now: Instant, grace: Duration) -> bool {
+        let mut all = self.listeners.iter().chain(&self.contexts);
+        if all.any(|listener| !listener.is_closed()) {
+            self.unheard = now;
+        }
+        self.asked.while_listened && now.duration_since(self.unheard) > grace
     }
 
     fn tell_state(&mut self, why: Option<&str>) {
@@ -436,9 +588,12 @@ impl Profiling {
 
     fn tell(&mut self, name: &'static str, says: Value) {
         // Who does not read what it is told is told nothing more: the end of its stream says so.
-        let tell =
-            |listener: &mpsc::Sender<Told>| listener.try_send(Told(name, says.clone())).is_ok();
-        self.listeners.retain(tell);
+        let told = Told(name, says);
+        self.listeners
+            .retain(|listener| listener.try_send(told.clone()).is_ok());
+        let told = told.of(&self.id);
+        self.contexts
+            .retain(|listener| listener.try_send(told.clone()).is_ok());
     }
 }
 

@@ -10,13 +10,14 @@ use std::time::Instant;
 
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 
 use profiler_model::{Pid, Tid};
-use profiler_wire::self_profiling::{Error, ErrorName, milliseconds};
+use profiler_wire::self_profiling::{Error, ErrorName};
 
-use super::agent::{Agent, Answer, Later};
+use super::agent::{Agent, Answer, Later, Ticket};
 use super::body::{self, Answered};
 use super::network::{Peer, Serving};
 use super::script;
@@ -31,6 +32,19 @@ enum Answering {
     Text(&'static str, String),
     Events(Answered),
     Nothing,
+    /// What can be done to it; whether that was asked, by a page that may.
+    Methods(&'static str, Asked),
+}
+
+/// Why methods are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Another one was tried.
+    Wrongly,
+    /// By OPTIONS.
+    Plainly,
+    /// By a page, before it asks something else.
+    ByPage,
 }
 
 /// Somebody who was admitted.
@@ -89,17 +103,24 @@ pub(super) async fn answer(
 fn client(serving: &Serving, peer: Peer, request: &Request<Incoming>) -> Result<Client, Error> {
     let headers = request.headers();
     let denied = |text: String| Err(Error::new(ErrorName::NotAllowedError, text));
+    let hosts = hosts(request)?;
     // A name that somebody else gives to this address is none that the certificate has.
     if let Some(local) = peer.local.filter(|_| !peer.is_encrypted) {
-        let host = text(headers, header::HOST).unwrap_or_default();
-        if !is_own_name(host, local.ip(), &serving.options.origins) {
-            return denied(format!("'{host}' is no name of this server"));
+        let is_foreign = |host: &&&str| !is_own_name(host, local.ip(), &serving.options.origins);
+        if let Some(host) = hosts.iter().find(is_foreign) {
+            let by = match local.ip().is_loopback() {
+                true => "'localhost'".to_owned(),
+                false => format!("'{}'", local.ip()),
+            };
+            return denied(format!(
+                "'{host}' is no name of this server here: ask it by {by}"
+            ));
         }
     }
     let origin = text(headers, header::ORIGIN);
     let allowed = allowed_origin(serving, headers);
     if let Some(origin) = origin.filter(|_| allowed.is_none())
-        && !is_own_origin(origin, text(headers, header::HOST))
+        && !is_own_origin(origin, hosts.first().copied())
     {
         return denied(format!(
             "pages of {origin} may not ask; --allow-origin admits them"
@@ -130,6 +151,26 @@ fn client(serving: &Serving, peer: Peer, request: &Request<Incoming>) -> Result<
             origin: allowed,
         }),
     }
+}
+
+/// Whom a request is for: what its line says, if it has a whole address, and its Host. Of two that differ somebody on the
+/// way may have understood the other one.
+fn hosts(request: &Request<Incoming>) -> Result<Vec<&str>, Error> {
+    let malformed = |text: &str| Err(Error::new(ErrorName::TypeError, text));
+    let mut named = request.headers().get_all(header::HOST).iter();
+    let host = named.next().map(HeaderValue::to_str);
+    match (&host, named.next()) {
+        (_, Some(_)) => return malformed("a request has one Host"),
+        (Some(Err(_)), None) => return malformed("its Host is no text"),
+        (None, None) if request.version() >= Version::HTTP_11 => {
+            return malformed("the request has no Host");
+        }
+        _ => {}
+    }
+    let host = host.and_then(Result::ok);
+    let whole = request.uri().authority().map(Authority::as_str);
+    let hosts: Vec<&str> = whole.into_iter().chain(host).collect();
+    Ok(if hosts.is_empty() { vec![""] } else { hosts })
 }
 
 const UNAUTHORIZED: &str = "the token is missing or wrong: it was printed when the server started";
@@ -191,22 +232,38 @@ async fn route(
         Ok(value) => Ok(Answering::Json(StatusCode::OK, value.to_string().into())),
         Err(error) => Err(failed(&error)),
     };
+    let Some(methods) = methods(&parts) else {
+        return Err(failed(&Error::new(
+            ErrorName::NotFoundError,
+            "there is no such path; /openapi.json has all there are",
+        )));
+    };
     if method == Method::OPTIONS {
-        return match client.origin {
-            Some(_) => Ok(Answering::Nothing),
-            None => Err(not_allowed("GET, POST, DELETE")),
+        let asked = match client.origin {
+            Some(_) => Asked::ByPage,
+            None => Asked::Plainly,
         };
+        return Ok(Answering::Methods(methods, asked));
     }
-    match (method.as_str(), parts.as_slice()) {
+    let method = match method {
+        // Of an answer to it the body is left out.
+        Method::HEAD => "GET",
+        _ => method.as_str(),
+    };
+    match (method, parts.as_slice()) {
         ("GET", ["openapi.json"]) => Ok(Answering::Text(JSON, OPENAPI.to_owned())),
         ("GET", ["profiler.js"]) => {
             let query = request.uri().query();
             let script = serving.change(|agent| script::of(agent, user, query));
             Ok(Answering::Text("text/javascript; charset=utf-8", script))
         }
-        ("GET", ["clock"]) => give(Ok(
-            json!({ "now": milliseconds(serving.change(|agent| agent.now_ns())) }),
-        )),
+        ("GET", ["clock"]) => give(Ok(json!({ "now": serving.change(|agent| agent.clock()) }))),
+        ("GET", ["events"]) => {
+            let context = in_query(request.uri().query(), "context").unwrap_or_default();
+            let events = serving.change(|agent| agent.listen_to_context(user, context));
+            let events = events.map_err(|error| failed(&error))?;
+            Ok(Answering::Events(Answered::events(events)))
+        }
         ("GET", ["session"]) => give(Ok(serving.change(|agent| agent.list(user)))),
         ("POST", ["session"]) => create(serving, user, request).await,
         ("GET", ["session", id]) => give(serving.change(|agent| agent.state(user, id, now))),
@@ -228,8 +285,10 @@ async fn route(
             give(serving.change(|agent| agent.resume(user, id, now)))
         }
         ("POST", ["session", id, "stop"]) => {
-            let ticket = serving.change(|agent| agent.stop(user, id, now));
+            let as_of = as_of(request.uri().query()).map_err(|error| failed(&error))?;
+            let ticket = serving.change(|agent| agent.stop(user, id, as_of, now));
             let ticket = ticket.map_err(|error| failed(&error))?;
+            let _awaited = Awaited(serving, &ticket);
             let trace = later(serving, |agent, now| agent.trace(&ticket, now)).await;
             let trace = trace.map_err(|error| failed(&error))?;
             Ok(Answering::Json(StatusCode::OK, trace))
@@ -243,17 +302,19 @@ async fn route(
                 .map_err(|error| failed(&error))?;
             give(Ok(json!({ "value": null })))
         }
-        (_, ["openapi.json" | "profiler.js" | "clock"]) => Err(not_allowed("GET")),
-        (_, ["session"]) => Err(not_allowed("GET, POST")),
-        (_, ["session", _]) => Err(not_allowed("GET, DELETE")),
-        (_, ["session", _, "events"]) => Err(not_allowed("GET")),
-        (_, ["session", _, "pause" | "resume" | "stop" | "forcesample"]) => {
-            Err(not_allowed("POST"))
-        }
-        _ => Err(failed(&Error::new(
-            ErrorName::NotFoundError,
-            "there is no such path; /openapi.json has all there are",
-        ))),
+        _ => Err(Answering::Methods(methods, Asked::Wrongly)),
+    }
+}
+
+/// What can be done to a path; none if there is no such path.
+fn methods(parts: &[&str]) -> Option<&'static str> {
+    match parts {
+        ["openapi.json" | "profiler.js" | "clock" | "events"] => Some("GET, HEAD, OPTIONS"),
+        ["session"] => Some("GET, HEAD, POST, OPTIONS"),
+        ["session", _] => Some("GET, HEAD, DELETE, OPTIONS"),
+        ["session", _, "events"] => Some("GET, HEAD, OPTIONS"),
+        ["session", _, "pause" | "resume" | "stop" | "forcesample"] => Some("POST, OPTIONS"),
+        _ => None,
     }
 }
 
@@ -300,6 +361,15 @@ impl Drop for Expecting<'_> {
     }
 }
 
+/// As long as this lives somebody waits for a trace.
+struct Awaited<'s>(&'s Serving, &'s Ticket);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.change(|agent| agent.forget(self.1));
+    }
+}
+
 /// Asks until there is an answer.
 async fn later<T>(
     serving: &Serving,
@@ -325,55 +395,74 @@ fn failed(error: &Error) -> Answering {
     Answering::Json(status, serde_json::to_vec(error).unwrap_or_default())
 }
 
-fn not_allowed(methods: &str) -> Answering {
-    let error = Error::new(
-        ErrorName::NotFoundError,
-        format!("only {methods} can be done to it"),
-    );
-    let json = serde_json::to_vec(&error).unwrap_or_default();
-    Answering::Json(StatusCode::METHOD_NOT_ALLOWED, json)
-}
-
 fn respond(answering: Answering) -> Response<Answered> {
     let (status, kind, body) = match answering {
         Answering::Json(status, json) => (status, Some(JSON), Answered::whole(json)),
         Answering::Text(kind, text) => (StatusCode::OK, Some(kind), Answered::whole(text)),
         Answering::Events(events) => (StatusCode::OK, Some("text/event-stream"), events),
         Answering::Nothing => (StatusCode::NO_CONTENT, None, Answered::whole(Bytes::new())),
+        Answering::Methods(methods, asked) => return tell_methods(methods, asked),
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    let headers = response.headers_mut();
     if let Some(kind) = kind {
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    } else {
+        let kind = HeaderValue::from_static(kind);
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    response
+}
+
+fn tell_methods(methods: &'static str, asked: Asked) -> Response<Answered> {
+    let mut response = match asked {
+        Asked::Wrongly => {
+            let text = format!("what can be done to it is {methods}");
+            respond(failed(&Error::new(ErrorName::NotSupportedError, text)))
+        }
+        Asked::Plainly | Asked::ByPage => respond(Answering::Nothing),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::ALLOW, HeaderValue::from_static(methods));
+    if asked == Asked::ByPage {
         for (name, value) in [
-            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+            (header::ACCESS_CONTROL_ALLOW_METHODS, methods),
             (
                 header::ACCESS_CONTROL_ALLOW_HEADERS,
                 "Content-Type, Authorization",
             ),
             (header::ACCESS_CONTROL_MAX_AGE, "600"),
+            (
+                HeaderName::from_static("access-control-allow-private-network"),
+                "true",
+            ),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        let private = HeaderName::from_static("access-control-allow-private-network");
-        headers.insert(private, HeaderValue::from_static("true"));
     }
     response
 }
 
+/// When a session was stopped, in nanoseconds, if a query says so.
+fn as_of(query: Option<&str>) -> Result<Option<u64>, Error> {
+    let Some(at) = in_query(query, "at") else {
+        return Ok(None);
+    };
+    let ms = at.parse::<f64>().ok().filter(|ms| ms.is_finite());
+    let Some(ms) = ms else {
+        let text = "at is no time in milliseconds";
+        return Err(Error::new(ErrorName::TypeError, text));
+    };
+    // What was before all there is is cut off there.
+    Ok(Some((ms * 1e6) as u64))
+}
+
+fn in_query<'q>(query: Option<&'q str>, name: &str) -> Option<&'q str> {
+    let mut pairs = query.unwrap_or_default().split('&');
+    pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
 /// The process or thread that a query names.
 pub(super) fn target_of(query: Option<&str>) -> (Option<Pid>, Option<Tid>) {
-    let number = |name: &str| {
-        let mut pairs = query.unwrap_or_default().split('&');
-        pairs.find_map(|pair| {
-            pair.strip_prefix(name)?
-                .strip_prefix('=')?
-                .parse::<u32>()
-                .ok()
-        })
-    };
+    let number = |name: &str| in_query(query, name)?.parse::<u32>().ok();
     (number("pid").map(Pid), number("tid").map(Tid))
 }
 

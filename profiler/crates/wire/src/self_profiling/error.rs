@@ -17,6 +17,8 @@ pub enum ErrorName {
     NotAllowedError,
     /// There is no such thing.
     NotFoundError,
+    /// Nothing that can be done to it.
+    NotSupportedError,
     /// More than a client may have.
     QuotaExceededError,
     /// It can't be done now.
@@ -30,6 +32,7 @@ impl ErrorName {
             ErrorName::TypeError | ErrorName::RangeError => 400,
             ErrorName::NotAllowedError => 403,
             ErrorName::NotFoundError => 404,
+            ErrorName::NotSupportedError => 405,
             ErrorName::InvalidStateError => 409,
             ErrorName::QuotaExceededError => 429,
             ErrorName::OperationError => 503,

@@ -53,7 +53,7 @@ impl Intervals {
             return Err(Error::new(ErrorName::TypeError, text));
         }
         if asked_ms < 0.0 {
-            let text = format!("sampleInterval is {asked_ms} ms: it can't be less than 0");
+            let text = format!("sampleInterval is {asked_ms:?} ms: it can't be less than 0");
             return Err(Error::new(ErrorName::RangeError, text));
         }
         if asked_ms > MAX_INTERVAL_MS {
@@ -121,6 +121,8 @@ mod tests {
         assert_eq!(named(f64::INFINITY), Err(ErrorName::RangeError));
         assert_eq!(named(f64::NAN), Err(ErrorName::TypeError));
         assert_eq!(named(-0.0), Ok(MS / 5));
+        let message = all.at_or_above(-1e-300).unwrap_err().message;
+        assert!(message.contains("is -1e-300 ms"), "{message}");
     }
 
     #[test]

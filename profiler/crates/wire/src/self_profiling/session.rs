@@ -154,6 +154,14 @@ impl<S> Session<S> {
         Ok(())
     }
 
+    /// Gives up samples that were taken later than that, or all. Says how many.
+    pub fn give_up_after(&mut self, since_origin_ns: Option<u64>) -> usize {
+        let before = self.samples.len();
+        self.samples
+            .retain(|(at, _)| since_origin_ns.is_some_and(|last| *at <= last));
+        before - self.samples.len()
+    }
+
     /// The samples that were taken.
     pub fn samples(&self) -> &[(u64, S)] {
         &self.samples

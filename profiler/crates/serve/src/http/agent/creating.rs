@@ -8,13 +8,15 @@ use serde_json::{Value, json};
 
 use profiler_model::*;
 use profiler_report::derive::OFF_CPU;
-use profiler_wire::self_profiling::{Error, ErrorName, InitOptions, Intervals, milliseconds};
+use profiler_wire::self_profiling::{
+    Error, ErrorName, InitOptions, Intervals, MAX_INTERVAL_MS, milliseconds,
+};
 
 use super::{Agent, Answer, Later, View};
 use crate::admission::unguessable;
 use crate::front::Replay;
-use crate::http::policy::Subject;
-use crate::http::profiling::{Asked, Profiling, Target};
+use crate::http::policy::{Forbidden, Subject};
+use crate::http::profiling::{Asked, Begin, Profiling, Target};
 use crate::machine::Life;
 use crate::world::ThreadKey;
 
@@ -43,19 +45,20 @@ impl Agent {
             "jsProfiling": self.options.policy.allows_anything(user),
             "fineInterval": milliseconds(intervals.fine_ns),
             "coarseInterval": milliseconds(intervals.coarse_ns),
+            "longestInterval": MAX_INTERVAL_MS,
             "maxBufferSize": self.options.limits.buffer,
+            "timestampResolution": milliseconds(self.options.policy.resolution_ns),
         })
     }
 
     /// Whether a user may profile the process of a target, as far as that is known.
     pub fn is_allowed(&self, user: u32, pid: Pid) -> Option<bool> {
-        Some(self.allows(user, self.world.life(pid)?))
+        let life = self.world.life(pid)?;
+        let process = self.world.process(life)?;
+        Some(self.allows(user, life, process).is_ok())
     }
 
-    pub(super) fn allows(&self, user: u32, life: Life) -> bool {
-        let Some(process) = self.world.process(life) else {
-            return false;
-        };
+    pub(super) fn allows(&self, user: u32, life: Life, process: &Process) -> Result<(), Forbidden> {
         let tables = &self.world.tables;
         let is_capture = self.options.replay.is_some();
         let owner = match is_capture {
@@ -102,20 +105,22 @@ impl Agent {
                 return Ok(Err(Error::new(ErrorName::OperationError, why.clone())));
             }
         }
-        let (options, target, context, interval_ns) = asked;
-        let Some(target) = self.find(target) else {
+        let (asked, is_paused) = asked;
+        let target = self.find(asked.target);
+        let found = target.and_then(|target| Some((target, self.world.process(target.life())?)));
+        let Some((target, process)) = found else {
             // It may only just have come.
             return match now.duration_since(since) < SOON {
                 true => Err(Later),
                 false => {
-                    let text = format!("there is no {target}");
+                    let text = format!("there is no {}", asked.target);
                     Ok(Err(Error::new(ErrorName::NotFoundError, text)))
                 }
             };
         };
-        if !self.allows(user, target.life()) {
+        if let Err(why) = self.allows(user, target.life(), process) {
             let pid = target.life().pid;
-            let text = format!("user {user} may not profile process {pid}: it is another user's");
+            let text = format!("user {user} may not profile process {pid}: {why}");
             return Ok(Err(Error::new(ErrorName::NotAllowedError, text)));
         }
         if self.sessions.len() >= self.options.limits.sessions {
@@ -126,18 +131,14 @@ impl Agent {
             let text = "there are no random numbers";
             return Ok(Err(Error::new(ErrorName::OperationError, text)));
         };
-        let asked = Asked {
-            target,
-            interval_ns,
-            max_buffer_size: options.max_buffer_size,
-            context,
-        };
-        let about = self.begin((id, user), asked, now);
+        let asked = asked.of(target);
+        let about = self.begin((id, user), asked, is_paused, now);
         Ok(Ok(about))
     }
 
     /// What is asked for, as far as it is right by itself: in the order in which the specification throws.
-    fn read(&self, user: u32, body: &Value) -> Result<(InitOptions, Wanted, String, u64), Error> {
+    /// Whether it is to be paused as soon as it begins is told beside it.
+    fn read(&self, user: u32, body: &Value) -> Result<(Asked<Wanted>, bool), Error> {
         let options = InitOptions::read(body)?;
         let target = Wanted::read(body)?;
         let context = match body.get("context") {
@@ -148,6 +149,15 @@ impl Agent {
                 return Err(Error::new(ErrorName::TypeError, text));
             }
         };
+        let flag = |name: &str| match body.get(name) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => {
+                let text = format!("{name} is neither true nor false");
+                Err(Error::new(ErrorName::TypeError, text))
+            }
+        };
+        let (while_listened, is_paused) = (flag("whileListened")?, flag("paused")?);
         let interval_ns = self.intervals().at_or_above(options.sample_interval_ms)?;
         let most = self.options.limits.buffer;
         if options.max_buffer_size > most {
@@ -159,7 +169,14 @@ impl Agent {
             let text = format!("js-profiling is not allowed to user {user}");
             return Err(Error::new(ErrorName::NotAllowedError, text));
         }
-        Ok((options, target, context, interval_ns))
+        let asked = Asked {
+            target,
+            interval_ns,
+            max_buffer_size: options.max_buffer_size,
+            context,
+            while_listened,
+        };
+        Ok((asked, is_paused))
     }
 
     fn find(&self, wanted: Wanted) -> Option<Target> {
@@ -179,9 +196,15 @@ impl Agent {
         }
     }
 
-    fn begin(&mut self, (id, user): (String, u32), asked: Asked, now: Instant) -> Value {
+    fn begin(
+        &mut self,
+        (id, user): (String, u32),
+        asked: Asked<Target>,
+        is_paused: bool,
+        now: Instant,
+    ) -> Value {
         let at_once = self.options.replay == Some(Replay::AtOnce);
-        let origin_ns = match at_once {
+        let at_ns = match at_once {
             true => self.world.tables.session.started.0,
             false => self.now_ns(),
         };
@@ -191,15 +214,29 @@ impl Agent {
             .iter()
             .any(|(_, it)| tables.string(it.name) == OFF_CPU);
         let mut profiling = Profiling::new(
+            (id.clone(), user),
             asked,
-            user,
-            (origin_ns, now),
+            Begin {
+                at_ns,
+                origin_ns: self.options.policy.coarse(at_ns),
+                now,
+            },
             waits,
             self.options.limits.threads,
             (self.budget.clone(), self.options.limits.samples),
         );
         self.summary.sessions += 1;
         profiling.meet(&self.world);
+        if is_paused {
+            // One that has just begun can be.
+            let _ = profiling.pause(at_ns);
+        }
+        self.contexts.retain(|it| !it.teller.is_closed());
+        for context in &self.contexts {
+            if context.has(&profiling) {
+                profiling.tell_context(context.teller.clone());
+            }
+        }
         self.sessions.insert(id.clone(), profiling);
         if at_once {
             let kept = std::mem::take(&mut self.kept);

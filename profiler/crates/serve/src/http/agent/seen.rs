@@ -10,8 +10,9 @@ use profiler_wire::self_profiling::State;
 
 use super::{Agent, View};
 use crate::front::Replay;
-use crate::http::profiling::Profiling;
-use crate::machine::Life;
+use crate::http::options::HttpLimits;
+use crate::http::profiling::{Profiling, Target};
+use crate::machine::MachineError;
 
 /// What is so long past has come, even if nothing tells.
 const CERTAIN: u64 = 2_000_000_000;
@@ -106,22 +107,35 @@ impl Agent {
         }
         let sessions = self.sessions.iter();
         let running = sessions.filter(|(_, it)| it.state() != State::Stopped && is_meant(it));
-        let looked_at: Vec<(String, u32, Life)> = running
-            .map(|(id, it)| (id.clone(), it.owner, it.asked.target.life()))
+        let looked_at: Vec<(String, u32, Target)> = running
+            .map(|(id, it)| (id.clone(), it.owner, it.asked.target))
             .collect();
         let mut has_changed = false;
-        for (id, user, life) in looked_at {
-            // One that has ended is nobody's; what was seen of it is kept.
-            if self.world.process(life).is_none() || self.allows(user, life) {
+        for (id, user, target) in looked_at {
+            let life = target.life();
+            let (status, is_known) = match target {
+                Target::Process(life) => (
+                    self.machine.status(life),
+                    self.world.process(life).is_some(),
+                ),
+                Target::Thread(key) => (
+                    self.machine.thread_status(life, key.tid),
+                    self.world.thread(key).is_some(),
+                ),
+            };
+            let process = self.world.process(life);
+            let may = process.map(|process| self.allows(user, life, process).is_ok());
+            let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
+            };
+            match (may, status) {
+                // One that has ended is nobody's; what was seen of it is kept.
+                (Some(false), Ok(_)) => session.revoke(at, "NotAllowedError"),
+                // Its end was not told.
+                (_, Err(MachineError::Ended)) if !is_known => session.gone(at),
+                _ => continue,
             }
-            if self.machine.status(life).is_err() {
-                continue;
-            }
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.revoke(at, "NotAllowedError");
-                has_changed = true;
-            }
+            has_changed = true;
         }
         if has_changed {
             self.change_demand();
@@ -143,12 +157,18 @@ impl Agent {
             self.looked = Some(now);
             let at = self.now_ns();
             self.look_at(at, |_| true);
-            let idle = self.options.limits.idle;
-            let sessions = self.sessions.iter();
-            let idle = sessions.filter(|(_, it)| now.duration_since(it.used) > idle);
-            let idle: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
-            for id in idle {
-                log::warn!("session {id} is ended: nobody has asked for it for too long");
+            let HttpLimits { idle, grace, .. } = self.options.limits;
+            let mut over = Vec::new();
+            for (id, session) in &mut self.sessions {
+                if session.is_deserted(now, grace) {
+                    log::debug!("session {id} is ended: who listened to it has gone");
+                    over.push(id.clone());
+                } else if now.duration_since(session.used) > idle {
+                    log::warn!("session {id} is ended: nobody has asked for it for too long");
+                    over.push(id.clone());
+                }
+            }
+            for id in over {
                 self.remove(&id);
             }
         }

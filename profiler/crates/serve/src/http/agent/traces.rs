@@ -26,9 +26,16 @@ struct Traces {
 }
 
 impl Agent {
-    /// Stops a session; its trace comes by [`Agent::trace`].
-    pub fn stop(&mut self, user: u32, id: &str, now: Instant) -> Result<Ticket, Error> {
+    /// Stops a session, as of a time of its clock that has passed, or of now; its trace comes by [`Agent::trace`].
+    pub fn stop(
+        &mut self,
+        user: u32,
+        id: &str,
+        as_of_ns: Option<u64>,
+        now: Instant,
+    ) -> Result<Ticket, Error> {
         let at = self.now_ns();
+        let at = as_of_ns.map_or(at, |as_of| as_of.min(at));
         self.session(user, id, now)?.stop(at)?;
         Ok(Ticket {
             id: id.to_owned(),
@@ -66,28 +73,23 @@ impl Agent {
             return Ok(Vec::new());
         };
         let mut traces = Vec::new();
-        for (key, buffer_full, samples) in profiling.samples() {
+        for buffer in profiling.buffers() {
             let mut trace = Trace::default();
             let mut known = BTreeMap::new();
-            for (at_ns, stack) in samples {
+            for (at_ns, stack) in buffer.samples {
                 let stack = stack.and_then(|stack| {
                     let add = || self.stacks.add(stack, &policy.realm, tables, &mut trace);
                     *known.entry(stack).or_insert_with(add)
                 });
                 trace.sample(policy.coarse(at_ns), stack);
             }
-            let name = |id| -> Box<str> { tables.string(id).into() };
-            let process = self.world.process(key.process);
             traces.push(ThreadTrace {
-                pid: key.process.pid.0,
-                process: process.map_or("".into(), |process| name(process.name)),
-                tid: key.tid.0,
-                thread: self
-                    .world
-                    .thread(key)
-                    .map_or("".into(), |thread| name(thread.name)),
+                pid: buffer.key.process.pid.0,
+                process: buffer.names.process.clone(),
+                tid: buffer.key.tid.0,
+                thread: buffer.names.thread.clone(),
                 sample_interval: milliseconds(profiling.asked.interval_ns),
-                buffer_full,
+                buffer_full: buffer.is_full,
                 trace,
             });
         }
