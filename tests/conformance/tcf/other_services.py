@@ -92,7 +92,7 @@ async def escaped_and_raw_bytes_are_the_same(scene: Scene) -> None:
     for argument in (b'"\x03\x00"', b'\x03\x03\x03"\x03"', b'\x03\x03\x83\x00"\x03"'):
         sent = b"C\x00t\x03\x00\x00Diagnostics\x00echo\x00" + argument + b"\x00\x03\x01"
         (came,) = await scene.raw(HELLO, sent)
-        assert came.fields == (b"t\x03", b'"\x03"'), came
+        assert came.fields == (b"t\x03", b'"\\u0003"'), came
 
 
 async def flow_control_is_accepted(scene: Scene) -> None:
@@ -126,8 +126,10 @@ async def locator(scene: Scene) -> None:
 async def diagnostics(scene: Scene) -> None:
     scene.serve()
     channel = await scene.channel()
-    for argument in (b'"abc"', b'"\xff\xfe"', b'"\x01\x1f"'):
+    for argument in (b'"abc"', b'"\xff\xfe"'):
         assert await channel.fields("Diagnostics", "echo", argument) == [argument]
+    assert await channel.fields("Diagnostics", "echo", b'"\x01\x1f"') == [b'"\\u0001\\u001f"']
+    assert await channel.fields("Diagnostics", "echoINT", 16, -(2**70)) == [b"-1180591620717411303424"]
     assert await channel.fields("Diagnostics", "echoINT", 8, 2**64 - 1) == [b"18446744073709551615"]
     assert await channel.fields("Diagnostics", "echoFP", 0.5) == [b"0.5"]
     report = {"Code": 1, "Format": "{1} '' {0,number,percent} '{}'", "Params": [0.5, "b\x03"]}

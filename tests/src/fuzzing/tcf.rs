@@ -211,7 +211,9 @@ pub(super) mod seeds {
             all.push(PAUSE);
         }
         seeds.extend((0..16).map(|mode| [&[mode], &all[..]].concat()));
-        seeds.push(b"\x08C\x001\0Diagnostics\0echo\0\x03\x03\x02\0\x03\0\x03\x01\x03\x02".to_vec());
+        seeds.push(
+            b"\x08C\x001\0Diagnostics\0echo\0\x03\x03\x04\"\0\x03\"\0\x03\x01\x03\x02".to_vec(),
+        );
         seeds
     }
 

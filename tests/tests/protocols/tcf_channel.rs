@@ -113,18 +113,18 @@ fn the_locator_says_what_it_is() {
 }
 
 #[test]
-fn echo_gives_back_the_bytes_that_came() {
+fn echo_gives_back_what_came() {
     let mut served = served();
     let id = served.client();
     for (sent, back) in [
         (&b"\"abc\""[..], &b"\"abc\""[..]),
-        (b"\"\x03\0\"", b"\"\x03\0\""),
+        // Control characters are no JSON.
+        (b"\"\x03\0\x01\n\"", b"\"\\u0003\\u0001\\u000a\""),
         // Not UTF-8.
         (b"\"\xc3\x28\xff\"", b"\"\xc3\x28\xff\""),
         (b"\"\\u0000\\u0003\\\\\"", b"\"\\u0000\\u0003\\\\\""),
         // Zeros need a length.
-        (b"\x03\x03\x82\0\"\0", b"\x03\x03\x02\"\0"),
-        (b"", b""),
+        (b"\x03\x03\x83\0\"\0\"", b"\"\\u0000\""),
     ] {
         let sent = [b"C\0t\0Diagnostics\0echo\0", sent, b"\0\x03\x01"].concat();
         let expected = [b"R\0t\0", back, b"\0\x03\x01"].concat();
@@ -137,7 +137,19 @@ fn echo_gives_back_the_bytes_that_came() {
             &["8", "18446744073709551615"],
             "18446744073709551615",
         ),
+        // More digits than a number of 64 bits has.
+        (
+            "echoINT",
+            &["16", "-1180591620717411303424"],
+            "-1180591620717411303424",
+        ),
         ("echoFP", &["1.5"], "1.5"),
+        (
+            "echoFP",
+            &["0.1000000000000000000001"],
+            "0.1000000000000000000001",
+        ),
+        ("echoFP", &["1e400"], "1e400"),
         ("getTestList", &[], "\0[]"),
         (
             "echoERR",
@@ -252,6 +264,12 @@ fn what_is_no_message_ends_the_channel_with_a_report() {
         (b"C\x001\0Diagnostics\0echoERR\0[]\0\x03\x01", 2),
         (b"C\x001\0Diagnostics\0echoFP\0\x03\x01", 2),
         (b"C\x001\0Diagnostics\0echo\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0abc\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0null\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0[1]\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echo\0\"a\0\x03\x01", 2),
+        (b"C\x001\0Diagnostics\0echoFP\0\"1\"\0\x03\x01", 2),
     ] {
         let mut served = served();
         let id = served.client();
@@ -267,6 +285,26 @@ fn what_is_no_message_ends_the_channel_with_a_report() {
         assert_eq!(served.read(id), b"");
         served.agent.close(id);
         assert!(served.agent.output(id).is_none());
+    }
+}
+
+/// What is no JSON is called that, whatever it should have been.
+#[test]
+fn no_json_is_called_so() {
+    for (service, name, argument) in [
+        ("Profiler", "read", "{bad"),
+        ("RunControl", "getContext", "{bad"),
+        ("Diagnostics", "echoERR", "[}"),
+        ("Diagnostics", "echoFP", "-"),
+    ] {
+        let mut served = served();
+        let id = served.client();
+        served.agent.ready(served.now);
+        let said = text(&served.say(id, &command("1", service, name, &[argument])));
+        assert!(
+            said.starts_with("\x03\x02{\"Code\":2,\"Format\":\"argument 1 is no JSON: "),
+            "{said}"
+        );
     }
 }
 
@@ -404,7 +442,7 @@ fn commands_in_a_row_are_each_answered_in_order() {
         commands.extend(command(&token.to_string(), service, "echo", &[&text]));
         answers.extend(match unknown {
             true => format!("N\0{token}\0\x03\x01").into_bytes(),
-            false => format!("R\0{token}\0{text}\0\x03\x01").into_bytes(),
+            false => format!("R\0{token}\0\"{token}\\u0003\"\0\x03\x01").into_bytes(),
         });
     }
     for len in [commands.len(), 1, 7, 1000] {

@@ -98,7 +98,8 @@ pub struct Process {
     pub name: StringId,
     /// Path of its executable as the process sees it.
     pub executable: Option<StringId>,
-    /// Command line, arguments joined by spaces.
+    /// Command line: arguments, each with a zero behind it. Of earlier versions joined by spaces. Read by
+    /// [`Tables::arguments`](crate::Tables::arguments) and [`Tables::command_line`](crate::Tables::command_line).
     pub command: Option<StringId>,
     /// Its pids in nested namespaces, outermost first, without the initial one.
     pub namespace_pids: Vec<Pid>,

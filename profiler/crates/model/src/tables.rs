@@ -133,6 +133,18 @@ impl Tables {
         self.strings.get(id).map_or("", |text| text)
     }
 
+    /// The arguments of a process; none if they are not known one by one.
+    pub fn arguments(&self, process: &Process) -> Option<Vec<&str>> {
+        let arguments = self.string(process.command?).strip_suffix('\0')?;
+        Some(arguments.split('\0').collect())
+    }
+
+    /// The same for people, joined by spaces; none if they are not known.
+    pub fn command_line(&self, process: &Process) -> Option<String> {
+        let text = self.string(process.command?).trim_end_matches('\0');
+        Some(text.replace('\0', " "))
+    }
+
     /// The id of a string that is there.
     pub fn find_string(&self, text: &str) -> Option<StringId> {
         self.strings.ids.get(text).copied()
@@ -661,6 +673,36 @@ mod tests {
             .unwrap();
         assert_eq!(first.string(a), second.string(b));
         assert_ne!(second.string(a), second.string(b));
+    }
+
+    #[test]
+    fn arguments_are_told_apart() {
+        for (recorded, list, line) in [
+            (
+                "sh\0-c\0a b\0\0",
+                Some(&["sh", "-c", "a b", ""][..]),
+                "sh -c a b",
+            ),
+            ("nginx: worker\0", Some(&["nginx: worker"]), "nginx: worker"),
+            // As earlier versions have it.
+            ("sh -c a b", None, "sh -c a b"),
+        ] {
+            let mut tables = Tables::default();
+            let process = Process {
+                pid: Pid(7),
+                started: Timestamp(0),
+                parent: None,
+                name: tables.intern_string("sh").0,
+                executable: None,
+                command: Some(tables.intern_string(recorded).0),
+                namespace_pids: Vec::new(),
+                uid: None,
+                cgroup: None,
+                container: None,
+            };
+            assert_eq!(tables.arguments(&process).as_deref(), list);
+            assert_eq!(tables.command_line(&process).as_deref(), Some(line));
+        }
     }
 
     #[test]

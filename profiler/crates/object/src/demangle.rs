@@ -13,7 +13,7 @@ mod plain;
 
 use std::fmt::{self, Write};
 
-use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, Symbol};
+use cpp_demangle::{BorrowedSymbol, DemangleNodeType, DemangleOptions, DemangleWrite, Symbol};
 
 use super::Language;
 use dlang::Form;
@@ -37,11 +37,25 @@ pub fn demangle(name: &str) -> Option<(String, Language)> {
         return Some((text.0, Language::Rust));
     }
     let mut text = Bounded::default();
-    let symbol = Symbol::new(name).ok()?;
-    symbol
-        .structured_demangle(&mut text, &DemangleOptions::default())
-        .ok()?;
+    let options = DemangleOptions::default();
+    match Symbol::new(name) {
+        Ok(symbol) => symbol.structured_demangle(&mut text, &options).ok()?,
+        Err(_) => {
+            let symbol = without_signature(name)?;
+            symbol.structured_demangle(&mut text, &options).ok()?;
+        }
+    }
     Some((text.0, Language::Cxx))
+}
+
+/// A function template whose return type names a member of another template in namespace std
+/// (`enable_if<and_<A, B>::value>`) in GCC's way, which the library can't read: its name can be, and that is all
+/// that is told of it.
+fn without_signature(name: &str) -> Option<BorrowedSymbol<'_>> {
+    let (symbol, signature) = BorrowedSymbol::with_tail(name.as_bytes()).ok()?;
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let is_known = signature.windows(4).any(|part| part == b"srSt");
+    (is_known && signature.iter().all(is_word)).then_some(symbol)
 }
 
 /// The readable forms of a name that people write: of C++ without return type and parameters,
@@ -61,7 +75,11 @@ pub fn short(name: &str) -> Vec<String> {
         return rust_short(&text.0).into_iter().collect();
     }
     // A part of a function (`.part.0`) would lose that with its parameters.
-    let Some(symbol) = Symbol::new(name).ok().filter(|_| !name.contains('.')) else {
+    if name.contains('.') {
+        return Vec::new();
+    }
+    let symbol = BorrowedSymbol::new(name.as_bytes()).ok();
+    let Some(symbol) = symbol.or_else(|| without_signature(name)) else {
         return Vec::new();
     };
     let options = DemangleOptions::new().no_params().no_return_type();
@@ -225,6 +243,23 @@ mod tests {
         }
         for plain in ["main", "", "_start", "_Z", "_R", "main.(*T).Method"] {
             assert_eq!(demangle(plain), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_return_type_that_can_not_be_read_is_left_out() {
+        let swap = "_ZSt4swapIN4USDT8LocationEENSt9enable_ifIXsrSt6__and_IJSt6__not_ISt15__is_tuple_likeIT_EE\
+                    St21is_move_constructibleIS6_ESt18is_move_assignableIS6_EEE5valueEvE4typeERS6_SG_";
+        let readable = "std::swap<USDT::Location>";
+        assert_eq!(demangle(swap), Some((readable.to_owned(), Language::Cxx)));
+        assert_eq!(short(swap), [readable, "std::swap"]);
+        for other in [
+            "_ZSt4swapIiEvERT_S1_!",
+            "_ZSt4swapIiE!srSt",
+            "_ZSt4swapIiEXX",
+        ] {
+            assert_eq!(demangle(other), None, "{other}");
+            assert!(short(other).is_empty(), "{other}");
         }
     }
 

@@ -434,7 +434,7 @@ pub fn processes() -> Vec<TargetProcess> {
             Some(TargetProcess {
                 pid,
                 name: stat.comm.text().into(),
-                command: facts.command,
+                command: facts.command.map(|arguments| joined(&arguments)),
                 uid: facts.uid,
                 executable,
             })
@@ -450,6 +450,12 @@ impl Default for Finder {
     }
 }
 
+/// Arguments for people.
+fn joined(arguments: &str) -> Box<str> {
+    let text = arguments.trim_end_matches('\0');
+    text.replace('\0', " ").into()
+}
+
 /// What a program was called as when it was started: links to it may have other names than its file. The kernel's
 /// name of a process has 15 bytes of it at most; longer ones are in the command line, unless that was changed.
 fn called_as(pid: Pid) -> Option<Box<str>> {
@@ -459,7 +465,7 @@ fn called_as(pid: Pid) -> Option<Box<str>> {
         return (!comm.is_empty() && !comm.contains('/')).then(|| (*comm).into());
     }
     let facts = proc_fs::facts(pid, None)?;
-    let first = facts.command.as_deref()?.split(' ').next()?;
+    let first = facts.command.as_deref()?.split('\0').next()?;
     let name = first.rsplit('/').next()?;
     name.starts_with(&*comm).then(|| name.into())
 }

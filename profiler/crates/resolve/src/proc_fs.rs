@@ -125,12 +125,12 @@ pub(super) fn facts(pid: Pid, hierarchy: Option<&Hierarchy>) -> Option<Facts> {
     // It lies in the memory of the process.
     let bytes = ask_process(pid, move || at_live_thread(pid, command)).flatten();
     facts.command = bytes.map(|bytes| {
-        let end = bytes
-            .iter()
-            .rposition(|&byte| byte != 0)
-            .map_or(0, |last| last + 1);
-        let text = String::from_utf8_lossy(&bytes[..end]);
-        text.replace('\0', " ").into()
+        let mut text = String::from_utf8_lossy(&bytes).into_owned();
+        // What was cut, or overwritten by the process, may not end.
+        if !text.ends_with('\0') {
+            text.push('\0');
+        }
+        text.into()
     });
     facts.cgroup = cgroup(pid, hierarchy);
     Some(facts)

@@ -27,7 +27,7 @@ pub(super) struct Pending {
     pub(super) since: Timestamp,
     /// A fork: the files of its parent.
     pub(super) parent: Option<Pid>,
-    /// Files that it has mapped, as it sees them.
+    /// Files that it has mapped, as it sees them: those in which calls may be missing.
     pub(super) paths: Vec<Box<str>>,
     /// All of these were attached for all processes before.
     pub(super) attached: bool,
@@ -107,9 +107,15 @@ impl Arrivals {
         }
     }
 
-    /// A process has mapped something. Links may be `shared` by all processes; `by_cgroups`: cgroups say
-    /// who is traced.
-    pub(super) fn mapped(&mut self, mmap: &RawMmap, at: Timestamp, shared: bool, by_cgroups: bool) {
+    /// A process has mapped something, in which calls may be missing unless it is `watched`. Links may be
+    /// `shared` by all processes; `by_cgroups`: cgroups say who is traced.
+    pub(super) fn mapped(
+        &mut self,
+        mmap: &RawMmap,
+        at: Timestamp,
+        watched: bool,
+        (shared, by_cgroups): (bool, bool),
+    ) {
         self.code_made |= profiler_resolve::is_made_code(&mmap.path);
         if !mmap.path.starts_with(b"/") || mmap.path.starts_with(b"//anon") {
             return;
@@ -122,14 +128,14 @@ impl Arrivals {
             Some(traced) if !traced || for_all => return,
             seen => seen.is_some() && shared,
         };
-        let path = String::from_utf8_lossy(&mmap.path).into();
+        let path = (!watched).then(|| String::from_utf8_lossy(&mmap.path).into());
         let mut pending = self.pending.iter_mut();
         if let Some(pending) =
             pending.find(|pending| pending.pid == mmap.pid && pending.parent.is_none())
         {
             pending.attached &= attached;
             if pending.paths.len() < MAX_PATHS {
-                pending.paths.push(path);
+                pending.paths.extend(path);
             }
             return;
         }
@@ -137,7 +143,7 @@ impl Arrivals {
             pid: mmap.pid,
             since: at,
             parent: None,
-            paths: vec![path],
+            paths: path.into_iter().collect(),
             attached,
         });
     }

@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 use super::Tracer;
 use super::arrivals::Pending;
 use super::links::tell_unlinked;
-use profiler_model::raw::{RawBody, RawEvent};
+use profiler_model::raw::{RawBody, RawEvent, RawMmap};
 use profiler_model::{Pid, Timestamp};
 use profiler_probe::{Probe, now};
 use profiler_resolve::Resolver;
@@ -51,15 +51,27 @@ impl Tracer {
                 }
             }
             RawBody::Mmap(mmap) => {
-                let by_cgroups = self.targets.members.is_some();
-                self.arrivals
-                    .mapped(mmap, event.at, self.asked.shared, by_cgroups);
+                let watched = self.is_watched(mmap, event.at);
+                let who = (self.asked.shared, self.targets.members.is_some());
+                self.arrivals.mapped(mmap, event.at, watched, who);
             }
             RawBody::Exit { pid, tid } if pid.0 == tid.0 => {
                 self.ends.ended(*pid);
                 self.targets.main_ended(*pid, &self.arrivals);
             }
             _ => {}
+        }
+    }
+
+    /// Whether no call is missing in what a process mapped then: its probes were there, or it needs none. Asked
+    /// while the process is known: one that ends soon can't be looked at any more.
+    fn is_watched(&self, mmap: &RawMmap, at: Timestamp) -> bool {
+        match self.plans.known_by_mapping(mmap) {
+            Some(Some(object)) => {
+                let process = self.asked.process(mmap.pid);
+                self.targets.has(process, object) && !self.arrivals.was_late(object, at)
+            }
+            known => known.is_some(),
         }
     }
 

@@ -19,6 +19,8 @@ use super::planner::{Found, Planner};
 use super::probes::{ProbeState, Probes};
 use super::values::Values;
 use crate::pipeline::signals::is_given_up;
+use profiler_model::raw::RawMmap;
+use profiler_model::text::TextMap;
 use profiler_model::{BuildId, TracedKind};
 use profiler_probe::now;
 use profiler_resolve::objects::{FileId, TargetObject};
@@ -64,6 +66,8 @@ pub(super) struct Plans {
     announced: u32,
     /// Files that have been looked at; none: nothing in it is traced.
     by_file: FxHashMap<FileId, KnownFile>,
+    /// The same by the path at which each was seen first.
+    by_path: TextMap<Box<str>, Vec<FileId>>,
     /// How exits may be seen, as far as the files together allow.
     pub(super) safety: ProcessSafety,
     /// Files that switch between stacks.
@@ -88,6 +92,7 @@ impl Plans {
             probes: Probes::default(),
             announced: 0,
             by_file: FxHashMap::default(),
+            by_path: TextMap::default(),
             safety: ProcessSafety::of([], false),
             switching: FxHashSet::default(),
             reads_all: false,
@@ -132,6 +137,15 @@ impl Plans {
         // A file with probes is kept open, so its number can't be that of another one.
         let is_same = known.object.is_some() || known.build_id == target.build_id;
         is_same.then_some(known.object)
+    }
+
+    /// The same of a file that is known only by what its mapping says.
+    pub(super) fn known_by_mapping(&self, mmap: &RawMmap) -> Option<Option<usize>> {
+        let path = String::from_utf8_lossy(&mmap.path);
+        let of_path = self.by_path.get(&*path)?;
+        let mut files = of_path.iter().filter(|id| id.inode() == mmap.file.inode);
+        let known = files.next().and_then(|id| self.by_file.get(id))?;
+        Some(known.object)
     }
 
     /// Looks at files that are not known yet, on another thread; waits for it, but not for long. Says
@@ -191,7 +205,10 @@ impl Plans {
     pub(super) fn know(&mut self, target: &TargetObject, object: Option<usize>) {
         let build_id = target.build_id.clone();
         let known = KnownFile { object, build_id };
-        self.by_file.insert(target.id, known);
+        if self.by_file.insert(target.id, known).is_none() {
+            let of_path = self.by_path.entry(target.path.clone()).or_default();
+            of_path.push(target.id);
+        }
     }
 
     /// Notes what a file implies for the processes that map it.

@@ -78,6 +78,12 @@ impl Targets {
         self.has.get(&Some(pid))
     }
 
+    /// Whether a process (`None`: all together) has an object.
+    pub(super) fn has(&self, process: Option<Pid>, object: usize) -> bool {
+        let objects = self.has.get(&process);
+        objects.is_some_and(|objects| objects.contains(&object))
+    }
+
     /// Adds a process (`None`: all together) that may come to have objects.
     pub(super) fn enter(&mut self, process: Option<Pid>) -> &mut FxHashSet<usize> {
         self.has.entry(process).or_default()

@@ -104,12 +104,19 @@ fn split(name: &str, parts: &mut Parts, depth: u32) -> bool {
         *parts = go;
         return true;
     }
+    if let Some(inner) = declared(name, depth) {
+        return split(inner, parts, MAX_DEPTH);
+    }
     let mut scan = Scan::new(name);
     scan.run();
     let mut segments = scan.segments;
     let Some(function) = segments.pop().filter(|function| !function.is_empty()) else {
         return false;
     };
+    if segments.is_empty() && is_group(&function) {
+        // Types without a name.
+        return false;
+    }
     parts.function = function;
     parts.parameters = scan.parameters;
     for (index, segment) in segments.into_iter().enumerate() {
@@ -120,6 +127,32 @@ fn split(name: &str, parts: &mut Parts, depth: u32) -> bool {
         }
     }
     true
+}
+
+/// The function of `void (*ns::f(int))(double)`, which returns another one; none where the type stands before it:
+/// `void (*)(double) ns::f(int)`.
+fn declared(name: &str, depth: u32) -> Option<&str> {
+    if depth >= MAX_DEPTH {
+        return None;
+    }
+    let at = top_level(name, "(")?;
+    let before = &name[..at];
+    if !before.is_empty() && !before.ends_with(' ') || before.ends_with("decltype ") {
+        return None;
+    }
+    let (parentheses, _) = name[at..].split_at(group(&name[at..]));
+    let inner = parentheses.strip_prefix('(')?.strip_suffix(')')?;
+    let mark = top_level(inner, "*").or_else(|| top_level(inner, "&"))?;
+    let inner = inner[mark..].trim_start_matches(['*', '&', ' ']);
+    match is_group(inner) {
+        true => declared(inner, depth + 1),
+        false => (!inner.is_empty()).then_some(inner),
+    }
+}
+
+/// Whether a text begins with parentheses that are no name.
+fn is_group(text: &str) -> bool {
+    text.starts_with('(') && !text.starts_with("(anonymous namespace)")
 }
 
 /// The type of `<T>::f` and `<T as Trait>::f`.
@@ -149,13 +182,27 @@ fn qualified(kind: &str, parts: &mut Parts, depth: u32) {
 /// A name without what compilers and demanglers put around it.
 fn plain(name: &str) -> &str {
     let mut name = name.trim();
-    for before in ["non-virtual thunk to ", "virtual thunk to "] {
-        name = name.strip_prefix(before).unwrap_or(name);
-    }
     while name.ends_with(']')
         && let Some(at) = name.rfind(" [clone ")
     {
         name = &name[..at];
+    }
+    for before in [
+        "non-virtual thunk to ",
+        "virtual thunk to ",
+        "covariant return thunk to ",
+        "transaction clone for ",
+    ] {
+        name = name.strip_prefix(before).unwrap_or(name);
+    }
+    // `{virtual override thunk({offset(-16)}, ns::A::f())}`
+    let thunk = name.strip_prefix("{virtual override thunk(");
+    if let Some(mut of) = thunk.and_then(|thunk| thunk.strip_suffix(")}")) {
+        while of.starts_with('{') {
+            let rest = &of[group(of)..];
+            of = rest.strip_prefix(", ").unwrap_or(rest);
+        }
+        name = of;
     }
     name
 }
@@ -278,6 +325,12 @@ impl<'a> Scan<'a> {
                 }
                 '(' if self.rest().starts_with("(anonymous namespace)") => self.take_group(),
                 '(' if self.segment.ends_with("decltype") => self.take_group(),
+                // Of a return type: `void (*)(int) f()`, `decltype (x) f()`.
+                '(' if self.segments.is_empty()
+                    && (self.segment.is_empty() || self.segment.starts_with('(')) =>
+                {
+                    self.take_group();
+                }
                 '(' => self.parameters(),
                 '<' | '[' | '{' => self.take_group(),
                 // A return type came before.
@@ -335,7 +388,7 @@ impl<'a> Scan<'a> {
             Some(next) if next == '_' || next.is_alphanumeric() => return false,
             None => return false,
             // A conversion, `new`, `delete`, a literal: up to the parameters.
-            Some(' ' | '"') => top_level(rest, "(").unwrap_or(rest.len()),
+            Some(' ' | '"') => conversion(rest),
             Some(_) => match SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol)) {
                 Some(symbol) => symbol.len(),
                 None => rest.find(['(', '<', ':']).unwrap_or(rest.len()),
@@ -350,6 +403,17 @@ impl<'a> Scan<'a> {
         }
         true
     }
+}
+
+/// Length of what an operator converts to, which may be a function: `void (*)(int)` of `void (*)(int)()`.
+fn conversion(rest: &str) -> usize {
+    let mut len = top_level(rest, "(").unwrap_or(rest.len());
+    while rest[..len].ends_with(' ') {
+        len += group(&rest[len..]);
+        // What it is called with, and perhaps what that returns.
+        len += group(&rest[len..]);
+    }
+    len
 }
 
 /// Length of a bracketed group at the start of a text; all of it if it is not closed.

@@ -241,15 +241,20 @@ fn resource(process: Option<ProcessId>, tables: &Tables) -> proto::Resource {
     attributes.push(key_value("host.arch", text(&session.arch)));
     attributes.push(key_value("os.type", text("linux")));
     attributes.push(key_value("os.version", text(&session.kernel)));
+    if let Some(path) = known.and_then(|process| process.executable) {
+        attributes.push(key_value(
+            "process.executable.path",
+            text(tables.string(path)),
+        ));
+    }
+    if let Some(line) = known.and_then(|process| tables.command_line(process)) {
+        attributes.push(key_value("process.command_line", text(&line)));
+    }
     let mut add = |key: &str, id: Option<StringId>| {
         if let Some(id) = id {
             attributes.push(key_value(key, text(tables.string(id))));
         }
     };
-    if let Some(process) = known {
-        add("process.executable.path", process.executable);
-        add("process.command_line", process.command);
-    }
     let container = process.and_then(|id| tables.container_of(id));
     if let Some(container) = container {
         add("container.id", container.id);

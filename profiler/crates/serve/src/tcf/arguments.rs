@@ -42,11 +42,6 @@ impl Malformed {
             ends: false,
         }
     }
-
-    /// There is no such argument.
-    pub(super) fn missing(what: &str) -> Malformed {
-        Malformed::new(format!("an argument is missing: {what}"))
-    }
 }
 
 /// Arguments, taken one after the other.
@@ -68,7 +63,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// The bytes of the next one, as they came.
-    pub(super) fn raw(&mut self) -> Option<&'a [u8]> {
+    fn raw(&mut self) -> Option<&'a [u8]> {
         let field = self.fields.get(self.next)?;
         self.next += 1;
         Some(field)
@@ -83,12 +78,18 @@ impl<'a> Arguments<'a> {
         let text = lenient::json(bytes);
         serde_json::from_str(&text).map_err(|error| {
             let number = self.next.max(1);
-            // Passing over it needs no memory for each level.
-            let is_json = || serde_json::from_str::<IgnoredAny>(&text).is_ok();
+            // Passing over it needs no memory for each level. What is no JSON is of no type, either.
+            if let Err(error) = serde_json::from_str::<IgnoredAny>(&text) {
+                return Malformed::new(format!("argument {number} is no JSON: {error}"));
+            }
             match error.classify() {
-                Category::Syntax if is_json() => {
+                Category::Syntax if error.to_string().starts_with("recursion limit") => {
                     let text = format!("argument {number} is nested too deep");
                     Malformed::useless(Code::Other, text)
+                }
+                Category::Syntax => {
+                    let text = format!("argument {number} can't be read: {error}");
+                    Malformed::useless(Code::InvalidNumber, text)
                 }
                 _ => Malformed::new(format!("argument {number} is not {what}: {error}")),
             }
@@ -132,15 +133,31 @@ impl<'a> Arguments<'a> {
         })
     }
 
+    /// A text as it is written, bytes that are no UTF-8 too; control characters as JSON wants them.
+    pub(super) fn written_text(&mut self) -> Result<Vec<u8>, Malformed> {
+        let written = self.fields.get(self.next);
+        self.text()?;
+        Ok(lenient::bytes(written.map_or(&[], |it| it.trim_ascii())))
+    }
+
     /// A text or a number, the first argument of some.
     pub(super) fn is_number(&self) -> bool {
         let field = self.fields.get(self.next);
         field.is_some_and(|field| matches!(field.first(), Some(b'-' | b'0'..=b'9')))
     }
 
-    /// Any number, as it is.
-    pub(super) fn any_number(&mut self) -> Result<Number, Malformed> {
-        self.take("a number")
+    /// Any number as it is written, however many digits it has.
+    pub(super) fn written_number(&mut self) -> Result<&'a [u8], Malformed> {
+        let written = self.fields.get(self.next).map_or(&b""[..], |it| it);
+        let written = written.trim_ascii();
+        let IgnoredAny = self.take("a number")?;
+        match written.first() {
+            Some(b'-' | b'0'..=b'9') => Ok(written),
+            _ => Err(Malformed::new(format!(
+                "argument {} is not a number",
+                self.next
+            ))),
+        }
     }
 
     /// A truth value; null is false.

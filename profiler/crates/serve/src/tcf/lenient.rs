@@ -46,6 +46,18 @@ fn escaped(text: &str) -> String {
     out
 }
 
+/// A text as it is written: its control characters become escapes, all else stays, bytes that are no UTF-8 too.
+pub(super) fn bytes(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for &byte in text {
+        match byte {
+            0..b' ' => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out
+}
+
 /// Copies the escape at the front of `rest`, unless it is half of a pair; how long it is.
 fn escape(rest: &str, out: &mut String) -> usize {
     let unit = |at: usize| {

@@ -497,6 +497,7 @@ impl Parquet {
             let parent = process.parent.and_then(|parent| tables.process(parent));
             let container = process.container.and_then(|id| tables.container(id));
             let label = container_label_of(tables, process);
+            let command = tables.command_line(process);
             self.rows.put(number(process.pid.0.into()));
             self.rows.put(name(Some(process.name)));
             self.rows.put(match process.started {
@@ -506,7 +507,7 @@ impl Parquet {
             self.rows
                 .put(parent.map_or(Empty, |parent| number(parent.pid.0.into())));
             self.rows.put(name(process.executable));
-            self.rows.put(name(process.command));
+            self.rows.put(command.as_deref().map_or(Empty, text));
             self.rows
                 .put(process.uid.map_or(Empty, |uid| number(uid.into())));
             self.rows.put(name(process.cgroup));

@@ -244,19 +244,26 @@ fn numbers(id: ThreadId, tables: &Tables) -> (u32, u32) {
     )
 }
 
+/// What a process was called with: its arguments, or all of them as one where they are not told apart.
+fn arguments(process: &profiler_model::Process, tables: &Tables) -> Option<Vec<String>> {
+    let arguments = tables.arguments(process);
+    let arguments = arguments.map(|list| list.into_iter().map(str::to_owned).collect());
+    arguments.or_else(|| Some(vec![tables.command_line(process)?]))
+}
+
 fn process(process: &profiler_model::Process, tables: &Tables) -> profiler_wire::perfetto::Process {
     let parent = process.parent.and_then(|id| tables.process(id));
-    let line = process.command.or(process.executable);
-    let line = line.map_or("", |line| tables.string(line));
-    let line = if line.is_empty() {
-        tables.string(process.name)
-    } else {
-        line
-    };
+    let is_one = |list: &Vec<String>| list.iter().any(|argument| !argument.is_empty());
+    let line = arguments(process, tables).filter(is_one);
+    let line = line.unwrap_or_else(|| {
+        let path = process.executable.map_or("", |path| tables.string(path));
+        let name = tables.string(process.name);
+        vec![if path.is_empty() { name } else { path }.to_owned()]
+    });
     profiler_wire::perfetto::Process {
         pid: process.pid.0.cast_signed(),
         ppid: parent.map_or(0, |parent| parent.pid.0.cast_signed()),
-        cmdline: vec![line.to_owned()],
+        cmdline: line,
         uid: process.uid.map(u32::cast_signed),
         nspid: process
             .namespace_pids

@@ -144,10 +144,10 @@ impl Tracks {
         if self.processes.insert(thread.process)
             && let Some(process) = tables.process(thread.process)
         {
-            let command = process.command.map(|line| tables.string(line).to_owned());
+            let command = super::arguments(process, tables);
             let descriptor = ProcessDescriptor {
                 pid: pid.cast_signed(),
-                cmdline: command.into_iter().collect(),
+                cmdline: command.unwrap_or_default(),
                 process_name: tables.string(process.name).to_owned(),
                 start_timestamp_ns: i64::try_from(process.started.0).ok(),
                 process_labels: container_label_of(tables, process).into_iter().collect(),

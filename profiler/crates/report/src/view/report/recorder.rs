@@ -8,11 +8,11 @@ use profiler_model::{Process, Tables};
 /// Whether this process is the profiler that recorded.
 pub(super) fn is_recorder(process: &Process, tables: &Tables) -> bool {
     let session = &tables.session;
-    // Of a process the arguments are known as one text.
-    let command = process.command.map(|id| tables.string(id));
+    // Of a process the arguments may be known as one text only.
+    let command = tables.command_line(process);
     process.started <= session.started
         && !session.command.is_empty()
-        && command.is_some_and(|command| command == session.command.join(" "))
+        && command.is_some_and(|command| command == session.command.join(" ").trim_end())
 }
 
 #[cfg(test)]

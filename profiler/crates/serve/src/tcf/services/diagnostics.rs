@@ -1,30 +1,27 @@
 //! Diagnostics: gives back what it is given, so that clients can try a channel.
 //!
-//! What is given back has the bytes that came: they are not read as text. Of an error report it gives the text for
+//! What is given back is what came, digit by digit and byte by byte: texts need not be UTF-8. Only control characters
+//! come back as escapes, since they are no JSON. Of an error report it gives the text for
 //! people as well, as clients make it: parameters take their places in the format (`formatted`). What does not belong
 //! here: the tests of a debugger, of which there are none.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::Request;
 use super::formatted::formatted;
-use crate::tcf::arguments::Malformed;
 use crate::tcf::reply::{Answer, Outcome, Reply};
 
 /// Carries out a command.
 pub(super) fn call(request: Request<'_>) -> Answer {
     let mut arguments = request.arguments;
     match request.command {
-        "echo" => match arguments.raw() {
-            Some(bytes) => Reply::bare().raw(bytes).done(),
-            None => Err(Malformed::missing("a text to give back")),
-        },
+        "echo" => Reply::bare().raw(&arguments.written_text()?).done(),
         // The size of the number in bytes, the number.
         "echoINT" => {
             arguments.signed()?;
-            arguments.any_number().and_then(same)
+            Reply::bare().raw(arguments.written_number()?).done()
         }
-        "echoFP" => arguments.any_number().and_then(same),
+        "echoFP" => Reply::bare().raw(arguments.written_number()?).done(),
         "echoERR" => match arguments.maybe_object()? {
             Some(report) => Reply::bare().json(&report).json(&text(&report)).done(),
             // No error, and no text.
@@ -33,10 +30,6 @@ pub(super) fn call(request: Request<'_>) -> Answer {
         "getTestList" => Reply::ok().raw(b"[]").done(),
         _ => Ok(Outcome::Unknown),
     }
-}
-
-fn same(number: Number) -> Answer {
-    Reply::bare().json(&number).done()
 }
 
 /// What a report says to people.

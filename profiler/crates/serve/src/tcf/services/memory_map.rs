@@ -35,13 +35,7 @@ struct Properties<'a> {
 /// See [`super::call`].
 pub(super) fn call(mut request: Request<'_>, state: &mut State) -> Answer {
     match request.command {
-        "get" => {
-            let id = request.id()?;
-            if let Ok((_, context)) = state.known(&id) {
-                state.asks_names(context.process, request.now);
-            }
-            answer(get(&id, state), 1)
-        }
+        "get" => answer(get(&request.id()?, state), 1),
         "set" => {
             let id = request.id()?;
             let set = state.known(&id).and(Err(unsupported(

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::processes::may_read_environment;
 use super::run_control::living_ids;
-use super::{Request, State, answer, machine_error};
+use super::{Request, State, answer, machine_error, unsupported};
 use crate::machine::MachineError;
 use crate::tcf::reply::{Answer, Outcome, Reply};
 use crate::tcf::world::Context;
@@ -220,12 +220,14 @@ fn get_command_line(id: &str, state: &State) -> Result<Reply, ErrorReport> {
     let (_, context) = state.living(id)?;
     match state.machine.command_line(context.life) {
         Ok(arguments) => Ok(Reply::ok().json(&arguments)),
-        // They are recorded joined by spaces: one that has spaces in it comes as several.
         Err(MachineError::Recording | MachineError::Ended) => {
-            let definition = state.world.process(context.process);
-            let command = definition.and_then(|definition| state.text(definition.command));
-            let arguments = command.map(|command| command.split(' ')).into_iter();
-            Ok(Reply::ok().json(&arguments.flatten().collect::<Vec<_>>()))
+            let tables = state.world.tables();
+            let process = state.world.process(context.process);
+            let arguments = process.and_then(|process| tables.arguments(process));
+            // Earlier versions have recorded them joined by spaces: one that has spaces in it comes as several.
+            let line = process.and_then(|process| tables.command_line(process));
+            let parts = line.iter().flat_map(|line| line.split(' '));
+            Ok(Reply::ok().json(&arguments.unwrap_or_else(|| parts.collect())))
         }
         Err(error) => Err(machine_error(error, id)),
     }
@@ -233,6 +235,11 @@ fn get_command_line(id: &str, state: &State) -> Result<Reply, ErrorReport> {
 
 fn get_environment(id: &str, state: &State) -> Result<Reply, ErrorReport> {
     let (_, context) = state.living(id)?;
+    if state.options.replay.is_some() {
+        return Err(unsupported(
+            "this is a recording: environments are not recorded",
+        ));
+    }
     may_read_environment(state)?;
     let environment = match state.machine.environment(context.life) {
         Err(MachineError::Ended) => Vec::new(),

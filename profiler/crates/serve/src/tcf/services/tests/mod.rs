@@ -282,7 +282,7 @@ fn definitions() -> Vec<Definition> {
     let worker = text(out, "worker");
     let daemon = text(out, "daemon");
     let path = text(out, "/usr/bin/app");
-    let command = text(out, "app a b");
+    let command = text(out, "app\0a b\0\0");
     let cgroup = text(out, "/system.slice/app.service");
     let compute = text(out, "compute");
     let inner = text(out, "inner");

@@ -267,15 +267,17 @@ const ABOUT_CONTEXTS: [(&str, &str, &[&str]); 18] = [
     ("Profiler", "read", &[]),
 ];
 
+/// The first process has ended, with all its threads.
+fn ended(bench: &mut Bench) {
+    bench.machine.0.lock().unwrap().ended.push(100);
+    for thread in [1, 0] {
+        bench.happened(thread, ProcessChange::Exited);
+    }
+}
+
 /// Who is told that something is gone that has not been removed takes the agent for broken.
 #[test]
 fn nobody_says_that_a_context_is_gone_before_the_event() {
-    let ended = |bench: &mut Bench| {
-        bench.machine.0.lock().unwrap().ended.push(100);
-        for thread in [1, 0] {
-            bench.happened(thread, ProcessChange::Exited);
-        }
-    };
     let codes = |bench: &mut Bench, id: &str| -> Vec<u64> {
         let code = |&(service, command, more): &(_, _, &[&str])| {
             let fields = bench.fields(service, command, &[&[id], more].concat());
@@ -323,6 +325,28 @@ fn nobody_says_that_a_context_is_gone_before_the_event() {
     }
 }
 
+/// A view of memory that looks again and again has no use of what has ended.
+#[test]
+fn reads_of_memory_hold_nobody_back() {
+    let mut bench = Bench::live();
+    bench.events();
+    bench.result("Profiler", "configure", &[r#""P100""#, r#"{"FrameCnt":8}"#]);
+    ended(&mut bench);
+    let State {
+        world, profiles, ..
+    } = &mut bench.state;
+    profiles.tick(bench.now, world);
+    bench.result("Profiler", "read", &[r#""P100""#]);
+    let began = bench.now;
+    let removed = (0..12).find(|&seconds| {
+        bench.now = began + Duration::from_secs(seconds);
+        bench.result("MemoryMap", "get", &[r#""P100""#]);
+        let events = bench.events_at(bench.now);
+        events.iter().any(|it| it.0 == "RunControl.contextRemoved")
+    });
+    assert!((1..6).contains(&removed.unwrap_or(99)), "{removed:?}");
+}
+
 #[test]
 fn what_came_and_went_is_told_if_somebody_has_seen_it() {
     for is_seen in [true, false] {
@@ -360,11 +384,17 @@ fn what_a_recording_says_of_a_process() {
         })
     );
     let command = bench.result("SysMonitor", "getCommandLine", &[r#""P100""#]);
-    assert_eq!(command, [r#"["app","a","b"]"#]);
+    assert_eq!(command, [r#"["app","a b",""]"#]);
     let none = bench.result("SysMonitor", "getCommandLine", &[r#""P200""#]);
     assert_eq!(none, ["[]"]);
     let environment = bench.error("SysMonitor", "getEnvironment", &[r#""P100""#]);
     assert_eq!(environment.0, 23);
+    let said = bench.fields("SysMonitor", "getEnvironment", &[r#""P100""#]);
+    assert!(
+        said[0].contains("environments are not recorded"),
+        "{}",
+        said[0]
+    );
 }
 
 #[test]
