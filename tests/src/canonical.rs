@@ -819,6 +819,7 @@ impl Builder {
             thread,
             cpu: Cpu(cpu),
             function,
+            stack: 0,
             depth,
             edge,
             later: None,

@@ -9,6 +9,8 @@ use crate::setting::Setting;
 /// The report of a recording, `out.cap`.
 pub struct CallReport {
     rows: Vec<Value>,
+    /// The tree of traced calls, a row each.
+    pub tree: Vec<Value>,
 }
 
 impl CallReport {
@@ -18,9 +20,14 @@ impl CallReport {
             .run(&["report", "out.cap", "--calls", "--format", "json"])?
             .success()?
             .json()?;
-        let rows = report["calls"]["functions"].as_array();
-        let rows = rows.ok_or("no table of calls")?.clone();
-        Ok(CallReport { rows })
+        let table = |name: &str| {
+            let rows = report["calls"][name].as_array();
+            rows.cloned().ok_or("no table of calls")
+        };
+        Ok(CallReport {
+            rows: table("functions")?,
+            tree: table("tree")?,
+        })
     }
 
     /// The row of a function.

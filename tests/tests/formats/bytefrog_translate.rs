@@ -400,6 +400,7 @@ fn call(at: u64, thread: ThreadId, function: FunctionId, edge: CallEdge) -> Even
         thread,
         cpu: Cpu(0),
         function,
+        stack: 0,
         depth: 0,
         edge,
         later: None,

@@ -445,6 +445,68 @@ fn lost_exits_and_callers_before_the_recording_do_no_harm() {
     assert_eq!(parents, [(g, UNKNOWN_CALLERS, 1), (f, ROOT, 2), (g, 3, 1)]);
 }
 
+/// Two goroutines in one call each, handed to and fro between two threads.
+#[test]
+fn calls_of_goroutines_are_those_of_the_goroutine() {
+    let mut b = Builder::default();
+    let threads = [b.thread("one", 10), b.thread("two", 11)];
+    let (f, g) = (b.function("f", 0x100), b.function("g", 0x200));
+    let inner = b.function("inner", 0x300);
+    let on = |b: &mut Builder, stack: u32| match b.events.last_mut() {
+        Some(Event::Call(call)) => call.stack = stack,
+        other => panic!("{other:?}"),
+    };
+    for (stack, function, at) in [(7, f, 0), (8, g, 1)] {
+        b.enter(threads[0], function, 0, START + at);
+        on(&mut b, stack);
+    }
+    for (stack, thread, at) in [(7, 1, 10), (8, 0, 20)] {
+        b.enter(threads[thread], inner, 1, START + at);
+        on(&mut b, stack);
+        b.exit(threads[1 - thread], inner, 1, START + at, START + at + 5, 5);
+        on(&mut b, stack);
+    }
+    for (stack, function, thread, at) in [(7, f, 1, 0), (8, g, 0, 1)] {
+        b.exit(
+            threads[thread],
+            function,
+            0,
+            START + at,
+            START + 40 + at,
+            35,
+        );
+        on(&mut b, stack);
+    }
+    let mut table = CallTable::default();
+    for event in &b.events {
+        table.add(event, &b.tables, Part::Counted);
+    }
+    let mut calls: Vec<_> = (table.functions())
+        .map(|(id, calls)| (id, calls.ended, calls.open(), calls.total_ns))
+        .collect();
+    calls.sort_unstable();
+    assert_eq!(calls, [(f, 1, 0, 40), (g, 1, 0, 40), (inner, 2, 0, 10)]);
+    let nodes = table.contexts();
+    let mut callers: Vec<_> = nodes[2..]
+        .iter()
+        .map(|node| {
+            (
+                node.function,
+                nodes[node.parent.unwrap()].function,
+                node.calls,
+            )
+        })
+        .collect();
+    callers.sort_unstable();
+    let expected = [
+        (Some(f), None, 1),
+        (Some(g), None, 1),
+        (Some(inner), Some(f), 1),
+        (Some(inner), Some(g), 1),
+    ];
+    assert_eq!(callers, expected);
+}
+
 /// One call of a made-up program: its function, its own time before and after each call in it.
 #[derive(Clone, Debug)]
 struct Made {

@@ -4,7 +4,7 @@
 use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
-use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};
+use profiler_tests::tracing::{Build, CallReport, Edge, How, Run, Session, Trace, Truth, prepared};
 
 /// All that trace_calls calls but kind_refused, where the kernel allows no probe.
 const ALL: &[&str] = &[
@@ -345,5 +345,61 @@ fn a_recording_begins_and_ends_in_the_middle() -> Outcome {
         .end(profiler_tests::setting::LIMIT)?
         .success()?;
     assert_eq!(Truth::of(&ended)?.all["calls"], 80_000);
+    Ok(())
+}
+
+/// Goroutines take their calls along to other threads, and share each of these: every call is counted once, and is in the
+/// one that it was made in.
+#[test]
+fn goroutines_move_in_the_middle_of_their_calls() -> Outcome {
+    let test = "e2e_trace_counts::goroutines_move_in_the_middle_of_their_calls";
+    let Some((setting, program)) = prepared(test, "trace_go_moves/main.go", Build::Optimised)?
+    else {
+        return Ok(());
+    };
+    let program = program.to_string_lossy();
+    let functions = ["main.outer", "main.inner"];
+    let mut arguments = vec!["record", "-o", "out.cap", "--budget", "off"];
+    for function in &functions {
+        arguments.extend(["--trace", function]);
+    }
+    arguments.extend(["--", &program, "500"]);
+    let ended = setting.run(&arguments)?.success()?;
+    let truth = ended.json()?;
+    let calls = |function: &str| truth["calls"][function].as_u64().ok_or("no truth");
+    let report = CallReport::of(&setting)?;
+    for function in functions {
+        let row = report.row(function)?;
+        for column in ["calls", "calls_seen", "calls_counted"] {
+            let told = row[column].as_u64();
+            assert_eq!(told, Some(calls(function)?), "{function} {column}: {row}");
+        }
+        assert_eq!(row["open"], 0, "{row}");
+        assert_eq!(row["inferred"], 0, "{row}");
+    }
+    let within = |function: &str| -> Vec<(Option<&str>, u64)> {
+        let rows = report.tree.iter();
+        let rows = rows.filter(|row| row["name"] == function);
+        rows.map(|row| {
+            let parent = row["parent"].as_u64();
+            let parent = report.tree.iter().find(|it| it["id"].as_u64() == parent);
+            let caller = parent.and_then(|parent| parent["name"].as_str());
+            (caller, row["calls"].as_u64().unwrap_or(0))
+        })
+        .collect()
+    };
+    assert_eq!(within("main.outer"), [(None, calls("main.outer")?)]);
+    let inner = calls("main.inner")?;
+    assert_eq!(within("main.inner"), [(Some("main.outer"), inner)]);
+    // Formats of calls that nest have each once, too.
+    let said = setting
+        .run(&["export", "out.cap", "--format", "chrome-trace", "-o", "-"])?
+        .success()?
+        .json()?;
+    let events = said["traceEvents"].as_array().ok_or("no events")?;
+    for function in functions {
+        let of_it = events.iter().filter(|event| event["name"] == function);
+        assert_eq!(of_it.count() as u64, calls(function)?, "{function}");
+    }
     Ok(())
 }

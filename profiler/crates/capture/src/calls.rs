@@ -188,6 +188,9 @@ impl Contexts {
                 }
             }
         }
+        if item.stack != 0 {
+            sections::put_number(out, call::STACK, item.stack.into());
+        }
         sections::put(out, item.later.as_deref());
         out[flags_at] = flags;
     }
@@ -274,13 +277,20 @@ impl Contexts {
             }
             _ => return Ok(None),
         }
-        // None is known yet.
-        let more = sections::read(fields, |_, _| Ok(false))?;
+        let mut stack = 0;
+        let more = sections::read(fields, |kind, mut section| {
+            let is_stack = kind == call::STACK;
+            if is_stack {
+                stack = section.get32()?;
+            }
+            Ok(is_stack)
+        })?;
         let call = Call {
             at,
             thread: id,
             cpu: Cpu(self.cpu),
             function: FunctionId::new(function).ok_or(Bad("a call has no function"))?,
+            stack,
             depth,
             edge,
             later: more.kept,

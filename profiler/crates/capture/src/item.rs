@@ -70,6 +70,9 @@ pub(super) mod call {
     /// Values; of an exit: how it came to be. Else none, and a return.
     pub(crate) const MORE: u8 = 128;
 
+    /// Kind of the section that says whose stack it is on; none: the thread's own.
+    pub(crate) const STACK: u64 = 2;
+
     /// How an exit came to be.
     pub(crate) const HOW: u8 = 7;
     pub(crate) const RETURN: u8 = 0;

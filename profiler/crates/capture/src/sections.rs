@@ -7,7 +7,7 @@
 
 use profiler_model::Sections;
 
-use super::item::{Bad, Fields};
+use super::item::{self, Bad, Fields};
 
 /// Most bytes that are kept of one event, so that an item always fits a block.
 const MAX_KEPT: usize = 1 << 20;
@@ -56,6 +56,15 @@ fn read_some<'a>(
     }
     let kept = (!kept.is_empty()).then(|| Box::new(Sections(kept.into())));
     Ok(Found { kept, unknown })
+}
+
+/// Appends a section that holds a number.
+pub(super) fn put_number(out: &mut Vec<u8>, kind: u64, number: u64) {
+    let mut bytes = Vec::with_capacity(10);
+    item::put(&mut bytes, number);
+    item::put(out, kind);
+    item::put(out, bytes.len() as u64);
+    out.extend_from_slice(&bytes);
 }
 
 /// Appends the sections that are not known; those that are come before.

@@ -209,12 +209,15 @@ pub struct Waits {
 pub struct Call {
     /// When it was entered or left.
     pub at: Timestamp,
-    /// On which thread.
+    /// On which thread; of a goroutine: the one on which the outermost of its open calls was entered.
     pub thread: ThreadId,
     /// The processor that it was seen on.
     pub cpu: Cpu,
     /// Which function.
     pub function: FunctionId,
+    /// Which of the process's stacks it is on: 0 for the thread's own, else a goroutine's number, whatever thread runs
+    /// that.
+    pub stack: u32,
     /// How many traced calls enclose it on its stack; 0 for the outermost.
     pub depth: u32,
     /// Entered or left.
@@ -226,7 +229,7 @@ pub struct Call {
 /// Which end of a call it is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallEdge {
-    /// Entered; an [`CallEdge::Exit`] of the same function at the same depth of this thread follows,
+    /// Entered; an [`CallEdge::Exit`] of the same function at the same depth of this stack follows,
     /// unless the recording ends first. With its arguments, if they were asked for.
     Enter(Option<Box<[Value]>>),
     /// Left. The calls of a stack are strictly nested: the exits of enclosed calls come before.

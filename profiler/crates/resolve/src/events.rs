@@ -341,6 +341,10 @@ impl Resolver {
             self.calls.miss(at);
             return;
         };
+        let table = &mut self.processes.table;
+        let home = self.calls.home(call);
+        let home = home.and_then(|tid| table.announce_thread(tid, None, &mut epoch.tables));
+        let thread = home.unwrap_or(thread);
         let process = self.processes.table.get(call.pid);
         let mut frames = Frames {
             modules: &mut mapped.modules,

@@ -147,6 +147,7 @@ impl Builder {
             thread,
             cpu: Cpu(0),
             function,
+            stack: 0,
             depth,
             edge,
             later: None,

@@ -476,6 +476,7 @@ impl Calls {
             thread,
             cpu: Cpu(0),
             function,
+            stack: 0,
             depth: 0,
             edge,
             later: None,

@@ -335,6 +335,7 @@ mod tests {
             thread: ThreadId::from_index(0),
             cpu: Cpu(0),
             function,
+            stack: 0,
             depth: 3,
             edge,
             later: None,

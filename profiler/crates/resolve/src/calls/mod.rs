@@ -122,6 +122,15 @@ impl Calls {
         known
     }
 
+    /// Of which thread a hit on another one is told: see [`Shadows::home`].
+    pub(super) fn home(&self, call: &RawCall) -> Option<Tid> {
+        let home = match call.stack {
+            0 => None,
+            goroutine => self.shadows.home(call.pid, goroutine),
+        };
+        home.filter(|home| *home != call.tid)
+    }
+
     /// A hit can't be told, because its thread is not known.
     pub(super) fn miss(&mut self, at: Timestamp) {
         self.unknown.add(at);
@@ -166,7 +175,7 @@ impl Calls {
                         let arguments = decode(false).map(Vec::into_boxed_slice);
                         self.push_call(
                             place,
-                            (hit.probe, depth),
+                            (hit.probe, hit.goroutine, depth),
                             CallEdge::Enter(arguments),
                             frames.epoch,
                         );
@@ -195,7 +204,7 @@ impl Calls {
                 let arguments = decode(false).map(Vec::into_boxed_slice);
                 self.push_call(
                     place,
-                    (hit.probe, depth),
+                    (hit.probe, hit.goroutine, depth),
                     CallEdge::Hit(arguments),
                     frames.epoch,
                 );
@@ -216,7 +225,7 @@ impl Calls {
                 };
                 self.push_call(
                     place,
-                    (hit.probe, depth),
+                    (hit.probe, hit.goroutine, depth),
                     CallEdge::Exit(Box::new(exit)),
                     frames.epoch,
                 );
@@ -441,7 +450,7 @@ impl Calls {
                 whole: None,
             };
             let edge = CallEdge::Exit(Box::new(exit));
-            self.push_call(place, (call.probe, call.depth), edge, epoch);
+            self.push_call(place, (call.probe, call.goroutine, call.depth), edge, epoch);
         }
     }
 
@@ -449,7 +458,7 @@ impl Calls {
     fn push_call(
         &mut self,
         place: &Place,
-        (probe, depth): (u32, u32),
+        (probe, stack, depth): (u32, u32, u32),
         edge: CallEdge,
         epoch: &mut Epoch,
     ) {
@@ -459,6 +468,7 @@ impl Calls {
                 thread: place.thread,
                 cpu: place.cpu,
                 function,
+                stack,
                 depth,
                 edge,
                 later: None,

@@ -65,7 +65,7 @@ pub(super) struct Shadows {
 #[derive(Debug, Default)]
 struct Process {
     threads: FxHashSet<Tid>,
-    /// With the thread that each was seen on last.
+    /// With the thread that the outermost of each one's open calls was entered on.
     goroutines: FxHashMap<u32, (Tid, Stack)>,
     /// Its threads switch between stacks on their own.
     switches: bool,
@@ -102,6 +102,14 @@ impl Shadows {
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
         self.open
+    }
+
+    /// The thread that the outermost open call of a goroutine was entered on; none if there is none. It may have been
+    /// handed on to another thread since, and all its calls are told of one.
+    pub(super) fn home(&self, pid: Pid, goroutine: u32) -> Option<Tid> {
+        let goroutines = &self.processes.get(&pid)?.goroutines;
+        let (tid, stack) = goroutines.get(&goroutine)?;
+        (!stack.open().is_empty()).then_some(*tid)
     }
 
     /// A function was entered: its depth. None if there is no room for it; then its exit will have
@@ -416,8 +424,10 @@ impl Shadows {
         let goroutines = &mut self.processes.entry(hit.pid).or_default().goroutines;
         let (tid, stack) = goroutines
             .entry(hit.goroutine)
-            .or_insert_with(|| (hit.tid, Stack::at(hit.sp)));
-        *tid = hit.tid;
+            .or_insert_with(|| (hit.tid, Stack::of(hit.goroutine, hit.sp)));
+        if stack.open().is_empty() {
+            *tid = hit.tid;
+        }
         let around = Around {
             at: hit.at,
             losses: self.losses,

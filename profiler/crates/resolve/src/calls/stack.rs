@@ -64,6 +64,8 @@ pub(super) enum How {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) probe: u32,
+    /// On which stack: see [`Hit::goroutine`].
+    pub(super) goroutine: u32,
     pub(super) depth: u32,
     pub(super) sp: u64,
     pub(super) began: u64,
@@ -136,6 +138,8 @@ pub(super) enum Same {
 /// One stack.
 #[derive(Debug)]
 pub(super) struct Stack {
+    /// Whose it is: see [`Hit::goroutine`].
+    goroutine: u32,
     open: Vec<Open>,
     /// Lowest and highest address that was seen on it.
     pub(super) low: u64,
@@ -145,9 +149,15 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// A stack of which one address is known.
+    /// A stack of a thread of which one address is known.
     pub(super) fn at(sp: u64) -> Stack {
+        Stack::of(0, sp)
+    }
+
+    /// The same of a goroutine.
+    pub(super) fn of(goroutine: u32, sp: u64) -> Stack {
         Stack {
+            goroutine,
             open: Vec::new(),
             low: sp,
             high: sp,
@@ -325,6 +335,7 @@ impl Stack {
         }
         Some(Left {
             probe: open.probe,
+            goroutine: self.goroutine,
             depth: open.depth,
             sp: open.sp,
             began: open.began,

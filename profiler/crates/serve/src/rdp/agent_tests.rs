@@ -98,6 +98,7 @@ fn call(at: u64, thread: usize, enters: bool) -> Event {
         thread: ThreadId::from_index(thread),
         cpu: Cpu(0),
         function: FunctionId::from_index(0),
+        stack: 0,
         depth: 0,
         edge: match enters {
             true => CallEdge::Enter(Some(Box::new([Held::Signed(3)]))),

@@ -31,6 +31,7 @@ fn hit(at: u64, thread: usize, function: usize, values: &[Held]) -> Event {
         thread: ThreadId::from_index(thread),
         cpu: Cpu(0),
         function: FunctionId::from_index(function),
+        stack: 0,
         depth: 0,
         edge: CallEdge::Hit(Some(values.into())),
         later: None,

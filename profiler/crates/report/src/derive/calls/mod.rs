@@ -216,12 +216,32 @@ pub struct ThreadCalls {
     pub thrown: u64,
 }
 
+/// Whose stack a call is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum StackOwner {
+    Thread(ThreadId),
+    /// One of a process, whatever thread runs it.
+    Goroutine(Option<ProcessId>, u32),
+}
+
+impl StackOwner {
+    fn of(call: &Call, tables: &Tables) -> StackOwner {
+        match call.stack {
+            0 => StackOwner::Thread(call.thread),
+            number => {
+                let thread = tables.thread(call.thread);
+                StackOwner::Goroutine(thread.map(|thread| thread.process), number)
+            }
+        }
+    }
+}
+
 /// The fold over calls.
 #[derive(Clone, Debug)]
 pub struct CallTable {
     functions: FxHashMap<FunctionId, FunctionCalls>,
     threads: FxHashMap<ThreadId, ThreadCalls>,
-    open: FxHashMap<ThreadId, OpenCalls>,
+    open: FxHashMap<StackOwner, OpenCalls>,
     /// Threads that ended: the ends of their calls may come a little later.
     ended: VecDeque<ThreadId>,
     contexts: Contexts,
@@ -296,7 +316,8 @@ impl CallTable {
                     true => self.arguments.keep(values),
                     false => None,
                 };
-                let open = self.open.entry(call.thread).or_default();
+                let owner = StackOwner::of(call, tables);
+                let open = self.open.entry(owner).or_default();
                 if let Some(forgotten) = open.enter(&mut self.contexts, call, arguments) {
                     self.arguments.free(&forgotten.arguments);
                 }
@@ -318,7 +339,7 @@ impl CallTable {
                     self_ns: 0,
                     counted,
                 };
-                self.place_whole(call.thread, ended);
+                self.place_whole(StackOwner::of(call, tables), ended);
             }
             CallEdge::Hit(_) => {}
             CallEdge::Exit(exit) => self.exit(call, exit, tables, counted),
@@ -339,12 +360,13 @@ impl CallTable {
             self_ns,
             counted,
         };
+        let owner = StackOwner::of(call, tables);
         let arguments = match &exit.whole {
             Some(_) => {
-                self.place_whole(call.thread, ended);
+                self.place_whole(owner, ended);
                 None
             }
-            None => self.leave(call.thread, &ended),
+            None => self.leave(owner, &ended),
         };
         if !counted {
             self.arguments.free(&arguments);
@@ -379,8 +401,13 @@ impl CallTable {
     }
 
     /// A call with an entry of its own ends; gives back its arguments.
-    fn leave(&mut self, thread: ThreadId, ended: &Ended) -> Option<Box<[Value]>> {
-        let open = self.open.entry(thread).or_default().leave(ended);
+    fn leave(&mut self, owner: StackOwner, ended: &Ended) -> Option<Box<[Value]>> {
+        let calls = self.open.entry(owner).or_default();
+        let open = calls.leave(ended);
+        // Goroutines come and go, and nobody says that one has ended.
+        if calls.is_empty() && matches!(owner, StackOwner::Goroutine(..)) {
+            self.open.remove(&owner);
+        }
         let (position, recursive, arguments) = match open {
             Some(open) => {
                 if let Some(calls) = self.functions.get_mut(&ended.function) {
@@ -410,14 +437,14 @@ impl CallTable {
         arguments
     }
 
-    fn place_whole(&mut self, thread: ThreadId, ended: Ended) {
+    fn place_whole(&mut self, owner: StackOwner, ended: Ended) {
         let CallTable {
             open,
             contexts,
             functions,
             ..
         } = self;
-        let open = open.entry(thread).or_default();
+        let open = open.entry(owner).or_default();
         open.ended(contexts, ended, |contexts, ended, position, recursive| {
             settle(functions, contexts, ended, position, recursive);
         });
@@ -432,15 +459,15 @@ impl CallTable {
             return;
         };
         self.throws.forget(thread);
-        if let Some(open) = self.settle_thread(thread) {
+        if let Some(open) = self.settle_stack(StackOwner::Thread(thread)) {
             for Open { arguments, .. } in open.into_open() {
                 self.arguments.free(&arguments);
             }
         }
     }
 
-    fn settle_thread(&mut self, thread: ThreadId) -> Option<OpenCalls> {
-        let mut open = self.open.remove(&thread)?;
+    fn settle_stack(&mut self, owner: StackOwner) -> Option<OpenCalls> {
+        let mut open = self.open.remove(&owner)?;
         let functions = &mut self.functions;
         open.settle(
             &mut self.contexts,
@@ -457,12 +484,12 @@ impl CallTable {
             return Cow::Borrowed(self);
         }
         let mut settled = self.clone();
-        let mut threads: Vec<ThreadId> = self.open.keys().copied().collect();
+        let mut owners: Vec<StackOwner> = self.open.keys().copied().collect();
         // Ids of contexts are given in this order.
-        threads.sort_unstable();
-        for thread in threads {
-            if let Some(open) = settled.settle_thread(thread) {
-                settled.open.insert(thread, open);
+        owners.sort_unstable();
+        for owner in owners {
+            if let Some(open) = settled.settle_stack(owner) {
+                settled.open.insert(owner, open);
             }
         }
         Cow::Owned(settled)

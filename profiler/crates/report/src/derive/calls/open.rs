@@ -1,11 +1,11 @@
-//! Calls of one thread that have not ended, and ended calls whose callers are still to come.
+//! Calls of one stack that have not ended, and ended calls whose callers are still to come.
 //!
-//! Input: entries, exits and whole calls of a thread; output: in which context each call ran. Calls
+//! Input: entries, exits and whole calls of a stack; output: in which context each call ran. Calls
 //! that are recorded whole, at their end, come before their callers: they wait until a call ends
 //! whose caller is known.
 //!
-//! A thread that runs several stacks (goroutines) has their calls here together: an exit finds its
-//! entry by when that was.
+//! A thread that runs several stacks (coroutines) has their calls here together: an exit finds its
+//! entry by when that was. A goroutine has its own, whatever threads run it.
 
 use super::contexts::{Contexts, Position};
 use profiler_model::*;
@@ -111,6 +111,10 @@ impl OpenCalls {
         if known || self.waiting.len() >= MAX_WAITING {
             self.settle(contexts, settle);
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty()
     }
 
     pub(super) fn is_waiting(&self) -> bool {
