@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::e2e_http_shared::{Server, converse, request, samples};
+use crate::e2e_http_shared::{Server, request, samples};
 use crate::e2e_tcf_shared::{Failure, own};
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
@@ -213,9 +213,12 @@ impl Browsing {
         let port = std::fs::read_to_string(self.profile.join("DevToolsActivePort"))?;
         let port: u16 = port.lines().next().ok_or("no port")?.parse()?;
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        let answer = converse(&mut stream, &request(port, method, path, &[], None))?;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        Ok(answer.text)
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(request(port, method, path, &[], None).as_bytes())?;
+        // It keeps the connection.
+        let (head, body) = received(&mut stream)?;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        Ok(body)
     }
 
     fn end(mut self) -> Result<Server, Failure> {
