@@ -26,6 +26,8 @@ pub(super) struct Later {
     pub(super) signals: bool,
     /// Makes files where the user wants them, writes to those of cgroups, or connects to sockets.
     pub(super) writes_files: bool,
+    /// Gives outputs their names in a folder of somebody else's, as /tmp is.
+    pub(super) names_files: bool,
     /// Makes files that are to belong to the user behind sudo.
     pub(super) gives_files: bool,
 }
@@ -80,6 +82,7 @@ fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
         (keeps_bpf, CapabilitySet::BPF),
         (later.signals, CapabilitySet::KILL),
         (later.writes_files, CapabilitySet::DAC_OVERRIDE),
+        (later.names_files, CapabilitySet::FOWNER),
         (later.gives_files, CapabilitySet::CHOWN),
         (later.mounts_tracefs, CapabilitySet::SYS_ADMIN),
     ] {
@@ -143,12 +146,16 @@ mod tests {
         let later = Later {
             writes_files: true,
             mounts_tracefs: true,
+            names_files: true,
             gives_files: true,
             ..Later::default()
         };
         assert_eq!(
             kept(later, false, ALL) - less,
-            CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN | CapabilitySet::CHOWN
+            CapabilitySet::DAC_OVERRIDE
+                | CapabilitySet::FOWNER
+                | CapabilitySet::SYS_ADMIN
+                | CapabilitySet::CHOWN
         );
     }
 

@@ -30,6 +30,7 @@ use super::output::{Output, Screen, ScreenOptions};
 use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
+use super::renounce::may_replace;
 use super::session::{Gone, Priority, Session};
 use super::signals::{Heard, INTERRUPTED, Signals, Start, in_foreground, is_given_up};
 use super::tracer::TraceSummary;
@@ -112,14 +113,21 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         .unwrap_or_else(|| scratch.path.clone());
     let exports = std::mem::take(&mut request.exports);
     let quiet = request.quiet;
+    // Exports are renamed at the end; rings, rotation and dumps make files as they go.
+    let writes_files =
+        !exports.is_empty() || request.create.ring.is_some() || request.create.rotate.is_some();
+    let names_files = || {
+        let us = rustix::process::geteuid().as_raw();
+        let exports = exports.iter().filter_map(|export| export.path.as_deref());
+        let mut outputs = exports.chain(request.capture.as_deref());
+        outputs.any(|output| !may_replace(us, output))
+    };
     let later = Later {
         attaches: request.watch.trace.is_some(),
         loads_tables: request.watch.unwind_bytes.is_some(),
         signals: request.watch.command.is_some(),
-        // Exports are renamed at the end; rings, rotation and dumps make files as they go.
-        writes_files: !exports.is_empty()
-            || request.create.ring.is_some()
-            || request.create.rotate.is_some(),
+        writes_files,
+        names_files: writes_files && names_files(),
         gives_files: request.create.owner.is_some()
             && (request.create.ring.is_some() || request.create.rotate.is_some()),
         mounts_tracefs: false,

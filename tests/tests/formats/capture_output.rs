@@ -402,6 +402,36 @@ fn a_ring_of_time_keeps_the_newest() {
     assert!(!directory.exists());
 }
 
+/// A part with the highest number there can be, and one that is no file: the first is told before anything is
+/// recorded, the second is stepped over.
+#[test]
+fn numbers_of_parts_that_leave_no_room_are_told_at_the_start() {
+    let scratch = Scratch::new("numbers");
+    let (path, directory) = (scratch.file("ring.cap"), scratch.file("ring.cap.ring"));
+    let options = CreateOptions {
+        ring: Some(Limit::of_bytes(1 << 20)),
+        ..CreateOptions::default()
+    };
+    std::fs::create_dir(&directory).unwrap();
+    let highest = directory.join(format!("part-{}.cap", u64::MAX));
+    std::fs::write(&highest, "x").unwrap();
+    let error = Writer::create(&path, options.clone()).err().unwrap();
+    let error = error.to_string();
+    assert!(
+        error.contains("part-18446744073709551615.cap leaves no higher number"),
+        "{error}"
+    );
+    assert_eq!(parts(&directory), std::slice::from_ref(&highest));
+
+    // Names that no ring makes are of no number.
+    std::fs::rename(&highest, directory.join(format!("part-+{}.cap", u64::MAX))).unwrap();
+    std::fs::create_dir(directory.join("part-000004.cap")).unwrap();
+    let mut writer = Writer::create(&path, options).unwrap();
+    assert_eq!(writer.kept(), Some((directory.as_path(), 0)));
+    writer.publish().unwrap();
+    assert!(directory.join("part-000005.cap").is_file());
+}
+
 /// Recorders that are killed one after the other: what they had stays, within the limits.
 #[test]
 fn a_ring_keeps_what_killed_recorders_had() {

@@ -9,13 +9,14 @@
 //! What does not belong here: what is in the file (`output` has captures, the pipeline exports).
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, StatxAttributes, StatxFlags, renameat_with, statx};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::error::CaptureError;
 
@@ -171,31 +172,108 @@ impl Drop for NewFile {
     }
 }
 
-/// Refuses an output that must not be written.
+/// Refuses an output that must not be written, or that could not get its name when all is done.
 pub(super) fn check(path: &Path, existing: Existing) -> Result<(), CaptureError> {
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(failed(path, source)),
+    let stuck = |obstacle: String| {
+        let path = path.display();
+        Err(CaptureError::Options(format!("{path} {obstacle}")))
     };
+    let folder = folder_of(path);
+    if attributes(folder).contains(StatxAttributes::APPEND) {
+        return stuck("could not get its name: its folder is marked append-only".to_owned());
+    }
+    let Some(found) = look(path)? else {
+        return Ok(());
+    };
+    if let Some(what) = no_file(&found) {
+        return Err(CaptureError::NotRegular {
+            path: path.to_owned(),
+            what,
+        });
+    }
+    if existing == Existing::Refuse {
+        return Err(CaptureError::Exists(path.to_owned()));
+    }
+    if is_being_written(path) {
+        return Err(CaptureError::Busy(path.to_owned()));
+    }
+    if let Some(why) = is_stuck(path, &found, folder) {
+        return stuck(format!(
+            "can't be replaced: it {why}; name another file with -o"
+        ));
+    }
+    if existing == Existing::Replace {
+        return Ok(());
+    }
+    let old = old(path);
+    let Some(found) = look(&old)? else {
+        return Ok(());
+    };
+    let is = no_file(&found).map(|what| format!("is {what}"));
+    match is.or_else(|| is_stuck(&old, &found, folder)) {
+        Some(why) => stuck(format!(
+            "can't be put aside: {} {why}; move that away, or keep none with --force",
+            old.display()
+        )),
+        None => Ok(()),
+    }
+}
+
+fn look(path: &Path) -> Result<Option<Metadata>, CaptureError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed(path, source)),
+    }
+}
+
+/// What something is that is no regular file.
+fn no_file(found: &Metadata) -> Option<&'static str> {
     let kind = found.file_type();
-    let what = if kind.is_symlink() {
+    if kind.is_file() {
+        return None;
+    }
+    Some(if kind.is_symlink() {
         "a symbolic link"
     } else if kind.is_dir() {
         "a directory"
-    } else if !kind.is_file() {
-        "a device, pipe or socket"
-    } else if existing == Existing::Refuse {
-        return Err(CaptureError::Exists(path.to_owned()));
-    } else if is_being_written(path) {
-        return Err(CaptureError::Busy(path.to_owned()));
     } else {
-        return Ok(());
-    };
-    Err(CaptureError::NotRegular {
-        path: path.to_owned(),
-        what,
+        "a device, pipe or socket"
     })
+}
+
+/// Why the kernel would not have a file's name given to another one.
+fn is_stuck(path: &Path, found: &Metadata, folder: &Path) -> Option<String> {
+    let is = attributes(path);
+    for (attribute, what) in [
+        (StatxAttributes::IMMUTABLE, "is marked immutable"),
+        (StatxAttributes::APPEND, "is marked append-only"),
+        (StatxAttributes::MOUNT_ROOT, "is a mount point"),
+    ] {
+        if is.contains(attribute) {
+            return Some(what.to_owned());
+        }
+    }
+    let folder = std::fs::metadata(folder).ok()?;
+    let us = rustix::process::geteuid().as_raw();
+    let may = found.uid() == us || folder.uid() == us || folder.mode() & libc::S_ISVTX == 0;
+    let held = || rustix::thread::capabilities(None);
+    let may = may || held().is_ok_and(|held| held.effective.contains(CapabilitySet::FOWNER));
+    (!may).then(|| format!("belongs to user {} in a sticky folder", found.uid()))
+}
+
+/// None where the kernel or the file system tells nothing.
+fn attributes(path: &Path) -> StatxAttributes {
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    found.map_or(StatxAttributes::empty(), |found| found.stx_attributes)
+}
+
+/// The folder that an output is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Whether another process of ours writes it now.
@@ -358,6 +436,64 @@ mod tests {
         write(&path, Existing::Keep, "new").unwrap();
         assert_eq!(std::fs::read_to_string(&left).unwrap(), "left");
         assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
+    }
+
+    /// What could not be put aside or replaced at the end is told before anything is made.
+    #[test]
+    fn names_that_can_not_be_given_are_told_at_once() {
+        let folder = Folder::new("stuck");
+        let (path, old) = (folder.0.join("a"), folder.0.join("a.old"));
+        let refused = |existing, words: &[&str]| {
+            let error = NewFile::create(&path, existing, None)
+                .unwrap_err()
+                .to_string();
+            for word in words {
+                assert!(error.contains(word), "{error}");
+            }
+            assert!(!error.contains('\n'), "{error}");
+        };
+        // Nothing goes aside, so what lies there is in nobody's way.
+        std::fs::create_dir(&old).unwrap();
+        write(&path, Existing::Keep, "first").unwrap();
+        refused(Existing::Keep, &["a.old is a directory", "--force"]);
+        write(&path, Existing::Replace, "second").unwrap();
+        std::fs::remove_dir(&old).unwrap();
+        symlink("elsewhere", &old).unwrap();
+        refused(Existing::Keep, &["a.old is a symbolic link", "--force"]);
+        std::fs::remove_file(&old).unwrap();
+        write(&path, Existing::Keep, "third").unwrap();
+
+        // Of another user, in a folder as /tmp that is another user's too.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let give = |path: &Path| std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+        give(&folder.0);
+        give(&old);
+        std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        std::thread::scope(|scope| {
+            // Capabilities are a thread's.
+            let without = scope.spawn(|| {
+                let mut sets = rustix::thread::capabilities(None).unwrap();
+                sets.effective.remove(CapabilitySet::FOWNER);
+                rustix::thread::set_capabilities(None, sets).unwrap();
+                refused(Existing::Keep, &["a.old belongs to user 65534", "--force"]);
+                give(&path);
+                for existing in [Existing::Keep, Existing::Replace] {
+                    refused(
+                        existing,
+                        &["a can't be replaced: it belongs to user 65534", "-o"],
+                    );
+                }
+            });
+            without.join().unwrap();
+        });
+        assert_eq!(
+            std::fs::read_dir(&folder.0).unwrap().count(),
+            2,
+            "nothing was made"
+        );
+        write(&path, Existing::Keep, "fourth").unwrap();
     }
 
     #[test]

@@ -14,15 +14,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::block::*;
 use super::error::CaptureError;
 use super::item::{EventCounts, put};
-use super::new_file::{Existing, NewFile, failed};
+use super::new_file::{Existing, NewFile, failed, folder_of};
 use super::writer::CreateOptions;
 
 /// Refuses an output in a folder that can't be written to.
 pub(super) fn check_folder(path: &Path) -> Result<(), CaptureError> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     rustix::fs::accessat(
         rustix::fs::CWD,

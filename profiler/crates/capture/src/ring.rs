@@ -21,6 +21,8 @@ use super::walk::{Unpacker, Walk};
 use super::writer::CreateOptions;
 
 const PREFIX: &str = "part-";
+/// Parts are made with numbers up to twice this: there is room for all that one recording can make.
+const MAX_NUMBER: u64 = u64::MAX / 2;
 
 /// Parts of a recording, oldest first.
 #[derive(Debug)]
@@ -92,9 +94,15 @@ impl Ring {
         if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(CaptureError::Busy(directory));
         }
-        let earlier = earlier_parts(&directory)?;
+        let (earlier, number) = earlier_parts(&directory)?;
+        if number > MAX_NUMBER {
+            return Err(CaptureError::Options(format!(
+                "{} leaves no higher number to the parts of this recording; move it away",
+                part_path(&directory, number).display()
+            )));
+        }
         Ok(Ring {
-            number: earlier.last().map_or(0, |part| part.number),
+            number,
             earlier,
             directory,
             limit,
@@ -111,8 +119,7 @@ impl Ring {
     /// Where the next part belongs.
     pub(super) fn next_path(&mut self) -> PathBuf {
         self.number += 1;
-        self.directory
-            .join(format!("{PREFIX}{:06}.cap", self.number))
+        part_path(&self.directory, self.number)
     }
 
     /// Takes a part that is complete.
@@ -257,10 +264,15 @@ fn read_error(path: &Path, source: std::io::Error) -> CaptureError {
     }
 }
 
-/// What earlier recordings have left, oldest first. Only what a ring makes counts: others may have files there.
-fn earlier_parts(directory: &Path) -> Result<Vec<Earlier>, CaptureError> {
+fn part_path(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("{PREFIX}{number:06}.cap"))
+}
+
+/// What earlier recordings have left, oldest first, and the highest number there is. Only what a ring makes counts:
+/// others may have files there.
+fn earlier_parts(directory: &Path) -> Result<(Vec<Earlier>, u64), CaptureError> {
     let entries = std::fs::read_dir(directory).map_err(|source| failed(directory, source))?;
-    let mut earlier = Vec::new();
+    let (mut earlier, mut highest) = (Vec::new(), 0);
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
@@ -270,12 +282,13 @@ fn earlier_parts(directory: &Path) -> Result<Vec<Earlier>, CaptureError> {
         if name.ends_with(".new") {
             remove(&entry.path())?;
         }
-        let number = name
-            .strip_suffix(".cap")
-            .and_then(|number| number.parse().ok());
+        let number = name.strip_suffix(".cap").and_then(|n| n.parse().ok());
+        let Some(number) = number.filter(|&n| entry.path() == part_path(directory, n)) else {
+            continue;
+        };
+        highest = highest.max(number);
         // Not through links.
-        let found = entry.metadata().ok().filter(std::fs::Metadata::is_file);
-        if let (Some(number), Some(found)) = (number, found) {
+        if let Some(found) = entry.metadata().ok().filter(std::fs::Metadata::is_file) {
             earlier.push(Earlier {
                 number,
                 path: entry.path(),
@@ -285,7 +298,7 @@ fn earlier_parts(directory: &Path) -> Result<Vec<Earlier>, CaptureError> {
         }
     }
     earlier.sort_by_key(|part| part.number);
-    Ok(earlier)
+    Ok((earlier, highest))
 }
 
 fn remove(path: &Path) -> Result<(), CaptureError> {

@@ -396,7 +396,7 @@ impl Writer {
         let output = match &mut self.ring {
             Some(ring) => Output::create(&ring.next_path(), Existing::Refuse, &self.options)?,
             None => {
-                self.number += 1;
+                self.number = self.number.saturating_add(1);
                 next_numbered(&self.path, &mut self.number, &self.options)?
             }
         };

@@ -147,6 +147,7 @@ impl Ready {
             mounts_tracefs: mounts_tracefs_for_children(),
             signals: true,
             writes_files: false,
+            names_files: false,
             gives_files: false,
         });
         let (mut attached, mut live) = Live::new(self, LINGER, hub);

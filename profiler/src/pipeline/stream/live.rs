@@ -59,6 +59,7 @@ pub(super) async fn stream(
         signals: true,
         // A cgroup that is to stand still may be another user's.
         writes_files: source.allow_control,
+        names_files: false,
         gives_files: false,
         mounts_tracefs: false,
     };
