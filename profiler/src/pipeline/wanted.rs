@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use profiler_model::raw::{CgroupVerdict, RawCgroup};
+use profiler_resolve::warn_once;
 use profiler_target::cgroup::{CgroupFilter, contains};
 
 /// Most cgroups that are known; the kernel side has room for no more.
@@ -111,7 +112,10 @@ impl WantedCgroups {
 impl State {
     fn set(&mut self, path: &str, wanted: bool) {
         if self.known.len() >= MAX_KNOWN && !self.known.contains_key(path) {
-            log::warn!("more than {MAX_KNOWN} cgroups: {path} is passed over");
+            warn_once(
+                "cgroups",
+                format_args!("more than {MAX_KNOWN} cgroups: {path} is passed over"),
+            );
             return;
         }
         let before = self.known.insert(path.into(), wanted);

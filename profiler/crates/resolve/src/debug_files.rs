@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::files::{OpenError, Root, TargetFile, is_trusted, open_trusted};
+use super::warnings::warn_once;
 use profiler_model::BuildId;
 use profiler_object::elf::{Elf, Section, read_up_to};
 
@@ -147,7 +148,12 @@ impl Search {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                log::warn!("debuginfod-find can't be run ({error}); install package debuginfod");
+                warn_once(
+                    "debuginfod",
+                    format_args!(
+                        "debuginfod-find can't be run ({error}); install package debuginfod"
+                    ),
+                );
                 return None;
             }
         };
@@ -159,7 +165,12 @@ impl Search {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 _ => {
-                    log::warn!("debuginfod-find took longer than {DOWNLOAD:?} for {build_id}");
+                    warn_once(
+                        "debuginfod",
+                        format_args!(
+                            "debuginfod-find took longer than {DOWNLOAD:?} for {build_id}"
+                        ),
+                    );
                     let _ = child.kill();
                     let _ = child.wait();
                     return None;

@@ -15,6 +15,7 @@
 #![doc = include_str!("../examples/walls.rs")]
 #![doc = "```"]
 
+mod by_user;
 mod calls;
 mod closing;
 mod containers;
@@ -32,6 +33,7 @@ mod interpreters;
 mod jit;
 mod kernel;
 mod kernel_names;
+mod link_folder;
 mod loaded;
 mod mapped;
 mod mapping;
@@ -55,6 +57,7 @@ mod symbolize;
 mod tests;
 mod unwinding;
 mod wait_stacks;
+mod warnings;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -77,6 +80,7 @@ pub use offline::{NewSymbol, OfflineOptions, declare_offline, file_bias, symboli
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 pub use proc_fs::{is_made_code, makes_code};
 pub use unwinding::{TableCounters, UnwindSummary};
+pub use warnings::warn_once;
 
 use calls::Calls;
 use closing::Closer;

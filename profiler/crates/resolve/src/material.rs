@@ -12,15 +12,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::Mode;
 
-use super::copies::{Room, SCRATCH, unnamed};
+use super::copies::{Room, unnamed};
 use super::debug_files::DebugFile;
 use super::files::{Root, TargetFile, is_local};
+use super::link_folder::LinkFolder;
 use super::loaded::{Contents, LoadError, MAX_COPY_BYTES};
 use super::symbolize::Settings;
 
@@ -61,41 +60,13 @@ pub(crate) struct Handed {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     room: Vec<Room>,
-    folder: Option<PathBuf>,
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.folder
-            && let Err(error) = std::fs::remove_dir_all(folder)
-        {
-            log::debug!("{} was left behind: {error}", folder.display());
-        }
-    }
+    folder: Option<LinkFolder>,
 }
 
 impl Kept {
     fn copy(&mut self, bytes: u64) -> Result<(), LoadError> {
         self.room.push(Room::take(bytes).ok_or(LoadError::TooMuch)?);
         Ok(())
-    }
-
-    /// Makes a folder that the reader can make links in, whoever it is, and nobody else can reach.
-    fn folder(&mut self) -> io::Result<OwnedFd> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("profiler-links-{}-{count}", std::process::id());
-        let mut folders = SCRATCH.iter().map(|scratch| Path::new(scratch).join(&name));
-        // Fails if anything is there already.
-        let made = folders.find(|folder| rustix::fs::mkdir(folder, Mode::RWXU).is_ok());
-        let folder = self
-            .folder
-            .insert(made.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
-        let inner = folder.join("links");
-        rustix::fs::mkdir(&inner, Mode::RWXU)?;
-        rustix::fs::chmod(&inner, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(CWD, &inner, flags, Mode::empty())?)
     }
 }
 
@@ -155,9 +126,13 @@ impl Material {
         material.add((&target.file, target.trusted), origin, &main, settings)?;
         let refers = |part: &Part| part.common.is_some() || part.package.is_some();
         if material.parts.iter().any(refers) {
-            let folder = material.kept.folder();
-            let folder = folder.inspect_err(|error| log::debug!("no folder for links: {error}"));
-            material.links = folder.ok();
+            match LinkFolder::make() {
+                Ok((folder, links)) => {
+                    material.kept.folder = Some(folder);
+                    material.links = Some(links);
+                }
+                Err(error) => log::debug!("no folder for links: {error}"),
+            }
         }
         Ok(material)
     }
@@ -279,7 +254,10 @@ impl Handed {
                     return Err(LoadError::TooMuch);
                 }
                 kept.copy(len)?;
-                Some(empty().map_err(too_much)?)
+                let into = empty().map_err(too_much)?;
+                // What the file grows by meanwhile has no room.
+                rustix::fs::ftruncate(&into, len).map_err(|error| too_much(error.into()))?;
+                Some(into)
             }
         };
         Ok(Handed {
@@ -292,14 +270,17 @@ impl Handed {
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
         match self.into {
             None => Ok(self.file),
-            Some(into) => copy(&self.file.into(), into),
+            Some(into) => {
+                let len = rustix::fs::fstat(&into)?.st_size as u64;
+                copy(&self.file.into(), into, len)
+            }
         }
     }
 }
 
-/// A copy of a file, which nobody else has.
-pub(crate) fn private_copy(file: &File) -> io::Result<OwnedFd> {
-    copy(file, empty()?)
+/// A copy of so many bytes of a file, which nobody else has.
+pub(crate) fn private_copy(file: &File, len: u64) -> io::Result<OwnedFd> {
+    copy(file, empty()?, len)
 }
 
 /// A file without a name.
@@ -313,8 +294,8 @@ fn empty() -> io::Result<OwnedFd> {
     Ok(made)
 }
 
-fn copy(file: &File, made: OwnedFd) -> io::Result<OwnedFd> {
-    let len = file.metadata()?.len();
+/// Copies no more than `len`, whatever the file has become since that was asked.
+fn copy(file: &File, made: OwnedFd, len: u64) -> io::Result<OwnedFd> {
     if len > MAX_COPY_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
@@ -334,7 +315,10 @@ fn copy(file: &File, made: OwnedFd) -> io::Result<OwnedFd> {
         if got == 0 {
             break;
         }
-        copied.write_all_at(&buffer[..got.min((len - offset.min(len)) as usize)], offset)?;
+        copied.write_all_at(
+            &buffer[..got.min(len.saturating_sub(offset) as usize)],
+            offset,
+        )?;
         offset += got as u64;
     }
     Ok(copied.into())

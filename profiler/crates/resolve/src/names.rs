@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::files::TargetFile;
 use super::mapping::CodeModule;
-use super::symbolize::{Answer, CodeBytes, Reply, Request, Symbolizer};
+use super::symbolize::{Answer, CodeBytes, Reply, Request, Symbolizer, owner_of};
 use profiler_model::UnknownReason;
 
 /// Most bytes of code kept for one epoch.
@@ -24,6 +24,8 @@ const AGAIN: Duration = Duration::from_millis(600);
 const MAX_TRIES: u32 = 100;
 /// Most addresses that wait for a name.
 const MAX_WAITING: usize = 200_000;
+/// Most of them in files and code of one user, whatever their samples say: others find room.
+const MAX_OF_USER: usize = MAX_WAITING / 2;
 /// Most addresses in one request.
 const MAX_ADDRESSES: usize = 256;
 
@@ -43,6 +45,8 @@ pub(super) struct Known {
 struct Waiting {
     module: Arc<CodeModule>,
     file: Option<Arc<TargetFile>>,
+    /// Whose it is, if not root's alone.
+    owner: Option<u32>,
     wants_code: bool,
     state: State,
     tries: u32,
@@ -75,6 +79,8 @@ pub(super) struct Names {
     known: FxHashMap<Place, Known>,
     before: FxHashMap<Place, Known>,
     waiting: FxHashMap<Place, Waiting>,
+    /// How many of these are of files and code of a user.
+    of_users: FxHashMap<u32, usize>,
     unsent: Vec<Place>,
     later: Vec<Place>,
     code: FxHashMap<Place, Arc<[u8]>>,
@@ -115,10 +121,19 @@ impl Names {
         if self.waiting.len() >= MAX_WAITING || self.abandoned.contains(&module.uid) {
             return false;
         }
+        let owner = owner_of(module, file.as_deref());
+        if let Some(owner) = owner {
+            let theirs = self.of_users.entry(owner).or_default();
+            if *theirs >= MAX_OF_USER {
+                return false;
+            }
+            *theirs += 1;
+        }
         let place = (module.uid, address);
         let waiting = Waiting {
             module: module.clone(),
             file,
+            owner,
             wants_code,
             state: State::Unsent,
             tries: 0,
@@ -134,13 +149,12 @@ impl Names {
     }
 
     /// Sends what can be sent, without waiting.
-    pub(super) fn send(&mut self, symbolizer: &Symbolizer) {
+    pub(super) fn send(&mut self, symbolizer: &mut Symbolizer) {
         self.wake(false);
         if self.unsent.is_empty() {
             return;
         }
         let mut requests: FxHashMap<u64, Request> = FxHashMap::default();
-        let mut full = false;
         let mut ready = Vec::new();
         let mut kept = Vec::new();
         for place in std::mem::take(&mut self.unsent) {
@@ -161,13 +175,7 @@ impl Names {
         ready.extend(requests.into_values());
         ready.sort_by_cached_key(Request::order);
         for request in ready {
-            let refused = if full {
-                Err(request)
-            } else {
-                symbolizer.ask(request)
-            };
-            if let Err(request) = refused {
-                full = true;
+            if let Err(request) = symbolizer.ask(request) {
                 self.refused += 1;
                 for (address, _) in request.addresses {
                     let place = (request.module.uid, address);
@@ -234,6 +242,7 @@ impl Names {
         let known = Known { answer, code };
         self.known.insert(place, known.clone());
         let waiting = self.waiting.remove(&place)?;
+        leave(&mut self.of_users, waiting.owner);
         Some(Answered {
             module: waiting.module,
             address: place.1,
@@ -245,6 +254,7 @@ impl Names {
     pub(super) fn give_up(&mut self) -> Vec<Answered> {
         self.unsent.clear();
         self.later.clear();
+        self.of_users.clear();
         let waiting = self.waiting.drain();
         let answered = waiting.map(|((_, address), waiting)| {
             let reason = match waiting.state {
@@ -260,8 +270,10 @@ impl Names {
     pub(super) fn abandon(&mut self, module: u64) -> Vec<Answered> {
         self.abandoned.insert(module);
         let (unsent, mut given_up) = (&mut self.unsent, Vec::new());
+        let of_users = &mut self.of_users;
         self.waiting.retain(|&place, waiting| {
             if place.0 == module {
+                leave(of_users, waiting.owner);
                 given_up.push(unanswered(
                     place.1,
                     waiting.module.clone(),
@@ -328,6 +340,18 @@ impl Names {
     }
 }
 
+/// One less waits.
+fn leave(of_users: &mut FxHashMap<u32, usize>, owner: Option<u32>) {
+    if let Some(owner) = owner
+        && let Some(theirs) = of_users.get_mut(&owner)
+    {
+        *theirs -= 1;
+        if *theirs == 0 {
+            of_users.remove(&owner);
+        }
+    }
+}
+
 fn unanswered(address: u64, module: Arc<CodeModule>, reason: UnknownReason) -> Answered {
     Answered {
         module,
@@ -336,5 +360,45 @@ fn unanswered(address: u64, module: Arc<CodeModule>, reason: UnknownReason) -> A
             answer: Answer::Unknown(reason),
             code: None,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::tests::module;
+
+    /// However many addresses samples of one user bring, others' find room; what has its answer makes room again.
+    #[test]
+    fn one_user_does_not_take_all_the_room() {
+        let mut names = Names::default();
+        let file = |owner| {
+            let made = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC);
+            let made = std::fs::File::from(made.unwrap());
+            let stat = rustix::fs::fstat(&made).unwrap();
+            let mut file = TargetFile::new(made, &stat, "/f", None);
+            file.owner = owner;
+            Some(Arc::new(file))
+        };
+        let (theirs, others) = (module("/theirs"), module("/others"));
+        let user = file(Some(1001));
+        let want = |names: &mut Names, at| names.want(&theirs, at, false, user.clone());
+        let wanted = (0..2 * MAX_WAITING as u64).filter(|&at| want(&mut names, at));
+        assert_eq!(wanted.count(), MAX_OF_USER);
+        assert!(names.want(&others, 1, false, file(Some(1002))));
+        assert!(names.want(&others, 2, false, file(None)));
+        let answer = Answer::Unknown(UnknownReason::NoSymbol);
+        let reply = Reply {
+            module: theirs.uid,
+            address: 7,
+            answer,
+            code: None,
+        };
+        assert!(names.take(reply).is_some());
+        assert!(want(&mut names, 7) && !want(&mut names, u64::MAX));
+        assert_eq!(names.abandon(theirs.uid).len(), MAX_OF_USER);
+        assert_eq!(names.of_users.len(), 1);
+        names.give_up();
+        assert!(names.of_users.is_empty());
     }
 }

@@ -17,6 +17,7 @@ use super::files::TargetFile;
 use super::mapping::CodeModule;
 use super::names::{Answered, Names};
 use super::symbolize::{Answer, Renewed, Request, Settings, Symbolizer, Told};
+use super::warnings::warn_once;
 use profiler_model::{FrameId, FrameKind, ModuleKind, UnknownReason};
 
 /// How often it is looked whether code was announced where other code had been.
@@ -96,7 +97,7 @@ impl Naming {
 
     /// Sends what can be sent, without waiting.
     pub(super) fn send(&mut self) {
-        self.names.send(&self.symbolizer);
+        self.names.send(&mut self.symbolizer);
         let (watched, since) = &mut self.watched;
         if since.elapsed() < WATCH_INTERVAL {
             return;
@@ -109,9 +110,7 @@ impl Naming {
                 addresses: Vec::new(),
             };
             // Else it is asked when it runs the next time.
-            if self.symbolizer.ask(request).is_err() {
-                break;
-            }
+            let _ = self.symbolizer.ask(request);
         }
     }
 
@@ -125,9 +124,12 @@ impl Naming {
         }
         if let Some(module) = self.symbolizer.stuck() {
             for answered in self.names.abandon(module) {
-                log::warn!(
-                    "{}: finding names takes too long; left without",
-                    answered.module.path
+                warn_once(
+                    "names",
+                    format_args!(
+                        "{}: finding names takes too long; left without",
+                        answered.module.path
+                    ),
                 );
                 tell(answered, epoch);
             }

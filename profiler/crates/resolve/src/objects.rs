@@ -28,6 +28,7 @@ use super::files::{
 };
 use super::go_names::GoNames;
 use super::proc_fs::{self, at_live_thread};
+use super::warnings::warn_once;
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
 use profiler_object::{Object, ObjectError};
@@ -250,7 +251,10 @@ impl Finder {
                 // Neither can any other of this process.
                 Err(OpenError::OutOfReach) => return Err(ObjectsError::OutOfReach(pid)),
                 Err(error) => {
-                    log::warn!("{path}, mapped by process {pid}, {error}");
+                    warn_once(
+                        "mapped files",
+                        format_args!("{path}, mapped by process {pid}, {error}"),
+                    );
                     continue;
                 }
             };

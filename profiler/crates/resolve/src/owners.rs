@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use super::warnings::warn_once;
+
 /// How much time may be lost over one user's files.
 const ALLOWED: Duration = Duration::from_secs(30);
 /// A second is forgiven in so many.
@@ -32,8 +34,11 @@ impl Owners {
         let Some(owner) = owner else { return };
         let lost = self.lost(owner) + time;
         if lost >= ALLOWED {
-            log::warn!(
-                "files of user {owner} keep the symbolizer busy for nothing: no names for a while"
+            warn_once(
+                "users",
+                format_args!(
+                    "files of user {owner} keep the symbolizer busy for nothing: no names for a while"
+                ),
             );
         }
         let owner = self.key(owner);

@@ -20,6 +20,8 @@ use rustc_hash::FxHashMap;
 
 use profiler_model::Pid;
 
+use super::warnings::warn_once;
+
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The same of what takes work as well.
@@ -152,12 +154,16 @@ pub(super) fn give_up(whom: Whom, pid: Pid) {
     now.silent.get_or_insert_default().insert(whom, owner);
     drop(now);
     match whom {
-        Whom::Process(pid) => {
-            log::warn!("process {pid} does not answer: what it has mapped stays unknown");
-        }
-        Whom::Device(major, minor) => log::warn!(
-            "the file system {major}:{minor} does not answer, of which process {pid} has mapped a file: \
-             files there have no names"
+        Whom::Process(pid) => warn_once(
+            "what does not answer",
+            format_args!("process {pid} does not answer: what it has mapped stays unknown"),
+        ),
+        Whom::Device(major, minor) => warn_once(
+            "what does not answer",
+            format_args!(
+                "the file system {major}:{minor} does not answer, of which process {pid} has mapped a file: \
+                 files there have no names"
+            ),
         ),
     }
 }

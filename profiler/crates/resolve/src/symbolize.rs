@@ -3,8 +3,9 @@
 //! Requests (a module, addresses in it) -> [`Reply`], one answer per address. The queue is bounded
 //! and never waited for. Each thread asks a process of its own, which it ends when that takes too long
 //! (`helper`): a file that ends its process loses its names. Files with much debug information are passed
-//! on to a second thread, so that a slow one does not keep the names of all others back. What is loaded is
-//! bounded, and dropped when idle.
+//! on to a second thread, so that a slow one does not keep the names of all others back. What users can change has threads
+//! of its own, by user, so that nobody's files keep the names of others' back. What is loaded is bounded, and dropped when
+//! idle.
 //!
 //! What does not belong here: which addresses need names, and what is done with answers (`names`).
 
@@ -17,15 +18,18 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::by_user::ByUser;
 use super::debug_files::Search;
 use super::files::TargetFile;
 use super::helper::{Client, Death, Found, Limits, Number};
 use super::jit::JitCode;
+use super::link_folder;
 use super::loaded::LoadError;
 use super::mapping::CodeModule;
 use super::material::{Kept, Material};
 use super::owners::Owners;
 use super::patience::within;
+use super::warnings::warn_once;
 use profiler_model::UnknownReason;
 
 /// Requests that may wait.
@@ -131,6 +135,10 @@ pub(super) struct Request {
 }
 
 impl Request {
+    fn owner(&self) -> Option<u32> {
+        owner_of(&self.module, self.file.as_deref())
+    }
+
     /// What is asked about first: what can't be named later (code made at run time, files of containers, deleted
     /// ones), then files that will still be there. Of each the small ones first, which else get no names where there
     /// is no time for all: what it takes to answer grows with the bytes of the file.
@@ -138,6 +146,15 @@ impl Request {
         let file = self.file.as_ref();
         let stays = file.is_some_and(|file| file.stays());
         (stays, file.map_or(0, |file| file.opened_len))
+    }
+}
+
+/// Whose a module's file, or its code is; none is root's alone.
+pub(super) fn owner_of(module: &CodeModule, file: Option<&TargetFile>) -> Option<u32> {
+    match (file, &module.jit) {
+        (Some(file), _) => file.owner,
+        (None, Some(process)) => process.uid.filter(|&uid| uid != 0),
+        (None, None) => None,
     }
 }
 
@@ -168,12 +185,20 @@ type Busy = Option<(Instant, u64)>;
 /// The lane for large files, as the first one knows it.
 type LargeLane = Arc<Mutex<Option<SyncSender<Request>>>>;
 
-/// The symbolizing threads. Dropping it lets them end.
+/// The threads for files of one owner.
 #[derive(Debug)]
-pub(super) struct Symbolizer {
+struct Lanes {
     lanes: [Lane; 2],
     large: LargeLane,
     names: Option<Lane>,
+}
+
+/// The symbolizing threads: those for what only root can change, and some for files of users. Dropping it lets them
+/// end.
+#[derive(Debug)]
+pub(super) struct Symbolizer {
+    system: Lanes,
+    users: ByUser<Lanes>,
     told: Receiver<Told>,
     teller: Sender<Told>,
     settings: Settings,
@@ -184,13 +209,9 @@ impl Symbolizer {
     /// Starts the threads.
     pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
         let (teller, told) = channel();
-        let second = spawn(LARGE, None, &settings, &teller, true)?;
-        let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
-        let first = spawn("symbols", Some(large.clone()), &settings, &teller, true)?;
         Ok(Symbolizer {
-            lanes: [first, second],
-            large,
-            names: None,
+            system: Lanes::start(&settings, &teller)?,
+            users: ByUser::default(),
             told,
             teller,
             settings,
@@ -199,48 +220,41 @@ impl Symbolizer {
     }
 
     /// Asks, unless the queue is full: then the request comes back.
-    pub(super) fn ask(&self, request: Request) -> Result<(), Request> {
-        try_send(&self.lanes[0].requests, request)
+    pub(super) fn ask(&mut self, request: Request) -> Result<(), Request> {
+        let lanes = self.lanes_of(request.owner());
+        try_send(&lanes.lanes[0].requests, request)
+    }
+
+    /// The threads for files of this owner; none is root alone.
+    fn lanes_of(&mut self, owner: Option<u32>) -> &mut Lanes {
+        let start = || Lanes::start(&self.settings, &self.teller);
+        let theirs = owner.and_then(|owner| self.users.of(owner, start));
+        theirs.unwrap_or(&mut self.system)
     }
 
     /// The module that a thread has been at for longer than its patience; another thread has taken
     /// over by then. What was queued behind it must be asked again.
     pub(super) fn stuck(&mut self) -> Option<u64> {
-        for index in 0..self.lanes.len() {
-            let lane = &self.lanes[index];
-            let busy = *lock(&lane.busy);
-            let Some((since, module)) = busy else {
-                continue;
-            };
-            let patience = self
-                .settings
-                .patience
-                .saturating_mul(if index == 0 { 1 } else { SLOWER })
-                .saturating_mul(STUCK);
-            if since.elapsed() < patience || self.replaced >= MAX_REPLACED {
-                continue;
+        for lanes in std::iter::once(&mut self.system).chain(self.users.all()) {
+            if self.replaced >= MAX_REPLACED {
+                return None;
             }
-            let large = (index == 0).then(|| self.large.clone());
-            let Ok(lane) = spawn(lane.name, large, &self.settings, &self.teller, true) else {
-                continue;
-            };
-            if index == 1 {
-                *lock(&self.large) = Some(lane.requests.clone());
+            if let Some(module) = lanes.stuck(&self.settings, &self.teller) {
+                self.replaced += 1;
+                return Some(module);
             }
-            self.replaced += 1;
-            // Without its sender the old thread ends when it gets that far.
-            self.lanes[index] = lane;
-            return Some(module);
         }
         None
     }
 
     /// Asks for names without source lines, on a thread that slow files don't hold up.
     pub(super) fn ask_names(&mut self, request: Request) -> Result<(), Request> {
-        if self.names.is_none() {
-            self.names = spawn("symbols-names", None, &self.settings, &self.teller, false).ok();
+        let (settings, teller) = (self.settings.clone(), self.teller.clone());
+        let lanes = self.lanes_of(request.owner());
+        if lanes.names.is_none() {
+            lanes.names = spawn("symbols-names", None, &settings, &teller, false).ok();
         }
-        match &self.names {
+        match &lanes.names {
             Some(names) => try_send(&names.requests, request),
             None => Err(request),
         }
@@ -254,6 +268,48 @@ impl Symbolizer {
     /// Waits for something to come.
     pub(super) fn wait(&self, timeout: Duration) -> Option<Told> {
         self.told.recv_timeout(timeout).ok()
+    }
+}
+
+impl Lanes {
+    fn start(settings: &Settings, teller: &Sender<Told>) -> std::io::Result<Lanes> {
+        let second = spawn(LARGE, None, settings, teller, true)?;
+        let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
+        let first = spawn("symbols", Some(large.clone()), settings, teller, true)?;
+        Ok(Lanes {
+            lanes: [first, second],
+            large,
+            names: None,
+        })
+    }
+
+    /// See [`Symbolizer::stuck`].
+    fn stuck(&mut self, settings: &Settings, teller: &Sender<Told>) -> Option<u64> {
+        for index in 0..self.lanes.len() {
+            let lane = &self.lanes[index];
+            let busy = *lock(&lane.busy);
+            let Some((since, module)) = busy else {
+                continue;
+            };
+            let patience = settings
+                .patience
+                .saturating_mul(if index == 0 { 1 } else { SLOWER })
+                .saturating_mul(STUCK);
+            if since.elapsed() < patience {
+                continue;
+            }
+            let large = (index == 0).then(|| self.large.clone());
+            let Ok(lane) = spawn(lane.name, large, settings, teller, true) else {
+                continue;
+            };
+            if index == 1 {
+                *lock(&self.large) = Some(lane.requests.clone());
+            }
+            // Without its sender the old thread ends when it gets that far.
+            self.lanes[index] = lane;
+            return Some(module);
+        }
+        None
     }
 }
 
@@ -285,6 +341,7 @@ fn spawn(
     };
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.spawn(move || {
+        link_folder::sweep();
         let mut worker = Worker {
             settings,
             large,
@@ -442,7 +499,10 @@ impl Worker {
             Death::TooLarge => ("needed too much memory", UnknownReason::GaveUp),
             _ => ("took too long", UnknownReason::GaveUp),
         };
-        log::warn!("reading symbols {why}: {} is left without names", file.path);
+        warn_once(
+            "names",
+            format_args!("reading symbols {why}: {} is left without names", file.path),
+        );
         self.remember(file, Err(reason));
         Err(Refused::Because(reason))
     }
@@ -622,9 +682,12 @@ impl Worker {
                     }
                 }
                 None => {
-                    log::warn!(
-                        "the files of {} do not answer: its code has no names",
-                        request.module.path
+                    warn_once(
+                        "names",
+                        format_args!(
+                            "the files of {} do not answer: its code has no names",
+                            request.module.path
+                        ),
                     );
                     self.owners.charge(owner, MAP_PATIENCE);
                     self.silent.insert(uid);

@@ -24,7 +24,7 @@ use profiler_model::text::TextMap;
 use profiler_model::{BuildId, TracedKind};
 use profiler_probe::now;
 use profiler_resolve::objects::{FileId, TargetObject};
-use profiler_resolve::{Resolver, Role, TracedProbe};
+use profiler_resolve::{Resolver, Role, TracedProbe, warn_once};
 use profiler_trace::arguments::exception_name;
 use profiler_trace::safety::ProcessSafety;
 use profiler_trace::{CallValues, FunctionKind, Plan};
@@ -126,7 +126,11 @@ impl Plans {
     }
 
     fn unreadable(&mut self, target: &TargetObject, why: &str) {
-        log::warn!("{}: {why}; nothing in it is traced", target.path);
+        let path = &target.path;
+        warn_once(
+            "files",
+            format_args!("{path}: {why}; nothing in it is traced"),
+        );
         self.news.failed(&target.path, "*", why);
     }
 
@@ -316,13 +320,19 @@ impl Plans {
             self.news.failed(&target.path, name, why);
         }
         for (name, why) in refused.iter().take(NAMED) {
-            log::warn!("{name} in {} is not traced: {why}", target.path);
+            warn_once(
+                "functions",
+                format_args!("{name} in {} is not traced: {why}", target.path),
+            );
         }
         if refused.len() > NAMED {
-            log::warn!(
-                "nor are {} other functions in {}: 'profiler list functions' says why",
-                refused.len() - NAMED,
-                target.path
+            warn_once(
+                "functions",
+                format_args!(
+                    "nor are {} other functions in {}: 'profiler list functions' says why",
+                    refused.len() - NAMED,
+                    target.path
+                ),
             );
         }
     }

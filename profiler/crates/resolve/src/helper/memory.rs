@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::client::{Client, Death, Limits};
+use crate::warnings::warn_once;
 use profiler_model::{Pid, Tid};
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
@@ -70,9 +71,12 @@ impl Memory {
         match client.read(self.file.as_fd(), address, len, until) {
             Ok(bytes) => (!bytes.is_empty()).then_some(bytes),
             Err(Death::TooSlow) => {
-                log::warn!(
-                    "the memory of process {} does not answer: what it runs there has no names",
-                    self.pid
+                warn_once(
+                    "what does not answer",
+                    format_args!(
+                        "the memory of process {} does not answer: what it runs there has no names",
+                        self.pid
+                    ),
                 );
                 // Root's own processes may do worse than that, and a busy machine is slow with all of them.
                 if self.owner != 0 {

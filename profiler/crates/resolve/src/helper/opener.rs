@@ -241,8 +241,9 @@ fn open(handle: OwnedFd, room: u64) -> Result<(OwnedFd, Option<u32>), OpenError>
     if is_local(&file) {
         return Ok((file.into(), None));
     }
-    if stat.st_size.cast_unsigned() > MAX_COPIED_BYTES.min(room) {
+    let len = stat.st_size.cast_unsigned();
+    if len > MAX_COPIED_BYTES.min(room) {
         return Err(OpenError::TooLarge);
     }
-    Ok((private_copy(&file)?, Some(stat.st_uid)))
+    Ok((private_copy(&file, len)?, Some(stat.st_uid)))
 }

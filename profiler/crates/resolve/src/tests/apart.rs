@@ -9,6 +9,7 @@ use super::*;
 use crate::helper::{Answering, Client, Death, Limits, Number, Questions, serve_names};
 use crate::loaded::LoadError;
 use crate::material::Material;
+use crate::symbolize::Told;
 
 /// Says to a run of these tests that it is the process, and how much memory it may have.
 pub(crate) const VARIABLE: &str = "PROFILER_TEST_NAMES";
@@ -88,10 +89,14 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-fn material(path: &Path, lines: bool) -> Material {
+pub(super) fn material(path: &Path, lines: bool) -> Material {
     let (file, stat) = files::open_trusted(path).unwrap();
     let target = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
-    let settings = Settings {
+    Material::gather(&target, &settings(), lines, u64::MAX).unwrap()
+}
+
+fn settings() -> Settings {
+    Settings {
         search: Search {
             debug_dirs: Vec::new(),
             debuginfod: None,
@@ -100,8 +105,7 @@ fn material(path: &Path, lines: bool) -> Material {
         inlines: true,
         large_bytes: u64::MAX,
         patience: Duration::from_secs(60),
-    };
-    Material::gather(&target, &settings, lines, u64::MAX).unwrap()
+    }
 }
 
 fn name(client: &mut Client, number: Number, offset: u64) -> Result<String, Death> {
@@ -222,28 +226,24 @@ fn a_name_that_unfolds_without_end_costs_its_file_alone() {
     works(&mut client, &dir);
 }
 
-/// A program whose debug information consists of this.
-fn with_debug_info(dir: &TempDir, info: &[u8]) -> PathBuf {
+/// A program whose debug information consists of these sections.
+fn with_debug_info(dir: &TempDir, sections: &[(&str, &[u8])]) -> PathBuf {
     build(dir, "plain", &["-g0"]);
-    fs::write(dir.path("info"), info).unwrap();
-    // One kind of entry: a unit without attributes or children.
-    fs::write(dir.path("abbrev"), [1, 0x11, 0, 0, 0, 0]).unwrap();
-    let objcopy = |arguments: &[&str]| {
+    let objcopy = |arguments: &[String]| {
         let status = Command::new("objcopy")
             .args(arguments)
             .current_dir(&dir.0)
             .status();
         assert!(status.unwrap().success());
     };
-    let add = "--add-section";
-    objcopy(&[
-        add,
-        ".debug_info=info",
-        add,
-        ".debug_abbrev=abbrev",
-        "plain",
-    ]);
-    objcopy(&["--compress-debug-sections=zlib", "plain", "bomb"]);
+    let mut add = Vec::new();
+    for (name, bytes) in sections {
+        fs::write(dir.path(name), bytes).unwrap();
+        add.push(format!("--add-section=.debug_{name}={name}"));
+    }
+    add.push("plain".to_owned());
+    objcopy(&add);
+    objcopy(&["--compress-debug-sections=zlib", "plain", "bomb"].map(str::to_owned));
     dir.path("bomb")
 }
 
@@ -251,7 +251,10 @@ fn with_debug_info(dir: &TempDir, info: &[u8]) -> PathBuf {
 fn units_without_end_cost_their_file_alone() {
     let dir = TempDir::new("units");
     let unit = [8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1];
-    let bomb = with_debug_info(&dir, &unit.repeat(1_000_000));
+    let info = unit.repeat(1_000_000);
+    // One kind of entry: a unit without attributes or children.
+    let abbrev = [1, 0x11, 0, 0, 0, 0];
+    let bomb = with_debug_info(&dir, &[("info", &info), ("abbrev", &abbrev)]);
     assert!(bomb.metadata().unwrap().len() < 1 << 20, "packed");
     let inner = offset_of(&bomb, "inner");
     let mut client = Client::with_process(LIMITS);
@@ -260,6 +263,127 @@ fn units_without_end_cost_their_file_alone() {
     let death = loaded.and_then(|loaded| name(&mut client, loaded.unwrap().0, inner));
     assert_eq!(death, Err(Death::TooLarge));
     works(&mut client, &dir);
+}
+
+/// Kinds of entries.
+const ABBREV: [u8; 58] = [
+    1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0,
+    0, // the unit: low_pc, high_pc, stmt_list
+    2, 0x24, 0, 0, 0, // a type without anything
+    3, 0x2e, 0, 0x03, 0x08, 0x11, 0x01, 0x12, 0x0b, 0, 0, // a function: name, low_pc, high_pc
+    4, 0x2e, 1, 0x03, 0x08, 0x11, 0x01, 0x12, 0x07, 0, 0, // one with others in it
+    5, 0x1d, 1, 0x11, 0x01, 0x12, 0x07, 0, 0, // an inlined one: low_pc, high_pc
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+/// One unit, of all addresses.
+fn unit(entries: &[u8]) -> Vec<u8> {
+    let mut unit = vec![4, 0, 0, 0, 0, 0, 8];
+    unit.extend(of_all(&[1]));
+    unit.extend(0_u32.to_le_bytes());
+    unit.extend(entries);
+    let mut info = (unit.len() as u32).to_le_bytes().to_vec();
+    info.extend(unit);
+    info
+}
+
+/// An entry with all addresses.
+fn of_all(code: &[u8]) -> Vec<u8> {
+    [code, &0_u64.to_le_bytes(), &(1_u64 << 40).to_le_bytes()].concat()
+}
+
+/// So many functions of a byte.
+fn functions(count: u64) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for address in 0..count {
+        entries.extend([3, b'f', 0]);
+        entries.extend(address.to_le_bytes());
+        entries.push(1);
+    }
+    entries
+}
+
+/// One unit that holds all there is to read, whatever is asked: entries that say nothing, functions, functions in
+/// functions, lines.
+#[test]
+fn one_unit_without_end_costs_its_file_alone() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    const BYTES: usize = 48 << 20;
+    let mut nested = of_all(&[4, b'f', 0]);
+    nested.extend(of_all(&[5]).repeat(BYTES / 17));
+    // Version 4, one directory and file; each byte behind that is a row.
+    let program = [
+        1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, b'f', 0, 0, 0, 0, 0,
+    ];
+    let mut lines = (BYTES as u32).to_le_bytes().to_vec();
+    lines.extend([4, 0]);
+    lines.extend((program.len() as u32).to_le_bytes());
+    lines.extend(&program);
+    lines.resize(BYTES + 4, 0x20);
+    for (what, entries, lines) in [
+        ("empty", vec![2; BYTES], Vec::new()),
+        ("functions", functions(BYTES as u64 / 12), Vec::new()),
+        ("nested", nested, Vec::new()),
+        ("lines", of_all(&[4, b'f', 0]), lines),
+    ] {
+        let dir = TempDir::new(&format!("unit-{what}"));
+        let info = unit(&entries);
+        let mut sections = vec![("info", &*info), ("abbrev", &ABBREV)];
+        if !lines.is_empty() {
+            sections.push(("line", &lines));
+        }
+        let bomb = with_debug_info(&dir, &sections);
+        let inner = offset_of(&bomb, "inner");
+        let mut client = Client::with_process(Limits::default());
+        works(&mut client, &dir);
+        let began = Instant::now();
+        let loaded = client.load(material(&bomb, true), began + PATIENCE);
+        // Names, or none: what counts is that there is an end.
+        let _found = loaded.and_then(|loaded| {
+            let asked = [(inner, false)];
+            client.find(loaded.unwrap().0, &asked, None, began + PATIENCE)
+        });
+        let took = began.elapsed();
+        assert!(took < PATIENCE * 2, "{what}: {took:?}");
+        works(&mut client, &dir);
+    }
+}
+
+/// While one user's file is read, those of others have their names.
+#[test]
+fn one_users_files_hold_nobody_elses_up() {
+    let dir = TempDir::new("users");
+    let entries = unit(&functions(4_000_000));
+    let bomb = with_debug_info(&dir, &[("info", &entries), ("abbrev", &ABBREV)]);
+    let honest = build(&dir, "honest", &[]);
+    let mut symbolizer = Symbolizer::start(settings()).unwrap();
+    let mut ask = |path: &Path, owner| {
+        let (file, stat) = files::open_trusted(path).unwrap();
+        let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+        file.owner = owner;
+        let module = mapping::tests::module(path.to_str().unwrap());
+        let uid = module.uid;
+        let asked = symbolizer.ask(crate::symbolize::Request {
+            module,
+            file: Some(Arc::new(file)),
+            addresses: vec![(offset_of(path, "inner"), false)],
+        });
+        asked.unwrap();
+        uid
+    };
+    let slow = ask(&bomb, Some(1001));
+    std::thread::sleep(Duration::from_millis(50));
+    let mut others = vec![ask(&honest, None), ask(&honest, Some(1002))];
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        match symbolizer.wait(Duration::from_secs(60)) {
+            Some(Told::Names(replies)) => order.extend(replies.iter().map(|reply| reply.module)),
+            told => panic!("{order:?}, {told:?}"),
+        }
+    }
+    others.sort_unstable();
+    order[..2].sort_unstable();
+    assert_eq!((&order[..2], order[2]), (&*others, slow));
 }
 
 #[test]

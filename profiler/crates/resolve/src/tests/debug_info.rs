@@ -492,7 +492,7 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
         None,
     ));
     let module = mapping::tests::module("program");
-    let symbolizer = Symbolizer::start(settings).unwrap();
+    let mut symbolizer = Symbolizer::start(settings).unwrap();
     let request = |address| symbolize::Request {
         module: module.clone(),
         file: Some(file.clone()),
@@ -550,7 +550,7 @@ fn what_takes_too_long_is_given_up() {
             large_bytes: u64::MAX,
             patience,
         };
-        let symbolizer = Symbolizer::start(settings).unwrap();
+        let mut symbolizer = Symbolizer::start(settings).unwrap();
         let request = symbolize::Request {
             module: mapping::tests::module("module"),
             file: Some(file.clone()),

@@ -130,15 +130,19 @@ fn a_file_that_its_owner_can_change_is_copied() {
         large_bytes: u64::MAX,
         patience: Duration::from_secs(60),
     };
-    let material = material::Material::gather(&target, &settings, true, u64::MAX).unwrap();
-    let mut loaded = loaded::Loaded::new(material, helper::Place::Shared).unwrap();
+    let gather = || material::Material::gather(&target, &settings, true, u64::MAX).unwrap();
+    let len = |file: &std::fs::File| file.metadata().unwrap().len();
+    let change = std::fs::File::options().write(true).open(&program).unwrap();
+    // What it has grown by when it is copied has no room.
+    let (whole, grown) = (len(&change), gather());
+    change.set_len(whole + (1 << 20)).unwrap();
+    let mut kept = grown.parts.into_iter();
+    let copy = kept.next().unwrap().main.take().unwrap();
+    assert_eq!(len(&copy.into()), whole);
+    change.set_len(whole).unwrap();
+    let mut loaded = loaded::Loaded::new(gather(), helper::Place::Shared).unwrap();
     // Shortened while it is in use: a mapping of it would end this process with SIGBUS.
-    std::fs::File::options()
-        .write(true)
-        .open(&program)
-        .unwrap()
-        .set_len(0)
-        .unwrap();
+    change.set_len(0).unwrap();
     assert!(matches!(
         loaded.look_up(code, None, false).0,
         Answer::Lines(_)

@@ -4,6 +4,7 @@
 
 pub(super) mod apart;
 mod containers;
+mod cost;
 mod debug_info;
 mod epochs;
 mod hostile;

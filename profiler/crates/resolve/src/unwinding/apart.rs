@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::super::files::TargetFile;
 use super::super::helper::{Client, Death, Limits, Loss, OneUser};
+use crate::warnings::warn_once;
 use profiler_unwind::Table;
 use profiler_unwind::cache::{Cache, Looked, Name, decode};
 
@@ -130,16 +131,19 @@ impl Apart {
             Err(Loss::Died(Death::TooLarge)) => "needed too much memory",
             Err(Loss::Died(_)) => "took too long",
         };
-        log::warn!(
-            "reading unwind information {why}: {} is left without a table",
-            file.path
+        warn_once(
+            "unwind information",
+            format_args!(
+                "reading unwind information {why}: {} is left without a table",
+                file.path
+            ),
         );
         Err(GivenUp)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Write;
     use std::os::unix::fs::FileExt;
 
@@ -162,7 +166,7 @@ mod tests {
         TargetFile::new(file, &stat, "/f", None)
     }
 
-    fn honest(dir: &TempDir) -> TargetFile {
+    pub(crate) fn honest(dir: &TempDir) -> TargetFile {
         target(File::open(build(dir, "honest", &[])).unwrap())
     }
 
@@ -175,7 +179,7 @@ mod tests {
     }
 
     /// A program whose `.eh_frame` is a section of this length: one function, whose program takes up all of it.
-    fn long_program(len: u32) -> TargetFile {
+    pub(crate) fn long_program(len: u32) -> TargetFile {
         let cie = [
             [16, 0, 0, 0, 0, 0, 0, 0].as_slice(),
             &[1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0],

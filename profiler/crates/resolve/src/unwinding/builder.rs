@@ -2,8 +2,8 @@
 //!
 //! Open files -> [`Table`]s, built or read back from where earlier recordings kept them. What samples wait for
 //! comes first, small files before large ones. What only root can change is read here, with positioned reads; all
-//! else by a process without privileges (`apart`), and on threads of its own, so that nobody's files keep back those
-//! of the system. A file that can't be read, or that is the end of who reads it, has none.
+//! else by a process without privileges (`apart`), and on threads of its own for each of a few users, so that nobody's
+//! files keep back those of the system or of others. A file that can't be read, or that is the end of who reads it, has none.
 //!
 //! What does not belong here: which tables are wanted, and what is done with them (`store`).
 
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use super::super::files::TargetFile;
 use super::apart::{Apart, GivenUp};
+use crate::by_user::ByUser;
+use crate::warnings::warn_once;
 use profiler_unwind::Table;
 use profiler_unwind::cache::Cache;
 
@@ -156,8 +158,10 @@ type Kept = Arc<OnceLock<Cache>>;
 pub(super) struct Builder {
     /// For what only root can change.
     system: Pool,
-    /// For all else; they start when there is something for them.
-    others: Pool,
+    /// For all else, by user; they start when there is something for them.
+    users: ByUser<Pool>,
+    /// Threads of each.
+    most: usize,
     kept: Kept,
     done: Sender<Built>,
     built: Receiver<Built>,
@@ -171,7 +175,8 @@ impl Builder {
         let (done, built) = channel();
         let mut builder = Builder {
             system: Pool::new(most),
-            others: Pool::new(most),
+            users: ByUser::default(),
+            most,
             kept: Arc::default(),
             done,
             built,
@@ -184,10 +189,9 @@ impl Builder {
 
     /// Has a file read; whether there was room for that.
     pub(super) fn ask(&mut self, job: Job, urgent: bool) -> bool {
-        let pool = match job.file.trusted {
-            true => &mut self.system,
-            false => &mut self.others,
-        };
+        let user = job.file.owner.filter(|_| !job.file.trusted);
+        let theirs = user.and_then(|user| self.users.of(user, || Ok(Pool::new(self.most))));
+        let pool = theirs.unwrap_or(&mut self.system);
         if pool.threads < pool.most
             && let Err(error) = pool.start_thread(&self.kept, &self.done)
         {
@@ -210,8 +214,8 @@ impl Builder {
     }
 
     /// Somebody waits for a file now.
-    pub(super) fn hurry(&self, id: u64) {
-        for pool in [&self.system, &self.others] {
+    pub(super) fn hurry(&mut self, id: u64) {
+        for pool in std::iter::once(&mut self.system).chain(self.users.all()) {
             let mut queue = pool.waiting.lock();
             if let Some(index) = queue.ahead.iter().position(|job| job.id == id)
                 && let Some(job) = queue.ahead.remove(index)
@@ -244,7 +248,10 @@ fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
         let began = Instant::now();
         let build = || build(&file, &mut cache, &mut apart);
         let built = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
-            log::warn!("{}: its unwind information can't be read", file.path);
+            warn_once(
+                "unwind information",
+                format_args!("{}: its unwind information can't be read", file.path),
+            );
             Ok(None)
         });
         let built = Built {
@@ -279,5 +286,36 @@ fn build(
             log::debug!("{}: {error}", file.path);
             Ok(None)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::apart::tests::{honest, long_program};
+    use super::*;
+    use crate::tests::TempDir;
+
+    /// While one user's files are read, those of others have their tables.
+    #[test]
+    fn one_users_tables_hold_nobody_elses_up() {
+        let dir = TempDir::new("builder-users");
+        let mut builder = Builder::start().unwrap();
+        let long = long_program(48 << 20).file;
+        let mut ask = |id, mut file: TargetFile, owner| {
+            (file.trusted, file.owner) = (false, Some(owner));
+            let file = Arc::new(file);
+            assert!(builder.ask(Job { id, file }, true));
+        };
+        // As many as there may be threads for all users.
+        for id in 0..MAX_THREADS as u64 {
+            let file = long.try_clone().unwrap();
+            let stat = rustix::fs::fstat(&file).unwrap();
+            ask(id, TargetFile::new(file, &stat, "/long", None), 1001);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        ask(100, honest(&dir), 1002);
+        let until = Instant::now() + Duration::from_secs(60);
+        let first = builder.wait(until).unwrap();
+        assert!(first.id == 100 && first.table.is_some(), "{}", first.id);
     }
 }

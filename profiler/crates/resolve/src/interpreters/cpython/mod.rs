@@ -31,6 +31,7 @@ use crate::files::TargetFile;
 use crate::modules::Modules;
 use crate::patience::ask_at_length;
 use crate::symbolize::Answer;
+use crate::warnings::warn_once;
 use profiler_model::raw::RawMmap;
 use profiler_model::{FrameId, FrameKind, ModuleKind, Pid, Timestamp};
 
@@ -83,7 +84,10 @@ impl Interpreter for CPython {
             Err(reason) => {
                 let version = runtime.version;
                 if self.processes.unsupported(mmap.pid, version, *reason) {
-                    log::warn!("{path}: no frames of Python {version}: {reason}");
+                    warn_once(
+                        "Python",
+                        format_args!("{path}: no frames of Python {version}: {reason}"),
+                    );
                 }
                 return true;
             }
