@@ -300,16 +300,18 @@ fn is_of_profiler(line: &str) -> bool {
         let digits = number.chars().all(|c| c.is_ascii_digit() || c == ',');
         let rest = &line[number.len()..];
         digits
-            && [" sample of ", " samples of ", " call to ", " calls to "]
+            && [" sample of ", " samples of ", " call; ", " calls; "]
                 .iter()
                 .any(|begin| rest.starts_with(begin))
     };
     BEGIN.iter().any(|begin| line.starts_with(begin)) || counts(line)
 }
 
-/// `2,348 calls to 4,204 traced functions` -> 2348.
+/// `2,348 calls; 4,204 functions had probes` -> 2348.
 fn calls_recorded(text: &str) -> u64 {
-    let line = text.lines().find(|line| line.contains(" traced function"));
+    let line = text
+        .lines()
+        .find(|line| line.ends_with("had probes") || line.contains(" had probes, "));
     let number = line.and_then(|line| line.split_once(" call"));
     number
         .and_then(|(number, _)| number.replace(',', "").parse().ok())
@@ -322,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_the_profiler_says_is_told_from_what_the_program_says() {
-        let text = "ls: no such file\nprofiler: x is not traced\n2,348 calls to 4,204 traced functions\n\
+        let text = "ls: no such file\nprofiler: x is not traced\n2,348 calls; 4,204 functions had probes\n\
                     1 sample of 1 process in 0.1 s\n12 samples\n";
         assert_eq!(without_profiler(text), "ls: no such file\n12 samples\n");
         assert_eq!(calls_recorded(text), 2348);

@@ -8,8 +8,8 @@ use clap::Args;
 use crate::error::{Context, Failure};
 use crate::pipeline::{self, Finished, Leaving, Request, TraceSummary, Unwatched, Watch, marks};
 use profiler_capture::{CreateOptions, Existing, Limit};
-use profiler_model::Unit;
 use profiler_model::text::parse_duration;
+use profiler_model::{GapReason, Unit};
 use profiler_probe::AttachedSource;
 use profiler_report::export::Settings;
 use profiler_report::view::quantity;
@@ -253,9 +253,9 @@ fn idle(samples: u64, own_samples: u64) -> Option<String> {
 /// What became of the tracing.
 pub(super) fn summarize_trace(trace: &TraceSummary) {
     say!(
-        "{} to {}{}{}",
+        "{}; {} had probes{}{}",
         quantity::plural(trace.calls, "call"),
-        quantity::plural(trace.functions as u64, "traced function"),
+        quantity::plural(trace.functions as u64, "function"),
         match trace.lost {
             0 => String::new(),
             lost => format!(", {} records lost: see --buffer", quantity::count(lost)),
@@ -274,12 +274,21 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
             }
         );
     }
-    let Unwatched { gaps, longest_ns } = trace.unwatched;
+    let Unwatched {
+        gaps,
+        ns,
+        longest_ns,
+    } = trace.unwatched;
     if gaps > 0 {
+        let longest = match gaps {
+            1 => String::new(),
+            _ => format!(", the longest {}", quantity::duration(longest_ns)),
+        };
         say!(
-            "note: calls may be missing of up to {} before probes were attached ({} of new programs or files)",
-            quantity::duration(longest_ns),
+            "note: calls of new programs or files may be missing in {} of {}{longest}: {}",
             quantity::plural(gaps, "gap"),
+            quantity::duration(ns),
+            GapReason::NotYetAttached.phrase(),
         );
     }
     if let Some(leaving) = &trace.leaving {

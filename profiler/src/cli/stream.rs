@@ -188,7 +188,11 @@ fn summarize(streamed: &Streamed, hq: &str) {
             0 => "nothing was sent",
             _ => "the command never ran",
         };
-        say!("HQ at {hq} did not start the run; {never}");
+        let what = match streamed.stopped {
+            true => "stopped the run before it began",
+            false => "did not start the run",
+        };
+        say!("HQ at {hq} {what}; {never}");
         return;
     };
     say!(

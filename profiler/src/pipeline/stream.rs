@@ -69,6 +69,8 @@ pub struct Streamed {
     pub status: u8,
     /// What HQ got; none if it never started the run.
     pub sent: Option<StreamSummary>,
+    /// HQ stopped the run before it began.
+    pub stopped: bool,
     /// Events lost before they reached the agent, for whatever reason.
     pub lost: u64,
     /// How long it went on.
@@ -83,6 +85,7 @@ impl Streamed {
         Streamed {
             status: 0,
             sent: None,
+            stopped: false,
             lost: 0,
             elapsed: Duration::ZERO,
             trace: None,
@@ -114,6 +117,25 @@ fn start_agent(options: AgentOptions) -> Result<Agent, Failure> {
     })
 }
 
+/// What comes of waiting for HQ.
+enum Waited {
+    Started(Start),
+    /// HQ wants no run.
+    Stopped,
+    /// A person does not.
+    Left,
+}
+
+impl Waited {
+    /// What comes of a run that has not begun.
+    fn nothing(&self) -> Streamed {
+        Streamed {
+            stopped: matches!(self, Waited::Stopped),
+            ..Streamed::nothing()
+        }
+    }
+}
+
 /// How HQ wants a run to begin.
 struct Start {
     /// None: everything.
@@ -131,14 +153,14 @@ struct Waiter {
     never: &'static str,
 }
 
-/// Waits for HQ to start the run; none if it is not to be. `there` fails when there is nothing left
+/// Waits for HQ to start the run. `there` fails when there is nothing left
 /// to stream.
 async fn wait_for_start(
     agent: &mut Agent,
     waiter: &Waiter,
     signals: &mut Signals,
     there: impl Fn() -> Result<(), Failure>,
-) -> Result<Option<Start>, Failure> {
+) -> Result<Waited, Failure> {
     // An HQ that starts runs by itself does so at once; of another a person may not know.
     let mut configured = false;
     let mut looks = 0;
@@ -159,9 +181,9 @@ async fn wait_for_start(
                 }
                 continue;
             }
-            () = signals.interrupt.recv() => return Ok(None),
-            () = signals.terminate.recv() => return Ok(None),
-            () = hangup(&mut signals.hangup) => return Ok(None),
+            () = signals.interrupt.recv() => return Ok(Waited::Left),
+            () = signals.terminate.recv() => return Ok(Waited::Left),
+            () = hangup(&mut signals.hangup) => return Ok(Waited::Left),
         };
         match order {
             Order::Configure(configuration) => {
@@ -174,11 +196,8 @@ async fn wait_for_start(
             }
             Order::Suspend => start.suspended = true,
             Order::Unsuspend => start.suspended = false,
-            Order::Start => return Ok(Some(start)),
-            Order::Stop => {
-                log::warn!("HQ stopped the run before it began");
-                return Ok(None);
-            }
+            Order::Start => return Ok(Waited::Started(start)),
+            Order::Stop => return Ok(Waited::Stopped),
             Order::Lost(error) => return Err(failed_before(error, waiter.never)),
             // Nothing runs that could be paused.
             Order::Pause | Order::Unpause => {}

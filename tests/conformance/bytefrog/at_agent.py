@@ -57,6 +57,15 @@ def hello_is_first_and_alone_until_the_configuration(scene):
 
 
 @case
+def what_hq_owes_is_said(scene):
+    captured(scene)
+    hq = replay(scene).greet()
+    time.sleep(1.5)
+    hq.configure().initial().start().open().finish()
+    check("waiting for HQ at " in hq.said and " to send its configuration, for 30 s at most" in hq.said, hq.said)
+
+
+@case
 def a_configuration_that_comes_in_pieces_is_one(scene):
     captured(scene)
     hq = replay(scene).greet()
@@ -424,7 +433,8 @@ def a_command_that_hq_stops_before_the_start_never_ran(scene):
     made, hq = program(scene, 50)
     hq.control.send(wire.STOP)
     said = hq.tool.end(125)
-    check("the command never ran" in said and made.rounds() is None, said)
+    check("stopped the run before it began; the command never ran" in said and made.rounds() is None, said)
+    equal(said.count("HQ"), 1, "one line says it: " + said)
 
 
 @live
@@ -540,7 +550,7 @@ def what_ran_before_its_probes_is_said_on_both_sides(scene):
     equal(made.rounds(), 50)
     gap = [line for line in told if line.startswith("mark not traced: ") and "not watched until probes" in line]
     check(gap, told)
-    check("note: calls may be missing of up to " in hq.said, hq.said)
+    check("note: calls of new programs or files may be missing in " in hq.said, hq.said)
 
 
 @live

@@ -447,7 +447,7 @@ fn the_least_set_is_enough_in_a_container() -> Outcome {
         ];
         let ended = in_bundle(&setting, user, recording_set(), &arguments)?.success()?;
         assert!(
-            ended.stderr.contains(" calls to 1 traced function"),
+            ended.stderr.contains(" calls; 1 function had probes"),
             "{}",
             ended.stderr
         );

@@ -164,3 +164,30 @@ fn executed_programs() -> Outcome {
     }
     Ok(())
 }
+
+/// All calls of a command that is over at once are seen, since it is held until its probes are there: nothing says
+/// that some are missing.
+#[test]
+fn a_short_command_is_not_late() -> Outcome {
+    let test = "e2e_trace_late::a_short_command_is_not_late";
+    let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let path = program.to_string_lossy();
+    for more in [&[][..], &["--follow-exact"]] {
+        let mut arguments = vec!["record", "--force", "-o", "out.cap", "--no-samples"];
+        arguments.extend(more);
+        arguments.extend(["--trace", "walk_*", "--budget", "off", "--", &path, "1"]);
+        let ended = setting.run(&arguments)?.success()?;
+        assert!(!ended.stderr.contains("missing in"), "{}", ended.stderr);
+        let truth = Truth::of(&ended)?;
+        let walks = truth.calls.keys().map(String::as_str);
+        let walks: Vec<&str> = walks.filter(|name| name.starts_with("walk_")).collect();
+        assert!(!walks.is_empty());
+        let trace = Trace::read(&setting.path("out.cap"))?;
+        trace.complete()?;
+        trace.counted(&truth, &walks)?;
+        assert!(trace.gaps.is_empty(), "{more:?}: {:?}", trace.gaps);
+    }
+    Ok(())
+}

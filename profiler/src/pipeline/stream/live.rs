@@ -32,7 +32,7 @@ use super::super::session::{Gone, Priority, Session};
 use super::super::signals::{Heard, Signals, in_foreground};
 use super::super::tracer::{News, PathFilter};
 use super::{
-    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, Waiter, failed_before, start_agent,
+    FINISH_DEADLINE, LiveSource, NEVER_RAN, Streamed, Waited, Waiter, failed_before, start_agent,
     unless_interrupted, wait_for_start,
 };
 
@@ -82,13 +82,13 @@ pub(super) async fn stream(
     let there = || prepared.are_there();
     let waited = wait_for_start(&mut agent, &waiter, &mut signals, there).await;
     let attached = match waited {
-        Ok(None) => {
+        Ok(waited @ (Waited::Stopped | Waited::Left)) => {
             return Ok(Streamed {
                 status: if is_command { NEVER_RAN } else { 0 },
-                ..Streamed::nothing()
+                ..waited.nothing()
             });
         }
-        Ok(Some(start)) => {
+        Ok(Waited::Started(start)) => {
             let again = choose_again(&mut prepared, start.filter, chosen);
             again
                 .and_then(|()| Session::attach(prepared))
@@ -488,6 +488,7 @@ impl Live {
         Ok(Streamed {
             status,
             sent: Some(sent),
+            stopped: false,
             lost: lost_events,
             elapsed,
             trace,

@@ -15,7 +15,9 @@ use profiler_wire::bytefrog::Mode;
 
 use super::super::drive::{Next, Player, play};
 use super::super::signals::{Heard, Signals};
-use super::{FINISH_DEADLINE, Streamed, Waiter, start_agent, unless_interrupted, wait_for_start};
+use super::{
+    FINISH_DEADLINE, Streamed, Waited, Waiter, start_agent, unless_interrupted, wait_for_start,
+};
 
 /// Most events of a batch.
 const BATCH: usize = 1024;
@@ -39,9 +41,9 @@ pub(super) async fn stream(
         never: "nothing was sent",
     };
     let mut agent = start_agent(agent)?;
-    let started = wait_for_start(&mut agent, &waiter, &mut signals, || Ok(())).await?;
-    let Some(start) = started else {
-        return Ok(Streamed::nothing());
+    let waited = wait_for_start(&mut agent, &waiter, &mut signals, || Ok(())).await?;
+    let Waited::Started(start) = waited else {
+        return Ok(waited.nothing());
     };
     agent.begin(from);
     let began = Instant::now();

@@ -62,6 +62,8 @@ pub struct TraceSummary {
 pub struct Unwatched {
     /// How many.
     pub gaps: u64,
+    /// How long they lasted together.
+    pub ns: u64,
     /// The longest of them.
     pub longest_ns: u64,
 }
@@ -69,8 +71,10 @@ pub struct Unwatched {
 impl Unwatched {
     /// One of them, that ends at `at`.
     pub(super) fn gap(&mut self, at: Timestamp, since: Timestamp, pid: Pid) -> RawEvent {
+        let ns = at.since(since);
         self.gaps += 1;
-        self.longest_ns = self.longest_ns.max(at.since(since));
+        self.ns = self.ns.saturating_add(ns);
+        self.longest_ns = self.longest_ns.max(ns);
         super::gap(at, since, None, Some(pid), GapReason::NotYetAttached)
     }
 }

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use profiler_wire::bytefrog::{AgentMessage, Mode, VERSION};
 
 /// What HQ may take to send its configuration, which it does at once.
 const CONFIGURATION: Duration = Duration::from_secs(30);
+/// After so long it is said that HQ owes it.
+const NOTED: Duration = Duration::from_secs(1);
 /// What HQ may take to answer the last heartbeat.
 const STOP: Duration = Duration::from_secs(5);
 /// What is spent on telling HQ of an error.
@@ -102,11 +105,22 @@ async fn live(
     let reading = converse(shared, &socket, orders);
 
     let mut said = shared.said.subscribe();
+    let owed = async {
+        let mut configured = pin!(said.wait_for(|said| said.configured.is_some()));
+        if timeout(NOTED, &mut configured).await.is_ok() {
+            return Ok(());
+        }
+        log::warn!(
+            "waiting for HQ at {hq} to send its configuration, for {} s at most",
+            CONFIGURATION.as_secs()
+        );
+        timeout(CONFIGURATION - NOTED, configured).await.map(drop)
+    };
     tokio::select! {
         // A command may be there already that came of the configuration.
         biased;
-        came = timeout(CONFIGURATION, said.wait_for(|said| said.configured.is_some())) => {
-            came.map(drop).map_err(|_| AgentError::Silent {
+        came = owed => {
+            came.map_err(|_| AgentError::Silent {
                 awaited: "configuration",
                 seconds: CONFIGURATION.as_secs(),
             })?;
