@@ -101,7 +101,7 @@ enum Command {
     /// Show what is hot in a capture
     Report(Box<analyse::ReportArgs>),
     /// Write a capture in another tool's format
-    Export(files::ExportArgs),
+    Export(Box<files::ExportArgs>),
     /// List the formats of export
     Formats,
     /// Read what another tool recorded into a capture
@@ -191,7 +191,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         #[cfg(feature = "fronts")]
         Command::Serve(args) => serve::serve(*args, common)?,
         Command::Report(args) => analyse::report(*args, common)?,
-        Command::Export(args) => files::export(args, &cli.common)?,
+        Command::Export(args) => files::export(*args, &cli.common)?,
         Command::Formats => files::formats(&mut io::stdout())?,
         Command::Info(args) => analyse::info(&args)?,
         Command::Convert(args) => convert::convert(args)?,

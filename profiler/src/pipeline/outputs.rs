@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Failure};
 use profiler_capture::{Existing, NewFile, Owner, Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
-use profiler_report::derive::Target;
-use profiler_report::export::{self, Folded, Folding, Format, Only, Settings, Shows};
+use profiler_report::export::{self, Folded, Folding, Format, Only, Selection, Settings, Shows};
 use profiler_report::view::progress::LiveLine;
 use profiler_target::user::User;
 
@@ -111,7 +110,7 @@ pub fn export_difference(
     capture: Reader,
     other: Reader,
     range: impl Fn(&Tables) -> TimeRange,
-    target: &Target,
+    selection: &Selection,
     mut export: Export,
 ) -> Result<(), Failure> {
     let settings = &export.settings;
@@ -121,8 +120,8 @@ pub fn export_difference(
         capture.path().display(),
         other.path().display()
     );
-    let before = folded(other, |_| TimeRange::ALL, target, settings)?;
-    let after = folded(capture, range, target, settings)?;
+    let before = folded(other, |_| TimeRange::ALL, selection, settings)?;
+    let after = folded(capture, range, selection, settings)?;
     let image = export::difference(settings, [&before, &after], &title);
     let image = image.ok_or_else(no_differences)??;
     export.output.write_all(&image)?;
@@ -137,11 +136,11 @@ pub(super) fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failu
     Ok(())
 }
 
-/// The stacks of what a target did in a capture.
+/// The stacks of what is selected of a capture.
 fn folded(
     capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
-    target: &Target,
+    selection: &Selection,
     settings: &Settings,
 ) -> Result<Folded, Failure> {
     let mut folding = Folding::new(settings);
@@ -149,7 +148,7 @@ fn folded(
     replay(
         capture,
         range,
-        target,
+        selection,
         &mut [&mut folding],
         &of_samples,
         (false, true),
@@ -180,11 +179,11 @@ fn name_of(path: Option<&Path>) -> String {
     path.map_or("the output".to_owned(), |path| path.display().to_string())
 }
 
-/// Replays what a target did in a capture into all exports at once; a long one shows how far it is, unless it is to be `quiet`.
+/// Replays what is selected of a capture into all exports at once; a long one shows how far it is, unless it is to be `quiet`.
 pub fn export(
     capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
-    target: &Target,
+    selection: &Selection,
     exports: Vec<Export>,
     mut quiet: bool,
 ) -> Result<(), Failure> {
@@ -214,7 +213,7 @@ pub fn export(
     replay(
         capture,
         range,
-        target,
+        selection,
         &mut borrowed,
         &of_samples,
         (declared, quiet),
@@ -222,12 +221,12 @@ pub fn export(
     keep(files)
 }
 
-/// Replays what a target did in a capture; `of_samples` are outputs that are empty without samples, `declared` says whether
+/// Replays what is selected of a capture; `of_samples` are outputs that are empty without samples, `declared` says whether
 /// it must be known where functions are declared, `quiet` that no progress is shown.
 fn replay(
     mut reader: Reader,
     range: impl Fn(&Tables) -> TimeRange,
-    target: &Target,
+    selection: &Selection,
     sinks: &mut [&mut dyn Sink],
     of_samples: &[String],
     (declared, quiet): (bool, bool),
@@ -243,7 +242,7 @@ fn replay(
     let mut shown = Shown::new(quiet);
     let mut chosen: Vec<Only<'_>> = sinks
         .iter_mut()
-        .map(|sink| Only::new(*sink, target))
+        .map(|sink| Only::new(*sink, selection))
         .collect();
     let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples, &mut shown];
     for sink in &mut chosen {

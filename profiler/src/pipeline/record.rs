@@ -16,7 +16,7 @@ use profiler_capture::{CreateOptions, Reader, TimeRange, Writer};
 use profiler_model::text::printable;
 use profiler_model::{Consumer, LostReason, StackEnds};
 use profiler_probe::{AttachedSource, now};
-use profiler_report::derive::Target;
+use profiler_report::export::Selection;
 use profiler_report::view::losses;
 use profiler_report::view::progress::LiveLine;
 use profiler_resolve::{
@@ -140,7 +140,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
                 outputs::export(
                     capture,
                     |_| TimeRange::ALL,
-                    &Target::default(),
+                    &Selection::default(),
                     exports,
                     quiet,
                 )

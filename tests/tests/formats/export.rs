@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use crate::export_shared::*;
 use crate::golden;
 use profiler_model::*;
-use profiler_report::derive::{ContainerNames, Target, stack_frames};
-use profiler_report::export::difference;
+use profiler_report::derive::{ContainerNames, Filter, Target, stack_frames};
+use profiler_report::export::{Only, Selection, difference};
 use profiler_tests::canonical;
 use proptest::prelude::*;
 
@@ -448,4 +448,133 @@ proptest! {
         let all = format!("all ({total} samples, 100%)");
         prop_assert!(total == 0 || svg.contains(&all));
     }
+}
+
+/// Keeps what comes.
+struct Kept(Vec<Event>);
+
+impl Sink for Kept {
+    fn event(&mut self, event: &Event, _: &Tables) -> std::io::Result<()> {
+        self.0.push(event.clone());
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn selected(selection: &Selection, (tables, events): &Recording) -> std::io::Result<Vec<Event>> {
+    let mut kept = Kept(Vec::new());
+    let mut only = Only::new(&mut kept, selection);
+    for event in events {
+        only.event(event, tables)?;
+    }
+    only.finish(tables)?;
+    Ok(kept.0)
+}
+
+fn of_function(name: &str) -> Selection {
+    Selection {
+        filter: Filter {
+            functions: vec![name.to_owned()],
+            ..Filter::default()
+        },
+        source: None,
+    }
+}
+
+#[test]
+fn samples_of_a_function_are_those_with_it_in_their_stacks() {
+    let session = canonical::session_with_everything();
+    let (tables, events) = &session;
+    let has = |sample: &Sample, part: &str| {
+        let mut frames = stack_frames(tables, sample.kernel, sample.user);
+        frames.any(|frame| frame.name.contains(part))
+    };
+    for part in ["parse", "sys_", "no such function"] {
+        let kept = selected(&of_function(part), &session).unwrap();
+        let ours = weights(&(tables.clone(), kept), |_| true);
+        assert_eq!(
+            ours,
+            weights(&session, |sample| has(sample, part)),
+            "{part}"
+        );
+        for format in profiler_report::export::formats() {
+            let settings = settings(format.name, &[]);
+            // Profiles for compilers have nothing to say of nothing.
+            let exported = export_into(&settings, &of_function(part), &session);
+            assert!(
+                exported.is_ok() || format.name.starts_with("pgo"),
+                "{}: {exported:?}",
+                format.name
+            );
+        }
+    }
+    let samples = events
+        .iter()
+        .filter(|event| matches!(event, Event::Sample(_)));
+    assert!(samples.count() > 0);
+}
+
+#[test]
+fn samples_of_a_source_are_selected_in_any_format() {
+    let session = canonical::session_with_everything();
+    let selection = |source: &str| Selection {
+        source: Some(source.to_owned()),
+        ..Selection::default()
+    };
+    let kept = selected(&selection("off-cpu"), &session).unwrap();
+    let waits = weights(&(session.0.clone(), kept), |_| true);
+    assert_eq!(waits, weights(&session, |sample| sample.wait.is_some()));
+    let error = selected(&selection("nothing"), &session).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("there is no source 'nothing'; there are: "),
+        "{error}"
+    );
+}
+
+/// Of calls the others enclose nothing: depths are those among the calls that are left.
+#[test]
+fn calls_of_a_function_are_calls_without_the_others() {
+    let (tables, events) = canonical::session_with_everything();
+    let name = |call: &Call| {
+        let function = tables.functions.get(call.function).unwrap();
+        tables.string(function.name).to_owned()
+    };
+    let calls = |events: &[Event]| -> Vec<Call> {
+        let call = |event: &Event| match event {
+            Event::Call(call) => Some(call.clone()),
+            _ => None,
+        };
+        events.iter().filter_map(call).collect()
+    };
+    let deep = calls(&events)
+        .into_iter()
+        .find(|call| call.depth > 0)
+        .unwrap();
+    let wanted = name(&deep);
+    let kept = calls(&selected(&of_function(&wanted), &(tables.clone(), events.clone())).unwrap());
+    let all = calls(&events)
+        .into_iter()
+        .filter(|call| name(call).contains(&wanted));
+    assert_eq!(kept.len(), all.count());
+    let mut open: BTreeMap<ThreadId, u32> = BTreeMap::new();
+    for call in &kept {
+        let open = open.entry(call.thread).or_default();
+        match &call.edge {
+            CallEdge::Enter(_) => {
+                assert_eq!(call.depth, *open);
+                *open += 1;
+            }
+            CallEdge::Exit(_) => {
+                *open = open.saturating_sub(1);
+                assert_eq!(call.depth, *open);
+            }
+            CallEdge::Hit(_) => assert_eq!(call.depth, *open),
+        }
+    }
+    assert!(kept.iter().any(|call| call.depth == 0));
 }

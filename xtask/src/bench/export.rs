@@ -156,8 +156,11 @@ fn beside_perf(bench: &Bench, log: &Path) -> io::Result<()> {
     let samples = text.iter().filter(|byte| **byte == b'\n').count() as u64;
     let mut table = Table::new(&["what", "samples/s", "MB/s", "read MiB", "CPU", "peak MiB"]);
     let size = fs::metadata(&data)?.len();
-    let usage = measure::run(perf(&["script"]).stdout(Stdio::null()), log)?;
-    table.row(row("perf script", samples, size, &usage));
+    // Where others load BPF programs meanwhile, perf 6.1 can't read what it has recorded of them.
+    match measure::run(perf(&["script"]).stdout(Stdio::null()), log) {
+        Ok(usage) => table.row(row("perf script", samples, size, &usage)),
+        Err(_) => eprintln!("without perf script: it can't read its own file here"),
+    }
     let mut command = Command::new(&bench.profiler);
     command
         .args(["import", "--force", "-q", "-o"])

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use profiler_model::*;
-use profiler_report::derive::{Target, stack_frames};
-use profiler_report::export::{self, Folded, Folding, Only, Settings};
+use profiler_report::derive::{Filter, Target, stack_frames};
+use profiler_report::export::{self, Folded, Folding, Only, Selection, Settings};
 use proptest::prelude::*;
 
 /// What [`canonical::session`](profiler_tests::canonical::session) gives.
@@ -35,7 +35,7 @@ pub fn try_export(
     session: &Recording,
 ) -> std::io::Result<Vec<u8>> {
     let settings = settings(format, options);
-    export_into(&settings, &Target::default(), session)
+    export_into(&settings, &Selection::default(), session)
 }
 
 /// A format, and what is set for it.
@@ -53,17 +53,26 @@ pub fn try_export_of(
     target: &Target,
     session: &Recording,
 ) -> std::io::Result<Vec<u8>> {
-    export_into(&settings(format, &[]), target, session)
+    let filter = Filter {
+        target: target.clone(),
+        ..Filter::default()
+    };
+    let source = None;
+    export_into(
+        &settings(format, &[]),
+        &Selection { filter, source },
+        session,
+    )
 }
 
-fn export_into(
+pub fn export_into(
     settings: &Settings,
-    target: &Target,
+    selection: &Selection,
     (tables, events): &Recording,
 ) -> std::io::Result<Vec<u8>> {
     let output = Shared::default();
     let mut sink = export::open(settings, Box::new(output.clone()));
-    let mut sink = Only::new(sink.as_mut(), target);
+    let mut sink = Only::new(sink.as_mut(), selection);
     for event in events {
         sink.event(event, tables)?;
     }

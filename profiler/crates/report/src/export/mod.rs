@@ -50,7 +50,7 @@ use profiler_model::Sink;
 use settings::Declared;
 
 pub use collect::{Folded, Folding};
-pub use only::Only;
+pub use only::{Only, Selection};
 pub use settings::{BadOption, OptionHelp, Settings};
 
 /// Where an exporter writes.

@@ -1,71 +1,175 @@
-//! Only what certain processes and threads did, for any format.
+//! Only what is meant, for any format: what certain processes and threads did, in certain functions and modules, of one source.
 //!
-//! Input: all events; output: those of whom is meant, and those of no process in particular (markers, losses, the
-//! clock). The kernel's counts of calls are of all processes, so they are left out. Who is meant is looked up once, at
-//! the first event: the tables must hold all definitions by then, as those of a capture do.
+//! Input: all events; output: those that are meant, and those of no process in particular (markers, losses, the clock). It is the
+//! selection of a report: samples with a function in their stack, calls of it; traced calls that are left out enclose
+//! nothing. The kernel's counts are of all functions and processes, so they are left out where these are chosen. Who is meant is looked
+//! up once, at the first event: the tables must hold all definitions by then, as those of a capture do.
 
 use std::io;
 
-use crate::derive::{Chosen, Target};
+use rustc_hash::FxHashMap;
+
+use crate::derive::{CallFilter, Chosen, Filter, Functions, InStack, Sources, is_recorder};
 use profiler_model::*;
 
-/// A sink that passes on what certain processes and threads did.
+/// What is meant of a recording. By default all of it.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Whose, and in what code.
+    pub filter: Filter,
+    /// Samples of the source of this name alone, or `wall`; see [`Sources::choose`].
+    pub source: Option<String>,
+}
+
+/// A sink that passes on what is meant.
 pub struct Only<'a> {
     inner: &'a mut dyn Sink,
-    target: &'a Target,
-    found: Option<Chosen>,
+    selection: &'a Selection,
+    found: Option<Found>,
+    stacks: InStack,
+    calls: CallFilter,
+    /// Of each thread, the calls that are open: whether they are passed on.
+    open: FxHashMap<ThreadId, Vec<bool>>,
+}
+
+/// What the tables say of it.
+struct Found {
+    chosen: Chosen,
+    sources: Option<Sources>,
+    functions: Functions,
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 impl<'a> Only<'a> {
-    /// Passes on what `target` did.
-    pub fn new(inner: &'a mut dyn Sink, target: &'a Target) -> Only<'a> {
+    /// Passes on what is selected.
+    pub fn new(inner: &'a mut dyn Sink, selection: &'a Selection) -> Only<'a> {
         Only {
             inner,
-            target,
+            selection,
             found: None,
+            stacks: InStack::new(&selection.filter),
+            calls: CallFilter::new(&selection.filter),
+            open: FxHashMap::default(),
         }
     }
 
-    fn found(&mut self, tables: &Tables) -> io::Result<&Chosen> {
-        match &mut self.found {
-            Some(found) => Ok(found),
-            none => {
-                let found = self.target.find(tables);
-                let found = found.map_err(|error| {
-                    io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
-                })?;
-                Ok(none.insert(found))
-            }
+    fn is_all(&self) -> bool {
+        self.selection.filter.is_all() && self.selection.source.is_none()
+    }
+
+    fn find(&mut self, tables: &Tables) -> io::Result<()> {
+        if self.found.is_some() {
+            return Ok(());
         }
+        let chosen = self.selection.filter.target.find(tables);
+        let chosen = chosen.map_err(|error| refused(error.to_string()))?;
+        let sources = self.selection.source.as_deref().map(|name| {
+            let present: Vec<SourceId> = tables.sources.iter().map(|(id, _)| id).collect();
+            Sources::choose(&present, Some(name), tables).ok_or_else(|| {
+                let names = tables.sources.iter().map(|(_, it)| tables.string(it.name));
+                let names: Vec<&str> = names.collect();
+                refused(format!(
+                    "there is no source '{name}'; there are: {}",
+                    names.join(", ")
+                ))
+            })
+        });
+        self.found = Some(Found {
+            chosen,
+            sources: sources.transpose()?,
+            functions: Functions::of(tables),
+        });
+        Ok(())
+    }
+
+    /// Whether an event is passed on.
+    fn admits(&mut self, event: &Event, tables: &Tables) -> bool {
+        let Some(found) = &self.found else {
+            return false;
+        };
+        let (thread, process, then) = match event {
+            Event::Sample(sample) => {
+                let then = tables.names_at(sample.thread, sample.at);
+                (Some(sample.thread), None, then)
+            }
+            Event::Process(event) => (Some(event.thread), None, NamesThen::default()),
+            Event::Waits(waits) => (Some(waits.thread), None, NamesThen::default()),
+            Event::Gap(gap) if gap.process.is_some() => (None, gap.process, NamesThen::default()),
+            Event::Call(_) | Event::Throw(_) => {
+                return self.calls.admits(event, tables) == Some(true);
+            }
+            Event::CallCount(count) => {
+                return self.calls.admits_all_threads()
+                    && self.calls.admits_function(count.function, tables);
+            }
+            Event::Gap(_) | Event::Mark(_) | Event::Clock(_) | Event::Lost(_) => return true,
+        };
+        let of = thread.and_then(|id| tables.thread(id));
+        let of = of.map(|thread| thread.process).or(process);
+        let of = of.and_then(|id| tables.process(id));
+        if !found.chosen.admits_then(tables, thread, process, then)
+            || self.selection.filter.no_self
+                && of.is_some_and(|process| is_recorder(process, tables))
+        {
+            return false;
+        }
+        match event {
+            Event::Sample(sample) => {
+                let sources = found.sources.as_ref();
+                let stack = (sample.kernel, sample.user);
+                sources.is_none_or(|sources| sources.has(sample.source, tables))
+                    && self.stacks.admits(tables, &found.functions, stack)
+            }
+            // The kernel counts waits of threads, not of what they were in.
+            Event::Waits(_) => self.stacks.admits_all(),
+            Event::Gap(gap) => gap
+                .function
+                .is_none_or(|id| self.calls.admits_function(id, tables)),
+            _ => true,
+        }
+    }
+
+    /// How many calls that are passed on enclose this one.
+    fn depth(&mut self, call: &Call, admitted: bool) -> u32 {
+        let open = self.open.entry(call.thread).or_default();
+        let depth = call.depth as usize;
+        // What was entered before the first event is taken as it is.
+        let enclosing = open.iter().take(depth).filter(|admitted| !**admitted);
+        let enclosing = call.depth.saturating_sub(enclosing.count() as u32);
+        open.truncate(depth);
+        if matches!(call.edge, CallEdge::Enter(_)) && open.len() == depth {
+            open.push(admitted);
+        }
+        enclosing
     }
 }
 
 impl Sink for Only<'_> {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
-        let found = self.found(tables)?;
-        if found.is_all() {
+        self.find(tables)?;
+        if self.is_all() {
             return self.inner.event(event, tables);
         }
-        let (thread, process) = match event {
-            Event::Sample(sample) => (Some(sample.thread), None),
-            Event::Process(event) => (Some(event.thread), None),
-            Event::Call(call) => (Some(call.thread), None),
-            Event::Throw(throw) => (Some(throw.thread), None),
-            Event::Gap(gap) if gap.process.is_some() => (None, gap.process),
-            Event::Waits(waits) => (Some(waits.thread), None),
-            Event::CallCount(_) => return Ok(()),
-            Event::Gap(_) | Event::Mark(_) | Event::Clock(_) | Event::Lost(_) => {
-                return self.inner.event(event, tables);
+        let admitted = self.admits(event, tables);
+        if let Event::Call(call) = event {
+            let depth = self.depth(call, admitted);
+            if admitted && depth != call.depth {
+                let mut call = call.clone();
+                call.depth = depth;
+                return self.inner.event(&Event::Call(call), tables);
             }
-        };
-        match found.admits(tables, thread, process) {
+        }
+        match admitted {
             true => self.inner.event(event, tables),
             false => Ok(()),
         }
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        self.found(tables)?;
+        self.find(tables)?;
         self.inner.finish(tables)
     }
 }

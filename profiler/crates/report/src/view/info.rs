@@ -208,7 +208,10 @@ fn write_stacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             StackEnd::NotSaid.phrase()
         );
     }
-    let share = percent(percent_of(stacks.whole(), there));
+    let share = match stacks.whole() {
+        0 => "none".to_owned(),
+        whole => percent(percent_of(whole, there)),
+    };
     write!(out, "stacks      {share} of {there} user stacks complete")?;
     if gone > 0 {
         let what = StackEnd::Gone.phrase();

@@ -84,6 +84,7 @@ const FEATURE_BUILD_ID: u32 = 2;
 const FEATURE_HOSTNAME: u32 = 3;
 const FEATURE_OSRELEASE: u32 = 4;
 const FEATURE_ARCH: u32 = 6;
+const FEATURE_CPUS: u32 = 7;
 const FEATURE_EVENT_DESC: u32 = 12;
 
 /// From here on an address of a stack says whose the next ones are.
@@ -348,6 +349,11 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             FEATURE_HOSTNAME => session.host = words.text().unwrap_or_default(),
             FEATURE_OSRELEASE => session.kernel = words.text().unwrap_or_default(),
             FEATURE_ARCH => session.arch = words.text().unwrap_or_default(),
+            // Those that there could be come first, then those that ran.
+            FEATURE_CPUS => {
+                let _could_be = words.u32();
+                session.cpus = words.u32().unwrap_or(0);
+            }
             FEATURE_BUILD_ID => {
                 while let (Some(_), Some(misc), Some(size)) =
                     (words.u32(), words.u16(), words.u16())

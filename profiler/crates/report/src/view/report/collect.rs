@@ -6,7 +6,7 @@
 use std::io;
 
 use super::options::{By, ReportOptions, TimeRange};
-use super::select_calls::CallFilter;
+use crate::derive::CallFilter;
 use crate::derive::calls::Part;
 use crate::derive::{Aggregator, CallLimits, CallTable, EndTable, Losses, Merge, WaitTable};
 use profiler_model::*;

@@ -17,9 +17,7 @@ mod disassemble;
 mod ends;
 mod header;
 mod options;
-mod recorder;
 mod select;
-mod select_calls;
 mod source;
 mod text;
 mod text_annotate;
@@ -39,8 +37,10 @@ pub mod waits_data;
 
 use std::io::{self, Write};
 
+pub use crate::derive::Filter;
+use crate::derive::short_name;
 pub use collect::Collector;
-pub use options::{By, CallSort, CallView, Filter, Format, ReportOptions, Sort, TimeRange};
+pub use options::{By, CallSort, CallView, Format, ReportOptions, Sort, TimeRange};
 
 use crate::derive::TargetError;
 use profiler_model::Tables;
@@ -130,12 +130,4 @@ fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<(), 
     serde_json::to_writer_pretty(&mut *out, value)?;
     out.write_all(b"\n")?;
     Ok(())
-}
-
-/// The last part of a path.
-fn short_name(path: &str) -> &str {
-    match path.rsplit_once('/') {
-        Some((_, name)) if !name.is_empty() => name,
-        _ => path,
-    }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::derive::Target;
+use crate::derive::Filter;
 
 /// What to show, of which samples, and how.
 #[derive(Clone, Debug)]
@@ -159,19 +159,6 @@ pub enum Format {
     Text,
     /// For programs.
     Json,
-}
-
-/// Which samples count. An empty list admits all; entries of one list are alternatives.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Whose.
-    pub target: Target,
-    /// Paths of modules, of which one must be in the stack.
-    pub modules: Vec<String>,
-    /// Names of functions, of which one must be in the stack.
-    pub functions: Vec<String>,
-    /// Not the profiler that recorded.
-    pub no_self: bool,
 }
 
 macro_rules! names {

@@ -6,13 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
 use super::ReportError;
 use super::collect::Collector;
-use super::options::Filter;
-use super::recorder::is_recorder;
-use crate::derive::{Aggregate, Chosen, Functions, Key, Owner, Pattern, Sources, frame_lines};
+use crate::derive::{
+    Aggregate, Chosen, Filter, Functions, InStack, Key, Owner, Sources, is_recorder,
+};
 use profiler_model::*;
 
 /// An aggregate that is looked at.
@@ -90,8 +88,7 @@ struct Matcher<'a> {
     names: &'a Functions,
     filter: &'a Filter,
     chosen: Chosen,
-    modules: StackFilter,
-    functions: StackFilter,
+    stacks: InStack,
 }
 
 impl<'a> Matcher<'a> {
@@ -101,39 +98,26 @@ impl<'a> Matcher<'a> {
         filter: &'a Filter,
         chosen: Chosen,
     ) -> Matcher<'a> {
-        let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
-        let stack_filter = |texts| StackFilter {
-            patterns: patterns(texts),
-            known: FxHashMap::default(),
-        };
         Matcher {
             tables,
             names,
             filter,
             chosen,
-            modules: stack_filter(&filter.modules),
-            functions: stack_filter(&filter.functions),
+            stacks: InStack::new(filter),
         }
     }
 
     fn admits(&mut self, selected: &Selected) -> bool {
-        let (tables, names) = (self.tables, self.names);
-        self.admits_owner(selected.thread(), selected.process, selected.key.names)
+        let key = &selected.key;
+        self.admits_owner(selected.thread(), selected.process, key.names)
             && self
-                .modules
-                .admits(tables, &selected.key, |frame, pattern| {
-                    has_module(tables, frame, pattern)
-                })
-            && self
-                .functions
-                .admits(tables, &selected.key, |frame, pattern| {
-                    has_function(tables, names, frame, pattern)
-                })
+                .stacks
+                .admits(self.tables, self.names, (key.kernel, key.user))
     }
 
     /// Threads whose waits the kernel counted; none where stacks are asked for, which it doesn't know.
     fn counted_threads(&self, collected: &Collector) -> Vec<ThreadId> {
-        if !self.modules.patterns.is_empty() || !self.functions.patterns.is_empty() {
+        if !self.stacks.admits_all() {
             return Vec::new();
         }
         let mut threads = collected.waits.counted_threads();
@@ -157,64 +141,4 @@ impl<'a> Matcher<'a> {
         self.chosen.admits_then(self.tables, thread, process, then)
             && !(self.filter.no_self && is_self())
     }
-}
-
-struct StackFilter {
-    patterns: Vec<Pattern>,
-    known: FxHashMap<StackId, bool>,
-}
-
-impl StackFilter {
-    fn admits(
-        &mut self,
-        tables: &Tables,
-        key: &Key,
-        has: impl Fn(FrameId, &Pattern) -> bool,
-    ) -> bool {
-        self.patterns.is_empty()
-            || self.any_frame(tables, key.user, &has)
-            || self.any_frame(tables, key.kernel, &has)
-    }
-
-    fn any_frame(
-        &mut self,
-        tables: &Tables,
-        stack: Option<StackId>,
-        has: &impl Fn(FrameId, &Pattern) -> bool,
-    ) -> bool {
-        let mut below = Vec::new();
-        let mut next = stack;
-        let mut found = false;
-        while let Some(id) = next {
-            if let Some(&known) = self.known.get(&id) {
-                found = known;
-                break;
-            }
-            let Some(stack) = tables.stacks.get(id) else {
-                break;
-            };
-            below.push(id);
-            if (self.patterns.iter()).any(|pattern| has(stack.frame, pattern)) {
-                found = true;
-                break;
-            }
-            next = stack.parent;
-        }
-        self.known.extend(below.into_iter().map(|id| (id, found)));
-        found
-    }
-}
-
-fn has_function(tables: &Tables, names: &Functions, frame: FrameId, pattern: &Pattern) -> bool {
-    frame_lines(tables, frame).any(|line| {
-        let told_apart = |id| pattern.matches(&names.name(tables, id));
-        pattern.matches(&line.name) || line.function.is_some_and(told_apart)
-    })
-}
-
-fn has_module(tables: &Tables, frame: FrameId, pattern: &Pattern) -> bool {
-    let module = tables.frames.get(frame).and_then(|frame| frame.module);
-    let module = module.and_then(|id| tables.modules.get(id));
-    let path = module.map_or("[unknown]", |module| tables.string(module.path));
-    pattern.matches(path) || pattern.matches(super::short_name(path))
 }

@@ -1,18 +1,15 @@
-//! Which calls a report is about.
+//! Which calls are meant.
 //!
-//! Input: the report's filters; output: whether a call's thread is looked at, and whether its
+//! Input: the filters of a report or an export; output: whether a call's thread is looked at, and whether its
 //! function is. Each thread and function is looked at once.
 
 use rustc_hash::FxHashMap;
 
-use super::options::Filter;
-use super::recorder::is_recorder;
-use super::short_name;
-use crate::derive::{Chosen, Pattern};
+use super::{Chosen, Filter, Pattern, is_recorder, short_name};
 use profiler_model::*;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct CallFilter {
+pub(crate) struct CallFilter {
     filter: Filter,
     functions: Vec<Pattern>,
     modules: Vec<Pattern>,
@@ -23,7 +20,7 @@ pub(super) struct CallFilter {
 }
 
 impl CallFilter {
-    pub(super) fn new(filter: &Filter) -> CallFilter {
+    pub(crate) fn new(filter: &Filter) -> CallFilter {
         let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
         CallFilter {
             functions: patterns(&filter.functions),
@@ -33,12 +30,12 @@ impl CallFilter {
         }
     }
 
-    pub(super) fn admits_all_threads(&self) -> bool {
+    pub(crate) fn admits_all_threads(&self) -> bool {
         self.filter.target.is_all() && !self.filter.no_self
     }
 
     /// None if the event's thread is not looked at, else whether its function is.
-    pub(super) fn admits(&mut self, event: &Event, tables: &Tables) -> Option<bool> {
+    pub(crate) fn admits(&mut self, event: &Event, tables: &Tables) -> Option<bool> {
         let (thread, function) = match event {
             Event::Call(call) => (call.thread, Some(call.function)),
             Event::Throw(throw) => (throw.thread, None),
@@ -50,7 +47,7 @@ impl CallFilter {
         Some(function.is_none_or(|function| self.admits_function(function, tables)))
     }
 
-    pub(super) fn admits_function(&mut self, id: FunctionId, tables: &Tables) -> bool {
+    pub(crate) fn admits_function(&mut self, id: FunctionId, tables: &Tables) -> bool {
         if self.functions.is_empty() && self.modules.is_empty() {
             return true;
         }

@@ -6,7 +6,7 @@
 use profiler_model::{Process, Tables};
 
 /// Whether this process is the profiler that recorded.
-pub(super) fn is_recorder(process: &Process, tables: &Tables) -> bool {
+pub(crate) fn is_recorder(process: &Process, tables: &Tables) -> bool {
     let session = &tables.session;
     // Of a process the arguments may be known as one text only.
     let command = tables.command_line(process);
