@@ -16,6 +16,9 @@ use profiler_wire::bytefrog::{BYTEFROG_CLASS, CODE_PULSE_CLASS, Configuration, D
 
 use super::{Common, values};
 
+/// Less than this has no room for a few runs.
+const LEAST_MEMORY: usize = 16 << 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -55,6 +58,10 @@ pub(super) struct HqArgs {
     /// Bytes of all send buffers of an agent
     #[arg(long, value_name = "BYTES", default_value = "25600", value_parser = values::size)]
     budget: u64,
+    /// Memory for what all runs keep together, at least 16M; the run that keeps most ends when it is used up [default: a quarter
+    /// of the machine's, from 256M to 1G]
+    #[arg(long, value_name = "BYTES", value_parser = values::size)]
+    memory: Option<u64>,
     /// Milliseconds between two signs of life of an agent
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(i32).range(10..=3_600_000))]
     heartbeat: i32,
@@ -93,6 +100,13 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
     users.extend(User::behind_sudo().ok().flatten().map(|user| user.uid));
     let budget = i32::try_from(args.budget);
     let budget = budget.map_err(|_| Failure::usage("--budget: at most 2G less one byte"))?;
+    let memory = args
+        .memory
+        .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if memory.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+        return Err(Failure::usage("--memory: at least 16M"));
+    }
+    let defaults = HqOptions::default();
     let listen = values::address("--listen", &args.listen, DEFAULT_PORT)?;
     let admission = Admission::new(users).allow_remote(args.allow_remote);
     if admission.may_listen(listen).is_err() {
@@ -122,7 +136,8 @@ pub(super) fn hq(args: HqArgs, common: &Common) -> Result<u8, Failure> {
             stop_after: args.duration,
             strict: args.strict,
             runs: args.runs,
-            ..HqOptions::default()
+            memory: memory.unwrap_or(defaults.memory),
+            ..defaults
         },
         output: args.output,
         existing: Existing::forced(args.force),

@@ -6,13 +6,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use profiler_capture::{CaptureError, Totals, Writer};
-use profiler_model::{Batch, Event, Session};
+use profiler_model::{Batch, Definition, Event, Exit, Session};
 use profiler_probe::now;
 use profiler_report::import::bytefrog::{ImportCounts, Importer};
 use profiler_report::view::quantity;
@@ -21,6 +21,8 @@ use profiler_wire::bytefrog::AgentMessage;
 
 /// Batches that may wait for the disk.
 const QUEUE: usize = 4;
+/// What a writer takes: blocks that are packed, and a list of events that is filled again.
+const WRITER_BYTES: usize = 4 << 20;
 /// The capture's thread looks that often whether what it holds should be written.
 const TICK: Duration = Duration::from_millis(100);
 /// A batch that is not full is handed on after so long.
@@ -38,6 +40,8 @@ pub(super) struct RunKeeper {
     queue: Option<SyncSender<Batch>>,
     spare: Queue<Vec<Event>>,
     wants_new_epoch: Arc<AtomicBool>,
+    /// Bytes of what is in the queue.
+    queued: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<Totals, CaptureError>>>,
     handed: Instant,
     skip: u32,
@@ -51,12 +55,13 @@ impl RunKeeper {
         peer: SocketAddr,
     ) -> std::io::Result<RunKeeper> {
         let (queue, batches) = sync_channel(QUEUE);
-        let (used, spare) = sync_channel(QUEUE);
+        let (used, spare) = sync_channel(1);
         let wants_new_epoch = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&wants_new_epoch);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let theirs = (Arc::clone(&wants_new_epoch), Arc::clone(&queued));
         let thread = std::thread::Builder::new()
             .name("capture".into())
-            .spawn(move || write(writer, &batches, &used, &theirs))?;
+            .spawn(move || write(writer, &batches, &used, (&theirs.0, &theirs.1)))?;
         Ok(RunKeeper {
             importer: None,
             run,
@@ -65,6 +70,7 @@ impl RunKeeper {
             queue: Some(queue),
             spare,
             wants_new_epoch,
+            queued,
             thread: Some(thread),
             handed: Instant::now(),
             skip: 0,
@@ -100,6 +106,8 @@ impl RunKeeper {
         };
         self.handed = Instant::now();
         if let Some(queue) = &self.queue {
+            self.queued
+                .fetch_add(batch_bytes(&batch), Ordering::Relaxed);
             // If the thread is gone, its result says why.
             let _ = queue.send(batch);
         }
@@ -151,6 +159,11 @@ impl Receiver for RunKeeper {
         }
     }
 
+    fn bytes(&self) -> usize {
+        let importer = self.importer.as_ref().map_or(0, Importer::bytes);
+        importer + self.queued.load(Ordering::Relaxed) + WRITER_BYTES
+    }
+
     fn end(&mut self, report: &mut RunReport) -> Result<(), String> {
         let importer = self.importer();
         if let Some(reason) = &report.failure {
@@ -181,6 +194,8 @@ impl Receiver for RunKeeper {
             report.remarks.push(text);
         }
         if let (Some(queue), Some(batch)) = (&self.queue, last) {
+            self.queued
+                .fetch_add(batch_bytes(&batch), Ordering::Relaxed);
             let _ = queue.send(batch);
         }
         self.queue = None;
@@ -216,17 +231,29 @@ fn missing_there(counts: &ImportCounts) -> Vec<String> {
     lost.chain(gaps).collect()
 }
 
+/// About how many bytes of memory a batch takes.
+fn batch_bytes(batch: &Batch) -> usize {
+    let text = |definition: &Definition| match definition {
+        Definition::String(_, text) => text.len(),
+        _ => 0,
+    };
+    let texts: usize = batch.definitions.iter().map(text).sum();
+    let events = batch.events.len() * (size_of::<Event>() + size_of::<Exit>());
+    texts + events + batch.definitions.len() * size_of::<Definition>()
+}
+
 fn write(
     mut writer: Writer,
     batches: &Queue<Batch>,
     used: &SyncSender<Vec<Event>>,
-    wants_new_epoch: &AtomicBool,
+    (wants_new_epoch, queued): (&AtomicBool, &AtomicUsize),
 ) -> Result<Totals, CaptureError> {
     let mut epoch = None;
     loop {
         let result = match batches.recv_timeout(TICK) {
             Ok(mut batch) => {
                 let result = writer.write(&batch);
+                queued.fetch_sub(batch_bytes(&batch), Ordering::Relaxed);
                 // A wish is for the epoch that it was made in.
                 if epoch.replace(batch.epoch) == Some(batch.epoch) && writer.wants_new_epoch() {
                     wants_new_epoch.store(true, Ordering::Relaxed);

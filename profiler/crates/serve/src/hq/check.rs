@@ -124,11 +124,16 @@ impl Faults {
 /// Most open calls that are checked; what is opened beyond them is not.
 const MAX_OPEN: usize = 4 << 20;
 
+/// Places that a thread keeps when it has few calls open.
+const KEPT: usize = 16;
+
 /// Whether calls are nested.
 #[derive(Debug, Default)]
 pub struct Checker {
     threads: Vec<Stack>,
     open: usize,
+    /// Places of all threads.
+    room: usize,
     seen: u32,
 }
 
@@ -137,6 +142,19 @@ struct Stack {
     methods: Vec<u32>,
     unchecked: u64,
     seen: bool,
+}
+
+impl Stack {
+    /// Gives room back that was for many more calls; how much of it.
+    #[inline]
+    fn tidy(&mut self) -> usize {
+        let room = self.methods.capacity();
+        if room <= KEPT || self.methods.len() >= room / 4 {
+            return 0;
+        }
+        self.methods.shrink_to(room / 2);
+        room - self.methods.capacity()
+    }
 }
 
 impl Checker {
@@ -159,13 +177,18 @@ impl Checker {
         self.seen
     }
 
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.room * size_of::<u32>() + self.threads.capacity() * size_of::<Stack>()
+    }
+
     /// All calls are forgotten.
     pub fn break_data(&mut self) {
         for stack in &mut self.threads {
-            stack.methods.clear();
+            stack.methods = Vec::new();
             stack.unchecked = 0;
         }
-        self.open = 0;
+        (self.open, self.room) = (0, 0);
     }
 
     fn enter(&mut self, thread: u16, method: u32) {
@@ -180,7 +203,9 @@ impl Checker {
             return;
         }
         self.open += 1;
+        let before = stack.methods.capacity();
         stack.methods.push(method);
+        self.room += stack.methods.capacity() - before;
     }
 
     fn leave(&mut self, thread: u16, method: u32) -> Option<Fault> {
@@ -203,6 +228,7 @@ impl Checker {
                 let keep = stack.methods.len() - at - 1;
                 self.open -= at + 1;
                 stack.methods.truncate(keep);
+                self.room -= stack.tidy();
             }
             return Some(Fault::Unbalanced {
                 thread,
@@ -212,6 +238,7 @@ impl Checker {
         }
         stack.methods.pop();
         self.open -= 1;
+        self.room -= stack.tidy();
         None
     }
 }

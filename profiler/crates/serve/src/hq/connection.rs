@@ -16,7 +16,7 @@ use super::server::Shared;
 use profiler_wire::bytefrog::{AgentMessage, HqMessage, VERSION};
 
 /// Room for what is read at a time; more than the longest message, which has two texts.
-const READ_BYTES: usize = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 /// How often a thread looks at other things than its connection.
 const TICK: Duration = Duration::from_millis(100);
 /// An agent that does not read its orders for so long is given up.
@@ -248,6 +248,7 @@ fn greeting(shared: &Shared, stream: &mut TcpStream, hello: &mut [u8; 2]) -> Res
 /// Leads a run; an error is told to the agent.
 fn control(shared: &Shared, stream: &mut TcpStream, peer: SocketAddr) -> Result<(), String> {
     let end = || stream.try_clone().map_err(|error| error.to_string());
+    shared.make_room();
     let run = shared.begin(peer, end()?, Incoming::new(end()?))?;
     let mut configuration = shared.options.configuration.clone();
     configuration.run = run.id;

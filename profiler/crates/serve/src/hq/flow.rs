@@ -190,6 +190,12 @@ impl Flow {
         }
     }
 
+    /// About how many bytes of memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let breaks = self.breaks.capacity() * size_of::<u32>();
+        self.merger.bytes() + self.checker.bytes() + breaks + self.receiver.bytes()
+    }
+
     pub(super) fn receiver(&mut self) -> &mut dyn Receiver {
         &mut *self.receiver
     }

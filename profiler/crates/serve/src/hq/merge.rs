@@ -5,6 +5,9 @@
 
 use std::collections::VecDeque;
 
+/// Places that stay when nothing waits.
+const KEPT: usize = 1 << 10;
+
 /// Bounds of what waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeLimits {
@@ -62,6 +65,11 @@ impl<T> Merger<T> {
     /// The id that is to come next.
     pub fn next(&self) -> u32 {
         self.next
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.waiting.capacity() * size_of::<Option<(T, usize)>>()
     }
 
     /// How many items wait.
@@ -124,6 +132,7 @@ impl<T> Merger<T> {
         self.waiting.pop_front();
         if self.count == 0 {
             self.waiting.clear();
+            self.waiting.shrink_to(KEPT);
         }
     }
 

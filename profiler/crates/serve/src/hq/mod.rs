@@ -10,6 +10,7 @@
 //! What does not belong here: byte layouts (`wire::bytefrog`), what messages mean as events
 //! (`import::bytefrog`).
 
+mod budget;
 mod check;
 mod connection;
 mod flow;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::budget;
 use super::merge::MergeLimits;
 use crate::admission::Admission;
 use profiler_wire::bytefrog::{BYTEFROG_CLASS, Configuration};
@@ -27,6 +28,8 @@ pub struct HqOptions {
     pub runs: Option<u64>,
     /// How far connections of a run may be apart.
     pub merge: MergeLimits,
+    /// Bytes that all runs may keep together; the one that keeps most goes.
+    pub memory: usize,
     /// What is missing is given up after so long.
     pub stall: Duration,
     /// A connection has to say what it is within this time.
@@ -45,6 +48,7 @@ impl Default for HqOptions {
             strict: false,
             runs: None,
             merge: MergeLimits::default(),
+            memory: budget::usual(),
             stall: Duration::from_secs(10),
             greeting: Duration::from_secs(10),
         }

@@ -27,6 +27,11 @@ pub trait Receiver: Send {
     /// A moment for what should not wait for more messages; some ten times a second.
     fn tick(&mut self) {}
 
+    /// About how many bytes it keeps; what it takes to end at once is among it. Called often.
+    fn bytes(&self) -> usize {
+        0
+    }
+
     /// The run is over. What is to be told of it goes to its remarks, in words; an error is why what
     /// was received is not kept whole.
     fn end(&mut self, report: &mut RunReport) -> Result<(), String> {

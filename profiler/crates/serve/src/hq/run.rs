@@ -9,11 +9,12 @@
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::budget::{Budget, Verdict};
 use super::check::Fault;
-use super::connection::Incoming;
+use super::connection::{Incoming, READ_BYTES};
 use super::flow::{Counts, Flow, Taken};
 use super::life::{Life, Order, OrderError};
 use super::options::HqOptions;
@@ -24,11 +25,16 @@ use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long an agent may take to say that it ends after its data did.
 const LAST_WORD: Duration = Duration::from_secs(5);
+/// Between two looks whether others have gone that keep too much.
+const HELD: Duration = Duration::from_millis(10);
 /// Heartbeats that may be missing in a row.
 const MISSED: u32 = 3;
 
 pub(super) struct Run {
     pub(super) id: u8,
+    /// Tells it from all others, which numbers do not.
+    serial: u64,
+    budget: Arc<Budget>,
     pub(super) peer: SocketAddr,
     pub(super) options: HqOptions,
     began: Instant,
@@ -47,6 +53,8 @@ pub(super) struct Run {
     pub(super) active: AtomicUsize,
     opened: AtomicUsize,
     pub(super) over: AtomicBool,
+    /// It kept too much.
+    doomed: AtomicBool,
 }
 
 struct Shared {
@@ -95,9 +103,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Run {
     pub(super) fn new(
-        id: u8,
+        (id, serial): (u8, u64),
         peer: SocketAddr,
         (writer, incoming): (TcpStream, Incoming),
+        budget: Arc<Budget>,
         options: HqOptions,
         receiver: Box<dyn Receiver>,
     ) -> Run {
@@ -105,6 +114,8 @@ impl Run {
         let flow = Flow::new(options.merge, options.strict, receiver);
         Run {
             id,
+            serial,
+            budget,
             peer,
             began: now,
             writer: Mutex::new(writer),
@@ -135,6 +146,7 @@ impl Run {
             active: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
             over: AtomicBool::new(false),
+            doomed: AtomicBool::new(false),
         }
     }
 
@@ -308,7 +320,51 @@ impl Run {
                 self.progress.notify_all();
             }
         }
+        let kept = guard.as_ref().map(|shared| shared.flow.bytes());
+        drop(guard);
+        if kept.is_some_and(|kept| !self.may_go_on(kept)) {
+            return Ok(bytes.len());
+        }
         Ok(used)
+    }
+
+    /// Tells what is kept, and waits while others keep too much; false if this is what has to go.
+    fn may_go_on(&self, kept: usize) -> bool {
+        while !self.over.load(Ordering::Acquire) {
+            match self.note(kept) {
+                Verdict::Go => return true,
+                Verdict::Wait => std::thread::sleep(HELD),
+                Verdict::End => return false,
+            }
+        }
+        true
+    }
+
+    /// Tells what is kept. Whoever keeps most when that is too much ends here.
+    fn note(&self, kept: usize) -> Verdict {
+        // What each connection has read, and holds of it while it waits.
+        let connections = self.active.load(Ordering::Relaxed) + 1;
+        let kept = kept.saturating_add(connections * READ_BYTES * 2);
+        let verdict = self.budget.note(self.serial, kept);
+        if verdict == Verdict::End && !self.doomed.swap(true, Ordering::AcqRel) {
+            let (mib, most) = (kept >> 20, self.budget.most() >> 20);
+            self.abandon(&format!(
+                "it kept {mib} MiB here, the most of all runs, which may keep {most} MiB together"
+            ));
+        }
+        verdict
+    }
+
+    /// Nothing has come from it for a while, and no data can.
+    pub(super) fn is_silent(&self) -> Option<Duration> {
+        let silent = lock(&self.control).heard.elapsed();
+        let is = self.active.load(Ordering::Acquire) == 0 && silent > self.patience();
+        is.then_some(silent)
+    }
+
+    /// How long heartbeats may be missing.
+    fn patience(&self) -> Duration {
+        self.options.heartbeat().max(Duration::from_millis(100)) * MISSED
     }
 
     /// Waits until a message that is too early finds room.
@@ -409,8 +465,7 @@ impl Run {
             let _ = self.order(Order::Stop);
             return Next::Go;
         }
-        let interval = self.options.heartbeat().max(Duration::from_millis(100));
-        let healthy = now - control.heard <= interval * MISSED;
+        let healthy = now - control.heard <= self.patience();
         if healthy != control.healthy {
             control.healthy = healthy;
             return Next::Health(healthy);
@@ -436,7 +491,13 @@ impl Run {
             shared.flow.skip(std::iter::empty());
             self.progress.notify_all();
         }
-        shared.flow.failed().map(ToString::to_string)
+        let (failed, kept) = (
+            shared.flow.failed().map(ToString::to_string),
+            shared.flow.bytes(),
+        );
+        drop(guard);
+        self.note(kept);
+        failed
     }
 
     /// Ends the run: closes its data connections and its receiver.
@@ -471,6 +532,7 @@ impl Run {
                 report.failure.get_or_insert(reason);
             }
         }
+        self.budget.forget(self.serial);
         report
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::connection::{self, Incoming};
 use super::life::{Order, OrderError};
 use super::options::HqOptions;
@@ -22,6 +23,8 @@ const MAX_RUNS: usize = 32;
 /// Peers turned away and signs of life that wait to be told of; more are forgotten. What begins and
 /// ends a run is not: whoever counts runs waits for it.
 const MAX_EVENTS: usize = 1024;
+/// How long a run that has to make room may take to end.
+const ROOM: Duration = Duration::from_secs(1);
 /// How often the listener looks whether it is to end.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -54,6 +57,7 @@ pub(super) struct Shared {
     events: Mutex<VecDeque<HqEvent>>,
     happened: Condvar,
     connections: AtomicUsize,
+    budget: Arc<Budget>,
     pub(super) closing: AtomicBool,
 }
 
@@ -88,8 +92,10 @@ impl Hq {
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        let budget = Arc::new(Budget::new(options.memory));
         let shared = Arc::new(Shared {
             options,
+            budget,
             opener: Mutex::new(Box::new(opener)),
             runs: Mutex::default(),
             events: Mutex::default(),
@@ -184,6 +190,29 @@ impl Shared {
         runs.active.iter().find(|run| run.id == id).cloned()
     }
 
+    /// Where there are as many runs as there may be, the one goes that has said nothing for longest.
+    pub(super) fn make_room(&self) {
+        let deadline = Instant::now() + ROOM;
+        let mut asked = false;
+        while self.is_full() && Instant::now() < deadline {
+            if !std::mem::replace(&mut asked, true) {
+                let active = lock(&self.runs).active.clone();
+                let silent = active
+                    .iter()
+                    .filter_map(|run| Some((run.is_silent()?, run)));
+                let Some((_, run)) = silent.max_by_key(|(silent, _)| *silent) else {
+                    return;
+                };
+                run.abandon("it has said nothing for long, and another one has come");
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.runs).active.len() >= MAX_RUNS
+    }
+
     /// Makes a run of a control connection; an error is told to the agent.
     pub(super) fn begin(
         &self,
@@ -204,9 +233,10 @@ impl Shared {
         }
         let receiver = lock(&self.opener)(id, peer)?;
         let run = Arc::new(Run::new(
-            id,
+            (id, runs.begun),
             peer,
             (writer, incoming),
+            Arc::clone(&self.budget),
             self.options.clone(),
             receiver,
         ));

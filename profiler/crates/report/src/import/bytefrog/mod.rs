@@ -40,6 +40,10 @@ const MAX_WAITING_EVENTS: usize = 256 << 10;
 const MAX_THREAD_NAME: usize = 512;
 /// Most functions of gaps that no call was seen of.
 const MAX_UNSEEN: usize = 1 << 12;
+/// What an open call takes when it ends.
+const EXIT_BYTES: usize = size_of::<Event>() + size_of::<Exit>();
+/// Longer lists are not filled again.
+const MAX_SPARE: usize = 2 * BATCH_EVENTS;
 /// A new epoch is wanted when this one has defined so much.
 const EPOCH_BYTES: usize = 64 << 20;
 
@@ -95,6 +99,8 @@ pub struct Importer {
     events: Vec<Event>,
     names: Names,
     threads: Vec<Option<Thread16>>,
+    /// Bytes of their names.
+    thread_names: usize,
     stacks: Stacks,
     throwers: Throwers,
     /// Functions of gaps that no call was seen of, in this epoch.
@@ -141,6 +147,7 @@ impl Importer {
             events: Vec::new(),
             names: Names::default(),
             threads: Vec::new(),
+            thread_names: 0,
             stacks: Stacks::default(),
             throwers: Throwers::default(),
             unseen: TextMap::default(),
@@ -385,9 +392,25 @@ impl Importer {
         self.unseen.clear();
     }
 
+    /// About how many bytes of memory it takes, and would if all open calls ended now.
+    pub fn bytes(&self) -> usize {
+        let open = self.stacks.open() * EXIT_BYTES;
+        let threads = self.threads.capacity() * size_of::<Option<Thread16>>();
+        // Strings that are defined are kept until the epoch ends, and are in the batch before that.
+        let epoch = self.epoch_bytes * 2 + self.batch_bytes;
+        let events = self.events.len() * size_of::<Exit>();
+        self.names.memory()
+            + self.stacks.bytes()
+            + self.throwers.bytes()
+            + (open + threads + self.thread_names + epoch + events)
+            + self.events.capacity() * size_of::<Event>()
+            + self.definitions.capacity() * size_of::<Definition>()
+    }
+
     /// Takes a list of events back, to be filled again.
     pub fn recycle(&mut self, mut events: Vec<Event>) {
-        if self.events.capacity() < events.capacity() {
+        let usual = events.capacity() <= MAX_SPARE;
+        if usual && self.events.capacity() < events.capacity() {
             events.clear();
             events.append(&mut self.events);
             self.events = events;
@@ -579,11 +602,13 @@ impl Importer {
             name: text,
         };
         self.definitions.push(Definition::Thread(id, thread));
-        self.threads[usize::from(number)] = Some(Thread16 {
+        self.thread_names += name.len();
+        let before = self.threads[usize::from(number)].replace(Thread16 {
             id,
             epoch: self.epoch,
             name,
         });
+        self.thread_names -= before.map_or(0, |before| before.name.len());
         text
     }
 

@@ -42,6 +42,8 @@ struct Method {
     name: Option<Arc<Signature>>,
     /// A batch was handed on in which it is called by its number.
     numbered: bool,
+    /// Of its signature, where that is the one that its hash leads to.
+    hash: Option<u64>,
     /// How many names it has had, each told anew under the same number.
     names: u16,
     /// Ids of this epoch: by its number, and by its name.
@@ -69,8 +71,14 @@ impl Names {
         if full && !self.methods.contains_key(&method) || self.bytes >= MAX_NAME_BYTES {
             return false;
         }
-        self.numbers.insert(self.hashes.hash_one(signature), method);
+        let hash = self.hashes.hash_one(signature);
         let entry = self.methods.entry(method).or_default();
+        if let Some(before) = entry.hash.replace(hash)
+            && self.numbers.get(&before) == Some(&method)
+        {
+            self.numbers.remove(&before);
+        }
+        self.numbers.insert(hash, method);
         let signature = Signature::parse(signature);
         self.bytes += signature.bytes();
         let before = entry.name.replace(Arc::new(signature));
@@ -107,6 +115,21 @@ impl Names {
             }
         }
         true
+    }
+
+    /// About how many bytes of memory all of it takes.
+    pub(super) fn memory(&self) -> usize {
+        // What an allocation costs beside its bytes.
+        const ALLOCATION: usize = 16;
+        let each = size_of::<Signature>() + 2 * ALLOCATION;
+        let named = (self.methods.len() + self.exceptions.len()) * each;
+        let maps = self.methods.capacity() * size_of::<(u32, Method)>()
+            + self.numbers.capacity() * size_of::<(u64, u32)>()
+            + self.exceptions.capacity() * size_of::<(u32, Arc<str>)>()
+            + self.kinds.capacity() * size_of::<(u32, StringId)>();
+        let waiting = self.waiting_methods.capacity() * size_of::<(u32, FunctionId)>()
+            + self.waiting_kinds.capacity() * size_of::<(u32, StringId)>();
+        self.bytes + named + maps + waiting
     }
 
     fn is_full(&self, more: usize) -> bool {

@@ -32,6 +32,9 @@ pub(super) enum Left {
     Unknown,
 }
 
+/// Places that a thread keeps when it has few calls open.
+const KEPT: usize = 16;
+
 #[derive(Clone, Debug, Default)]
 struct Stack {
     frames: Vec<OpenCall>,
@@ -42,6 +45,8 @@ struct Stack {
 pub(super) struct Stacks {
     threads: Vec<Stack>,
     open: usize,
+    /// Places of all threads.
+    room: usize,
 }
 
 impl Stacks {
@@ -57,7 +62,9 @@ impl Stacks {
             return None;
         }
         self.open += 1;
+        let before = stack.frames.capacity();
         stack.frames.push(frame);
+        self.room += stack.frames.capacity() - before;
         Some(stack.frames.len() as u32 - 1)
     }
 
@@ -86,7 +93,23 @@ impl Stacks {
             let total_ns = at.since(frame.began);
             caller.children_ns = caller.children_ns.saturating_add(total_ns);
         }
-        Some((frame, stack.frames.len() as u32))
+        let (open, room) = (stack.frames.len(), stack.frames.capacity());
+        if room > KEPT && open < room / 4 {
+            // It was for many more calls.
+            stack.frames.shrink_to(room / 2);
+            self.room -= room - stack.frames.capacity();
+        }
+        Some((frame, open as u32))
+    }
+
+    /// Calls that are open.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Bytes of memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.room * size_of::<OpenCall>() + self.threads.capacity() * size_of::<Stack>()
     }
 
     pub(super) fn depth(&self, thread: u16) -> usize {
@@ -102,10 +125,10 @@ impl Stacks {
     /// Forgets all calls.
     pub(super) fn clear(&mut self) {
         for stack in &mut self.threads {
-            stack.frames.clear();
+            stack.frames = Vec::new();
             stack.left_out = 0;
         }
-        self.open = 0;
+        (self.open, self.room) = (0, 0);
     }
 }
 
@@ -148,5 +171,32 @@ mod tests {
         assert_eq!(stacks.find(0, 1), Left::Frame { above: 0 });
         stacks.clear();
         assert_eq!(stacks.push(1, frame(2, 0)), Some(0));
+    }
+
+    /// Room is that of calls that are open, whichever threads had many of them before.
+    #[test]
+    fn room_goes_with_the_calls_it_was_for() {
+        let bare = 3000 * size_of::<Stack>();
+        let mut stacks = Stacks::default();
+        for thread in 0..1000 {
+            for _ in 0..10_000 {
+                stacks.push(thread, frame(1, 0));
+            }
+            for _ in 0..10_000 {
+                stacks.pop(thread, Timestamp(0));
+            }
+        }
+        let few = 1000 * 2 * KEPT * size_of::<OpenCall>();
+        assert!(stacks.bytes() <= bare + few, "{} bytes", stacks.bytes());
+        let room: usize = stacks
+            .threads
+            .iter()
+            .map(|stack| stack.frames.capacity())
+            .sum();
+        assert_eq!(stacks.room, room);
+        stacks.push(7, frame(1, 0));
+        assert!(stacks.bytes() >= room * size_of::<OpenCall>());
+        stacks.clear();
+        assert!(stacks.bytes() <= bare);
     }
 }

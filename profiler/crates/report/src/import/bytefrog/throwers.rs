@@ -35,6 +35,12 @@ impl Throwers {
         (id, true)
     }
 
+    /// Bytes of memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<(u64, FrameId)>()
+            + self.waiting.capacity() * size_of::<Definition>()
+    }
+
     /// Ids start anew.
     pub(super) fn begin_epoch(&mut self) {
         self.frames.clear();
