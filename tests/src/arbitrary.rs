@@ -144,12 +144,14 @@ const RETURNS: [ReturnMode; 3] = [
     ReturnMode::Uretprobe,
     ReturnMode::Instructions,
 ];
-const GAPS: [GapReason; 5] = [
+const GAPS: [GapReason; 7] = [
     GapReason::NotYetAttached,
     GapReason::NoReturns,
     GapReason::DutyCycle,
     GapReason::Detached,
     GapReason::Suspended,
+    GapReason::MissingData,
+    GapReason::CutOff,
 ];
 
 /// How many of each kind an epoch has announced.

@@ -404,6 +404,10 @@ impl Session {
             quantity::plural(counts.calls, "call record"),
         );
         match &report.failure {
+            None if report.faults.iter().any(|(fault, _)| fault.loses_data()) => {
+                let text = format!("run {run} has ended, but its data are not complete: {what}");
+                self.console.warn(&text);
+            }
             None => self.console.say(&format!("run {run} is complete: {what}")),
             Some(reason) => {
                 self.failed += 1;

@@ -124,11 +124,12 @@ fn the_canonical_session() {
         (
             101,
             "recording ended",
-            "entries: 37, exits: 36, calls lost for want of room: 1",
+            "entries: 37, exits: 36, calls lost for want of room: 1, exits inferred: 1",
         ),
     ];
     assert_eq!(markers, expected);
     assert_eq!((counts.exits_left_out, counts.exits_inferred), (0, 0));
+    assert_eq!(counts.exits_recorded_inferred, 1);
     assert_eq!((counts.entries, counts.exits, counts.bubbles), (37, 34, 2));
     assert_eq!(
         (counts.methods, counts.exception_types, counts.threads),

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use crate::hq_shared::*;
-use profiler_serve::hq::{Hq, HqOptions, Order, Receiver, RunReport};
+use profiler_serve::hq::{BreakCause, Hq, HqOptions, Order, Receiver, RunReport};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_wire::bytefrog::{AgentMessage, Configuration, HqMessage, Mode};
@@ -60,7 +60,7 @@ impl Receiver for Slow {
         let _ = self.go.recv();
     }
 
-    fn data_break(&mut self) {}
+    fn data_break(&mut self, _: BreakCause) {}
 
     fn missing(&mut self, _: u64) {}
 

@@ -107,7 +107,7 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     control.send(&[heartbeat(Mode::Tracing)]);
     finish(control, vec![one]);
     let end = receiver.end();
-    let missing = "the agent says what is missing: 3 calls without room in the kernel's buffer; \
+    let missing = "missing: 3 calls without room in the kernel's buffer; \
                    1 gap of 40.0 ms: not watched until probes were attached; \
                    2 gaps of 500 ms: over budget, watched a part of the time";
     assert!(end.contains(missing), "{end}");
@@ -143,6 +143,62 @@ fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     assert_eq!(calls["summary"]["lost_records"], 3);
     assert_eq!(calls["summary"]["gaps"][1]["ns"], 500_000_000);
     assert_eq!(calls["functions"][0]["calls_estimated"], 20);
+    Ok(())
+}
+
+/// What an agent had no room for, what did not come and when it was suspended are told apart; a run with ids missing
+/// is not called complete.
+#[test]
+fn why_data_are_missing_is_said() -> Outcome {
+    let Some(setting) = Setting::unprivileged("hq_why")? else {
+        return Ok(());
+    };
+    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
+    let (mut control, run) = agent(receiver.address);
+    receiver.line();
+    control.send(&[heartbeat(Mode::Initializing)]);
+    control.expect(&[HqMessage::Start]);
+    let mut one = data(receiver.address, run);
+    control.send(&[heartbeat(Mode::Tracing)]);
+    one.send(&[name(1, "work"), enter(0, 1, 0), exit(1, 1, 0)]);
+    control.send(&[AgentMessage::DataBreak { sequence: 3 }]);
+    one.send(&[marker(2, "no room"), enter(3, 1, 0), exit(4, 1, 0)]);
+    receiver.order("suspend");
+    control.expect(&[HqMessage::Suspend]);
+    control.send(&[heartbeat(Mode::Suspended)]);
+    receiver.order("unsuspend");
+    control.expect(&[HqMessage::Unsuspend]);
+    control.send(&[
+        heartbeat(Mode::Tracing),
+        AgentMessage::DataBreak { sequence: 6 },
+    ]);
+    one.send(&[marker(5, "resumed"), enter(6, 1, 0), exit(7, 1, 0)]);
+    one.send(&[enter(9, 1, 0), exit(10, 1, 0)]);
+    finish(control, vec![one]);
+    let end = receiver.end();
+    assert!(!end.contains("is complete"), "{end}");
+    for said in [
+        "run 0 has ended, but its data are not complete: 11 messages",
+        "run 0: missing: 1 gap of 1.00 ms: tracing was suspended; \
+         2 gaps of 3.00 ms: events of the agent are missing",
+    ] {
+        assert!(end.contains(said), "{said}: {end}");
+    }
+    // Sent once more, which takes no breaks, they are told all the same.
+    let mut again = Receiving::start(&setting, &["--runs", "1", "-o", "again.cap"]);
+    let hq = again.address.to_string();
+    { setting.run(&["stream", "bytefrog", &hq, "--replay", "run.cap"])? }.success()?;
+    again.end();
+    for capture in ["run.cap", "again.cap"] {
+        let info = setting.run(&["info", capture])?.success()?.stdout;
+        for said in [
+            "complete    yes",
+            "calls are missing in 1 gap of 1.00 ms: tracing was suspended",
+            "calls are missing in 2 gaps of 3.00 ms: events of the agent are missing",
+        ] {
+            assert!(info.contains(said), "{capture}: {said}: {info}");
+        }
+    }
     Ok(())
 }
 
@@ -238,6 +294,16 @@ fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     assert!(line.starts_with(why), "{line}");
     assert!(receiver.end().contains("wrote run-1.cap"));
     assert_eq!(receiver.status(), Some(1));
+    let info = setting.run(&["info", "run-1.cap"])?.success()?.stdout;
+    for said in [
+        "complete    no: the run was cut off before its end",
+        "gaps        calls are missing in 1 gap of ",
+        ": the run was cut off before its end",
+    ] {
+        assert!(info.contains(said), "{said}: {info}");
+    }
+    let json = { setting.run(&["info", "--format", "json", "run-1.cap"])? }.success()?;
+    assert_eq!(json.json()?["complete"], false);
     for name in ["run.cap", "run-1.cap"] {
         let mode = setting.path(name).metadata()?.permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

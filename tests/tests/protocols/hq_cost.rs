@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::hq_shared::*;
-use profiler_serve::hq::{HqOptions, Receiver};
+use profiler_serve::hq::{BreakCause, HqOptions, Receiver};
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
 use profiler_wire::bytefrog::AgentMessage;
@@ -22,7 +22,7 @@ impl Receiver for Count {
         self.0 += u64::from(message.sequence().is_some());
     }
 
-    fn data_break(&mut self) {}
+    fn data_break(&mut self, _: BreakCause) {}
 
     fn missing(&mut self, _: u64) {}
 }

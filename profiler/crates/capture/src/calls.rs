@@ -362,6 +362,8 @@ impl Contexts {
             3 => GapReason::DutyCycle,
             4 => GapReason::Detached,
             5 => GapReason::Suspended,
+            6 => GapReason::MissingData,
+            7 => GapReason::CutOff,
             _ => return Ok(None),
         };
         Ok(Some(Event::Gap(Gap {

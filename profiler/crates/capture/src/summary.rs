@@ -190,6 +190,11 @@ impl Summary {
         self.events.get("sample").copied().unwrap_or(0)
     }
 
+    /// Whether it is there from its beginning to its end: not killed, nor received from an agent that was cut off.
+    pub fn is_whole(&self) -> bool {
+        self.ended && !self.gaps.contains_key(&GapReason::CutOff)
+    }
+
     /// Stacks with frames missing at the outer end.
     pub fn truncated(&self) -> u64 {
         let ends = self.kernel_ends.iter().chain(self.user_ends.iter());

@@ -363,6 +363,10 @@ pub enum GapReason {
     Detached = 4,
     /// Tracing was suspended by whoever asked for it.
     Suspended = 5,
+    /// Of another program's agent: events did not come, or it had no room for them.
+    MissingData = 6,
+    /// Of another program's agent: the run was cut off before its end; what followed is not known.
+    CutOff = 7,
 }
 
 /// Why a stack has no more frames.

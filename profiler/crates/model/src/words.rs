@@ -69,6 +69,8 @@ words! {
         DutyCycle: "duty_cycle", "over budget, watched a part of the time";
         Detached: "detached", "over budget, not watched any more";
         Suspended: "suspended", "tracing was suspended";
+        MissingData: "missing_data", "events of the agent are missing";
+        CutOff: "cut_off", "the run was cut off before its end";
     }
     StackEnd {
         Complete: "complete", "complete";

@@ -12,11 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use profiler_capture::{CaptureError, Totals, Writer};
-use profiler_model::{Batch, Definition, Event, Exit, Session};
+use profiler_model::{Batch, Definition, Event, Exit, GapReason, Session};
 use profiler_probe::now;
 use profiler_report::import::bytefrog::{ImportCounts, Importer};
 use profiler_report::view::quantity;
-use profiler_serve::hq::{Receiver, RunReport};
+use profiler_serve::hq::{BreakCause, Receiver, RunReport};
 use profiler_wire::bytefrog::AgentMessage;
 
 /// Batches that may wait for the disk.
@@ -137,9 +137,12 @@ impl Receiver for RunKeeper {
         }
     }
 
-    fn data_break(&mut self) {
+    fn data_break(&mut self, cause: BreakCause) {
         if let Some(importer) = &mut self.importer {
-            importer.break_data();
+            importer.break_data(match cause {
+                BreakCause::Suspended => GapReason::Suspended,
+                BreakCause::Missing => GapReason::MissingData,
+            });
         }
     }
 
@@ -172,6 +175,9 @@ impl Receiver for RunKeeper {
         for (fault, _) in report.faults.iter() {
             importer.remark(&format!("agent's fault: {fault}"));
         }
+        if report.failure.is_some() || report.faults.iter().any(|(fault, _)| fault.is_cut_off()) {
+            importer.cut_off(now());
+        }
         let last = importer.finish();
         let counts = importer.counts();
         for (count, what) in [
@@ -188,10 +194,17 @@ impl Receiver for RunKeeper {
                 remarks.push(format!("{what}: {}", quantity::count(count)));
             }
         }
+        if counts.inferred_there > 0 {
+            let exits = quantity::plural(counts.inferred_there, "exit");
+            report
+                .remarks
+                .push(format!("{exits} inferred by the agent"));
+        }
         let missing = missing_there(counts);
         if !missing.is_empty() {
-            let text = format!("the agent says what is missing: {}", missing.join("; "));
-            report.remarks.push(text);
+            report
+                .remarks
+                .push(format!("missing: {}", missing.join("; ")));
         }
         if let (Some(queue), Some(batch)) = (&self.queue, last) {
             self.queued
@@ -219,11 +232,11 @@ impl Receiver for RunKeeper {
     }
 }
 
-/// What an agent of ours says that it has lost, or not watched.
+/// What an agent of ours says that it has lost, or not watched, and when data did not come.
 fn missing_there(counts: &ImportCounts) -> Vec<String> {
     let lost = counts.lost_there.iter();
     let lost = lost.map(|(reason, &n)| format!("{} {}", quantity::count(n), reason.phrase()));
-    let gaps = counts.gaps_there.iter();
+    let gaps = counts.gaps.iter();
     let gaps = gaps.map(|(reason, &(gaps, ns))| {
         let (gaps, length) = (quantity::plural(gaps, "gap"), quantity::duration(ns));
         format!("{gaps} of {length}: {}", reason.phrase())

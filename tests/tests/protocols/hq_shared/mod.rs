@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use profiler_serve::hq::{Hq, HqEvent, HqOptions, Receiver, RunReport};
+use profiler_serve::hq::{BreakCause, Hq, HqEvent, HqOptions, Receiver, RunReport};
 use profiler_tests::setting::Setting;
 use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
 
@@ -75,8 +75,11 @@ impl Receiver for Told {
         });
     }
 
-    fn data_break(&mut self) {
-        self.push("break".to_owned());
+    fn data_break(&mut self, cause: BreakCause) {
+        self.push(match cause {
+            BreakCause::Missing => "break".to_owned(),
+            BreakCause::Suspended => "break of a suspension".to_owned(),
+        });
     }
 
     fn missing(&mut self, count: u64) {

@@ -206,6 +206,7 @@ pub fn missing_frames(event: &Event) -> Option<(Option<u64>, &'static str)> {
             GapReason::NoReturns => Some((None, "noExitsOverBudget")),
             GapReason::DutyCycle | GapReason::Detached => Some((None, "overBudget")),
             GapReason::Suspended => Some((None, "suspended")),
+            GapReason::MissingData | GapReason::CutOff => Some((None, "agentData")),
         },
         _ => None,
     }

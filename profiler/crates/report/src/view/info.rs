@@ -50,10 +50,10 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         summary.raw_bytes.0,
         summary.raw_bytes.1
     )?;
-    let ended = if summary.ended {
-        "yes"
-    } else {
-        "no: the recording was killed, is still running, or the file is cut off"
+    let ended = match (summary.ended, summary.is_whole()) {
+        (true, true) => "yes",
+        (true, false) => "no: the run was cut off before its end",
+        (false, _) => "no: the recording was killed, is still running, or the file is cut off",
     };
     writeln!(out, "complete    {ended}")?;
     write!(out, "recorded    {}", printable(&session.target))?;
@@ -371,7 +371,7 @@ fn as_json(path: &str, summary: &Summary) -> Value {
             "other": summary.blocks.2,
         },
         "epochs": summary.epochs,
-        "complete": summary.ended,
+        "complete": summary.is_whole(),
         "session": {
             "version": session.version,
             "host": session.host,

@@ -391,7 +391,7 @@ impl Feed {
             messages: counts.messages,
             entries: counts.entries,
             exits: counts.exits + counts.bubbles,
-            exits_inferred: counts.exits_inferred,
+            exits_inferred: counts.all_inferred(),
             exits_left_out: counts.exits_left_out,
             bytes: self.bytes,
             data_breaks: self.data_breaks,

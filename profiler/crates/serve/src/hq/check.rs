@@ -73,6 +73,23 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whether data are missing with it, or may be.
+    pub fn loses_data(&self) -> bool {
+        match self {
+            Fault::Incomplete { .. } | Fault::Duplicate(_) => true,
+            fault => fault.is_cut_off(),
+        }
+    }
+
+    /// Whether the end of the data did not come.
+    pub fn is_cut_off(&self) -> bool {
+        match self {
+            Fault::CutOff { channel, .. } => *channel == "data",
+            Fault::EndUnsaid => true,
+            _ => false,
+        }
+    }
+
     fn kind(&self) -> usize {
         match self {
             Fault::Incomplete { .. } => 0,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::check::{Checker, Fault, Faults};
 use super::merge::{MergeLimits, Merger, Offer};
-use super::receive::Receiver;
+use super::receive::{BreakCause, Receiver};
 use profiler_wire::bytefrog::AgentMessage;
 
 /// Most breaks that wait for their place in the data.
@@ -46,7 +46,7 @@ pub(super) struct Flow {
     merger: Merger<AgentMessage<'static>>,
     checker: Checker,
     receiver: Box<dyn Receiver>,
-    breaks: VecDeque<u32>,
+    breaks: VecDeque<(u32, BreakCause)>,
     last_break: Option<u32>,
     faults: Faults,
     counts: Counts,
@@ -101,7 +101,7 @@ impl Flow {
     }
 
     /// A break that the control connection told.
-    pub(super) fn data_break(&mut self, sequence: u32) {
+    pub(super) fn data_break(&mut self, sequence: u32, cause: BreakCause) {
         let next = self.merger.next();
         if let Some(last) = self.last_break {
             if sequence == last {
@@ -123,9 +123,9 @@ impl Flow {
         }
         if is_before(sequence, next) || self.breaks.len() >= MAX_BREAKS {
             // Whatever is open may have begun before it.
-            self.break_now();
+            self.break_now(cause);
         } else {
-            self.breaks.push_back(sequence);
+            self.breaks.push_back((sequence, cause));
         }
     }
 
@@ -240,20 +240,18 @@ impl Flow {
             AgentMessage::Marker { .. } => sequence.wrapping_add(1),
             _ => sequence,
         };
-        while self
-            .breaks
-            .front()
-            .is_some_and(|&there| !is_before(at, there))
+        while let Some(&(there, cause)) = self.breaks.front()
+            && !is_before(at, there)
         {
             self.breaks.pop_front();
-            self.break_now();
+            self.break_now(cause);
         }
     }
 
-    fn break_now(&mut self) {
+    fn break_now(&mut self, cause: BreakCause) {
         self.counts.breaks += 1;
         self.checker.break_data();
-        self.receiver.data_break();
+        self.receiver.data_break(cause);
     }
 }
 
@@ -289,7 +287,7 @@ mod tests {
             self.0.lock().unwrap().push(text);
         }
 
-        fn data_break(&mut self) {
+        fn data_break(&mut self, _: BreakCause) {
             self.0.lock().unwrap().push("break".to_owned());
         }
 
@@ -355,13 +353,13 @@ mod tests {
     fn a_break_with_its_marker() {
         let (mut flow, told) = flow(true);
         flow.take(enter(0), 15);
-        flow.data_break(2);
+        flow.data_break(2, BreakCause::Missing);
         flow.take(marker(1), 20);
         flow.take(enter(2), 15);
         assert_eq!(lines(&told), ["+0", "break", "mark 1", "+2"]);
         assert!(flow.failed().is_none());
         // Where the original would stumble: at the next one or before.
-        flow.data_break(3);
+        flow.data_break(3, BreakCause::Missing);
         let late = Fault::LateBreak {
             sequence: 3,
             next: 3,
@@ -374,8 +372,8 @@ mod tests {
         for strict in [true, false] {
             let (mut flow, told) = flow(strict);
             flow.take(enter(0), 15);
-            flow.data_break(2);
-            flow.data_break(2);
+            flow.data_break(2, BreakCause::Missing);
+            flow.data_break(2, BreakCause::Missing);
             flow.take(marker(1), 20);
             flow.take(enter(2), 15);
             if !strict {
@@ -394,11 +392,11 @@ mod tests {
     fn late_breaks_are_borne() {
         let (mut flow, told) = flow(false);
         flow.take(enter(0), 15);
-        flow.data_break(1);
+        flow.data_break(1, BreakCause::Missing);
         flow.take(exit(1, 9), 17);
         flow.take(enter(2), 15);
-        flow.data_break(2);
-        flow.data_break(1);
+        flow.data_break(2, BreakCause::Missing);
+        flow.data_break(1, BreakCause::Missing);
         assert_eq!(lines(&told), ["+0", "break", "-1", "+2", "break"]);
         assert_eq!(flow.faults().total(), 3);
         assert_eq!(flow.counts().breaks, 2);

@@ -27,5 +27,5 @@ pub use flow::Counts;
 pub use life::{Life, Order, OrderError, Phase};
 pub use merge::{MergeLimits, Merger, Offer};
 pub use options::HqOptions;
-pub use receive::{Classes, HqEvent, Receiver, RunReport, RunStatus};
+pub use receive::{BreakCause, Classes, HqEvent, Receiver, RunReport, RunStatus};
 pub use server::{Hq, HqError};

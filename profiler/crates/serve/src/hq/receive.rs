@@ -8,6 +8,15 @@ use super::flow::Counts;
 use super::life::Phase;
 use profiler_wire::bytefrog::{AgentMessage, Mode};
 
+/// Why data breaks. The message does not say it: what the agent was told to do, and what it says it does, do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakCause {
+    /// It was suspended.
+    Suspended,
+    /// It had no room for what happened.
+    Missing,
+}
+
 /// Takes the data of one run. Calls come from one thread at a time; one that takes its time holds
 /// the agent up.
 pub trait Receiver: Send {
@@ -19,7 +28,7 @@ pub trait Receiver: Send {
     fn message(&mut self, message: &AgentMessage<'_>);
 
     /// What is open is to be forgotten.
-    fn data_break(&mut self);
+    fn data_break(&mut self, cause: BreakCause);
 
     /// So many messages before the next one never came.
     fn missing(&mut self, count: u64);

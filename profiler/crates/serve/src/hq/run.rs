@@ -18,7 +18,7 @@ use super::connection::{Incoming, READ_BYTES};
 use super::flow::{Counts, Flow, Taken};
 use super::life::{Life, Order, OrderError};
 use super::options::HqOptions;
-use super::receive::{Classes, Receiver, RunReport, RunStatus};
+use super::receive::{BreakCause, Classes, Receiver, RunReport, RunStatus};
 use profiler_wire::bytefrog::{AgentMessage, HqMessage, Mode};
 
 /// After an abnormal end, data that are under way are taken for so long.
@@ -80,6 +80,7 @@ struct Control {
     heard: Instant,
     healthy: bool,
     classes: Classes,
+    suspension: Suspension,
     started: Option<Instant>,
     /// The agent has said that it ends.
     ending: bool,
@@ -87,6 +88,34 @@ struct Control {
     failure: Option<String>,
     data_ended: Option<Instant>,
     limit_reached: bool,
+}
+
+/// What is known of suspensions, to tell why data breaks: a break may come when one begins or when it is over.
+#[derive(Default)]
+struct Suspension {
+    /// One lasts, as far as is known.
+    lasts: bool,
+    /// No break has come of the last one.
+    untold: bool,
+}
+
+impl Suspension {
+    fn begins(&mut self) {
+        self.untold |= !self.lasts;
+        self.lasts = true;
+    }
+
+    fn is_over(&mut self) {
+        self.lasts = false;
+    }
+
+    /// Why data break now.
+    fn cause(&mut self) -> BreakCause {
+        match std::mem::take(&mut self.untold) || self.lasts {
+            true => BreakCause::Suspended,
+            false => BreakCause::Missing,
+        }
+    }
 }
 
 /// What the leading thread is to do next.
@@ -127,6 +156,7 @@ impl Run {
                 heard: now,
                 healthy: true,
                 classes: Classes::default(),
+                suspension: Suspension::default(),
                 started: None,
                 ending: false,
                 closed: None,
@@ -156,6 +186,9 @@ impl Run {
         let messages = control.life.order(order)?;
         if messages.contains(&HqMessage::Start) {
             control.started = Some(Instant::now());
+        }
+        if messages.contains(&HqMessage::Suspend) {
+            control.suspension.begins();
         }
         // Under the lock, so that orders of two threads do not mix.
         self.send(&messages);
@@ -189,8 +222,9 @@ impl Run {
         match message {
             &AgentMessage::Heartbeat { mode, filled } => self.heartbeat(mode, filled),
             &AgentMessage::DataBreak { sequence } => {
+                let cause = lock(&self.control).suspension.cause();
                 if let Some(shared) = lock(&self.flow).as_mut() {
-                    shared.flow.data_break(sequence);
+                    shared.flow.data_break(sequence, cause);
                 }
             }
             AgentMessage::ClassTransformed(_) => lock(&self.control).classes.transformed += 1,
@@ -211,6 +245,12 @@ impl Run {
         let mut control = lock(&self.control);
         (control.mode, control.filled) = (Some(mode), filled);
         control.heard = Instant::now();
+        match mode {
+            Mode::Suspended => control.suspension.begins(),
+            // Until the start an agent does not say whether it is suspended.
+            Mode::Initializing => {}
+            Mode::Tracing | Mode::Paused | Mode::ShuttingDown => control.suspension.is_over(),
+        }
         if mode == Mode::ShuttingDown && !control.ending {
             control.ending = true;
             let stop = control.life.shutting_down();
@@ -297,7 +337,8 @@ impl Run {
                 AgentMessage::DataBreak { sequence } => {
                     let (what, channel) = ("data break", "data");
                     shared.flow.fault(Fault::Misplaced { what, channel });
-                    shared.flow.data_break(*sequence);
+                    let cause = lock(&self.control).suspension.cause();
+                    shared.flow.data_break(*sequence, cause);
                     continue;
                 }
                 AgentMessage::Error(text) => {

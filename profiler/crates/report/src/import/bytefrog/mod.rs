@@ -64,6 +64,8 @@ pub struct ImportCounts {
     pub unmatched: u64,
     /// Calls that were closed without an exit.
     pub inferred: u64,
+    /// Exits that were inferred at the agent, as it says.
+    pub inferred_there: u64,
     /// Entries that are left out because too many calls are open.
     pub left_out: u64,
     /// Methods and exceptions whose names did not come in time.
@@ -72,8 +74,8 @@ pub struct ImportCounts {
     pub names_left_out: u64,
     /// What the agent says that it has lost, by [`LostReason`].
     pub lost_there: BTreeMap<LostReason, u64>,
-    /// What it says that it did not watch: how often, and nanoseconds.
-    pub gaps_there: BTreeMap<GapReason, (u64, u64)>,
+    /// When calls are missing, by what it says, and by what did not come: how often, and nanoseconds.
+    pub gaps: BTreeMap<GapReason, (u64, u64)>,
 }
 
 /// Makes batches of one run.
@@ -107,8 +109,10 @@ pub struct Importer {
     unseen: TextMap<Arc<str>, FunctionId>,
     /// Calls that were left out and not told yet.
     left_out: u64,
-    /// Since when nothing was recorded, if that is so.
-    gap_from: Option<Timestamp>,
+    /// Since when nothing was recorded, and why, if that is so.
+    gap_from: Option<(Timestamp, GapReason)>,
+    /// Gaps of suspensions that breaks have told of, and no marker yet.
+    suspensions: u64,
     counts: ImportCounts,
 }
 
@@ -153,6 +157,7 @@ impl Importer {
             unseen: TextMap::default(),
             left_out: 0,
             gap_from: None,
+            suspensions: 0,
             counts: ImportCounts::default(),
         }
     }
@@ -239,6 +244,7 @@ impl Importer {
                 }
             }
             said::ENDED => {
+                self.counts.inferred_there = said::inferred_at_end(value);
                 for (reason, count) in said::losses_at_end(value) {
                     // What was told meanwhile is among it.
                     let told = self.counts.lost_there.get(&reason).copied();
@@ -247,8 +253,8 @@ impl Importer {
                 }
             }
             said::GAP => {
-                // Suspensions are told by data breaks.
-                if let Some(gap) = said::gap(value).filter(|it| it.reason != GapReason::Suspended) {
+                if let Some(mut gap) = said::gap(value) {
+                    self.leave_out_told(&mut gap);
                     self.gap_there(at, &gap);
                 }
             }
@@ -264,25 +270,26 @@ impl Importer {
         }
     }
 
+    /// Breaks tell of suspensions before a live agent's markers do. One that replays a recording has no breaks.
+    fn leave_out_told(&mut self, gap: &mut said::Gap<'_>) {
+        if gap.reason == GapReason::Suspended {
+            let told = self.suspensions.min(gap.count);
+            self.suspensions -= told;
+            gap.ns = gap.ns / gap.count * (gap.count - told);
+            gap.count -= told;
+        }
+    }
+
     /// Where in the time before they were, is not said: they end where they are told.
     fn gap_there(&mut self, at: Timestamp, gap: &said::Gap<'_>) {
         let function = gap.function.and_then(|text| self.function_of_gap(text));
-        if function.is_none() && gap.function.is_some() {
+        if gap.count == 0 || function.is_none() && gap.function.is_some() {
             return;
         }
         let from = Timestamp(at.0.saturating_sub(gap.ns / gap.count));
         let from = from.max(self.session.started);
-        let (count, ns) = self.counts.gaps_there.entry(gap.reason).or_default();
-        *count = count.saturating_add(gap.count);
-        *ns = ns.saturating_add(at.since(from).saturating_mul(gap.count));
         for _ in 0..gap.count {
-            self.events.push(Event::Gap(Gap {
-                from,
-                to: at,
-                function,
-                process: Some(ProcessId::from_index(0)),
-                reason: gap.reason,
-            }));
+            self.push_gap((from, at), function, gap.reason);
         }
     }
 
@@ -322,15 +329,26 @@ impl Importer {
 
     /// Messages are missing before the next one, or tracing was suspended: what is open is closed,
     /// and the time until the next event is a gap.
-    pub fn break_data(&mut self) {
+    pub fn break_data(&mut self, reason: GapReason) {
         self.close_all(ExitKind::Inferred);
-        self.gap_from.get_or_insert(self.time.at);
+        let (_, why) = self.gap_from.get_or_insert((self.time.at, reason));
+        // Where both are, what was not meant to be missing counts.
+        *why = reason.max(*why);
     }
 
     /// Messages that are known to be missing; their number.
     pub fn lost(&mut self, count: u64) {
-        self.break_data();
+        self.break_data(GapReason::MissingData);
         self.push_lost(self.time.at, LostReason::BadRecord, count);
+    }
+
+    /// The run broke off; it would have gone on until `at` at least.
+    pub fn cut_off(&mut self, at: Timestamp) {
+        self.begin();
+        self.close_all(ExitKind::Inferred);
+        let from = self.time.at;
+        self.end_gap(from);
+        self.push_gap((from, at.max(from)), None, GapReason::CutOff);
     }
 
     /// Whether there is nothing for a batch.
@@ -466,15 +484,28 @@ impl Importer {
     }
 
     fn end_gap(&mut self, to: Timestamp) {
-        if let Some(from) = self.gap_from.take() {
-            self.events.push(Event::Gap(Gap {
-                from,
-                to,
-                function: None,
-                process: Some(ProcessId::from_index(0)),
-                reason: GapReason::Suspended,
-            }));
+        if let Some((from, reason)) = self.gap_from.take() {
+            self.suspensions += u64::from(reason == GapReason::Suspended);
+            self.push_gap((from, to), None, reason);
         }
+    }
+
+    fn push_gap(
+        &mut self,
+        (from, to): (Timestamp, Timestamp),
+        function: Option<FunctionId>,
+        reason: GapReason,
+    ) {
+        let (count, ns) = self.counts.gaps.entry(reason).or_default();
+        *count = count.saturating_add(1);
+        *ns = ns.saturating_add(to.since(from));
+        self.events.push(Event::Gap(Gap {
+            from,
+            to,
+            function,
+            process: Some(ProcessId::from_index(0)),
+            reason,
+        }));
     }
 
     fn enter(&mut self, at_ms: u32, method: u32, thread: u16) {

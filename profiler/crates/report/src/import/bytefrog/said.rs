@@ -51,6 +51,11 @@ pub(super) fn losses_at_end(value: &str) -> impl Iterator<Item = (LostReason, u6
     sums.into_iter()
 }
 
+/// Exits that were not seen there, of those that were sent: the messages look like any other.
+pub(super) fn inferred_at_end(value: &str) -> u64 {
+    number(value, "exits inferred").unwrap_or(0)
+}
+
 /// The number behind `what: `.
 fn number(value: &str, what: &str) -> Option<u64> {
     let (_, rest) = value.split_once(&format!("{what}: "))?;
@@ -147,5 +152,7 @@ mod tests {
         let found: Vec<(LostReason, u64)> = losses_at_end(value).collect();
         let expected = [(LostReason::CallRingFull, 7), (LostReason::TooMany, 5)];
         assert_eq!(found, expected);
+        assert_eq!(inferred_at_end(value), 1);
+        assert_eq!(inferred_at_end("entries: 5, exits: 4"), 0);
     }
 }

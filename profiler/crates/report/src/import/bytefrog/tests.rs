@@ -283,7 +283,7 @@ fn what_an_agent_did_not_watch_is_a_gap() {
             "not traced",
             "idle [app] src/a.c:9: over budget, not watched any more (200.0 ms)",
         ),
-        // What data breaks tell; what can't be, and what is said otherwise.
+        // What no data break has told; what can't be, and what is said otherwise.
         marker(
             1000,
             "not traced",
@@ -335,12 +335,13 @@ fn what_an_agent_did_not_watch_is_a_gap() {
             }
         }
     }
-    use GapReason::{Detached, DutyCycle, NotYetAttached};
+    use GapReason::{Detached, DutyCycle, NotYetAttached, Suspended};
     let expected = [
         ("all", NotYetAttached, 20),
         ("all", NotYetAttached, 20),
         ("work", DutyCycle, 600),
         ("idle", Detached, 200),
+        ("all", Suspended, 500),
         ("all", Detached, 1000),
     ]
     .map(|(function, reason, ms)| (function.to_owned(), reason, ms));
@@ -356,7 +357,7 @@ fn what_an_agent_did_not_watch_is_a_gap() {
     let names: Vec<&str> = traced.map(|(_, it)| tables.string(it.name)).collect();
     assert_eq!(names, ["work", "idle"]);
     let counts = importer.counts();
-    assert_eq!(counts.gaps_there[&NotYetAttached], (2, 40_000_000));
+    assert_eq!(counts.gaps[&NotYetAttached], (2, 40_000_000));
     assert_eq!(counts.lost_there[&LostReason::CallRingFull], 4);
 }
 
@@ -385,9 +386,10 @@ fn a_break_closes_what_is_open_and_is_a_gap() {
     let mut importer = importer();
     importer.message(&name(1, "f"));
     importer.message(&enter(1, 1, 0));
-    importer.break_data();
+    importer.break_data(GapReason::Suspended);
     importer.message(&enter(9, 1, 0));
     importer.lost(3);
+    importer.break_data(GapReason::Suspended);
     let lines = told(importer.finish());
     assert_eq!(
         lines[1..],
@@ -398,8 +400,49 @@ fn a_break_closes_what_is_open_and_is_a_gap() {
             "9 1 +f@0",
             "9 1 -f@0 0/0 Inferred",
             "9 lost 3 BadRecord",
-            "9 gap of 0 Suspended",
+            "9 gap of 0 MissingData",
         ]
+    );
+}
+
+/// A live agent tells of a suspension by a break and then in words, one that replays a recording in words alone.
+#[test]
+fn a_suspension_is_told_once() {
+    let mut importer = importer();
+    importer.message(&name(1, "f"));
+    importer.message(&enter(1, 1, 0));
+    importer.message(&exit(2, 1, 0));
+    importer.break_data(GapReason::Suspended);
+    importer.message(&marker(500, "recording resumed", "after 498 ms without"));
+    let live = "all functions: tracing was suspended (498.0 ms)";
+    importer.message(&marker(500, "not traced", live));
+    let replayed = "all functions: tracing was suspended (300.0 ms in 2 gaps)";
+    importer.message(&marker(900, "not traced", replayed));
+    let lines = told(importer.finish());
+    let gaps: Vec<&String> = lines
+        .iter()
+        .filter(|line| line.contains("gap of"))
+        .collect();
+    assert_eq!(
+        gaps,
+        [
+            "500 gap of 498 Suspended",
+            "900 gap of 150 Suspended",
+            "900 gap of 150 Suspended"
+        ]
+    );
+}
+
+#[test]
+fn what_is_cut_off_ends_with_a_gap() {
+    let mut importer = importer();
+    importer.message(&name(1, "f"));
+    importer.message(&enter(1, 1, 0));
+    importer.cut_off(Timestamp(ORIGIN + 5_000_000));
+    let lines = told(importer.finish());
+    assert_eq!(
+        lines[1..],
+        ["1 1 +f@0", "1 1 -f@0 0/0 Inferred", "5 gap of 4 CutOff"]
     );
 }
 

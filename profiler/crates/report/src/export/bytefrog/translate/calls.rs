@@ -169,6 +169,7 @@ impl Translator {
                 self.stream.bubble(at, (method, exception), thread, out);
             }
             ExitKind::Return | ExitKind::Terminated | ExitKind::Inferred | ExitKind::Unwatched => {
+                self.counts.exits_recorded_inferred += u64::from(how == ExitKind::Inferred);
                 self.stream.exit(at, method, line, thread, out);
             }
         }

@@ -104,7 +104,8 @@ impl Missing {
         let gaps = std::mem::take(&mut self.gaps).into_iter();
         for ((mut text, reason), (count, sum_ns)) in gaps.chain(more) {
             let ms = sum_ns as f64 / 1e6;
-            let _ = write!(text, ": {} ({ms:.1} ms", reason.phrase());
+            // All digits, so that sums are the same wherever it is read.
+            let _ = write!(text, ": {} ({ms:?} ms", reason.phrase());
             if count > 1 {
                 let _ = write!(text, " in {count} gaps");
             }

@@ -68,6 +68,8 @@ pub struct Counts {
     /// Exits (among `exits`) that no event told: of calls above one that ended, or of a thread that
     /// ended.
     pub exits_inferred: u64,
+    /// Exits (among `exits`) that the recording had inferred.
+    pub exits_recorded_inferred: u64,
     /// Exits of calls that were not open.
     pub exits_left_out: u64,
     /// Exits that another thread told than the one that entered the call: told on the latter.
@@ -90,6 +92,13 @@ pub struct Counts {
     pub samples_without_stack: u64,
     /// Events that still waited for names when new tables began.
     pub events_forgotten: u64,
+}
+
+impl Counts {
+    /// Exits that nobody saw.
+    pub fn all_inferred(&self) -> u64 {
+        self.exits_inferred + self.exits_recorded_inferred
+    }
 }
 
 /// Makes messages of events.
@@ -322,7 +331,7 @@ impl Translator {
                 "calls left out because of limits",
             ),
             (self.counts.entries_left_out, "entries too deep"),
-            (self.counts.exits_inferred, "exits inferred"),
+            (self.counts.all_inferred(), "exits inferred"),
             (
                 self.counts.exits_left_out,
                 "exits of calls that were not open",
