@@ -232,6 +232,7 @@ fn replay(
     (declared, quiet): (bool, bool),
 ) -> Result<(), Failure> {
     let mut tables = reader.load_tables()?;
+    selection.check(&tables).map_err(Failure::failed)?;
     if declared && profiler_resolve::declare_offline(&mut tables, &[DEBUG_FOLDER.into()]) == 0 {
         log::warn!(
             "it is not known where any function is declared, so compilers will find nothing they can use: build with -g, \

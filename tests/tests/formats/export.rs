@@ -531,7 +531,7 @@ fn samples_of_a_source_are_selected_in_any_format() {
     assert!(
         error
             .to_string()
-            .contains("there is no source 'nothing'; there are: "),
+            .contains("no samples of `nothing` in the recording; it has samples of: "),
         "{error}"
     );
 }

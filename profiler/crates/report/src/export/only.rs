@@ -39,8 +39,30 @@ struct Found {
     functions: Functions,
 }
 
-fn refused(why: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+impl Selection {
+    /// Whether a recording has what is named: why not, in a line.
+    pub fn check(&self, tables: &Tables) -> Result<(), String> {
+        self.find(tables).map(drop)
+    }
+
+    fn find(&self, tables: &Tables) -> Result<Found, String> {
+        let chosen = self.filter.target.find(tables);
+        let chosen = chosen.map_err(|error| error.to_string())?;
+        let sources = self.source.as_deref().map(|name| {
+            let present: Vec<SourceId> = tables.sources.iter().map(|(id, _)| id).collect();
+            Sources::choose(&present, Some(name), tables).ok_or_else(|| {
+                let names = tables.sources.iter().map(|(_, it)| tables.string(it.name));
+                let names: Vec<&str> = names.collect();
+                let there = names.join(", ");
+                format!("no samples of `{name}` in the recording; it has samples of: {there}")
+            })
+        });
+        Ok(Found {
+            chosen,
+            sources: sources.transpose()?,
+            functions: Functions::of(tables),
+        })
+    }
 }
 
 impl<'a> Only<'a> {
@@ -61,27 +83,11 @@ impl<'a> Only<'a> {
     }
 
     fn find(&mut self, tables: &Tables) -> io::Result<()> {
-        if self.found.is_some() {
-            return Ok(());
+        if self.found.is_none() {
+            let found = self.selection.find(tables);
+            self.found =
+                Some(found.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?);
         }
-        let chosen = self.selection.filter.target.find(tables);
-        let chosen = chosen.map_err(|error| refused(error.to_string()))?;
-        let sources = self.selection.source.as_deref().map(|name| {
-            let present: Vec<SourceId> = tables.sources.iter().map(|(id, _)| id).collect();
-            Sources::choose(&present, Some(name), tables).ok_or_else(|| {
-                let names = tables.sources.iter().map(|(_, it)| tables.string(it.name));
-                let names: Vec<&str> = names.collect();
-                refused(format!(
-                    "there is no source '{name}'; there are: {}",
-                    names.join(", ")
-                ))
-            })
-        });
-        self.found = Some(Found {
-            chosen,
-            sources: sources.transpose()?,
-            functions: Functions::of(tables),
-        });
         Ok(())
     }
 
