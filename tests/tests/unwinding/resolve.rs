@@ -301,8 +301,10 @@ fn a_program_in_other_namespaces_has_names_when_it_has_ended() {
         assert_eq!(process.namespace_pids, [Pid(inner)]);
         let executable = process.executable.map(|path| tables.string(path));
         assert_eq!(executable, Some(&*unique));
-        let command = process.command.map(|text| tables.string(text));
-        assert_eq!(command, Some(&*format!("{unique} stay map")));
+        let arguments = tables.arguments(process);
+        assert_eq!(arguments, Some(vec![&*unique, "stay", "map"]));
+        let command = tables.command_line(process);
+        assert_eq!(command, Some(format!("{unique} stay map")));
     }
 }
 
