@@ -529,6 +529,7 @@ impl Parquet {
                 thread,
                 cpu: cpu.unwrap_or(Cpu(0)),
                 function,
+                stack: 0,
                 depth,
                 edge: CallEdge::Enter(None),
                 later: None,
