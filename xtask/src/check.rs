@@ -53,7 +53,7 @@ type Check = fn() -> Outcome;
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let checks: [(&str, Check); 10] = [
+    let checks: [(&str, Check); 11] = [
         ("formatting", formatting),
         ("kernel-side object", ebpf::check_fresh),
         ("headers", headers),
@@ -64,6 +64,7 @@ pub(crate) fn run() -> Outcome {
         ("versions that fuzz targets are built with", fuzz_versions),
         ("lints", lints),
         ("lints without features", lints_bare),
+        ("lints with all features", lints_full),
     ];
     let mut bad = Vec::new();
     for (name, check) in checks {
@@ -123,11 +124,20 @@ fn lints() -> Outcome {
 
 /// The program without what only few need.
 fn lints_bare() -> Outcome {
+    lints_of_program("--no-default-features")
+}
+
+/// The program with what it is not built with otherwise.
+fn lints_full() -> Outcome {
+    lints_of_program("--all-features")
+}
+
+fn lints_of_program(features: &str) -> Outcome {
     process::run(cargo().current_dir(workspace()).args([
         "clippy",
         "--quiet",
         "--package=profiler",
-        "--no-default-features",
+        features,
         "--",
         "-D",
         "warnings",
