@@ -11,17 +11,18 @@ use crate::error::{Context, Failure};
 use crate::pipeline;
 use profiler_capture::Reader;
 use profiler_model::{Event, Tables};
+use profiler_report::export::Selection;
 use profiler_report::view::pager::Output;
 use profiler_report::view::report::{
-    By, CallSort, CallView, Collector, Filter, Format, Recording, ReportOptions, Sort, TimeRange,
-    run, run_diff,
+    By, CallSort, CallView, Collector, Format, Recording, ReportOptions, Sort, TimeRange, run,
+    run_diff,
 };
 use profiler_report::view::{info, term};
 use profiler_resolve::Nameless;
 
 use super::Common;
 use super::name_notes;
-use super::target_words::TargetWords;
+use super::target_words::SelectionWords;
 
 /// More of the slowest calls than anyone reads are not kept.
 const MAX_SLOWEST: usize = 100_000;
@@ -87,19 +88,7 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "FROM..TO")]
     time: Option<TimeRange>,
     #[command(flatten)]
-    target: TargetWords,
-    /// Samples with this module in the stack, calls of its functions (part of a path, or a glob)
-    #[arg(long, value_name = "MODULE")]
-    module: Vec<String>,
-    /// Samples with this function in the stack, calls of it (part of a name, or a glob)
-    #[arg(long, value_name = "FUNCTION")]
-    function: Vec<String>,
-    /// Without samples and calls of the profiler that recorded
-    #[arg(long)]
-    no_self: bool,
-    /// Samples of this event source, where several were recorded
-    #[arg(short, long, value_name = "EVENT")]
-    source: Option<String>,
+    selected: SelectionWords,
     /// Leave out what has a smaller share
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     min_percent: f64,
@@ -131,6 +120,7 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
         let opened = File::open(folder);
         opened.context(|| format!("failed to open {}", folder.display()))
     });
+    let Selection { filter, source } = args.selected.in_recording()?;
     let options = ReportOptions {
         sort: match args.sort {
             Some(CallSort::Total) => Sort::Total,
@@ -150,20 +140,15 @@ pub(super) fn report(args: ReportArgs, common: &Common) -> Result<(), Failure> {
             exceptions: args.exceptions,
         },
         range,
-        filter: Filter {
-            target: args.target.in_recording()?,
-            modules: args.module,
-            functions: args.function,
-            no_self: args.no_self,
-        },
-        source: args.source,
+        filter,
+        source,
         min_percent: args.min_percent,
         limit: args.limit,
         format: args.format,
         width: terminal.then(|| term::width(io::stdout())).flatten(),
         color: common.color.resolve(io::stdout()),
     };
-    let whole = options.filter == Filter::default() && options.range == TimeRange::default();
+    let whole = options.filter.is_all() && options.range == TimeRange::default();
     let hinted = whole && args.diff.is_none() && options.format == Format::Text && !common.quiet;
     let capture = Reader::open(&args.file)?;
     let other = args.diff.as_deref().map(Reader::open).transpose()?;

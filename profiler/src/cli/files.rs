@@ -9,12 +9,11 @@ use crate::error::Failure;
 use crate::pipeline;
 use profiler_capture::{CreateOptions, Derived, Existing, Merged, Reader, TimeRange};
 use profiler_model::{Function, Line, Symbol, Tables, Timestamp};
-use profiler_report::derive::Filter;
-use profiler_report::export::{self, Selection, Settings};
+use profiler_report::export::{self, Settings};
 use profiler_report::view::{quantity, report};
 use profiler_resolve::{NewSymbol, OfflineOptions, symbolize_offline};
 
-use super::target_words::TargetWords;
+use super::target_words::SelectionWords;
 use super::{Common, values};
 
 #[derive(Debug, Args)]
@@ -43,19 +42,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "FROM..TO")]
     time: Option<report::TimeRange>,
     #[command(flatten)]
-    target: TargetWords,
-    /// Samples with this module in the stack, calls of its functions (part of a path, or a glob)
-    #[arg(long, value_name = "MODULE")]
-    module: Vec<String>,
-    /// Samples with this function in the stack, calls of it (part of a name, or a glob)
-    #[arg(long, value_name = "FUNCTION")]
-    function: Vec<String>,
-    /// Without samples and calls of the profiler that recorded
-    #[arg(long)]
-    no_self: bool,
-    /// Samples of this event source, where several were recorded
-    #[arg(short, long, value_name = "EVENT")]
-    source: Option<String>,
+    selected: SelectionWords,
     /// Colour a flame graph by how shares have changed since this capture
     #[arg(long, value_name = "OTHER")]
     diff: Option<PathBuf>,
@@ -120,15 +107,7 @@ pub(super) fn export(args: ExportArgs, common: &Common) -> Result<(), Failure> {
             ));
         }
     };
-    let selection = Selection {
-        filter: Filter {
-            target: args.target.in_recording()?,
-            modules: args.module,
-            functions: args.function,
-            no_self: args.no_self,
-        },
-        source: args.source,
-    };
+    let selection = args.selected.in_recording()?;
     let mut settings = Settings::new(format);
     for setting in &args.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {

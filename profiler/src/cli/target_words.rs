@@ -11,7 +11,8 @@ use crate::error::Failure;
 use profiler_model::raw::Comm;
 use profiler_model::text::printable;
 use profiler_model::{Pid, Tid};
-use profiler_report::derive::{ContainerNames, Target};
+use profiler_report::derive::{self as recorded, ContainerNames, Target};
+use profiler_report::export::Selection;
 use profiler_target::Filter;
 use profiler_target::container::Selector;
 use profiler_target::proc_fs;
@@ -61,6 +62,39 @@ pub(super) struct TargetWords {
     /// /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<PathBuf>,
+}
+
+/// What is meant of a recording: whose, and in what code.
+#[derive(Clone, Debug, Args)]
+pub(super) struct SelectionWords {
+    #[command(flatten)]
+    target: TargetWords,
+    /// Samples with this module in the stack, calls of its functions (part of a path, or a glob)
+    #[arg(long, value_name = "MODULE")]
+    module: Vec<String>,
+    /// Samples with this function in the stack, calls of it (part of a name, or a glob)
+    #[arg(long, value_name = "FUNCTION")]
+    function: Vec<String>,
+    /// Without samples and calls of the profiler that recorded
+    #[arg(long)]
+    no_self: bool,
+    /// Samples of this event source, where several were recorded
+    #[arg(short, long, value_name = "EVENT")]
+    source: Option<String>,
+}
+
+impl SelectionWords {
+    pub(super) fn in_recording(self) -> Result<Selection, Failure> {
+        Ok(Selection {
+            filter: recorded::Filter {
+                target: self.target.in_recording()?,
+                modules: self.module,
+                functions: self.function,
+                no_self: self.no_self,
+            },
+            source: self.source,
+        })
+    }
 }
 
 /// A process as it was named.

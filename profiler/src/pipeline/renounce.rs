@@ -37,10 +37,7 @@ pub fn renounce(outputs: &[&Path]) {
 
 /// Whether a user may give a file of theirs this name, without capabilities: groups are not asked.
 pub(super) fn may_replace(uid: u32, output: &Path) -> bool {
-    let folder = match output.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = profiler_capture::folder_of(output);
     let Ok(folder_is) = fs::metadata(folder) else {
         return false;
     };

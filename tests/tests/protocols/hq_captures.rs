@@ -62,17 +62,23 @@ fn program() -> Vec<AgentMessage<'static>> {
     ]
 }
 
+/// One run into run.cap, which HQ has started.
+fn begun(setting: &Setting) -> (Receiving, Connection, u8) {
+    let receiver = Receiving::start(setting, &["--runs", "1", "-o", "run.cap"]);
+    let (mut control, run) = agent(receiver.address);
+    control.send(&[heartbeat(Mode::Initializing)]);
+    control.expect(&[HqMessage::Start]);
+    (receiver, control, run)
+}
+
 /// What an agent of ours tells of calls that it did not see is said by all that read the capture.
 #[test]
 fn what_an_agent_missed_is_said_by_all_views() -> Outcome {
     let Some(setting) = Setting::unprivileged("hq_missed")? else {
         return Ok(());
     };
-    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
-    let (mut control, run) = agent(receiver.address);
+    let (mut receiver, mut control, run) = begun(&setting);
     receiver.line();
-    control.send(&[heartbeat(Mode::Initializing)]);
-    control.expect(&[HqMessage::Start]);
     receiver.line();
     let mut one = data(receiver.address, run);
     let said = |at_ms, sequence, key: &'static str, value: &'static str| AgentMessage::Marker {
@@ -153,11 +159,8 @@ fn why_data_are_missing_is_said() -> Outcome {
     let Some(setting) = Setting::unprivileged("hq_why")? else {
         return Ok(());
     };
-    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
-    let (mut control, run) = agent(receiver.address);
+    let (mut receiver, mut control, run) = begun(&setting);
     receiver.line();
-    control.send(&[heartbeat(Mode::Initializing)]);
-    control.expect(&[HqMessage::Start]);
     let mut one = data(receiver.address, run);
     control.send(&[heartbeat(Mode::Tracing)]);
     one.send(&[name(1, "work"), enter(0, 1, 0), exit(1, 1, 0)]);
@@ -208,10 +211,7 @@ fn breaks_that_waited_for_an_hq_come_before_their_data() -> Outcome {
     let Some(setting) = Setting::unprivileged("hq_stopped")? else {
         return Ok(());
     };
-    let mut receiver = Receiving::start(&setting, &["--runs", "1", "-o", "run.cap"]);
-    let (mut control, run) = agent(receiver.address);
-    control.send(&[heartbeat(Mode::Initializing)]);
-    control.expect(&[HqMessage::Start]);
+    let (mut receiver, mut control, run) = begun(&setting);
     let mut one = data(receiver.address, run);
     control.send(&[heartbeat(Mode::Tracing)]);
     one.send(&[name(1, "work")]);

@@ -8,7 +8,8 @@ use std::fs;
 use std::process::Command;
 
 use profiler_tests::Outcome;
-use profiler_tests::recording::{Sample, weight};
+use profiler_tests::process::Ended;
+use profiler_tests::recording::{Recording, Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::{amount, at_least, share};
@@ -167,24 +168,35 @@ fn fork_storm_adds_up() -> Outcome {
     Ok(())
 }
 
+/// The workload with code made at run time, with these arguments; its map is gone.
+fn recorded_jit(
+    test: &str,
+    arguments: &[&str],
+) -> Result<Option<(Ended, Recording)>, Box<dyn std::error::Error>> {
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "the workload has machine code of x86-64 only");
+        return Ok(None);
+    }
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(None);
+    };
+    let workload = setting.workload("jit.c")?;
+    let command = ["-F", "999", "--", &workload.to_string_lossy()];
+    let (ended, recording) = setting.record(&[&command[..], arguments].concat())?;
+    if let Some(sample) = recording.of_process("jit").first() {
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
+    }
+    Ok(Some((ended, recording)))
+}
+
 /// Code made at run time, named by /tmp/perf-PID.map.
 #[test]
 fn jit_code_by_its_perf_map() -> Outcome {
     let test = "e2e_processes::jit_code_by_its_perf_map";
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "the workload has machine code of x86-64 only");
-        return Ok(());
-    }
-    let Some(setting) = Setting::new(test)? else {
+    let Some((ended, recording)) = recorded_jit(test, &["1500"])? else {
         return Ok(());
     };
-    let workload = setting.workload("jit.c")?;
-    let (ended, recording) =
-        setting.record(&["-F", "999", "--", &workload.to_string_lossy(), "1500"])?;
     let samples = recording.of_process("jit");
-    if let Some(sample) = samples.first() {
-        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
-    }
     let truth = ended.json()?;
     let part = |key: &str| truth[key].as_u64().map(|ns| ns as f64).ok_or("no truth");
     let hits: Vec<_> = samples
@@ -210,20 +222,10 @@ fn jit_code_by_its_perf_map() -> Outcome {
 #[test]
 fn jit_code_that_is_announced_anew() -> Outcome {
     let test = "e2e_processes::jit_code_that_is_announced_anew";
-    if !cfg!(target_arch = "x86_64") {
-        skip(test, "the workload has machine code of x86-64 only");
-        return Ok(());
-    }
-    let Some(setting) = Setting::new(test)? else {
+    let Some((ended, recording)) = recorded_jit(test, &["4000", "--again"])? else {
         return Ok(());
     };
-    let workload = setting.workload("jit.c")?;
-    let command = ["-F", "999", "--", &workload.to_string_lossy(), "4000"];
-    let (ended, recording) = setting.record(&[&command[..], &["--again"]].concat())?;
     let samples = recording.of_process("jit");
-    if let Some(sample) = samples.first() {
-        let _ = fs::remove_file(format!("/tmp/perf-{}.map", sample.pid));
-    }
     let again = ended.json()?["again"].as_u64().ok_or("no truth")?;
     let count = |name: &str, is_then: &dyn Fn(u64) -> bool| {
         let samples = samples.iter();

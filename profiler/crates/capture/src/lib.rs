@@ -45,7 +45,7 @@ pub use batches::Batches;
 pub use error::{CaptureError, Damage};
 pub use limit::Limit;
 pub use merge::{Derived, Merged, merge, rewrite};
-pub use new_file::{Existing, NewFile, Owner, old};
+pub use new_file::{Existing, NewFile, Owner, folder_of, old};
 pub use reader::{Reader, TimeRange, replay_into};
 pub use replay::ReplayStats;
 pub use ring::Dump;

@@ -269,7 +269,7 @@ fn attributes(path: &Path) -> StatxAttributes {
 }
 
 /// The folder that an output is in.
-pub(super) fn folder_of(path: &Path) -> &Path {
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

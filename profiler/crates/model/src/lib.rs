@@ -23,6 +23,7 @@ mod map_ids;
 pub mod order;
 pub mod raw;
 mod renames;
+pub mod room;
 mod sink;
 mod tables;
 pub mod text;

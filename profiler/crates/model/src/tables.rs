@@ -141,8 +141,7 @@ impl Tables {
 
     /// The same for people, joined by spaces; none if they are not known.
     pub fn command_line(&self, process: &Process) -> Option<String> {
-        let text = self.string(process.command?).trim_end_matches('\0');
-        Some(text.replace('\0', " "))
+        Some(crate::text::command_line(self.string(process.command?)))
     }
 
     /// The id of a string that is there.
@@ -382,6 +381,15 @@ impl Tables {
             stack.parent.and_then(|id| self.stacks.get(id))
         })
         .map(|stack| stack.frame)
+    }
+
+    /// The frames of both parts of a stack, leaf first: the kernel's lies on top of the user's.
+    pub fn frames_of_both(
+        &self,
+        kernel: Option<StackId>,
+        user: Option<StackId>,
+    ) -> impl Iterator<Item = FrameId> + '_ {
+        self.frames_of(kernel).chain(self.frames_of(user))
     }
 
     /// Pieces of code: module, frame address of the first byte, bytes.

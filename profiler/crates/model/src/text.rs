@@ -18,6 +18,11 @@ pub type TextMap<K, V> = HashMap<K, V, RandomState>;
 /// See [`TextMap`].
 pub type TextSet<K> = HashSet<K, RandomState>;
 
+/// Arguments, each with a zero behind it, as one line for people.
+pub fn command_line(arguments: &str) -> String {
+    arguments.trim_end_matches('\0').replace('\0', " ")
+}
+
 /// The number of a port, in digits alone.
 pub fn parse_port(text: &str) -> Option<u16> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -90,6 +90,16 @@ impl CodeRange {
         (address - self.start).wrapping_add(self.offset)
     }
 
+    /// What lies between two addresses in this range.
+    fn part(&self, start: u64, end: u64) -> CodeRange {
+        CodeRange {
+            start,
+            end,
+            offset: self.frame_address(start),
+            ..self.clone()
+        }
+    }
+
     /// The file's own address (ELF virtual address) of the first byte.
     pub(super) fn own_address(&self) -> u64 {
         let bias = self.module.elf.as_ref().map(|elf| elf.bias(self.offset));
@@ -175,12 +185,7 @@ impl Mappings {
             let mut at = new.start;
             for (start, end) in kept.into_iter().chain([(new.end, new.end)]) {
                 if at < start {
-                    self.put(CodeRange {
-                        start: at,
-                        end: start,
-                        offset: new.frame_address(at),
-                        ..new.clone()
-                    });
+                    self.put(new.part(at, start));
                 }
                 at = at.max(end);
             }
@@ -212,14 +217,10 @@ impl Mappings {
         };
         let again = again(times);
         for range in met {
-            let start = start.max(range.start);
             self.put(CodeRange {
-                start,
-                end: end.min(range.end),
-                offset: range.frame_address(start),
                 at,
                 module: again.clone(),
-                ..range
+                ..range.part(start.max(range.start), end.min(range.end))
             });
         }
     }
@@ -235,12 +236,7 @@ impl Mappings {
                 let start = start.max(range.start);
                 let end = end.min(range.end);
                 if start < end {
-                    self.put(CodeRange {
-                        start,
-                        end,
-                        offset: range.frame_address(start),
-                        ..range.clone()
-                    });
+                    self.put(range.part(start, end));
                 }
             }
         }
@@ -254,17 +250,10 @@ impl Mappings {
         if let Some(left) = self.ranges[first..behind].first()
             && left.start < new.start
         {
-            pieces.push(CodeRange {
-                end: new.start,
-                ..left.clone()
-            });
+            pieces.push(left.part(left.start, new.start));
         }
         let right = match self.ranges[first..behind].last() {
-            Some(right) if right.end > new.end => Some(CodeRange {
-                start: new.end,
-                offset: right.frame_address(new.end),
-                ..right.clone()
-            }),
+            Some(right) if right.end > new.end => Some(right.part(new.end, right.end)),
             _ => None,
         };
         pieces.push(new);

@@ -30,6 +30,7 @@ use super::go_names::GoNames;
 use super::proc_fs::{self, at_live_thread};
 use super::warnings::warn_once;
 use profiler_model::raw::FileIdentity;
+use profiler_model::text::command_line;
 use profiler_model::{BuildId, Pid, Timestamp};
 use profiler_object::{Object, ObjectError};
 
@@ -438,7 +439,9 @@ pub fn processes() -> Vec<TargetProcess> {
             Some(TargetProcess {
                 pid,
                 name: stat.comm.text().into(),
-                command: facts.command.map(|arguments| joined(&arguments)),
+                command: facts
+                    .command
+                    .map(|arguments| command_line(&arguments).into()),
                 uid: facts.uid,
                 executable,
             })
@@ -452,12 +455,6 @@ impl Default for Finder {
     fn default() -> Finder {
         Finder::new(super::ResolveOptions::default().debug_dirs)
     }
-}
-
-/// Arguments for people.
-fn joined(arguments: &str) -> Box<str> {
-    let text = arguments.trim_end_matches('\0');
-    text.replace('\0', " ").into()
 }
 
 /// What a program was called as when it was started: links to it may have other names than its file. The kernel's

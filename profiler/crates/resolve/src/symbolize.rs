@@ -649,7 +649,7 @@ impl Worker {
         if self.silent.contains(&uid) {
             return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
         }
-        let owner = process.uid.filter(|&uid| uid != 0);
+        let owner = request.owner();
         if !self.owners.may_ask(owner) {
             return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
         }

@@ -36,8 +36,7 @@ pub fn stack_frames(
     user: Option<StackId>,
 ) -> impl Iterator<Item = DisplayFrame<'_>> {
     tables
-        .frames_of(kernel)
-        .chain(tables.frames_of(user))
+        .frames_of_both(kernel, user)
         .flat_map(|frame| frame_lines(tables, frame))
 }
 

@@ -329,8 +329,8 @@ impl<'a> StackWriter<'a> {
         self.text.clear();
         self.owner(key);
         self.ids.clear();
-        self.ids.extend(self.tables.frames_of(key.kernel));
-        self.ids.extend(self.tables.frames_of(key.user));
+        self.ids
+            .extend(self.tables.frames_of_both(key.kernel, key.user));
         let mut unnamed = false;
         for &id in self.ids.iter().rev() {
             let (text, no_name) = self

@@ -161,8 +161,7 @@ impl StackFunctions {
     pub(super) fn stack(&mut self, key: &Key, tables: &Tables, stack: &mut Vec<u32>) -> bool {
         stack.clear();
         self.ids.clear();
-        self.ids.extend(tables.frames_of(key.kernel));
-        self.ids.extend(tables.frames_of(key.user));
+        self.ids.extend(tables.frames_of_both(key.kernel, key.user));
         let mut named = true;
         for frame in std::mem::take(&mut self.ids).into_iter().rev() {
             let (lines, has_names) = self.of_frame(frame, tables);

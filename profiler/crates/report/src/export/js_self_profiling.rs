@@ -274,7 +274,7 @@ impl Traces {
             let stack = stacks.and_then(|stacks| {
                 let (stack, has_names) = *known.entry(stacks).or_insert_with(|| {
                     let (kernel, user) = stacks;
-                    let mut ids = tables.frames_of(kernel).chain(tables.frames_of(user));
+                    let mut ids = tables.frames_of_both(kernel, user);
                     let has_names = ids.all(|frame| tables.has_names(frame));
                     let frames = realm_frames(tables, kernel, user);
                     let shown = self.realm.shown(&frames).map(RealmFrame::as_frame);

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::derive::{CallFilter, Chosen, Filter, Functions, InStack, Sources, is_recorder};
 use profiler_model::*;
@@ -36,7 +36,10 @@ pub struct Only<'a> {
 struct Found {
     chosen: Chosen,
     sources: Option<Sources>,
+    /// Which of them share a name, if that is asked.
     functions: Functions,
+    /// Processes of the profiler that recorded, if these are left out.
+    recorders: FxHashSet<ProcessId>,
 }
 
 impl Selection {
@@ -57,10 +60,19 @@ impl Selection {
                 format!("no samples of `{name}` in the recording; it has samples of: {there}")
             })
         });
+        let Filter {
+            functions, no_self, ..
+        } = &self.filter;
+        let processes = tables.processes().filter(|_| *no_self);
+        let recorders = processes.filter(|(_, process)| is_recorder(process, tables));
         Ok(Found {
             chosen,
             sources: sources.transpose()?,
-            functions: Functions::of(tables),
+            functions: match functions.is_empty() {
+                true => Functions::default(),
+                false => Functions::of(tables),
+            },
+            recorders: recorders.map(|(id, _)| id).collect(),
         })
     }
 }
@@ -115,10 +127,8 @@ impl<'a> Only<'a> {
         };
         let of = thread.and_then(|id| tables.thread(id));
         let of = of.map(|thread| thread.process).or(process);
-        let of = of.and_then(|id| tables.process(id));
         if !found.chosen.admits_then(tables, thread, process, then)
-            || self.selection.filter.no_self
-                && of.is_some_and(|process| is_recorder(process, tables))
+            || of.is_some_and(|id| found.recorders.contains(&id))
         {
             return false;
         }

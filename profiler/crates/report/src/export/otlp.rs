@@ -376,9 +376,7 @@ impl<'a> Writer<'a> {
 
     fn stack_of(&mut self, key: &Key) -> (i32, bool) {
         let tables = self.tables;
-        let frames = tables
-            .frames_of(key.kernel)
-            .chain(tables.frames_of(key.user));
+        let frames = tables.frames_of_both(key.kernel, key.user);
         let (mut places, mut named) = (Vec::new(), true);
         for frame in frames {
             let (place, has_names) = self.location(frame);

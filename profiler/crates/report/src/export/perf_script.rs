@@ -113,7 +113,7 @@ impl PerfScript {
     /// The lines of a stack, and whether all of it has names.
     fn stack(&mut self, (kernel, user): Pair, tables: &Tables) -> (Box<str>, bool) {
         let (mut text, mut named) = (String::new(), true);
-        for frame in tables.frames_of(kernel).chain(tables.frames_of(user)) {
+        for frame in tables.frames_of_both(kernel, user) {
             let (lines, has_names) = &*self.frames.entry(frame).or_insert_with(|| {
                 let lines = lines(frame, tables, &self.functions);
                 (lines, tables.has_names(frame))

@@ -63,7 +63,7 @@ impl Places {
         stack: &mut Vec<u32>,
     ) -> bool {
         stack.clear();
-        let frames = tables.frames_of(kernel).chain(tables.frames_of(user));
+        let frames = tables.frames_of_both(kernel, user);
         let mut named = true;
         // Leaf first, and so are the lines of each; turned round at the end.
         for frame in frames {

@@ -97,9 +97,7 @@ impl Sink for Pprof {
             if let Some(state) = key.wait {
                 sample.label.push(writer.text_label("wait", state.name())?);
             }
-            let frames = tables
-                .frames_of(key.kernel)
-                .chain(tables.frames_of(key.user));
+            let frames = tables.frames_of_both(key.kernel, key.user);
             let mut named = true;
             for frame in frames {
                 let (id, has_name) = writer.location(frame)?;

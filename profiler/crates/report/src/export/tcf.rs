@@ -239,9 +239,7 @@ impl Sink for Tcf {
         let mut samples = self.samples.sorted();
         samples.retain(|(key, _)| sources.has(key.source, tables));
         let unnamed = samples.iter().filter(|(key, _)| {
-            let mut frames = tables
-                .frames_of(key.kernel)
-                .chain(tables.frames_of(key.user));
+            let mut frames = tables.frames_of_both(key.kernel, key.user);
             !frames.all(|frame| tables.has_names(frame))
         });
         let unnamed = unnamed.map(|(_, sum)| sum.count).sum();
@@ -290,9 +288,7 @@ impl Sink for Tcf {
                 profile.clipped = profile.clipped.saturating_add(whole - number);
                 stack.clear();
                 stack.extend(key.wait.map(Place::Wait));
-                let frames = tables
-                    .frames_of(key.kernel)
-                    .chain(tables.frames_of(key.user));
+                let frames = tables.frames_of_both(key.kernel, key.user);
                 stack.extend(frames.map(Place::Frame));
                 match stack.is_empty() {
                     true => profile.no_stack = profile.no_stack.saturating_add(number),

@@ -5,6 +5,7 @@
 //!
 //! What does not belong here: what becomes of a run with faults (`run`).
 
+use profiler_model::room::give_back;
 use profiler_wire::bytefrog::{AgentMessage, DecodeError};
 
 /// Something that the original collector would end the run for. Sequence ids are said as signed numbers, as they
@@ -141,9 +142,6 @@ impl Faults {
 /// Most open calls that are checked; what is opened beyond them is not.
 const MAX_OPEN: usize = 4 << 20;
 
-/// Places that a thread keeps when it has few calls open.
-const KEPT: usize = 16;
-
 /// Whether calls are nested.
 #[derive(Debug, Default)]
 pub struct Checker {
@@ -159,19 +157,6 @@ struct Stack {
     methods: Vec<u32>,
     unchecked: u64,
     seen: bool,
-}
-
-impl Stack {
-    /// Gives room back that was for many more calls; how much of it.
-    #[inline]
-    fn tidy(&mut self) -> usize {
-        let room = self.methods.capacity();
-        if room <= KEPT || self.methods.len() >= room / 4 {
-            return 0;
-        }
-        self.methods.shrink_to(room / 2);
-        room - self.methods.capacity()
-    }
 }
 
 impl Checker {
@@ -245,7 +230,7 @@ impl Checker {
                 let keep = stack.methods.len() - at - 1;
                 self.open -= at + 1;
                 stack.methods.truncate(keep);
-                self.room -= stack.tidy();
+                self.room -= give_back(&mut stack.methods);
             }
             return Some(Fault::Unbalanced {
                 thread,
@@ -255,7 +240,7 @@ impl Checker {
         }
         stack.methods.pop();
         self.open -= 1;
-        self.room -= stack.tidy();
+        self.room -= give_back(&mut stack.methods);
         None
     }
 }

@@ -192,7 +192,7 @@ impl Flow {
 
     /// About how many bytes of memory it takes.
     pub(super) fn bytes(&self) -> usize {
-        let breaks = self.breaks.capacity() * size_of::<u32>();
+        let breaks = self.breaks.capacity() * size_of::<(u32, BreakCause)>();
         self.merger.bytes() + self.checker.bytes() + breaks + self.receiver.bytes()
     }
 

@@ -94,7 +94,7 @@ impl Stacks {
         let Some(Entry::InTables((kernel, user))) = self.entries.get(key.0 as usize) else {
             return true;
         };
-        let mut frames = tables.frames_of(*kernel).chain(tables.frames_of(*user));
+        let mut frames = tables.frames_of_both(*kernel, *user);
         frames.all(|frame| tables.symbol(frame).is_some())
     }
 

@@ -114,8 +114,7 @@ impl Held {
             };
             tables.symbol(frame).is_some() || waited >= JIT_NAMES && is_jit()
         };
-        let frames = tables.frames_of(sample.kernel);
-        let mut frames = frames.chain(tables.frames_of(sample.user));
+        let mut frames = tables.frames_of_both(sample.kernel, sample.user);
         waited >= NAMES || frames.all(is_named)
     }
 }
@@ -990,8 +989,11 @@ impl Agent {
                 let Some(key) = self.world.thread_of(thread) else {
                     return;
                 };
-                self.held.push_back((now, key, Held::Ended(at)));
-                self.release(now, false);
+                let is_attended = |it: &Connection| it.actors.contains_key(&key);
+                if self.connections.values().any(is_attended) {
+                    self.held.push_back((now, key, Held::Ended(at)));
+                    self.release(now, false);
+                }
             }
             event => {
                 if let Some(what) = missing_frames(&event) {

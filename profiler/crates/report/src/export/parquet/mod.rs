@@ -198,8 +198,6 @@ struct Parquet {
     /// What the innermost function of a frame is called, and where it lies.
     leaves: FxHashMap<FrameId, (Box<str>, Box<str>)>,
     open: OpenSlices,
-    /// Where calls that are open were seen.
-    cpus: FxHashMap<ThreadId, Cpu>,
     /// Those of samples and waits.
     stacks: BTreeSet<Pair>,
     processes: BTreeSet<ProcessId>,
@@ -232,7 +230,6 @@ impl Parquet {
             functions: Functions::default(),
             leaves: FxHashMap::default(),
             open: OpenSlices::default(),
-            cpus: FxHashMap::default(),
             stacks: BTreeSet::new(),
             processes: BTreeSet::new(),
         }
@@ -261,10 +258,7 @@ impl Parquet {
     /// The number of a stack, its innermost function, and how it ends.
     fn stack(&mut self, sample: &Sample, tables: &Tables) {
         let pair = (sample.kernel, sample.user);
-        let leaf = tables
-            .frames_of(sample.kernel)
-            .chain(tables.frames_of(sample.user))
-            .next();
+        let leaf = tables.frames_of_both(sample.kernel, sample.user).next();
         self.rows.put(match leaf {
             Some(_) => Number(stack_number(pair)),
             None => Empty,
@@ -342,7 +336,6 @@ impl Parquet {
         match &call.edge {
             CallEdge::Enter(values) => {
                 self.open.enter(call, values);
-                self.cpus.insert(call.thread, call.cpu);
                 Ok(())
             }
             CallEdge::Hit(values) => {
@@ -433,7 +426,7 @@ impl Parquet {
 
     fn write_stacks(&mut self, tables: &Tables) -> io::Result<()> {
         for pair in std::mem::take(&mut self.stacks) {
-            let frames = tables.frames_of(pair.0).chain(tables.frames_of(pair.1));
+            let frames = tables.frames_of_both(pair.0, pair.1);
             for (position, frame) in (0..).zip(frames) {
                 self.rows.put(Number(stack_number(pair)));
                 self.rows.put(Number(position));
@@ -447,7 +440,7 @@ impl Parquet {
     fn write_frames(&mut self, tables: &Tables) -> io::Result<()> {
         let mut frames = BTreeSet::new();
         for pair in std::mem::take(&mut self.stacks) {
-            frames.extend(tables.frames_of(pair.0).chain(tables.frames_of(pair.1)));
+            frames.extend(tables.frames_of_both(pair.0, pair.1));
         }
         let functions = Functions::of(tables);
         for id in frames {
@@ -523,11 +516,10 @@ impl Parquet {
     /// Calls that did not end.
     fn write_open(&mut self, tables: &Tables) -> io::Result<()> {
         for ((thread, depth, function), (at, values)) in self.open.rest() {
-            let cpu = self.cpus.get(&thread).copied();
             let call = Call {
                 at,
                 thread,
-                cpu: cpu.unwrap_or(Cpu(0)),
+                cpu: Cpu::default(),
                 function,
                 stack: 0,
                 depth,

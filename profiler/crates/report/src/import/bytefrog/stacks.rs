@@ -4,6 +4,7 @@
 //! these are its innermost calls, so that later exits of outer ones still find theirs.
 
 use profiler_model::Timestamp;
+use profiler_model::room::give_back;
 
 /// Most open calls of a run: 48 MiB.
 const MAX_OPEN: usize = 2 << 20;
@@ -31,9 +32,6 @@ pub(super) enum Left {
     /// None that is known.
     Unknown,
 }
-
-/// Places that a thread keeps when it has few calls open.
-const KEPT: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 struct Stack {
@@ -93,13 +91,8 @@ impl Stacks {
             let total_ns = at.since(frame.began);
             caller.children_ns = caller.children_ns.saturating_add(total_ns);
         }
-        let (open, room) = (stack.frames.len(), stack.frames.capacity());
-        if room > KEPT && open < room / 4 {
-            // It was for many more calls.
-            stack.frames.shrink_to(room / 2);
-            self.room -= room - stack.frames.capacity();
-        }
-        Some((frame, open as u32))
+        self.room -= give_back(&mut stack.frames);
+        Some((frame, stack.frames.len() as u32))
     }
 
     /// Calls that are open.
@@ -186,7 +179,7 @@ mod tests {
                 stacks.pop(thread, Timestamp(0));
             }
         }
-        let few = 1000 * 2 * KEPT * size_of::<OpenCall>();
+        let few = 1000 * 2 * profiler_model::room::KEPT * size_of::<OpenCall>();
         assert!(stacks.bytes() <= bare + few, "{} bytes", stacks.bytes());
         let room: usize = stacks
             .threads

@@ -70,12 +70,9 @@ impl<'a> Intake<'a> {
     /// A thread of a process of which no more is known; without a name of its own it has that of the process.
     pub(super) fn thread(&mut self, pid: u32, process: &str, tid: u32, thread: &str) -> ThreadId {
         let known = self.tables.find_process(Pid(pid), Timestamp(0));
-        let known = known.and_then(|it| self.tables.find_thread(it, Tid(tid), Timestamp(0)));
-        known.unwrap_or_else(|| {
-            let known = self.tables.find_process(Pid(pid), Timestamp(0));
-            let process = known.unwrap_or_else(|| self.process(pid, Timestamp(0), process));
-            self.thread_of(process, tid, Timestamp(0), thread)
-        })
+        let process = known.unwrap_or_else(|| self.process(pid, Timestamp(0), process));
+        let known = self.tables.find_thread(process, Tid(tid), Timestamp(0));
+        known.unwrap_or_else(|| self.thread_of(process, tid, Timestamp(0), thread))
     }
 
     /// A process; it has the name that is told last.

@@ -214,9 +214,7 @@ impl Target<'_> {
             lines_seen.clear();
             frames_seen.clear();
             let key = &selected.key;
-            let frames = tables
-                .frames_of(key.kernel)
-                .chain(tables.frames_of(key.user));
+            let frames = tables.frames_of_both(key.kernel, key.user);
             for (depth, frame) in frames.enumerate() {
                 for (inline_depth, line) in tables.lines(frame).iter().enumerate() {
                     if !self.has(tables, frame, line) {

@@ -86,8 +86,7 @@ impl Stacks {
         let tables = world.tables();
         self.frames.extend(
             tables
-                .frames_of(shape.kernel)
-                .chain(tables.frames_of(shape.user))
+                .frames_of_both(shape.kernel, shape.user)
                 .take(shape.frames),
         );
         self.addresses.clear();
