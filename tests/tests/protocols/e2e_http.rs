@@ -30,6 +30,13 @@ fn spinning(setting: &Setting, name: &str) -> Result<Running, Failure> {
     Ok(running)
 }
 
+/// How long a process has been on a processor, in nanoseconds.
+fn ran_ns(pid: u32) -> Result<u64, Failure> {
+    let told = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let ns = told.split(' ').next().ok_or("no time")?;
+    Ok(ns.parse()?)
+}
+
 fn sleeping(setting: &Setting, name: &str) -> Result<Running, Failure> {
     Ok(setting.start(name, Command::new("sleep").arg("600"))?)
 }
@@ -228,7 +235,11 @@ fn what_ends_is_told_and_keeps_its_names() -> Outcome {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let path = format!("/session/{id}/events");
     stream.write_all(request(server.port, "GET", &path, &[], None).as_bytes())?;
-    std::thread::sleep(Duration::from_millis(300));
+    // Samples are of time on a processor: on a busy machine that takes longer.
+    let from = ran_ns(pid)?;
+    while ran_ns(pid)? < from + 300_000_000 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     program.signal(rustix::process::Signal::KILL)?;
     let mut come = String::new();
     while !come.contains("stopped") {
