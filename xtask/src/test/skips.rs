@@ -20,7 +20,7 @@ pub(super) fn report(root: &Path, log: &Path) -> io::Result<usize> {
     let mut undeclared = 0;
     println!("\n{} skipped:", skips.len());
     for (test, reason) in &skips {
-        let known = declared.contains_key(test);
+        let known = is_declared(&declared, test);
         undeclared += usize::from(!known);
         println!(
             "  {test}: {reason}{}",
@@ -28,6 +28,14 @@ pub(super) fn report(root: &Path, log: &Path) -> io::Result<usize> {
         );
     }
     Ok(undeclared)
+}
+
+/// Whether a test is declared by its name, or by its module's: `module::*`.
+fn is_declared(declared: &BTreeMap<String, String>, test: &str) -> bool {
+    declared.contains_key(test)
+        || test
+            .split_once("::")
+            .is_some_and(|(module, _)| declared.contains_key(&format!("{module}::*")))
 }
 
 /// Lines `test<TAB>reason` or `test: reason`.
@@ -59,6 +67,11 @@ mod tests {
         assert_eq!(skips["c"], "d: e");
         let declared = parse_declared("# comment: x\n\ne2e_a::b: no hardware PMU\n");
         assert_eq!(declared.len(), 1);
-        assert!(declared.contains_key("e2e_a::b"));
+        assert!(is_declared(&declared, "e2e_a::b"));
+        assert!(!is_declared(&declared, "e2e_a::c"));
+        let declared = parse_declared("a_conformance::*: a command runs them\n");
+        assert!(is_declared(&declared, "a_conformance::b"));
+        assert!(!is_declared(&declared, "conformance::b"));
+        assert!(!is_declared(&declared, "a_conformance"));
     }
 }
