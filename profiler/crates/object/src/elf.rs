@@ -34,7 +34,7 @@ const MAX_PACKED_BYTES: u64 = 128 << 20;
 /// Most bytes that zlib makes of one; a longer length is a lie.
 const MAX_ZLIB_RATIO: u64 = 1032;
 /// Most memory that unpacking `.gnu_debugdata` may need for its window.
-const XZ_MEMORY_BYTES: u64 = 64 << 20;
+const XZ_MEMORY_KIB: u32 = 64 << 10;
 
 /// Most bytes of the path of a program interpreter.
 const MAX_INTERPRETER_BYTES: u64 = 4096;
@@ -311,11 +311,7 @@ impl Elf {
                 unpacked_len(&bytes, self.wide, left)?
             } else if section.name == ".gnu_debugdata" {
                 let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-                let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
-                let Ok(stream) = stream else {
-                    return Err(ElfError::Bomb(section.name.clone()));
-                };
-                count_bytes(xz2::read::XzDecoder::new_stream(&bytes[..], stream), left)
+                count_bytes(unpacking(&bytes), left)
             } else {
                 0
             };
@@ -343,16 +339,12 @@ impl Elf {
     /// The bytes of `.gnu_debugdata`, an ELF file with the symbols that a distribution left out.
     pub fn mini_debug_info(&self, file: &File, section: &Section) -> Result<Vec<u8>, ElfError> {
         let bytes = section.bytes(file, MAX_PACKED_BYTES)?;
-        let bomb = || ElfError::Bomb(section.name.clone());
-        let stream = xz2::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, 0);
-        let reader = xz2::read::XzDecoder::new_stream(&bytes[..], stream.map_err(|_| bomb())?);
         let mut unpacked = Vec::new();
-        io::Read::read_to_end(
-            &mut io::Read::take(reader, MAX_UNPACKED_BYTES),
-            &mut unpacked,
-        )
-        .map_err(|_| bomb())?;
-        Ok(unpacked)
+        let mut reader = io::Read::take(unpacking(&bytes), MAX_UNPACKED_BYTES);
+        match io::Read::read_to_end(&mut reader, &mut unpacked) {
+            Ok(_) => Ok(unpacked),
+            Err(_) => Err(ElfError::Bomb(section.name.clone())),
+        }
     }
 }
 
@@ -486,6 +478,11 @@ fn read_build_id(file: &File, offset: u64, len: u64) -> Option<BuildId> {
     let mut notes = vec![0; len.min(MAX_NOTES_BYTES) as usize];
     let got = read_up_to(file, &mut notes, offset).ok()?;
     build_id_of_notes(&notes[..got])
+}
+
+/// What `.gnu_debugdata` holds: one stream of xz.
+fn unpacking(bytes: &[u8]) -> lzma_rust2::XzReader<&[u8]> {
+    lzma_rust2::XzReader::new_mem_limit(bytes, false, XZ_MEMORY_KIB)
 }
 
 /// How many bytes come out of `reader`: all, up to the first error, or one more than `limit`.

@@ -14,7 +14,7 @@ mod linkage;
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::sync::OnceLock;
 
 use rustc_hash::FxHashSet;
@@ -136,7 +136,7 @@ impl Object {
         tables.extend(debug.iter().flat_map(Part::symbol_tables));
         let has_symtab = |part: &Part| part.sections.iter().any(is_symtab);
         if !has_symtab(&main) && !debug.as_ref().is_some_and(has_symtab) {
-            tables.extend(main.mini_debug_info().iter().flat_map(Part::symbol_tables));
+            tables.extend(main.packed_symbols());
         }
         let functions = Functions::of(&tables, &main.elf, &main.sections, go);
         if functions.cut {
@@ -446,14 +446,18 @@ impl Part {
         })
     }
 
-    /// The file within the file that distributions put symbols into.
-    fn mini_debug_info(&self) -> Option<Part> {
+    /// The symbols of the file within the file that distributions put them into.
+    fn packed_symbols(&self) -> Option<SymbolTable> {
+        use object::{Object, ObjectSection};
         let section = self.section(".gnu_debugdata")?;
         let unpacked = self.elf.mini_debug_info(&self.file, section).ok()?;
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let mut file = File::from(rustix::fs::memfd_create("symbols", flags).ok()?);
-        file.write_all(&unpacked).ok()?;
-        Part::read(&file, ".gnu_debugdata").ok()
+        let inner = object::File::parse(&*unpacked).ok()?;
+        let read = |name| Some(inner.section_by_name(name)?.data().ok()?.to_vec());
+        Some(SymbolTable {
+            entries: read(".symtab")?,
+            names: read(".strtab")?,
+            wide: inner.is_64(),
+        })
     }
 }
 

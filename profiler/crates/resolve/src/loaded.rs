@@ -35,6 +35,8 @@ use profiler_object::{Bounds, Object, dialect_of};
 pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
 /// Longest name kept.
 const MAX_NAME_BYTES: usize = 4096;
+/// What a function of tracing's reader takes, with its names, about.
+const FUNCTION_BYTES: u64 = 200;
 /// Most functions remembered of one file.
 const MAX_FUNCTIONS: usize = 50_000;
 
@@ -67,7 +69,9 @@ pub(super) struct Loaded {
     bounds: OnceCell<Bounds>,
     /// What its names are read as, looked up when one could be read in several ways.
     dialect: OnceCell<Dialect>,
-    /// Symbols as tracing reads them, where the symbolizer does not read the file.
+    /// Whether its symbols are packed into `.gnu_debugdata`, which tracing's reader unpacks.
+    packed: bool,
+    /// Symbols as tracing reads them, where the symbolizer does not read them.
     object: OnceCell<Option<Object>>,
     file: Option<File>,
     cost: u64,
@@ -142,6 +146,7 @@ impl Loaded {
             functions: FxHashMap::default(),
             bounds: OnceCell::new(),
             dialect: OnceCell::new(),
+            packed: false,
             object: OnceCell::new(),
             file: None,
             cost: 0,
@@ -160,6 +165,12 @@ impl Loaded {
             loaded.go = GoNames::load(file, &loaded.elf);
         }
         loaded.cost += loaded.go.as_ref().map_or(0, GoNames::bytes);
+        let contents = &target.contents;
+        loaded.packed = contents.has(".gnu_debugdata") && !contents.has(".symtab");
+        if loaded.packed && !(lines && contents.has_debug_info()) {
+            loaded._shelf = shelf.links;
+            return Ok(loaded);
+        }
         match loaded.add(target, lines, &shelf) {
             Err(error) if loaded.sources.is_empty() => Err(error),
             _ => {
@@ -182,7 +193,9 @@ impl Loaded {
 
     /// Estimated memory that this takes.
     pub(super) fn cost(&self) -> u64 {
-        self.cost + self.bounds.get().map_or(0, Bounds::bytes)
+        let own = self.object.get().and_then(|object| object.as_ref());
+        let functions = own.map_or(0, |object| object.functions().len() as u64);
+        self.cost + self.bounds.get().map_or(0, Bounds::bytes) + functions * FUNCTION_BYTES
     }
 
     fn bounds(&self) -> &Bounds {
@@ -242,9 +255,13 @@ impl Loaded {
                 Err(()) => damaged = true,
             }
         }
-        if damaged {
-            let own = self.by_own_reader(address, bias, code);
-            return own.unwrap_or((Answer::Unknown(UnknownReason::BadFile), None));
+        if damaged || self.packed {
+            match self.by_own_reader(address, bias, code) {
+                Some(Some(found)) => return found,
+                Some(None) => {}
+                None if damaged => return (Answer::Unknown(UnknownReason::BadFile), None),
+                None => {}
+            }
         }
         match self.is_before_a_function(address) {
             true => self.find_at(address.wrapping_add(1), bias, code),
@@ -252,19 +269,31 @@ impl Loaded {
         }
     }
 
-    /// A function of a file that the symbolizer does not read, though it is as it may be: it wants tables at
-    /// multiples of their words' size, which the ABI does not ask of files.
-    fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
+    /// The file by tracing's reader; none if that can't read it either.
+    fn object(&self) -> Option<&Object> {
         let read = || Object::read(self.file.as_ref()?, None, "symbols").ok();
-        let object = self.object.get_or_init(read).as_ref()?;
-        let Some(found) = object.function_at(address) else {
-            return Some(self.nameless(address, bias, code));
+        self.object.get_or_init(read).as_ref()
+    }
+
+    /// A function, if there is one, of a file whose symbols the symbolizer does not read: they are packed, or
+    /// not at multiples of their words' size, which it wants and the ABI does not ask of files.
+    fn by_own_reader(
+        &mut self,
+        address: u64,
+        bias: Option<u64>,
+        code: bool,
+    ) -> Option<Option<Found>> {
+        let Some(found) = self.object()?.function_at(address) else {
+            return Some(None);
         };
         let found = found.clone();
         let start = self.frame_address(found.address, bias);
         let size = (found.size > 0).then_some(found.size);
+        let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
+        let exported = self.exported(symbol, found.address);
+        let name = exported.unwrap_or((&*found.name).into());
         let function = self.function(Some(found.address), &found.name, || FunctionInfo {
-            name: cut(&found.name).into(),
+            name: cut(&name).into(),
             linkage_name: found.linkage_name.as_deref().map(|name| cut(name).into()),
             file: None,
             start,
@@ -272,7 +301,7 @@ impl Loaded {
         });
         let code = size.filter(|_| code);
         let code = code.and_then(|size| self.code(found.address, size));
-        Some((Answer::Lines([(function, 0)].into()), code))
+        Some(Some((Answer::Lines([(function, 0)].into()), code)))
     }
 
     /// Whether an address is that before the first instruction of what was never called: of the outermost
@@ -288,7 +317,12 @@ impl Loaded {
                     let found = source.find(next, false);
                     found.is_ok_and(|sym| sym.is_some_and(|sym| sym.addr == next))
                 };
-                start == address && self.sources.iter().any(begins)
+                let own = || {
+                    let object = self.object().filter(|_| self.packed);
+                    let function = object.and_then(|object| object.function_at(next));
+                    function.is_some_and(|function| function.address == next)
+                };
+                start == address && (self.sources.iter().any(begins) || own())
             }
         }
     }

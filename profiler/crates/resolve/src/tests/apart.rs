@@ -426,6 +426,27 @@ fn what_is_packed_beyond_measure_is_refused_though_there_are_symbols() {
 }
 
 #[test]
+fn packed_symbols_are_read_behind_the_walls() {
+    let dir = TempDir::new("debugdata-apart");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    // A window of 256 MiB: more than is given for it.
+    for (xz, symbols) in [("xz mini", true), ("xz --lzma2=dict=256MiB mini", false)] {
+        let copy = dir.path("packed");
+        fs::copy(&program, &copy).unwrap();
+        if !debug_info::pack_symbols(&dir, "packed", xz) {
+            return;
+        }
+        fs::remove_file(dir.path("mini.xz")).unwrap();
+        let mut client = Client::with_process(LIMITS);
+        let loaded = client.load(material(&copy, true), soon()).unwrap();
+        let (number, _) = loaded.unwrap();
+        let found = name(&mut client, number, inner);
+        assert_eq!(found == Ok("inner".to_owned()), symbols, "{xz}: {found:?}");
+    }
+}
+
+#[test]
 fn what_never_answers_is_left_alone() {
     // Behind all that the kernel has said, who reads on waits until it says more.
     let silent = File::open("/dev/kmsg").and_then(|mut file| {

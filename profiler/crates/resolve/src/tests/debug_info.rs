@@ -95,19 +95,68 @@ fn a_debug_file_by_link() {
     }
 }
 
+/// Moves the symbols of `program` into its `.gnu_debugdata`; false (said aloud) if a tool is missing.
+pub(super) fn pack_symbols(dir: &TempDir, program: &str, xz: &str) -> bool {
+    tool(dir, &format!("objcopy --only-keep-debug {program} mini"));
+    tool(dir, "objcopy --strip-debug mini");
+    if !tool(dir, xz) {
+        return false;
+    }
+    tool(dir, &format!("strip {program}"));
+    tool(
+        dir,
+        &format!("objcopy --add-section .gnu_debugdata=mini.xz {program}"),
+    )
+}
+
 #[test]
 fn symbols_packed_into_the_program() {
-    let dir = TempDir::new("debugdata");
+    let dir = TempDir::new("debugdata-program");
     let program = build(&dir, "program", &[]);
     let inner = offset_of(&program, "inner");
-    tool(&dir, "objcopy --only-keep-debug program mini");
-    tool(&dir, "objcopy --strip-debug mini");
-    if !tool(&dir, "xz mini") {
-        return;
+    if pack_symbols(&dir, "program", "xz mini") {
+        assert_eq!(found(&program, inner, &[]), ("inner".to_owned(), 0));
     }
-    tool(&dir, "strip program");
-    tool(&dir, "objcopy --add-section .gnu_debugdata=mini.xz program");
-    assert_eq!(found(&program, inner, &[]), ("inner".to_owned(), 0));
+}
+
+#[test]
+fn packed_symbols_give_the_names_that_a_table_gives() {
+    let dir = TempDir::new("debugdata-names");
+    let code = "\
+#include <cstdlib>
+struct A { __attribute__((noinline)) int work(unsigned x) { return x + rand(); } };
+namespace b { template <class T> __attribute__((noinline)) int work(T x) { return x + rand(); } }
+static __attribute__((noinline)) int _internal(int x) { return x + rand(); }
+extern \"C\" __attribute__((alias(\"_ZL9_internali\"), visibility(\"default\"))) int given(int);
+int main(int argc, char **) { return A().work(argc) + b::work((short)argc) + _internal(argc) + given(argc); }
+";
+    std::fs::write(dir.path("names.cpp"), code).unwrap();
+    tool(
+        &dir,
+        "g++ -O1 -rdynamic -Wl,--build-id=sha1 -o whole names.cpp",
+    );
+    let symbols = [
+        "_ZN1A4workEj",
+        "_ZN1b4workIsEEiT_",
+        "_ZL9_internali",
+        "main",
+        "_start",
+    ];
+    let whole = dir.path("whole");
+    let places = symbols.map(|symbol| offset_of(&whole, symbol));
+    let names = places.map(|place| found(&whole, place, &[]).0);
+    assert_eq!(names[0], "A::work(unsigned int)");
+    // More than one block, and another sum over it, as `xz -T` and other packers make them.
+    let ways = ["xz mini", "xz -C crc32 --block-size=1024 mini"];
+    for xz in ways {
+        std::fs::copy(&whole, dir.path("packed")).unwrap();
+        if !pack_symbols(&dir, "packed", xz) {
+            return;
+        }
+        let packed = places.map(|place| found(&dir.path("packed"), place, &[]).0);
+        assert_eq!(packed, names, "{xz}");
+        std::fs::remove_file(dir.path("mini.xz")).unwrap();
+    }
 }
 
 #[test]
