@@ -1,9 +1,13 @@
 //! Calls of functions of every kind: counted exactly and nested strictly, however their exits are
 //! seen.
 
+use std::io;
+use std::process::Command;
+
 use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
 use profiler_tests::setting::Setting;
+use profiler_tests::skip::skip;
 use profiler_tests::tracing::{Build, CallReport, Edge, How, Run, Session, Trace, Truth, prepared};
 
 /// All that trace_calls calls but kind_refused, where the kernel allows no probe.
@@ -88,6 +92,56 @@ fn every_kind_unoptimised() -> Outcome {
         return Ok(());
     };
     all_is_right(&traced_as(&setting, &program, &[])?)
+}
+
+/// A distribution's program, whose symbols are packed into it, of somebody else: read behind the walls.
+#[test]
+fn packed_symbols_of_another_user() -> Outcome {
+    let test = "e2e_trace_counts::packed_symbols_of_another_user";
+    let Some((setting, program)) = prepared(test, "trace_calls.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let packed = setting.path("packed");
+    std::fs::copy(&program, &packed)?;
+    let tools: [&[&str]; 5] = [
+        &["objcopy", "--only-keep-debug", "packed", "mini"],
+        &["objcopy", "--strip-debug", "mini"],
+        &["xz", "mini"],
+        &["strip", "packed"],
+        &[
+            "objcopy",
+            "--add-section",
+            ".gnu_debugdata=mini.xz",
+            "packed",
+        ],
+    ];
+    for tool in tools {
+        let mut command = Command::new(tool[0]);
+        let status = command
+            .args(&tool[1..])
+            .current_dir(setting.folder())
+            .status();
+        if status
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        {
+            skip(test, &format!("{} is not installed", tool[0]));
+            return Ok(());
+        }
+        assert!(status?.success(), "{tool:?}");
+    }
+    std::os::unix::fs::chown(&packed, Some(65_534), None)?;
+    let mut arguments = vec!["record", "--force", "-o", "out.cap"];
+    arguments.extend(ALL);
+    arguments.extend(["--", "./packed", "200"]);
+    let ended = setting.run(&arguments)?.success()?;
+    let truth = Truth::of(&ended)?;
+    assert_eq!(truth.all["good"], true, "{}", ended.stdout);
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    trace.complete()?;
+    trace.counted(&truth, &functions(&truth))?;
+    assert_eq!(trace.nested()?, 0, "calls were left open");
+    Ok(())
 }
 
 /// Behind endbr64 probes move to where they are cheap; with `--probe-at entry` they don't.
