@@ -387,11 +387,16 @@ fn containers_with_the_documented_set() -> Outcome {
         }
         let (_, recording) = bench.record(user, set, &[&rate[..], &["-a"]].concat())?;
         for name in ["profiler-red", "profiler-blue"] {
-            let of_it = recording.samples.iter().filter(|sample| {
-                let container = sample.container.as_ref();
-                container.is_some_and(|container| container.name.as_deref() == Some(name))
-            });
-            assert!(of_it.count() >= 20, "{name}");
+            let of = |wanted: &dyn Fn(Option<&str>) -> bool| {
+                let containers = recording.samples.iter().flat_map(|s| &s.container);
+                containers.filter(|c| wanted(c.name.as_deref())).count()
+            };
+            let (named, unnamed) = (of(&|n| n == Some(name)), of(&|n| n.is_none()));
+            let all = recording.samples.len();
+            assert!(
+                named >= 20,
+                "{name}: {named} of {all}, {unnamed} of containers without names"
+            );
         }
     }
     // Without, there are ids and no names; who is root reads them as root.
