@@ -279,7 +279,8 @@ fn across(test: &str, request: TraceRequest, detached: bool) -> Option<(String, 
         suspension.since.0 -= DETACH_NS;
         live.tick();
         assert!(live.tracer.links.attached.is_empty());
-        let mut tries = 0..100;
+        // The kernel takes seconds for that where it is busy.
+        let mut tries = 0..3000;
         while live.code() == breakpoint {
             tries.next().expect("the program gets its own code back");
             std::thread::sleep(Duration::from_millis(20));
