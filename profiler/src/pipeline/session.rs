@@ -158,6 +158,18 @@ impl Session {
         }
     }
 
+    /// Takes in all that has happened up to now, and what is missing of it, also where that goes on: for somebody who will
+    /// not be told later.
+    pub(super) fn take_in_all(&mut self) {
+        // Nothing that happened before it is drained later.
+        let at = now();
+        self.take_in(Due::Buffers);
+        self.collector.losses(at);
+        if let Some((_, raw)) = self.collector.attached() {
+            self.walk.tell_missing(at, raw);
+        }
+    }
+
     /// Makes batches of all events up to `until`, a time that [`Session::take_in`] returned, and hands them
     /// over. `None` means all events that were drained.
     pub(super) fn pass(&mut self, until: Option<Timestamp>, consumer: &mut impl Consumer) {

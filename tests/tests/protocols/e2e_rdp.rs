@@ -309,6 +309,44 @@ fn who_does_not_read_is_told_what_it_missed() -> Outcome {
     Ok(())
 }
 
+/// Of a trace that is stopped while a function is watched less than all the time, to keep the budget, it is told that frames
+/// are missing, before it is told that it has stopped.
+#[test]
+fn a_trace_that_stops_in_a_gap_says_so() -> Outcome {
+    let Some(setting) = Setting::new("e2e_rdp::a_trace_that_stops_in_a_gap_says_so")? else {
+        return Ok(());
+    };
+    let (mut program, [main, _]) = started(&setting)?;
+    let server = Server::start(&setting, &["--budget", "0.1%"])?;
+    let mut client = server.client()?;
+    let actor = client.attached(program.pid(), main)?;
+    let mut missed = 0;
+    for round in 0..50 {
+        client.ask(&actor, "startTrace", types(&["name", "depth"]))?;
+        let said = program.ask("0 3000")?;
+        let stopped = json!({ "to": actor, "type": "stopTrace" });
+        client.send(&stopped)?;
+        let packets = client.until(&actor, "stoppedTrace")?;
+        let seen = counts(&packets, 0).get("leaf").map_or(0, |leaf| leaf.0);
+        let lost = packets.iter().filter(|it| it["type"] == "lostFrames");
+        if Some(seen) == said["leaf"].as_u64() {
+            continue;
+        }
+        assert!(
+            lost.clone().any(|it| it["why"] == "overBudget"),
+            "round {round}: {seen} frames of {said}"
+        );
+        missed += 1;
+        if missed == 3 {
+            break;
+        }
+    }
+    assert_eq!(missed, 3, "the budget was kept without a gap");
+    server.end()?;
+    program.end()?;
+    Ok(())
+}
+
 /// Another user is turned away.
 #[test]
 fn other_users_are_turned_away() -> Outcome {

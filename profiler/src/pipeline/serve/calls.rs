@@ -300,13 +300,13 @@ impl Tracers {
         }
     }
 
-    /// Hands over all calls that were made up to now.
+    /// Hands over all calls that were made up to now, and says what is missing of them.
     pub(super) fn flush(&mut self, tracing: &Tracing, hub: &mut Hub) {
         let mut running = self.running.iter();
         let Some(index) = running.position(|(running, _)| running == tracing) else {
             return;
         };
-        self.running[index].1.take_in(Due::Buffers);
+        self.running[index].1.take_in_all();
         self.hits_first(tracing, hub);
         self.running[index]
             .1

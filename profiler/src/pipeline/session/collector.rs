@@ -148,11 +148,18 @@ impl Collector {
             return;
         }
         self.slow_tick = now;
+        self.losses(at);
+        if let Some(probe) = &mut self.probe
+            && let Err(error) = probe.update_cpus()
+        {
+            log::warn!("a processor that came online is not recorded: {error}");
+        }
+    }
+
+    /// Losses that else are told with the next [`Collector::extras`].
+    pub(super) fn losses(&mut self, at: Timestamp) {
         if let Some(probe) = &mut self.probe {
             probe.losses(at, &mut self.raw);
-            if let Err(error) = probe.update_cpus() {
-                log::warn!("a processor that came online is not recorded: {error}");
-            }
         }
     }
 

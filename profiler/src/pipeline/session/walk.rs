@@ -291,6 +291,13 @@ impl Walk {
         }
     }
 
+    /// Tells what is missing of calls up to now, though it goes on.
+    pub(super) fn tell_missing(&mut self, at: Timestamp, raw: &mut Vec<RawEvent>) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.tell_missing(at, raw);
+        }
+    }
+
     /// No call is wanted any more.
     pub(super) fn close(&mut self, probe: &mut Probe) {
         if let Some(tracer) = &mut self.tracer {

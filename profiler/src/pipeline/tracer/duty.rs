@@ -1,6 +1,6 @@
 //! Probes on duty: attached for a part of the time, spread over it.
 //!
-//! What time it is -> which of them are to be attached or detached, and the gaps that end by that.
+//! What time it is -> which of them are to be attached or detached, and the gaps that end by that, or go on.
 //!
 //! What does not belong here: which probes go on duty (`budget`), moving them (`links`).
 
@@ -25,7 +25,7 @@ impl Probes {
                 state.last_duty = state.hits();
                 out.push(gap(at, at, Some(number), None, GapReason::DutyCycle));
             } else {
-                let since = state.since;
+                let since = state.untold_since();
                 out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
             }
             state.budgeted = state.counted;
@@ -38,6 +38,16 @@ impl Probes {
             turned.push(number);
         }
         turned
+    }
+
+    /// Tells of the gaps that go on what was not told yet: somebody will not see their end.
+    pub(super) fn tell_gaps(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        for (number, state) in self.iter_mut() {
+            if let Some(gap) = state.gap(number, at) {
+                out.push(gap);
+                state.gap_told = at;
+            }
+        }
     }
 
     /// They begin their periods anew, spread over them as at first: after a suspension all of them would

@@ -435,6 +435,11 @@ impl Tracer {
         self.plans.news.take()
     }
 
+    /// Tells what is missing up to now, which else is told when it ends.
+    pub(super) fn tell_missing(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        self.plans.probes.tell_gaps(at, out);
+    }
+
     /// Ends counting for good, at once. Hits that have begun are still recorded.
     pub(super) fn close(&mut self, probe: &mut Probe) {
         self.plans.probes.close(probe);

@@ -189,6 +189,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// Until when its gap was told, if that goes on.
+    pub(super) gap_told: Timestamp,
     /// On duty: how long it stays attached, or not.
     pub(super) wait_ns: u64,
     /// Its hits count. Not before all its sites are attached: an exit without its entry says nothing.
@@ -229,6 +231,7 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            gap_told: Timestamp(0),
             wait_ns: 0,
             armed: false,
             generation: 0,
@@ -370,10 +373,15 @@ impl ProbeState {
     }
 
     /// The gap of its present level, which ends now; none if nothing is missing, or it has begun since
-    /// this tick did.
+    /// this tick did. What was told of it already is not told again.
     pub(super) fn gap(&self, number: u32, at: Timestamp) -> Option<RawEvent> {
-        let reason = self.gap_reason()?;
-        (at > self.since).then(|| gap(at, self.since, Some(number), None, reason))
+        let (reason, since) = (self.gap_reason()?, self.untold_since());
+        (at > since).then(|| gap(at, since, Some(number), None, reason))
+    }
+
+    /// Since when nothing was told of the gap of its present level.
+    pub(super) fn untold_since(&self) -> Timestamp {
+        self.since.max(self.gap_told)
     }
 
     /// The same when it begins, without a length: calls that are open now are not watched to their end.

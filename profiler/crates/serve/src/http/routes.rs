@@ -107,6 +107,11 @@ fn client(serving: &Serving, peer: Peer, request: &Request<Incoming>) -> Result<
     // A name that somebody else gives to this address is none that the certificate has.
     if let Some(local) = peer.local.filter(|_| !peer.is_encrypted) {
         let is_foreign = |host: &&&str| !is_own_name(host, local.ip(), &serving.options.origins);
+        if hosts.iter().any(|host| host.is_empty()) {
+            // HTTP/1.0 need not have one.
+            let text = "the request has no Host";
+            return Err(Error::new(ErrorName::TypeError, text));
+        }
         if let Some(host) = hosts.iter().find(is_foreign) {
             let by = match local.ip().is_loopback() {
                 true => "'localhost'".to_owned(),
@@ -306,6 +311,12 @@ async fn route(
     }
 }
 
+/// Whether a Content-Type is that of JSON, in capitals or not, with parameters or without.
+fn is_json(kind: &str) -> bool {
+    let essence = kind.split(';').next().unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case(JSON)
+}
+
 /// What can be done to a path; none if there is no such path.
 fn methods(parts: &[&str]) -> Option<&'static str> {
     match parts {
@@ -324,9 +335,8 @@ async fn create(
     request: Request<Incoming>,
 ) -> Result<Answering, Answering> {
     let wrong = |text: &str| failed(&Error::new(ErrorName::TypeError, text));
-    let kind = text(request.headers(), header::CONTENT_TYPE).unwrap_or_default();
     // What forms of foreign pages can send is something else.
-    if kind.split(';').next().map(str::trim) != Some(JSON) {
+    if !text(request.headers(), header::CONTENT_TYPE).is_some_and(is_json) {
         return Err(wrong("the body's Content-Type is not application/json"));
     }
     let bytes = body::read(request.into_body(), serving.options.limits.body_bytes).await;
@@ -499,6 +509,21 @@ mod tests {
                 expected,
                 "{host} at {local}"
             );
+        }
+    }
+
+    #[test]
+    fn a_content_type_is_compared_as_it_is_defined() {
+        for kind in [
+            "application/json",
+            "Application/JSON",
+            "application/json; charset=utf-8",
+            " application/json ;charset=UTF-8",
+        ] {
+            assert!(is_json(kind), "{kind}");
+        }
+        for kind in ["", "text/plain", "application/jsonp", "x;application/json"] {
+            assert!(!is_json(kind), "{kind}");
         }
     }
 
