@@ -125,7 +125,10 @@ pub(super) fn export(args: ExportArgs, common: &Common) -> Result<(), Failure> {
         }
         None => None,
     };
-    let export = pipeline::open_export(settings, path.as_deref(), Existing::forced(args.force))?;
+    let mut inputs = vec![args.file.as_path()];
+    inputs.extend(args.diff.as_deref());
+    let existing = Existing::forced(args.force);
+    let export = pipeline::open_export(settings, path.as_deref(), existing, &inputs)?;
     pipeline::renounce(path.as_deref().as_slice());
     let range = |tables: &Tables| {
         let started = tables.session.started.0;

@@ -177,6 +177,7 @@ fn outputs(args: &RecordArgs) -> Result<Outputs, Failure> {
             settings,
             Some(path),
             Existing::forced(args.force),
+            &[],
         )?);
     }
     Ok((capture, exports))

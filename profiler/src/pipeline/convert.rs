@@ -81,7 +81,7 @@ pub fn convert(
                 "{name} holds messages of Bytefrog, which become text only"
             )));
         }
-        return print(input, speaker, &name.to_string(), to, force);
+        return print(input, speaker, from, to, force);
     }
     let head = &input.rest()[..input.rest().len().min(64.max(HEADER_BYTES))];
     let (encoding, version, len) =
@@ -91,7 +91,7 @@ pub fn convert(
         Encoding::Text => Encoding::Wire,
         Encoding::Wire => Encoding::Text,
     });
-    let (output, file) = outputs::open_output(to, Existing::forced(force))?;
+    let (output, file) = outputs::open_output(to, Existing::forced(force), &[from])?;
     super::renounce(to.as_slice());
     let mut output = BufWriter::new(output);
     output.write_all(header(version, form).as_bytes())?;
@@ -126,11 +126,12 @@ pub fn convert(
 fn print(
     mut input: Input,
     speaker: Speaker,
-    name: &str,
+    from: &Path,
     to: Option<&Path>,
     force: bool,
 ) -> Result<(), Failure> {
-    let (output, file) = outputs::open_output(to, Existing::forced(force))?;
+    let name = from.display();
+    let (output, file) = outputs::open_output(to, Existing::forced(force), &[from])?;
     super::renounce(to.as_slice());
     let mut output = BufWriter::new(output);
     let (mut printer, mut line, mut at) = (Printer::new(speaker), String::new(), 0_u64);

@@ -29,6 +29,7 @@ pub fn import(
         whole: true,
         ..CreateOptions::default()
     };
+    profiler_capture::refuse_same(super::outputs::by_its_name(from), to)?;
     let mut writer = Writer::create(to, options)?;
     super::renounce(&[to]);
     let mut input = BufReader::with_capacity(profiles::HEAD, opened);

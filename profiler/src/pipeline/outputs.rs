@@ -1,5 +1,6 @@
 //! From a capture into files of other formats.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,8 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Failure};
 use profiler_capture::{Existing, NewFile, Owner, Reader, TimeRange};
 use profiler_model::{Event, Sink, Tables};
-use profiler_report::export::{self, Folded, Folding, Format, Only, Selection, Settings, Shows};
+use profiler_report::export::{
+    self, Folded, Folding, Format, Only, Selection, Settings, Shows, SourceCounts,
+};
 use profiler_report::view::progress::LiveLine;
+use profiler_report::view::quantity;
 use profiler_target::user::User;
 
 /// Where debug files of the system's packages lie.
@@ -34,14 +38,15 @@ pub fn owner() -> Option<Owner> {
     })
 }
 
-/// Opens the output before any work is done for it. A file gets its name when it is complete, for its owner only,
-/// as captures are.
+/// Opens the output before any work is done for it; it may be none of `inputs`. A file gets its name when it is complete, for
+/// its owner only, as captures are.
 pub fn open_export(
     settings: Settings,
     path: Option<&Path>,
     existing: Existing,
+    inputs: &[&Path],
 ) -> Result<Export, Failure> {
-    let (output, file) = open_output(path, existing)?;
+    let (output, file) = open_output(path, existing, inputs)?;
     Ok(Export {
         settings,
         path: path.map(Path::to_owned),
@@ -54,10 +59,14 @@ pub fn open_export(
 pub(super) fn open_output(
     path: Option<&Path>,
     existing: Existing,
+    inputs: &[&Path],
 ) -> Result<(Box<dyn Write + Send>, Option<NewFile>), Failure> {
     let Some(path) = path else {
         return Ok((Box::new(io::stdout()), None));
     };
+    for input in inputs {
+        profiler_capture::refuse_same(by_its_name(input), path)?;
+    }
     if let Some(stream) = stream(path)? {
         return Ok((Box::new(stream), None));
     }
@@ -65,6 +74,14 @@ pub(super) fn open_output(
     let output = file.file().try_clone();
     let output = output.context(|| format!("failed to open {}", path.display()))?;
     Ok((Box::new(output), Some(file)))
+}
+
+/// Where standard input is what `-` means.
+pub(super) fn by_its_name(input: &Path) -> &Path {
+    match input.as_os_str() == "-" {
+        true => Path::new("/dev/stdin"),
+        false => input,
+    }
 }
 
 /// A pipe, a terminal or another device is written to as it is, if it was asked for by its own name: what a link
@@ -138,19 +155,24 @@ pub(super) fn keep(files: impl IntoIterator<Item = NewFile>) -> Result<(), Failu
 
 /// The stacks of what is selected of a capture.
 fn folded(
-    capture: Reader,
+    mut capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     settings: &Settings,
 ) -> Result<Folded, Failure> {
-    let mut folding = Folding::new(settings);
+    let (tables, mut settings) = (capture.load_tables()?, settings.clone());
+    selection.check(&tables).map_err(Failure::failed)?;
+    let all = [&mut settings].into_iter();
+    choose_sources(&mut capture, &tables, range(&tables), selection, all)?;
+    let mut folding = Folding::new(&settings);
     let of_samples = [name_of(None)];
     replay(
         capture,
+        tables,
         range,
         selection,
         &mut [&mut folding],
-        &of_samples,
+        [&of_samples, &of_samples],
         (false, true),
     )?;
     Ok(folding.folded())
@@ -181,15 +203,19 @@ fn name_of(path: Option<&Path>) -> String {
 
 /// Replays what is selected of a capture into all exports at once; a long one shows how far it is, unless it is to be `quiet`.
 pub fn export(
-    capture: Reader,
+    mut capture: Reader,
     range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
-    exports: Vec<Export>,
+    mut exports: Vec<Export>,
     mut quiet: bool,
 ) -> Result<(), Failure> {
+    let tables = capture.load_tables()?;
+    selection.check(&tables).map_err(Failure::failed)?;
+    let all = exports.iter_mut().map(|export| &mut export.settings);
+    choose_sources(&mut capture, &tables, range(&tables), selection, all)?;
     let mut files = Vec::new();
     let mut sinks: Vec<Box<dyn Sink + Send>> = Vec::new();
-    let (mut of_samples, mut declared) = (Vec::new(), false);
+    let (mut names, mut of_samples, mut declared) = (Vec::new(), Vec::new(), false);
     for Export {
         settings,
         output,
@@ -197,6 +223,7 @@ pub fn export(
         path,
     } in exports
     {
+        names.push(name_of(path.as_deref()));
         if settings.format.shows == Shows::Samples {
             of_samples.push(name_of(path.as_deref()));
         }
@@ -212,40 +239,74 @@ pub fn export(
     }
     replay(
         capture,
+        tables,
         range,
         selection,
         &mut borrowed,
-        &of_samples,
+        [&names, &of_samples],
         (declared, quiet),
     )?;
     keep(files)
 }
 
-/// Replays what is selected of a capture; `of_samples` are outputs that are empty without samples, `declared` says whether
+/// Chooses what formats show that show samples of one source, where nothing is chosen and there are several.
+fn choose_sources<'s>(
+    reader: &mut Reader,
+    tables: &Tables,
+    range: TimeRange,
+    selection: &Selection,
+    all: impl Iterator<Item = &'s mut Settings>,
+) -> Result<(), Failure> {
+    let needed = |settings: &&mut Settings| SourceCounts::are_needed(settings, selection, tables);
+    let open: Vec<&mut Settings> = all.filter(needed).collect();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let mut counts = SourceCounts::default();
+    profiler_capture::replay_into(reader, tables, range, &mut [&mut counts])?;
+    let mut said = Vec::new();
+    for settings in open {
+        let left_out = counts.choose(settings, tables);
+        if let Some((samples, names)) = left_out.filter(|left_out| !said.contains(left_out)) {
+            log::warn!(
+                "{} of other event sources ({names}) left out of {}; `profiler export --source` chooses",
+                quantity::plural(samples, "sample"),
+                settings.format.name,
+            );
+            said.push((samples, names));
+        }
+    }
+    Ok(())
+}
+
+/// Replays what is selected of a capture into outputs of these names, of which some are empty without samples; `declared` says whether
 /// it must be known where functions are declared, `quiet` that no progress is shown.
 fn replay(
     mut reader: Reader,
+    mut tables: Tables,
     range: impl Fn(&Tables) -> TimeRange,
     selection: &Selection,
     sinks: &mut [&mut dyn Sink],
-    of_samples: &[String],
+    [names, of_samples]: [&[String]; 2],
     (declared, quiet): (bool, bool),
 ) -> Result<(), Failure> {
-    let mut tables = reader.load_tables()?;
-    selection.check(&tables).map_err(Failure::failed)?;
     if declared && profiler_resolve::declare_offline(&mut tables, &[DEBUG_FOLDER.into()]) == 0 {
         log::warn!(
             "it is not known where any function is declared, so compilers will find nothing they can use: build with -g, \
              record, and export where the program was built"
         );
     }
-    let mut samples = Samples::default();
+    let (mut recorded, selected) = (Kinds::default(), Cell::new(Kinds::default()));
     let mut shown = Shown::new(quiet);
-    let mut chosen: Vec<Only<'_>> = sinks
+    let mut noted: Vec<Noted<'_>> = sinks
         .iter_mut()
-        .map(|sink| Only::new(*sink, selection))
+        .map(|sink| Noted(*sink, &selected))
         .collect();
-    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut samples, &mut shown];
+    let mut chosen: Vec<Only<'_>> = noted
+        .iter_mut()
+        .map(|sink| Only::new(sink, selection))
+        .collect();
+    let mut borrowed: Vec<&mut dyn Sink> = vec![&mut recorded, &mut shown];
     for sink in &mut chosen {
         borrowed.push(sink);
     }
@@ -257,7 +318,7 @@ fn replay(
     for damage in reader.damage() {
         log::warn!("{}: {damage}", reader.path().display());
     }
-    if let Some(complaint) = samples.complaint(of_samples) {
+    if let Some(complaint) = recorded.complaint(selected.get(), names, of_samples) {
         log::warn!("{complaint}");
     }
     Ok(())
@@ -297,40 +358,69 @@ impl Sink for Shown {
     }
 }
 
-/// What a recording has.
+/// What a recording has, or what is selected of it.
 #[derive(Clone, Copy, Default)]
-struct Samples {
-    seen: bool,
+struct Kinds {
+    samples: bool,
     calls: bool,
 }
 
-impl Samples {
-    /// That outputs which show samples have nothing to show.
-    fn complaint(self, of_samples: &[String]) -> Option<String> {
-        if self.seen || of_samples.is_empty() {
+impl Kinds {
+    fn note(&mut self, event: &Event) {
+        self.samples |= matches!(event, Event::Sample(_));
+        self.calls |= matches!(event, Event::Call(_));
+    }
+
+    fn is_any(self) -> bool {
+        self.samples || self.calls
+    }
+
+    /// That outputs have nothing to show, or those `of_samples`.
+    fn complaint(self, selected: Kinds, names: &[String], of_samples: &[String]) -> Option<String> {
+        let empty = |names: &[String]| {
+            let are = if names.len() > 1 { "are" } else { "is" };
+            format!("so {} {are} empty", names.join(", "))
+        };
+        if self.is_any() && !selected.is_any() && !names.is_empty() {
+            let empty = empty(names);
+            return Some(format!("nothing recorded matches the filters, {empty}"));
+        }
+        if selected.samples || of_samples.is_empty() {
             return None;
         }
-        let are = if of_samples.len() > 1 { "are" } else { "is" };
-        let instead = match self.calls {
+        let instead = match selected.calls {
             true => "; 'profiler report --calls' shows the traced calls",
             false => "",
         };
-        let outputs = of_samples.join(", ");
-        Some(format!(
-            "there are no samples, so {outputs} {are} empty{instead}"
-        ))
+        let empty = empty(of_samples);
+        Some(format!("there are no samples, {empty}{instead}"))
     }
 }
 
-impl Sink for Samples {
+impl Sink for Kinds {
     fn event(&mut self, event: &Event, _: &Tables) -> io::Result<()> {
-        self.seen |= matches!(event, Event::Sample(_));
-        self.calls |= matches!(event, Event::Call(_));
+        self.note(event);
         Ok(())
     }
 
     fn finish(&mut self, _: &Tables) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A sink, and what has come to it.
+struct Noted<'a>(&'a mut dyn Sink, &'a Cell<Kinds>);
+
+impl Sink for Noted<'_> {
+    fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
+        let mut kinds = self.1.get();
+        kinds.note(event);
+        self.1.set(kinds);
+        self.0.event(event, tables)
+    }
+
+    fn finish(&mut self, tables: &Tables) -> io::Result<()> {
+        self.0.finish(tables)
     }
 }
 
@@ -340,22 +430,31 @@ mod tests {
 
     #[test]
     fn outputs_that_show_nothing_are_named() {
-        let [none, calls] = [false, true].map(|calls| Samples { seen: false, calls });
-        let seen = Samples {
-            seen: true,
-            calls: true,
+        let kinds = |samples, calls| Kinds { samples, calls };
+        let (none, calls, all) = (kinds(false, false), kinds(false, true), kinds(true, true));
+        let names = ["a.svg", "b.folded"].map(str::to_owned);
+        let [a, b] = [&names[..1], &names[1..]];
+        let said = |recorded: Kinds, selected: Kinds, names, of_samples| {
+            recorded.complaint(selected, names, of_samples).unwrap()
         };
-        let [a, b] = ["a.svg", "b.folded"].map(str::to_owned);
-        assert_eq!(seen.complaint(std::slice::from_ref(&a)), None);
-        assert_eq!(calls.complaint(&[]), None);
+        assert_eq!(all.complaint(all, a, a), None);
+        assert_eq!(calls.complaint(calls, a, &[]), None);
         assert_eq!(
-            none.complaint(std::slice::from_ref(&a)).unwrap(),
+            said(none, none, a, a),
             "there are no samples, so a.svg is empty"
         );
         assert_eq!(
-            calls.complaint(&[a, b]).unwrap(),
+            said(calls, calls, &names, &names),
             "there are no samples, so a.svg, b.folded are empty; 'profiler report --calls' shows the \
              traced calls"
+        );
+        assert_eq!(
+            said(all, none, &names, b),
+            "nothing recorded matches the filters, so a.svg, b.folded are empty"
+        );
+        assert_eq!(
+            said(all, calls, &names, b),
+            "there are no samples, so b.folded is empty; 'profiler report --calls' shows the traced calls"
         );
     }
 }

@@ -102,6 +102,85 @@ fn text_of_perf_itself_is_read() {
     );
 }
 
+/// Frames of each sample, leaf first, behind the name of its process.
+fn text_stacks(text: &str) -> Vec<String> {
+    let ((tables, events), imported) = read(text.as_bytes(), None).unwrap();
+    let samples = events.iter().filter_map(|event| match event {
+        Event::Sample(sample) => Some(sample),
+        _ => None,
+    });
+    let stacks: Vec<String> = samples
+        .map(|sample| {
+            let frames = profiler_report::derive::stack_frames(&tables, sample.kernel, sample.user);
+            let names: Vec<String> = frames.map(|it| it.name.into_owned()).collect();
+            let source = tables.sources.get(sample.source).unwrap().name;
+            let source = tables.string(source);
+            format!("{source} {} {}", sample.weight, names.join("<"))
+        })
+        .collect();
+    assert_eq!(imported.samples as usize, stacks.len());
+    stacks
+}
+
+#[test]
+fn text_of_perf_without_call_chains_is_a_sample_a_line() {
+    let text = "             two  2357   966.702781:     250000 cpu-clock:ppp:      5630b2984183 three+0x15 (/tmp/two)\n\
+                \x20           beef  2357   966.703033:     250000 cpu-clock:ppp:  ffffffff821f5b65 idle+0x5 ([kernel.kallsyms])\n\
+                \x20           perf  2060 [000]   966.8:               sched:sched_stat_runtime: comm=perf pid=2060 runtime=177663 [ns]\n\
+                \x20             ls  2895 [001]   966.9: raw_syscalls:sys_enter: NR 12 (0, 7ffdd128f2ec, 0, 37f, 0, 0)\n";
+    let expected = [
+        "cpu-clock:ppp 250000 three",
+        "cpu-clock:ppp 250000 idle",
+        "sched:sched_stat_runtime 1 ",
+        "raw_syscalls:sys_enter 1 ",
+    ];
+    assert_eq!(text_stacks(text), expected);
+    let ((_, events), _) = read(text.as_bytes(), None).unwrap();
+    let Event::Sample(sample) = &events[0] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(sample.user_end, StackEnd::LeafOnly);
+}
+
+#[test]
+fn what_perf_shows_besides_samples_is_passed_over() {
+    let text = "two 7 [000] 1.0: PERF_RECORD_MMAP2 7/7: [0x1(0x2) @ 0 fe:00 1 2]: r-xp /tmp/two\n\
+                two 7 [000] 1.1: PERF_RECORD_COMM exec: two:7/7\n\
+                two 7 [000] 1.2:          9 cycles: \n\tf1 leaf+0x1 (/tmp/two)\n  two.c:12\n\tf0 main+0x1 (/tmp/two)\n  two.c:3\n\n\
+                two 7 [000] 1.3: PERF_RECORD_LOST lost 12\n\
+                two 7 [000] 1.4: PERF_RECORD_SWITCH OUT\n\
+                two 7 1.5: \n\tf1 leaf\n\n";
+    assert_eq!(text_stacks(text), ["cycles 9 leaf<main", "samples 1 leaf"]);
+    let ((_, events), _) = read(text.as_bytes(), None).unwrap();
+    let lost = events.iter().find_map(|event| match event {
+        Event::Lost(lost) => Some(lost.count),
+        _ => None,
+    });
+    assert_eq!(lost, Some(12));
+}
+
+#[test]
+fn a_thread_of_perfs_text_has_the_name_of_the_time() {
+    let sample =
+        |comm: &str, at: u32| format!("{comm} 7/7 {at}.5: 1 cycles: \n\tf1 f+0x1 (/x)\n\n");
+    let text = [sample("sh", 1), sample("two", 2), sample("two", 3)].concat();
+    let ((tables, events), _) = read(text.as_bytes(), None).unwrap();
+    let names: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Sample(sample) => {
+                let then = tables.names_at(sample.thread, sample.at);
+                let last = tables.thread(sample.thread).unwrap().name;
+                Some(tables.string(then.thread.unwrap_or(last)))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(names, ["sh", "two", "two"]);
+    let (_, process) = tables.processes().next().unwrap();
+    assert_eq!(tables.string(process.name), "two");
+}
+
 #[test]
 fn pprof_comes_back() {
     let session = canonical::session_with_everything();

@@ -341,3 +341,92 @@ fn links_to_open_files_are_written_through() -> Outcome {
     assert!(fs::symlink_metadata("/dev/stdout")?.is_symlink());
     Ok(())
 }
+
+/// A sample of an event, as perf has it.
+fn sample(event: &str, second: u32, function: &str) -> String {
+    format!("a 7/7 {second}.5: 9 {event}: \n\tf1 {function}+0x1 (/lib{function}.so)\n\n")
+}
+
+#[test]
+fn what_is_read_is_not_written_over() -> Outcome {
+    let Some(setting) = Setting::unprivileged("e2e_errors::what_is_read_is_not_written_over")?
+    else {
+        return Ok(());
+    };
+    let refused = |command: &str, file: &str, output: &str, more: &[&str]| -> Outcome {
+        let before = fs::read(setting.path(file))?;
+        for force in [&["-o", output][..], &["--force", "-o", output]] {
+            let mut arguments = vec![command, file];
+            arguments.extend(more);
+            arguments.extend(force);
+            one_line(command, setting.run(&arguments)?, 1, "is an input too")?;
+        }
+        assert_eq!(fs::read(setting.path(file))?, before, "{command}");
+        assert!(!setting.path(&format!("{output}.old")).exists());
+        Ok(())
+    };
+    fs::write(setting.path("x.txt"), sample("cpu-clock", 1, "f"))?;
+    refused("import", "x.txt", "x.txt", &[])?;
+    setting
+        .run(&["import", "x.txt", "-o", "x.cap"])?
+        .success()?;
+    fs::hard_link(setting.path("x.cap"), setting.path("other.svg"))?;
+    refused("export", "x.cap", "x.cap", &["--format", "folded"])?;
+    refused("export", "x.cap", "other.svg", &[])?;
+    setting
+        .run(&["export", "x.cap", "-o", "x.gotrace"])?
+        .success()?;
+    refused("convert", "x.gotrace", "x.gotrace", &[])?;
+    let devices = setting.run(&["convert", "/dev/null", "-o", "/dev/null"])?;
+    assert!(!devices.stderr.contains("input too"), "{}", devices.stderr);
+    Ok(())
+}
+
+#[test]
+fn exports_show_what_a_report_shows() -> Outcome {
+    let Some(setting) = Setting::unprivileged("e2e_errors::exports_show_what_a_report_shows")?
+    else {
+        return Ok(());
+    };
+    let text = [
+        sample("page-faults", 1, "f"),
+        sample("cpu-clock", 2, "g"),
+        sample("cpu-clock", 3, "g"),
+    ];
+    fs::write(setting.path("x.txt"), text.concat())?;
+    setting
+        .run(&["import", "x.txt", "-o", "x.cap"])?
+        .success()?;
+    let folded = |more: &[&str]| {
+        let mut arguments = vec!["export", "x.cap", "--format", "folded"];
+        arguments.extend(more);
+        setting
+            .run(&arguments)
+            .map_err(|error| error.to_string())?
+            .success()
+    };
+    let ended = folded(&[])?;
+    assert_eq!(ended.stdout, "a;g 2\n", "the source of most samples");
+    assert!(
+        ended
+            .stderr
+            .contains("1 sample of other event sources (page-faults) left out"),
+        "{}",
+        ended.stderr
+    );
+    let ended = folded(&["--source", "page-faults"])?;
+    assert_eq!(
+        (ended.stdout.as_str(), ended.stderr.as_str()),
+        ("a;f 1\n", "")
+    );
+    let ended = folded(&["--function", "nosuch"])?;
+    assert_eq!(ended.stdout, "");
+    assert!(
+        ended
+            .stderr
+            .contains("nothing recorded matches the filters"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}

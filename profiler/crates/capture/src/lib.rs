@@ -44,7 +44,7 @@ mod writer;
 pub use batches::Batches;
 pub use error::{CaptureError, Damage};
 pub use limit::Limit;
-pub use merge::{Derived, Merged, merge, rewrite};
+pub use merge::{Derived, Merged, merge, refuse_same, rewrite};
 pub use new_file::{Existing, NewFile, Owner, folder_of, old};
 pub use reader::{Reader, TimeRange, replay_into};
 pub use replay::ReplayStats;

@@ -98,9 +98,11 @@ pub fn rewrite(
     Derived::begin(&[input.to_owned()], output, options)?.change(change)
 }
 
-/// Writing over an input would lose it if the copy failed.
-fn refuse_same(input: &Path, output: &Path) -> Result<(), CaptureError> {
+/// Refuses to write over an input, by whichever name: it would be lost, at the latest when what was kept of it is replaced.
+/// Devices and pipes have nothing to lose.
+pub fn refuse_same(input: &Path, output: &Path) -> Result<(), CaptureError> {
     if let (Ok(a), Ok(b)) = (input.metadata(), output.metadata())
+        && a.is_file()
         && (a.dev(), a.ino()) == (b.dev(), b.ino())
     {
         return Err(CaptureError::Options(format!(

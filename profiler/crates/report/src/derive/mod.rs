@@ -46,7 +46,7 @@ pub use path::ClassPath;
 pub(crate) use pattern::Pattern;
 pub use realm::{Placed, Realm, RealmFrame, realm_frames};
 pub(crate) use recorder::is_recorder;
-pub use sources::{OFF_CPU, Sources, WALL, first_same, is_same, wait_frame};
+pub use sources::{OFF_CPU, Sources, WALL, by_interest, first_same, is_same, wait_frame};
 pub use target::{Chosen, Target, TargetError};
 pub use ticks::{Tick, Ticks, sampling_period_ns};
 pub use tree::{CallTree, Edge, Granularity, Node, Path, Place, PlaceId, PlaceInfo, Sums, Visit};

@@ -4,6 +4,8 @@
 //! different units do not add up, so a view is about one source. CPU time and waits do, both are
 //! nanoseconds of threads: where a recording has both, they are one profile of all time.
 
+use std::cmp::Reverse;
+
 use profiler_model::*;
 
 pub use profiler_model::OFF_CPU;
@@ -81,6 +83,13 @@ impl Sources {
     pub fn unit(&self, tables: &Tables) -> Option<Unit> {
         Some(tables.sources.get(self.main?)?.unit)
     }
+}
+
+/// Sources with how many samples they have -> those of most samples first, which are of the most interest.
+pub fn by_interest(counts: impl Iterator<Item = (SourceId, u64)>) -> Vec<SourceId> {
+    let mut counts: Vec<(SourceId, u64)> = counts.collect();
+    counts.sort_by_key(|&(id, count)| (Reverse(count), id));
+    counts.into_iter().map(|(id, _)| id).collect()
 }
 
 /// Whether these are one source, at several rates perhaps, as in captures that were merged: its weights add up.

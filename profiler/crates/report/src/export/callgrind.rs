@@ -9,12 +9,12 @@ use std::io::{self, BufWriter, Write};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::collect::SOURCE;
+use super::collect::SOURCE_OF_ALL;
 use super::name;
 use super::places::Places;
 use super::settings::Settings;
 use super::summed::{Summed, count};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Merge, first_same};
 use profiler_model::text::TextMap;
 use profiler_model::*;
@@ -24,7 +24,8 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".callgrind"],
     description: "costs of functions and lines, for KCachegrind and callgrind_annotate",
     shows: Shows::SamplesAndCalls,
-    options: &[&SOURCE],
+    sources: ShownSources::All,
+    options: &[&SOURCE_OF_ALL],
     sink: |settings, output| Box::new(Callgrind::new(settings, output)),
     difference: None,
     declared: false,

@@ -20,7 +20,7 @@ use super::runs::Keys;
 use super::settings::Settings;
 use super::timed::{Moment, Timed};
 use super::tree::Tree;
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, arguments_text, container_label_of};
 use profiler_model::*;
 
@@ -29,6 +29,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".trace.json", ".chrome.json"],
     description: "trace events of Chrome: threads in time, calls and waits as slices",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: &[&SOURCE],
     sink: |settings, output| Box::new(ChromeTrace::new(settings, output)),
     difference: None,

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::name;
 use super::settings::{OptionHelp, Setting, Settings, yes};
 use crate::derive::{
-    Aggregate, Aggregator, Functions, Key, Losses, Merge, Owner, Sources, container_label_of,
+    Aggregate, Aggregator, Functions, Key, Losses, Merge, Owner, Sources, WALL, container_label_of,
     frame_lines, wait_frame,
 };
 use profiler_model::text::TextMap;
@@ -32,15 +32,40 @@ pub(super) enum Count {
 }
 
 /// Samples of which source; see [`Sources::choose`].
-pub(super) const SOURCE: Setting<String> = Setting {
-    help: OptionHelp {
-        name: "source",
-        value: "EVENT",
-        help: "samples of this event source; `off-cpu`: waits; `wall`: CPU time and waits together \
-               (default: `wall` if both were recorded, else the source of the first sample)",
-    },
-    read: |value| Some(value.to_owned()),
-};
+pub(super) const SOURCE: Setting<String> = source(
+    "samples of this event source; `off-cpu`: waits; `wall`: CPU time and waits together (default: that of \
+     most samples; `wall` if it is CPU time and waits were recorded, too)",
+);
+/// The same, for a format that shows all where none is chosen.
+pub(super) const SOURCE_OF_ALL: Setting<String> = source(
+    "samples of this event source alone; `off-cpu`: waits; `wall`: CPU time and waits (default: all sources)",
+);
+/// The same, for a format that is of use for CPU time.
+pub(super) const SOURCE_OF_TIME: Setting<String> =
+    source("samples of this event source (default: CPU time or cycles, else that of most samples)");
+
+const fn source(help: &'static str) -> Setting<String> {
+    Setting {
+        help: OptionHelp {
+            name: "source",
+            value: "EVENT",
+            help,
+        },
+        read: |value| Some(value.to_owned()),
+    }
+}
+
+/// Whether a sample can be the first of the only source that a format shows, which takes what comes first.
+pub(super) fn is_first(wanted: Option<&str>, sample: &Sample, tables: &Tables) -> bool {
+    let Some(source) = tables.sources.get(sample.source) else {
+        return false;
+    };
+    match wanted {
+        Some(WALL) => sample.wait.is_none() && source.unit == Unit::Nanoseconds,
+        Some(wanted) => wanted == tables.string(source.name),
+        None => true,
+    }
+}
 pub(super) const THREADS: Setting<bool> = Setting {
     help: OptionHelp {
         name: "threads",
@@ -247,12 +272,6 @@ impl Collector {
         folded
             .stacks
             .sort_unstable_by(|(a, _), (b, _)| by_frames(a, b));
-        if folded.others > 0 {
-            log::warn!(
-                "{} samples of other event sources are left out; choose with the option 'source'",
-                folded.others
-            );
-        }
         Ok(folded)
     }
 
@@ -261,20 +280,19 @@ impl Collector {
     }
 }
 
-/// The sources that are meant, or an error that names those there are.
+/// The sources that are meant, or an error that names those there are. What was recorded, and is not `present` in what is selected,
+/// is no mistake.
 pub(super) fn choose(
     present: &[SourceId],
     wanted: Option<&str>,
     tables: &Tables,
 ) -> io::Result<Sources> {
-    Sources::choose(present, wanted, tables).ok_or_else(|| {
-        let named = |id: &SourceId| {
-            let source = tables.sources.get(*id);
-            source.map_or("", |source| tables.string(source.name))
-        };
-        let mut seen = present.to_vec();
-        seen.sort_unstable();
-        let known: Vec<_> = seen.iter().map(named).collect();
+    let recorded = || -> Vec<SourceId> { tables.sources.iter().map(|(id, _)| id).collect() };
+    let chosen = Sources::choose(present, wanted, tables);
+    let chosen = chosen.or_else(|| Sources::choose(&recorded(), wanted, tables));
+    chosen.ok_or_else(|| {
+        let named = tables.sources.iter().map(|(_, it)| tables.string(it.name));
+        let known: Vec<_> = named.collect();
         io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(

@@ -16,7 +16,7 @@ use super::runs::Keys;
 use super::settings::Settings;
 use super::timed::{Moment, Timed};
 use super::tree::Tree;
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -24,6 +24,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".cpuprofile"],
     description: "profile of V8, for Chrome's DevTools and VS Code: sums, thread by thread",
     shows: Shows::Samples,
+    sources: ShownSources::One,
     options: &[&SOURCE],
     sink: |settings, output| Box::new(CpuProfile::new(settings, output)),
     difference: None,

@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 
 use super::collect::{CONTAINERS, Collector, Count, FoldOptions, Folded, SOURCE, THREADS, count};
 use super::settings::{Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -17,6 +17,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".folded", ".collapsed"],
     description: "folded stacks, for flame graph tools and text tools",
     shows: Shows::Samples,
+    sources: ShownSources::One,
     options: &[&COUNT, &SOURCE, &THREADS, &CONTAINERS],
     sink: |settings, output| Box::new(FoldedSink::new(settings, output)),
     difference: None,

@@ -18,11 +18,11 @@ use profiler_wire::self_profiling::{
 };
 
 use super::about::About;
-use super::collect::SOURCE;
+use super::collect::{SOURCE, is_first};
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{
-    OFF_CPU, Realm, RealmFrame, Tick, Ticks, WALL, is_same, realm_frames, sampling_period_ns,
+    OFF_CPU, Realm, RealmFrame, Tick, Ticks, is_same, realm_frames, sampling_period_ns,
 };
 use profiler_model::*;
 
@@ -31,6 +31,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".profilertrace.json", ".profilertrace"],
     description: "ProfilerTrace of JS Self-Profiling, one of each thread",
     shows: Shows::Samples,
+    sources: ShownSources::One,
     options: &[&INTERVAL, &BUFFER, &THREAD, &PRIVATE, &SOURCE],
     sink: |settings, output| Box::new(Traces::new(settings, output)),
     difference: None,
@@ -197,11 +198,7 @@ impl Traces {
         let Some(source) = tables.sources.get(sample.source) else {
             return;
         };
-        let is_wanted = match &self.wanted {
-            Some(wanted) if wanted != WALL => wanted == tables.string(source.name),
-            _ => true,
-        };
-        if self.source.is_none() && is_wanted {
+        if self.source.is_none() && is_first(self.wanted.as_deref(), sample, tables) {
             self.source = Some(sample.source);
         }
         let is_it = |source| is_same(source, sample.source, tables);

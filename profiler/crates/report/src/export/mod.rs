@@ -14,6 +14,7 @@ mod calls;
 mod chrome_trace;
 mod collect;
 mod cpuprofile;
+mod default_source;
 mod firefox;
 mod flamegraph;
 mod folded;
@@ -50,6 +51,7 @@ use profiler_model::Sink;
 use settings::Declared;
 
 pub use collect::{Folded, Folding};
+pub use default_source::SourceCounts;
 pub use only::{Only, Selection};
 pub use settings::{BadOption, OptionHelp, Settings};
 
@@ -66,6 +68,8 @@ pub struct Format {
     pub description: &'static str,
     /// What of a recording is in it.
     pub shows: Shows,
+    /// Samples of which sources are in it where none is chosen.
+    pub sources: ShownSources,
     /// What can be set, in the order in which help shows it.
     options: &'static [&'static dyn Declared],
     sink: fn(&Settings, Output) -> Box<dyn Sink + Send>,
@@ -103,6 +107,17 @@ pub enum Shows {
     Samples,
     /// Samples and traced calls.
     SamplesAndCalls,
+}
+
+/// Samples of which sources a format shows where none is chosen. CPU time and waits are one where a format shows one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownSources {
+    /// All, each told apart.
+    All,
+    /// That of most samples, as a report.
+    One,
+    /// The same, but CPU time or cycles if there are samples of these.
+    Time,
 }
 
 static FORMATS: &[Format] = &[

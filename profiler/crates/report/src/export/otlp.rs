@@ -10,11 +10,11 @@ use std::io::{self, BufWriter, Write};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::collect::SOURCE;
+use super::collect::SOURCE_OF_ALL;
 use super::functions::NO_STACK;
 use super::settings::Settings;
 use super::summed::{Summed, count};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, Key, Merge, Owner, first_same, frame_lines};
 use profiler_model::text::TextMap;
 use profiler_model::*;
@@ -26,7 +26,8 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".otlp", ".otlp.pb"],
     description: "OpenTelemetry profiles (v1development), for Pyroscope and collectors",
     shows: Shows::SamplesAndCalls,
-    options: &[&SOURCE],
+    sources: ShownSources::All,
+    options: &[&SOURCE_OF_ALL],
     sink: |settings, output| Box::new(Otlp::new(settings, output)),
     difference: None,
     declared: false,

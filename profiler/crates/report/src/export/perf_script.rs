@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::about::About;
 use super::name;
 use super::settings::Settings;
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, frame_lines, wait_frame};
 use profiler_model::*;
 
@@ -21,6 +21,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".perf-script", ".perf"],
     description: "text as of perf script: each sample with its stack",
     shows: Shows::Samples,
+    sources: ShownSources::All,
     options: &[],
     sink: |settings, output| Box::new(PerfScript::new(settings, output)),
     difference: None,

@@ -13,10 +13,10 @@ use std::io::{self, BufWriter, Write};
 
 use rustc_hash::FxHashMap;
 
-use super::collect::{Count, SOURCE, choose, count};
+use super::collect::{Count, SOURCE, SOURCE_OF_TIME, choose, count};
 use super::name;
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Aggregator, Merge, first_same};
 use profiler_model::*;
 
@@ -25,7 +25,8 @@ pub(super) const LLVM: Format = Format {
     extensions: &[".afdo", ".sample.prof"],
     description: "LLVM's sample profile, for clang -fprofile-sample-use",
     shows: Shows::Samples,
-    options: &[&OBJECT, &COUNT, &SOURCE],
+    sources: ShownSources::Time,
+    options: &[&OBJECT, &COUNT, &SOURCE_OF_TIME],
     sink: |settings, output| Box::new(Pgo::new(settings, output, write_llvm)),
     difference: None,
     declared: true,
@@ -36,7 +37,8 @@ pub(super) const BOLT: Format = Format {
     extensions: &[".bolt", ".preagg"],
     description: "addresses with counts, for llvm-bolt with pre-aggregated samples",
     shows: Shows::Samples,
-    options: &[&OBJECT, &COUNT, &SOURCE],
+    sources: ShownSources::Time,
+    options: &[&OBJECT, &COUNT, &SOURCE_OF_TIME],
     sink: |settings, output| Box::new(Pgo::new(settings, output, write_bolt)),
     difference: None,
     declared: false,

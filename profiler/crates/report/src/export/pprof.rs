@@ -12,11 +12,11 @@ use profiler_model::text::TextMap;
 use rustc_hash::FxHashMap;
 
 use super::calls::CallSums;
-use super::collect::SOURCE;
+use super::collect::{SOURCE_OF_ALL, SOURCE_OF_TIME};
 use super::functions::{NO_STACK, Named, Numbers};
 use super::settings::Settings;
 use super::summed::{Summed, count};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, Merge, Owner, container_label_of, first_same, frame_lines};
 use profiler_model::*;
 use profiler_wire::pprof::{self as proto, Label, Line, Profile, ValueType, field};
@@ -27,7 +27,8 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".pb.gz", ".pprof"],
     description: "pprof profile, for go tool pprof, Pyroscope and Parca",
     shows: Shows::SamplesAndCalls,
-    options: &[&SOURCE],
+    sources: ShownSources::All,
+    options: &[&SOURCE_OF_ALL],
     sink: |settings, output| Box::new(Pprof::new(settings, output)),
     difference: None,
     declared: false,
@@ -39,7 +40,8 @@ pub(super) const GO: Format = Format {
     extensions: &[".pgo"],
     description: "profile for go build -pgo: pprof with the lines that functions begin at",
     shows: Shows::Samples,
-    options: &[&SOURCE],
+    sources: ShownSources::Time,
+    options: &[&SOURCE_OF_TIME],
     sink: |settings, output| Box::new(Pprof::new(settings, output)),
     difference: None,
     declared: true,

@@ -15,7 +15,7 @@ use super::functions::StackFunctions;
 use super::nest::Nest;
 use super::runs::{Keys, Run};
 use super::settings::{Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::container_label_of;
 use profiler_model::*;
 
@@ -24,6 +24,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".speedscope.json", ".speedscope"],
     description: "speedscope.app: samples of each thread in order of time, and traced calls",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: &[&COUNT, &SOURCE],
     sink: |settings, output| Box::new(Speedscope::new(settings, output)),
     difference: None,

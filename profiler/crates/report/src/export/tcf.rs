@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::about::About;
 use super::collect::{Count, SOURCE, choose, count};
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{
     Aggregator, Functions, Merge, Owner, container_label_of, first_same, frame_lines, wait_frame,
 };
@@ -29,6 +29,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".tcf", ".tcf.jsonl"],
     description: "profile data of a TCF agent: StackTraces of each context, and what addresses are",
     shows: Shows::Samples,
+    sources: ShownSources::One,
     options: &[&COUNT, &CONTEXTS, &SOURCE],
     sink: |settings, output| Box::new(Tcf::new(settings, output)),
     difference: None,

@@ -14,10 +14,10 @@ use profiler_wire::rdp::{PacketSink, TraceActor, TraceTypes};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::collect::SOURCE;
+use super::collect::{SOURCE, is_first};
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
-use crate::derive::{FrameEvent, SampledFrames, WALL, call_frames, is_same, missing_frames};
+use super::{Format, Output, ShownSources, Shows};
+use crate::derive::{FrameEvent, SampledFrames, call_frames, is_same, missing_frames};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -25,6 +25,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".packets", ".jsonl"],
     description: "frames entered and left, as packets of Firefox's TraceActor",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: &[&TYPES, &FRAMES, &SOURCE],
     sink: |settings, output| Box::new(Packets::new(settings, output)),
     difference: None,
@@ -159,7 +160,7 @@ impl Packets {
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
-        if self.source.is_none() && self.is_wanted(sample.source, tables) {
+        if self.source.is_none() && is_first(self.wanted.as_deref(), sample, tables) {
             self.source = Some(sample.source);
         }
         let is_it = |source| is_same(source, sample.source, tables);
@@ -172,13 +173,6 @@ impl Packets {
         };
         let lines = &mut self.lines;
         sampled.sample(tables, sample, |event| tell(actor, &event, lines));
-    }
-
-    fn is_wanted(&self, id: SourceId, tables: &Tables) -> bool {
-        match (&self.wanted, tables.sources.get(id)) {
-            (Some(wanted), Some(source)) if wanted != WALL => wanted == tables.string(source.name),
-            _ => true,
-        }
     }
 
     fn done(&mut self) -> io::Result<()> {

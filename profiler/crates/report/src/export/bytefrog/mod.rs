@@ -11,10 +11,10 @@ mod translate;
 
 use std::io::{self, Write};
 
-use super::collect::{SOURCE, choose};
+use super::collect::{SOURCE, choose, is_first};
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
-use crate::derive::{WALL, is_same};
+use super::{Format, Output, ShownSources, Shows};
+use crate::derive::is_same;
 use profiler_model::*;
 use profiler_wire::bytefrog::{AgentMessage, Mode, VERSION};
 
@@ -25,6 +25,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".bytefrog"],
     description: "messages of a Bytefrog agent: calls, traced or inferred from samples",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: &[&STREAM, &CALLS, &NAMES, &SOURCE],
     sink: |settings, output| Box::new(Run::new(settings, output)),
     difference: None,
@@ -142,18 +143,16 @@ impl Run {
         if !self.sources.contains(&sample.source) {
             self.sources.push(sample.source);
         }
-        if self.source.is_none() && self.is_wanted(sample, tables) {
+        if self.source.is_none() && self.is_first(sample, tables) {
             self.source = Some(sample.source);
         }
         let is_it = |source| is_same(source, sample.source, tables);
         self.source.is_some_and(is_it)
     }
 
-    fn is_wanted(&self, sample: &Sample, tables: &Tables) -> bool {
-        match (&self.wanted, tables.sources.get(sample.source)) {
-            (Some(wanted), Some(source)) if wanted != WALL => wanted == tables.string(source.name),
-            _ => sample.wait.is_none(),
-        }
+    fn is_first(&self, sample: &Sample, tables: &Tables) -> bool {
+        let wanted = self.wanted.as_deref();
+        is_first(wanted, sample, tables) && (wanted.is_some() || sample.wait.is_none())
     }
 
     /// Begins the run.

@@ -19,7 +19,7 @@ use super::json;
 use super::runs::Keys;
 use super::settings::{Setting, Settings};
 use super::timed::Timed;
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Sources, container_label_of};
 use markers::{Marker, Markers};
 use profiler_model::*;
@@ -30,6 +30,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".firefox.json", ".profile.json"],
     description: "Firefox Profiler (profiler.firefox.com): threads in time, with waits and calls as markers",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: &[&COUNT, &SOURCE],
     sink: |settings, output| Box::new(Firefox::new(settings, output)),
     difference: None,

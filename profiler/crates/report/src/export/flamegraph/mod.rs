@@ -17,7 +17,7 @@ use super::collect::{
     CONTAINERS, Collector, Count, FoldOptions, Folded, SOURCE, THREADS, by_frames, count,
 };
 use super::settings::{OptionHelp, Setting, Settings, yes};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use differential::differential;
 use look::{colour, empty, short, subtitle, used_kinds, with_legend};
 use profiler_model::*;
@@ -27,6 +27,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".svg"],
     description: "flame graph for a web browser, with zoom and search",
     shows: Shows::Samples,
+    sources: ShownSources::One,
     options: &[
         &COUNT,
         &SOURCE,

@@ -17,11 +17,11 @@ mod waits;
 
 use std::io;
 
-use super::collect::SOURCE;
+use super::collect::{SOURCE, choose, is_first};
 use super::notes::{gap_text, lost_text, throw_text};
 use super::settings::{Declared, OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
-use crate::derive::{Losses, OFF_CPU, WALL, is_same};
+use super::{Format, Output, ShownSources, Shows};
+use crate::derive::{Losses, is_same};
 use profiler_model::*;
 use profiler_wire::go_trace::{Encoding, Version};
 use regions::{CallCounts, Regions};
@@ -53,6 +53,7 @@ pub(super) const TEXT: Format = Format {
     extensions: &[".gotrace", ".go.txt"],
     description: "Go execution trace as text, for internal/trace/raw",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: OPTIONS,
     sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Text)),
     difference: None,
@@ -64,6 +65,7 @@ pub(super) const WIRE: Format = Format {
     extensions: &[".trace", ".go.trace"],
     description: "Go execution trace for `go tool trace` and gotraceui",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::One,
     options: OPTIONS,
     sink: |settings, output| Box::new(GoTrace::new(settings, output, Encoding::Wire)),
     difference: None,
@@ -77,7 +79,7 @@ const GENERATION_EVENTS: u64 = 200_000;
 const LATEST: u64 = 1 << 62;
 
 struct GoTrace {
-    /// The event source whose samples are wanted; none: that of the first.
+    /// The event source whose samples are wanted; none: that of the first sample.
     wanted: Option<String>,
     /// Events in one generation.
     most: u64,
@@ -161,7 +163,7 @@ impl GoTrace {
             return self.wait(sample, wait, tables);
         }
         let first = self.source.is_none();
-        if first && self.is_wanted(sample.source, tables) {
+        if first && is_first(self.wanted.as_deref(), sample, tables) {
             self.source = Some(sample.source);
         }
         let is_it = |source| is_same(source, sample.source, tables);
@@ -193,14 +195,6 @@ impl GoTrace {
         counts.short += u64::from(!shown);
         counts.not_recorded += u64::from(wait.count.saturating_sub(1));
         Ok(())
-    }
-
-    fn is_wanted(&self, id: SourceId, tables: &Tables) -> bool {
-        match (&self.wanted, tables.sources.get(id)) {
-            // Waits come as what threads did, with any source.
-            (Some(wanted), Some(source)) if wanted != WALL => wanted == tables.string(source.name),
-            (wanted, _) => wanted.as_deref().is_none_or(|wanted| wanted == WALL),
-        }
     }
 
     fn process(&mut self, event: &ProcessEvent, tables: &Tables) -> io::Result<()> {
@@ -307,14 +301,8 @@ impl Sink for GoTrace {
     }
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
-        let is_waits = |wanted: &str| wanted == OFF_CPU && self.counts.waits > 0;
-        if let (Some(wanted), None) = (&self.wanted, self.source)
-            && !is_waits(wanted)
-        {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("no sample is of event source '{wanted}'"),
-            ));
+        if self.wanted.is_some() {
+            choose(&[], self.wanted.as_deref(), tables)?;
         }
         self.exit_until(u64::MAX, tables)?;
         let cut = self.trace.cut_stacks();

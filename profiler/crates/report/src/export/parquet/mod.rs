@@ -17,7 +17,7 @@ use self::rows::{Column, Kind, Rows};
 use super::about::About;
 use super::notes::OpenSlices;
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use crate::derive::{Functions, Owner, arguments_text, container_label_of, early_end, frame_lines};
 use profiler_model::*;
 
@@ -26,6 +26,7 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".parquet"],
     description: "a table for DuckDB, ClickHouse, Spark and pandas",
     shows: Shows::SamplesAndCalls,
+    sources: ShownSources::All,
     options: &[&TABLE],
     sink: |settings, output| Box::new(Parquet::new(settings, output)),
     difference: None,

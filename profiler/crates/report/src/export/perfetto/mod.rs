@@ -12,9 +12,9 @@ use std::io::{self, BufWriter, Write};
 use rustc_hash::FxHashMap;
 
 use super::about::About;
-use super::collect::{SOURCE, choose};
+use super::collect::{SOURCE, SOURCE_OF_ALL, choose};
 use super::settings::{OptionHelp, Setting, Settings};
-use super::{Format, Output, Shows};
+use super::{Format, Output, ShownSources, Shows};
 use profiler_model::*;
 use profiler_wire::perfetto::*;
 use profiler_wire::prost::encoding;
@@ -26,7 +26,8 @@ pub(super) const FORMAT: Format = Format {
     extensions: &[".pftrace", ".perfetto-trace"],
     description: "Perfetto (ui.perfetto.dev): samples, waits with who ended them, calls with values",
     shows: Shows::SamplesAndCalls,
-    options: &[&SAMPLES, &SOURCE],
+    sources: ShownSources::All,
+    options: &[&SAMPLES, &SOURCE_OF_ALL],
     sink: |settings, output| Box::new(Perfetto::new(settings, output)),
     difference: None,
     declared: false,

@@ -25,12 +25,12 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
     let source = intake.source("samples", Unit::Events, Some(1));
     let mut threads: TextMap<String, ThreadId> = TextMap::default();
     let mut places: FxHashMap<(FrameKind, Vec<FunctionId>), FrameId> = FxHashMap::default();
-    while let Some(line) = lines.next()? {
-        if is_silent(&line) {
+    while lines.advance()? {
+        if is_silent(lines.line()) {
             continue;
         }
         let (stack, weight) =
-            number(&line).ok_or_else(|| lines.wrong("no number is at its end"))?;
+            number(lines.line()).ok_or_else(|| lines.wrong("no number is at its end"))?;
         let (process, rest) = stack.split_once(';').unwrap_or((stack, ""));
         let next = threads.len() as u32 + 1;
         let thread = match threads.get(process) {

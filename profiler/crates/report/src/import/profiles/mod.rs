@@ -174,7 +174,7 @@ fn is_silent(line: &str) -> bool {
 struct Lines<'a> {
     input: &'a mut dyn BufRead,
     number: u64,
-    bytes: Vec<u8>,
+    line: String,
 }
 
 impl<'a> Lines<'a> {
@@ -182,23 +182,32 @@ impl<'a> Lines<'a> {
         Lines {
             input,
             number: 0,
-            bytes: Vec::new(),
+            line: String::new(),
         }
     }
 
-    /// The next line, without its end.
-    fn next(&mut self) -> Result<Option<String>, ImportError> {
-        self.bytes.clear();
+    /// Goes on to the next line, if there is one.
+    fn advance(&mut self) -> Result<bool, ImportError> {
+        let mut bytes = std::mem::take(&mut self.line).into_bytes();
+        bytes.clear();
         let mut limited = io::Read::take(&mut *self.input, MAX_LINE as u64 + 1);
-        if limited.read_until(b'\n', &mut self.bytes)? == 0 {
-            return Ok(None);
+        if limited.read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(false);
         }
         self.number += 1;
-        if self.bytes.len() > MAX_LINE {
+        if bytes.len() > MAX_LINE {
             return Err(self.wrong("it is too long"));
         }
-        let line = String::from_utf8_lossy(&self.bytes);
-        Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
+        self.line = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let text = self.line.trim_end_matches(['\n', '\r']).len();
+        self.line.truncate(text);
+        Ok(true)
+    }
+
+    /// The line, without its end.
+    fn line(&self) -> &str {
+        &self.line
     }
 
     fn wrong(&self, what: impl Into<String>) -> ImportError {

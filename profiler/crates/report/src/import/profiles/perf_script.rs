@@ -1,16 +1,22 @@
-//! Text of `perf script`: a line for a sample, a line for each frame of its stack, leaf first, and an empty one.
+//! Text of `perf script`: a line for a sample; with call chains a line for each frame of its stack, leaf first, and an empty one.
 //!
-//! `comm pid/tid [cpu] seconds.fraction: period event:`, where tid or pid, CPU and period may be missing; behind it
-//! `address symbol+offset (object)`, with `(inlined)` for what is inlined into the frame that follows.
+//! `comm pid/tid [cpu] mode seconds.fraction: period event:`, where tid or pid, CPU, mode, period and event may be missing; behind it
+//! or in lines of their own `address symbol+offset (object)`, with `(inlined)` for what is inlined into the frame that follows.
+//! Memory is that of one line for each distinct frame, and of names. What does not belong here: how a recording is made of it (`intake`).
 
 use std::io::BufRead;
 
+use rustc_hash::FxHashMap;
+
 use super::intake::Intake;
 use super::{ImportError, Lines, is_silent};
+use profiler_model::text::TextMap;
 use profiler_model::*;
 
 /// Most frames of a stack.
 const MAX_FRAMES: usize = 4096;
+/// What perf's own records are called where it shows them: they are not samples.
+const RECORD: &str = "PERF_RECORD_";
 
 /// What the first line of a sample says.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,49 +28,99 @@ struct Header<'a> {
     at: u64,
     period: Option<u64>,
     event: &'a str,
+    /// What is behind the event: of a tracepoint its fields; where no call chains are, the place.
+    rest: &'a str,
 }
 
-/// Whether a line is the first of a sample.
+/// Whether a line is the first of a sample, or one of perf's records between samples.
 pub(super) fn is_header(line: &str) -> bool {
     header(line).is_some()
 }
 
+/// The word before a byte of a line, and where it begins.
+fn word_before(line: &str, end: usize) -> Option<(&str, usize)> {
+    let before = line[..end].trim_end();
+    let start = before.rfind(char::is_whitespace).map_or(0, |at| {
+        at + before[at..].chars().next().map_or(1, char::len_utf8)
+    });
+    let word = &before[start..];
+    (!word.is_empty()).then_some((word, start))
+}
+
 fn header(line: &str) -> Option<Header<'_>> {
-    let offset = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
-    let words: Vec<&str> = line.split_whitespace().collect();
     // Names may look like anything: the first time that has a number before it is it.
-    (2..words.len()).find_map(|time| {
-        let at = nanoseconds(words[time].strip_suffix(':')?)?;
-        let cpu = words[time - 1]
-            .strip_prefix('[')
-            .and_then(|it| it.strip_suffix(']'));
-        let (cpu, ids) = match cpu {
-            Some(cpu) => (cpu.parse().ok()?, time.checked_sub(2)?),
-            None => (0, time - 1),
-        };
-        let (pid, tid) = match words[ids].split_once('/') {
-            Some((pid, tid)) => (id(pid)?, id(tid)?),
-            None => {
-                let id = id(words[ids])?;
-                (id, id)
-            }
-        };
-        let comm = line[..offset(words[ids])].trim();
-        let (period, event) = match words.get(time + 1)?.parse().ok() {
-            Some(period) => (Some(period), words.get(time + 2)?),
-            None => (None, words.get(time + 1)?),
-        };
-        let event = event.strip_suffix(':')?;
-        (!comm.is_empty() && !event.is_empty()).then_some(Header {
-            comm,
-            pid,
-            tid,
-            cpu,
-            at,
-            period,
-            event,
-        })
+    let mut colons = line.match_indices(':');
+    colons.find_map(|(colon, _)| header_at(line, colon))
+}
+
+/// With its time ending at a colon.
+fn header_at(line: &str, colon: usize) -> Option<Header<'_>> {
+    let rest = &line[colon + 1..];
+    if !rest.is_empty() && !rest.starts_with(char::is_whitespace) {
+        return None;
+    }
+    let (time, start) = word_before(line, colon)?;
+    let at = nanoseconds(time).filter(|_| line[..colon].ends_with(time))?;
+    let (mut word, mut start) = word_before(line, start)?;
+    if is_mode(word) {
+        (word, start) = word_before(line, start)?;
+    }
+    let cpu = word
+        .strip_prefix('[')
+        .and_then(|it| it.strip_suffix(']'))
+        .map(|cpu| cpu.parse().ok());
+    let cpu = match cpu {
+        Some(cpu) => {
+            (word, start) = word_before(line, start)?;
+            cpu?
+        }
+        None => 0,
+    };
+    let (pid, tid) = match word.split_once('/') {
+        Some((pid, tid)) => (id(pid)?, id(tid)?),
+        None => {
+            let id = id(word)?;
+            (id, id)
+        }
+    };
+    let comm = line[..start].trim();
+    if comm.is_empty() {
+        return None;
+    }
+    let rest = rest.trim_start();
+    let (first, behind) = split_word(rest);
+    let (period, event, rest) = match first.parse().ok() {
+        Some(period) => {
+            let (event, behind) = split_word(behind.trim_start());
+            (Some(period), event, behind)
+        }
+        None => (None, first, behind),
+    };
+    let event = match event.is_empty() {
+        // No event was asked for.
+        true => "samples",
+        false if event.starts_with(RECORD) => event.trim_end_matches(':'),
+        false => event.strip_suffix(':').filter(|it| !it.is_empty())?,
+    };
+    Some(Header {
+        comm,
+        pid,
+        tid,
+        cpu,
+        at,
+        period,
+        event,
+        rest: rest.trim(),
     })
+}
+
+fn split_word(text: &str) -> (&str, &str) {
+    text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
+}
+
+/// What `-F misc` says: kernel, user, hypervisor, guest.
+fn is_mode(word: &str) -> bool {
+    word.len() <= 3 && word.bytes().all(|byte| b"KUHGgMESp".contains(&byte))
 }
 
 /// A number of a process or thread; that of one that has none any more is -1.
@@ -164,48 +220,191 @@ fn unit_of(event: &str, period: Option<u64>) -> Unit {
 
 pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(), ImportError> {
     let mut lines = Lines::new(input);
-    while let Some(line) = lines.next()? {
-        if is_silent(&line) {
-            continue;
+    let mut text = Text::new(intake);
+    while lines.advance()? {
+        text.line(&lines)?;
+    }
+    text.flush()
+}
+
+/// A sample whose frames are being read.
+struct Pending {
+    sample: Sample,
+    /// Leaf first.
+    frames: Vec<FrameId>,
+    /// Of what comes next.
+    inlined: Vec<FunctionId>,
+    /// Lines of these, to find the place again that they belong to.
+    inlined_text: String,
+    /// Without a call chain, its place is behind its event.
+    is_leaf: bool,
+}
+
+struct Text<'i, 'a> {
+    intake: &'i mut Intake<'a>,
+    pending: Option<Pending>,
+    /// By pid and tid, with the name that they had last.
+    threads: FxHashMap<(u32, u32), (ThreadId, StringId)>,
+    /// By their lines.
+    places: TextMap<String, FrameId>,
+}
+
+impl<'i, 'a> Text<'i, 'a> {
+    fn new(intake: &'i mut Intake<'a>) -> Text<'i, 'a> {
+        Text {
+            intake,
+            pending: None,
+            threads: FxHashMap::default(),
+            places: TextMap::default(),
         }
-        let Some(header) = header(&line) else {
-            return Err(lines.wrong(
-                "it does not begin a sample; wanted is 'comm pid/tid [cpu] time: period event:'",
-            ));
-        };
-        let thread = intake.thread(header.pid, header.comm, header.tid, header.comm);
+    }
+
+    fn line(&mut self, lines: &Lines<'_>) -> Result<(), ImportError> {
+        let line = lines.line();
+        if line.trim_start().is_empty() {
+            return self.flush();
+        }
+        // Frames are behind a tab; what is behind spaces can be the name of a thread, too.
+        if self.pending.is_some() && line.starts_with('\t') && self.frame(line, lines)? {
+            return Ok(());
+        }
+        if let Some(header) = header(line) {
+            self.flush()?;
+            return self.begin(&header);
+        }
+        if self.pending.is_none() {
+            return match is_silent(line) {
+                true => Ok(()),
+                false => Err(lines.wrong(
+                    "it does not begin a sample; wanted is 'comm pid/tid [cpu] time: period event:'",
+                )),
+            };
+        }
+        if self.frame(line, lines)? || is_source_line(line) {
+            return Ok(());
+        }
+        Err(lines.wrong("it is no frame of a stack"))
+    }
+
+    fn begin(&mut self, header: &Header<'_>) -> Result<(), ImportError> {
+        if let Some(record) = header.event.strip_prefix(RECORD) {
+            let lost = header
+                .rest
+                .strip_prefix("lost ")
+                .filter(|_| record == "LOST");
+            return match lost.and_then(|count| count.trim().parse().ok()) {
+                Some(count) => self.intake.lost(header.at, count),
+                None => Ok(()),
+            };
+        }
+        let thread = self.thread(header);
         let unit = unit_of(header.event, header.period);
-        let source = intake.source(header.event, unit, None);
+        let source = self.intake.source(header.event, unit, None);
         let weight = header.period.unwrap_or(1);
-        let mut sample = Sample::new(
-            Timestamp(header.at),
-            thread,
-            Cpu(header.cpu),
-            source,
-            weight,
-        );
-        let (mut frames, mut inlined) = (Vec::new(), Vec::new());
-        while let Some(line) = lines.next()? {
-            if line.trim().is_empty() {
-                break;
+        let at = Timestamp(header.at);
+        let mut pending = Pending {
+            sample: Sample::new(at, thread, Cpu(header.cpu), source, weight),
+            frames: Vec::new(),
+            inlined: Vec::new(),
+            inlined_text: String::new(),
+            is_leaf: false,
+        };
+        if let Some(place) = place(header.rest).filter(|place| !place.object.is_empty()) {
+            pending
+                .frames
+                .push(frame(&place, &mut Vec::new(), self.intake));
+            pending.is_leaf = true;
+        }
+        self.pending = Some(pending);
+        Ok(())
+    }
+
+    /// The thread of a sample, which has the name from now on that the sample has.
+    fn thread(&mut self, header: &Header<'_>) -> ThreadId {
+        let &Header { pid, tid, comm, .. } = header;
+        let name = self.intake.string(comm);
+        let (thread, before) = *self.threads.entry((pid, tid)).or_insert_with(|| {
+            let thread = self.intake.thread(pid, comm, tid, comm);
+            (thread, name)
+        });
+        if before != name {
+            if self.intake.tables.names_of(thread).next().is_none() {
+                let before = self.intake.tables.string(before).to_owned();
+                self.intake.named(thread, Timestamp(0), &before);
             }
-            if frames.len() >= MAX_FRAMES {
+            self.intake.named(thread, Timestamp(header.at), comm);
+            let known = self.intake.tables.find_process(Pid(pid), Timestamp(0));
+            let process = match pid == tid {
+                true => Some(self.intake.process(pid, Timestamp(0), comm)),
+                false => known,
+            };
+            if let Some(process) = process {
+                self.intake.thread_of(process, tid, Timestamp(0), comm);
+            }
+            self.threads.insert((pid, tid), (thread, name));
+        }
+        thread
+    }
+
+    /// Takes a line as one of the stack, if it is.
+    fn frame(&mut self, line: &str, lines: &Lines<'_>) -> Result<bool, ImportError> {
+        let Some(pending) = &mut self.pending else {
+            return Ok(false);
+        };
+        if pending.frames.len() >= MAX_FRAMES {
+            return Err(lines.wrong(format!("a stack has more than {MAX_FRAMES} frames")));
+        }
+        let key = pending.inlined_text.len();
+        pending.inlined_text.push_str(line);
+        if let Some(&known) = self.places.get(&pending.inlined_text) {
+            pending.frames.push(known);
+            pending.inlined.clear();
+            pending.inlined_text.clear();
+            return Ok(true);
+        }
+        let Some(place) = place(line) else {
+            pending.inlined_text.truncate(key);
+            return Ok(false);
+        };
+        if place.object == "[wait]" {
+            pending.inlined_text.truncate(key);
+            pending.sample.wait = wait(place.symbol, pending.sample.weight);
+        } else if place.object == "inlined" {
+            if pending.inlined.len() >= MAX_FRAMES {
                 return Err(lines.wrong(format!("a stack has more than {MAX_FRAMES} frames")));
             }
-            let place = place(&line).ok_or_else(|| lines.wrong("it is no frame of a stack"))?;
-            if place.object == "[wait]" {
-                sample.wait = wait(place.symbol, weight);
-            } else if place.object == "inlined" {
-                inlined.push(named(place.symbol, None, None, intake));
-            } else {
-                frames.push(frame(&place, &mut inlined, intake));
-            }
+            pending.inlined_text.push('\n');
+            let function = named(place.symbol, None, None, self.intake);
+            pending.inlined.push(function);
+        } else {
+            let frame = frame(&place, &mut pending.inlined, self.intake);
+            let text = std::mem::take(&mut pending.inlined_text);
+            self.places.insert(text, frame);
+            pending.frames.push(frame);
         }
-        frames.reverse();
-        let stacks = intake.stacks(&frames);
-        intake.unsaid(sample, stacks)?;
+        Ok(true)
     }
-    Ok(())
+
+    fn flush(&mut self) -> Result<(), ImportError> {
+        let Some(mut pending) = self.pending.take() else {
+            return Ok(());
+        };
+        pending.frames.reverse();
+        let (user, kernel) = self.intake.stacks(&pending.frames);
+        match pending.is_leaf {
+            true => {
+                let sample = pending.sample.with_stacks(kernel, user);
+                self.intake.sample(sample.with_ends(StackEnd::LeafOnly))
+            }
+            false => self.intake.unsaid(pending.sample, (user, kernel)),
+        }
+    }
+}
+
+/// What `-F srcline` has behind a frame: `  file.c:12`.
+fn is_source_line(line: &str) -> bool {
+    let text = line.strip_prefix("  ");
+    text.is_some_and(|text| !text.starts_with(char::is_whitespace))
 }
 
 /// The wait that our own export tells of.
@@ -306,6 +505,22 @@ mod tests {
                 Some(1),
                 "cpu-clock"
             ))
+        );
+        assert_eq!(
+            header("two  1771 [003] K   959.377435:    1003009 cpu-clock:ppp: "),
+            Some((
+                "two",
+                1771,
+                1771,
+                3,
+                959_377_435_000,
+                Some(1_003_009),
+                "cpu-clock:ppp"
+            ))
+        );
+        assert_eq!(
+            header("two 1771 U 959.377435: "),
+            Some(("two", 1771, 1771, 0, 959_377_435_000, None, "samples"))
         );
         for line in [
             "",

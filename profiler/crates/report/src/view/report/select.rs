@@ -3,13 +3,12 @@
 //! Input: all aggregates; output: those that match, with their process. A filter on functions or
 //! modules asks whether any frame of the stack matches; each stack is looked at once.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::ReportError;
 use super::collect::Collector;
 use crate::derive::{
-    Aggregate, Chosen, Filter, Functions, InStack, Key, Owner, Sources, is_recorder,
+    Aggregate, Chosen, Filter, Functions, InStack, Key, Owner, Sources, by_interest, is_recorder,
 };
 use profiler_model::*;
 
@@ -50,8 +49,7 @@ pub(super) fn choose_sources(
     wanted: Option<&str>,
 ) -> Result<Sources, ReportError> {
     let name = |id: SourceId| (tables.sources.get(id)).map_or("", |s| tables.string(s.name));
-    let mut present: Vec<SourceId> = sums.keys().copied().collect();
-    present.sort_by_key(|id| (Reverse(sums.get(id).map(|(count, _)| *count)), *id));
+    let present = by_interest(sums.iter().map(|(&id, &(count, _))| (id, count)));
     Sources::choose(&present, wanted, tables).ok_or_else(|| {
         let names: Vec<&str> = sums.keys().map(|&id| name(id)).collect();
         ReportError::NoSource {
