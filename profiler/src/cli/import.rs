@@ -56,6 +56,12 @@ pub(super) fn import(args: ImportArgs, common: &Common) -> Result<(), Failure> {
             quantity::plural(imported.left_out, "value")
         );
     }
+    if imported.ends_early {
+        log::warn!(
+            "{} ends early: it was cut, or its recording killed; what is missing is not known",
+            args.file.display()
+        );
+    }
     if !common.quiet {
         say!(
             "wrote {} ({})",

@@ -23,6 +23,11 @@ pub fn import(
         true => Box::new(io::stdin()),
         false => Box::new(File::open(from).context(|| format!("failed to open {name}"))?),
     };
+    if from.is_dir() {
+        return Err(Failure::failed(format!(
+            "{name} is a folder, as perf record --threads writes them: perf script -i {name} | profiler import - reads it"
+        )));
+    }
     let options = CreateOptions {
         existing: profiler_capture::Existing::forced(overwrite),
         owner: super::outputs::owner(),

@@ -142,6 +142,34 @@ fn whose(sample: &Sample, tables: &Tables) -> (u32, u32, String, String) {
 }
 
 /// A parent with 2,000 mappings has 1,500 children, one after another: together more mappings than are kept.
+/// perf writes how long the records are, and what is behind them, when it ends.
+#[test]
+fn a_recording_that_was_killed_is_read_to_its_end() {
+    let whole = perf_data();
+    let (data_at, len) = (104 + 16 + 2 * 144, 48);
+    let all = read(&whole, None).unwrap();
+    assert!(!all.1.ends_early);
+    let size = u64::from_le_bytes(whole[len..len + 8].try_into().unwrap()) as usize;
+    let mut killed = whole[..data_at + size].to_vec();
+    killed[len..len + 8].fill(0);
+    let ((tables, events), imported) = read(&killed, None).unwrap();
+    assert!(imported.ends_early);
+    assert_eq!(samples(&events).len(), samples(&all.0.1).len());
+    assert_eq!(tables.session.host, "", "it stands behind the records");
+    // Within the last record, and within one of a sample.
+    for (end, left) in [(data_at + size - 4, 3), (data_at + size - 250, 2)] {
+        for lying in [false, true] {
+            let mut cut = whole[..end].to_vec();
+            if lying {
+                cut[len..len + 8].fill(0);
+            }
+            let ((_, events), imported) = read(&cut, None).unwrap();
+            assert!(imported.ends_early, "{end} {lying}");
+            assert_eq!(samples(&events).len(), left, "{end} {lying}");
+        }
+    }
+}
+
 #[test]
 fn what_has_ended_makes_room() {
     for (ends_are_told, numbers) in [(true, 1500), (false, 1)] {

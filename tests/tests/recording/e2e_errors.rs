@@ -80,6 +80,16 @@ fn files_that_can_not_be_read() -> Outcome {
         "#!/bin/sh\necho this is no capture, but long enough for a head\n",
     )?;
     fs::create_dir(setting.path("folder.cap"))?;
+    for (file, names) in [
+        ("missing.cap", "missing.cap"),
+        ("empty.cap", "it is empty"),
+        ("foreign.cap", "--from"),
+        ("folder.cap", "is a folder"),
+    ] {
+        let import = setting.run(&["import", file, "-o", "out.cap"])?;
+        one_line("import", import, 1, names)?;
+        assert!(!setting.path("out.cap").exists(), "a capture of {file}");
+    }
     for file in ["missing.cap", "empty.cap", "foreign.cap", "folder.cap"] {
         one_line("report", setting.run(&["report", file])?, 1, file)?;
         one_line("info", setting.run(&["info", file])?, 1, file)?;

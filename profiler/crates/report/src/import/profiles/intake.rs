@@ -238,6 +238,11 @@ impl<'a> Intake<'a> {
         }))
     }
 
+    /// The file ends before what it should hold does.
+    pub(super) fn ends_early(&mut self) {
+        self.imported.ends_early = true;
+    }
+
     /// A value is not taken.
     pub(super) fn leave_out(&mut self) {
         self.imported.left_out += 1;

@@ -99,6 +99,8 @@ pub struct Imported {
     pub samples: u64,
     /// What was left out: values that are negative.
     pub left_out: u64,
+    /// The file ends before what it should hold does: the recording was killed, or the file was cut.
+    pub ends_early: bool,
 }
 
 /// Longest line that is read.
@@ -114,6 +116,9 @@ pub fn import(
     bias: Bias<'_>,
     take: &mut dyn FnMut(Batch) -> io::Result<()>,
 ) -> Result<Imported, ImportError> {
+    if input.fill_buf()?.is_empty() {
+        return Err(ImportError::Damaged("it is empty".to_owned()));
+    }
     let kind = match kind {
         Some(kind) => kind,
         None => kind_of(input.fill_buf()?).ok_or(ImportError::Unknown)?,

@@ -114,15 +114,18 @@ pub(super) fn read(
     };
     let mut reader = Reader::new(bias, intake);
     // A pipe has records at once, which say what the header of a file does.
-    let records = match size {
-        16 => bytes.get(16..).unwrap_or_default(),
+    let (records, is_whole) = match size {
+        16 => (bytes.get(16..).unwrap_or_default(), true),
         _ => match reader.header(&bytes, words) {
             Some(records) => records,
             None => return damaged("what its header points to is not there"),
         },
     };
-    reader.records(records, true)?;
+    let read = reader.records(records, true)?;
     reader.release(usize::MAX)?;
+    if !is_whole || read < records.len() || !reader.rest.is_empty() {
+        reader.intake.ends_early();
+    }
     Ok(())
 }
 
@@ -168,6 +171,15 @@ fn build_id_of(bytes: &[u8]) -> Option<BuildId> {
 fn until_nul(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
+}
+
+/// The records of a file, and whether all are there: perf writes how long they are when it ends, and a file can be cut.
+fn records_in<'a>(bytes: &'a [u8], words: &mut Bytes<'_>) -> Option<(&'a [u8], bool)> {
+    let (offset, size) = (words.u64()?, words.u64()?);
+    let rest = bytes.get(usize::try_from(offset).ok()?..)?;
+    let size = usize::try_from(size).ok().filter(|size| *size > 0);
+    let whole = size.and_then(|size| rest.get(..size));
+    Some((whole.unwrap_or(rest), whole.is_some()))
 }
 
 /// A part of a file.
@@ -293,12 +305,12 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
         }
     }
 
-    /// Reads the header of a file; its records.
-    fn header<'f>(&mut self, bytes: &'f [u8], mut words: Bytes<'f>) -> Option<&'f [u8]> {
+    /// Reads the header of a file; its records, and whether all are there.
+    fn header<'f>(&mut self, bytes: &'f [u8], mut words: Bytes<'f>) -> Option<(&'f [u8], bool)> {
         let attr_size = usize::try_from(words.u64()?).ok()?;
         let attrs = section(bytes, &mut words)?;
         let (mut data_words, after) = (words, words);
-        let data = section(bytes, &mut data_words)?;
+        let (data, is_whole) = records_in(bytes, &mut data_words)?;
         let end = {
             let mut words = after;
             words.u64()?.checked_add(words.u64()?)?
@@ -314,7 +326,9 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
             let ids = section(bytes, &mut Bytes(ids))?;
             self.event(Event::read(attr)?, ids);
         }
-        let mut places = Bytes(bytes.get(usize::try_from(end).ok()?..)?);
+        // They are behind the records.
+        let places = bytes.get(usize::try_from(end).ok()?..);
+        let mut places = Bytes(places.filter(|_| is_whole).unwrap_or_default());
         for bit in 0..256_u32 {
             if features[bit as usize / 64] & 1 << (bit % 64) != 0
                 && let Some(content) = section(bytes, &mut places)
@@ -322,7 +336,7 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
                 self.feature(bit, content);
             }
         }
-        Some(data)
+        Some((data, is_whole))
     }
 
     fn event(&mut self, event: Event, ids: &[u8]) {
