@@ -15,6 +15,7 @@ pub mod canonical;
 pub mod containers;
 pub mod fuzzing;
 pub mod kernel_objects;
+pub mod nests;
 pub mod oracle;
 pub mod perf_file;
 pub mod process;

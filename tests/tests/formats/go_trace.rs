@@ -79,7 +79,11 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 /// Exports in both forms, has Go check them, and returns what it found.
-fn check(name: &str, options: &[(&str, &str)], session: &Recording) -> Option<serde_json::Value> {
+pub(crate) fn check(
+    name: &str,
+    options: &[(&str, &str)],
+    session: &Recording,
+) -> Option<serde_json::Value> {
     let directory = scratch(name);
     let (text, wire) = (directory.join("text"), directory.join("wire"));
     std::fs::write(&text, try_export("go-trace", options, session).unwrap()).unwrap();

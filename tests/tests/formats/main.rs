@@ -28,6 +28,7 @@ mod golden_captures;
 mod golden_containers;
 mod golden_report;
 mod golden_report_sums;
+mod goroutines;
 mod import;
 mod import_perf_data;
 mod js_self_profiling;

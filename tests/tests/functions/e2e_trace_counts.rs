@@ -1,11 +1,13 @@
 //! Calls of functions of every kind: counted exactly and nested strictly, however their exits are
 //! seen.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::process::Command;
 
 use profiler_model::ReturnMode;
 use profiler_tests::Outcome;
+use profiler_tests::nests;
 use profiler_tests::setting::Setting;
 use profiler_tests::skip::skip;
 use profiler_tests::tracing::{Build, CallReport, Edge, How, Run, Session, Trace, Truth, prepared};
@@ -445,15 +447,21 @@ fn goroutines_move_in_the_middle_of_their_calls() -> Outcome {
     assert_eq!(within("main.outer"), [(None, calls("main.outer")?)]);
     let inner = calls("main.inner")?;
     assert_eq!(within("main.inner"), [(Some("main.outer"), inner)]);
-    // Formats of calls that nest have each once, too.
-    let said = setting
-        .run(&["export", "out.cap", "--format", "chrome-trace", "-o", "-"])?
-        .success()?
-        .json()?;
-    let events = said["traceEvents"].as_array().ok_or("no events")?;
-    for function in functions {
-        let of_it = events.iter().filter(|event| event["name"] == function);
-        assert_eq!(of_it.count() as u64, calls(function)?, "{function}");
+    // Formats of calls that nest have each of them once too, on rows of goroutines, as deep as it was made.
+    for format in nests::FORMATS {
+        setting
+            .run(&["export", "out.cap", "--format", format, "-o", "nests"])?
+            .success()?;
+        let file = std::fs::read(setting.path("nests"))?;
+        let nests = nests::read(format, &file).map_err(|why| format!("{format}: {why}"))?;
+        let mut sums: BTreeMap<(&str, usize), u64> = BTreeMap::new();
+        for ((row, function, depth), calls) in &nests {
+            assert!(row.starts_with("goroutine "), "{format}: {row}");
+            *sums.entry((function, *depth)).or_default() += calls;
+        }
+        let outer = calls("main.outer")?;
+        let expected = [(("main.inner", 1), inner), (("main.outer", 0), outer)];
+        assert_eq!(sums, expected.into(), "{format}");
     }
     Ok(())
 }

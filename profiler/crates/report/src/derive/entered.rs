@@ -40,6 +40,7 @@ pub fn call_frames<'t>(
         FrameEvent::Exited(Exited {
             function,
             depth: call.depth,
+            goroutine: call.stack,
             at_ns: call.at.0,
             why,
             value,
@@ -94,6 +95,7 @@ fn entered<'t>(
     Entered {
         function: key,
         depth: call.depth,
+        goroutine: call.stack,
         at_ns: at.0,
         name: name.into(),
         // A traced call does not tell whence it came.
@@ -250,6 +252,7 @@ impl SampledFrames {
             tell(FrameEvent::Entered(Entered {
                 function: *key,
                 depth: depth as u32,
+                goroutine: 0,
                 at_ns: sample.at.0,
                 name: frame.name.clone(),
                 callsite: caller.and_then(|caller| place(caller, caller.line)),
@@ -273,6 +276,7 @@ impl SampledFrames {
             tell(FrameEvent::Exited(Exited {
                 function,
                 depth: self.open.len() as u32,
+                goroutine: 0,
                 at_ns,
                 why: Why::Return,
                 value: None,
@@ -372,6 +376,7 @@ mod tests {
                     ..Entered {
                         function: it.function,
                         depth: it.depth,
+                        goroutine: it.goroutine,
                         at_ns: it.at_ns,
                         name: "".into(),
                         callsite: None,

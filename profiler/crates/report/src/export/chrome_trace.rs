@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Map, Value as Json, json};
 
 use super::about::About;
@@ -43,6 +43,9 @@ fn number_of(node: u32) -> u32 {
     node + ROOT + 1
 }
 
+/// Goroutines have numbers of threads from here on: the kernel gives smaller ones (`PID_MAX_LIMIT`).
+const FIRST_GOROUTINE: u64 = 1 << 22;
+
 /// Samples in one event.
 const CHUNK: usize = 10_000;
 
@@ -51,6 +54,8 @@ struct ChromeTrace {
     keys: Keys,
     threads: BTreeMap<ThreadId, Timed>,
     open: OpenSlices,
+    /// Numbers of their rows.
+    goroutines: FxHashMap<StackOwner, u64>,
     functions: Functions,
     waits: u64,
     about: About,
@@ -66,6 +71,7 @@ impl ChromeTrace {
             keys: Keys::default(),
             threads: BTreeMap::new(),
             open: OpenSlices::default(),
+            goroutines: FxHashMap::default(),
             functions: Functions::default(),
             waits: 0,
             about: About::default(),
@@ -78,14 +84,14 @@ impl ChromeTrace {
     fn begin(
         &mut self,
         kind: &str,
-        thread: Option<ThreadId>,
+        whose: Option<StackOwner>,
         at: Timestamp,
         tables: &Tables,
     ) -> io::Result<()> {
-        let known = thread.and_then(|id| tables.thread(id));
-        let process = known.and_then(|thread| tables.process(thread.process));
+        let process = whose.and_then(|whose| whose.process(tables));
+        let process = process.and_then(|id| tables.process(id));
         let pid = process.map_or(0, |process| process.pid.0);
-        let tid = known.map_or(0, |thread| thread.tid.0);
+        let tid = whose.map_or(0, |whose| self.row(whose, tables));
         let before = if self.begun {
             ",\n"
         } else {
@@ -97,6 +103,17 @@ impl ChromeTrace {
             "{before}{{\"ph\":\"{kind}\",\"pid\":{pid},\"tid\":{tid},\"ts\":{}",
             json::us(at.0)
         )
+    }
+
+    /// The number of a row.
+    fn row(&mut self, whose: StackOwner, tables: &Tables) -> u64 {
+        match whose {
+            StackOwner::Thread(id) => tables.thread(id).map_or(0, |it| it.tid.0.into()),
+            StackOwner::Goroutine(..) => {
+                let next = FIRST_GOROUTINE + self.goroutines.len() as u64;
+                *self.goroutines.entry(whose).or_insert(next)
+            }
+        }
     }
 
     /// Its name, its category, and what else is known; and ends it.
@@ -113,13 +130,14 @@ impl ChromeTrace {
         if self.functions.is_empty() {
             self.functions = Functions::of(tables);
         }
+        let owner = StackOwner::of(call, tables);
         match &call.edge {
             CallEdge::Enter(values) => {
-                self.open.enter(call, values);
+                self.open.enter(call, values, tables);
                 Ok(())
             }
             CallEdge::Hit(values) => {
-                self.begin("i", Some(call.thread), call.at, tables)?;
+                self.begin("i", Some(owner), call.at, tables)?;
                 self.output.write_all(b",\"s\":\"t\"")?;
                 let mut known = Map::new();
                 if let Some(values) = values.as_deref() {
@@ -130,7 +148,7 @@ impl ChromeTrace {
             }
             CallEdge::Exit(exit) => {
                 let mut known = Map::new();
-                if let Some(values) = self.open.exit(call, exit) {
+                if let Some(values) = self.open.exit(call, exit, tables) {
                     arguments(&mut known, &values, call.function, tables);
                 }
                 for (name, text) in ended(call, exit, tables) {
@@ -138,21 +156,21 @@ impl ChromeTrace {
                 }
                 let began = exit.began.min(call.at);
                 let name = self.functions.name(tables, call.function);
-                self.slice(call.thread, began, call.at, &name, known, tables)
+                self.slice(owner, began, call.at, &name, known, tables)
             }
         }
     }
 
     fn slice(
         &mut self,
-        thread: ThreadId,
+        owner: StackOwner,
         from: Timestamp,
         to: Timestamp,
         name: &str,
         known: Map<String, Json>,
         tables: &Tables,
     ) -> io::Result<()> {
-        self.begin("X", Some(thread), from, tables)?;
+        self.begin("X", Some(owner), from, tables)?;
         write!(self.output, ",\"dur\":{}", json::us(to.since(from)))?;
         self.end(name, "call", known)
     }
@@ -171,7 +189,8 @@ impl ChromeTrace {
         }
         let from = Timestamp(sample.at.0.saturating_sub(wait.ns));
         for (kind, at, known) in [("b", from, known), ("e", sample.at, Map::new())] {
-            self.begin(kind, Some(sample.thread), at, tables)?;
+            let whose = StackOwner::Thread(sample.thread);
+            self.begin(kind, Some(whose), at, tables)?;
             write!(self.output, ",\"id\":\"{id:#x}\"")?;
             self.end(wait.state.name(), "wait", known)?;
         }
@@ -182,20 +201,24 @@ impl ChromeTrace {
         let mut of_threads = Vec::new();
         let mut of_processes = BTreeMap::new();
         for (id, thread) in tables.threads() {
-            of_threads.push((id, tables.string(thread.name).to_owned()));
+            of_threads.push(StackOwner::Thread(id));
             if let Some(process) = tables.process(thread.process) {
-                of_processes.entry(thread.process).or_insert((id, process));
+                let first = (StackOwner::Thread(id), process);
+                of_processes.entry(thread.process).or_insert(first);
             }
         }
-        for (_, (thread, process)) in of_processes {
+        let mut goroutines: Vec<StackOwner> = self.goroutines.keys().copied().collect();
+        goroutines.sort_unstable();
+        of_threads.append(&mut goroutines);
+        for (_, (first, process)) in of_processes {
             let comm = tables.string(process.name);
-            self.metadata("process_name", "name", comm, thread, tables)?;
+            self.metadata("process_name", "name", comm, first, tables)?;
             if let Some(container) = container_label_of(tables, process) {
-                self.metadata("process_labels", "labels", &container, thread, tables)?;
+                self.metadata("process_labels", "labels", &container, first, tables)?;
             }
         }
-        for (thread, name) in of_threads {
-            self.metadata("thread_name", "name", &name, thread, tables)?;
+        for owner in of_threads {
+            self.metadata("thread_name", "name", &owner.name(tables), owner, tables)?;
         }
         Ok(())
     }
@@ -205,10 +228,10 @@ impl ChromeTrace {
         kind: &str,
         key: &str,
         text: &str,
-        thread: ThreadId,
+        whose: StackOwner,
         tables: &Tables,
     ) -> io::Result<()> {
-        self.begin("M", Some(thread), Timestamp(0), tables)?;
+        self.begin("M", Some(whose), Timestamp(0), tables)?;
         let mut known = Map::new();
         known.insert(key.to_owned(), text.into());
         self.end(kind, "__metadata", known)
@@ -228,6 +251,7 @@ impl ChromeTrace {
             return Ok(());
         };
         let category = "disabled-by-default-v8.cpu_profiler";
+        let thread = StackOwner::Thread(thread);
         self.begin("P", Some(thread), began, tables)?;
         write!(
             self.output,
@@ -334,7 +358,8 @@ impl Sink for ChromeTrace {
                 let Some(note) = note(event, tables) else {
                     return Ok(());
                 };
-                self.begin("i", note.thread, note.at, tables)?;
+                let whose = note.thread.map(StackOwner::Thread);
+                self.begin("i", whose, note.at, tables)?;
                 let scope = if note.thread.is_some() { "t" } else { "g" };
                 write!(self.output, ",\"s\":\"{scope}\"")?;
                 let mut known = Map::new();
@@ -349,14 +374,15 @@ impl Sink for ChromeTrace {
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let sources = choose(&self.keys.sources, self.wanted.as_deref(), tables)?;
         let end = self.about.last();
-        for ((thread, _, function), (from, values)) in self.open.rest() {
+        for open in self.open.rest() {
+            let (from, function) = (open.began, open.function);
             let name = self.functions.name(tables, function);
             let mut known = Map::new();
-            if let Some(values) = values.as_deref() {
+            if let Some(values) = open.arguments.as_deref() {
                 arguments(&mut known, values, function, tables);
             }
             known.insert("left by".to_owned(), "open at the end".into());
-            self.slice(thread, from, end.max(from), &name, known, tables)?;
+            self.slice(open.owner, from, end.max(from), &name, known, tables)?;
         }
         self.names(tables)?;
         let (mut functions, mut tree) = (StackFunctions::new(tables), Tree::default());

@@ -1,7 +1,7 @@
-//! Traced calls of each thread as spans that nest, for formats that want begins and ends in balance.
+//! Traced calls of each thread and goroutine as spans that nest, for formats that want begins and ends in balance.
 //!
 //! Events -> entries and ends in order of time. Whatever does not nest is cut to what is around it: calls of several
-//! stacks of a thread, and those whose ends were inferred. What was open at the end ends there. Times are CLOCK_MONOTONIC. Memory: 32 bytes per call.
+//! stacks of a thread (coroutines), and those whose ends were inferred. What was open at the end ends there. Times are CLOCK_MONOTONIC. Memory: 32 bytes per call.
 
 use std::collections::BTreeMap;
 
@@ -26,21 +26,22 @@ pub(super) struct Edge {
     pub(super) enters: bool,
 }
 
-/// The calls of all threads.
+/// The calls of all threads and goroutines.
 #[derive(Default)]
 pub(super) struct Nest {
-    ended: BTreeMap<ThreadId, Vec<Span>>,
-    open: FxHashMap<(ThreadId, u32, FunctionId), Timestamp>,
+    ended: BTreeMap<StackOwner, Vec<Span>>,
+    open: FxHashMap<(StackOwner, u32, FunctionId), Timestamp>,
     last: Timestamp,
 }
 
 impl Nest {
-    pub(super) fn event(&mut self, event: &Event) {
+    pub(super) fn event(&mut self, event: &Event, tables: &Tables) {
         self.last = self.last.max(event.at());
         let Event::Call(call) = event else {
             return;
         };
-        let key = (call.thread, call.depth, call.function);
+        let owner = StackOwner::of(call, tables);
+        let key = (owner, call.depth, call.function);
         let began = match &call.edge {
             CallEdge::Enter(_) => {
                 self.open.insert(key, call.at);
@@ -54,7 +55,7 @@ impl Nest {
                 exit.began
             }
         };
-        self.ended.entry(call.thread).or_default().push(Span {
+        self.ended.entry(owner).or_default().push(Span {
             began: began.min(call.at),
             ended: call.at,
             depth: call.depth,
@@ -67,10 +68,10 @@ impl Nest {
         self.open.len()
     }
 
-    /// The calls of each thread.
-    pub(super) fn finish(mut self) -> impl Iterator<Item = (ThreadId, Vec<Edge>)> {
-        for ((thread, depth, function), began) in std::mem::take(&mut self.open) {
-            self.ended.entry(thread).or_default().push(Span {
+    /// The calls of each thread and goroutine.
+    pub(super) fn finish(mut self) -> impl Iterator<Item = (StackOwner, Vec<Edge>)> {
+        for ((owner, depth, function), began) in std::mem::take(&mut self.open) {
+            self.ended.entry(owner).or_default().push(Span {
                 began,
                 ended: self.last,
                 depth,
@@ -79,7 +80,7 @@ impl Nest {
         }
         self.ended
             .into_iter()
-            .map(|(thread, spans)| (thread, nested(spans)))
+            .map(|(owner, spans)| (owner, nested(spans)))
     }
 }
 

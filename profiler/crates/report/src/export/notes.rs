@@ -20,39 +20,58 @@ pub(super) struct Note {
     pub(super) text: String,
 }
 
-/// Which call: its thread, how deep it is, and its function.
-pub(super) type Which = (ThreadId, u32, FunctionId);
+/// Which call: whose stack it is on, how deep, and its function.
+type Which = (StackOwner, u32, FunctionId);
 
-/// Since when a call is open, and its arguments.
-pub(super) type Open = (Timestamp, Option<Box<[Value]>>);
+/// A call that is open.
+pub(super) struct Open {
+    pub(super) owner: StackOwner,
+    /// That it is told of.
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code))]
+    pub(super) thread: ThreadId,
+    pub(super) depth: u32,
+    pub(super) function: FunctionId,
+    /// Since when.
+    pub(super) began: Timestamp,
+    pub(super) arguments: Option<Box<[Value]>>,
+}
 
 /// Calls that are open.
 #[derive(Default)]
 pub(super) struct OpenSlices(FxHashMap<Which, Open>);
 
 impl OpenSlices {
-    pub(super) fn enter(&mut self, call: &Call, values: &Option<Box<[Value]>>) {
-        self.0.insert(which(call), (call.at, values.clone()));
+    pub(super) fn enter(&mut self, call: &Call, values: &Option<Box<[Value]>>, tables: &Tables) {
+        let owner = StackOwner::of(call, tables);
+        let open = Open {
+            owner,
+            thread: call.thread,
+            depth: call.depth,
+            function: call.function,
+            began: call.at,
+            arguments: values.clone(),
+        };
+        self.0.insert((owner, call.depth, call.function), open);
     }
 
     /// The arguments of a call that is over, if it was open.
-    pub(super) fn exit(&mut self, call: &Call, exit: &Exit) -> Option<Box<[Value]>> {
-        let (began, values) = self.0.remove(&which(call))?;
-        values.filter(|_| began == exit.began)
+    pub(super) fn exit(
+        &mut self,
+        call: &Call,
+        exit: &Exit,
+        tables: &Tables,
+    ) -> Option<Box<[Value]>> {
+        let owner = StackOwner::of(call, tables);
+        let open = self.0.remove(&(owner, call.depth, call.function))?;
+        open.arguments.filter(|_| open.began == exit.began)
     }
 
     /// Those that did not end, in order.
-    pub(super) fn rest(&mut self) -> Vec<(Which, Open)> {
-        let mut rest: Vec<_> = std::mem::take(&mut self.0).into_iter().collect();
-        rest.sort_unstable_by_key(|((thread, depth, function), (at, _))| {
-            (*thread, *at, *depth, *function)
-        });
+    pub(super) fn rest(&mut self) -> Vec<Open> {
+        let mut rest: Vec<Open> = std::mem::take(&mut self.0).into_values().collect();
+        rest.sort_unstable_by_key(|it| (it.owner, it.began, it.depth, it.function));
         rest
     }
-}
-
-fn which(call: &Call) -> Which {
-    (call.thread, call.depth, call.function)
 }
 
 /// What an event is in words; none of samples, calls, and what the kernel counted.

@@ -28,8 +28,8 @@ pub struct Only<'a> {
     found: Option<Found>,
     stacks: InStack,
     calls: CallFilter,
-    /// Of each thread, the calls that are open: whether they are passed on.
-    open: FxHashMap<ThreadId, Vec<bool>>,
+    /// Of each stack, the calls that are open: whether they are passed on.
+    open: FxHashMap<StackOwner, Vec<bool>>,
 }
 
 /// What the tables say of it.
@@ -149,8 +149,9 @@ impl<'a> Only<'a> {
     }
 
     /// How many calls that are passed on enclose this one.
-    fn depth(&mut self, call: &Call, admitted: bool) -> u32 {
-        let open = self.open.entry(call.thread).or_default();
+    fn depth(&mut self, call: &Call, admitted: bool, tables: &Tables) -> u32 {
+        let owner = StackOwner::of(call, tables);
+        let open = self.open.entry(owner).or_default();
         let depth = call.depth as usize;
         // What was entered before the first event is taken as it is.
         let enclosing = open.iter().take(depth).filter(|admitted| !**admitted);
@@ -171,7 +172,7 @@ impl Sink for Only<'_> {
         }
         let admitted = self.admits(event, tables);
         if let Event::Call(call) = event {
-            let depth = self.depth(call, admitted);
+            let depth = self.depth(call, admitted, tables);
             if admitted && depth != call.depth {
                 let mut call = call.clone();
                 call.depth = depth;

@@ -1,4 +1,4 @@
-//! speedscope: a sampled profile of each thread, and one with the calls of each thread where they were traced.
+//! speedscope: a sampled profile of each thread, and one with the calls of each thread and goroutine where they were traced.
 //!
 //! Input: events; output: JSON of speedscope's own file format. Weights are in the unit of the source; times of calls
 //! are nanoseconds since the first event. Memory: the format has the samples of a thread together, so they are kept,
@@ -119,7 +119,7 @@ impl Sink for Speedscope {
             let runs = self.threads.entry(sample.thread).or_default();
             self.keys.add(sample, tables, runs);
         }
-        self.nest.event(event);
+        self.nest.event(event, tables);
         Ok(())
     }
 
@@ -158,12 +158,12 @@ impl Sink for Speedscope {
             }
         }
         let first = self.about.first();
-        for (thread, edges) in std::mem::take(&mut self.nest).finish() {
+        for (owner, edges) in std::mem::take(&mut self.nest).finish() {
             let out = &mut self.output;
             out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
             index += 1;
             out.write_all(b"{\"type\":\"evented\",\"name\":")?;
-            let name = format!("calls of {}", thread_name(thread, tables));
+            let name = format!("calls of {}", owner_name(owner, tables));
             serde_json::to_writer(&mut *out, &name)?;
             let from = edges.first().map_or(0, |edge| edge.at.since(first));
             let to = edges.last().map_or(0, |edge| edge.at.since(first));
@@ -212,11 +212,18 @@ impl Sink for Speedscope {
 
 /// `worker 1 (tid 101) of web (pid 100 in shop/web)`.
 fn thread_name(id: ThreadId, tables: &Tables) -> String {
-    let Some(thread) = tables.thread(id) else {
-        return "unknown".to_owned();
-    };
-    let mut name = format!("{} (tid {})", tables.string(thread.name), thread.tid);
-    if let Some(process) = tables.process(thread.process) {
+    owner_name(StackOwner::Thread(id), tables)
+}
+
+/// The same, or `goroutine 7 of web (pid 100 in shop/web)`.
+fn owner_name(owner: StackOwner, tables: &Tables) -> String {
+    let mut name = owner.name(tables).into_owned();
+    if let StackOwner::Thread(id) = owner
+        && let Some(thread) = tables.thread(id)
+    {
+        name += &format!(" (tid {})", thread.tid);
+    }
+    if let Some(process) = owner.process(tables).and_then(|id| tables.process(id)) {
         let container = container_label_of(tables, process);
         let container = container.map_or(String::new(), |label| format!(" in {label}"));
         let comm = tables.string(process.name);

@@ -89,6 +89,7 @@ struct Trace {
 struct Open {
     function: u64,
     depth: u32,
+    goroutine: u32,
 }
 
 impl TraceActor {
@@ -361,6 +362,7 @@ impl TraceActor {
         tracing.open.push(Open {
             function: frame.function,
             depth: frame.depth,
+            goroutine: frame.goroutine,
         });
         let types = tracing.types;
         let packet = EnteredFrame {
@@ -382,6 +384,7 @@ impl TraceActor {
             },
             location: url(types, TraceType::Location, frame.location.as_ref()),
             depth: types.has(TraceType::Depth).then_some(frame.depth),
+            goroutine: frame.goroutine,
             hit_count: types.has(TraceType::HitCount).then_some(hits),
             black_boxed: types
                 .has(TraceType::BlackBoxed)
@@ -391,8 +394,8 @@ impl TraceActor {
         out.put(&packet);
     }
 
-    /// A frame is left. Those that were entered within it are over by then, whether that was told or not; one that was
-    /// entered before tracing began was never told.
+    /// A frame is left. Those that were entered within it, on its stack, are over by then, whether that was told or not; one
+    /// that was entered before tracing began was never told.
     pub fn exited(&mut self, frame: &Exited, out: &mut impl PacketSink) {
         let State::Tracing(tracing) = &mut self.state else {
             return;
@@ -400,54 +403,49 @@ impl TraceActor {
         let own = Open {
             function: frame.function,
             depth: frame.depth,
+            goroutine: frame.goroutine,
         };
         let Some(at) = tracing.open.iter().rposition(|open| *open == own) else {
             return;
         };
-        while tracing.open.len() > at + 1 {
-            if let Some(open) = tracing.open.pop() {
-                let inner = Exited {
-                    function: open.function,
-                    depth: open.depth,
-                    at_ns: frame.at_ns,
-                    why: Why::Terminated,
-                    value: None,
-                    inferred: true,
-                };
-                tracing.exit(&self.id, &inner, out);
+        let is_within = |open: &Open| open.goroutine == own.goroutine;
+        for within in (at + 1..tracing.open.len()).rev() {
+            if tracing.open.get(within).is_some_and(is_within) {
+                let open = tracing.open.remove(within);
+                tracing.exit(&self.id, &open.terminated(frame.at_ns), out);
             }
         }
-        tracing.open.pop();
+        tracing.open.remove(at);
         tracing.exit(&self.id, frame, out);
     }
 
     /// All frames that are open end: their thread does, or what becomes of them can't be told.
     pub fn terminated(&mut self, at_ns: u64, out: &mut impl PacketSink) {
-        if let State::Tracing(tracing) = &mut self.state
-            && let Some(outermost) = tracing.open.first().copied()
-        {
-            let frame = Exited {
-                function: outermost.function,
-                depth: outermost.depth,
-                at_ns,
-                why: Why::Terminated,
-                value: None,
-                inferred: true,
-            };
-            while tracing.open.len() > 1 {
-                if let Some(open) = tracing.open.pop() {
-                    let inner = Exited {
-                        function: open.function,
-                        depth: open.depth,
-                        ..frame.clone()
-                    };
-                    tracing.exit(&self.id, &inner, out);
-                }
+        if let State::Tracing(tracing) = &mut self.state {
+            while let Some(open) = tracing.open.pop() {
+                tracing.exit(&self.id, &open.terminated(at_ns), out);
             }
-            tracing.open.pop();
-            tracing.exit(&self.id, &frame, out);
         }
     }
+}
+
+impl Open {
+    /// Its end, which nobody saw.
+    fn terminated(self, at_ns: u64) -> Exited {
+        Exited {
+            function: self.function,
+            depth: self.depth,
+            goroutine: self.goroutine,
+            at_ns,
+            why: Why::Terminated,
+            value: None,
+            inferred: true,
+        }
+    }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Tracing {
@@ -483,6 +481,7 @@ impl Tracing {
             thrown: value(Why::Exception, TraceType::Throw),
             yielded: value(Why::Yield, TraceType::Yield),
             depth: types.has(TraceType::Depth).then_some(frame.depth),
+            goroutine: frame.goroutine,
             inferred: frame.inferred,
         };
         out.put(&packet);
@@ -613,6 +612,8 @@ struct EnteredFrame<'a> {
     location: Option<SourceLocation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u32>,
+    #[serde(skip_serializing_if = "is_zero")]
+    goroutine: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     hit_count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -638,6 +639,8 @@ struct ExitedFrame<'a> {
     yielded: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<u32>,
+    #[serde(skip_serializing_if = "is_zero")]
+    goroutine: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     inferred: bool,
 }

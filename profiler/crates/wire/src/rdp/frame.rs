@@ -23,8 +23,10 @@ pub struct Place<'a> {
 pub struct Entered<'a> {
     /// Tells functions apart.
     pub function: u64,
-    /// How many frames enclose it.
+    /// How many frames enclose it on its stack.
     pub depth: u32,
+    /// Whose stack that is: a goroutine's number, 0 for the thread's own.
+    pub goroutine: u32,
     /// When.
     pub at_ns: u64,
     /// Its function's name.
@@ -46,8 +48,10 @@ pub struct Entered<'a> {
 pub struct Exited {
     /// Tells functions apart.
     pub function: u64,
-    /// How many frames enclose it.
+    /// How many frames enclose it on its stack.
     pub depth: u32,
+    /// Whose stack that is: a goroutine's number, 0 for the thread's own.
+    pub goroutine: u32,
     /// When.
     pub at_ns: u64,
     /// How.

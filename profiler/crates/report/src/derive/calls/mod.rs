@@ -216,26 +216,6 @@ pub struct ThreadCalls {
     pub thrown: u64,
 }
 
-/// Whose stack a call is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum StackOwner {
-    Thread(ThreadId),
-    /// One of a process, whatever thread runs it.
-    Goroutine(Option<ProcessId>, u32),
-}
-
-impl StackOwner {
-    fn of(call: &Call, tables: &Tables) -> StackOwner {
-        match call.stack {
-            0 => StackOwner::Thread(call.thread),
-            number => {
-                let thread = tables.thread(call.thread);
-                StackOwner::Goroutine(thread.map(|thread| thread.process), number)
-            }
-        }
-    }
-}
-
 /// The fold over calls.
 #[derive(Clone, Debug)]
 pub struct CallTable {

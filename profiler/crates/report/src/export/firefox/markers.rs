@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::json::{self, OrNull};
 use super::tables::{CALLS, OTHER, RECORDING, Shared, WAITS};
 use crate::derive::arguments_text;
-use crate::export::notes::{Open, OpenSlices, Which, ended, note, thread_text};
+use crate::export::notes::{Open, OpenSlices, ended, note, thread_text};
 use profiler_model::*;
 
 /// What happened, from when to when.
@@ -54,9 +54,12 @@ pub(super) struct Markers {
 
 impl Markers {
     /// The marker that an event is, and whose. Those of no thread are kept.
-    pub(super) fn event(&mut self, event: &Event, tables: &Tables) -> Option<(ThreadId, Marker)> {
+    pub(super) fn event(&mut self, event: &Event, tables: &Tables) -> Option<(StackOwner, Marker)> {
         match event {
-            Event::Call(call) => Some((call.thread, self.call(call, tables)?)),
+            Event::Call(call) => {
+                let marker = self.call(call, tables)?;
+                Some((StackOwner::of(call, tables), marker))
+            }
             Event::Sample(sample) => {
                 let wait = sample.wait?;
                 let marker = Marker {
@@ -68,7 +71,7 @@ impl Markers {
                         user: sample.user,
                     },
                 };
-                Some((sample.thread, marker))
+                Some((StackOwner::Thread(sample.thread), marker))
             }
             event => {
                 let note = note(event, tables)?;
@@ -81,7 +84,7 @@ impl Markers {
                     },
                 };
                 match note.thread {
-                    Some(thread) => Some((thread, marker)),
+                    Some(thread) => Some((StackOwner::Thread(thread), marker)),
                     None => {
                         self.of_none.push(marker);
                         None
@@ -97,15 +100,16 @@ impl Markers {
     }
 
     /// Calls that did not end: they last to the end of the recording.
-    pub(super) fn open(&mut self, end: Timestamp) -> Vec<(ThreadId, Marker)> {
-        let marker = |((thread, _, function), (from, _)): (Which, Open)| {
+    pub(super) fn open(&mut self, end: Timestamp) -> Vec<(StackOwner, Marker)> {
+        let marker = |open: Open| {
             let known = "\"left\":\"open at the end\"".into();
+            let function = open.function;
             let marker = Marker {
-                from,
+                from: open.began,
                 to: Some(end),
                 what: What::Call { function, known },
             };
-            (thread, marker)
+            (open.owner, marker)
         };
         self.open.rest().into_iter().map(marker).collect()
     }
@@ -113,7 +117,7 @@ impl Markers {
     fn call(&mut self, call: &Call, tables: &Tables) -> Option<Marker> {
         let (from, to, known) = match &call.edge {
             CallEdge::Enter(values) => {
-                self.open.enter(call, values);
+                self.open.enter(call, values, tables);
                 return None;
             }
             CallEdge::Hit(values) => {
@@ -125,7 +129,7 @@ impl Markers {
             }
             CallEdge::Exit(exit) => {
                 let mut known = ended(call, exit, tables);
-                if let Some(values) = self.open.exit(call, exit) {
+                if let Some(values) = self.open.exit(call, exit, tables) {
                     known.push(("arguments", arguments_text(&values, call.function, tables)));
                 }
                 (exit.began.min(call.at), Some(call.at), known)

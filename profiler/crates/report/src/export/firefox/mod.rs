@@ -49,13 +49,13 @@ struct Firefox {
     count: Option<Count>,
     wanted: Option<String>,
     keys: Keys,
-    threads: BTreeMap<ThreadId, Row>,
+    rows: BTreeMap<StackOwner, Row>,
     markers: Markers,
     about: About,
     output: BufWriter<Output>,
 }
 
-/// What a thread did.
+/// What a thread did, or what was called on a goroutine.
 #[derive(Default)]
 struct Row {
     samples: Timed,
@@ -89,7 +89,7 @@ impl Firefox {
             count: settings.get(&COUNT),
             wanted: settings.get(&SOURCE),
             keys: Keys::default(),
-            threads: BTreeMap::new(),
+            rows: BTreeMap::new(),
             markers: Markers::default(),
             about: About::default(),
             output: BufWriter::new(output),
@@ -264,7 +264,7 @@ impl Firefox {
             stacks.push(wanted.then_some(node));
             unnamed.push(!named);
         }
-        let samples = self.threads.values().flat_map(|row| row.samples.iter());
+        let samples = self.rows.values().flat_map(|row| row.samples.iter());
         let unnamed = samples
             .filter(|sample| unnamed.get(sample.key as usize) == Some(&true))
             .map(|sample| u64::from(sample.count))
@@ -274,8 +274,8 @@ impl Firefox {
             Timestamp(0) => self.about.first(),
             started => started.min(self.about.first()),
         };
-        for (thread, marker) in self.markers.open(self.about.last()) {
-            self.threads.entry(thread).or_default().markers.push(marker);
+        for (owner, marker) in self.markers.open(self.about.last()) {
+            self.rows.entry(owner).or_default().markers.push(marker);
         }
         self.meta(tables, sources, &notes, zero)?;
         let shown = Shown {
@@ -292,15 +292,15 @@ impl Firefox {
             self.thread(&who, &row, &mut shared, &shown)?;
             first = false;
         }
-        let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
-        threads.sort_by_cached_key(|(id, _)| order(*id, tables));
+        let mut rows: Vec<_> = std::mem::take(&mut self.rows).into_iter().collect();
+        rows.sort_by_cached_key(|(owner, _)| order(*owner, tables));
         let mut lives = Lives::default();
-        for (id, row) in threads {
+        for (owner, row) in rows {
             if !first {
                 self.output.write_all(b",")?;
             }
             first = false;
-            let who = lives.who(id, tables);
+            let who = lives.who(owner, tables);
             self.thread(&who, &row, &mut shared, &shown)?;
         }
         self.output.write_all(b"],\n")?;
@@ -314,11 +314,12 @@ impl Sink for Firefox {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         self.about.event(event);
         if let Event::Sample(sample) = event {
-            let row = self.threads.entry(sample.thread).or_default();
+            let thread = StackOwner::Thread(sample.thread);
+            let row = self.rows.entry(thread).or_default();
             self.keys.time(sample, tables, &mut row.samples);
         }
-        if let Some((thread, marker)) = self.markers.event(event, tables) {
-            self.threads.entry(thread).or_default().markers.push(marker);
+        if let Some((owner, marker)) = self.markers.event(event, tables) {
+            self.rows.entry(owner).or_default().markers.push(marker);
         }
         Ok(())
     }
@@ -347,22 +348,26 @@ fn recording(markers: Vec<Marker>) -> (Who, Row) {
     (who, row)
 }
 
-/// Processes by when they began, the threads of each together, its first one in front.
+/// Processes by when they began, the threads of each together, its first one in front, goroutines behind them.
 fn order(
-    id: ThreadId,
+    owner: StackOwner,
     tables: &Tables,
-) -> (Timestamp, Option<ProcessId>, bool, Timestamp, ThreadId) {
-    let Some(thread) = tables.thread(id) else {
-        return (Timestamp(u64::MAX), None, true, Timestamp(0), id);
+) -> (Timestamp, Option<ProcessId>, bool, Timestamp, StackOwner) {
+    let Some(id) = owner.process(tables) else {
+        return (Timestamp(u64::MAX), None, true, Timestamp(0), owner);
     };
-    let process = tables.process(thread.process);
-    (
-        process.map_or(Timestamp(0), |process| process.started),
-        Some(thread.process),
-        process.is_none_or(|process| process.pid.0 != thread.tid.0),
-        thread.started,
-        id,
-    )
+    let process = tables.process(id);
+    let (is_other, started) = match owner {
+        StackOwner::Thread(thread) => {
+            let thread = tables.thread(thread);
+            let pid = process.map(|process| process.pid.0);
+            let is_main = pid.is_some() && pid == thread.map(|thread| thread.tid.0);
+            (!is_main, thread.map_or(Timestamp(0), |it| it.started))
+        }
+        StackOwner::Goroutine(..) => (true, Timestamp(u64::MAX)),
+    };
+    let began = process.map_or(Timestamp(0), |process| process.started);
+    (began, Some(id), is_other, started, owner)
 }
 
 /// Numbers are used again by later processes and threads; the file tells rows apart by them.
@@ -373,11 +378,15 @@ struct Lives {
 }
 
 impl Lives {
-    fn who(&mut self, id: ThreadId, tables: &Tables) -> Who {
-        let Some(thread) = tables.thread(id) else {
-            let tid = format!("unknown {}", id.index());
+    fn who(&mut self, owner: StackOwner, tables: &Tables) -> Who {
+        let name = owner.name(tables).into_owned();
+        let Some(id) = owner.process(tables) else {
+            let tid = match owner {
+                StackOwner::Thread(id) => format!("unknown {}", id.index()),
+                StackOwner::Goroutine(..) => format!("unknown {name}"),
+            };
             return Who {
-                name: "unknown".to_owned(),
+                name,
                 is_main: true,
                 process: "unknown".to_owned(),
                 pid: tid.clone(),
@@ -386,28 +395,41 @@ impl Lives {
                 started: 0,
             };
         };
-        let lives = self.tids.entry(thread.tid).or_default();
-        let tid = numbered(thread.tid.0, *lives as usize);
-        *lives += 1;
-        let process = tables.process(thread.process);
+        let process = tables.process(id);
         let pid = process.map_or(Pid(0), |process| process.pid);
         let lives = self.pids.entry(pid).or_default();
-        let life = lives.iter().position(|known| *known == thread.process);
+        let life = lives.iter().position(|known| *known == id);
         let life = life.unwrap_or_else(|| {
-            lives.push(thread.process);
+            lives.push(id);
             lives.len() - 1
         });
+        let process_started = process.map_or(0, |process| process.started.0);
+        let (tid, is_main, started) = match owner {
+            StackOwner::Thread(id) => {
+                let thread = tables.thread(id);
+                let tid = thread.map_or(Tid(0), |thread| thread.tid);
+                let lives = self.tids.entry(tid).or_default();
+                *lives += 1;
+                let number = numbered(tid.0, *lives as usize - 1);
+                let started = thread.map_or(0, |thread| thread.started.0);
+                (number, pid.0 == tid.0, started)
+            }
+            // Of all processes: they are told apart by their tids alone.
+            StackOwner::Goroutine(..) => {
+                let tid = format!("{name} of {}", numbered(pid.0, life));
+                (tid, false, process_started)
+            }
+        };
         let comm = process.map_or("", |process| tables.string(process.name));
         let container = process.and_then(|process| container_label_of(tables, process));
-        let is_main = pid.0 == thread.tid.0;
         Who {
-            name: tables.string(thread.name).to_owned(),
+            name,
             is_main,
             process: container.map_or(comm.to_owned(), |label| format!("{comm} ({label})")),
             pid: numbered(pid.0, life),
             tid,
-            process_started: process.map_or(0, |process| process.started.0),
-            started: thread.started.0,
+            process_started,
+            started,
         }
     }
 }

@@ -173,7 +173,8 @@ impl GoTrace {
         }
         let now = self.now;
         let (trace, schedule) = self.begun(tables)?;
-        let Some(context) = schedule.running(trace, sample.thread, now, tables)? else {
+        let thread = StackOwner::Thread(sample.thread);
+        let Some(context) = schedule.running(trace, thread, now, tables)? else {
             self.counts.late += 1;
             return Ok(());
         };
@@ -203,11 +204,12 @@ impl GoTrace {
             self.exits.push((event.thread, event.at.0));
             return Ok(());
         }
+        let thread = StackOwner::Thread(event.thread);
         let (trace, schedule) = self.begun(tables)?;
         if matches!(event.change, ProcessChange::Executed(_)) {
-            schedule.revive(event.thread);
+            schedule.revive(thread);
         }
-        schedule.running(trace, event.thread, now, tables)?;
+        schedule.running(trace, thread, now, tables)?;
         let (key, name) = match event.change {
             ProcessChange::Executed(name) => ("executed", name),
             ProcessChange::Renamed(name) => ("renamed", name),
@@ -215,7 +217,7 @@ impl GoTrace {
         };
         let tid = tables.thread(event.thread).map_or(0, |thread| thread.tid.0);
         let text = format!("thread {tid} is now {}", tables.string(name));
-        let task = schedule.task_of(event.thread, tables);
+        let task = schedule.task_of(thread, tables);
         schedule.log(trace, now, task, key, &text)
     }
 
@@ -226,8 +228,12 @@ impl GoTrace {
         for (thread, at) in exits {
             let at = at.clamp(1, LATEST);
             let (trace, schedule, regions) = self.all(tables)?;
-            regions.settle(trace, schedule, thread, tables)?;
-            schedule.exit(trace, thread, at, tables)?;
+            let mut over = schedule.goroutines_of(thread, tables);
+            over.push(StackOwner::Thread(thread));
+            for owner in over {
+                regions.settle(trace, schedule, owner, tables)?;
+                schedule.exit(trace, owner, at, tables)?;
+            }
         }
         Ok(())
     }
@@ -256,7 +262,7 @@ impl GoTrace {
                 regions.log(
                     trace,
                     schedule,
-                    throw.thread,
+                    StackOwner::Thread(throw.thread),
                     now,
                     "throw".into(),
                     text,

@@ -1,4 +1,4 @@
-//! Traced calls as regions of their threads.
+//! Traced calls as regions of their threads and goroutines.
 //!
 //! Input: calls; output: regions, strictly nested, and logs of arguments and of how calls ended.
 //! Readers reject a trace with a region that ends out of turn, so a begin closes what is open at
@@ -82,7 +82,7 @@ impl Waiting {
 #[derive(Default)]
 pub(super) struct Regions {
     names: FxHashMap<FunctionId, Arc<str>>,
-    waiting: FxHashMap<ThreadId, Vec<Waiting>>,
+    waiting: FxHashMap<StackOwner, Vec<Waiting>>,
     waiting_bytes: usize,
     pub(super) counts: CallCounts,
 }
@@ -100,32 +100,25 @@ impl Regions {
             let values = values.as_deref().filter(|values| !values.is_empty());
             values.map(|values| arguments_text(values, call.function, tables))
         };
+        let owner = StackOwner::of(call, tables);
         match &call.edge {
             CallEdge::Enter(values) => {
                 let region = self.region(call.function, call.depth, tables);
-                schedule.running(trace, call.thread, now, tables)?;
-                begin(
-                    trace,
-                    schedule,
-                    call.thread,
-                    now,
-                    region,
-                    text(values),
-                    tables,
-                )
+                schedule.running(trace, owner, now, tables)?;
+                begin(trace, schedule, owner, now, region, text(values), tables)
             }
             CallEdge::Hit(values) => {
                 self.counts.calls += 1;
                 let name = self.name(call.function, tables);
                 let value = text(values).unwrap_or_else(|| "hit".to_owned());
                 let outer = call.depth.checked_sub(1);
-                if outer.is_none() || schedule.innermost(call.thread) == outer {
-                    return self.log(trace, schedule, call.thread, now, name, value, tables);
+                if outer.is_none() || schedule.innermost(owner) == outer {
+                    return self.log(trace, schedule, owner, now, name, value, tables);
                 }
                 self.wait(
                     trace,
                     schedule,
-                    call.thread,
+                    owner,
                     Waiting::Log(now, name, value),
                     tables,
                 )
@@ -144,34 +137,34 @@ impl Regions {
                     arguments: text(&exit.whole),
                     outcome,
                 };
-                self.whole(trace, schedule, call.thread, whole, tables)
+                self.whole(trace, schedule, owner, whole, tables)
             }
         }
     }
 
-    /// Writes a log of a thread within its calls.
+    /// Writes a log of a thread or goroutine within its calls.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn log(
         &mut self,
         trace: &mut Trace,
         schedule: &mut Schedule,
-        thread: ThreadId,
+        owner: StackOwner,
         now: u64,
         key: Arc<str>,
         value: String,
         tables: &Tables,
     ) -> io::Result<()> {
-        if self.waiting.contains_key(&thread) {
+        if self.waiting.contains_key(&owner) {
             return self.wait(
                 trace,
                 schedule,
-                thread,
+                owner,
                 Waiting::Log(now, key, value),
                 tables,
             );
         }
-        schedule.running(trace, thread, now, tables)?;
-        log(trace, schedule, thread, now, &key, &value)
+        schedule.running(trace, owner, now, tables)?;
+        log(trace, schedule, owner, now, &key, &value)
     }
 
     fn exit(
@@ -183,32 +176,33 @@ impl Regions {
         outcome: Option<String>,
         tables: &Tables,
     ) -> io::Result<()> {
-        if !schedule.is_open(call.thread, call.depth, call.function) {
+        let owner = StackOwner::of(call, tables);
+        if !schedule.is_open(owner, call.depth, call.function) {
             self.counts.unmatched += 1;
             return Ok(());
         }
         // What happened inside of it comes before its end.
-        schedule.close(trace, call.thread, now, call.depth + 1)?;
+        schedule.close(trace, owner, now, call.depth + 1)?;
         if let Some(outcome) = outcome {
             let name = self.name(call.function, tables);
-            log(trace, schedule, call.thread, before(now), &name, &outcome)?;
+            log(trace, schedule, owner, before(now), &name, &outcome)?;
         }
-        schedule.close(trace, call.thread, now, call.depth)
+        schedule.close(trace, owner, now, call.depth)
     }
 
     fn whole(
         &mut self,
         trace: &mut Trace,
         schedule: &mut Schedule,
-        thread: ThreadId,
+        owner: StackOwner,
         whole: Whole,
         tables: &Tables,
     ) -> io::Result<()> {
         let outer = whole.depth.checked_sub(1);
-        let is_enclosed = outer.is_none() || schedule.innermost(thread) == outer;
-        self.wait(trace, schedule, thread, Waiting::Call(whole), tables)?;
+        let is_enclosed = outer.is_none() || schedule.innermost(owner) == outer;
+        self.wait(trace, schedule, owner, Waiting::Call(whole), tables)?;
         match is_enclosed {
-            true => self.settle(trace, schedule, thread, tables),
+            true => self.settle(trace, schedule, owner, tables),
             false => Ok(()),
         }
     }
@@ -217,32 +211,32 @@ impl Regions {
         &mut self,
         trace: &mut Trace,
         schedule: &mut Schedule,
-        thread: ThreadId,
+        owner: StackOwner,
         what: Waiting,
         tables: &Tables,
     ) -> io::Result<()> {
         self.waiting_bytes += what.size();
-        self.waiting.entry(thread).or_default().push(what);
+        self.waiting.entry(owner).or_default().push(what);
         match self.waiting_bytes > MAX_WAITING_BYTES {
-            true => self.settle(trace, schedule, thread, tables),
+            true => self.settle(trace, schedule, owner, tables),
             false => Ok(()),
         }
     }
 
-    /// Writes the calls of a thread that wait.
+    /// Writes the calls of a thread or goroutine that wait.
     pub(super) fn settle(
         &mut self,
         trace: &mut Trace,
         schedule: &mut Schedule,
-        thread: ThreadId,
+        owner: StackOwner,
         tables: &Tables,
     ) -> io::Result<()> {
-        let Some(mut waiting) = self.waiting.remove(&thread) else {
+        let Some(mut waiting) = self.waiting.remove(&owner) else {
             return Ok(());
         };
         waiting.sort_by_key(Waiting::order);
         let first = waiting.first().map_or(0, |what| what.order().0);
-        schedule.running(trace, thread, first, tables)?;
+        schedule.running(trace, owner, first, tables)?;
         let mut open: Vec<Whole> = Vec::new();
         for what in waiting {
             self.waiting_bytes = self.waiting_bytes.saturating_sub(what.size());
@@ -252,16 +246,16 @@ impl Regions {
                 depth => open.depth >= depth || open.at <= at && open.at > open.began,
             };
             while let Some(over) = open.pop_if(is_over) {
-                self.end_whole(trace, schedule, thread, &over)?;
+                self.end_whole(trace, schedule, owner, &over)?;
             }
             let whole = match what {
                 Waiting::Call(whole) => whole,
                 Waiting::Log(at, key, value) => {
-                    log(trace, schedule, thread, at, &key, &value)?;
+                    log(trace, schedule, owner, at, &key, &value)?;
                     continue;
                 }
             };
-            let last = schedule.last(thread).unwrap_or(0);
+            let last = schedule.last(owner).unwrap_or(0);
             if last.saturating_sub(whole.began) >= SHORTENED_NS {
                 self.counts.shortened += 1;
             }
@@ -270,7 +264,7 @@ impl Regions {
             begin(
                 trace,
                 schedule,
-                thread,
+                owner,
                 whole.began,
                 region,
                 arguments,
@@ -279,7 +273,7 @@ impl Regions {
             open.push(whole);
         }
         while let Some(over) = open.pop() {
-            self.end_whole(trace, schedule, thread, &over)?;
+            self.end_whole(trace, schedule, owner, &over)?;
         }
         Ok(())
     }
@@ -288,15 +282,15 @@ impl Regions {
         &mut self,
         trace: &mut Trace,
         schedule: &mut Schedule,
-        thread: ThreadId,
+        owner: StackOwner,
         whole: &Whole,
     ) -> io::Result<()> {
         if let Some(outcome) = &whole.outcome
             && let Some(name) = self.names.get(&whole.function)
         {
-            log(trace, schedule, thread, before(whole.at), name, outcome)?;
+            log(trace, schedule, owner, before(whole.at), name, outcome)?;
         }
-        schedule.close(trace, thread, whole.at, whole.depth)
+        schedule.close(trace, owner, whole.at, whole.depth)
     }
 
     /// Writes all calls that wait.
@@ -306,10 +300,10 @@ impl Regions {
         schedule: &mut Schedule,
         tables: &Tables,
     ) -> io::Result<()> {
-        let mut threads: Vec<ThreadId> = self.waiting.keys().copied().collect();
-        threads.sort_unstable();
-        for thread in threads {
-            self.settle(trace, schedule, thread, tables)?;
+        let mut owners: Vec<StackOwner> = self.waiting.keys().copied().collect();
+        owners.sort_unstable();
+        for owner in owners {
+            self.settle(trace, schedule, owner, tables)?;
         }
         Ok(())
     }
@@ -335,16 +329,16 @@ impl Regions {
 fn begin(
     trace: &mut Trace,
     schedule: &mut Schedule,
-    thread: ThreadId,
+    owner: StackOwner,
     at: u64,
     region: Region,
     arguments: Option<String>,
     tables: &Tables,
 ) -> io::Result<()> {
     let name = Arc::clone(&region.name);
-    schedule.open(trace, thread, at, region, tables)?;
+    schedule.open(trace, owner, at, region, tables)?;
     match arguments {
-        Some(arguments) => log(trace, schedule, thread, at, &name, &arguments),
+        Some(arguments) => log(trace, schedule, owner, at, &name, &arguments),
         None => Ok(()),
     }
 }
@@ -352,12 +346,12 @@ fn begin(
 fn log(
     trace: &mut Trace,
     schedule: &mut Schedule,
-    thread: ThreadId,
+    owner: StackOwner,
     at: u64,
     key: &str,
     value: &str,
 ) -> io::Result<()> {
-    schedule.log_on(trace, thread, at, key, &name::text(value))
+    schedule.log_on(trace, owner, at, key, &name::text(value))
 }
 
 /// Readers move the later of two events at one time, which must not be a region's end.

@@ -1,9 +1,12 @@
-//! Threads, processors and tasks as Go's readers demand them.
+//! Threads, goroutines with traced calls, processors and tasks as Go's readers demand them.
 //!
 //! Input: which thread does something when; output: the timed events of all M, in the order and
 //! with the sequence numbers that readers check. Where one M's event makes another's possible, the
 //! later one gets a later time ([`after`]), since readers sort by time and do not keep ties in
 //! order.
+//!
+//! A goroutine whose calls were traced is one more thread, on an M of its own from its first call to the end of its
+//! process: which thread it was on in between is not known.
 //!
 //! The capture itself is the goroutine [`CAPTURE_G`] on M 0 and P 0: it creates the threads'
 //! goroutines and carries tasks and logs.
@@ -22,6 +25,8 @@ use profiler_model::*;
 use profiler_wire::go_trace::{Kind, NO_THREAD};
 
 const CAPTURE_G: u64 = 1 << 32;
+/// The M of the first goroutine: behind those of all threads (see [`machine`]).
+const FIRST_GOROUTINE_M: u64 = 3 << 32;
 const P_RUNNING: u64 = 1;
 const P_IDLE: u64 = 2;
 const G_RUNNING: u64 = 2;
@@ -82,16 +87,18 @@ pub(super) struct Schedule {
     capture: Stream,
     /// How long threads may go unseen while they run; none if the recording has no waits.
     quiet_ns: Option<u64>,
-    running: BTreeMap<ThreadId, Running>,
+    running: BTreeMap<StackOwner, Running>,
     /// What threads did that ended in this generation, in that order, where events are put in later:
     /// those whom a thread wakes by its end wait longer than it lives.
     ended: Vec<Stream>,
     /// Where it is.
-    ended_threads: FxHashMap<ThreadId, usize>,
+    ended_threads: FxHashMap<StackOwner, usize>,
     /// Those whose end is known: what comes of them later belongs to the life that has ended.
-    gone: FxHashSet<ThreadId>,
+    gone: FxHashSet<StackOwner>,
     /// The running thread of each M.
-    threads: FxHashMap<u64, ThreadId>,
+    threads: FxHashMap<u64, StackOwner>,
+    /// The M of each goroutine with traced calls.
+    goroutines: FxHashMap<StackOwner, u64>,
     /// How many lives each M has had, and when the last ended; bounded by the kernel's pid_max.
     lives: FxHashMap<u64, (u64, u64)>,
     processors: Vec<Processor>,
@@ -114,6 +121,7 @@ impl Schedule {
             ended_threads: FxHashMap::default(),
             gone: FxHashSet::default(),
             threads: FxHashMap::default(),
+            goroutines: FxHashMap::default(),
             lives: FxHashMap::default(),
             processors: vec![Processor {
                 starts: 0,
@@ -152,7 +160,7 @@ impl Schedule {
     pub(super) fn running(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         tables: &Tables,
     ) -> io::Result<Option<Context>> {
@@ -169,31 +177,31 @@ impl Schedule {
     pub(super) fn ensure(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         tables: &Tables,
     ) -> io::Result<Option<Context>> {
         if let Some(running) = self.running.get(&id) {
             return Ok(Some(running.context));
         }
-        let Some(thread) = tables.thread(id).filter(|_| !self.gone.contains(&id)) else {
+        let process = id.process(tables).filter(|_| !self.gone.contains(&id));
+        let (Some(process), Some(m)) = (process, self.machine(id, tables)) else {
             return Ok(None);
         };
-        let m = machine(thread.tid);
         if let Some(&before) = self.threads.get(&m) {
             // The tid is in use again, and the end of its last life was lost.
             self.end(trace, before, at)?;
         }
         // Three steps earlier, so that what made us look at the thread happens while it runs.
         let at = at.saturating_sub(3 * (after(at) - at));
-        self.join_task(trace, thread.process, at, tables)?;
+        self.join_task(trace, process, at, tables)?;
         let mut created = at.max(after(trace.start()));
         if self.quiet_ns.is_none() {
             created = created.max(self.capture.last());
         }
         let (lives, ended) = self.lives.get(&m).copied().unwrap_or_default();
         let p = self.idle_processor(trace, created)?;
-        let name = trace.name_stack(tables.string(thread.name))?;
+        let name = trace.name_stack(&id.name(tables))?;
         // A goroutine of its own for each life, or readers would take them for one.
         let g = m + (lives << 34);
         self.tell(trace, Kind::GoCreate, created, &[g, name, 0])?;
@@ -210,7 +218,7 @@ impl Schedule {
         self.threads.insert(m, id);
         let running = Running {
             context,
-            process: thread.process,
+            process,
             task: self.task_of(id, tables),
             stream,
             off: None,
@@ -226,15 +234,18 @@ impl Schedule {
     pub(super) fn exit(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         tables: &Tables,
     ) -> io::Result<()> {
-        let Some(thread) = tables.thread(id) else {
-            return Ok(());
-        };
         self.end(trace, id, at)?;
         self.gone.insert(id);
+        let StackOwner::Thread(thread) = id else {
+            return Ok(());
+        };
+        let Some(thread) = tables.thread(thread) else {
+            return Ok(());
+        };
         let pid = tables.process(thread.process).map(|process| process.pid.0);
         let Some(task) = self.tasks.get_mut(&thread.process) else {
             return Ok(());
@@ -248,8 +259,21 @@ impl Schedule {
         Ok(())
     }
 
+    /// Goroutines that end with a thread: those of its process, if it is the main one.
+    pub(super) fn goroutines_of(&self, thread: ThreadId, tables: &Tables) -> Vec<StackOwner> {
+        let Some(thread) = tables.thread(thread) else {
+            return Vec::new();
+        };
+        let process = tables.process(thread.process);
+        let is_main = process.is_some_and(|process| process.pid.0 == thread.tid.0);
+        let running = self.running.iter().filter(|(id, running)| {
+            is_main && running.process == thread.process && !matches!(id, StackOwner::Thread(_))
+        });
+        running.map(|(&id, _)| id).collect()
+    }
+
     /// A thread goes on whose end was told: it has taken over the id of its process to run another program.
-    pub(super) fn revive(&mut self, id: ThreadId) {
+    pub(super) fn revive(&mut self, id: StackOwner) {
         self.gone.remove(&id);
     }
 
@@ -257,7 +281,7 @@ impl Schedule {
     pub(super) fn open(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         region: Region,
         tables: &Tables,
@@ -280,7 +304,7 @@ impl Schedule {
     pub(super) fn close(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         depth: u32,
     ) -> io::Result<()> {
@@ -297,14 +321,14 @@ impl Schedule {
     }
 
     /// Whether a region of that depth and function is open.
-    pub(super) fn is_open(&self, id: ThreadId, depth: u32, function: FunctionId) -> bool {
+    pub(super) fn is_open(&self, id: StackOwner, depth: u32, function: FunctionId) -> bool {
         let regions = self.running.get(&id).map(|running| &running.regions[..]);
         let mut regions = regions.unwrap_or_default().iter();
         regions.any(|region| (region.depth, region.function) == (depth, function))
     }
 
     /// Depth of the innermost open region of a thread.
-    pub(super) fn innermost(&self, id: ThreadId) -> Option<u32> {
+    pub(super) fn innermost(&self, id: StackOwner) -> Option<u32> {
         Some(self.running.get(&id)?.regions.last()?.depth)
     }
 
@@ -317,7 +341,7 @@ impl Schedule {
     }
 
     /// Time of a running thread's last event.
-    pub(super) fn last(&self, id: ThreadId) -> Option<u64> {
+    pub(super) fn last(&self, id: StackOwner) -> Option<u64> {
         Some(self.running.get(&id)?.stream.last())
     }
 
@@ -325,7 +349,7 @@ impl Schedule {
     pub(super) fn log_on(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         key: &str,
         value: &str,
@@ -341,11 +365,10 @@ impl Schedule {
     }
 
     /// The task of a thread's process; 0 if it has none.
-    pub(super) fn task_of(&self, id: ThreadId, tables: &Tables) -> u64 {
-        tables
-            .thread(id)
-            .and_then(|thread| self.tasks.get(&thread.process))
-            .map_or(0, |task| task.id)
+    pub(super) fn task_of(&self, id: StackOwner, tables: &Tables) -> u64 {
+        let process = id.process(tables);
+        let task = process.and_then(|process| self.tasks.get(&process));
+        task.map_or(0, |task| task.id)
     }
 
     /// Ends the generation and begins the next; returns the time from which events may follow.
@@ -409,7 +432,7 @@ impl Schedule {
     }
 
     /// Ends a thread if it runs.
-    fn end(&mut self, trace: &mut Trace, id: ThreadId, at: u64) -> io::Result<()> {
+    fn end(&mut self, trace: &mut Trace, id: StackOwner, at: u64) -> io::Result<()> {
         self.awake(trace, id, at)?;
         let Some(mut running) = self.running.remove(&id) else {
             return Ok(());
@@ -522,16 +545,16 @@ impl Schedule {
     }
 
     /// Puts a thread on its P if it is off it.
-    fn awake(&mut self, trace: &mut Trace, id: ThreadId, at: u64) -> io::Result<()> {
+    fn awake(&mut self, trace: &mut Trace, id: StackOwner, at: u64) -> io::Result<()> {
         self.resume(trace, id, at, at, None)
     }
 
-    pub(super) fn running_mut(&mut self, id: ThreadId) -> Option<&mut Running> {
+    pub(super) fn running_mut(&mut self, id: StackOwner) -> Option<&mut Running> {
         self.running.get_mut(&id)
     }
 
     /// What a thread did in this generation, if it had not ended at a time.
-    pub(super) fn stream_at(&mut self, id: ThreadId, at: u64) -> Option<&mut Stream> {
+    pub(super) fn stream_at(&mut self, id: StackOwner, at: u64) -> Option<&mut Stream> {
         if let Some(running) = self.running.get_mut(&id) {
             return Some(&mut running.stream);
         }
@@ -541,20 +564,24 @@ impl Schedule {
     }
 
     /// Whether a thread was never seen in the trace.
-    pub(super) fn is_new(&self, id: ThreadId, tables: &Tables) -> bool {
-        let m = tables.thread(id).map(|thread| machine(thread.tid));
+    pub(super) fn is_new(&self, id: StackOwner, tables: &Tables) -> bool {
+        let thread = match id {
+            StackOwner::Thread(thread) => tables.thread(thread),
+            StackOwner::Goroutine(..) => None,
+        };
+        let m = thread.map(|thread| machine(thread.tid));
         let used = m.is_none_or(|m| self.lives.contains_key(&m) || self.threads.contains_key(&m));
         !used && !self.running.contains_key(&id)
     }
 
     /// Whether a thread is off its P.
-    pub(super) fn is_off(&self, id: ThreadId) -> bool {
+    pub(super) fn is_off(&self, id: StackOwner) -> bool {
         let running = self.running.get(&id);
         running.is_some_and(|running| running.off.is_some())
     }
 
     /// Threads on their Ps, and when they were last known to run.
-    pub(super) fn on_processors(&self) -> Vec<(ThreadId, u64)> {
+    pub(super) fn on_processors(&self) -> Vec<(StackOwner, u64)> {
         let on = self
             .running
             .iter()
@@ -570,6 +597,17 @@ impl Schedule {
                 processor.starts
             }
             None => 1,
+        }
+    }
+
+    /// The M of a thread or goroutine; none if there is no such thread.
+    fn machine(&mut self, id: StackOwner, tables: &Tables) -> Option<u64> {
+        match id {
+            StackOwner::Thread(thread) => Some(machine(tables.thread(thread)?.tid)),
+            StackOwner::Goroutine(..) => {
+                let next = FIRST_GOROUTINE_M + self.goroutines.len() as u64;
+                Some(*self.goroutines.entry(id).or_insert(next))
+            }
         }
     }
 

@@ -47,33 +47,35 @@ impl Schedule {
         tables: &Tables,
     ) -> io::Result<bool> {
         let at = sample.at.0.clamp(1, super::LATEST);
+        let thread = StackOwner::Thread(sample.thread);
+        let waker = wait.waker.map(StackOwner::Thread);
         let from = at.saturating_sub(wait.ns).max(trace.start());
-        if self.ensure(trace, sample.thread, from, tables)?.is_none() {
+        if self.ensure(trace, thread, from, tables)?.is_none() {
             return Ok(false);
         }
         let off = match wait.state {
             WaitState::Preempted => Off::Runnable,
             WaitState::Sleeping | WaitState::Disk | WaitState::Stopped => Off::Waiting,
         };
-        if !self.is_off(sample.thread) {
+        if !self.is_off(thread) {
             let step = after(at) - at;
-            let left = from.max(after(self.last(sample.thread).unwrap_or(0)));
+            let left = from.max(after(self.last(thread).unwrap_or(0)));
             if after(left) + 4 * step > at {
                 return Ok(false);
             }
             let reason = trace.string(reason(wait.state, sample.kernel, tables))?;
             let stack = trace.sample_stack(sample.kernel, sample.user, tables)?;
-            self.leave(trace, sample.thread, left, off, &[reason, stack])?;
+            self.leave(trace, thread, left, off, &[reason, stack])?;
         }
         let woken = at.saturating_sub(wait.runnable_ns);
         // Who wakes another one runs, even if nothing else was seen of it.
-        if let Some(waker) = wait.waker
+        if let Some(waker) = waker
             && off == Off::Waiting
             && self.is_new(waker, tables)
         {
             self.ensure(trace, waker, woken.max(trace.start()), tables)?;
         }
-        self.resume(trace, sample.thread, woken, at, wait.waker)?;
+        self.resume(trace, thread, woken, at, waker)?;
         Ok(true)
     }
 
@@ -85,7 +87,8 @@ impl Schedule {
         quiet_ns: u64,
     ) -> io::Result<()> {
         for (id, seen) in self.on_processors() {
-            if now.saturating_sub(seen) > quiet_ns {
+            let is_thread = matches!(id, StackOwner::Thread(_));
+            if is_thread && now.saturating_sub(seen) > quiet_ns {
                 self.leave(trace, id, after(seen), Off::Waiting, &[0, 0])?;
             }
         }
@@ -96,7 +99,7 @@ impl Schedule {
     fn leave(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         at: u64,
         off: Off,
         args: &[u64; 2],
@@ -118,10 +121,10 @@ impl Schedule {
     pub(super) fn resume(
         &mut self,
         trace: &mut Trace,
-        id: ThreadId,
+        id: StackOwner,
         woken: u64,
         at: u64,
-        waker: Option<ThreadId>,
+        waker: Option<StackOwner>,
     ) -> io::Result<()> {
         let Some(running) = self.running_mut(id) else {
             return Ok(());

@@ -127,6 +127,7 @@ impl Table {
                     ("function", Text),
                     ("module", Text),
                     ("depth", Number),
+                    ("goroutine", Number),
                     ("ns", Number),
                     ("self_ns", Number),
                     ("left_by", Text),
@@ -336,7 +337,7 @@ impl Parquet {
     fn call(&mut self, call: &Call, tables: &Tables) -> io::Result<()> {
         match &call.edge {
             CallEdge::Enter(values) => {
-                self.open.enter(call, values);
+                self.open.enter(call, values, tables);
                 Ok(())
             }
             CallEdge::Hit(values) => {
@@ -347,7 +348,7 @@ impl Parquet {
                 self.call_row(call.at, call, Some(call.cpu), values, row, tables)
             }
             CallEdge::Exit(exit) => {
-                let values = self.open.exit(call, exit);
+                let values = self.open.exit(call, exit, tables);
                 let exception = match exit.how {
                     ExitKind::Exception(kind) => kind.map(|kind| tables.string(kind)),
                     _ => None,
@@ -383,6 +384,10 @@ impl Parquet {
         self.rows
             .put(module.map_or(Empty, |module| text(tables.string(module.path))));
         self.rows.put(number(call.depth.into()));
+        self.rows.put(match call.stack {
+            0 => Empty,
+            goroutine => number(goroutine.into()),
+        });
         self.rows.put(row.ns.map_or(Empty, number));
         self.rows.put(row.self_ns.map_or(Empty, number));
         self.rows.put(Cell::Text(row.left_by));
@@ -516,14 +521,18 @@ impl Parquet {
 
     /// Calls that did not end.
     fn write_open(&mut self, tables: &Tables) -> io::Result<()> {
-        for ((thread, depth, function), (at, values)) in self.open.rest() {
+        for open in self.open.rest() {
+            let at = open.began;
             let call = Call {
                 at,
-                thread,
+                thread: open.thread,
                 cpu: Cpu::default(),
-                function,
-                stack: 0,
-                depth,
+                function: open.function,
+                stack: match open.owner {
+                    StackOwner::Thread(_) => 0,
+                    StackOwner::Goroutine(_, number) => number,
+                },
+                depth: open.depth,
                 edge: CallEdge::Enter(None),
                 later: None,
             };
@@ -531,7 +540,7 @@ impl Parquet {
                 left_by: "open",
                 ..CallRow::default()
             };
-            self.call_row(at, &call, None, &values, row, tables)?;
+            self.call_row(at, &call, None, &open.arguments, row, tables)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Rows of processes and threads, and what is on them besides samples: calls, waits, notes.
+//! Rows of processes, threads and goroutines, and what is on them besides samples: calls, waits, notes.
 //!
 //! Events -> packets of slices and instants. Slices of a row end in balance: what does not nest is cut to what is around
 //! it. Times are nanoseconds of CLOCK_MONOTONIC. What does not belong here: samples.
@@ -22,12 +22,13 @@ const RECORDING: u64 = 1;
 /// What is written of a value that has parts in parts.
 const MAX_DEPTH: u32 = 8;
 
-/// Rows by number: each thread has one for calls and one for waits, and they are told apart by their last bits.
+/// Rows by number: each thread has one for calls and one for waits, a goroutine one; kinds are told apart by the last bits.
 #[derive(Clone, Copy)]
 enum Row {
     Process,
     Calls,
     Waits,
+    Goroutine,
 }
 
 fn uuid(index: usize, row: Row) -> u64 {
@@ -39,7 +40,11 @@ pub(super) struct Tracks {
     functions: Functions,
     names: TextMap<String, u64>,
     processes: FxHashSet<ProcessId>,
-    threads: FxHashMap<ThreadId, Vec<(u32, FunctionId)>>,
+    threads: FxHashSet<ThreadId>,
+    /// In the order in which they have come.
+    goroutines: FxHashMap<StackOwner, usize>,
+    /// Calls that are open, with their depths, outermost first.
+    open: FxHashMap<StackOwner, Vec<(u32, FunctionId)>>,
     waits: FxHashSet<ThreadId>,
     recording: bool,
     arrows: u64,
@@ -102,7 +107,9 @@ impl Tracks {
             functions: Functions::default(),
             names: TextMap::default(),
             processes: FxHashSet::default(),
-            threads: FxHashMap::default(),
+            threads: FxHashSet::default(),
+            goroutines: FxHashMap::default(),
+            open: FxHashMap::default(),
             waits: FxHashSet::default(),
             recording: false,
             arrows: 0,
@@ -133,32 +140,14 @@ impl Tracks {
         id: ThreadId,
         tables: &Tables,
     ) -> io::Result<()> {
-        if self.threads.contains_key(&id) {
+        if !self.threads.insert(id) {
             return Ok(());
         }
-        self.threads.insert(id, Vec::new());
         let Some(thread) = tables.thread(id) else {
             return Ok(());
         };
         let (pid, tid) = numbers(id, tables);
-        if self.processes.insert(thread.process)
-            && let Some(process) = tables.process(thread.process)
-        {
-            let command = super::arguments(process, tables);
-            let descriptor = ProcessDescriptor {
-                pid: pid.cast_signed(),
-                cmdline: command.unwrap_or_default(),
-                process_name: tables.string(process.name).to_owned(),
-                start_timestamp_ns: i64::try_from(process.started.0).ok(),
-                process_labels: container_label_of(tables, process).into_iter().collect(),
-            };
-            let track = TrackDescriptor {
-                uuid: uuid(thread.process.index(), Row::Process),
-                process: Some(descriptor),
-                ..TrackDescriptor::default()
-            };
-            self.put(out, None, None, Data::TrackDescriptor(track))?;
-        }
+        self.process(out, thread.process, tables)?;
         let track = TrackDescriptor {
             uuid: uuid(id.index(), Row::Calls),
             parent_uuid: Some(uuid(thread.process.index(), Row::Process)),
@@ -170,6 +159,54 @@ impl Tracks {
             ..TrackDescriptor::default()
         };
         self.put(out, None, None, Data::TrackDescriptor(track))
+    }
+
+    /// Makes a row for a process, if it has none.
+    fn process(&mut self, out: &mut Packets, id: ProcessId, tables: &Tables) -> io::Result<()> {
+        let Some(process) = tables.process(id).filter(|_| self.processes.insert(id)) else {
+            return Ok(());
+        };
+        let command = super::arguments(process, tables);
+        let descriptor = ProcessDescriptor {
+            pid: process.pid.0.cast_signed(),
+            cmdline: command.unwrap_or_default(),
+            process_name: tables.string(process.name).to_owned(),
+            start_timestamp_ns: i64::try_from(process.started.0).ok(),
+            process_labels: container_label_of(tables, process).into_iter().collect(),
+        };
+        let track = TrackDescriptor {
+            uuid: uuid(id.index(), Row::Process),
+            process: Some(descriptor),
+            ..TrackDescriptor::default()
+        };
+        self.put(out, None, None, Data::TrackDescriptor(track))
+    }
+
+    /// The row that calls of a stack are on, made if there is none.
+    fn row(&mut self, out: &mut Packets, owner: StackOwner, tables: &Tables) -> io::Result<u64> {
+        let process = match owner {
+            StackOwner::Thread(thread) => {
+                self.thread(out, thread, tables)?;
+                return Ok(uuid(thread.index(), Row::Calls));
+            }
+            StackOwner::Goroutine(process, _) => process,
+        };
+        if let Some(&index) = self.goroutines.get(&owner) {
+            return Ok(uuid(index, Row::Goroutine));
+        }
+        let index = self.goroutines.len();
+        self.goroutines.insert(owner, index);
+        if let Some(process) = process {
+            self.process(out, process, tables)?;
+        }
+        let track = TrackDescriptor {
+            uuid: uuid(index, Row::Goroutine),
+            name: Some(owner.name(tables).into_owned()),
+            parent_uuid: process.map(|id| uuid(id.index(), Row::Process)),
+            ..TrackDescriptor::default()
+        };
+        self.put(out, None, None, Data::TrackDescriptor(track))?;
+        Ok(uuid(index, Row::Goroutine))
     }
 
     /// A slice begins or ends, or an instant; without a name an end.
@@ -210,12 +247,12 @@ impl Tracks {
         call: &Call,
         tables: &Tables,
     ) -> io::Result<()> {
-        self.thread(out, call.thread, tables)?;
+        let owner = StackOwner::of(call, tables);
+        let track_uuid = self.row(out, owner, tables)?;
         if self.functions.is_empty() {
             self.functions = Functions::of(tables);
         }
         let name = self.functions.name(tables, call.function);
-        let track_uuid = uuid(call.thread.index(), Row::Calls);
         let slice = |r#type, debug_annotations| TrackEvent {
             r#type,
             track_uuid,
@@ -229,7 +266,7 @@ impl Tracks {
         let key = (call.depth, call.function);
         match &call.edge {
             CallEdge::Enter(values) => {
-                self.threads.entry(call.thread).or_default().push(key);
+                self.open.entry(owner).or_default().push(key);
                 let slice = slice(kind::BEGIN, known(values));
                 self.tell(out, call.at, Some(&name), "call", slice)
             }
@@ -246,7 +283,7 @@ impl Tracks {
                 if let Some(result) = &exit.result {
                     left.push(annotation("result".to_owned(), result, 0));
                 }
-                let open = self.threads.entry(call.thread).or_default();
+                let open = self.open.entry(owner).or_default();
                 if let Some(at) = open.iter().rposition(|open| *open == key) {
                     // What is still open within it can't be longer than it.
                     let within = open.len() - at - 1;
@@ -383,13 +420,20 @@ impl Tracks {
         end: Timestamp,
         notes: Vec<String>,
     ) -> io::Result<()> {
-        let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
-        threads.sort_unstable_by_key(|(thread, _)| *thread);
-        for (thread, open) in threads {
+        let mut stacks: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
+        stacks.sort_unstable_by_key(|(owner, _)| *owner);
+        for (owner, open) in stacks {
+            let track_uuid = match owner {
+                StackOwner::Thread(thread) => uuid(thread.index(), Row::Calls),
+                StackOwner::Goroutine(..) => {
+                    let index = self.goroutines.get(&owner);
+                    uuid(index.copied().unwrap_or(0), Row::Goroutine)
+                }
+            };
             for _ in open {
                 let event = TrackEvent {
                     r#type: kind::END,
-                    track_uuid: uuid(thread.index(), Row::Calls),
+                    track_uuid,
                     debug_annotations: vec![text("left by", "open at the end")],
                     ..TrackEvent::default()
                 };

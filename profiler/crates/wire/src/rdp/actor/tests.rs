@@ -86,6 +86,7 @@ impl Client {
         let frame = Exited {
             function,
             depth,
+            goroutine: 0,
             at_ns: self.now_ns,
             why,
             value: Some(value(7)),
@@ -110,6 +111,7 @@ fn entered(function: u64, depth: u32) -> Entered<'static> {
     Entered {
         function,
         depth,
+        goroutine: 0,
         at_ns: 0,
         name: "work<T>".into(),
         callsite: Some(place("/src/main 1.c", 12)),

@@ -1,4 +1,4 @@
-//! Calls as entries and exits that nest strictly on each thread.
+//! Calls as entries and exits that nest strictly on each thread; a goroutine is a thread of its own.
 //!
 //! Traced calls and what samples show -> messages, by way of the thread's open calls. An exit closes
 //! its own call, after those above it; the exit of a call that is not open is left out.
@@ -18,7 +18,8 @@ const UNKNOWN_EXCEPTION: &str = "unknown exception";
 impl Translator {
     #[inline]
     pub(super) fn call(&mut self, call: &Call, tables: &Tables, out: &mut Vec<u8>) {
-        let Some(thread) = self.thread(call.at, call.thread, tables, out) else {
+        let owner = StackOwner::of(call, tables);
+        let Some(thread) = self.owner(call.at, owner, tables, out) else {
             return;
         };
         let method = self
@@ -97,8 +98,8 @@ impl Translator {
         }
     }
 
-    /// The same for the exit of what moves between threads, a goroutine: its call is open on the
-    /// thread that entered it.
+    /// The same for the exit of what moves between threads, a goroutine of a recording that does not say whose stacks calls
+    /// are on: its call is open on the thread that entered it.
     #[cold]
     fn close_moved(
         &mut self,

@@ -20,7 +20,33 @@ impl Translator {
     ) -> Option<u16> {
         match self.threads.find(id, tables) {
             Found::Known(number) => Some(number),
-            found => self.new_thread(found, at, id, tables, out),
+            found => self.new_thread(found, at, StackOwner::Thread(id), tables, out),
+        }
+    }
+
+    /// The same of whose stack calls are on.
+    #[inline]
+    pub(super) fn owner(
+        &mut self,
+        at: Timestamp,
+        owner: StackOwner,
+        tables: &Tables,
+        out: &mut Vec<u8>,
+    ) -> Option<u16> {
+        match self.find(owner, tables) {
+            Found::Known(number) => Some(number),
+            found => self.new_thread(found, at, owner, tables, out),
+        }
+    }
+
+    #[inline]
+    fn find(&mut self, owner: StackOwner, tables: &Tables) -> Found {
+        match owner {
+            StackOwner::Thread(id) => self.threads.find(id, tables),
+            StackOwner::Goroutine(Some(process), number) => {
+                self.threads.find_goroutine(process, number, tables)
+            }
+            StackOwner::Goroutine(None, _) => Found::Undefined,
         }
     }
 
@@ -29,14 +55,14 @@ impl Translator {
         &mut self,
         found: Found,
         at: Timestamp,
-        id: ThreadId,
+        owner: StackOwner,
         tables: &Tables,
         out: &mut Vec<u8>,
     ) -> Option<u16> {
         let found = match found {
             Found::ToClose(number) => {
                 self.close_all(at, number, out);
-                self.threads.find(id, tables)
+                self.find(owner, tables)
             }
             found => found,
         };
@@ -54,7 +80,7 @@ impl Translator {
                     Found::New(_) => self.threads.tell(number, at, &mut self.stream, out),
                     _ => self.threads.tell_all(number, at, &mut self.stream, out),
                 }
-                self.see_container(at, id, tables, out);
+                self.see_container(at, owner.process(tables), tables, out);
                 Some(number)
             }
             Found::None => {
@@ -71,25 +97,27 @@ impl Translator {
         }
     }
 
-    fn see_container(&mut self, at: Timestamp, id: ThreadId, tables: &Tables, out: &mut Vec<u8>) {
-        let Some(thread) = tables.thread(id) else {
-            return;
-        };
-        if let Some(process) = tables.process(thread.process)
+    fn see_container(
+        &mut self,
+        at: Timestamp,
+        id: Option<ProcessId>,
+        tables: &Tables,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some(id) = id
+            && let Some(process) = tables.process(id)
             && let Some(container) = self.containers.see(process, tables)
         {
-            let text = format!(
-                "{container}: {}",
-                markers::process_name(thread.process, tables)
-            );
+            let text = format!("{container}: {}", markers::process_name(id, tables));
             self.stream.marker(at, key::CONTAINER, &text, out);
         }
     }
 
     pub(super) fn process(&mut self, event: &ProcessEvent, tables: &Tables, out: &mut Vec<u8>) {
+        let process = tables.thread(event.thread).map(|thread| thread.process);
         match event.change {
             ProcessChange::Started => {
-                self.see_container(event.at, event.thread, tables, out);
+                self.see_container(event.at, process, tables, out);
             }
             ProcessChange::Executed(name) => {
                 if let Some(thread) = self.threads.known(event.thread, tables) {
@@ -104,7 +132,7 @@ impl Translator {
                     None => tables.string(name).to_owned(),
                 };
                 self.stream.marker(event.at, key::EXECUTED, &text, out);
-                self.see_container(event.at, event.thread, tables, out);
+                self.see_container(event.at, process, tables, out);
             }
             ProcessChange::Renamed(name) => {
                 if let Some(thread) = self.threads.known(event.thread, tables)
@@ -118,7 +146,23 @@ impl Translator {
                     self.close_all(event.at, thread, out);
                     self.threads.end(thread);
                 }
+                self.end_goroutines(event, tables, out);
             }
+        }
+    }
+
+    /// With its main thread a process of Go has ended.
+    fn end_goroutines(&mut self, event: &ProcessEvent, tables: &Tables, out: &mut Vec<u8>) {
+        let Some(thread) = tables.thread(event.thread) else {
+            return;
+        };
+        let process = tables.process(thread.process);
+        let Some(process) = process.filter(|process| process.pid.0 == thread.tid.0) else {
+            return;
+        };
+        for goroutine in self.threads.goroutines_of(process) {
+            self.close_all(event.at, goroutine, out);
+            self.threads.end(goroutine);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Numbers, names and open calls of threads.
+//! Numbers, names and open calls of threads, and of goroutines, which are threads of their own to a receiver.
 //!
-//! Threads of [`Tables`] -> numbers of 16 bits from 0, each named before its first use. A number is
+//! Threads of [`Tables`] and goroutines -> numbers of 16 bits from 0, each named before its first use. A number is
 //! given again only when all have been used, to the thread that ended longest ago first, and after
 //! its calls were closed. Threads beyond have none.
 
@@ -21,8 +21,15 @@ const MAX_NAME_BYTES: usize = 256;
 /// No number is known of this thread.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What makes a thread this thread: its process's pid and start, its tid and start.
-type Identity = (Pid, Timestamp, Tid, Timestamp);
+/// What makes a thread this thread: its process's pid and start, and which of its threads it is.
+type Identity = (Pid, Timestamp, Which);
+
+/// Which of a process's threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Which {
+    Thread(Tid, Timestamp),
+    Goroutine(u32),
+}
 
 /// A thread that has a number.
 #[derive(Debug)]
@@ -127,8 +134,52 @@ impl Threads {
     pub(super) fn known(&self, id: ThreadId, tables: &Tables) -> Option<u16> {
         let thread = tables.thread(id)?;
         let process = tables.process(thread.process)?;
-        let identity = (process.pid, process.started, thread.tid, thread.started);
+        let which = Which::Thread(thread.tid, thread.started);
+        let identity = (process.pid, process.started, which);
         self.by_identity.get(&identity).copied()
+    }
+
+    /// The number of a goroutine.
+    pub(super) fn find_goroutine(
+        &mut self,
+        process: ProcessId,
+        goroutine: u32,
+        tables: &Tables,
+    ) -> Found {
+        let Some(process) = tables.process(process) else {
+            return Found::Undefined;
+        };
+        let which = Which::Goroutine(goroutine);
+        let identity = (process.pid, process.started, which);
+        if let Some(&number) = self.by_identity.get(&identity) {
+            return Found::Known(number);
+        }
+        let slot = Slot {
+            identity,
+            id: None,
+            defined: None,
+            defined_text: "".into(),
+            comm: format!("goroutine {goroutine}").into(),
+            place: place(process, tables),
+            ended: false,
+            stack: CallStack::default(),
+            thrown: 0,
+        };
+        match self.give(slot) {
+            Ok(number) => self.given(number),
+            Err(found) => found,
+        }
+    }
+
+    /// The goroutines of a process that have numbers, and have not ended.
+    pub(super) fn goroutines_of(&self, process: &Process) -> Vec<u16> {
+        let threads = self.of_process.get(&(process.pid, process.started));
+        let is_goroutine = |number: &&u16| {
+            let slot = self.slots.get(usize::from(**number));
+            slot.is_some_and(|slot| matches!(slot.identity.2, Which::Goroutine(_)))
+        };
+        let threads = threads.into_iter().flatten();
+        threads.filter(is_goroutine).copied().collect()
     }
 
     #[cold]
@@ -136,7 +187,8 @@ impl Threads {
         let Some(process) = tables.process(thread.process) else {
             return Found::Undefined;
         };
-        let identity = (process.pid, process.started, thread.tid, thread.started);
+        let which = Which::Thread(thread.tid, thread.started);
+        let identity = (process.pid, process.started, which);
         let name = cut(tables.string(thread.name));
         if let Some(&number) = self.by_identity.get(&identity)
             && let Some(slot) = self.slots.get_mut(usize::from(number))
@@ -168,25 +220,43 @@ impl Threads {
             stack: CallStack::default(),
             thrown: 0,
         };
+        match self.give(slot) {
+            Ok(number) => {
+                self.remember(id, number);
+                self.given(number)
+            }
+            Err(found) => found,
+        }
+    }
+
+    /// Gives a number to what has none.
+    fn give(&mut self, slot: Slot) -> Result<u16, Found> {
+        let identity = slot.identity;
         let number = match u16::try_from(self.slots.len()) {
             Ok(number) => {
                 self.slots.push(slot);
                 number
             }
-            Err(_) => match self.take_ended() {
-                Ok(number) => {
-                    self.replace(number, slot);
-                    number
-                }
-                Err(found) => return found,
-            },
+            Err(_) => {
+                let number = self.take_ended()?;
+                self.replace(number, slot);
+                number
+            }
         };
         self.by_identity.insert(identity, number);
-        self.remember(id, number);
-        let key = (process.pid, process.started);
+        let key = (identity.0, identity.1);
         self.of_process.entry(key).or_default().push(number);
-        let first = *self.first_process.get_or_insert(key);
-        if first != key && !self.several {
+        Ok(number)
+    }
+
+    /// What there is to be told of a number that was just given.
+    fn given(&mut self, number: u16) -> Found {
+        let slot = self.slots.get(usize::from(number));
+        let key = slot.map(|slot| (slot.identity.0, slot.identity.1));
+        let first = *self
+            .first_process
+            .get_or_insert_with(|| key.unwrap_or_default());
+        if Some(first) != key && !self.several {
             self.several = true;
             return Found::NewProcess(number);
         }
@@ -279,18 +349,18 @@ impl Threads {
         let Some(slot) = self.slots.get(usize::from(number)) else {
             return;
         };
-        let (pid, _, tid, _) = slot.identity;
+        let (pid, _, which) = slot.identity;
         let name = &slot.comm;
         let place = match &*slot.place {
             "" => String::new(),
             place => format!(" in {place}"),
         };
-        match self.several {
-            false => stream.thread_name(at, number, name, out),
-            true if pid.0 == tid.0 => {
-                stream.thread_name(at, number, &format!("{name} [{pid}{place}]"), out);
+        match (self.several, which) {
+            (false, _) => stream.thread_name(at, number, name, out),
+            (true, Which::Thread(tid, _)) if pid.0 != tid.0 => {
+                stream.thread_name(at, number, &format!("{name} [{pid}/{tid}{place}]"), out);
             }
-            true => stream.thread_name(at, number, &format!("{name} [{pid}/{tid}{place}]"), out),
+            (true, _) => stream.thread_name(at, number, &format!("{name} [{pid}{place}]"), out),
         }
     }
 
