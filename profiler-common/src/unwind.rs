@@ -28,8 +28,8 @@ pub const MAX_TABLES: u32 = 16_384;
 pub const MAX_RULES: u32 = 1 << 16;
 /// Most processes whose mappings are known to the kernel side.
 pub const MAX_PROCESSES: u32 = 32_768;
-/// Most mappings of a process.
-pub const MAX_MAPPINGS: u32 = 8192;
+/// Most mappings of a process: what a search of 14 turns finds its way in.
+pub const MAX_MAPPINGS: u32 = 1 << 14;
 /// Bytes of code that share a word of the directory, as a power of two.
 pub const PAGE_BITS: u32 = 12;
 /// Words of a mapping.

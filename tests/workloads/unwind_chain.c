@@ -8,16 +8,19 @@
  *   forks    COUNT children, one after the other: main -> child -> run -> ..., without an exec
  *   vforks   COUNT children that run this program in mode plain
  *   execs    this program COUNT times in the same process, each time in mode plain
+ *   maps     plain, behind COUNT mappings of one page of code each, of this program's own file
  *   library  plain, then LIBRARY is loaded, and then main -> plugin_outer -> plugin_inner -> plugin_work,
  *            COUNT times as long
  * Everything for CPU_MS of CPU time each. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -110,10 +113,28 @@ FUNCTION void run_again(char *name, char *ms) {
     wait(NULL);
 }
 
+/* Every second page, so that none of them joins another. */
+static void map_pages(int count) {
+    const size_t page = 4096;
+    int file = open("/proc/self/exe", O_RDONLY);
+    char *room = mmap(NULL, 2 * page * (size_t)count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int index = 0; index < count; index++) {
+        int flags = MAP_PRIVATE | MAP_FIXED;
+        char *at = room + 2 * page * (size_t)index;
+        if (room == MAP_FAILED || mmap(at, page, PROT_READ | PROT_EXEC, flags, file, 0) == MAP_FAILED) {
+            perror("mmap");
+            exit(1);
+        }
+    }
+    close(file);
+}
+
 int main(int count, char **words) {
     const char *mode = count > 1 ? words[1] : "plain";
     uint64_t ms = count > 2 ? strtoull(words[2], NULL, 10) : 100;
     int times = count > 3 ? atoi(words[3]) : 1;
+    if (!strcmp(mode, "maps"))
+        map_pages(times);
     if (!strcmp(mode, "threads")) {
         pthread_t threads[64];
         for (int index = 0; index < times && index < 64; index++)

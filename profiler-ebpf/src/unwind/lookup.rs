@@ -13,7 +13,8 @@ use core::{
 use profiler_common::{
     sample::{END_NO_MAPPING, END_NO_TABLE},
     unwind::{
-        MAPPING_WORDS, PAGE_BITS, RULE_NONE, Span, TABLE_ABSENT, TABLE_NONE, row_place, row_rule,
+        MAPPING_WORDS, MAX_MAPPINGS, PAGE_BITS, RULE_NONE, Span, TABLE_ABSENT, TABLE_NONE,
+        row_place, row_rule,
     },
 };
 
@@ -25,6 +26,8 @@ const USE_NS: u64 = 1 << 30;
 
 /// Turns of a search among the rows of a page or the mappings of a process.
 const SEARCH_TURNS: u32 = 14;
+
+const _: () = assert!(MAX_MAPPINGS <= 1 << SEARCH_TURNS && PAGE_BITS <= SEARCH_TURNS);
 
 /// The list of mappings of a process; 0: none is known.
 #[inline(always)]

@@ -373,6 +373,21 @@ fn a_library_that_comes_late() -> Outcome {
     Ok(())
 }
 
+/// More mappings than are kept of a process, and as many as fit: those of the program and its libraries stay.
+#[test]
+fn very_many_mappings() -> Outcome {
+    let Some((setting, path)) = setting("very_many_mappings")? else {
+        return Ok(());
+    };
+    for count in ["12000", "30000"] {
+        let words = ["-F", RATE, "--", &path, "maps", "300", count];
+        let (_, recording) = setting.record(&words)?;
+        let samples: Vec<&Sample> = recording.samples.iter().collect();
+        whole(&samples, &chain(&["main"])).map_err(|why| format!("{count}: {why}"))?;
+    }
+    Ok(())
+}
+
 /// Attached while it runs, and as part of the whole machine.
 #[test]
 fn what_ran_before() -> Outcome {

@@ -16,8 +16,13 @@ use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, ModuleKind, Timestamp};
 use profiler_object::elf::Elf;
 
-/// Most mappings kept of one process.
-const MAX_MAPPINGS: usize = 8192;
+/// Most mappings kept of one process: as many as the kernel side can search.
+const MAX_MAPPINGS: usize = profiler_common::unwind::MAX_MAPPINGS as usize;
+/// Of these, so many that were mapped first stay whatever comes: the program and its libraries, which most stacks go
+/// through.
+const MAX_FIRST: usize = MAX_MAPPINGS / 4;
+/// So many are forgotten at once: each time looks at all.
+const FORGOTTEN: usize = MAX_MAPPINGS / 16;
 
 /// Something that code lives in, for as long as a process maps it.
 #[derive(Debug)]
@@ -260,12 +265,24 @@ impl Mappings {
         pieces.extend(right);
         self.ranges.splice(first..behind, pieces);
         if self.ranges.len() > MAX_MAPPINGS {
-            // A process that maps without end: the oldest is the least likely to be met again.
-            let oldest = (0..self.ranges.len()).min_by_key(|&index| self.ranges[index].at);
-            if let Some(index) = oldest {
-                self.ranges.remove(index);
-            }
+            self.forget();
         }
+    }
+
+    /// Makes room in a process that maps without end: behind the first ones, the oldest are the least likely to be met
+    /// again.
+    fn forget(&mut self) {
+        let ages = self.ranges.iter().map(|range| (range.at, range.start));
+        let mut ages: Vec<(Timestamp, u64)> = ages.collect();
+        ages.sort_unstable();
+        let (Some(&first), Some(&behind)) = (ages.get(MAX_FIRST), ages.get(MAX_FIRST + FORGOTTEN))
+        else {
+            return;
+        };
+        self.ranges.retain(|range| {
+            let age = (range.at, range.start);
+            age < first || age >= behind
+        });
     }
 }
 
@@ -432,9 +449,18 @@ pub(super) mod tests {
     fn mappings_are_bounded() {
         let a = module("a");
         let mut mappings = Mappings::default();
-        for index in 0..MAX_MAPPINGS as u64 + 100 {
-            mappings.insert(range(index * 0x2000, index * 0x2000 + 0x1000, 0, &a));
+        let at = |index: u64| range(index * 0x2000, index * 0x2000 + 0x1000, 0, &a);
+        for index in 0..3 * MAX_MAPPINGS as u64 {
+            mappings.insert(at(index));
+            assert!(mappings.ranges().len() <= MAX_MAPPINGS);
         }
-        assert_eq!(mappings.ranges().len(), MAX_MAPPINGS);
+        // The first ones and the last ones are there, each of them.
+        let last = MAX_MAPPINGS - MAX_FIRST - FORGOTTEN;
+        let first = 0..MAX_FIRST as u64;
+        let last = 3 * MAX_MAPPINGS as u64 - last as u64..3 * MAX_MAPPINGS as u64;
+        for index in first.chain(last) {
+            let found = mappings.find(at(index).start);
+            assert_eq!(found.map(|range| range.start), Some(at(index).start));
+        }
     }
 }
