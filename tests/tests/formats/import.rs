@@ -359,12 +359,13 @@ fn hostile_names_come_back() {
 #[test]
 fn what_is_no_recording_is_said_to_be_none() {
     for (file, kind, said) in [
+        (&b""[..], None, "it is empty"),
+        (b"", Some(Kind::Pprof), "it is empty"),
         (
-            &b""[..],
+            b"hello\n",
             None,
             "say which: --from folded|perf-script|perf-data|pprof|go-trace|firefox",
         ),
-        (b"hello\n", None, "say which"),
         (b"# nothing\n", Some(Kind::Folded), "holds no samples"),
         (b"a;b 1\na;b\n", Some(Kind::Folded), "line 2: no number"),
         (b"a 1 1.5: x:\n\tzz\n", None, "line 2: it is no frame"),
