@@ -161,13 +161,13 @@ impl Session {
     /// Takes in all that has happened up to now, and what is missing of it, also where that goes on: for somebody who will
     /// not be told later.
     pub(super) fn take_in_all(&mut self) {
-        // Nothing that happened before it is drained later.
         let at = now();
-        self.take_in(Due::Buffers);
         self.collector.losses(at);
         if let Some((_, raw)) = self.collector.attached() {
             self.walk.tell_missing(at, raw);
         }
+        // Nothing that happened before that is drained later.
+        self.take_in(Due::Buffers);
     }
 
     /// Makes batches of all events up to `until`, a time that [`Session::take_in`] returned, and hands them
