@@ -25,9 +25,10 @@ pub(crate) fn failed(action: impl std::fmt::Display, error: impl std::fmt::Displ
     Failure(format!("failed to {action}: {error}"))
 }
 
-/// The workspace's folder.
+/// The folder of the workspace that this is called in; an executable that was copied with a build folder was built in another.
 pub(crate) fn workspace() -> PathBuf {
-    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let called_in = env::var_os("CARGO_MANIFEST_DIR");
+    let mut path = called_in.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     path.pop();
     path
 }

@@ -70,9 +70,7 @@ struct Bench {
 
 /// Runs the benchmark.
 pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()?;
+    let root = crate::process::workspace().canonicalize()?;
     let profiler = build_profiler(&root)?;
     let mut tools = Vec::new();
     for tool in [Tool::Profiler, Tool::Perf, Tool::Bpftrace] {
@@ -179,9 +177,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
 
 /// A few recordings of the whole machine by a profiler that is built, and by perf if it is there.
 pub(crate) fn starts(profiler: PathBuf) -> io::Result<Vec<start::Run>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()?;
+    let root = crate::process::workspace().canonicalize()?;
     let tools = [Tool::Profiler, Tool::Perf];
     let tools = tools
         .into_iter()
