@@ -99,6 +99,13 @@ impl Sockets {
         }
     }
 
+    /// Says which of them nobody has taken: their clients would wait for ever.
+    pub(super) fn tell_left(&self) {
+        for (name, _) in &self.waiting {
+            log::warn!("a socket called '{name}' was passed, and nothing is served by it");
+        }
+    }
+
     /// Where clients connect by TCP: an address, or [`SYSTEMD`] for the socket of this name.
     pub(super) fn address(
         &mut self,

@@ -270,6 +270,7 @@ fn fronts(args: &ServeArgs) -> Result<Vec<FrontOptions>, Failure> {
         let is_alone = fronts.is_empty();
         fronts.push(args.http_front(address, token, is_alone, &mut sockets)?);
     }
+    sockets.tell_left();
     Ok(fronts)
 }
 

@@ -257,6 +257,21 @@ fn sockets_are_passed() -> Outcome {
     let greeting = packet(&mut rdp)?;
     assert_eq!(greeting["from"], "root", "{greeting}");
     running.signal(Signal::INT)?;
-    running.end(LIMIT)?.success()?;
+    let ended = running.end(LIMIT)?.success()?;
+    assert!(!ended.stderr.contains("was passed"), "{}", ended.stderr);
+
+    // Of one that nobody serves by the clients would hear nothing.
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", ACTIVATE]).arg(setting.profiler_path());
+    command.args(["serve", "--http", "systemd"]);
+    let mut running = Running::start(&mut command, setting.folder(), "serve-http")?;
+    running.wait_until("listening", LIMIT, |running| {
+        let said = running.stderr_so_far();
+        said.is_ok_and(|said| said.contains("listening"))
+    })?;
+    running.signal(Signal::INT)?;
+    let ended = running.end(LIMIT)?.success()?;
+    let said = "a socket called 'rdp' was passed, and nothing is served by it";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
     Ok(())
 }

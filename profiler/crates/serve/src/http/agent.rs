@@ -82,7 +82,8 @@ pub struct Agent {
     world: World,
     view: View,
     sessions: BTreeMap<String, Profiling>,
-    over: VecDeque<(String, u32)>,
+    /// Whose they were, and how they have ended.
+    over: VecDeque<(String, u32, &'static str)>,
     contexts: Vec<Context>,
     stacks: Stacks,
     budget: Budget,
@@ -213,12 +214,9 @@ impl Agent {
 
     /// A session of a user, or anybody's for root.
     fn session(&mut self, user: u32, id: &str, now: Instant) -> Result<&mut Profiling, Error> {
-        if self
-            .over
-            .iter()
-            .any(|(known, owner)| known == id && *owner == user)
-        {
-            let text = "the session is stopped, and its trace was handed over";
+        let mut over = self.over.iter();
+        if let Some((_, _, how)) = over.find(|(known, owner, _)| known == id && *owner == user) {
+            let text = format!("the session is stopped: {how}");
             return Err(Error::new(ErrorName::InvalidStateError, text));
         }
         let session = self.sessions.get_mut(id);
@@ -265,7 +263,7 @@ impl Agent {
     /// Ends a session without its trace.
     pub fn discard(&mut self, user: u32, id: &str, now: Instant) -> Result<(), Error> {
         self.session(user, id, now)?;
-        self.remove(id);
+        self.remove(id, "it was ended without its trace");
         Ok(())
     }
 
@@ -312,13 +310,13 @@ impl Agent {
     /// A session that was stopped, and whose trace nobody waits for any more.
     pub fn forget(&mut self, ticket: &Ticket) {
         if self.sessions.contains_key(&ticket.id) {
-            self.remove(&ticket.id);
+            self.remove(&ticket.id, "who waited for its trace has gone");
         }
     }
 
-    fn remove(&mut self, id: &str) {
+    fn remove(&mut self, id: &str, how: &'static str) {
         if let Some(profiling) = self.sessions.remove(id) {
-            self.over.push_back((id.to_owned(), profiling.owner));
+            self.over.push_back((id.to_owned(), profiling.owner, how));
             if self.over.len() > REMEMBERED {
                 self.over.pop_front();
             }

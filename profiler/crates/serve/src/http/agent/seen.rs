@@ -162,14 +162,14 @@ impl Agent {
             for (id, session) in &mut self.sessions {
                 if session.is_deserted(now, grace) {
                     log::debug!("session {id} is ended: who listened to it has gone");
-                    over.push(id.clone());
+                    over.push((id.clone(), "who listened to it has gone"));
                 } else if now.duration_since(session.used) > idle {
                     log::warn!("session {id} is ended: nobody has asked for it for too long");
-                    over.push(id.clone());
+                    over.push((id.clone(), "nobody has asked for it for too long"));
                 }
             }
-            for id in over {
-                self.remove(&id);
+            for (id, how) in over {
+                self.remove(&id, how);
             }
         }
         // Sessions whose buffers are full want nothing more.

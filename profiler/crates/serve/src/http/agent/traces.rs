@@ -63,7 +63,7 @@ impl Agent {
         }
         self.answered.remove(&ticket.question);
         let json = self.write(&ticket.id);
-        self.remove(&ticket.id);
+        self.remove(&ticket.id, "its trace was handed over");
         Ok(json.map_err(|error| Error::new(ErrorName::OperationError, error.to_string())))
     }
 
