@@ -316,6 +316,7 @@ fn definition(random: &mut Random, counts: &mut Counts, kind: usize) -> Definiti
                 linkage_name: some(random, counts.strings),
                 module: some(random, counts.modules),
                 file: some(random, counts.strings),
+                line: if random.chance(2) { 0 } else { random.any32() },
                 start: random.maybe(Random::any),
                 size: random.maybe(Random::any),
             },

@@ -588,6 +588,7 @@ fn trace(b: &mut Builder, frames: [FrameId; 4], main: ThreadId, worker: ThreadId
         linkage_name: None,
         module,
         file: None,
+        line: 0,
         start: Some(0x1240),
         size: None,
     });
@@ -982,6 +983,7 @@ impl Builder {
             linkage_name: None,
             module: Some(module),
             file,
+            line: 0,
             start,
             size: start.map(|_| 0x100),
         };

@@ -225,6 +225,7 @@ fn line(tables: &mut Tables, symbol: NewSymbol, module: Option<profiler_model::M
         linkage_name: symbol.linkage_name.as_deref().map(&mut string),
         module,
         file: symbol.file.as_deref().map(&mut string),
+        line: symbol.declared,
         start: symbol.start,
         size: symbol.size,
     };

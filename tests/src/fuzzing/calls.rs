@@ -288,6 +288,7 @@ fn probe(index: usize, role: Role, returns: ReturnMode) -> TracedProbe {
         start: 0x1000 * (index as u64 + 1),
         size: 0x100,
         source: None,
+        declared: 0,
         line: 1,
         exit_lines: [1, 0, 3].into(),
         kind: TracedKind::Function,

@@ -364,6 +364,7 @@ impl Made {
             linkage_name: None,
             module: None,
             file: None,
+            line: 0,
             start: None,
             size: None,
         };
@@ -581,6 +582,7 @@ fn throws_wait_for_who_threw() {
             linkage_name: None,
             module: Some(module),
             file,
+            line: 0,
             start: Some(0x40),
             size: None,
         };

@@ -81,6 +81,7 @@ fn resolver() -> Resolver {
             start: 0x1000 + u64::from(probe) * 0x100,
             size: 0x80,
             source: None,
+            declared: 0,
             line: 100 + probe,
             // One way out, as most functions have.
             exit_lines: [109 + probe].into(),

@@ -50,6 +50,7 @@ fn probe(name: &str, returns: ReturnMode, role: Role) -> TracedProbe {
         start: 0x1000 + name.len() as u64 * 0x100,
         size: 0,
         source: Some("work.c".into()),
+        declared: 0,
         line: 12,
         exit_lines: [20, 0, 30].into(),
         kind: TracedKind::Function,

@@ -489,6 +489,7 @@ fn late_names_are_there_before_the_first_event() {
                 linkage_name: None,
                 module: None,
                 file: None,
+                line: 0,
                 start: None,
                 size: None,
             };

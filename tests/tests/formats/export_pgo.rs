@@ -56,6 +56,7 @@ fn program(stacks: &[(&[Place<'_>], u64)]) -> Recording {
                     linkage_name: None,
                     module: Some(module.0),
                     file: None,
+                    line: 0,
                     start: None,
                     size: None,
                 };

@@ -38,6 +38,7 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
                 linkage_name: None,
                 module: Some(module),
                 file: Some(file),
+                line: 0,
                 start: Some(index * 16),
                 size: Some(16),
             };

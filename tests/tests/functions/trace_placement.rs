@@ -865,6 +865,7 @@ impl Bytes {
             address: AT,
             size,
             source: None,
+            line: 0,
             kind: FunctionKind::Function,
             language: if go { Language::Go } else { Language::C },
         };

@@ -120,6 +120,15 @@ fn each_session_sees_its_own_target() -> Outcome {
         let samples = samples(&traces[0]["trace"])?;
         assert!(samples.len() > 20, "{}", samples.len());
         assert_eq!(samples.iter().any(|(_, of)| of.is_some()), runs);
+        let frames = traces[0]["trace"]["frames"].as_array().ok_or("no frames")?;
+        for (name, line) in [("spin", 6), ("main", 12)] {
+            // Where they are defined, wherever they ran.
+            let mut of_name = frames.iter().filter(|frame| frame["name"] == name);
+            let frame = of_name.next();
+            assert_eq!(frame.is_some(), runs, "{frames:?}");
+            assert!(frame.is_none_or(|frame| frame["line"] == line), "{frame:?}");
+            assert_eq!(of_name.next(), None);
+        }
     }
     server.end()?;
     Ok(())

@@ -190,12 +190,13 @@ impl DefinitionDecoder {
                 let name = fields.id()?;
                 let (linkage_name, module) = (fields.optional()?, fields.optional()?);
                 let file = fields.optional()?;
-                let [start, size] = fields.maybe()?;
+                let [start, size, line] = fields.maybe()?;
                 let function = Function {
                     name,
                     linkage_name,
                     module,
                     file,
+                    line: line.map_or(0, |line| line.try_into().unwrap_or(0)),
                     start,
                     size,
                 };

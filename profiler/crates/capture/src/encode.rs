@@ -124,7 +124,8 @@ impl DefinitionEncoder {
                 self.optional(function.linkage_name);
                 self.optional(function.module);
                 self.optional(function.file);
-                self.maybe([function.start, function.size]);
+                let line = (function.line > 0).then_some(u64::from(function.line));
+                self.maybe([function.start, function.size, line]);
                 definition::FUNCTION
             }
             Definition::Frame(id, frame) => {

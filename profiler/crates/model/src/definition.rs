@@ -251,6 +251,8 @@ pub struct Function {
     pub module: Option<ModuleId>,
     /// Source file.
     pub file: Option<StringId>,
+    /// The line that it is defined at there; 0: not known.
+    pub line: u32,
     /// Frame address of its first instruction, if it has one of its own (an inlined one has not).
     pub start: Option<u64>,
     /// Length in bytes, if known.

@@ -280,6 +280,17 @@ impl Tables {
         self.declared.get(&function).copied()
     }
 
+    /// The line that a function is defined at: where its name is declared if that is known, else, of one that was traced,
+    /// the line of its first instruction.
+    pub fn line_of(&self, function: FunctionId) -> Option<u32> {
+        let lines = [
+            self.declared(function).map(|it| it.line),
+            self.functions.get(function).map(|it| it.line),
+            self.traced(function).map(|it| it.line),
+        ];
+        lines.into_iter().flatten().find(|line| *line > 0)
+    }
+
     /// All traced functions, in no order.
     pub fn all_traced(&self) -> impl Iterator<Item = (FunctionId, &Traced)> {
         self.traced

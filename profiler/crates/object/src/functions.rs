@@ -234,6 +234,7 @@ impl Functions {
                 address,
                 size,
                 source: None,
+                line: 0,
                 kind: FunctionKind::Function,
                 language: Language::C,
             });

@@ -20,7 +20,9 @@ mod functions;
 mod markers;
 mod object;
 
-pub use object::{Bounds, Declaration, Object, ObjectError, dialect_of, has_markers};
+pub use object::{
+    Bounds, Declaration, DeclaredLines, Object, ObjectError, dialect_of, has_markers,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +43,8 @@ pub struct Function {
     pub size: u64,
     /// Source file, where debug information says it.
     pub source: Option<Box<str>>,
+    /// The line that its name stands on there; 0: not known.
+    pub line: u32,
     /// What it is.
     pub kind: FunctionKind,
     /// What it was written in, as far as names and sections tell.

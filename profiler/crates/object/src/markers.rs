@@ -76,6 +76,7 @@ fn marker(description: &[u8], elf: &Elf, base: Option<u64>) -> Option<Function> 
         address,
         size: 0,
         source: None,
+        line: 0,
         kind: FunctionKind::Marker {
             arguments: arguments.into(),
             semaphore,

@@ -8,6 +8,7 @@
 
 mod bounds;
 mod debug_info;
+mod declared;
 mod frames;
 mod image;
 mod linkage;
@@ -25,6 +26,7 @@ use super::functions::{Functions, SymbolTable};
 use super::markers::markers;
 pub use bounds::{Bounds, dialect_of};
 use debug_info::DebugInfo;
+pub use declared::DeclaredLines;
 use image::Image;
 use linkage::Linkage;
 use profiler_model::BuildId;
@@ -261,6 +263,11 @@ impl Object {
     /// The source file of a function, where debug information says it.
     pub fn source_of(&self, function: &Function) -> Option<&str> {
         self.debug_info().source(function)
+    }
+
+    /// The line that a function's name stands on, where debug information says it.
+    pub fn line_of(&self, function: &Function) -> Option<u32> {
+        self.debug_info().line(function)
     }
 
     /// Names of functions that have no code of their own because each use was inlined, as far as

@@ -76,6 +76,7 @@ impl GoNames {
                 address: found.start,
                 size: end.saturating_sub(found.start),
                 source: None,
+                line: 0,
                 kind: FunctionKind::Function,
                 language: Language::Go,
             })

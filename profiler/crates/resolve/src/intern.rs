@@ -247,6 +247,7 @@ impl EpochTables {
             linkage_name: info.linkage_name.as_deref().map(|name| self.string(name)),
             module,
             file: info.file.as_deref().map(|file| self.string(file)),
+            line: info.line,
             start: info.start,
             size: info.size,
         };
@@ -263,6 +264,7 @@ impl EpochTables {
             name: probe.name.clone(),
             linkage_name: probe.linkage_name.clone(),
             file: probe.source.clone(),
+            line: probe.declared,
             start: Some(probe.start),
             size: (probe.size > 0).then_some(probe.size),
         };

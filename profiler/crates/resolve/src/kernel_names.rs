@@ -251,6 +251,7 @@ fn answer_of(kernel: &Kernel, address: u64) -> Answer {
                 name: symbol.name.into(),
                 linkage_name: None,
                 file: None,
+                line: 0,
                 start: Some(symbol.start),
                 size: symbol.size,
             };

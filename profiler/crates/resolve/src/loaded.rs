@@ -29,7 +29,7 @@ use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
 use profiler_object::demangle::{self, Dialect, is_mangled};
 use profiler_object::elf::{Elf, ElfError, Section};
-use profiler_object::{Bounds, Object, dialect_of};
+use profiler_object::{Bounds, DeclaredLines, Object, dialect_of};
 
 /// Largest file that is copied.
 pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -83,6 +83,9 @@ struct SymbolSource {
     path: PathBuf,
     /// Whether it has debug information that can be read.
     debug: bool,
+    /// Where its functions are declared, read when that is asked for.
+    declared: Option<DeclaredLines>,
+    file: Option<File>,
     _files: Vec<OwnedFd>,
 }
 
@@ -193,9 +196,12 @@ impl Loaded {
 
     /// Estimated memory that this takes.
     pub(super) fn cost(&self) -> u64 {
+        let declared = self.sources.iter().filter_map(|it| it.declared.as_ref());
+        let declared: u64 = declared.map(DeclaredLines::bytes).sum();
         let own = self.object.get().and_then(|object| object.as_ref());
         let functions = own.map_or(0, |object| object.functions().len() as u64);
-        self.cost + self.bounds.get().map_or(0, Bounds::bytes) + functions * FUNCTION_BYTES
+        let bounds = self.bounds.get().map_or(0, Bounds::bytes);
+        self.cost + declared + bounds + functions * FUNCTION_BYTES
     }
 
     fn bounds(&self) -> &Bounds {
@@ -296,6 +302,7 @@ impl Loaded {
             name: cut(&name).into(),
             linkage_name: found.linkage_name.as_deref().map(|name| cut(name).into()),
             file: None,
+            line: 0,
             start,
             size,
         });
@@ -359,6 +366,7 @@ impl Loaded {
             name: cut(&name).into(),
             linkage_name: None,
             file: None,
+            line: 0,
             start: Some(offset),
             size,
         });
@@ -408,6 +416,7 @@ impl Loaded {
                 name: cut(&inlined.name).into(),
                 linkage_name: None,
                 file,
+                line: 0,
                 start: None,
                 size: None,
             });
@@ -431,10 +440,15 @@ impl Loaded {
                     (None, Some(written)) => written.into(),
                     (None, None) => telling(&sym.name, plain.as_deref()),
                 };
+                let name: Box<str> = cut(&name).into();
                 let info = FunctionInfo {
-                    name: cut(&name).into(),
+                    name,
                     linkage_name: is_encoded.then(|| cut(raw).into()),
                     file,
+                    line: match placed {
+                        true => self.sources[source].declared_line(sym.addr),
+                        false => 0,
+                    },
                     start: match placed {
                         true => self.frame_address(sym.addr, bias),
                         false => None,
@@ -477,10 +491,17 @@ impl Loaded {
             let whole = index == last;
             let offset = self.frame_address(start, bias);
             let key = whole.then_some(start);
+            // Its first instruction is that of the line.
+            let declared = || self.go.as_ref()?.find(start, false)?.frames.pop();
+            let line = match whole {
+                true => declared().map_or(0, |first| first.line),
+                false => 0,
+            };
             let function = self.function(key, &frame.name, || FunctionInfo {
                 name: cut(&frame.name).into(),
                 linkage_name: None,
                 file: frame.file.as_deref().map(|file| cut(file).into()),
+                line,
                 start: offset.filter(|_| whole),
                 size: whole.then_some(size),
             });
@@ -616,6 +637,7 @@ impl SymbolSource {
             files.push(package);
             links = Some(made);
         }
+        let file = main.try_clone().ok().map(File::from);
         files.push(main);
         let builder = Symbolizer::builder()
             .enable_auto_reload(false)
@@ -626,8 +648,25 @@ impl SymbolSource {
             symbolizer: builder.build(),
             path: main_path,
             debug,
+            declared: None,
+            file: file.filter(|_| debug),
             _files: files,
         })
+    }
+
+    /// The line that the function at an address is declared at; 0: not known.
+    fn declared_line(&mut self, start: u64) -> u32 {
+        let Some(file) = &self.file else {
+            return 0;
+        };
+        let open = || {
+            DeclaredLines::open(file, "symbols").unwrap_or_else(|error| {
+                log::debug!("no lines of functions: {error}");
+                DeclaredLines::default()
+            })
+        };
+        let declared = self.declared.get_or_insert_with(open);
+        declared.line_of(start).unwrap_or(0)
     }
 
     fn find(&self, address: u64, debug: bool) -> Result<Option<Sym<'_>>, ()> {

@@ -215,6 +215,7 @@ mod tests {
             linkage_name: None,
             module: None,
             file: None,
+            line: 0,
             start: Some(0x20),
             size: None,
         };

@@ -57,6 +57,8 @@ pub struct NewSymbol {
     pub file: Option<String>,
     /// Source line; 0 if not known.
     pub line: u32,
+    /// The line that the function is defined at; 0 if not known.
+    pub declared: u32,
     /// Frame address of the function's start; an inlined one has none.
     pub start: Option<u64>,
     /// Length in bytes.
@@ -296,6 +298,7 @@ fn names((answer, _): &Found) -> Option<Vec<NewSymbol>> {
         linkage_name: function.linkage_name.as_deref().map(str::to_owned),
         file: function.file.as_deref().map(str::to_owned),
         line: *line,
+        declared: function.line,
         start: function.start,
         size: function.size,
     });

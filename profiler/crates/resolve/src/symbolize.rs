@@ -72,6 +72,8 @@ pub(super) struct FunctionInfo {
     pub(super) linkage_name: Option<Box<str>>,
     /// Source file.
     pub(super) file: Option<Box<str>>,
+    /// The line that it is defined at there; 0: not known.
+    pub(super) line: u32,
     /// Frame address of its start.
     pub(super) start: Option<u64>,
     /// Length in bytes.

@@ -316,6 +316,7 @@ pub(super) fn nameless(source: &dyn CodeSource, (address, size): (u64, u64)) -> 
         address,
         size,
         source: None,
+        line: 0,
         kind: FunctionKind::Function,
         language: Language::C,
     }

@@ -145,6 +145,7 @@ pub(super) fn plan(
             Ok(mut plan) => {
                 if choice.has_sources {
                     plan.function.source = object.source_of(function).map(Box::from);
+                    plan.function.line = object.line_of(function).unwrap_or(0);
                 }
                 planned.plans.push((plan, Role::Call));
             }

@@ -389,6 +389,7 @@ impl Plans {
                 start: function.offset,
                 size: function.size,
                 source: function.source.clone(),
+                declared: function.line,
                 line: state.plan.line,
                 exit_lines: state.exit_lines(),
                 kind: match function.kind {

@@ -90,6 +90,7 @@ impl Builder {
             linkage_name: None,
             module: self.module,
             file: Some(file),
+            line: 0,
             start: Some(start),
             size: Some(0x80),
         };

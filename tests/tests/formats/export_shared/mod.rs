@@ -151,6 +151,7 @@ pub fn session_of(stacks: &[(Vec<&str>, u64)], process: &str) -> Recording {
                 linkage_name: None,
                 module: None,
                 file: None,
+                line: 0,
                 start: None,
                 size: None,
             });

@@ -539,6 +539,7 @@ impl Calls {
                     linkage_name: None,
                     module: Some(module),
                     file: None,
+                    line: 0,
                     start: Some(64 * function as u64),
                     size: None,
                 },

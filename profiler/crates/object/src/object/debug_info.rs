@@ -39,6 +39,8 @@ pub(super) struct DebugInfo {
     paths: Vec<Box<str>>,
     /// Path of the source file, by the address of the function.
     sources: FxHashMap<u64, u32>,
+    /// The line that it is declared at, by the same.
+    lines: FxHashMap<u64, u32>,
     /// Raw name, address and size of functions with code.
     named: Vec<(Box<str>, u64, u64)>,
     /// How often functions were inlined, by raw name.
@@ -86,6 +88,11 @@ impl DebugInfo {
         self.paths.get(*path as usize).map(|path| &**path)
     }
 
+    /// The line that a function is declared at.
+    pub(super) fn line(&self, function: &Function) -> Option<u32> {
+        self.lines.get(&function.address).copied()
+    }
+
     /// How often a function was inlined, under any of its names.
     pub(super) fn inlined(&self, function: &Function) -> u32 {
         let raw = function.linkage_name.as_ref().unwrap_or(&function.name);
@@ -114,6 +121,7 @@ impl DebugInfo {
                     address: *address,
                     size: *size,
                     source: None,
+                    line: 0,
                     kind: FunctionKind::Function,
                     language: if object.is_go() {
                         Language::Go
@@ -156,7 +164,7 @@ struct Entry<'a> {
     declares: bool,
 }
 
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     dwarf: &'a Dwarf<Bytes<'a>>,
     paths: TextMap<Box<str>, u32>,
     text_bytes: usize,
@@ -169,7 +177,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
+    pub(super) fn new(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
         Reader {
             dwarf,
             paths: TextMap::default(),
@@ -196,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn read_unit(&mut self, unit: &Unit<Bytes<'a>>) -> Result<(), gimli::Error> {
+    pub(super) fn read_unit(&mut self, unit: &Unit<Bytes<'a>>) -> Result<(), gimli::Error> {
         let Some(base) = unit.header.debug_info_offset() else {
             return Ok(());
         };
@@ -339,6 +347,31 @@ impl<'a> Reader<'a> {
         (name.len() <= MAX_NAME_BYTES).then(|| name.to_string_lossy())
     }
 
+    /// Where entries are that say where functions with code are declared, of units that were not read.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        let origin = |offset: usize| {
+            let mut origin = None;
+            for (_, entry) in self.chain(offset) {
+                origin = entry.origin.filter(|_| entry.line == 0);
+            }
+            origin.filter(|origin| !self.entries.contains_key(origin))
+        };
+        let code = self.code.iter();
+        code.filter_map(|&(offset, _, _)| origin(offset)).collect()
+    }
+
+    /// The line that an entry is declared at; none that is not said.
+    fn line(&self, offset: usize) -> Option<u32> {
+        let mut lines = self.chain(offset).map(|(_, entry)| entry.line);
+        lines.find(|line| *line > 0)
+    }
+
+    /// The addresses of what has code, and the lines that it is declared at.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (u64, u32)> {
+        let code = self.code.iter();
+        code.filter_map(|&(offset, address, _)| Some((address, self.line(offset)?)))
+    }
+
     /// Where functions are declared, in order of their names and addresses.
     fn declarations(&self) -> Vec<Declaration> {
         let addresses: FxHashMap<usize, u64> = (self.code.iter())
@@ -347,9 +380,8 @@ impl<'a> Reader<'a> {
         let mut bytes = 0;
         let mut all = Vec::new();
         for (&offset, entry) in &self.entries {
-            let line = self.chain(offset).map(|(_, entry)| entry.line);
-            let line = line.into_iter().find(|line| *line > 0);
-            let (false, Some(line), Some(name)) = (entry.declares, line, self.name(offset)) else {
+            let (line, name) = (self.line(offset), self.name(offset));
+            let (false, Some(line), Some(name)) = (entry.declares, line, name) else {
                 continue;
             };
             bytes += name.len();
@@ -369,6 +401,7 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self, info: &mut DebugInfo) {
         let mut bytes = self.text_bytes;
+        info.lines = self.lines().collect();
         let mut with_code: FxHashSet<Cow<'a, str>> = FxHashSet::default();
         for &(offset, address, len) in &self.code {
             if let Some(path) = self.chain(offset).find_map(|(_, entry)| entry.path) {

@@ -86,7 +86,7 @@ fn entered<'t>(
     let file = function.and_then(|function| function.file);
     let location = file.map(|file| Place {
         path: tables.string(file).into(),
-        line: traced.map_or(0, |traced| traced.line),
+        line: tables.line_of(call.function).unwrap_or(0),
     });
     let names = traced.map(|traced| {
         let names = traced.parameters.iter();
@@ -248,6 +248,7 @@ impl SampledFrames {
                     line,
                 })
             };
+            let defined = frame.function.and_then(|function| tables.line_of(function));
             self.open.push(*key);
             tell(FrameEvent::Entered(Entered {
                 function: *key,
@@ -256,7 +257,7 @@ impl SampledFrames {
                 at_ns: sample.at.0,
                 name: frame.name.clone(),
                 callsite: caller.and_then(|caller| place(caller, caller.line)),
-                location: place(frame, 0),
+                location: place(frame, defined.unwrap_or(0)),
                 parameter_names: None,
                 arguments: None,
                 inferred: true,
@@ -312,6 +313,7 @@ mod tests {
             linkage_name: None,
             module: None,
             file: Some(file),
+            line: 11,
             start: Some(16),
             size: None,
         };
@@ -404,7 +406,8 @@ mod tests {
             ("work", 3, 5)
         );
         let place = entered.location.as_ref().unwrap();
-        assert_eq!((&*place.path, place.line), ("/src/work.c", 12));
+        // Where its name is, which the first instruction need not be of.
+        assert_eq!((&*place.path, place.line), ("/src/work.c", 11));
         assert_eq!(entered.parameter_names, Some(vec!["count".into()]));
         let mut seven = Values::default();
         seven.push(Values::integer(7));
@@ -513,6 +516,7 @@ mod tests {
                     linkage_name: None,
                     module: None,
                     file: None,
+                    line: 0,
                     start: None,
                     size: None,
                 });

@@ -94,6 +94,7 @@ mod tests {
                 linkage_name: None,
                 module,
                 file: None,
+                line: 0,
                 start: None,
                 size: None,
             };

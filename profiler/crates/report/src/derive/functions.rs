@@ -220,6 +220,7 @@ mod tests {
                 linkage_name: text(linkage),
                 module: Some(self.module),
                 file: text(file),
+                line: 0,
                 start: (start != 0).then_some(start),
                 size: None,
             };

@@ -39,14 +39,11 @@ pub fn realm_frames(
         .map(|frame| {
             let module = frame.module.and_then(|id| tables.modules.get(id));
             let object = module.map_or("", |module| tables.string(module.path));
-            let line = frame
-                .function
-                .and_then(|id| tables.traced(id))
-                .map(|traced| traced.line);
+            let line = frame.function.and_then(|id| tables.line_of(id));
             RealmFrame {
                 resource: frame.file.or((!object.is_empty()).then_some(object)),
                 name: frame.name,
-                line: line.filter(|line| *line > 0),
+                line,
                 object,
                 is_built_in: is_built_in(module.map(|module| module.kind), object),
             }

@@ -531,6 +531,7 @@ mod tests {
                     linkage_name: None,
                     module: None,
                     file: None,
+                    line: 0,
                     start: None,
                     size: None,
                 };

@@ -81,13 +81,12 @@ impl Function {
         Some(tables.string(module.path))
     }
 
-    /// The source line that it begins at, which only traced functions have.
+    /// The source line that it begins at.
     pub(super) fn line(self, tables: &Tables) -> Option<u32> {
         let Named::Function(id) = self.named else {
             return None;
         };
-        let line = tables.traced(id)?.line;
-        (line > 0).then_some(line)
+        tables.line_of(id)
     }
 }
 

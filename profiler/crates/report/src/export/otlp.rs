@@ -486,8 +486,7 @@ impl<'a> Writer<'a> {
     }
 
     fn start_line(&self, function: FunctionId) -> i64 {
-        let traced = self.tables.traced(function);
-        traced.map_or(0, |traced| traced.line.into())
+        self.tables.line_of(function).unwrap_or(0).into()
     }
 
     fn function(&mut self, id: FunctionId) -> i32 {

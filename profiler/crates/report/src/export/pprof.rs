@@ -414,12 +414,9 @@ impl<'a> Writer<'a> {
         Ok(location.id)
     }
 
-    /// The source line that a function begins at, where it is known: where it is declared if that was asked for, else where
-    /// the function was traced.
+    /// The source line that a function begins at, where it is known.
     fn start_line(&self, function: FunctionId) -> i64 {
-        let declared = self.tables.declared(function).map(|it| it.line);
-        let traced = || self.tables.traced(function).map(|traced| traced.line);
-        declared.or_else(traced).unwrap_or(0).into()
+        self.tables.line_of(function).unwrap_or(0).into()
     }
 
     fn function(&mut self, id: FunctionId) -> io::Result<u64> {

@@ -499,6 +499,7 @@ mod tests {
             address: 0x40_1000,
             size: 32,
             source: None,
+            line: 0,
             kind: FunctionKind::Function,
             language: Language::C,
         }

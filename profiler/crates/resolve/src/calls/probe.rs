@@ -59,6 +59,8 @@ pub struct TracedProbe {
     pub size: u64,
     /// Source file, where debug information says it.
     pub source: Option<Box<str>>,
+    /// The line that its name stands on there; 0: not known.
+    pub declared: u32,
     /// Line of source of its first instruction; 0: not known.
     pub line: u32,
     /// Line of source of each exit site, by its number less 1; 0, or not there: not known.

@@ -249,6 +249,7 @@ impl Answers {
                         frame.text(&function.name);
                         frame.maybe_text(function.linkage_name.as_deref());
                         frame.maybe_text(function.file.as_deref());
+                        frame.u32(function.line);
                         frame.maybe(function.start);
                         frame.maybe(function.size);
                     }
@@ -288,6 +289,7 @@ pub(super) fn found(bytes: &[u8], count: usize) -> io::Result<Vec<Found>> {
                             name: reader.text()?,
                             linkage_name: reader.maybe_text()?,
                             file: reader.maybe_text()?,
+                            line: reader.u32()?,
                             start: reader.maybe()?,
                             size: reader.maybe()?,
                         }));
@@ -340,6 +342,7 @@ mod tests {
             name: name.into(),
             linkage_name: start.map(|_| "_Zn".into()),
             file: start.map(|_| "f.c".into()),
+            line: start.map_or(0, |start| start as u32 + 1),
             start,
             size: start,
         })

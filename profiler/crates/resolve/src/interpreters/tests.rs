@@ -111,6 +111,7 @@ impl Interpreter for Toy {
                     name: format!("toy_{number}").into(),
                     linkage_name: None,
                     file: Some("play.toy".into()),
+                    line: 1,
                     start: None,
                     size: None,
                 };

@@ -278,6 +278,8 @@ int main() { volatile int x = 1; return deep::root(&x); }
                     ["deep::leaf(int volatile*)", "deep::root(int volatile*)"]
                 );
                 assert_eq!((leaf.start, root.start), (None, Some(start_of)));
+                // Where one that was inlined is defined is not looked for.
+                assert_eq!((leaf.line, root.line), (0, 5));
                 let linkage = root.linkage_name.map(|name| tables.string(name));
                 assert_eq!(linkage, Some("_ZN4deep4rootEPVi"));
                 assert_eq!(tables.lines(frame)[0].line, 3);
@@ -287,6 +289,50 @@ int main() { volatile int x = 1; return deep::root(&x); }
         }
     }
     assert!(inlined > 0);
+}
+
+#[test]
+fn functions_are_defined_where_their_names_stand() {
+    let dir = TempDir::new("defined");
+    // The first instruction of `inner` is of line 5.
+    let code = "\
+volatile int sink;
+__attribute__((noinline, noclone))
+int inner(int n)
+{
+  return n * sink;
+}
+int main(int argc, char **argv) { return inner(argc); }
+";
+    std::fs::write(dir.path("program.c"), code).unwrap();
+    for compiler in [
+        "gcc -g -O2",
+        "gcc -g -O0",
+        "gcc -g -O2 -gdwarf-4",
+        "gcc -g -O2 -ffunction-sections",
+        "gcc -g -O2 -flto",
+        "gcc -g -O2 -gz=zlib",
+        "clang -g -O2",
+        "gcc -O2",
+    ] {
+        if !tool(&dir, &format!("{compiler} -o program program.c")) {
+            continue;
+        }
+        let program = dir.path("program");
+        let inner = offset_of(&program, "inner");
+        let id = pid(62);
+        let mut resolver = Resolver::new(options()).unwrap();
+        let mut events = start(10, id, "program");
+        events.push(map_file(12, id, BASE, 0x10000, &program, 0));
+        events.push(sample(13, id, "program", &[BASE + inner], &[]));
+        let reader = run(&mut resolver, events);
+        let leaf = reader.samples().next().unwrap().user;
+        let frame = reader.tables.frames_of(leaf).next().unwrap();
+        let line = reader.tables.lines(frame).last().unwrap();
+        let function = reader.tables.functions.get(line.function).unwrap();
+        let expected = if compiler.contains("-g") { 3 } else { 0 };
+        assert_eq!(function.line, expected, "{compiler}");
+    }
 }
 
 #[test]

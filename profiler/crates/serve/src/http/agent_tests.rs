@@ -151,6 +151,7 @@ fn definitions() -> Vec<Definition> {
             linkage_name: None,
             module: Some(module_id),
             file: (index == 0).then_some(name(5)),
+            line: 0,
             start: Some(16),
             size: None,
         };
@@ -575,6 +576,7 @@ fn sessions_for_listeners_end_with_them() {
     assert_eq!(pass(&mut served, 4), [stays].into());
     let gone = served.agent.state(0, &unheard, served.now).unwrap_err();
     assert_eq!(gone.name, ErrorName::InvalidStateError);
+    assert!(gone.message.contains("listened"), "{}", gone.message);
 }
 
 #[test]

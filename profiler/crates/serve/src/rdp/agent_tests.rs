@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::admission::Admission;
+use crate::front::Replay;
 use crate::rdp::options::RdpLimits;
 use profiler_model::Value as Held;
 
@@ -70,6 +71,7 @@ fn definitions() -> Vec<Definition> {
         linkage_name: None,
         module: None,
         file: None,
+        line: 0,
         start: Some(1),
         size: None,
     };

@@ -1,6 +1,7 @@
 //! What programs say by their markers: hits -> packets and demands.
 
 use super::*;
+use crate::rdp::agent::marks::SAMPLES;
 use crate::rdp::markers::MOST;
 
 /// Definitions of a stream of hits: functions 1 and 2 are the markers.
@@ -14,6 +15,7 @@ fn marker_definitions() -> Vec<Definition> {
             linkage_name: None,
             module: None,
             file: None,
+            line: 0,
             start: Some(index as u64 * 16),
             size: None,
         };

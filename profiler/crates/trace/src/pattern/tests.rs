@@ -17,6 +17,7 @@ fn function(raw: &str, aliases: &[&str]) -> Function {
         address: 0,
         size: 1,
         source: None,
+        line: 0,
         kind: FunctionKind::Function,
         language: Language::C,
     }

@@ -701,6 +701,7 @@ impl Importer {
                         .map(|name| self.string(name)),
                     module: signature.module.as_deref().map(|name| self.module(name)),
                     file: signature.file.as_deref().map(|name| self.string(name)),
+                    line: 0,
                     start: None,
                     size: None,
                 };

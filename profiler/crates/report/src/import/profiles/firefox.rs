@@ -273,6 +273,7 @@ impl Importer {
             file: file
                 .filter(|file| !file.is_empty())
                 .map(|file| intake.string(file)),
+            line: 0,
             start: None,
             size: None,
         };

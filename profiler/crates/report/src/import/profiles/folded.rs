@@ -99,6 +99,7 @@ fn function(name: &str, intake: &mut Intake<'_>) -> FunctionId {
         linkage_name: None,
         module: None,
         file: None,
+        line: 0,
         start: None,
         size: None,
     })

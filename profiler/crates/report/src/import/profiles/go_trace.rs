@@ -271,6 +271,7 @@ impl Trace {
                 linkage_name: None,
                 module: None,
                 file: (!file.is_empty()).then(|| intake.string(&file)),
+                line: 0,
                 start: None,
                 size: None,
             };

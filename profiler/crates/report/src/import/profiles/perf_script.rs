@@ -432,6 +432,7 @@ fn named(
         linkage_name: None,
         module,
         file: None,
+        line: 0,
         start,
         size: None,
     })

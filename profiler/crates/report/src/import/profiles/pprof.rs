@@ -194,6 +194,7 @@ impl<'a> Profile<'a> {
                 linkage_name: (!symbol.is_empty() && symbol != name).then(|| intake.string(symbol)),
                 module,
                 file: (!file.is_empty()).then(|| intake.string(file)),
+                line: 0,
                 start: None,
                 size: None,
             };

@@ -90,7 +90,7 @@ pub(super) struct Code {
     /// The path of its source, as Python has it.
     pub(super) file: Box<str>,
     /// Its first line.
-    line: u32,
+    pub(super) line: u32,
     /// Its lines.
     lines: Lines,
     /// Code units of its instructions.

@@ -71,6 +71,7 @@ impl Codes {
                 name: code.name.clone(),
                 linkage_name: None,
                 file: Some(code.file.clone()),
+                line: code.line,
                 start: None,
                 size: None,
             };

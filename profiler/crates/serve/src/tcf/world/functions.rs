@@ -63,6 +63,7 @@ mod tests {
                 linkage_name: None,
                 module: Some(module),
                 file: None,
+                line: 0,
                 start: Some(start),
                 size,
             };

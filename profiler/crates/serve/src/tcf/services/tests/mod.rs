@@ -368,6 +368,7 @@ fn definitions() -> Vec<Definition> {
             linkage_name: None,
             module: Some(module),
             file: Some(file),
+            line: 0,
             start,
             size,
         };

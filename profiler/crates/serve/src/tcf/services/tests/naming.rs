@@ -227,6 +227,7 @@ fn kernel_frame(number: usize, kind: ModuleKind, name: &str) -> Vec<Definition> 
                 linkage_name: None,
                 module: Some(module),
                 file: Some(text(1)),
+                line: 0,
                 start: Some(0x500),
                 size: Some(0x40),
             },

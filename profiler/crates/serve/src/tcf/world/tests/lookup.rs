@@ -86,6 +86,7 @@ fn what_is_not_known_of_a_function_is_left_out() {
                     linkage_name: None,
                     module: Some(file),
                     file: None,
+                    line: 0,
                     start: Some(start),
                     size: None,
                 };

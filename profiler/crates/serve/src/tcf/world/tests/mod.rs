@@ -203,6 +203,7 @@ impl Scene {
             linkage_name: None,
             module,
             file: file.map(|file| self.string(file)),
+            line: 0,
             start: range.map(|range| range.0),
             size: range.map(|range| range.1),
         };

@@ -73,6 +73,7 @@ fn a_function_whose_length_is_not_known_has_a_line_where_it_begins() {
         linkage_name: None,
         module: Some(file),
         file: Some(scene.string("a.c")),
+        line: 0,
         start: Some(0x1200),
         size: None,
     };
