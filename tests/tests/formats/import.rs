@@ -181,6 +181,24 @@ fn a_thread_of_perfs_text_has_the_name_of_the_time() {
     assert_eq!(tables.string(process.name), "two");
 }
 
+/// Which source has the first sample is chance: what a report shows comes first in a file that has all.
+#[test]
+fn sources_are_in_the_order_of_interest() {
+    let sample = |event: &str, at: u32| format!("a 7/7 {at}.5: 9 {event}: \n\tf1 f+0x1 (/x)\n\n");
+    let text = [
+        sample("page-faults", 1),
+        sample("cpu-clock", 2),
+        sample("cpu-clock", 3),
+    ];
+    let (recording, _) = read(text.concat().as_bytes(), None).unwrap();
+    let file = export("callgrind", &[], &recording);
+    let events = file.lines().find(|line| line.starts_with("events:"));
+    assert_eq!(
+        events,
+        Some("events: cpu-clock_samples cpu-clock_ns page-faults_samples page-faults")
+    );
+}
+
 #[test]
 fn pprof_comes_back() {
     let session = canonical::session_with_everything();

@@ -118,6 +118,23 @@ fn each_call_is_told() {
     }
 }
 
+/// A wait may come before any sample of a running thread.
+#[test]
+fn running_and_waiting_are_told_together() {
+    let frames = |source: &[(&str, &str)]| {
+        let session = canonical::session_with_everything();
+        let options = [&[("frames", "inferred")], source].concat();
+        packets(&options, &session).len()
+    };
+    let (running, waiting) = (
+        frames(&[("source", "cpu-clock")]),
+        frames(&[("source", OFF_CPU)]),
+    );
+    let (all, wall) = (frames(&[]), frames(&[("source", "wall")]));
+    assert!(all > running && all > waiting, "{all} {running} {waiting}");
+    assert_eq!(all, wall);
+}
+
 #[test]
 fn inferred_frames_are_nested_and_marked() {
     let session = canonical::session();

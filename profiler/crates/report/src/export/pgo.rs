@@ -166,8 +166,15 @@ impl Sink for Pgo {
 
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let samples = self.sums(tables)?;
-        if let Some(object) = self.chosen(&samples, tables)? {
-            (self.write)(&samples, object, tables, &mut self.output)?;
+        match self.chosen(&samples, tables)? {
+            Some(object) => (self.write)(&samples, object, tables, &mut self.output)?,
+            // Without any sample that is said of the export.
+            None if !self.sources.is_empty() => {
+                log::warn!(
+                    "no sample ran in a program's own code: there is nothing for a compiler"
+                );
+            }
+            None => {}
         }
         self.output.flush()
     }

@@ -5,15 +5,18 @@
 
 use std::io;
 
+use rustc_hash::FxHashMap;
+
 use super::about::About;
 use super::calls::CallSums;
 use super::collect::{SOURCE, choose};
 use super::settings::Settings;
-use crate::derive::{Aggregate, Aggregator, Key, Merge, first_same};
+use crate::derive::{Aggregate, Aggregator, Key, Merge, Sources, by_interest, first_same};
 use profiler_model::*;
 
 pub(super) struct Summed {
     wanted: Option<String>,
+    /// Each once, at whatever rates.
     sources: Vec<SourceId>,
     pub(super) samples: Aggregator,
     pub(super) calls: CallSums,
@@ -59,13 +62,25 @@ impl Summed {
         notes
     }
 
-    /// The sources that were asked for, or all, in the order of their first samples.
+    /// The sources that were asked for, or all: what a report shows comes first, then those of most samples.
     pub(super) fn sources(&self, tables: &Tables) -> io::Result<Vec<SourceId>> {
-        let mut sources = self.sources.clone();
+        let mut counts: FxHashMap<SourceId, u64> = FxHashMap::default();
+        for (key, sum) in self.samples.iter() {
+            if let Some(source) = first_same(key.source, &self.sources, tables) {
+                *counts.entry(source).or_default() += sum.count;
+            }
+        }
+        let mut sources = by_interest(counts.into_iter());
         if let Some(wanted) = self.wanted.as_deref() {
             let chosen = choose(&sources, Some(wanted), tables)?;
             sources.retain(|&source| chosen.has(source, tables));
         }
+        let shown = Sources::choose(&sources, None, tables).unwrap_or_default();
+        sources.sort_by_key(|&id| match Some(id) {
+            main if main == shown.main => 0,
+            waits if waits == shown.waits => 1,
+            _ => 2,
+        });
         Ok(sources)
     }
 }

@@ -17,7 +17,9 @@ use serde_json::{Map, Value as Json, json};
 use super::collect::{SOURCE, is_first};
 use super::settings::{OptionHelp, Setting, Settings};
 use super::{Format, Output, ShownSources, Shows};
-use crate::derive::{FrameEvent, SampledFrames, call_frames, is_same, missing_frames};
+use crate::derive::{
+    FrameEvent, OFF_CPU, SampledFrames, WALL, call_frames, is_same, missing_frames,
+};
 use profiler_model::*;
 
 pub(super) const FORMAT: Format = Format {
@@ -160,11 +162,7 @@ impl Packets {
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
-        if self.source.is_none() && is_first(self.wanted.as_deref(), sample, tables) {
-            self.source = Some(sample.source);
-        }
-        let is_it = |source| is_same(source, sample.source, tables);
-        if !self.source.is_some_and(is_it) {
+        if !self.tells(sample, tables) {
             return;
         }
         self.traced(sample.thread, sample.at, tables);
@@ -173,6 +171,20 @@ impl Packets {
         };
         let lines = &mut self.lines;
         sampled.sample(tables, sample, |event| tell(actor, &event, lines));
+    }
+
+    /// Whether a sample's frames are told: those of one source, and where no other is wanted those of waits as well. A
+    /// thread runs or waits, so both together say what it did.
+    fn tells(&mut self, sample: &Sample, tables: &Tables) -> bool {
+        let wanted = self.wanted.as_deref();
+        if sample.wait.is_some() {
+            return wanted.is_none_or(|wanted| [WALL, OFF_CPU].contains(&wanted));
+        }
+        if self.source.is_none() && is_first(wanted, sample, tables) {
+            self.source = Some(sample.source);
+        }
+        let is_it = |source| is_same(source, sample.source, tables);
+        self.source.is_some_and(is_it)
     }
 
     fn done(&mut self) -> io::Result<()> {
