@@ -18,7 +18,7 @@ const CALLS: u64 = 300;
 /// How a program is made: files from the folder of workloads, and commands that end with `main`.
 struct Language {
     name: &'static str,
-    /// Of each module: in the sources `@` is a and b.
+    /// Of each module: in the sources `m@` is ma and mb, `M@` Ma and Mb.
     modules: &'static [&'static str],
     main: &'static str,
     /// One after the other, in the folder of the sources.
@@ -120,7 +120,8 @@ fn build(setting: &Setting, language: &Language) -> Result<bool, Box<dyn std::er
         let source = read(&format!("m.{ending}"))?;
         for module in ["a", "b"] {
             let path = setting.path(&format!("m{module}.{ending}"));
-            std::fs::write(path, source.replace('@', module))?;
+            let named = source.replace("m@", &format!("m{module}"));
+            std::fs::write(path, named.replace("M@", &format!("M{module}")))?;
         }
     }
     std::fs::write(setting.path(language.main), read(language.main)?)?;
