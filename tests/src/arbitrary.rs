@@ -95,12 +95,13 @@ const FRAMES: [FrameKind; 4] = [
     FrameKind::Jit,
     FrameKind::Interpreted,
 ];
-const UNKNOWN: [UnknownReason; 5] = [
+const UNKNOWN: [UnknownReason; 6] = [
     UnknownReason::NoMapping,
     UnknownReason::NoFile,
     UnknownReason::NoSymbol,
     UnknownReason::BadFile,
     UnknownReason::GaveUp,
+    UnknownReason::TooLarge,
 ];
 const ENDS: [StackEnd; 11] = [
     StackEnd::Complete,

@@ -1,7 +1,7 @@
 //! What is said at the end of a recording about functions without names: whose they are, and what names them.
 //!
-//! Samples by file and by program that makes code -> at most one note each for files, for given-up names and
-//! for run-time code. Debian's lists of files are looked into only where a note is due.
+//! Samples by file and by program that makes code -> at most one note each for interpreters, for files, for names
+//! that were given up, for what can't be read and for run-time code. Debian's lists of files are looked into only where a note is due.
 //! Sources: the documentation of each runtime; dpkg's `/var/lib/dpkg/info/PACKAGE.list`.
 //!
 //! What does not belong here: stacks that are not whole (`stack_notes`).
@@ -28,6 +28,40 @@ struct Runtime {
     /// What makes its stacks whole.
     stacks: &'static str,
 }
+
+/// Interpreters whose frames are not read: how the program's name begins, and what names the functions of what it runs.
+const INTERPRETERS: [(&str, &str); 6] = [
+    (
+        "perl",
+        "Perl tells no other program the names of its functions",
+    ),
+    (
+        "ruby",
+        "Ruby: --yjit --yjit-perf (3.3 and newer) names those that it compiles",
+    ),
+    (
+        "php",
+        "PHP: -dopcache.enable_cli=1 -dopcache.jit=function -dopcache.jit_buffer_size=64M -dopcache.jit_debug=0x10 names those that it compiles",
+    ),
+    (
+        "luajit",
+        "LuaJIT names what it compiles if it was built with -DLUAJIT_USE_PERFTOOLS",
+    ),
+    (
+        "lua",
+        "Lua tells no other program the names of its functions",
+    ),
+    (
+        "guile",
+        "Guile tells no other program the names of its functions",
+    ),
+];
+
+/// A heap image, whose code has names for its own program alone.
+const IMAGES: [(&str, &str); 1] = [(
+    "sbcl.core",
+    "SBCL tells no other program the names of its functions",
+)];
 
 const RUNTIMES: [Runtime; 13] = [
     Runtime {
@@ -105,6 +139,21 @@ pub(super) fn notes(nameless: &[(Place, NamelessSamples)], samples: u64) -> Vec<
 fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path) -> Vec<String> {
     let is_worth = |part| percent_of(part, samples) >= WORTH_PERCENT;
     let mut notes = Vec::new();
+    let interpreter = nameless.iter().find_map(|(place, sums)| match place {
+        Place::Program { program } if is_worth(sums.all) => {
+            let name = file_name(program);
+            let mut known = INTERPRETERS.iter();
+            let (_, remedy) = known.find(|(start, _)| name.starts_with(start))?;
+            Some((name, remedy, sums.all))
+        }
+        _ => None,
+    });
+    if let Some((name, remedy, samples_of)) = interpreter {
+        notes.push(format!(
+            "{} of samples are in the interpreter {name}, whose own functions are shown, and not those of what it runs: {remedy}",
+            percent(percent_of(samples_of, samples)),
+        ));
+    }
     let given_up: u64 = nameless.iter().map(|(_, sums)| sums.given_up).sum();
     if is_worth(given_up) {
         notes.push(format!(
@@ -112,12 +161,14 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
             percent(percent_of(given_up, samples))
         ));
     }
+    notes.extend(unreadable(nameless, samples));
     let file = nameless.iter().find_map(|(place, sums)| match place {
         Place::File { path, in_container } => {
-            let unnamed = sums.unnamed.saturating_sub(sums.given_up);
+            let unnamed = [sums.given_up, sums.damaged, sums.too_large, sums.gone];
+            let unnamed = sums.unnamed.saturating_sub(unnamed.iter().sum());
             is_worth(unnamed).then_some((path, *in_container, unnamed))
         }
-        Place::RunTime { .. } => None,
+        Place::RunTime { .. } | Place::Program { .. } => None,
     });
     if let Some((path, in_container, unnamed)) = file {
         let package = match in_container {
@@ -152,6 +203,34 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
         ));
     }
     notes
+}
+
+/// The file with the most samples that have no names since it can't be read, and why.
+fn unreadable(nameless: &[(Place, NamelessSamples)], samples: u64) -> Option<String> {
+    let of = |sums: &NamelessSamples| sums.damaged + sums.too_large + sums.gone;
+    let (place, sums) = nameless.iter().max_by_key(|(_, sums)| of(sums))?;
+    let Place::File { path, .. } = place else {
+        return None;
+    };
+    let mut images = IMAGES.iter();
+    let image = images.find(|(name, _)| file_name(path) == *name);
+    let most = sums.damaged.max(sums.too_large).max(sums.gone);
+    let why = match image {
+        Some((_, remedy)) => format!("is no file of a known format: {remedy}"),
+        None if sums.damaged == most => "is damaged, or of no known format".to_owned(),
+        None if sums.gone == most => "could not be opened: it is gone, or over 4 GiB".to_owned(),
+        None => {
+            "is too large: it, what it unpacks to, or what reading it takes is more than is allowed"
+                .to_owned()
+        }
+    };
+    let share = percent_of(of(sums), samples);
+    (share >= WORTH_PERCENT).then(|| {
+        format!(
+            "{} of samples have no name because {path} {why}",
+            percent(share)
+        )
+    })
 }
 
 /// What makes stacks whole that run-time code ended; of the program with the most of them.
@@ -220,7 +299,7 @@ mod tests {
         let sums = NamelessSamples {
             unnamed,
             given_up,
-            cut: 0,
+            ..NamelessSamples::default()
         };
         (place, sums)
     }
@@ -231,8 +310,8 @@ mod tests {
         };
         let sums = NamelessSamples {
             unnamed,
-            given_up: 0,
             cut,
+            ..NamelessSamples::default()
         };
         (place, sums)
     }
@@ -269,6 +348,52 @@ mod tests {
         let said = notes_with(&[file("/a", 500, 500)], 1000, Path::new("/nowhere"));
         assert_eq!(said.len(), 1);
         assert!(said[0].contains("`profiler symbolize`"), "{said:?}");
+    }
+
+    #[test]
+    fn what_can_not_be_read_has_its_own_reason() {
+        for (path, damaged, too_large, gone, why) in [
+            ("/a", 500, 0, 0, "/a is damaged"),
+            ("/a", 0, 500, 0, "/a is too large"),
+            ("/a", 0, 0, 500, "/a could not be opened"),
+            ("/usr/lib/sbcl/sbcl.core", 500, 0, 0, "SBCL tells"),
+        ] {
+            let (place, mut sums) = file(path, 500, 0);
+            (sums.damaged, sums.too_large, sums.gone) = (damaged, too_large, gone);
+            let said = notes_with(&[(place, sums)], 1000, Path::new("/nowhere"));
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(said[0].contains(why), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn interpreters_say_whose_functions_they_are() {
+        for (program, remedy) in [
+            ("/usr/bin/perl", "Perl tells no other"),
+            ("/usr/bin/php8.2", "jit_debug=0x10"),
+            ("/usr/bin/luajit-2.1", "PERFTOOLS"),
+            ("/usr/bin/lua5.4", "Lua tells no other"),
+            ("/usr/bin/ruby3.1", "--yjit-perf"),
+        ] {
+            let place = Place::Program {
+                program: program.into(),
+            };
+            let of = |all| NamelessSamples {
+                all,
+                ..NamelessSamples::default()
+            };
+            let said = notes_with(&[(place.clone(), of(500))], 1000, Path::new("/nowhere"));
+            assert!(said[0].contains(remedy), "{said:?}");
+            assert!(notes_with(&[(place, of(5))], 1000, Path::new("/nowhere")).is_empty());
+        }
+        let gzip = Place::Program {
+            program: "/usr/bin/gzip".into(),
+        };
+        let all = NamelessSamples {
+            all: 500,
+            ..NamelessSamples::default()
+        };
+        assert!(notes_with(&[(gzip, all)], 1000, Path::new("/nowhere")).is_empty());
     }
 
     #[test]

@@ -322,6 +322,21 @@ fn a_stripped_program_has_a_row_for_each_function() -> Outcome {
         profiler_tests::process::run(&mut command, setting.folder(), "gzip", LIMIT)?.success()?
     };
     assert!(ended.stderr.contains("gzip-dbgsym"), "{}", ended.stderr);
+    // The report says the same of the same samples, but only where people read it.
+    let note = |text: &str| {
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.contains("gzip-dbgsym"))?;
+        Some(line.split(" (1 more note").next()?.to_owned())
+    };
+    let report = setting.run(&["report", "out.cap"])?.success()?;
+    let said = note(&report.stderr).ok_or(report.stderr.clone())?;
+    assert_eq!(Some(&said), note(&ended.stderr).as_ref());
+    for quiet in [&["--format", "json"][..], &["-q"], &["--time", "0s.."]] {
+        let report = setting
+            .run(&[&["report", "out.cap"], quiet].concat())?
+            .success()?;
+        assert_eq!(note(&report.stderr), None, "{quiet:?}");
+    }
     let rows = rows(&setting)?;
     let own: Vec<&Row> = rows
         .iter()
@@ -339,6 +354,65 @@ fn a_stripped_program_has_a_row_for_each_function() -> Outcome {
     // One of them, `longest_match`, takes most of the time.
     let hottest = own.iter().map(|row| row.own).max().unwrap_or_default();
     at_least("the hottest function", hottest, all, 0.5)?;
+    Ok(())
+}
+
+/// The process that reads symbols makes no threads, however many there are to be made readable; neither a function
+/// without a symbol nor symbols that are packed take the others' names.
+#[test]
+fn a_program_of_many_functions_keeps_its_names() -> Outcome {
+    let Some(setting) = Setting::new("e2e_names::a_program_of_many_functions_keeps_its_names")?
+    else {
+        return Ok(());
+    };
+    let run = |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        let run = command.args(words).current_dir(setting.folder()).output()?;
+        match run.status.success() {
+            true => Ok(()),
+            false => Err(std::io::Error::other(format!(
+                "{line}: {}",
+                String::from_utf8_lossy(&run.stderr)
+            ))),
+        }
+    };
+    // Each sample in `nameless` is at its first instruction: is that before a function?
+    let mut text = String::from(
+        "__attribute__((noipa)) void nameless(void) { __asm__ volatile(\"nop; nop; nop; nop\"); }
+        __attribute__((noipa)) void named(void) { for (long i = 0; i < 2; i++) __asm__ volatile(\"\"); }
+        int main(void) { for (long i = 0; i < 200000000; i++) { nameless(); named(); } return 0; }\n",
+    );
+    for index in 0..20_000 {
+        text += &format!("void f{index}(void) {{}}\n");
+    }
+    std::fs::write(setting.path("many.c"), text)?;
+    run("gcc -O1 -o many many.c")?;
+    run("objcopy --strip-symbol=nameless many")?;
+    let program = setting.path("many").to_string_lossy().into_owned();
+    for packed in [false, true] {
+        if packed {
+            run("objcopy --only-keep-debug many mini")?;
+            run("xz mini")?;
+            run("strip many")?;
+            run("objcopy --add-section .gnu_debugdata=mini.xz many")?;
+        }
+        setting.record(&["-F", "2999", "--", &program])?;
+        let rows = rows(&setting)?;
+        let own: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.module.ends_with("/many"))
+            .collect();
+        for name in ["named", "main"] {
+            let rows = own.iter().filter(|row| row.name == name).count();
+            assert_eq!(rows, 1, "{name}, packed: {packed}: {own:#?}");
+        }
+        assert!(own.iter().all(|row| row.start.is_some()), "{own:#?}");
+        if !packed {
+            let nameless = own.iter().filter(|row| !row.named && row.own > 0);
+            assert_eq!(nameless.count(), 1, "{own:#?}");
+        }
+    }
     Ok(())
 }
 

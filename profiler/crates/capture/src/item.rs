@@ -294,6 +294,7 @@ pub(super) fn unknown_reason_code(reason: UnknownReason) -> u64 {
         UnknownReason::NoSymbol => 3,
         UnknownReason::BadFile => 4,
         UnknownReason::GaveUp => 5,
+        UnknownReason::TooLarge => 6,
     }
 }
 
@@ -303,6 +304,7 @@ pub(super) fn unknown_reason(code: u64) -> UnknownReason {
         2 => UnknownReason::NoFile,
         3 => UnknownReason::NoSymbol,
         4 => UnknownReason::BadFile,
+        6 => UnknownReason::TooLarge,
         _ => UnknownReason::GaveUp,
     }
 }

@@ -323,8 +323,10 @@ pub enum UnknownReason {
     NoSymbol,
     /// The file is damaged or not of a known format.
     BadFile,
-    /// The symbolizer gave up: too large, too slow, or its queue was full.
+    /// The symbolizer gave up: too slow, or its queue was full.
     GaveUp,
+    /// The file is larger than what is read, or unpacks to more, or takes more memory.
+    TooLarge,
 }
 
 /// A piece of machine code.

@@ -93,6 +93,7 @@ words! {
         NoSymbol: "no_symbol", "no symbol";
         BadFile: "bad_file", "damaged file";
         GaveUp: "gave_up", "gave up";
+        TooLarge: "too_large", "too large a file";
     }
 }
 

@@ -10,6 +10,7 @@
 //! What does not belong here: reading files (`object`), what patterns match (`pattern`).
 
 use std::cmp::Reverse;
+use std::sync::Mutex;
 
 use profiler_model::text::TextMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -247,15 +248,23 @@ impl Functions {
         let wanted = self.list.len().div_ceil(NAMES_PER_THREAD);
         let threads = threads.min(MAX_THREADS).min(wanted).max(1);
         let share = self.list.len().div_ceil(threads).max(1);
-        std::thread::scope(|scope| {
-            let mut shares = self.list.chunks_mut(share);
-            let own = shares.next();
-            for share in shares {
-                let share = share.iter_mut();
-                scope.spawn(move || share.for_each(|function| name(function, go, dialect)));
+        let shares = Mutex::new(self.list.chunks_mut(share));
+        let next = || shares.lock().ok()?.next();
+        let work = || {
+            while let Some(share) = next() {
+                let functions = share.iter_mut();
+                functions.for_each(|function| name(function, go, dialect));
             }
-            let own = own.into_iter().flatten();
-            own.for_each(|function| name(function, go, dialect));
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // A process that reads other people's files may make none: then this one does it all.
+                let spawned = std::thread::Builder::new().spawn_scoped(scope, work);
+                if spawned.is_err() {
+                    break;
+                }
+            }
+            work();
         });
     }
 }

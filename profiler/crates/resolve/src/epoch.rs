@@ -213,7 +213,9 @@ impl Epoch {
             Answer::Unknown(UnknownReason::NoFile) => &mut counters.frames_no_file,
             Answer::Unknown(UnknownReason::NoSymbol) => &mut counters.frames_no_symbol,
             Answer::Unknown(UnknownReason::BadFile) => &mut counters.frames_bad_file,
-            Answer::Unknown(UnknownReason::GaveUp) => &mut counters.frames_gave_up,
+            Answer::Unknown(UnknownReason::GaveUp | UnknownReason::TooLarge) => {
+                &mut counters.frames_gave_up
+            }
         };
         *counter += 1;
     }

@@ -12,6 +12,7 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,6 +95,8 @@ pub(super) struct Contents {
     pub(super) sections: Vec<Section>,
     pub(super) debug_bytes: u64,
     symbol_bytes: u64,
+    /// Whether its debug information must not be read.
+    refused: bool,
 }
 
 impl Contents {
@@ -111,6 +114,7 @@ impl Contents {
             debug_bytes,
             symbol_bytes,
             sections,
+            refused: false,
         })
     }
 
@@ -123,7 +127,7 @@ impl Contents {
     /// made by usual tools, and blazesym would follow the link.
     pub(super) fn has_debug_info(&self) -> bool {
         let leads_on = self.has(".gnu_debuglink") || self.has(".debug_sup");
-        self.has(".debug_info") && !leads_on
+        self.has(".debug_info") && !leads_on && !self.refused
     }
 }
 
@@ -325,8 +329,8 @@ impl Loaded {
                     found.is_ok_and(|sym| sym.is_some_and(|sym| sym.addr == next))
                 };
                 let own = || {
-                    let object = self.object().filter(|_| self.packed);
-                    let function = object.and_then(|object| object.function_at(next));
+                    let object = self.packed.then(|| self.object());
+                    let function = object.flatten().and_then(|object| object.function_at(next));
                     function.is_some_and(|function| function.address == next)
                 };
                 start == address && (self.sources.iter().any(begins) || own())
@@ -682,7 +686,7 @@ fn covers(sym: &Sym<'_>, address: u64) -> bool {
         .is_some_and(|offset| offset < size)
 }
 
-/// `Err` if the file can't be read at all.
+/// `Err` if the file can't be read at all, or what it says of the address is more than the reader can take.
 fn find<'a>(
     symbolizer: &'a Symbolizer,
     path: &Path,
@@ -691,15 +695,26 @@ fn find<'a>(
 ) -> Result<Option<Sym<'a>>, ()> {
     let mut source = ElfSource::new(path);
     source.debug_syms = debug;
-    let result = symbolizer.symbolize_single(&Source::Elf(source), Input::VirtOffset(address));
-    match result {
-        Ok(Symbolized::Sym(sym)) if !sym.name.is_empty() => Ok(Some(sym)),
-        Ok(_) => Ok(None),
-        Err(error) => {
+    let read = || symbolizer.symbolize_single(&Source::Elf(source), Input::VirtOffset(address));
+    // What the symbolizer keeps is whole before it is kept.
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(Symbolized::Sym(sym))) if !sym.name.is_empty() => Ok(Some(sym)),
+        Ok(Ok(_)) => Ok(None),
+        Err(_) => {
+            log::debug!("{}: a panic at {address:#x}", path.display());
+            Err(())
+        }
+        Ok(Err(error)) => {
             log::debug!("{}: {error}", path.display());
             Err(())
         }
     }
+}
+
+fn is_debug(section: &Section) -> bool {
+    [".debug_", ".zdebug_"]
+        .iter()
+        .any(|start| section.name.starts_with(start))
 }
 
 fn check(elf: &Elf, file: &File, sections: &[Section]) -> Result<(), LoadError> {
@@ -742,8 +757,18 @@ impl Opened {
         })?;
         let file = File::from(taken);
         let elf = Elf::read(&file).map_err(|_| LoadError::Bad)?;
-        let contents = Contents::read(&elf, &file)?;
-        check(&elf, &file, &contents.sections)?;
+        let mut contents = Contents::read(&elf, &file)?;
+        if let Err(error) = check(&elf, &file, &contents.sections) {
+            // Its symbols do not lie where its debug information does.
+            let mut others = contents.sections.clone();
+            others.retain(|section| !is_debug(section));
+            if others.len() == contents.sections.len() {
+                return Err(error);
+            }
+            check(&elf, &file, &others)?;
+            log::debug!("debug information that can't be unpacked: {error:?}");
+            contents.refused = true;
+        }
         Ok(((file.into(), elf), contents))
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Material {
     pub(crate) parts: Vec<Part>,
     /// An empty folder for links to them, where one is needed.
     pub(crate) links: Option<OwnedFd>,
+    /// Whether there are more than symbol tables to be read.
+    pub(super) has_debug_info: bool,
     kept: Kept,
 }
 
@@ -112,6 +114,7 @@ impl Material {
             inlines: settings.inlines,
             parts: Vec::new(),
             links: None,
+            has_debug_info: lines && (main.has_debug_info() || other > 0),
             kept: Kept::default(),
         };
         if let Some((file, contents)) = &separate {
@@ -231,6 +234,7 @@ impl Material {
             inlines,
             parts,
             links,
+            has_debug_info: lines,
             kept: Kept::default(),
         })
     }

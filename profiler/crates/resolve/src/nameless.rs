@@ -37,6 +37,11 @@ pub enum Place {
         /// The program's path, or its name where that is not known.
         program: Box<str>,
     },
+    /// Machine code of files in processes of a program, which may be an interpreter.
+    Program {
+        /// The program's path, or its name where that is not known.
+        program: Box<str>,
+    },
 }
 
 /// What was counted of a place.
@@ -46,8 +51,16 @@ pub struct NamelessSamples {
     pub unnamed: u64,
     /// Those of them where names were looked for and not found in time.
     pub given_up: u64,
+    /// Those of them whose file is damaged, or of no known format.
+    pub damaged: u64,
+    /// Those of them whose file could not be opened.
+    pub gone: u64,
+    /// Those of them whose file is too large.
+    pub too_large: u64,
     /// Samples whose stack ended there, short of its outermost frame.
     pub cut: u64,
+    /// Samples in it, with names or without; counted of programs alone.
+    pub all: u64,
 }
 
 impl Nameless {
@@ -77,15 +90,27 @@ impl Nameless {
     /// Takes in what the samples of an epoch are, with all names that were found.
     pub(super) fn end_epoch(&mut self, tables: &Tables) {
         for ((frame, process), samples) in std::mem::take(&mut self.leaves) {
+            let kind = tables.frames.get(frame).map(|frame| frame.kind);
+            if kind == Some(FrameKind::Native) {
+                let program = program(tables, process);
+                if let Some(sums) = self.sums(Place::Program { program }) {
+                    sums.all += samples;
+                }
+            }
             if tables.has_names(frame) {
                 continue;
             }
-            let given_up = tables.symbol(frame).is_some_and(is_given_up);
             if let Some(place) = place(tables, frame, process)
                 && let Some(sums) = self.sums(place)
             {
                 sums.unnamed += samples;
-                sums.given_up += if given_up { samples } else { 0 };
+                match tables.symbol(frame) {
+                    Some(Symbol::Unknown(UnknownReason::GaveUp)) => sums.given_up += samples,
+                    Some(Symbol::Unknown(UnknownReason::BadFile)) => sums.damaged += samples,
+                    Some(Symbol::Unknown(UnknownReason::TooLarge)) => sums.too_large += samples,
+                    Some(Symbol::Unknown(UnknownReason::NoFile)) => sums.gone += samples,
+                    _ => {}
+                }
             }
         }
         for (process, samples) in std::mem::take(&mut self.cut) {
@@ -109,16 +134,14 @@ impl Nameless {
         places.sort_by_key(|(place, sums)| {
             let name = match place {
                 Place::File { path, .. } => path.clone(),
-                Place::RunTime { program } => program.clone(),
+                Place::RunTime { program } | Place::Program { program } => program.clone(),
             };
-            (std::cmp::Reverse(sums.unnamed.max(sums.cut)), name)
+            let most = sums.unnamed.max(sums.cut).max(sums.all);
+            let is_program = matches!(place, Place::Program { .. });
+            (std::cmp::Reverse(most), name, is_program)
         });
         places
     }
-}
-
-fn is_given_up(symbol: &Symbol) -> bool {
-    matches!(symbol, Symbol::Unknown(UnknownReason::GaveUp))
 }
 
 fn place(tables: &Tables, frame: FrameId, process: ProcessId) -> Option<Place> {
@@ -226,6 +249,10 @@ mod tests {
             unnamed,
             given_up,
             cut,
+            ..NamelessSamples::default()
+        };
+        let native = Place::Program {
+            program: "/usr/bin/java".into(),
         };
         let program = Place::RunTime {
             program: "/usr/bin/java".into(),
@@ -234,7 +261,11 @@ mod tests {
             path: "/usr/bin/gzip".into(),
             in_container: false,
         };
-        let expected = [(program, of(2, 0, 2)), (gzip, of(1, 1, 0))];
+        let both = NamelessSamples {
+            all: 2,
+            ..NamelessSamples::default()
+        };
+        let expected = [(program, of(2, 0, 2)), (native, both), (gzip, of(1, 1, 0))];
         assert_eq!(nameless.places(&tables), expected);
         // The same once the epoch has ended.
         nameless.end_epoch(&tables);

@@ -54,8 +54,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 const SLOWER: u32 = 8;
 /// No patience is longer.
 const MAX_PATIENCE: Duration = Duration::from_secs(3600);
-/// A thread that has not come back after so many times its patience hangs in a file system.
-const STUCK: u32 = 2;
+/// A thread that has not come back after so many times its patience hangs in a file system: it may have read a
+/// file twice, with debug information and without.
+const STUCK: u32 = 3;
 /// Threads that are given up, with a file that can't even be opened.
 const MAX_REPLACED: u32 = 8;
 /// Longest function whose code is kept.
@@ -352,6 +353,7 @@ fn spawn(
             client: Client::new(limits),
             owners: Owners::default(),
             maps: FxHashMap::default(),
+            debug: Vec::new(),
             silent: FxHashSet::default(),
             renewed: None,
             clock: 0,
@@ -410,6 +412,11 @@ impl Waiting {
     }
 }
 
+/// Whether a file is this one.
+fn is(known: &Weak<TargetFile>, file: &Arc<TargetFile>) -> bool {
+    std::ptr::eq(known.as_ptr(), Arc::as_ptr(file))
+}
+
 struct Cached {
     /// By its address, which stays its own as long as this is kept.
     file: Weak<TargetFile>,
@@ -436,6 +443,8 @@ struct Worker {
     settings: Settings,
     large: Option<LargeLane>,
     lines: bool,
+    /// Files with debug information, and whether it is read: not if that has ended who did.
+    debug: Vec<(Weak<TargetFile>, bool)>,
     loaded: Vec<Cached>,
     client: Client,
     owners: Owners,
@@ -498,15 +507,32 @@ impl Worker {
         self.owners.charge(owner, began.elapsed());
         let (why, reason) = match death {
             Death::Crashed => ("crashed", UnknownReason::BadFile),
-            Death::TooLarge => ("needed too much memory", UnknownReason::GaveUp),
+            Death::TooLarge => ("needed too much memory", UnknownReason::TooLarge),
             _ => ("took too long", UnknownReason::GaveUp),
         };
+        let known = self.debug.iter_mut();
+        if let Some((_, reads @ true)) = known.into_iter().find(|(known, _)| is(known, file)) {
+            *reads = false;
+            warn_once(
+                "debug information",
+                format_args!(
+                    "reading debug information {why}: {} has names by its symbols alone",
+                    file.path
+                ),
+            );
+            return self.find(request, file);
+        }
         warn_once(
             "names",
             format_args!("reading symbols {why}: {} is left without names", file.path),
         );
         self.remember(file, Err(reason));
         Err(Refused::Because(reason))
+    }
+
+    /// Whether lines are looked for in a file, and not names alone.
+    fn reads_lines(&self, file: &Arc<TargetFile>) -> bool {
+        self.lines && !(self.debug.iter()).any(|(known, reads)| is(known, file) && !reads)
     }
 
     fn patience(&self) -> Duration {
@@ -552,7 +578,7 @@ impl Worker {
             Some(_) => self.settings.large_bytes,
             None => u64::MAX,
         };
-        let (of, settings, lines) = (file.clone(), self.settings.clone(), self.lines);
+        let (of, settings, lines) = (file.clone(), self.settings.clone(), self.reads_lines(file));
         let gather = move || {
             let gather = || Material::gather(&of, &settings, lines, large);
             catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad))
@@ -565,6 +591,9 @@ impl Worker {
         let loaded = match gathered {
             Ok(mut material) => {
                 let kept = material.take_kept();
+                if material.has_debug_info && !self.debug.iter().any(|(known, _)| is(known, file)) {
+                    self.debug.push((Arc::downgrade(file), true));
+                }
                 let loaded = self.client.load(material, until)?;
                 loaded.map(|(number, cost)| Loaded {
                     number,
@@ -578,7 +607,7 @@ impl Worker {
             Ok(loaded) => Ok(loaded),
             Err(LoadError::Large) => return Ok(Err(Refused::Large)),
             Err(LoadError::Bad) => Err(UnknownReason::BadFile),
-            Err(LoadError::TooMuch) => Err(UnknownReason::GaveUp),
+            Err(LoadError::TooMuch) => Err(UnknownReason::TooLarge),
         };
         let number = state.as_ref().map(|loaded| loaded.number);
         let number = number.map_err(|reason| Refused::Because(*reason));
@@ -612,6 +641,7 @@ impl Worker {
 
     fn evict(&mut self) {
         // What was closed will not be asked for again: opened anew, it is another.
+        self.debug.retain(|(file, _)| file.strong_count() > 0);
         let client = &mut self.client;
         let mut forget = |cached: &Cached| {
             if let Ok(loaded) = &cached.state {

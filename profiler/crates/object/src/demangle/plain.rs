@@ -1,9 +1,10 @@
 //! Names of languages whose compilers put module and name into a symbol without encoding types as C++ does.
 //!
 //! `__ma_MOD_work` (Fortran) -> `ma::work`, `camlMa__work_81` (OCaml) -> `Ma.work`, `MA_$$_WORK$LONGINT$$LONGWORD` (Free
-//! Pascal) -> `MA.WORK(LONGINT)`: these forms are no other language's. `ma__work` (Ada) and `work__ma_1` (Nim) could be
-//! names of C, so that these are only read where the object says what made it ([`Dialect`]). Sources: gfortran's and
-//! OCaml's symbol tables, GNAT's `exp_dbug.ads`, Free Pascal's `symdef.pas`, Nim's `ccgutils`.
+//! Pascal) -> `MA.WORK(LONGINT)`: these forms are no other language's. `ma__work` (Ada), `work__ma_1` (Nim) and
+//! `Ma_zdwwork_info` (Haskell) could be names of C, so that these are only read where the object says what made it
+//! ([`Dialect`]). Sources: gfortran's and OCaml's symbol tables, GNAT's `exp_dbug.ads`, Free Pascal's `symdef.pas`, Nim's
+//! `ccgutils`, the commentary of GHC on symbol names.
 //!
 //! What does not belong here: names with encoded types (`super`, `dlang`).
 
@@ -19,13 +20,26 @@ pub enum Dialect {
     Ada,
     /// Nim.
     Nim,
+    /// Haskell, by GHC.
+    Haskell,
 }
+
+/// What GHC says behind a name: the code of a function, of a constructor; other ways into a function.
+const HASKELL_ENDINGS: [(&str, &str); 6] = [
+    ("_con_info", " (constructor)"),
+    ("_static_info", " (constructor)"),
+    ("_info", ""),
+    ("_slow", " (slow)"),
+    ("_fast", " (fast)"),
+    ("_entry", " (entry)"),
+];
 
 impl Dialect {
     /// What a symbol says that only such objects have, defined or not.
     pub(crate) fn told_by(symbol: &[u8]) -> Option<Dialect> {
         match symbol {
             b"NimMain" => Some(Dialect::Nim),
+            _ if symbol.starts_with(b"stg_ap_") => Some(Dialect::Haskell),
             _ if symbol.starts_with(b"__gnat_") || symbol.starts_with(b"_ada_") => {
                 Some(Dialect::Ada)
             }
@@ -35,7 +49,10 @@ impl Dialect {
 
     /// Whether a name may be read in another way in some dialect.
     pub fn may_concern(name: &str) -> bool {
-        name.starts_with("_ada_") || name.find("__").is_some_and(|at| at > 0)
+        let is_haskell = |(end, _): &(&str, _)| name.ends_with(end);
+        name.starts_with("_ada_")
+            || name.find("__").is_some_and(|at| at > 0)
+            || HASKELL_ENDINGS.iter().any(is_haskell)
     }
 
     /// The name as its users write it.
@@ -47,6 +64,7 @@ impl Dialect {
             Dialect::None => None,
             Dialect::Ada => with_version(name, of_ada),
             Dialect::Nim => with_version(name, of_nim),
+            Dialect::Haskell => with_version(name, of_haskell),
         }
     }
 }
@@ -277,6 +295,75 @@ fn of_nim(name: &str) -> Option<String> {
     Some(format!("{module}.{}", signs.as_deref().unwrap_or(own)))
 }
 
+/// `package_Module_name_info`, the package only of what is in another; `_` in between is in none of them. The name
+/// of what is local has a number of the compiler's behind it.
+fn of_haskell(name: &str) -> Option<String> {
+    let mut endings = HASKELL_ENDINGS.iter();
+    let (rest, kind) = endings.find_map(|(end, kind)| Some((name.strip_suffix(end)?, kind)))?;
+    let parts: Vec<&str> = rest.split('_').collect();
+    let module_of = |part: &str| {
+        let module = z_decoded(part)?;
+        let begins = module.starts_with(|char: char| char.is_uppercase() || char == ':');
+        let is_part = |char: char| char.is_alphanumeric() || "._':".contains(char);
+        (begins && module.chars().all(is_part)).then_some(module)
+    };
+    let (module, own) = match &parts[..] {
+        [package, own @ ..] if let Some(module) = module_of(package) => (module, own),
+        [_, module, own @ ..] => (module_of(module)?, own),
+        _ => return None,
+    };
+    let (name, number) = own.split_first()?;
+    let mut own = z_decoded(name)?;
+    for part in number {
+        own.push('_');
+        own.push_str(part);
+    }
+    Some(format!("{module}.{own}{kind}"))
+}
+
+/// Letters that stand for signs made signs: `zd` `$`, `Z2T` `(,)`, `z3b1U` the character of that number.
+fn z_decoded(part: &str) -> Option<String> {
+    const LOWER: &str = "a&b|c^d$e=g>h#i.l<m-n!p+q'r\\s/t*u_v%zz";
+    const UPPER: &str = "L(R)M[N]C:ZZ";
+    let sign = |table: &str, code: char| {
+        let mut signs = table.chars();
+        while let (Some(letter), sign) = (signs.next(), signs.next()) {
+            if letter == code {
+                return sign;
+            }
+        }
+        None
+    };
+    let mut text = String::with_capacity(part.len());
+    let mut rest = part;
+    while let Some(at) = rest.find(['z', 'Z']) {
+        text.push_str(&rest[..at]);
+        let is_upper = rest[at..].starts_with('Z');
+        rest = &rest[at + 1..];
+        let code = rest.chars().next()?;
+        if !code.is_ascii_digit() {
+            text.push(sign(if is_upper { UPPER } else { LOWER }, code)?);
+            rest = &rest[code.len_utf8()..];
+            continue;
+        }
+        let end = rest.find(|char: char| !char.is_ascii_hexdigit())?;
+        let (number, behind) = rest.split_at(end);
+        rest = behind.get(1..)?;
+        match (is_upper, behind.chars().next()?) {
+            (false, 'U') => text.push(char::from_u32(u32::from_str_radix(number, 16).ok()?)?),
+            (true, kind @ ('T' | 'H')) => {
+                let commas =
+                    ",".repeat(number.parse::<usize>().ok().filter(|n| *n < 100)?.max(1) - 1);
+                let hash = if kind == 'H' { "#" } else { "" };
+                text.extend(["(", hash, &commas, hash, ")"]);
+            }
+            _ => return None,
+        }
+    }
+    text.push_str(rest);
+    (!text.is_empty()).then_some(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,6 +445,33 @@ mod tests {
         ] {
             assert_eq!(Dialect::Nim.readable(raw).as_deref(), written, "{raw}");
         }
+        for (raw, written) in [
+            // ghc 9.0.2.
+            ("Ma_work_info", Some("Ma.work")),
+            ("Ma_zdwwork_info", Some("Ma.$wwork")),
+            ("ZCMain_main_info", Some(":Main.main")),
+            ("base_GHCziBase_zpzp_info", Some("GHC.Base.++")),
+            (
+                "ghczmprim_GHCziTuple_Z2T_con_info",
+                Some("GHC.Tuple.(,) (constructor)"),
+            ),
+            ("base_GHCziArr_zdwz3b1U_info", Some("GHC.Arr.$w\u{3b1}")),
+            (
+                "HUnitzm1zi6_TestziHUnit_sat_s1Zz_info",
+                Some("Test.HUnit.sat_s1Zz"),
+            ),
+            ("Main_zdwzdsgo16_slow", Some("Main.$w$sgo16 (slow)")),
+            ("stg_ap_pp_info", None),
+            ("__stg_EAGER_BLACKHOLE_info", None),
+            ("Ma_info", None),
+            ("Ma_z_info", None),
+            ("Ma_Z9999999999999999999999T_info", None),
+            ("Ma_z1\u{e4}U_info", None),
+            ("Ma_work", None),
+        ] {
+            assert_eq!(Dialect::Haskell.readable(raw).as_deref(), written, "{raw}");
+        }
+        assert_eq!(Dialect::told_by(b"stg_ap_pp_info"), Some(Dialect::Haskell));
         assert_eq!(Dialect::told_by(b"NimMain"), Some(Dialect::Nim));
         assert_eq!(Dialect::told_by(b"__gnat_malloc"), Some(Dialect::Ada));
         assert_eq!(Dialect::told_by(b"main"), None);

@@ -3,7 +3,7 @@
 //! A name of a perf map or a dump -> a readable one, and the source file if the name has it. V8 writes a
 //! kind, a mark of how well the code is compiled, the name, file, line and column in one; the JVM writes the
 //! result's type before a method; .NET the result's type and the assembly before, and behind it how well it
-//! is compiled. What is not understood stays as it is. The raw name is kept as the linkage name.
+//! is compiled; PHP how it was compiled before, and behind it the line of a trace. What is not understood stays as it is. The raw name is kept as the linkage name.
 
 use std::borrow::Cow;
 
@@ -24,8 +24,9 @@ pub(super) fn readable(raw: &str) -> Readable<'_> {
     if let Some(script) = is_script(raw) {
         return of_script(script);
     }
+    let known = of_method(raw).or_else(|| of_assembly(raw));
     Readable {
-        name: Cow::Borrowed(of_method(raw).or_else(|| of_assembly(raw)).unwrap_or(raw)),
+        name: Cow::Borrowed(known.or_else(|| of_php(raw)).unwrap_or(raw)),
         file: None,
     }
 }
@@ -110,6 +111,21 @@ fn of_assembly(raw: &str) -> Option<&str> {
     whole.then(|| &method[..end])
 }
 
+/// `Class::method` of `JIT$Class::method` and of `TRACE-2$Class::method$3`, so that all traces that begin in a function
+/// are that function. What PHP makes for itself has two signs, or none.
+fn of_php(raw: &str) -> Option<&str> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match raw.strip_prefix("TRACE-") {
+        Some(trace) => {
+            let (number, place) = trace.split_once('$')?;
+            let (name, line) = place.rsplit_once('$')?;
+            (is_number(number) && is_number(line)).then_some(name)?
+        }
+        None => raw.strip_prefix("JIT$")?,
+    };
+    (!name.is_empty() && !name.starts_with('$')).then_some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -176,6 +192,11 @@ mod tests {
                 "stub<1> AllocateTemporaryEntryPoints<PRECODE_FIXUP>",
                 None,
             ),
+            ("JIT$Ma::work", "Ma::work", None),
+            ("TRACE-2$Ma::work$3", "Ma::work", None),
+            ("TRACE-12$/srv/main.php$5", "/srv/main.php", None),
+            ("JIT$$hybrid_hot_code", "JIT$$hybrid_hot_code", None),
+            ("TRACE-2$exit_1", "TRACE-2$exit_1", None),
             ("int A::f(int) const", "int A::f(int) const", None),
             ("a [b] c::d", "a [b] c::d", None),
         ];

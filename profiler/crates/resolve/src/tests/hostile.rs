@@ -98,7 +98,7 @@ fn a_sparse_file_of_4_gb_is_answered() {
     let owner = rustix::fs::Uid::from_raw(12345);
     if rustix::fs::chown(&program, Some(owner), None).is_ok() {
         let mut bench = Bench::new();
-        assert_eq!(bench.one(42, &program, code), Some(UnknownReason::GaveUp));
+        assert_eq!(bench.one(42, &program, code), Some(UnknownReason::TooLarge));
     }
     file.set_len((4 << 30) + 1).unwrap();
     let mut bench = Bench::new();
@@ -198,6 +198,56 @@ fn damage_anywhere_is_answered() {
     assert_eq!(bench.one(index, &program, code), None);
 }
 
+/// What debug information says can be false, more than its reader can take, or nothing: symbols stay.
+#[test]
+fn symbols_have_names_whatever_debug_information_says() {
+    let dir = TempDir::new("lies");
+    let program = dir.path("program");
+    let source = dir.path("program.c");
+    let text =
+        "int main(void) { return 0; }\n#line 1 \"other.c\"\nint inner(int n) { return n * 7; }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.arg("-g").arg("-o").arg(&program).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    let code = offset_of(&program, "inner");
+    let whole = std::fs::read(&program).unwrap();
+    let file = std::fs::File::open(&program).unwrap();
+    let elf = elf::Elf::read(&file).unwrap();
+    let sections = elf.sections(&file).unwrap();
+    let place = |name: &str| {
+        let section = sections
+            .iter()
+            .find(|section| section.name == name)
+            .unwrap();
+        let (start, len) = section.place();
+        start as usize..(start + len) as usize
+    };
+    let mut bench = Bench::new();
+    let mut index = 300;
+    let mut is_named = |bytes: &[u8], what: &str| {
+        let liar = dir.path("liar");
+        // Another file each time.
+        let _ = std::fs::remove_file(&liar);
+        std::fs::write(&liar, bytes).unwrap();
+        index += 1;
+        assert_eq!(bench.one(index, &liar, code), None, "{what}");
+    };
+    for name in [".debug_info", ".debug_abbrev", ".debug_line"] {
+        for garbage in [0, 0x55, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[place(name)].fill(garbage);
+            is_named(&bytes, name);
+        }
+    }
+    // One of them is a file's number, which the reader looks up without asking whether there is such a file.
+    for at in place(".debug_line") {
+        let mut bytes = whole.clone();
+        bytes[at] = 0x80;
+        is_named(&bytes, &format!("byte {at:#x}"));
+    }
+}
+
 #[test]
 fn packed_sections_that_lie_are_not_unpacked() {
     let dir = TempDir::new("bomb");
@@ -231,6 +281,7 @@ fn packed_sections_that_lie_are_not_unpacked() {
         "{refused:?}"
     );
     let mut bench = Bench::new();
-    assert_eq!(bench.one(50, &liar, code), Some(UnknownReason::GaveUp));
-    assert_eq!(bench.one(51, &short, code), Some(UnknownReason::GaveUp));
+    // Its symbols are packed nowhere.
+    assert_eq!(bench.one(50, &liar, code), None);
+    assert_eq!(bench.one(51, &short, code), None);
 }
