@@ -6,6 +6,7 @@
 
 use super::name_notes;
 use crate::pipeline::{COPIES_PER_SECOND, Finished};
+use profiler_common::MAX_FRAMES;
 use profiler_model::{StackEnd, StackEnds};
 use profiler_report::view::quantity::{self, count, plural};
 use profiler_resolve::{
@@ -138,6 +139,7 @@ impl<'a> Facts<'a> {
             StackEnd::NoTable => {
                 "unwind tables were still being built, which takes long for large programs that are met for the first time: record longer"
             }
+            StackEnd::Truncated => return Some(too_deep()),
             StackEnd::Jit => return Some(name_notes::stacks_remedy(self.nameless)),
             StackEnd::NoRule => {
                 "some programs say nothing about their frames: build them with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; which: profiler report --by end"
@@ -203,6 +205,13 @@ impl<'a> Facts<'a> {
 /// What is due to the class of its threads.
 const NO_PRIORITY: &str =
     "the recording waited for its turn behind what it recorded: with CAP_SYS_NICE it goes before";
+
+/// What is there of a stack that is too deep.
+fn too_deep() -> String {
+    format!(
+        "of stacks that are too deep the innermost {MAX_FRAMES} frames are kept: who called these is not known, so trees of calls begin in the middle of them"
+    )
+}
 
 const NO_ROOM: &str = "there was no room for all unwind tables: allow more with --unwind-memory";
 
@@ -302,6 +311,7 @@ mod tests {
             (StackEnd::NoRule, "--by end"),
             (StackEnd::NoTable, "record longer"),
             (StackEnd::FramePointer, "--call-graph fp"),
+            (StackEnd::Truncated, "innermost 127 frames"),
         ] {
             let said = lines(&[(StackEnd::Complete, 50), (end, 50)], |_| {}, false);
             assert_eq!(said.len(), 2);

@@ -141,8 +141,44 @@ impl WaitSums {
     }
 }
 
+/// Why stacks of equal samples ended early. There is hardly ever a second reason, and there are as many of these as there are
+/// distinct stacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EarlyEnds {
+    /// None did.
+    #[default]
+    None,
+    /// So many, all for this reason.
+    One(StackEnd, u64),
+    /// For several.
+    Several(Box<StackEnds>),
+}
+
+impl EarlyEnds {
+    fn count(&mut self, end: StackEnd) {
+        match self {
+            EarlyEnds::None => *self = EarlyEnds::One(end, 1),
+            EarlyEnds::One(known, count) if *known == end => *count = count.saturating_add(1),
+            EarlyEnds::One(known, count) => {
+                let all = [(*known, *count), (end, 1)].into_iter().collect();
+                *self = EarlyEnds::Several(Box::new(all));
+            }
+            EarlyEnds::Several(all) => all.count(end),
+        }
+    }
+
+    /// Adds them to a tally.
+    pub fn add_to(&self, tally: &mut StackEnds) {
+        match self {
+            EarlyEnds::None => {}
+            EarlyEnds::One(end, count) => tally.add_all(&[(*end, *count)].into_iter().collect()),
+            EarlyEnds::Several(all) => tally.add_all(all),
+        }
+    }
+}
+
 /// Equal samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aggregate {
     /// How many.
     pub count: u64,
@@ -153,16 +189,25 @@ pub struct Aggregate {
     /// When the last was taken.
     pub last: Timestamp,
     /// Why stacks of theirs ended early: of each sample one reason, if there is any.
-    pub ends: StackEnds,
+    pub ends: EarlyEnds,
+    /// How they waited; none of samples of running threads.
+    pub waits: Option<Box<WaitSums>>,
+}
+
+impl Aggregate {
     /// How they waited; nothing of samples of running threads.
-    pub waits: WaitSums,
+    pub fn waits(&self) -> WaitSums {
+        self.waits.as_deref().copied().unwrap_or_default()
+    }
 }
 
 /// Merges samples.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregator {
     merge: Merge,
-    samples: FxHashMap<Key, Aggregate>,
+    /// Where in `samples` each one is: what is looked up lies close together.
+    places: FxHashMap<Key, u32>,
+    samples: Vec<Aggregate>,
 }
 
 impl Aggregator {
@@ -170,21 +215,29 @@ impl Aggregator {
     pub fn new(merge: Merge) -> Aggregator {
         Aggregator {
             merge,
-            samples: FxHashMap::default(),
+            places: FxHashMap::default(),
+            samples: Vec::new(),
         }
     }
 
     /// Takes a sample.
     pub fn add(&mut self, sample: &Sample, tables: &Tables) {
         let key = Key::of(sample, self.merge, tables);
-        let aggregate = self.samples.entry(key).or_insert(Aggregate {
-            count: 0,
-            weight: 0,
-            first: sample.at,
-            last: sample.at,
-            ends: StackEnds::default(),
-            waits: WaitSums::default(),
-        });
+        let next = self.samples.len();
+        let place = *self.places.entry(key).or_insert(next as u32) as usize;
+        if place == next {
+            self.samples.push(Aggregate {
+                count: 0,
+                weight: 0,
+                first: sample.at,
+                last: sample.at,
+                ends: EarlyEnds::None,
+                waits: None,
+            });
+        }
+        let Some(aggregate) = self.samples.get_mut(place) else {
+            return;
+        };
         aggregate.count += 1;
         aggregate.weight = aggregate.weight.saturating_add(sample.weight);
         aggregate.first = aggregate.first.min(sample.at);
@@ -193,18 +246,20 @@ impl Aggregator {
             aggregate.ends.count(end);
         }
         if let Some(wait) = &sample.wait {
-            aggregate.waits.count(wait);
+            aggregate.waits.get_or_insert_default().count(wait);
         }
     }
 
     /// All aggregates, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Aggregate)> {
-        self.samples.iter()
+        let places = self.places.iter();
+        places.filter_map(|(key, &place)| Some((key, self.samples.get(place as usize)?)))
     }
 
     /// All aggregates in order of key: the same for the same recording.
-    pub fn sorted(&self) -> Vec<(Key, Aggregate)> {
-        let mut all: Vec<_> = self.samples.iter().map(|(k, a)| (*k, *a)).collect();
+    pub fn sorted(&self) -> Vec<(Key, &Aggregate)> {
+        let mut all = Vec::with_capacity(self.len());
+        all.extend(self.iter().map(|(key, aggregate)| (*key, aggregate)));
         all.sort_unstable_by_key(|(key, _)| *key);
         all
     }
@@ -270,9 +325,11 @@ mod tests {
         let all = aggregator.sorted();
         assert_eq!(all.len(), 2);
         let first = all[0].1;
+        let mut first_ends = StackEnds::default();
+        first.ends.add_to(&mut first_ends);
         assert_eq!((first.count, first.weight), (3, 30));
         assert_eq!((first.first, first.last), (Timestamp(3), Timestamp(9)));
-        let ends = first.ends.iter().collect::<Vec<_>>();
+        let ends = first_ends.iter().collect::<Vec<_>>();
         assert_eq!(
             ends,
             [(StackEnd::Truncated, 1), (StackEnd::FramePointer, 1)]
@@ -308,8 +365,8 @@ mod tests {
         let (sleeping, disk) = (Some(WaitState::Sleeping), Some(WaitState::Disk));
         assert_eq!(states, [None, sleeping, disk]);
         assert_eq!(
-            (all[0].1.ends.of(StackEnd::NoRule), all[0].1.waits),
-            (1, WaitSums::default())
+            (&all[0].1.ends, all[0].1.waits()),
+            (&EarlyEnds::One(StackEnd::NoRule, 1), WaitSums::default())
         );
         let sums = WaitSums {
             count: 5,
@@ -317,7 +374,7 @@ mod tests {
             longest_ns: 70,
             recorded_ns: 120,
         };
-        assert_eq!((all[1].1.waits, all[1].1.weight), (sums, 270));
+        assert_eq!((all[1].1.waits(), all[1].1.weight), (sums, 270));
     }
 
     #[test]

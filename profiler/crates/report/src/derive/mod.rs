@@ -28,7 +28,7 @@ mod tree;
 mod waits;
 
 pub(crate) use aggregate::early_end;
-pub use aggregate::{Aggregate, Aggregator, Key, Merge, Owner, WaitSums};
+pub use aggregate::{Aggregate, Aggregator, EarlyEnds, Key, Merge, Owner, WaitSums};
 pub use arguments::{arguments_text, parameter};
 pub(crate) use call_filter::CallFilter;
 pub use calls::{CallLimits, CallTable, FunctionCalls};

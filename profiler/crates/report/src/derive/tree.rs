@@ -309,9 +309,9 @@ struct Builder<'a> {
     granularity: Granularity,
     tree: CallTree,
     place_ids: FxHashMap<Place, PlaceId>,
-    child_ids: FxHashMap<(usize, PlaceId), usize>,
-    /// The node of a stack on top of another node.
-    stack_nodes: FxHashMap<(usize, StackId), usize>,
+    child_ids: FxHashMap<(u32, PlaceId), u32>,
+    /// The node of a caller's stack on top of another node.
+    stack_nodes: FxHashMap<(u32, StackId), u32>,
     /// Places of a frame, outermost first.
     frame_places: Vec<Option<Box<[PlaceId]>>>,
     pending: Vec<(StackId, FrameId)>,
@@ -403,8 +403,8 @@ impl<'a> Builder<'a> {
         let mut next = stack;
         self.pending.clear();
         while let Some(id) = next {
-            if let Some(&known) = self.stack_nodes.get(&(base, id)) {
-                node = known;
+            if let Some(&known) = self.stack_nodes.get(&(base as u32, id)) {
+                node = known as usize;
                 break;
             }
             let Some(stack) = self.tables.stacks.get(id) else {
@@ -421,7 +421,10 @@ impl<'a> Builder<'a> {
             if let Some(slot) = self.frame_places.get_mut(frame.index()) {
                 *slot = Some(places);
             }
-            self.stack_nodes.insert((base, id), node);
+            // A leaf's is asked for once in each kind of samples: there are too many to be kept for that.
+            if !self.pending.is_empty() {
+                self.stack_nodes.insert((base as u32, id), node as u32);
+            }
         }
         node
     }
@@ -473,7 +476,8 @@ impl<'a> Builder<'a> {
 
     fn child(&mut self, parent: usize, place: PlaceId) -> usize {
         let nodes = &mut self.tree.nodes;
-        *self.child_ids.entry((parent, place)).or_insert_with(|| {
+        let known = self.child_ids.entry((parent as u32, place));
+        let node = *known.or_insert_with(|| {
             nodes.push(Node {
                 parent,
                 place,
@@ -485,12 +489,30 @@ impl<'a> Builder<'a> {
                 wait: 0,
                 children: Vec::new(),
             });
-            nodes.len() - 1
-        })
+            (nodes.len() - 1) as u32
+        });
+        node as usize
     }
 
     fn finish(self) -> CallTree {
-        let mut tree = self.tree;
+        // What was needed to find nodes takes more than they do.
+        let Builder {
+            mut tree,
+            child_ids,
+            stack_nodes,
+            ..
+        } = self;
+        drop((child_ids, stack_nodes));
+        let mut callees = vec![0_u32; tree.nodes.len()];
+        for node in tree.nodes.iter().skip(1) {
+            if let Some(callees) = callees.get_mut(node.parent) {
+                *callees += 1;
+            }
+        }
+        for (node, &callees) in tree.nodes.iter_mut().zip(&callees) {
+            node.children.reserve_exact(callees as usize);
+        }
+        drop(callees);
         for index in (0..tree.nodes.len()).rev() {
             let node = &mut tree.nodes[index];
             node.count += node.self_count;

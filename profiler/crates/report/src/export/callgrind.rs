@@ -239,7 +239,7 @@ impl Sink for Callgrind {
             let Some(&at) = source.and_then(|source| at.get(&source)) else {
                 continue;
             };
-            let count = count(&key, &sample);
+            let count = count(&key, sample);
             let named = places.stack(&key, tables, &mut stack);
             unnamed += if named { 0 } else { sample.count };
             lines.clear();

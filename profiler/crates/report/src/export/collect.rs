@@ -254,7 +254,7 @@ impl Collector {
                 Count::Weight => aggregate.weight,
             };
             if key.wait.is_some() {
-                folded.waits = folded.waits.saturating_add(aggregate.waits.count);
+                folded.waits = folded.waits.saturating_add(aggregate.waits().count);
                 folded.waits_ns = folded.waits_ns.saturating_add(aggregate.weight);
             } else {
                 folded.samples += aggregate.count;
@@ -306,7 +306,7 @@ pub(super) fn choose(
 
 impl Folded {
     fn add(&mut self, aggregate: &Aggregate, unnamed: bool) {
-        self.ends.add_all(&aggregate.ends);
+        aggregate.ends.add_to(&mut self.ends);
         if unnamed {
             self.unnamed += aggregate.count;
         }

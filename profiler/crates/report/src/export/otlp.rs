@@ -163,7 +163,7 @@ impl Sink for Otlp {
             let (stack_index, named) = writer.stack_of(&key);
             unnamed += if named { 0 } else { sums.count };
             let attribute_indices = writer.attributes(&key);
-            let count = count(&key, &sums);
+            let count = count(&key, sums);
             let types = all.entry(key.owner.process(tables)).or_default();
             for (kind, value) in [
                 (Type::Count(source), count),

@@ -87,7 +87,7 @@ impl Sink for Pprof {
                 continue;
             };
             let mut values = vec![0; types.len()];
-            let count = count(&key, &sums);
+            let count = count(&key, sums);
             for (value, sum) in values.iter_mut().skip(place).zip([count, sums.weight]) {
                 *value = signed(sum);
             }

@@ -88,7 +88,7 @@ impl Summed {
 /// How many samples there are of a sum: of waits also those that others stand for.
 pub(super) fn count(key: &Key, sum: &Aggregate) -> u64 {
     match key.wait {
-        Some(_) => sum.waits.count,
+        Some(_) => sum.waits().count,
         None => sum.count,
     }
 }

@@ -237,7 +237,8 @@ impl Sink for Tcf {
     fn finish(&mut self, tables: &Tables) -> io::Result<()> {
         let sources = choose(&self.sources, self.wanted.as_deref(), tables)?;
         let count = self.count.unwrap_or(Count::Samples);
-        let mut samples = self.samples.sorted();
+        let samples = std::mem::take(&mut self.samples);
+        let mut samples = samples.sorted();
         samples.retain(|(key, _)| sources.has(key.source, tables));
         let unnamed = samples.iter().filter(|(key, _)| {
             let mut frames = tables.frames_of_both(key.kernel, key.user);

@@ -23,7 +23,7 @@ pub(super) struct Base<'a> {
     pub(super) tables: &'a Tables,
     pub(super) sources: Sources,
     pub(super) source_sums: SourceSums,
-    pub(super) selected: Vec<Selected>,
+    pub(super) selected: Vec<Selected<'a>>,
     /// Threads among whose waits the kernel's counts are looked at.
     pub(super) counted_threads: Vec<ThreadId>,
     pub(super) functions: Functions,
@@ -183,9 +183,9 @@ fn build_tree(
     tables: &Tables,
     functions: &Functions,
     granularity: Granularity,
-    selected: &[Selected],
+    selected: &[Selected<'_>],
 ) -> CallTree {
-    let name = |s: &Selected| Some(tables.process(s.process?)?.name);
+    let name = |s: &Selected<'_>| Some(tables.process(s.process?)?.name);
     let first = selected.first().and_then(name);
     let split = selected.iter().any(|s| name(s) != first);
     let paths = selected.iter().map(|s| Path {
@@ -383,7 +383,7 @@ pub(super) struct OwnerSums {
 }
 
 impl OwnerSums {
-    pub(super) fn add(&mut self, selected: &Selected) {
+    pub(super) fn add(&mut self, selected: &Selected<'_>) {
         let weight = selected.aggregate.weight;
         self.samples += selected.aggregate.count;
         self.weight = self.weight.saturating_add(weight);

@@ -77,7 +77,7 @@ fn stacks(base: &Base<'_>) -> StackRow {
     let mut ends = StackEnds::default();
     let mut none = 0;
     for selected in &base.selected {
-        ends.add_all(&selected.aggregate.ends);
+        selected.aggregate.ends.add_to(&mut ends);
         if selected.key.kernel.is_none() && selected.key.user.is_none() {
             none += selected.aggregate.count;
         }

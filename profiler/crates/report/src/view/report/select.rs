@@ -14,13 +14,13 @@ use profiler_model::*;
 
 /// An aggregate that is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Selected {
+pub(super) struct Selected<'a> {
     pub(super) key: Key,
-    pub(super) aggregate: Aggregate,
+    pub(super) aggregate: &'a Aggregate,
     pub(super) process: Option<ProcessId>,
 }
 
-impl Selected {
+impl Selected<'_> {
     pub(super) fn thread(&self) -> Option<ThreadId> {
         match self.key.owner {
             Owner::Thread(thread) => Some(thread),
@@ -59,14 +59,14 @@ pub(super) fn choose_sources(
     })
 }
 
-pub(super) fn select(
+pub(super) fn select<'a>(
     tables: &Tables,
     names: &Functions,
-    collected: &Collector,
+    collected: &'a Collector,
     sources: Sources,
     filter: &Filter,
     chosen: Chosen,
-) -> (Vec<Selected>, Vec<ThreadId>) {
+) -> (Vec<Selected<'a>>, Vec<ThreadId>) {
     let mut matcher = Matcher::new(tables, names, filter, chosen);
     let all = collected.samples.sorted().into_iter();
     let selected = all
@@ -105,7 +105,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn admits(&mut self, selected: &Selected) -> bool {
+    fn admits(&mut self, selected: &Selected<'_>) -> bool {
         let key = &selected.key;
         self.admits_owner(selected.thread(), selected.process, key.names)
             && self

@@ -32,8 +32,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, selected: &Selected, state: WaitState) {
-        let (aggregate, waits) = (&selected.aggregate, &selected.aggregate.waits);
+    fn add(&mut self, selected: &Selected<'_>, state: WaitState) {
+        let (aggregate, waits) = (selected.aggregate, &selected.aggregate.waits());
         self.waits = self.waits.saturating_add(waits.count);
         self.ns = self.ns.saturating_add(aggregate.weight);
         self.longest_ns = self.longest_ns.max(waits.longest_ns);
