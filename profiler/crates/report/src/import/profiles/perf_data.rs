@@ -330,10 +330,12 @@ impl<'i, 'a, 'b> Reader<'i, 'a, 'b> {
         let places = bytes.get(usize::try_from(end).ok()?..);
         let mut places = Bytes(places.filter(|_| is_whole).unwrap_or_default());
         for bit in 0..256_u32 {
-            if features[bit as usize / 64] & 1 << (bit % 64) != 0
-                && let Some(content) = section(bytes, &mut places)
-            {
-                self.feature(bit, content);
+            if features[bit as usize / 64] & 1 << (bit % 64) == 0 {
+                continue;
+            }
+            match section(bytes, &mut places) {
+                Some(content) => self.feature(bit, content),
+                None => self.intake.ends_early(),
             }
         }
         Some((data, is_whole))

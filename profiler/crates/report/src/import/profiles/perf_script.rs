@@ -243,6 +243,8 @@ struct Pending {
 struct Text<'i, 'a> {
     intake: &'i mut Intake<'a>,
     pending: Option<Pending>,
+    /// What was begun is a record of perf: lines behind it belong to it.
+    in_record: bool,
     /// By pid and tid, with the name that they had last.
     threads: FxHashMap<(u32, u32), (ThreadId, StringId)>,
     /// By their lines.
@@ -254,6 +256,7 @@ impl<'i, 'a> Text<'i, 'a> {
         Text {
             intake,
             pending: None,
+            in_record: false,
             threads: FxHashMap::default(),
             places: TextMap::default(),
         }
@@ -262,6 +265,7 @@ impl<'i, 'a> Text<'i, 'a> {
     fn line(&mut self, lines: &Lines<'_>) -> Result<(), ImportError> {
         let line = lines.line();
         if line.trim_start().is_empty() {
+            self.in_record = false;
             return self.flush();
         }
         // Frames are behind a tab; what is behind spaces can be the name of a thread, too.
@@ -273,7 +277,7 @@ impl<'i, 'a> Text<'i, 'a> {
             return self.begin(&header);
         }
         if self.pending.is_none() {
-            return match is_silent(line) {
+            return match self.in_record || is_silent(line) {
                 true => Ok(()),
                 false => Err(lines.wrong(
                     "it does not begin a sample; wanted is 'comm pid/tid [cpu] time: period event:'",
@@ -287,7 +291,9 @@ impl<'i, 'a> Text<'i, 'a> {
     }
 
     fn begin(&mut self, header: &Header<'_>) -> Result<(), ImportError> {
-        if let Some(record) = header.event.strip_prefix(RECORD) {
+        let record = header.event.strip_prefix(RECORD);
+        self.in_record = record.is_some();
+        if let Some(record) = record {
             let lost = header
                 .rest
                 .strip_prefix("lost ")
@@ -534,6 +540,23 @@ mod tests {
         ] {
             assert_eq!(header(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn lines_behind_a_record_belong_to_it() {
+        let sample = "a 1 1.5: 7 cycles: \n\tf1 f (/x)\n\n";
+        let record =
+            "a 1 1.0: PERF_RECORD_NAMESPACES 1/1 - nr_namespaces: 7\n\t\t[0/net: 3/0xf0000078,\n\n";
+        let imported = |text: &str| {
+            let mut take = |_| Ok(());
+            let mut intake = Intake::new("x", "perf-script", &mut take);
+            read(&mut text.as_bytes(), &mut intake)?;
+            intake.finish()
+        };
+        let text = [record, sample, record, sample].concat();
+        assert_eq!(imported(&text).unwrap().samples, 2);
+        let error = imported(&[record, "\t\tmore\n"].concat()).unwrap_err();
+        assert!(error.to_string().contains("line 4"), "{error}");
     }
 
     #[test]
