@@ -156,7 +156,7 @@ pub(super) fn formats(out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(
         out,
-        "{:<12} the profiler's own captures: record, merge, symbolize",
+        "{:<12} the profiler's own captures, which record, import, merge and symbolize write",
         "capture"
     )?;
     writeln!(out, "{:<12} endings: .cap", "")

@@ -21,7 +21,7 @@ pub fn answers(data: &[u8]) {
 /// Tables, and answers of each kind.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![vec![1, 1, 0], vec![2, 1, 0, 2, 0]];
-    // One function with two names and a line, and its code.
+    // One function with two names, the line that it is defined at and one within, and its code.
     let mut one = vec![1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0];
     for text in [&b"inner"[..], b"_Z5innerv", b"a.c"] {
         if text != b"inner" {
@@ -30,6 +30,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         one.extend((text.len() as u32).to_ne_bytes());
         one.extend(text);
     }
+    one.extend(3_u32.to_ne_bytes());
     one.extend([1, 16, 0, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0]);
     one.extend([1, 16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0x90, 0xc3]);
     seeds.push(one);

@@ -136,6 +136,11 @@ fn suspended_while_hq_is_slow() {
         let agent = started(&hq, QUEUE).await;
         hq.stall(true);
         let mut calls = Calls::default();
+        // Until systems take no more either: what they take later would end the break.
+        let stuck = Duration::from_secs(1);
+        while tokio::time::timeout(stuck, agent.has_room()).await.is_ok() {
+            assert_eq!(agent.send(calls.batch(200)), 0);
+        }
         while agent.send(calls.batch(200)) == 0 {}
         for _ in 0..1000 {
             agent.suspend(Timestamp(calls.at));
