@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
@@ -20,7 +21,9 @@ use super::copies::SCRATCH;
 const PREFIX: &str = "profiler-links-";
 /// Those that are left behind are ours, and nobody else can look into them.
 const MODE: Mode = Mode::RWXU;
-/// Names that are tried: a folder may be taken for one that is left behind before it is locked.
+/// One that is younger is not taken for left behind: it may not be locked yet.
+const AGE: Duration = Duration::from_secs(60);
+/// Names that are tried.
 const TRIES: u32 = 8;
 
 /// A folder. It goes when it is dropped.
@@ -97,6 +100,7 @@ fn sweep_in(scratch: &Path) {
         let Ok(name) = name.to_str() else { continue };
         let path = Path::new(name);
         if name.starts_with(PREFIX)
+            && is_old(&parent, path)
             && let Some(locked) = lock(&parent, path)
         {
             drop(LinkFolder {
@@ -105,6 +109,16 @@ fn sweep_in(scratch: &Path) {
             });
         }
     }
+}
+
+fn is_old(parent: &OwnedFd, name: &Path) -> bool {
+    let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let seconds = found
+        .ok()
+        .and_then(|found| u64::try_from(found.st_mtime).ok());
+    let changed = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+    age.is_some_and(|age| age >= AGE)
 }
 
 /// Locks a folder that is ours; none if it is somebody else's, or in use, or there no longer.
@@ -159,6 +173,7 @@ mod tests {
         let precious = make_private("precious");
         std::fs::write(precious.join("file"), "").unwrap();
         symlink(&precious, left.join("links/0/main")).unwrap();
+        let young = make_private("profiler-links-2-0");
 
         let used = super::make(&folder).unwrap();
         let others = ["profiler-links-of-all", "profiler-links-link", "other"];
@@ -171,8 +186,15 @@ mod tests {
             std::os::unix::fs::chown(&foreign, Some(65_534), None).unwrap();
         }
 
+        let long_ago = SystemTime::now() - 2 * AGE;
+        for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            if path != young && !path.is_symlink() {
+                File::open(path).unwrap().set_modified(long_ago).unwrap();
+            }
+        }
         sweep_in(&folder);
-        assert!(!left.exists());
+        assert!(!left.exists() && young.exists());
         assert!(used.path.exists() && precious.join("file").exists());
         assert!(others.iter().all(|name| there(name)));
         let is_foreign = rustix::process::geteuid().is_root();
