@@ -58,6 +58,10 @@ pub fn no_less(
 /// profiler itself says is missing (`missing_ns`) may be, no more. And the kernel leaves that time out of
 /// what it says a thread used, while the clock that ticks goes on: what was taken since the test began may
 /// be too much.
+///
+/// What sleeps and wakes by the clock beside it can keep step with the ticks, and give a thread that it takes the
+/// processor from up to 5 % too much (docs/performance.md, "What is noise"): a test that meets that passes when it
+/// is run again, alone.
 pub fn amount(
     what: &str,
     weight_ns: u64,
