@@ -56,8 +56,11 @@ fn helpers_of(pid: u32) -> Vec<u32> {
         })
         .collect();
     let is_helper = |child: &u32| {
-        let name = fs::read_to_string(format!("/proc/{child}/comm"));
-        name.is_ok_and(|name| name == "profiler-names\n")
+        let status = fs::read_to_string(format!("/proc/{child}/status"));
+        status.is_ok_and(|status| {
+            // With its walls up: one that is stopped while it starts is waited for, as long as it may take.
+            status.starts_with("Name:\tprofiler-names\n") && status.contains("\nSeccomp:\t2\n")
+        })
     };
     children.into_iter().filter(is_helper).collect()
 }
