@@ -59,9 +59,8 @@ pub fn no_less(
 /// what it says a thread used, while the clock that ticks goes on: what was taken since the test began may
 /// be too much.
 ///
-/// What sleeps and wakes by the clock beside it can keep step with the ticks, and give a thread that it takes the
-/// processor from up to 5 % too much (docs/performance.md, "What is noise"): a test that meets that passes when it
-/// is run again, alone.
+/// Beside others that sleep and wake by the clock a thread has had up to 5 % too much (docs/performance.md, "What is
+/// noise"), which is not allowed for: it is rare in these tests, and a true fault could hide in it.
 pub fn amount(
     what: &str,
     weight_ns: u64,
