@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
@@ -78,7 +78,8 @@ fn make(scratch: &Path) -> Option<LinkFolder> {
             made => made.ok()?,
         }
         let parent = open(CWD, scratch).ok()?;
-        if let Some(locked) = lock(&parent, Path::new(&name)) {
+        let name = Path::new(&name);
+        if let Some(locked) = open_own(&parent, name).and_then(|own| lock(&parent, name, own)) {
             return Some(LinkFolder {
                 path,
                 _locked: locked,
@@ -100,8 +101,8 @@ fn sweep_in(scratch: &Path) {
         let Ok(name) = name.to_str() else { continue };
         let path = Path::new(name);
         if name.starts_with(PREFIX)
-            && is_old(&parent, path)
-            && let Some(locked) = lock(&parent, path)
+            && let Some(folder) = open_own(&parent, path).filter(is_old)
+            && let Some(locked) = lock(&parent, path, folder)
         {
             drop(LinkFolder {
                 path: scratch.join(path),
@@ -111,29 +112,25 @@ fn sweep_in(scratch: &Path) {
     }
 }
 
-fn is_old(parent: &OwnedFd, name: &Path) -> bool {
-    let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-    let seconds = found
-        .ok()
-        .and_then(|found| u64::try_from(found.st_mtime).ok());
-    let changed = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
-    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-    age.is_some_and(|age| age >= AGE)
+fn is_old(folder: &File) -> bool {
+    let changed = folder.metadata().and_then(|found| found.modified());
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= AGE))
 }
 
-/// Locks a folder that is ours; none if it is somebody else's, or in use, or there no longer.
-fn lock(parent: &OwnedFd, name: &Path) -> Option<File> {
+/// Opens a folder that is ours; none if it is somebody else's, or there no longer.
+fn open_own(parent: &OwnedFd, name: &Path) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // What somebody has mounted there is not asked anything: it may never answer.
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     let folder = openat2(parent, name, flags, Mode::empty(), resolve).ok()?;
     let found = fstat(&folder).ok()?;
-    if found.st_uid != rustix::process::geteuid().as_raw()
-        || Mode::from_raw_mode(found.st_mode) != MODE
-    {
-        return None;
-    }
-    let folder = File::from(folder);
+    let is_ours = found.st_uid == rustix::process::geteuid().as_raw();
+    (is_ours && Mode::from_raw_mode(found.st_mode) == MODE).then(|| folder.into())
+}
+
+/// Locks such a folder; none if it is in use, or there no longer.
+fn lock(parent: &OwnedFd, name: &Path, folder: File) -> Option<File> {
+    let found = fstat(&folder).ok()?;
     folder.try_lock().ok()?;
     // Who had it before us may have taken it away.
     let named = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -186,7 +183,7 @@ mod tests {
             std::os::unix::fs::chown(&foreign, Some(65_534), None).unwrap();
         }
 
-        let long_ago = SystemTime::now() - 2 * AGE;
+        let long_ago = std::time::SystemTime::now() - 2 * AGE;
         for entry in std::fs::read_dir(&folder).unwrap().flatten() {
             let path = entry.path();
             if path != young && !path.is_symlink() {
@@ -213,7 +210,7 @@ mod tests {
         let here = fstat(&parent).unwrap();
         let proc = std::fs::metadata("/proc").unwrap();
         assert_ne!(here.st_dev, proc.dev());
-        assert!(lock(&parent, Path::new("proc")).is_none());
+        assert!(open_own(&parent, Path::new("proc")).is_none());
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let crossed = openat2(&parent, "proc", flags, Mode::empty(), ResolveFlags::NO_XDEV);
         assert_eq!(crossed.unwrap_err(), rustix::io::Errno::XDEV);
