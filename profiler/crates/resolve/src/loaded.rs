@@ -266,11 +266,11 @@ impl Loaded {
             }
         }
         if damaged || self.packed {
-            match self.by_own_reader(address, bias, code) {
-                Some(Some(found)) => return found,
-                Some(None) => {}
-                None if damaged => return (Answer::Unknown(UnknownReason::BadFile), None),
-                None => {}
+            if let Some(found) = self.by_own_reader(address, bias, code) {
+                return found;
+            }
+            if damaged && self.object().is_none() {
+                return (Answer::Unknown(UnknownReason::BadFile), None);
             }
         }
         match self.is_before_a_function(address) {
@@ -287,16 +287,8 @@ impl Loaded {
 
     /// A function, if there is one, of a file whose symbols the symbolizer does not read: they are packed, or
     /// not at multiples of their words' size, which it wants and the ABI does not ask of files.
-    fn by_own_reader(
-        &mut self,
-        address: u64,
-        bias: Option<u64>,
-        code: bool,
-    ) -> Option<Option<Found>> {
-        let Some(found) = self.object()?.function_at(address) else {
-            return Some(None);
-        };
-        let found = found.clone();
+    fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
+        let found = self.object()?.function_at(address)?.clone();
         let start = self.frame_address(found.address, bias);
         let size = (found.size > 0).then_some(found.size);
         let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
@@ -312,7 +304,7 @@ impl Loaded {
         });
         let code = size.filter(|_| code);
         let code = code.and_then(|size| self.code(found.address, size));
-        Some(Some((Answer::Lines([(function, 0)].into()), code)))
+        Some((Answer::Lines([(function, 0)].into()), code))
     }
 
     /// Whether an address is that before the first instruction of what was never called: of the outermost
@@ -329,11 +321,10 @@ impl Loaded {
                     found.is_ok_and(|sym| sym.is_some_and(|sym| sym.addr == next))
                 };
                 let own = || {
-                    let object = self.packed.then(|| self.object());
-                    let function = object.flatten().and_then(|object| object.function_at(next));
+                    let function = self.object().and_then(|object| object.function_at(next));
                     function.is_some_and(|function| function.address == next)
                 };
-                start == address && (self.sources.iter().any(begins) || own())
+                start == address && (self.sources.iter().any(begins) || self.packed && own())
             }
         }
     }
@@ -444,9 +435,8 @@ impl Loaded {
                     (None, Some(written)) => written.into(),
                     (None, None) => telling(&sym.name, plain.as_deref()),
                 };
-                let name: Box<str> = cut(&name).into();
                 let info = FunctionInfo {
-                    name,
+                    name: cut(&name).into(),
                     linkage_name: is_encoded.then(|| cut(raw).into()),
                     file,
                     line: match placed {
@@ -497,15 +487,14 @@ impl Loaded {
             let key = whole.then_some(start);
             // Its first instruction is that of the line.
             let declared = || self.go.as_ref()?.find(start, false)?.frames.pop();
-            let line = match whole {
-                true => declared().map_or(0, |first| first.line),
-                false => 0,
-            };
-            let function = self.function(key, &frame.name, || FunctionInfo {
+            let function = remember(&mut self.functions, key, &frame.name, || FunctionInfo {
                 name: cut(&frame.name).into(),
                 linkage_name: None,
                 file: frame.file.as_deref().map(|file| cut(file).into()),
-                line,
+                line: match whole {
+                    true => declared().map_or(0, |first| first.line),
+                    false => 0,
+                },
                 start: offset.filter(|_| whole),
                 size: whole.then_some(size),
             });
@@ -521,12 +510,7 @@ impl Loaded {
         name: &str,
         make: impl FnOnce() -> FunctionInfo,
     ) -> Arc<FunctionInfo> {
-        if self.functions.len() >= MAX_FUNCTIONS {
-            self.functions.clear();
-        }
-        let key = (start.unwrap_or(u64::MAX), cut(name).into());
-        let known = self.functions.entry(key);
-        known.or_insert_with(|| Arc::new(make())).clone()
+        remember(&mut self.functions, start, name, make)
     }
 
     /// The name of the symbol at a function's start, as it is in the table.
@@ -563,6 +547,21 @@ impl Loaded {
         file.read_exact_at(&mut bytes, start).ok()?;
         Some((start, bytes.into()))
     }
+}
+
+/// A function as it is known, or as it is made the first time.
+fn remember(
+    functions: &mut FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
+    start: Option<u64>,
+    name: &str,
+    make: impl FnOnce() -> FunctionInfo,
+) -> Arc<FunctionInfo> {
+    if functions.len() >= MAX_FUNCTIONS {
+        functions.clear();
+    }
+    let key = (start.unwrap_or(u64::MAX), cut(name).into());
+    let known = functions.entry(key);
+    known.or_insert_with(|| Arc::new(make())).clone()
 }
 
 fn underscores(name: &str) -> usize {

@@ -66,6 +66,7 @@ pub(super) fn is_first(wanted: Option<&str>, sample: &Sample, tables: &Tables) -
         None => true,
     }
 }
+
 pub(super) const THREADS: Setting<bool> = Setting {
     help: OptionHelp {
         name: "threads",

@@ -24,8 +24,8 @@ fn tool(dir: &TempDir, line: &str) -> bool {
     }
 }
 
-/// Name and line of the function `inner` of a program, at `offset`.
-fn found(program: &Path, offset: u64, debug_dirs: &[&Path]) -> (String, u32) {
+/// What is known of one sample of a program, at `offset`, and its frame there.
+fn sampled(program: &Path, offset: u64, debug_dirs: &[&Path]) -> (Reader, FrameId) {
     let mut options = options();
     options.debug_dirs = debug_dirs.iter().map(PathBuf::from).collect();
     let mut resolver = Resolver::new(options).unwrap();
@@ -36,6 +36,12 @@ fn found(program: &Path, offset: u64, debug_dirs: &[&Path]) -> (String, u32) {
     let reader = run(&mut resolver, events);
     let leaf = reader.samples().next().unwrap().user;
     let frame = reader.tables.frames_of(leaf).next().unwrap();
+    (reader, frame)
+}
+
+/// Name and line of the function `inner` of a program, at `offset`.
+fn found(program: &Path, offset: u64, debug_dirs: &[&Path]) -> (String, u32) {
+    let (reader, frame) = sampled(program, offset, debug_dirs);
     let line = reader
         .tables
         .lines(frame)
@@ -320,14 +326,7 @@ int main(int argc, char **argv) { return inner(argc); }
         }
         let program = dir.path("program");
         let inner = offset_of(&program, "inner");
-        let id = pid(62);
-        let mut resolver = Resolver::new(options()).unwrap();
-        let mut events = start(10, id, "program");
-        events.push(map_file(12, id, BASE, 0x10000, &program, 0));
-        events.push(sample(13, id, "program", &[BASE + inner], &[]));
-        let reader = run(&mut resolver, events);
-        let leaf = reader.samples().next().unwrap().user;
-        let frame = reader.tables.frames_of(leaf).next().unwrap();
+        let (reader, frame) = sampled(&program, inner, &[]);
         let line = reader.tables.lines(frame).last().unwrap();
         let function = reader.tables.functions.get(line.function).unwrap();
         let expected = if compiler.contains("-g") { 3 } else { 0 };

@@ -18,10 +18,7 @@ impl Translator {
         tables: &Tables,
         out: &mut Vec<u8>,
     ) -> Option<u16> {
-        match self.threads.find(id, tables) {
-            Found::Known(number) => Some(number),
-            found => self.new_thread(found, at, StackOwner::Thread(id), tables, out),
-        }
+        self.owner(at, StackOwner::Thread(id), tables, out)
     }
 
     /// The same of whose stack calls are on.
