@@ -106,7 +106,7 @@ pub(crate) fn run_kernels(arguments: &Arguments) -> Outcome {
     if kernels.is_empty() {
         return Err(Failure(format!("no such kernel; there are {KERNELS:?}")));
     }
-    let profiler = executable(&["build", "--release", "--package", "profiler"], "profiler")?;
+    let profiler = executable(crate::budgets::RELEASE, "profiler")?;
     let tests = [
         "test",
         "--package",

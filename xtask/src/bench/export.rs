@@ -1,16 +1,17 @@
 //! What exports cost: each format of one large capture, and beside it what perf takes to write its own samples as text.
 //!
-//! Made-up samples -> `profiler import` -> a capture -> `profiler export` to a file, for each format. Output: samples a second,
-//! bytes of the file a second, CPU time, peak memory. The capture: 8 threads, 2,000 stacks of 8 to 40 frames of 4,000
-//! functions, a sample of a thread each millisecond.
+//! Made-up samples -> `profiler import` -> a capture -> `profiler export` to a file, for each format, or into a pipe where the
+//! file would have many gigabytes. Output: samples a second, bytes of the file a second, CPU time, peak memory. The capture: 8
+//! threads, 2,000 stacks of 8 to 40 frames of 4,000 functions, a sample of a thread each millisecond.
 
+use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use super::Bench;
-use super::measure::{self, Usage};
+use super::measure::{self, Usage, Watched};
 use super::table::{Table, mib};
 
 pub(super) const SCENARIOS: [&str; 16] = [
@@ -32,36 +33,46 @@ pub(super) const SCENARIOS: [&str; 16] = [
     "perf",
 ];
 
+/// Formats with so much for each sample that they are written into a pipe, whose other end counts.
+const INTO_PIPES: [&str; 2] = ["perf-script", "bytefrog"];
+
 const THREADS: usize = 8;
 const STACKS: usize = 2000;
 const FUNCTIONS: u64 = 4000;
 
 pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
-    let samples = if bench.quick { 100_000 } else { 2_000_000 };
+    let samples = if bench.quick { 100_000 } else { 10_000_000 };
     let capture = bench.folder.join("export.cap");
     let log = bench.folder.join("export.log");
-    let made = import(bench, &capture, samples)?;
-    let size = fs::metadata(&capture)?.len();
     let mut table = Table::new(&["format", "samples/s", "MB/s", "file MiB", "CPU", "peak MiB"]);
     let mut numbers = Vec::new();
+    let (len, usage) = import(bench, &capture, samples, &log)?;
+    table.row(row("import of perf-script", samples, len, &usage));
+    let size = fs::metadata(&capture)?.len();
     for format in SCENARIOS
         .into_iter()
         .filter(|it| *it != "perf" && wanted(it))
     {
-        let output = bench.folder.join("exported");
+        eprintln!("export {format}");
         let mut command = Command::new(&bench.profiler);
         command.args(["export", "--force", "--format", format, "-o"]);
-        let usage = measure::run(command.arg(&output).arg(&capture), &log)?;
-        let len = fs::metadata(&output)?.len();
-        fs::remove_file(&output)?;
-        table.row(row(format, samples, len, &usage));
+        let (what, len, usage) = if INTO_PIPES.contains(&format) {
+            let (len, usage) = into_pipe(command.arg("-").arg(&capture), &log)?;
+            (format!("{format}, into a pipe"), len, usage)
+        } else {
+            let output = bench.folder.join("exported");
+            let usage = measure::run(command.arg(&output).arg(&capture), &log)?;
+            let len = fs::metadata(&output)?.len();
+            fs::remove_file(&output)?;
+            (format.to_owned(), len, usage)
+        };
+        table.row(row(&what, samples, len, &usage));
         numbers.push((format, usage.wall_ns, usage.cpu_ns, usage.peak_bytes, len));
     }
     bench.keep("export.json", &numbers)?;
     table.print(&format!(
-        "Exports of {samples} samples, a capture of {} MiB (imported in {:.1} s)",
-        mib(size),
-        made as f64 / 1e9
+        "Exports of {samples} samples, a capture of {} MiB",
+        mib(size)
     ));
     fs::remove_file(&capture)?;
     if wanted("perf") {
@@ -69,6 +80,22 @@ pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()
     } else {
         Ok(())
     }
+}
+
+/// Runs a command, and counts what it writes.
+fn into_pipe(command: &mut Command, log: &Path) -> io::Result<(u64, Usage)> {
+    let error = fs::File::create(log)?;
+    let mut child = Watched::connected(command, Stdio::null(), Stdio::piped(), error.into())?;
+    let (_, output) = child.pipes();
+    let mut output = output.ok_or_else(|| io::Error::other("no pipe"))?;
+    let (mut piece, mut len) = (vec![0; 1 << 20], 0);
+    loop {
+        match output.read(&mut piece)? {
+            0 => break,
+            count => len += count as u64,
+        }
+    }
+    Ok((len, measure::succeeded(command, child.end()?, log)?))
 }
 
 fn row(what: &str, samples: u64, bytes: u64, usage: &Usage) -> Vec<String> {
@@ -83,15 +110,24 @@ fn row(what: &str, samples: u64, bytes: u64, usage: &Usage) -> Vec<String> {
     ]
 }
 
-/// Makes the capture; how long that took.
-fn import(bench: &Bench, capture: &Path, samples: u64) -> io::Result<u64> {
-    let began = std::time::Instant::now();
-    let mut child = Command::new(&bench.profiler)
+/// Makes the capture: of how many bytes of text, and what that took.
+fn import(bench: &Bench, capture: &Path, samples: u64, log: &Path) -> io::Result<(u64, Usage)> {
+    eprintln!("import {samples} samples");
+    let mut command = Command::new(&bench.profiler);
+    command
         .args(["import", "--force", "-q", "--from", "perf-script", "-o"])
         .arg(capture)
-        .arg("-")
-        .stdin(Stdio::piped())
-        .spawn()?;
+        .arg("-");
+    let error = fs::File::create(log)?;
+    let mut child = Watched::connected(&mut command, Stdio::piped(), Stdio::null(), error.into())?;
+    let (input, _) = child.pipes();
+    let input = input.ok_or_else(|| io::Error::other("no pipe"))?;
+    let len = write_samples(input, samples)?;
+    Ok((len, measure::succeeded(&command, child.end()?, log)?))
+}
+
+/// Writes made-up samples as text of perf; how many bytes.
+fn write_samples(input: ChildStdin, samples: u64) -> io::Result<u64> {
     let mut stacks = Vec::with_capacity(STACKS);
     let mut seed = 1_u64;
     let mut random = |end: u64| {
@@ -112,27 +148,29 @@ fn import(bench: &Bench, capture: &Path, samples: u64) -> io::Result<u64> {
         }
         stacks.push(stack);
     }
-    let input = child.stdin.take();
-    let mut input =
-        BufWriter::with_capacity(1 << 20, input.ok_or_else(|| io::Error::other("no pipe"))?);
+    let mut input = BufWriter::with_capacity(1 << 20, input);
+    let (mut head, mut len) = (String::new(), 0);
     for number in 0..samples {
         let thread = number as usize % THREADS;
         let ns = 1_000_000_000 + number * 1_000_000 / THREADS as u64;
         let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
-        write!(
-            input,
-            "worker {}/{} [{:03}] {seconds}.{rest:09}: 1000000 cpu-clock: \n{}\n",
+        let stack = &stacks[random(STACKS as u64) as usize];
+        head.clear();
+        // What can be written to a string never fails.
+        let _ = writeln!(
+            head,
+            "worker {}/{} [{:03}] {seconds}.{rest:09}: 1000000 cpu-clock: ",
             100 + thread / 4,
             200 + thread,
             thread % 2,
-            stacks[random(STACKS as u64) as usize]
-        )?;
+        );
+        input.write_all(head.as_bytes())?;
+        input.write_all(stack.as_bytes())?;
+        input.write_all(b"\n")?;
+        len += (head.len() + stack.len() + 1) as u64;
     }
-    drop(input);
-    match child.wait()?.success() {
-        true => Ok(began.elapsed().as_nanos() as u64),
-        false => Err(io::Error::other("the capture could not be made")),
-    }
+    input.flush()?;
+    Ok(len)
 }
 
 /// What perf takes for its own samples as text, and what they take here: perf finds their names besides.

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -36,7 +36,7 @@ pub(crate) struct Usage {
 pub(crate) struct Watched {
     pid: u32,
     started: Instant,
-    _child: Child,
+    child: Child,
     watcher: Watcher,
 }
 
@@ -52,10 +52,18 @@ impl Watched {
     /// Starts `command` with its standard output and error in `log`.
     pub(crate) fn start(command: &mut Command, log: &Path) -> io::Result<Watched> {
         let file = fs::File::create(log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
+        let output = file.try_clone()?;
+        Self::connected(command, Stdio::null(), output.into(), file.into())
+    }
+
+    /// Starts `command` with these for its standard input, output and error.
+    pub(crate) fn connected(
+        command: &mut Command,
+        input: Stdio,
+        output: Stdio,
+        error: Stdio,
+    ) -> io::Result<Watched> {
+        command.stdin(input).stdout(output).stderr(error);
         let started = Instant::now();
         let child = command.spawn().map_err(|error| {
             io::Error::new(
@@ -67,9 +75,14 @@ impl Watched {
         Ok(Watched {
             pid,
             started,
-            _child: child,
+            child,
             watcher: Watcher::start(pid),
         })
+    }
+
+    /// Pipes to its standard input and from its standard output, if there are any.
+    pub(crate) fn pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
+        (self.child.stdin.take(), self.child.stdout.take())
     }
 
     /// Its process id.
@@ -113,7 +126,16 @@ impl Watched {
 
 /// Runs `command` to its end; it must succeed.
 pub(crate) fn run(command: &mut Command, log: &Path) -> io::Result<Usage> {
-    let (status, usage) = Watched::start(command, log)?.end()?;
+    let ended = Watched::start(command, log)?.end()?;
+    succeeded(command, ended, log)
+}
+
+/// What was used by a command that must have succeeded.
+pub(crate) fn succeeded(
+    command: &Command,
+    (status, usage): (ExitStatus, Usage),
+    log: &Path,
+) -> io::Result<Usage> {
     if status.success() {
         Ok(usage)
     } else {

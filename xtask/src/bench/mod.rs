@@ -228,15 +228,8 @@ pub(crate) fn build_profiler(root: &Path) -> io::Result<PathBuf> {
         return Ok(path.into());
     }
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--package",
-            "profiler",
-            "--bin",
-            "profiler",
-        ])
+        .args(crate::budgets::RELEASE)
+        .arg("--quiet")
         .current_dir(root)
         .status()?;
     if status.success() {

@@ -38,6 +38,10 @@ type Pair = (Option<StackId>, Option<StackId>);
 
 struct PerfScript {
     output: BufWriter<Output>,
+    /// Of each thread the name that it had last, and what a line says of it then; of each source its name as a word.
+    threads: FxHashMap<ThreadId, (Option<StringId>, Box<str>)>,
+    sources: FxHashMap<SourceId, Box<str>>,
+    line: String,
     functions: Functions,
     /// The lines of a frame, and whether all of it has a name.
     frames: FxHashMap<FrameId, (Box<str>, bool)>,
@@ -52,6 +56,9 @@ impl PerfScript {
     fn new(_: &Settings, output: Output) -> PerfScript {
         PerfScript {
             output: BufWriter::with_capacity(AT_ONCE, output),
+            threads: FxHashMap::default(),
+            sources: FxHashMap::default(),
+            line: String::new(),
             functions: Functions::default(),
             frames: FxHashMap::default(),
             stacks: FxHashMap::default(),
@@ -71,21 +78,24 @@ impl PerfScript {
         }
         let thread = tables.thread(sample.thread);
         let then = tables.names_at(sample.thread, sample.at).thread;
-        let comm = thread.map_or("", |thread| tables.string(then.unwrap_or(thread.name)));
-        let process = thread.and_then(|thread| tables.process(thread.process));
-        let pid = process.map_or(0, |process| process.pid.0);
-        let tid = thread.map_or(0, |thread| thread.tid.0);
-        let source = tables.sources.get(sample.source);
-        let event = source.map_or("", |source| tables.string(source.name));
+        let name = then.or(thread.map(|thread| thread.name));
+        let of_thread = self.threads.entry(sample.thread).or_default();
+        if of_thread.1.is_empty() || of_thread.0 != name {
+            *of_thread = (name, thread_words(thread, name, tables));
+        }
+        let source = self.sources.entry(sample.source).or_insert_with(|| {
+            let source = tables.sources.get(sample.source);
+            one_word(source.map_or("", |source| tables.string(source.name))).into()
+        });
         let (seconds, ns) = (sample.at.0 / 1_000_000_000, sample.at.0 % 1_000_000_000);
-        writeln!(
-            self.output,
-            "{} {pid}/{tid} [{:03}] {seconds}.{ns:09}: {} {}: ",
-            name::frame(comm),
-            sample.cpu.0,
-            sample.weight,
-            one_word(event),
-        )?;
+        self.line.clear();
+        // What can be written to a string never fails.
+        let _ = writeln!(
+            self.line,
+            "{} [{:03}] {seconds}.{ns:09}: {} {source}: ",
+            of_thread.1, sample.cpu.0, sample.weight,
+        );
+        self.output.write_all(self.line.as_bytes())?;
         if let Some(wait) = &sample.wait {
             writeln!(
                 self.output,
@@ -95,19 +105,20 @@ impl PerfScript {
             )?;
         }
         let pair = (sample.kernel, sample.user);
-        if !self.stacks.contains_key(&pair) {
-            let stack = self.stack(pair, tables);
-            if self.kept + stack.0.len() > MAX_KEPT {
-                self.stacks.clear();
-                self.kept = 0;
-            }
-            self.kept += stack.0.len();
-            self.stacks.insert(pair, stack);
-        }
         if let Some((lines, named)) = self.stacks.get(&pair) {
             self.output.write_all(lines.as_bytes())?;
             self.unnamed += u64::from(!named);
+            return self.output.write_all(b"\n");
         }
+        let (lines, named) = self.stack(pair, tables);
+        self.output.write_all(lines.as_bytes())?;
+        self.unnamed += u64::from(!named);
+        if self.kept + lines.len() > MAX_KEPT {
+            self.stacks.clear();
+            self.kept = 0;
+        }
+        self.kept += lines.len();
+        self.stacks.insert(pair, (lines, named));
         self.output.write_all(b"\n")
     }
 
@@ -141,6 +152,15 @@ impl Sink for PerfScript {
         }
         self.output.flush()
     }
+}
+
+/// The name of a thread, and the ids.
+fn thread_words(thread: Option<&Thread>, name: Option<StringId>, tables: &Tables) -> Box<str> {
+    let comm = name::frame(name.map_or("", |name| tables.string(name)));
+    let process = thread.and_then(|thread| tables.process(thread.process));
+    let pid = process.map_or(0, |process| process.pid.0);
+    let tid = thread.map_or(0, |thread| thread.tid.0);
+    format!("{comm} {pid}/{tid}").into()
 }
 
 /// A name without what ends it for readers.

@@ -73,7 +73,7 @@ impl Speedscope {
         name: &str,
         unit: &str,
         runs: &[Run],
-        stacks: &[Option<Box<[u32]>>],
+        stacks: &[Option<Box<[u8]>>],
         first: bool,
     ) -> io::Result<Option<u64>> {
         let weight = |run: &Run| match self.count {
@@ -100,7 +100,7 @@ impl Speedscope {
         out.write_all(b",\n\"samples\":[")?;
         for (index, (stack, _)) in shown().enumerate() {
             out.write_all(if index == 0 { b"" } else { b"," })?;
-            serde_json::to_writer(&mut *out, stack)?;
+            out.write_all(stack)?;
         }
         out.write_all(b"],\n\"weights\":[")?;
         for (index, (_, weight)) in shown().enumerate() {
@@ -134,7 +134,9 @@ impl Sink for Speedscope {
         for key in self.keys.all() {
             let wanted = sources.has(key.source, tables);
             let named = !wanted || functions.stack(key, tables, &mut stack);
-            stacks.push(wanted.then(|| Box::<[u32]>::from(&stack[..])));
+            // As it is written, often.
+            let text = wanted.then(|| serde_json::to_vec(&stack)).transpose()?;
+            stacks.push(text.map(Vec::into_boxed_slice));
             unnamed.push(!named);
         }
         let is_unnamed = |run: &&Run| unnamed.get(run.key as usize) == Some(&true);

@@ -2,7 +2,8 @@
 //!
 //! `comm pid/tid [cpu] mode seconds.fraction: period event:`, where tid or pid, CPU, mode, period and event may be missing; behind it
 //! or in lines of their own `address symbol+offset (object)`, with `(inlined)` for what is inlined into the frame that follows.
-//! Memory is that of one line for each distinct frame, and of names. What does not belong here: how a recording is made of it (`intake`).
+//! Memory is that of one line for each distinct frame, of names, and of the text of stacks, up to a limit: the same stacks come again
+//! and again, and are then known by their text. What does not belong here: how a recording is made of it (`intake`).
 
 use std::io::BufRead;
 
@@ -15,6 +16,10 @@ use profiler_model::*;
 
 /// Most frames of a stack.
 const MAX_FRAMES: usize = 4096;
+/// Most bytes of the text of a stack: what is longer is read as it comes.
+const MAX_STACK: usize = 1 << 16;
+/// Most bytes of the text of stacks that are kept.
+const MAX_KEPT: usize = 32 << 20;
 /// What perf's own records are called where it shows them: they are not samples.
 const RECORD: &str = "PERF_RECORD_";
 
@@ -227,11 +232,22 @@ pub(super) fn read(input: &mut dyn BufRead, intake: &mut Intake<'_>) -> Result<(
     text.flush()
 }
 
+/// What the text of a stack says.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Of the user and of the kernel.
+    stacks: (Option<StackId>, Option<StackId>),
+    /// It says what was waited for.
+    wait: Option<WaitState>,
+}
+
 /// A sample whose frames are being read.
 struct Pending {
     sample: Sample,
     /// Leaf first.
     frames: Vec<FrameId>,
+    /// It says what was waited for.
+    wait: Option<WaitState>,
     /// Of what comes next.
     inlined: Vec<FunctionId>,
     /// Lines of these, to find the place again that they belong to.
@@ -243,6 +259,12 @@ struct Pending {
 struct Text<'i, 'a> {
     intake: &'i mut Intake<'a>,
     pending: Option<Pending>,
+    /// Lines of its stack that were not looked at yet, and the number of the first.
+    unread: String,
+    unread_from: u64,
+    /// What was read of such a text before, and how many bytes all of them have.
+    known: TextMap<Box<str>, Known>,
+    kept: usize,
     /// What was begun is a record of perf: lines behind it belong to it.
     in_record: bool,
     /// By pid and tid, with the name that they had last.
@@ -256,6 +278,10 @@ impl<'i, 'a> Text<'i, 'a> {
         Text {
             intake,
             pending: None,
+            unread: String::new(),
+            unread_from: 0,
+            known: TextMap::default(),
+            kept: 0,
             in_record: false,
             threads: FxHashMap::default(),
             places: TextMap::default(),
@@ -269,9 +295,12 @@ impl<'i, 'a> Text<'i, 'a> {
             return self.flush();
         }
         // Frames are behind a tab; what is behind spaces can be the name of a thread, too.
-        if self.pending.is_some() && line.starts_with('\t') && self.frame(line, lines)? {
+        if line.starts_with('\t')
+            && (self.put_off(line, lines.number) || self.frame(line, lines.number)?)
+        {
             return Ok(());
         }
+        self.read_on()?;
         if let Some(header) = header(line) {
             self.flush()?;
             return self.begin(&header);
@@ -284,10 +313,38 @@ impl<'i, 'a> Text<'i, 'a> {
                 )),
             };
         }
-        if self.frame(line, lines)? || is_source_line(line) {
+        if self.frame(line, lines.number)? || is_source_line(line) {
             return Ok(());
         }
-        Err(lines.wrong("it is no frame of a stack"))
+        Err(no_frame(lines.number))
+    }
+
+    /// Whether a line that may be one of the stack is looked at later, if its stack is not known by then.
+    fn put_off(&mut self, line: &str, number: u64) -> bool {
+        let is_new = |it: &Pending| it.frames.is_empty() && it.inlined_text.is_empty();
+        let fits = self.unread.len() + line.len() < MAX_STACK;
+        if !fits || !begins_place(line) || !self.pending.as_ref().is_some_and(is_new) {
+            return false;
+        }
+        if self.unread.is_empty() {
+            self.unread_from = number;
+        }
+        self.unread += line;
+        self.unread.push('\n');
+        true
+    }
+
+    /// Looks at what was put off.
+    fn read_on(&mut self) -> Result<(), ImportError> {
+        let unread = std::mem::take(&mut self.unread);
+        for (line, number) in unread.lines().zip(self.unread_from..) {
+            if !self.frame(line, number)? {
+                return Err(no_frame(number));
+            }
+        }
+        self.unread = unread;
+        self.unread.clear();
+        Ok(())
     }
 
     fn begin(&mut self, header: &Header<'_>) -> Result<(), ImportError> {
@@ -311,6 +368,7 @@ impl<'i, 'a> Text<'i, 'a> {
         let mut pending = Pending {
             sample: Sample::new(at, thread, Cpu(header.cpu), source, weight),
             frames: Vec::new(),
+            wait: None,
             inlined: Vec::new(),
             inlined_text: String::new(),
             is_leaf: false,
@@ -353,12 +411,12 @@ impl<'i, 'a> Text<'i, 'a> {
     }
 
     /// Takes a line as one of the stack, if it is.
-    fn frame(&mut self, line: &str, lines: &Lines<'_>) -> Result<bool, ImportError> {
+    fn frame(&mut self, line: &str, number: u64) -> Result<bool, ImportError> {
         let Some(pending) = &mut self.pending else {
             return Ok(false);
         };
         if pending.frames.len() >= MAX_FRAMES {
-            return Err(lines.wrong(format!("a stack has more than {MAX_FRAMES} frames")));
+            return Err(too_many(number));
         }
         let key = pending.inlined_text.len();
         pending.inlined_text.push_str(line);
@@ -374,10 +432,10 @@ impl<'i, 'a> Text<'i, 'a> {
         };
         if place.object == "[wait]" {
             pending.inlined_text.truncate(key);
-            pending.sample.wait = wait(place.symbol, pending.sample.weight);
+            pending.wait = wait(place.symbol);
         } else if place.object == "inlined" {
             if pending.inlined.len() >= MAX_FRAMES {
-                return Err(lines.wrong(format!("a stack has more than {MAX_FRAMES} frames")));
+                return Err(too_many(number));
             }
             pending.inlined_text.push('\n');
             let function = named(place.symbol, None, None, self.intake);
@@ -392,18 +450,52 @@ impl<'i, 'a> Text<'i, 'a> {
     }
 
     fn flush(&mut self) -> Result<(), ImportError> {
-        let Some(mut pending) = self.pending.take() else {
+        let Some(pending) = &self.pending else {
             return Ok(());
         };
-        pending.frames.reverse();
-        let (user, kernel) = self.intake.stacks(&pending.frames);
+        let is_whole = pending.frames.is_empty() && !self.unread.is_empty();
+        let known = self.known.get(&*self.unread).filter(|_| is_whole);
+        let known = match known.copied() {
+            Some(known) => {
+                self.unread.clear();
+                known
+            }
+            None => self.read_stack(is_whole)?,
+        };
+        let Some(pending) = self.pending.take() else {
+            return Ok(());
+        };
+        let mut sample = pending.sample;
+        sample.wait = known.wait.map(|state| waited(state, sample.weight));
+        let (user, kernel) = known.stacks;
         match pending.is_leaf {
             true => {
-                let sample = pending.sample.with_stacks(kernel, user);
+                let sample = sample.with_stacks(kernel, user);
                 self.intake.sample(sample.with_ends(StackEnd::LeafOnly))
             }
-            false => self.intake.unsaid(pending.sample, (user, kernel)),
+            false => self.intake.unsaid(sample, (user, kernel)),
         }
+    }
+
+    /// Reads the stack of the sample; if its text is all of it, that is kept.
+    fn read_stack(&mut self, is_whole: bool) -> Result<Known, ImportError> {
+        let text: Option<Box<str>> = is_whole.then(|| self.unread.as_str().into());
+        self.read_on()?;
+        let mut known = Known::default();
+        if let Some(pending) = &mut self.pending {
+            pending.frames.reverse();
+            known.stacks = self.intake.stacks(&pending.frames);
+            known.wait = pending.wait;
+        }
+        if let Some(text) = text {
+            if self.kept + text.len() > MAX_KEPT {
+                self.known.clear();
+                self.kept = 0;
+            }
+            self.kept += text.len();
+            self.known.insert(text, known);
+        }
+        Ok(known)
     }
 }
 
@@ -413,17 +505,37 @@ fn is_source_line(line: &str) -> bool {
     text.is_some_and(|text| !text.starts_with(char::is_whitespace))
 }
 
-/// The wait that our own export tells of.
-fn wait(symbol: Option<&str>, ns: u64) -> Option<Wait> {
+/// Whether a line begins as one of a stack does: with an address.
+fn begins_place(line: &str) -> bool {
+    let (address, _) = split_word(line.trim_start());
+    u64::from_str_radix(address, 16).is_ok()
+}
+
+fn no_frame(line: u64) -> ImportError {
+    let what = "it is no frame of a stack".to_owned();
+    ImportError::Line { line, what }
+}
+
+fn too_many(line: u64) -> ImportError {
+    let what = format!("a stack has more than {MAX_FRAMES} frames");
+    ImportError::Line { line, what }
+}
+
+/// What was waited for, as our own export tells it.
+fn wait(symbol: Option<&str>) -> Option<WaitState> {
     let name = symbol?.strip_prefix('[')?.strip_suffix(']')?;
-    let state = WaitState::ALL.iter().find(|state| state.name() == name)?;
-    Some(Wait {
+    let mut states = WaitState::ALL.iter().copied();
+    states.find(|state| state.name() == name)
+}
+
+fn waited(state: WaitState, ns: u64) -> Wait {
+    Wait {
         ns,
         runnable_ns: 0,
-        state: *state,
+        state,
         waker: None,
         count: 1,
-    })
+    }
 }
 
 fn named(
@@ -557,6 +669,80 @@ mod tests {
         assert_eq!(imported(&text).unwrap().samples, 2);
         let error = imported(&[record, "\t\tmore\n"].concat()).unwrap_err();
         assert!(error.to_string().contains("line 4"), "{error}");
+    }
+
+    /// What is imported of a text, and what of the same without the empty lines, where no stack is known by its text.
+    fn both_ways(text: &str) -> [Vec<(Vec<Definition>, Vec<Event>)>; 2] {
+        [text.to_owned(), text.replace("\n\n", "\n")].map(|text| {
+            let mut batches = Vec::new();
+            let mut take = |batch: Batch| {
+                batches.push((batch.definitions, batch.events));
+                Ok(())
+            };
+            let mut intake = Intake::new("x", "perf-script", &mut take);
+            read(&mut text.as_bytes(), &mut intake).unwrap();
+            intake.finish().unwrap();
+            batches
+        })
+    }
+
+    #[test]
+    fn stacks_that_come_again_say_the_same() {
+        let long: String = (0..3000)
+            .map(|at| format!("\t{at:x} f{at} (/x)\n"))
+            .collect();
+        assert!(long.len() < MAX_STACK);
+        let longer: String = (0..4000)
+            .map(|at| format!("\t{at:x} function{at} (/x)\n"))
+            .collect();
+        assert!(longer.len() > MAX_STACK);
+        let stacks = [
+            "\tf1 f+0x1 (/x)\n\tf9 main (/x)\n",
+            "\tf1 g (inlined)\n\tf1 f+0x1 (/x)\n\tf9 main (/x)\n",
+            "\tffff0000 entry ([kernel.kallsyms])\n\tf9 main (/x)\n",
+            "\t0 [disk] ([wait])\n\tf9 main (/x)\n",
+            "\t0 [disk] ([wait])\n",
+            "\tf1 left_open (inlined)\n",
+            "",
+            &long,
+            &longer,
+        ];
+        let mut text = String::new();
+        for round in 1..4 {
+            for (number, stack) in stacks.iter().enumerate() {
+                text += &format!(
+                    "a 1/{number} [000] {round}.{number}00: {round} offcpu-time: \n{stack}\n"
+                );
+            }
+        }
+        let [known, read] = both_ways(&text);
+        assert_eq!(known, read);
+        let events: Vec<_> = known.iter().flat_map(|(_, events)| events).collect();
+        assert_eq!(events.len(), 3 * stacks.len());
+        let waits = events.iter().filter_map(|event| match event {
+            Event::Sample(sample) => Some(sample.wait?.ns),
+            _ => None,
+        });
+        assert_eq!(waits.collect::<Vec<_>>(), [1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn damage_is_told_by_its_line() {
+        let sample = "a 1 1.5: 7 cycles: \n\tf1 f (/x)\n";
+        for (rest, line) in [
+            ("\tf2 foo)\n\n", 3),
+            ("\tf2 f (/x)\n\tf3 foo)\n\tf4 f (/x)\n\n", 4),
+            ("\tf2 foo)\n", 3),
+        ] {
+            let mut take = |_| Ok(());
+            let mut intake = Intake::new("x", "perf-script", &mut take);
+            let text = [sample, rest].concat();
+            let error = read(&mut text.as_bytes(), &mut intake).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("line {line}: it is no frame of a stack")
+            );
+        }
     }
 
     #[test]
