@@ -240,18 +240,21 @@ impl ChromeTrace {
     /// The samples of a thread, in order of time, as a profile in pieces.
     fn profile(
         &mut self,
-        number: usize,
-        thread: ThreadId,
-        samples: &[(Timestamp, u32)],
-        tree: &Tree<u32>,
-        functions: &StackFunctions,
+        profile: &Profile<'_>,
+        samples: &mut impl Iterator<Item = (Timestamp, u32)>,
         tables: &Tables,
     ) -> io::Result<()> {
-        let Some(&(began, _)) = samples.first() else {
+        let &Profile {
+            number,
+            thread,
+            tree,
+            functions,
+        } = profile;
+        let mut chunk: Vec<_> = samples.by_ref().take(CHUNK).collect();
+        let Some(&(began, _)) = chunk.first() else {
             return Ok(());
         };
         let category = "disabled-by-default-v8.cpu_profiler";
-        let thread = StackOwner::Thread(thread);
         self.begin("P", Some(thread), began, tables)?;
         write!(
             self.output,
@@ -263,7 +266,7 @@ impl ChromeTrace {
         // Nodes of this profile. A node has the same number in all profiles: some readers take them for one.
         let mut known: FxHashSet<u32> = FxHashSet::default();
         let mut new = Vec::new();
-        for chunk in samples.chunks(CHUNK) {
+        while !chunk.is_empty() {
             let at = chunk.last().map_or(began, |(at, _)| *at);
             self.begin("P", Some(thread), at, tables)?;
             write!(
@@ -272,7 +275,7 @@ impl ChromeTrace {
                  \"args\":{{\"data\":{{\"cpuProfile\":{{\"nodes\":["
             )?;
             let mut comma = "";
-            for (_, node) in chunk {
+            for (_, node) in &chunk {
                 // Callers come before those they call.
                 let callers = std::iter::successors(Some(*node), |node| {
                     tree.nodes()
@@ -310,15 +313,25 @@ impl ChromeTrace {
             json::column(&mut self.output, "samples", ids)?;
             self.output.write_all(b"}")?;
             let mut deltas = Vec::with_capacity(chunk.len());
-            for (at, _) in chunk {
+            for (at, _) in &chunk {
                 deltas.push(json::us(at.since(last)));
                 last = *at;
             }
             json::column(&mut self.output, "timeDeltas", deltas)?;
             self.output.write_all(b"}}}")?;
+            chunk.clear();
+            chunk.extend(samples.by_ref().take(CHUNK));
         }
         Ok(())
     }
+}
+
+/// Whose samples, and what its nodes are.
+struct Profile<'a> {
+    number: usize,
+    thread: StackOwner,
+    tree: &'a Tree<u32>,
+    functions: &'a StackFunctions,
 }
 
 fn arguments(
@@ -342,12 +355,13 @@ impl Sink for ChromeTrace {
                 let key = self.keys.number(sample, tables);
                 let waited = sample.wait.map_or(0, |wait| wait.ns);
                 // The line of time has each sample last until the next one: a wait is told when it begins.
-                timed.push(Moment {
+                let moment = Moment {
                     at: Timestamp(sample.at.0.saturating_sub(waited)),
                     key,
                     count: 1,
                     weight: 0,
-                });
+                };
+                timed.push(moment, &mut self.keys.aside);
                 match &sample.wait {
                     Some(wait) => self.wait(sample, wait, tables),
                     None => Ok(()),
@@ -397,17 +411,29 @@ impl Sink for ChromeTrace {
             });
             nameless.push(!named);
         }
+        let aside = std::mem::take(&mut self.keys.aside);
         for (index, (thread, timed)) in std::mem::take(&mut self.threads).into_iter().enumerate() {
-            let mut samples = Vec::new();
-            for moment in timed.iter() {
-                let key = moment.key as usize;
-                if let Some(node) = nodes.get(key).copied().flatten() {
-                    samples.push((moment.at, node));
-                    unnamed += u64::from(nameless.get(key) == Some(&true));
-                }
+            let shown = || {
+                let node = |moment: &Moment| nodes.get(moment.key as usize).copied().flatten();
+                let moments = timed.iter(&aside);
+                moments.filter_map(move |moment| Some((moment.at, node(&moment)?, moment.key)))
+            };
+            let is_nameless = |key: u32| nameless.get(key as usize) == Some(&true);
+            unnamed += shown().filter(|(_, _, key)| is_nameless(*key)).count() as u64;
+            let mut samples = shown().map(|(at, node, _)| (at, node));
+            let profile = Profile {
+                number: index + 1,
+                thread: StackOwner::Thread(thread),
+                tree: &tree,
+                functions: &functions,
+            };
+            if shown().is_sorted_by_key(|(at, ..)| at) {
+                self.profile(&profile, &mut samples, tables)?;
+            } else {
+                let mut samples: Vec<_> = samples.collect();
+                samples.sort_by_key(|(at, _)| *at);
+                self.profile(&profile, &mut samples.into_iter(), tables)?;
             }
-            samples.sort_by_key(|(at, _)| *at);
-            self.profile(index + 1, thread, &samples, &tree, &functions, tables)?;
         }
         let notes = self.about.notes(tables, unnamed);
         let out = &mut self.output;
@@ -425,6 +451,7 @@ impl Sink for ChromeTrace {
         out.write_all(b"],\n\"displayTimeUnit\":\"ns\",\"otherData\":")?;
         json::value(out, &other)?;
         out.write_all(b"}\n")?;
+        aside.check()?;
         out.flush()
     }
 }

@@ -117,7 +117,8 @@ impl Sink for CpuProfile {
             unnamed.push(!named);
         }
         let samples = || {
-            let samples = self.threads.values().flat_map(Timed::iter);
+            let threads = self.threads.values();
+            let samples = threads.flat_map(|timed| timed.iter(&self.keys.aside));
             samples.filter_map(|sample: Moment| {
                 Some((sample, nodes.get(sample.key as usize).copied()??))
             })
@@ -186,6 +187,7 @@ impl Sink for CpuProfile {
         json::column(out, "timeDeltas", deltas)?;
         json::texts(out, "notes", self.about.notes(tables, nameless))?;
         out.write_all(b"}\n")?;
+        self.keys.aside.check()?;
         out.flush()
     }
 }

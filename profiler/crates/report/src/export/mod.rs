@@ -8,6 +8,7 @@
 //! without the model (see [`wire`](profiler_wire)).
 
 mod about;
+mod aside;
 pub mod bytefrog;
 mod callgrind;
 mod calls;

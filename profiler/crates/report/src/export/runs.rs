@@ -1,23 +1,14 @@
-//! Samples in the order of time, for formats that show them so: equal neighbours are one.
+//! Samples in the order of time, for formats that show them so.
 //!
-//! Samples -> [`Run`]s of 16 bytes, whose keys are numbers. Which source is wanted is known at the end: until then
+//! Samples -> [`Timed`], with numbers for what they are. Which source is wanted is known at the end: until then
 //! all are kept. What does not belong here: stacks (`functions`).
 
 use rustc_hash::FxHashMap;
 
+use super::aside::Aside;
 use super::timed::{Moment, Timed};
 use crate::derive::{Key, Merge};
 use profiler_model::*;
-
-/// Samples that are equal, and follow each other.
-#[derive(Clone, Copy)]
-pub(super) struct Run {
-    /// See [`Keys`].
-    pub(super) key: u32,
-    pub(super) count: u32,
-    /// In the unit of the source.
-    pub(super) weight: u64,
-}
 
 /// What samples are, as numbers.
 #[derive(Default)]
@@ -26,6 +17,8 @@ pub(super) struct Keys {
     all: Vec<Key>,
     /// In the order of their first samples.
     pub(super) sources: Vec<SourceId>,
+    /// Where the samples are.
+    pub(super) aside: Aside,
 }
 
 impl Keys {
@@ -45,32 +38,13 @@ impl Keys {
 
     /// Adds a sample of a thread to its samples.
     pub(super) fn time(&mut self, sample: &Sample, tables: &Tables, timed: &mut Timed) {
-        timed.push(Moment {
+        let moment = Moment {
             at: sample.at,
             key: self.number(sample, tables),
             count: sample.wait.map_or(1, |wait| wait.count),
             weight: sample.weight,
-        });
-    }
-
-    /// Adds a sample of a thread to the runs that it belongs to.
-    pub(super) fn add(&mut self, sample: &Sample, tables: &Tables, runs: &mut Vec<Run>) {
-        let number = self.number(sample, tables);
-        let count = sample.wait.map_or(1, |wait| wait.count);
-        if let Some(last) = runs.last_mut().filter(|last| last.key == number)
-            && let (Some(count), Some(weight)) = (
-                last.count.checked_add(count),
-                last.weight.checked_add(sample.weight),
-            )
-        {
-            (last.count, last.weight) = (count, weight);
-            return;
-        }
-        runs.push(Run {
-            key: number,
-            count,
-            weight: sample.weight,
-        });
+        };
+        timed.push(moment, &mut self.aside);
     }
 
     /// What the numbers stand for, from 0 on.

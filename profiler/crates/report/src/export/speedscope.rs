@@ -1,8 +1,8 @@
 //! speedscope: a sampled profile of each thread, and one with the calls of each thread and goroutine where they were traced.
 //!
 //! Input: events; output: JSON of speedscope's own file format. Weights are in the unit of the source; times of calls
-//! are nanoseconds since the first event. Memory: the format has the samples of a thread together, so they are kept,
-//! 16 bytes each, equal neighbours as one. The mapping, and what is lost: docs/formats/speedscope.md.
+//! are nanoseconds since the first event. The format has the samples of a thread together, so they are put aside until
+//! the end; equal neighbours are one. The mapping, and what is lost: docs/formats/speedscope.md.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -13,8 +13,9 @@ use super::about::About;
 use super::collect::{Count, SOURCE, choose, count};
 use super::functions::StackFunctions;
 use super::nest::Nest;
-use super::runs::{Keys, Run};
+use super::runs::Keys;
 use super::settings::{Setting, Settings};
+use super::timed::{Moment, Timed};
 use super::{Format, Output, ShownSources, Shows};
 use crate::derive::container_label_of;
 use profiler_model::*;
@@ -39,7 +40,7 @@ struct Speedscope {
     count: Count,
     wanted: Option<String>,
     keys: Keys,
-    threads: BTreeMap<ThreadId, Vec<Run>>,
+    threads: BTreeMap<ThreadId, Timed>,
     nest: Nest,
     about: About,
     output: BufWriter<Output>,
@@ -72,18 +73,18 @@ impl Speedscope {
         &mut self,
         name: &str,
         unit: &str,
-        runs: &[Run],
+        timed: &Timed,
         stacks: &[Option<Box<[u8]>>],
         first: bool,
     ) -> io::Result<Option<u64>> {
-        let weight = |run: &Run| match self.count {
+        let weight = |run: Moment| match self.count {
             Count::Samples => run.count.into(),
             Count::Weight => run.weight,
         };
-        let stack = |run: &Run| stacks.get(run.key as usize).and_then(Option::as_deref);
+        let stack = |run: Moment| stacks.get(run.key as usize).and_then(Option::as_deref);
         let shown = || {
-            runs.iter()
-                .filter_map(|run| Some((stack(run)?, weight(run))))
+            let runs = merged(timed.iter(&self.keys.aside));
+            runs.filter_map(|run| Some((stack(run)?, weight(run))))
         };
         let sum = shown().fold(0_u64, |sum, (_, weight)| sum.saturating_add(weight));
         if shown().next().is_none() {
@@ -116,8 +117,8 @@ impl Sink for Speedscope {
     fn event(&mut self, event: &Event, tables: &Tables) -> io::Result<()> {
         self.about.event(event);
         if let Event::Sample(sample) = event {
-            let runs = self.threads.entry(sample.thread).or_default();
-            self.keys.add(sample, tables, runs);
+            let timed = self.threads.entry(sample.thread).or_default();
+            self.keys.time(sample, tables, timed);
         }
         self.nest.event(event, tables);
         Ok(())
@@ -139,9 +140,11 @@ impl Sink for Speedscope {
             stacks.push(text.map(Vec::into_boxed_slice));
             unnamed.push(!named);
         }
-        let is_unnamed = |run: &&Run| unnamed.get(run.key as usize) == Some(&true);
-        let runs = self.threads.values().flatten().filter(is_unnamed);
-        let unnamed = runs.map(|run| u64::from(run.count)).sum();
+        let is_unnamed = |sample: &Moment| unnamed.get(sample.key as usize) == Some(&true);
+        let threads = self.threads.values();
+        let samples = threads.flat_map(|timed| timed.iter(&self.keys.aside));
+        let unnamed = samples.filter(is_unnamed);
+        let unnamed = unnamed.map(|sample| u64::from(sample.count)).sum();
         let mut notes = self.about.notes(tables, unnamed);
         if self.nest.open() > 0 {
             notes.push(format!("calls still open at the end: {}", self.nest.open()));
@@ -151,9 +154,9 @@ impl Sink for Speedscope {
             "{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"profiles\":[";
         self.output.write_all(head.as_bytes())?;
         let (mut index, mut heaviest) = (0_usize, (0, std::cmp::Reverse(0)));
-        for (thread, runs) in std::mem::take(&mut self.threads) {
+        for (thread, timed) in std::mem::take(&mut self.threads) {
             let name = thread_name(thread, tables);
-            let sum = self.sampled(&name, unit, &runs, &stacks, index == 0)?;
+            let sum = self.sampled(&name, unit, &timed, &stacks, index == 0)?;
             if let Some(sum) = sum {
                 heaviest = heaviest.max((sum, std::cmp::Reverse(index)));
                 index += 1;
@@ -208,8 +211,25 @@ impl Sink for Speedscope {
         out.write_all(b",\"notes\":")?;
         serde_json::to_writer(&mut *out, &notes)?;
         out.write_all(b"}\n")?;
+        self.keys.aside.check()?;
         out.flush()
     }
+}
+
+/// Equal neighbours as one.
+fn merged(samples: impl Iterator<Item = Moment>) -> impl Iterator<Item = Moment> {
+    let mut samples = samples.peekable();
+    std::iter::from_fn(move || {
+        let mut run = samples.next()?;
+        while let Some(next) = samples.peek().filter(|next| next.key == run.key)
+            && let Some(count) = run.count.checked_add(next.count)
+            && let Some(weight) = run.weight.checked_add(next.weight)
+        {
+            (run.count, run.weight) = (count, weight);
+            samples.next();
+        }
+        Some(run)
+    })
 }
 
 /// `worker 1 (tid 101) of web (pid 100 in shop/web)`.

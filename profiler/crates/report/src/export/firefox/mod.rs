@@ -180,7 +180,7 @@ impl Firefox {
         let out = &mut self.output;
         let since = |at: Timestamp| at.since(zero);
         let shown = || {
-            row.samples.iter().filter_map(|sample| {
+            row.samples.iter(&self.keys.aside).filter_map(|sample| {
                 let stack = stacks.get(sample.key as usize).copied().flatten()?;
                 Some((sample, stack))
             })
@@ -264,7 +264,8 @@ impl Firefox {
             stacks.push(wanted.then_some(node));
             unnamed.push(!named);
         }
-        let samples = self.rows.values().flat_map(|row| row.samples.iter());
+        let rows = self.rows.values();
+        let samples = rows.flat_map(|row| row.samples.iter(&self.keys.aside));
         let unnamed = samples
             .filter(|sample| unnamed.get(sample.key as usize) == Some(&true))
             .map(|sample| u64::from(sample.count))
@@ -306,6 +307,7 @@ impl Firefox {
         self.output.write_all(b"],\n")?;
         shared.write(&mut self.output, tables)?;
         self.output.write_all(b"}\n")?;
+        self.keys.aside.check()?;
         self.output.flush()
     }
 }
