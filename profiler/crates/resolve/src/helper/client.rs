@@ -32,6 +32,8 @@ use crate::material::Material;
 
 /// How long the process may take to begin. It only waits for a processor.
 const START: Duration = Duration::from_secs(10);
+/// How long it is waited for, once, where nothing may be held up.
+const MOMENT: Duration = Duration::from_millis(250);
 /// How long one that ends by itself may take.
 const END: Duration = Duration::from_millis(500);
 /// Descriptors that come with a frame: two files of three parts, what each is copied to, and a folder.
@@ -74,7 +76,7 @@ impl Limits {
 /// What became of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// It could not be started.
+    /// It could not be started, or has not begun yet.
     NotStarted,
     /// Its time was over.
     TooSlow,
@@ -109,12 +111,19 @@ pub(crate) struct Client {
     files: u32,
     /// It was said that none can be started.
     complained: bool,
+    /// When one was given up that did not begin.
+    given_up: Option<Instant>,
+    /// What a shell does before the process begins.
+    #[cfg(test)]
+    before: Option<&'static str>,
 }
 
 struct Process {
     socket: OwnedFd,
     child: Option<Child>,
-    walls: Walls,
+    started: Instant,
+    /// What it has said when it began.
+    walls: Option<Walls>,
     loaded: usize,
 }
 
@@ -129,6 +138,9 @@ impl Client {
             started: 0,
             files: 0,
             complained: false,
+            given_up: None,
+            #[cfg(test)]
+            before: None,
         }
     }
 
@@ -157,10 +169,24 @@ impl Client {
         client
     }
 
+    /// The same, where a shell does something before it begins.
+    #[cfg(test)]
+    pub(crate) fn with_process_after(before: &'static str, limits: Limits) -> Client {
+        let mut client = Client::with_process(limits);
+        client.before = Some(before);
+        client
+    }
+
     /// The id of the process.
     #[cfg(test)]
     pub(crate) fn pid(&self) -> Option<u32> {
         Some(self.process.as_ref()?.child.as_ref()?.id())
+    }
+
+    /// How many processes were started.
+    #[cfg(test)]
+    pub(crate) fn starts(&self) -> u32 {
+        self.started
     }
 
     /// How many files the process has loaded.
@@ -226,6 +252,16 @@ impl Client {
     /// Starts the process, if there is none.
     pub(crate) fn start(&mut self) -> Result<(), Death> {
         self.running().map(|_| ())
+    }
+
+    /// The same for threads that others wait for: it is waited for a moment, and then begins in its own time. One that does
+    /// not is given up, and there is a pause before the next one.
+    pub(crate) fn start_meanwhile(&mut self) -> Result<(), Death> {
+        let pauses = |at: Instant| at.elapsed() < START;
+        if self.process.is_none() && self.given_up.is_some_and(pauses) {
+            return Err(Death::NotStarted);
+        }
+        self.running_within(MOMENT).map(|_| ())
     }
 
     /// What is at a place of a file; as much of it as can be read, perhaps nothing.
@@ -379,30 +415,99 @@ impl Client {
 
     /// The walls around the process.
     pub(crate) fn walls(&mut self) -> io::Result<Walls> {
-        match self.running() {
-            Ok(process) => Ok(process.walls),
-            Err(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
+        let walls = self.running().map(|process| process.walls);
+        walls
+            .ok()
+            .flatten()
+            .ok_or(io::ErrorKind::Unsupported.into())
     }
 
     /// The process, started if there is none.
     fn running(&mut self) -> Result<&mut Process, Death> {
+        self.running_within(START)
+    }
+
+    /// The same, if it has begun so long after it was started.
+    fn running_within(&mut self, patience: Duration) -> Result<&mut Process, Death> {
         dying().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let process = match self.process.take() {
-            Some(process) => process,
-            None => {
-                self.started += 1;
-                Process::start(self.limits, self.apart, self.opens, self.answering).map_err(
-                    |error| {
-                        if !std::mem::replace(&mut self.complained, true) {
-                            log::warn!("no process can be started to read symbols: {error}");
-                        }
-                        Death::NotStarted
-                    },
-                )?
+        if self.process.is_none() {
+            self.started += 1;
+            match self.spawn() {
+                Ok(process) => self.process = Some(process),
+                Err(error) => return Err(self.not_started(&error)),
             }
+        }
+        let begun = match &mut self.process {
+            Some(process) => process.begin(patience),
+            None => Err(wire::nonsense()),
         };
-        Ok(self.process.insert(process))
+        if let Err(error) = begun {
+            let is_late = error.kind() == io::ErrorKind::TimedOut;
+            let started = self.process.as_ref().map(|process| process.started);
+            if is_late && started.is_some_and(|at| at.elapsed() < START) {
+                return Err(Death::NotStarted);
+            }
+            self.rest();
+            return Err(self.not_started(&error));
+        }
+        self.process.as_mut().ok_or(Death::NotStarted)
+    }
+
+    fn not_started(&mut self, error: &io::Error) -> Death {
+        self.given_up = Some(Instant::now());
+        if !std::mem::replace(&mut self.complained, true) {
+            log::warn!("no process can be started to read symbols: {error}");
+        }
+        Death::NotStarted
+    }
+
+    fn spawn(&self) -> io::Result<Process> {
+        let (socket, its) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let started = Instant::now();
+        if !self.apart {
+            let answering = self.answering;
+            let thread = std::thread::Builder::new().name("names".to_owned());
+            thread
+                .stack_size(16 << 20)
+                .spawn(move || super::serve::on_thread(its, answering()))?;
+            return Ok(Process {
+                socket,
+                child: None,
+                started,
+                walls: Some(Walls::default()),
+                loaded: 0,
+            });
+        }
+        let what = match self.opens {
+            true => OPENS.to_owned(),
+            false => self.limits.memory.to_string(),
+        };
+        let mut command = command(&what);
+        #[cfg(test)]
+        if let Some(before) = self.before {
+            command = after(before, &command);
+        }
+        let child = command
+            .stdin(its)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Out of reach of the terminal's Ctrl-C.
+            .process_group(0)
+            .current_dir("/")
+            .spawn()?;
+        helpers().push(child.id());
+        Ok(Process {
+            socket,
+            child: Some(child),
+            started,
+            walls: None,
+            loaded: 0,
+        })
     }
 
     /// Asks, and waits for an answer of this kind.
@@ -517,60 +622,21 @@ fn resident(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    fn start(
-        limits: Limits,
-        apart: bool,
-        opens: bool,
-        answering: fn() -> Answering,
-    ) -> io::Result<Process> {
-        let (socket, its) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        if !apart {
-            let thread = std::thread::Builder::new().name("names".to_owned());
-            thread
-                .stack_size(16 << 20)
-                .spawn(move || super::serve::on_thread(its, answering()))?;
-            return Ok(Process {
-                socket,
-                child: None,
-                walls: Walls::default(),
-                loaded: 0,
-            });
+    /// Waits until it has begun, so long after it was started.
+    fn begin(&mut self, patience: Duration) -> io::Result<()> {
+        if self.walls.is_some() {
+            return Ok(());
         }
-        let what = match opens {
-            true => OPENS.to_owned(),
-            false => limits.memory.to_string(),
-        };
-        let mut child = command(&what)
-            .stdin(its)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Out of reach of the terminal's Ctrl-C.
-            .process_group(0)
-            .current_dir("/")
-            .spawn()?;
-        let ready = receive(socket.as_fd(), Instant::now() + START);
-        let walls = match ready {
-            Ok((wire::READY, bytes)) if bytes.len() == 1 => Walls::of_bits(bytes[0]),
-            other => {
-                let _ = child.kill();
-                if wait(&mut child, END).is_none() {
-                    dying().push(child);
-                }
-                return Err(other.err().unwrap_or_else(wire::nonsense));
+        let socket = self.socket.as_fd();
+        // What has come is there as a whole at once.
+        ready(socket, PollFlags::IN, self.started + patience)?;
+        match receive(socket, Instant::now() + END)? {
+            (wire::READY, bytes) if bytes.len() == 1 => {
+                self.walls = Some(Walls::of_bits(bytes[0]));
+                Ok(())
             }
-        };
-        helpers().push(child.id());
-        Ok(Process {
-            socket,
-            child: Some(child),
-            walls,
-            loaded: 0,
-        })
+            _ => Err(wire::nonsense()),
+        }
     }
 }
 
@@ -593,6 +659,20 @@ fn command(what: &str) -> Command {
         .args(["--exact", "tests::apart::the_process", "--test-threads=1"])
         .env(crate::tests::apart::VARIABLE, what);
     command
+}
+
+/// The same command after what a shell is to do.
+#[cfg(test)]
+fn after(before: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    // It has another program than the tests.
+    shell
+        .args(["-c", &format!(r#"{before}; exec "$@""#), "sh"])
+        .arg(std::env::current_exe().unwrap_or_default())
+        .args(command.get_args());
+    let envs = command.get_envs();
+    shell.envs(envs.filter_map(|(name, value)| Some((name, value?))));
+    shell
 }
 
 /// Waits until something can be read or written.

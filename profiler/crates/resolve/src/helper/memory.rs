@@ -65,8 +65,8 @@ impl Memory {
         if silent.get(&self.owner).copied().unwrap_or(0) >= MAX_SILENT {
             return None;
         }
-        // What it takes to start it is nobody's fault.
-        client.start().ok()?;
+        // What it takes to start it is nobody's fault, and nobody's time.
+        client.start_meanwhile().ok()?;
         let until = Instant::now() + PATIENCE;
         match client.read(self.file.as_fd(), address, len, until) {
             Ok(bytes) => (!bytes.is_empty()).then_some(bytes),

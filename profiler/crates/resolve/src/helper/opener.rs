@@ -25,7 +25,7 @@ use crate::files::{
 };
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
-use crate::patience::{STARVED, Whom, give_up, is_silent, would_run};
+use crate::patience::{STARVED, Whom, give_up, is_silent, within, would_run};
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
@@ -56,10 +56,14 @@ pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, Open
     }
     let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
     let client = opener.get_or_insert_with(Client::that_opens);
-    // What it takes to start it is nobody's fault.
-    if !client.is_apart() || client.start().is_err() {
+    if !client.is_apart() {
         drop(opener);
         return open_mapped(mapped);
+    }
+    // What it takes to start it is nobody's fault, and nobody's time.
+    if client.start_meanwhile().is_err() {
+        drop(opener);
+        return open_beside(mapped);
     }
     let root = mapped.root.and_then(|root| root.folder());
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
@@ -79,6 +83,37 @@ pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, Open
         }
         Err(_) => Err(OpenError::Silent),
     }
+}
+
+/// Opens it where there is no process for that, or none yet: on a thread that can be left alone. What a server has is
+/// left out, since whoever reads it later would wait for the server.
+fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    let (pid, range, identity) = (mapped.pid, mapped.range, mapped.identity);
+    let (path, root) = (mapped.path.to_owned(), mapped.root.cloned());
+    let is_served = identity.major == 0;
+    let patience = match is_served {
+        true => PATIENCE,
+        false => SLOW_DISK,
+    };
+    let opened = within(patience, move || {
+        let file = open_mapped(&MappedFile {
+            pid,
+            range,
+            path: &path,
+            identity,
+            root: root.as_ref(),
+        })?;
+        match is_local(&file.file) {
+            true => Ok(file),
+            false => Err(OpenError::Silent),
+        }
+    });
+    opened.unwrap_or_else(|| {
+        if is_served {
+            give_up(Whom::Process(pid), pid);
+        }
+        Err(OpenError::Silent)
+    })
 }
 
 /// How long an answer is waited for.

@@ -447,6 +447,49 @@ fn packed_symbols_are_read_behind_the_walls() {
 }
 
 #[test]
+fn what_does_not_begin_is_not_waited_for() {
+    const MOMENT: Duration = Duration::from_millis(250);
+    let read = |client: &mut Client| {
+        let memory = File::open("/proc/self/mem").unwrap();
+        let there = [7_u8; 16];
+        let read = client.read(memory.as_fd(), there.as_ptr() as u64, 16, soon());
+        read.map(|bytes| bytes == there)
+    };
+
+    // It is waited for once, and not with each question.
+    let mut never = Client::with_process_after("exec sleep infinity", LIMITS);
+    let began = Instant::now();
+    assert_eq!(never.start_meanwhile(), Err(Death::NotStarted));
+    assert!(began.elapsed() >= MOMENT);
+    let (began, pid) = (Instant::now(), never.pid());
+    for _ in 0..100 {
+        assert_eq!(never.start_meanwhile(), Err(Death::NotStarted));
+    }
+    assert!(began.elapsed() < MOMENT, "{:?}", began.elapsed());
+    assert!(pid.is_some() && never.pid() == pid, "it may still begin");
+
+    // What begins later answers then.
+    let mut late = Client::with_process_after("sleep 1", LIMITS);
+    assert_eq!(late.start_meanwhile(), Err(Death::NotStarted));
+    let pid = late.pid();
+    while late.start_meanwhile().is_err() {
+        assert_eq!(late.pid(), pid);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(read(&mut late), Ok(true));
+    assert_eq!(late.pid(), pid);
+
+    // After one that has ended there is a pause, but for who can wait.
+    let mut ends = Client::with_process_after("exit 1", LIMITS);
+    assert_eq!(ends.start_meanwhile(), Err(Death::NotStarted));
+    assert_eq!(ends.starts(), 1);
+    assert_eq!(ends.start_meanwhile(), Err(Death::NotStarted));
+    assert_eq!(ends.starts(), 1);
+    assert_eq!(ends.start(), Err(Death::NotStarted));
+    assert_eq!(ends.starts(), 2);
+}
+
+#[test]
 fn what_never_answers_is_left_alone() {
     // Behind all that the kernel has said, who reads on waits until it says more.
     let silent = File::open("/dev/kmsg").and_then(|mut file| {
