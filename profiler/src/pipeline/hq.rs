@@ -63,9 +63,10 @@ async fn receive(request: HqRequest) -> Result<u8, Failure> {
     let waits = !request.options.start;
     let mut files = Files::create(&request.output, request.existing)?;
     let hq = Hq::start(request.listen, request.options, move |run, peer| {
+        let is_first = files.first.is_some();
         let keeper = files.of_run(run).and_then(|writer| {
             let path = writer.path().to_owned();
-            Ok(RunKeeper::start(writer, path, run, peer)?)
+            Ok(RunKeeper::start(writer, path, run, peer, is_first)?)
         });
         match keeper {
             Ok(keeper) => Ok(Box::new(keeper) as Box<dyn Receiver>),

@@ -19,6 +19,7 @@ mod privileges;
 mod record;
 mod renounce;
 mod scope;
+mod scratch;
 #[cfg(feature = "fronts")]
 mod serve;
 mod session;

@@ -31,6 +31,7 @@ use super::outputs::{self, Export};
 use super::prepare::{Prepared, Watch};
 use super::privileges::{self, Later};
 use super::renounce::may_replace;
+use super::scratch::{self, Scratch};
 use super::session::{Gone, Priority, Session};
 use super::signals::{Heard, INTERRUPTED, Signals, Start, in_foreground, is_given_up};
 use super::tracer::TraceSummary;
@@ -106,7 +107,8 @@ pub struct Finished {
 
 /// Records until the end that was asked for, writes all outputs.
 pub fn run(mut request: Request) -> Result<Finished, Failure> {
-    let scratch = Scratch::new(request.capture.is_none());
+    scratch::sweep();
+    let mut scratch = Scratch::new(request.capture.is_none());
     let capture = request
         .capture
         .clone()
@@ -133,6 +135,7 @@ pub fn run(mut request: Request) -> Result<Finished, Failure> {
         mounts_tracefs: false,
     };
     let mut finished = record(request, &capture, later)?;
+    scratch.keep_locked();
     if !exports.is_empty() {
         Reader::open(&capture)
             .map_err(Failure::from)
@@ -172,46 +175,6 @@ fn begin(request: Request, path: &Path) -> Result<(Session, Recording), Failure>
         },
         false => failure,
     })
-}
-
-/// A capture that is only made for exports, and removed when they are done.
-struct Scratch {
-    path: PathBuf,
-    used: bool,
-}
-
-impl Scratch {
-    fn new(used: bool) -> Scratch {
-        let name = format!("profiler-{}-{}.cap", std::process::id(), now().0);
-        Scratch {
-            path: std::env::temp_dir().join(name),
-            used,
-        }
-    }
-
-    /// The export failed: what was recorded is not thrown away.
-    fn keep(&self, failure: Failure) -> Failure {
-        if !self.used {
-            return failure;
-        }
-        let kept = self.path.with_extension("kept.cap");
-        match std::fs::rename(&self.path, &kept) {
-            Ok(()) => Failure {
-                message: format!("{failure}; the recording is kept in {}", kept.display()),
-                ..failure
-            },
-            Err(_) => failure,
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if self.used {
-            // It may not have been made yet.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }
 
 /// Why a recording ended.

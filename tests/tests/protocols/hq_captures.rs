@@ -246,6 +246,43 @@ fn breaks_that_waited_for_an_hq_come_before_their_data() -> Outcome {
     Ok(())
 }
 
+/// Who connects time and again, and sends nothing, fills no folder.
+#[test]
+fn runs_without_data_leave_no_files() -> Outcome {
+    let Some(setting) = Setting::unprivileged("hq_empty")? else {
+        return Ok(());
+    };
+    let mut receiver = Receiving::start(&setting, &["--runs", "6", "-o", "run.cap"]);
+    for round in 0..6 {
+        let (mut control, run) = agent(receiver.address);
+        control.send(&[heartbeat(Mode::Initializing)]);
+        control.expect(&[HqMessage::Start]);
+        let mut one = data(receiver.address, run);
+        if round == 3 {
+            one.send(&[name(1, "work"), enter(0, 1, 0), exit(1, 1, 0)]);
+        }
+        match round % 2 {
+            0 => drop((control, one)),
+            _ => finish(control, vec![one]),
+        }
+    }
+    let end = receiver.end();
+    let mut files: Vec<_> = std::fs::read_dir(setting.path("."))?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("run"))
+        .collect();
+    files.sort();
+    assert_eq!(files, ["run-3.cap", "run.cap"], "{end}");
+    for run in [1, 2, 4, 5] {
+        let said = format!("run {run}: nothing came: it has no capture");
+        assert!(end.contains(&said), "{said}: {end}");
+    }
+    let info = setting.run(&["info", "run-3.cap"])?.success()?.stdout;
+    assert!(info.contains("complete    yes"), "{info}");
+    Ok(())
+}
+
 #[test]
 fn a_run_becomes_a_capture_that_all_views_read() -> Outcome {
     let Some(setting) = Setting::unprivileged("hq_capture")? else {

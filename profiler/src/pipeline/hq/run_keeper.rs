@@ -37,12 +37,14 @@ pub(super) struct RunKeeper {
     run: u8,
     peer: SocketAddr,
     path: PathBuf,
+    /// There is a capture even if nothing comes.
+    is_first: bool,
     queue: Option<SyncSender<Batch>>,
     spare: Queue<Vec<Event>>,
     wants_new_epoch: Arc<AtomicBool>,
     /// Bytes of what is in the queue.
     queued: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<Result<Totals, CaptureError>>>,
+    thread: Option<JoinHandle<Result<Option<Totals>, CaptureError>>>,
     handed: Instant,
     skip: u32,
 }
@@ -53,6 +55,7 @@ impl RunKeeper {
         path: PathBuf,
         run: u8,
         peer: SocketAddr,
+        is_first: bool,
     ) -> std::io::Result<RunKeeper> {
         let (queue, batches) = sync_channel(QUEUE);
         let (used, spare) = sync_channel(1);
@@ -67,6 +70,7 @@ impl RunKeeper {
             run,
             peer,
             path,
+            is_first,
             queue: Some(queue),
             spare,
             wants_new_epoch,
@@ -206,6 +210,8 @@ impl Receiver for RunKeeper {
                 .remarks
                 .push(format!("missing: {}", missing.join("; ")));
         }
+        // Who only connects, time and again, fills no folder.
+        let last = last.filter(|_| self.is_first || report.counts.messages > 0);
         if let (Some(queue), Some(batch)) = (&self.queue, last) {
             self.queued
                 .fetch_add(batch_bytes(&batch), Ordering::Relaxed);
@@ -214,7 +220,13 @@ impl Receiver for RunKeeper {
         self.queue = None;
         let written = self.thread.take().map(JoinHandle::join);
         let totals = match written {
-            Some(Ok(Ok(totals))) => totals,
+            Some(Ok(Ok(Some(totals)))) => totals,
+            Some(Ok(Ok(None))) => {
+                report
+                    .remarks
+                    .push("nothing came: it has no capture".to_owned());
+                return Ok(());
+            }
             Some(Ok(Err(error))) => return Err(format!("the capture is not whole: {error}")),
             Some(Err(_)) | None => {
                 return Err("the thread that writes the capture panicked".to_owned());
@@ -255,12 +267,13 @@ fn batch_bytes(batch: &Batch) -> usize {
     texts + events + batch.definitions.len() * size_of::<Definition>()
 }
 
+/// Writes what comes; none if nothing does, and then there is no file.
 fn write(
     mut writer: Writer,
     batches: &Queue<Batch>,
     used: &SyncSender<Vec<Event>>,
     (wants_new_epoch, queued): (&AtomicBool, &AtomicUsize),
-) -> Result<Totals, CaptureError> {
+) -> Result<Option<Totals>, CaptureError> {
     let mut epoch = None;
     loop {
         let result = match batches.recv_timeout(TICK) {
@@ -277,7 +290,8 @@ fn write(
                 result
             }
             Err(RecvTimeoutError::Timeout) => writer.tick(Instant::now()),
-            Err(RecvTimeoutError::Disconnected) => return writer.finish(),
+            Err(RecvTimeoutError::Disconnected) if epoch.is_none() => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => return writer.finish().map(Some),
         };
         if let Err(error) = result {
             log::warn!("{error}");
@@ -295,7 +309,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("profiler-keep-{}.cap", std::process::id()));
         let writer = Writer::create(&path, CreateOptions::default()).unwrap();
         let peer = "127.0.0.1:1".parse().unwrap();
-        let mut keeper = RunKeeper::start(writer, path.clone(), 0, peer).unwrap();
+        let mut keeper = RunKeeper::start(writer, path.clone(), 0, peer, true).unwrap();
         keeper.begin();
         // Nothing has come for long.
         keeper.handed = Instant::now().checked_sub(NAME * 2).unwrap();
