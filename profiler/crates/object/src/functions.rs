@@ -116,6 +116,8 @@ pub(super) struct Functions {
     pub(super) chosen_at_load: Vec<Box<str>>,
     /// The code that chooses, by its address, with the name of what it chooses.
     pub(super) choosers: FxHashMap<u64, Box<str>>,
+    /// Addresses of those whose symbols have no size.
+    pub(super) without_size: FxHashSet<u64>,
     /// Parts moved away from the function of a name: address and length.
     cold: TextMap<Box<str>, Vec<(u64, u64)>>,
     /// Whether there were more symbols than are looked at.
@@ -208,7 +210,10 @@ impl Functions {
             }
             // A name without a size does not make the function longer than another name says.
             let size = match names.iter().map(|&(_, size)| size).max() {
-                Some(0) => code.rest(address, next),
+                Some(0) => {
+                    self.without_size.insert(address);
+                    code.rest(address, next)
+                }
                 Some(size) => size,
                 None => continue,
             };

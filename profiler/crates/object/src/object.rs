@@ -228,6 +228,11 @@ impl Object {
         (address - function.address < function.size.max(1)).then_some(function)
     }
 
+    /// Whether a symbol says how long this function is, rather than the next one where it ends.
+    pub fn has_size(&self, function: &Function) -> bool {
+        !self.functions.without_size.contains(&function.address)
+    }
+
     /// Address and length of the function, or of the part of one, that an address lies in, as the
     /// unwinding tables say. They know of functions without symbols, too.
     pub fn extent(&self, address: u64) -> Option<(u64, u64)> {

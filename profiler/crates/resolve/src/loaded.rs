@@ -288,9 +288,14 @@ impl Loaded {
     /// A function, if there is one, of a file whose symbols the symbolizer does not read: they are packed, or
     /// not at multiples of their words' size, which it wants and the ABI does not ask of files.
     fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
-        let found = self.object()?.function_at(address)?.clone();
+        let object = self.object()?;
+        let found = object.function_at(address)?.clone();
+        let size = match object.has_size(&found) {
+            true => Some(found.size),
+            false if !self.reaches(found.address, address) => return None,
+            false => None,
+        };
         let start = self.frame_address(found.address, bias);
-        let size = (found.size > 0).then_some(found.size);
         let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
         let exported = self.exported(symbol, found.address);
         let name = exported.unwrap_or((&*found.name).into());
@@ -315,6 +320,8 @@ impl Loaded {
         let extent = |address| self.bounds().extent(address);
         match extent(address) {
             None => extent(next).is_some_and(|(start, _)| start == next),
+            // A function of one byte is one.
+            Some((_, len)) if len <= 1 => false,
             Some((start, _)) => {
                 let begins = |source: &SymbolSource| {
                     let found = source.find(next, false);

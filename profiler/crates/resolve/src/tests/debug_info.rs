@@ -165,6 +165,57 @@ int main(int argc, char **) { return A().work(argc) + b::work((short)argc) + _in
     }
 }
 
+/// Functions without symbols are not those that lie before or behind them.
+#[test]
+fn neighbours_without_names_are_functions_of_their_own() {
+    let dir = TempDir::new("neighbours");
+    // Of two bytes each, without and with a size; behind each one of two bytes without a symbol, and one of one byte.
+    let function = |name: &str, code: &str, symbol: &str| {
+        format!("{symbol}\n{name}: .cfi_startproc\n{code}\n.cfi_endproc\n")
+    };
+    let is_function = |name: &str| format!(".globl {name}\n.type {name},@function");
+    let two = "nop\nret";
+    let code = [
+        function("without", two, &is_function("without")),
+        function(".Ltwo", two, ""),
+        function(".Lone", "ret", ""),
+        function("with", two, &is_function("with")),
+        ".size with, 2\n".to_owned(),
+        function(".Lthree", two, ""),
+        function("last", two, &is_function("last")),
+        ".size last, 2\n.section .note.GNU-stack,\"\",@progbits\n".to_owned(),
+    ];
+    std::fs::write(dir.path("neighbours.s"), code.concat()).unwrap();
+    tool(
+        &dir,
+        "gcc -nostartfiles -nostdlib -static -Wl,-e,without -Wl,--build-id=sha1 -o program neighbours.s",
+    );
+    let program = dir.path("program");
+    let first = offset_of(&program, "without");
+    let expected = |at: u64, name: &str| match name {
+        "" => format!("program+{at:#x}"),
+        name => name.to_owned(),
+    };
+    let names = [
+        "without", "without", "", "", "", "with", "with", "", "", "last", "last",
+    ];
+    let starts = [0, 0, 2, 2, 4, 5, 5, 7, 7, 9, 9];
+    let check = |how: &str| {
+        for (place, (name, start)) in (0..).zip(names.into_iter().zip(starts)) {
+            let (found, _) = found(&program, first + place, &[]);
+            let expected = expected(first + start, name);
+            assert!(
+                found.starts_with(&expected),
+                "{how}: +{place}: {found}, not {expected}"
+            );
+        }
+    };
+    check("a table");
+    if pack_symbols(&dir, "program", "xz mini") {
+        check("packed");
+    }
+}
+
 #[test]
 fn compressed_sections() {
     for kind in ["zlib", "zstd"] {
