@@ -134,6 +134,26 @@ const LANGUAGES: &[Language] = &[
         commands: &["zig build-exe -O ReleaseFast main.zig --name main"],
         functions: ["ma.work", "mb.work"],
     },
+    Language {
+        name: "Crystal",
+        modules: &["cr"],
+        main: "main.cr",
+        commands: &["crystal build --release -o main main.cr"],
+        functions: [
+            "*Ma::work<UInt64, UInt64>:UInt64",
+            "*Mb::work<UInt64, UInt64>:UInt64",
+        ],
+    },
+    Language {
+        name: "Crystal without debug information",
+        modules: &["cr"],
+        main: "main.cr",
+        commands: &["crystal build --release --no-debug -o main main.cr"],
+        functions: [
+            "*Ma::work<UInt64, UInt64>:UInt64",
+            "*Mb::work<UInt64, UInt64>:UInt64",
+        ],
+    },
 ];
 
 /// A program whose code only its runtime knows.

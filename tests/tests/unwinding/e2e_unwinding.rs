@@ -12,6 +12,7 @@ use profiler_tests::containers::{Docker, PROGRAM, Root};
 use profiler_tests::process::Running;
 use profiler_tests::recording::{Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload::{made, source_path};
 use rustix::process::{Pid, Signal, kill_process};
@@ -193,6 +194,40 @@ fn outermost_functions_that_say_nothing() -> Outcome {
         let wrong = at_work.clone().find(|sample| !is_whole(sample));
         let wrong = wrong.map(|sample| (sample.chain(), sample.user_end));
         at_least(name, good, at_work.count(), 0.99).map_err(|why| format!("{why}: {wrong:?}"))?;
+    }
+    Ok(())
+}
+
+/// The page of system calls among the kernel's addresses has names and callers, in a program that begins and in one
+/// that runs.
+#[test]
+fn callers_of_the_page_of_system_calls() -> Outcome {
+    let name = "callers_of_the_page_of_system_calls";
+    let Some((setting, _)) = setting(name)? else {
+        return Ok(());
+    };
+    if !std::fs::read_to_string("/proc/self/maps")?.contains("[vsyscall]") {
+        skip(name, "programs have none here");
+        return Ok(());
+    }
+    let program = setting.workload("vsyscall.c")?;
+    let program = program.to_string_lossy();
+    let (_, begins) = setting.record(&["-F", RATE, "--", &program, "1000"])?;
+    let running = setting.start("vsyscall", Command::new(&*program).arg("60000"))?;
+    let pid = running.pid().to_string();
+    let (_, runs) = setting.record(&["--force", "-F", RATE, "-p", &pid, "-d", "1"])?;
+    for (recording, kind) in [(begins, "begins"), (runs, "runs")] {
+        for (function, caller) in [("gettimeofday", "asks_day"), ("time", "asks_time")] {
+            let there = recording.samples.iter().filter(|s| s.leaf() == function);
+            let is_whole = |sample: &&Sample| {
+                sample.chain().starts_with(&[function, caller, "main"])
+                    && sample.user_end == StackEnd::Complete
+            };
+            let good = there.clone().filter(is_whole).count();
+            let what = format!("{function} in a program that {kind}");
+            at_least(&what, good, there.count(), 0.99)?;
+            assert!(good > 20, "{what}: {good}");
+        }
     }
     Ok(())
 }

@@ -56,6 +56,7 @@ mod symbolize;
 #[cfg(test)]
 mod tests;
 mod unwinding;
+mod vsyscall;
 mod wait_stacks;
 mod warnings;
 

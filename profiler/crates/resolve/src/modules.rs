@@ -20,6 +20,7 @@ use super::mapping::{CodeModule, CodeRange, next_uid};
 use super::proc_fs;
 use super::process::ProcessTable;
 use super::unwinding::{CodeFile, CodeFiles};
+use super::vsyscall;
 use profiler_model::raw::RawMmap;
 use profiler_model::{ModuleKind, Pid, Timestamp};
 use profiler_object::elf::read_up_to;
@@ -39,6 +40,7 @@ enum Backing {
     Memory,
     Anonymous,
     Vdso,
+    Vsyscall,
     Other,
 }
 
@@ -50,6 +52,7 @@ pub(super) struct Modules {
     /// What tells files with unwind tables apart; none: there are no tables.
     code: Option<CodeFiles>,
     vdso: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
+    vsyscall: Option<(Arc<CodeModule>, Arc<TargetFile>)>,
     /// This process's own root.
     host: Option<Arc<Root>>,
     /// How many files could not be opened when they were mapped.
@@ -64,6 +67,7 @@ impl Modules {
             files: Files::new(files::raise_file_limit(), closer),
             code: tables.then(CodeFiles::default),
             vdso: own_vdso(),
+            vsyscall: own_vsyscall(),
             host,
             not_opened: 0,
         }
@@ -135,7 +139,9 @@ impl Modules {
     ) -> Option<Arc<TargetFile>> {
         let module = &range.module;
         if module.kind == ModuleKind::Vdso {
-            return self.vdso.as_ref().map(|(_, file)| file.clone());
+            let mut kernels = [&self.vdso, &self.vsyscall].into_iter().flatten();
+            let found = kernels.find(|(known, _)| known.uid == module.uid);
+            return found.map(|(_, file)| file.clone());
         }
         let open = module.key.as_ref().and_then(|key| self.files.get(key));
         let file = open.or_else(|| {
@@ -150,6 +156,18 @@ impl Modules {
             self.files.open(&mapped).ok()
         });
         file.filter(|file| file.fingerprint.name == module.copy)
+    }
+
+    /// What a program has mapped besides when it has mapped this, which nobody tells of.
+    pub(super) fn mapped_besides(&self, mmap: &RawMmap) -> Option<RawMmap> {
+        let is_vdso = &*mmap.path == b"[vdso]" && mmap.start > u64::from(u32::MAX);
+        (is_vdso && self.vsyscall.is_some()).then(|| RawMmap {
+            start: vsyscall::START,
+            len: vsyscall::LEN,
+            file_offset: 0,
+            path: vsyscall::NAME.as_bytes().into(),
+            ..mmap.clone()
+        })
     }
 
     /// Closes files that no living process maps, but those of events after `resolved`, which wait for
@@ -207,6 +225,10 @@ impl Modules {
                 // That of a 32-bit process lies below 4 GiB, and is another one.
                 Some((module, _)) if mmap.start > u64::from(u32::MAX) => module.clone(),
                 _ => self.named(ModuleKind::Unknown, path),
+            },
+            Backing::Vsyscall => match &self.vsyscall {
+                Some((module, _)) => module.clone(),
+                None => self.named(ModuleKind::Unknown, path),
             },
             Backing::Other => self.named(ModuleKind::Unknown, path),
         };
@@ -324,6 +346,7 @@ fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Optio
     let end = mmap.start.checked_add(mmap.len)?;
     let offset = match module.kind {
         ModuleKind::File => mmap.file_offset,
+        ModuleKind::Vdso if mmap.start == vsyscall::START => vsyscall::ADDRESS,
         ModuleKind::Vdso => 0,
         _ => mmap.start,
     };
@@ -364,6 +387,8 @@ fn path_of(mmap: &RawMmap) -> String {
 fn backing(path: &str) -> Backing {
     if path == "[vdso]" {
         Backing::Vdso
+    } else if path == vsyscall::NAME {
+        Backing::Vsyscall
     } else if path.is_empty()
         || path.starts_with("//anon")
         || path.starts_with("[heap]")
@@ -389,25 +414,38 @@ pub(super) fn own_vdso() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
     let memory = std::fs::File::open("/proc/self/mem").ok()?;
     let mut bytes = vec![0; mapping.len.min(MAX_VDSO_BYTES) as usize];
     let got = read_up_to(&memory, &mut bytes, mapping.start).ok()?;
-    let copy: OwnedFd = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC).ok()?;
+    kernels("[vdso]", 0, &bytes[..got])
+}
+
+/// The page of system calls among the kernel's addresses, where programs have it.
+fn own_vsyscall() -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
+    let own = super::proc_fs::mappings(Pid(std::process::id()));
+    let is_it = |mapping: &RawMmap| mapping.start == vsyscall::START;
+    own.iter().find(|mapping| is_it(mapping))?;
+    kernels(vsyscall::NAME, vsyscall::ADDRESS, &vsyscall::file())
+}
+
+/// Code of the kernel's for user space: mapped from this offset on of a file with these bytes.
+fn kernels(name: &str, offset: u64, bytes: &[u8]) -> Option<(Arc<CodeModule>, Arc<TargetFile>)> {
+    let copy: OwnedFd = rustix::fs::memfd_create("kernel's", MemfdFlags::CLOEXEC).ok()?;
     let copy = std::fs::File::from(copy);
-    std::os::unix::fs::FileExt::write_all_at(&copy, &bytes[..got], 0).ok()?;
+    std::os::unix::fs::FileExt::write_all_at(&copy, bytes, 0).ok()?;
     let stat = rustix::fs::fstat(&copy).ok()?;
-    let mut file = TargetFile::new(copy, &stat, "[vdso]", None);
+    let mut file = TargetFile::new(copy, &stat, name, None);
     (file.trusted, file.owner) = (true, None);
     let elf = file.elf.clone()?;
     let module = CodeModule {
         uid: next_uid(),
         kind: ModuleKind::Vdso,
-        path: "[vdso]".into(),
+        path: name.into(),
         build_id: elf.build_id.clone(),
-        bias: elf.bias(0),
+        bias: elf.bias(offset),
         copy: None,
         key: None,
         elf: Some(elf),
         jit: None,
         first: None,
-        code: Some(CodeFile::new("[vdso]")),
+        code: Some(CodeFile::new(name)),
     };
     Some((Arc::new(module), Arc::new(file)))
 }

@@ -544,6 +544,9 @@ impl Processes {
             process.changed();
         }
         Arc::make_mut(&mut process.mappings).insert(range);
+        if let Some(besides) = mapped.modules.mapped_besides(mmap) {
+            self.mapped(at, &besides, mapped);
+        }
     }
 
     /// Other code was announced where a process had made some.

@@ -15,6 +15,7 @@ use super::epoch::Epoch;
 use super::frames::Frames;
 use super::kernel_names::KernelNames;
 use super::process::ProcessState;
+use super::vsyscall;
 use profiler_model::{FrameId, ModuleKind, StackEnd, StackId};
 
 /// Most stacks that are remembered.
@@ -243,7 +244,7 @@ impl Stacks {
 }
 
 /// The one page of code for user space among the kernel's addresses (x86-64).
-const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+const VSYSCALL: std::ops::Range<u64> = vsyscall::START..vsyscall::START + vsyscall::LEN;
 
 /// A number that a target can't guess, so that it can't make stacks that collide.
 fn seed() -> u64 {

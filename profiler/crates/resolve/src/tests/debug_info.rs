@@ -474,6 +474,28 @@ fn the_vdso_has_names() {
 }
 
 #[test]
+fn the_page_of_system_calls_has_names() {
+    let own = proc_fs::mappings(Pid(std::process::id()));
+    if !own.iter().any(|mapping| &*mapping.path == b"[vsyscall]") {
+        crate::skip::skip("names in [vsyscall]", "programs have none here");
+        return;
+    }
+    let (page, id) = (0xffff_ffff_ff60_0000, pid(60));
+    let mut resolver = Resolver::new(options()).unwrap();
+    // Nobody tells that it is mapped; the vDSO is mapped when a program begins.
+    let none = FileIdentity::default();
+    let mut events = start(10, id, "program");
+    events.push(map(12, id, (0x7fff_0000_0000, 0x2000), "[vdso]", 0, none));
+    for (place, caller) in [(0, 0x1000), (0x405, 0x2000), (0xfff, 0x3000)] {
+        events.push(sample(13, id, "program", &[page + place, caller], &[]));
+    }
+    let reader = run(&mut resolver, events);
+    let names = reader.user_stacks();
+    let innermost: Vec<&str> = names.iter().map(|stack| &*stack[0]).collect();
+    assert_eq!(innermost, ["gettimeofday", "time", "getcpu"]);
+}
+
+#[test]
 fn run_time_code_has_the_names_of_its_perf_map() {
     let id = std::process::id();
     let path = format!("/tmp/perf-{id}.map");

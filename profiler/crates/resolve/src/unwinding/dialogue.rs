@@ -201,6 +201,8 @@ impl Dialogue {
             });
             true
         });
+        // It searches them by their differences, so that the one page of the kernel's is the first.
+        mapped.sort_by_key(|mapping| mapping.start.cast_signed());
         if kernel.set_process(pid, &mapped) == Err(NoRoom) {
             self.summary.refused += 1;
             // The list that is still there is outdated.

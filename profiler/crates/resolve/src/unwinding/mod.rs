@@ -141,6 +141,12 @@ impl Unwinding {
                         self.want_table(mmap.pid, &range, false, opener);
                     }
                 }
+                let besides = opener.modules.mapped_besides(mmap);
+                let besides =
+                    besides.and_then(|besides| opener.modules.early_range_of(event.at, &besides));
+                if let Some(range) = besides {
+                    self.early.mapped(mmap.pid, range, event.at);
+                }
             }
             _ => {}
         }
@@ -166,8 +172,11 @@ impl Unwinding {
         } else if user.end == StackEnd::NoTable
             && let Some(last) = user.addresses().next_back()
             && let Some(mappings) = self.early.mappings(pid).cloned()
-            // A return address at the end of a mapping is that of a call in it.
-            && let Some(range) = mappings.find((last & !EXACT).saturating_sub(1))
+            && let Some(range) = mappings.find(match user.addresses().len() {
+                1 => last,
+                // A return address at the end of a mapping is that of a call in it.
+                _ => (last & !EXACT).saturating_sub(1),
+            })
         {
             self.want_table(pid, range, true, opener);
         }

@@ -150,10 +150,14 @@ impl Unwinding {
         let Some(process) = table.get(pid) else {
             return;
         };
-        let looked_up = user.addresses().enumerate().map(|(depth, address)| {
-            let is_return = depth > 0 && address & EXACT == 0;
-            (address & !EXACT).wrapping_sub(u64::from(is_return))
-        });
+        let looked_up =
+            user.addresses()
+                .enumerate()
+                .map(|(depth, address)| match address & EXACT {
+                    _ if depth == 0 => address,
+                    0 => address.wrapping_sub(1),
+                    _ => address & !EXACT,
+                });
         let Some(last) = self
             .announced
             .first_wrong(pid, event.at, &process.mappings, looked_up)
