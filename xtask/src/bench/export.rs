@@ -41,12 +41,23 @@ const STACKS: usize = 2000;
 const FUNCTIONS: u64 = 4000;
 
 pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
+    let log = bench.folder.join("export.log");
+    if SCENARIOS.iter().any(|it| *it != "perf" && wanted(it)) {
+        formats(bench, &wanted, &log)?;
+    }
+    if wanted("perf") {
+        beside_perf(bench, &log)?;
+    }
+    Ok(())
+}
+
+/// All that are wanted, of one capture.
+fn formats(bench: &Bench, wanted: impl Fn(&str) -> bool, log: &Path) -> io::Result<()> {
     let samples = if bench.quick { 100_000 } else { 10_000_000 };
     let capture = bench.folder.join("export.cap");
-    let log = bench.folder.join("export.log");
     let mut table = Table::new(&["format", "samples/s", "MB/s", "file MiB", "CPU", "peak MiB"]);
     let mut numbers = Vec::new();
-    let (len, usage) = import(bench, &capture, samples, &log)?;
+    let (len, usage) = import(bench, &capture, samples, log)?;
     table.row(row("import of perf-script", samples, len, &usage));
     let size = fs::metadata(&capture)?.len();
     for format in SCENARIOS
@@ -57,11 +68,11 @@ pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()
         let mut command = Command::new(&bench.profiler);
         command.args(["export", "--force", "--format", format, "-o"]);
         let (what, len, usage) = if INTO_PIPES.contains(&format) {
-            let (len, usage) = into_pipe(command.arg("-").arg(&capture), &log)?;
+            let (len, usage) = into_pipe(command.arg("-").arg(&capture), log)?;
             (format!("{format}, into a pipe"), len, usage)
         } else {
             let output = bench.folder.join("exported");
-            let usage = measure::run(command.arg(&output).arg(&capture), &log)?;
+            let usage = measure::run(command.arg(&output).arg(&capture), log)?;
             let len = fs::metadata(&output)?.len();
             fs::remove_file(&output)?;
             (format.to_owned(), len, usage)
@@ -74,12 +85,7 @@ pub(super) fn run(bench: &Bench, wanted: impl Fn(&str) -> bool) -> io::Result<()
         "Exports of {samples} samples, a capture of {} MiB",
         mib(size)
     ));
-    fs::remove_file(&capture)?;
-    if wanted("perf") {
-        beside_perf(bench, &log)
-    } else {
-        Ok(())
-    }
+    fs::remove_file(&capture)
 }
 
 /// Runs a command, and counts what it writes.
@@ -199,6 +205,14 @@ fn beside_perf(bench: &Bench, log: &Path) -> io::Result<()> {
         Ok(usage) => table.row(row("perf script", samples, size, &usage)),
         Err(_) => eprintln!("without perf script: it can't read its own file here"),
     }
+    let json = bench.folder.join("export.perf.json");
+    let mut convert = perf(&["data", "convert", "--force"]);
+    match measure::run(convert.arg("--to-json").arg(&json), log) {
+        Ok(usage) => table.row(row("perf data convert --to-json", samples, size, &usage)),
+        Err(_) => eprintln!("without perf data convert: it does not convert here"),
+    }
+    // It may not have been made.
+    let _ = fs::remove_file(&json);
     let mut command = Command::new(&bench.profiler);
     command
         .args(["import", "--force", "-q", "-o"])
@@ -213,9 +227,49 @@ fn beside_perf(bench: &Bench, log: &Path) -> io::Result<()> {
     let size = fs::metadata(&capture)?.len();
     let usage = measure::run(command.stdout(Stdio::null()), log)?;
     table.row(row("profiler export perf-script", samples, size, &usage));
+    beside_go(bench, log, &capture, samples, &mut table)?;
     table.print(&format!(
         "Beside perf: {samples} samples of the whole machine, {seconds} s"
     ));
     fs::remove_file(&data)?;
     fs::remove_file(&capture)
+}
+
+/// What Go's own tool takes to turn a trace into text, and what that takes here.
+fn beside_go(
+    bench: &Bench,
+    log: &Path,
+    capture: &Path,
+    samples: u64,
+    table: &mut Table,
+) -> io::Result<()> {
+    let wire = bench.folder.join("export.go-trace");
+    let mut command = Command::new(&bench.profiler);
+    command
+        .args(["export", "--force", "-q", "--format", "go-trace-wire", "-o"])
+        .arg(&wire)
+        .arg(capture);
+    measure::run(&mut command, log)?;
+    let size = fs::metadata(&wire)?.len();
+    let go = super::pgo::go(bench);
+    let tool = |form: &str| {
+        let mut command = Command::new(&go);
+        command.args(["tool", "trace", form]).arg(&wire);
+        command
+    };
+    // Newer ones build the tool when it is first wanted.
+    match measure::run(&mut tool("-d=footprint"), log) {
+        Ok(_) => {
+            for form in ["-d=wire", "-d=parsed"] {
+                let usage = measure::run(&mut tool(form), log)?;
+                table.row(row(&format!("go tool trace {form}"), samples, size, &usage));
+            }
+        }
+        Err(_) => eprintln!("without Go: it reads no traces here"),
+    }
+    let mut command = Command::new(&bench.profiler);
+    command.args(["convert", "-q", "--to", "text"]).arg(&wire);
+    let usage = measure::run(&mut command, log)?;
+    table.row(row("profiler convert --to text", samples, size, &usage));
+    fs::remove_file(&wire)
 }

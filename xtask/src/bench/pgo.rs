@@ -167,7 +167,7 @@ fn done(command: &mut Command) -> io::Result<()> {
 }
 
 /// The Go that the tests install, or the system's.
-fn go(bench: &Bench) -> PathBuf {
+pub(super) fn go(bench: &Bench) -> PathBuf {
     let tools = bench.folder.join("../go-tools/lib");
     let versions = std::fs::read_dir(tools).into_iter().flatten().flatten();
     let mut found = versions.map(|it| it.path().join("site-packages/go/bin/go"));
