@@ -20,8 +20,21 @@ pub mod unwind;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Most frames kept of one user stack and of one kernel stack.
+/// Most frames of a stack that the kernel's own walkers find, and of a user stack that are found by tables
+/// whatever that takes.
 pub const MAX_FRAMES: usize = 127;
+
+/// Most frames of a user stack that are looked for, each by a step of a walk: what is deeper has no
+/// outermost frame.
+pub const MAX_USER_DEPTH: usize = 16 * MAX_FRAMES;
+
+/// Frames kept of a user stack: of one that has more, [`INNERMOST_FRAMES`], in place of the middle
+/// [`sample::LEFT_OUT`], and [`OUTERMOST_FRAMES`].
+pub const MAX_USER_FRAMES: usize = INNERMOST_FRAMES + OUTERMOST_FRAMES;
+/// See [`MAX_USER_FRAMES`].
+pub const INNERMOST_FRAMES: usize = 384;
+/// See [`MAX_USER_FRAMES`].
+pub const OUTERMOST_FRAMES: usize = 127;
 
 /// Length of a thread's name in the kernel, its terminating zero included.
 pub const COMM_LEN: usize = 16;

@@ -55,7 +55,7 @@ pub struct SectionHead {
 
 /// Kernel stack: u64 addresses, leaf first.
 pub const SECTION_KERNEL_STACK: u16 = 1;
-/// User stack: u64 addresses, leaf first.
+/// User stack: u64 addresses, leaf first; [`LEFT_OUT`] among them stands for the middle of a deep one.
 pub const SECTION_USER_STACK: u16 = 2;
 /// A [`crate::unwind::CopyHead`] and up to [`crate::unwind::COPY_BYTES`] bytes of the user stack: where
 /// the walk of the user stack is to go on.
@@ -69,9 +69,13 @@ pub const SECTION_PADDING: u16 = 5;
 /// a switch of stacks.
 pub const EXACT_ADDRESS: u64 = 1 << 63;
 
+/// What stands at [`crate::INNERMOST_FRAMES`] of a user stack whose middle is left out. No address of code.
+pub const LEFT_OUT: u64 = u64::MAX;
+
 /// The walk reached the outermost frame.
 pub const END_COMPLETE: u16 = 0;
-/// The walk stopped at [`crate::MAX_FRAMES`].
+/// The walk stopped at [`crate::MAX_FRAMES`], or, of a user stack, at [`crate::MAX_USER_DEPTH`]. Then there are
+/// [`crate::INNERMOST_FRAMES`].
 pub const END_TRUNCATED: u16 = 1;
 /// Memory that the walk needed could not be read.
 pub const END_BAD_MEMORY: u16 = 2;
@@ -91,6 +95,8 @@ pub const END_NO_MAPPING: u16 = 8;
 /// There is no memory any more that the stack was in: the process is ending (its last frame may be
 /// given), or `execve` has replaced its memory while the registers are those of before (no frame is).
 pub const END_GONE: u16 = 9;
+/// The walk reached the outermost frame, and what is kept lacks the middle ([`LEFT_OUT`]).
+pub const END_LEFT_OUT: u16 = 12;
 
 const _: () = assert!(size_of::<SampleHead>() == 64);
 const _: () = assert!(size_of::<SectionHead>() == 8);

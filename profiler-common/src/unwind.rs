@@ -262,6 +262,8 @@ pub struct UnwindCounters {
     pub changed: u64,
     /// Words of stacks that could not be read.
     pub unreadable: u64,
+    /// Walks that ended at [`crate::MAX_FRAMES`] because the steps of the second had been taken.
+    pub refused: u64,
 }
 
 /// How many members of the kernel's structures a walk reads: length of `UNWIND_OFFSETS`, which says

@@ -11,7 +11,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use profiler_common::{
-    COMM_LEN, MAX_FRAMES,
+    COMM_LEN, INNERMOST_FRAMES, MAX_FRAMES, OUTERMOST_FRAMES,
     call::{CallCounters, CallCpu, Fetch, MAX_FETCHES, ProbeControl},
     cgroup::{CgroupLosses, NAME_BYTES, OFFSETS, SUBSYS_NONE, VERDICT_SLOTS, Verdict},
     control::{Adjusted, Counters, MAX_SOURCES, Watched},
@@ -24,7 +24,7 @@ use profiler_common::{
     unwind::{self, Process, REGISTERS, Rule, SEGMENT_WORDS, Table, UnwindCounters},
 };
 
-/// Bytes of a record under construction. With all stacks full and a copied stack it takes 21,712; the
+/// Bytes of a record under construction. With all stacks full and a copied stack it takes 24,792; the
 /// kernel allows values of 32 KiB per processor.
 pub const RECORD_BYTES: usize = 0x7f00;
 
@@ -422,7 +422,7 @@ pub struct Walk {
     pub registers: [u64; REGISTERS],
     /// Registers as the kernel saves them.
     pub saved: [u64; SAVED_REGISTERS],
-    /// Addresses, leaf first.
+    /// Addresses, leaf first. Those behind the [`INNERMOST_FRAMES`] go round in a ring of [`RING_FRAMES`].
     pub frames: [u64; WALK_FRAMES],
 }
 
@@ -430,7 +430,17 @@ pub struct Walk {
 pub const SAVED_REGISTERS: usize = 21;
 
 /// Room for frames: a power of two, so that an index can be masked.
-pub const WALK_FRAMES: usize = 128;
+pub const WALK_FRAMES: usize = 512;
+
+/// What is behind the innermost frames: a power of two, and one more than is kept of a stack that fills it,
+/// so that a frame can be taken back.
+pub const RING_FRAMES: usize = OUTERMOST_FRAMES + 1;
+
+const _: () = {
+    assert!(WALK_FRAMES.is_power_of_two() && RING_FRAMES.is_power_of_two());
+    assert!(INNERMOST_FRAMES + RING_FRAMES == WALK_FRAMES);
+    assert!(INNERMOST_FRAMES.is_multiple_of(RING_FRAMES));
+};
 
 /// How many walks there may be at a time on one processor: those of the sampler by its nesting level, and
 /// one for waits.
@@ -448,6 +458,10 @@ pub static WALKS: PerCpuArray<Walk, WALKS_AT_A_TIME> = PerCpuArray::new();
 #[btf_map]
 pub static COPY_RATE: PerCpuArray<RateWindow, 1> = PerCpuArray::new();
 
+/// For the limit on steps of deep walks: the current second of each processor.
+#[btf_map]
+pub static STEP_RATE: PerCpuArray<RateWindow, 1> = PerCpuArray::new();
+
 /// Not 0: user stacks are walked by tables; else by frame pointers alone.
 #[unsafe(no_mangle)]
 pub static UNWIND: Global<u8> = Global::new(0);
@@ -463,6 +477,10 @@ pub static KERNEL_WALK_FRAMES: Global<u32> = Global::new(MAX_FRAMES as u32);
 /// Most stacks copied per second and processor.
 #[unsafe(no_mangle)]
 pub static UNWIND_COPIES: Global<u32> = Global::new(0);
+
+/// Most steps of walks beyond `MAX_FRAMES` per second and processor.
+#[unsafe(no_mangle)]
+pub static UNWIND_STEPS: Global<u32> = Global::new(0);
 
 /// How registers of user space are found in the kernel: a `REGISTERS_*`.
 #[unsafe(no_mangle)]

@@ -26,7 +26,7 @@ use profiler_common::{
 use crate::{emit::Full, maps::RINGS, maps::WALKS, unwind};
 
 /// Most bytes of the sample itself; a length is masked by it.
-const SAMPLE_BYTES: u64 = 0xff8;
+const SAMPLE_BYTES: u64 = 0x3ff8;
 const HEAD_BYTES: u64 = size_of::<SectionHead>() as u64;
 const COPY_HEAD_BYTES: u64 = size_of::<CopyHead>() as u64;
 /// The verifier does not see that the last piece of a stack ends where it does: a page more.
@@ -48,7 +48,7 @@ pub unsafe fn emit(record: *const u8, len: u64, level: u32) -> Result<(), Full> 
     let walk = WALKS.get_ptr_mut(level).ok_or(Full)?;
     let mut len = len;
     // SAFETY: a plain AND of a register.
-    unsafe { asm!("{0} &= 0xff8", inout(reg) len) };
+    unsafe { asm!("{0} &= {most}", inout(reg) len, most = const SAMPLE_BYTES) };
     // SAFETY: `ring` is an inner map that the lookup returned.
     let to = unsafe { bpf_ringbuf_reserve(ring, PROOF_RECORD_BYTES, 0) }.cast::<u8>();
     if to.is_null() {

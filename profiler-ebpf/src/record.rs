@@ -7,6 +7,8 @@
 
 use core::{arch::asm, ffi::c_void, ptr::addr_of_mut};
 
+use profiler_common::sample::SampleHead;
+
 use crate::{
     interpreter,
     maps::{NESTING_LEVELS, RECORD_BYTES, SCRATCH, Scratch, USER_STACKS},
@@ -64,7 +66,7 @@ pub unsafe fn sections<const HEAD: usize>(
     scratch: *mut Scratch,
     wanted: Wanted,
 ) -> u64 {
-    const { assert!(HEAD + STACK_SECTION_BYTES <= USER_AT as usize) };
+    const { assert!(HEAD <= MOST_HEAD_BYTES) };
     // SAFETY: the record has room for the head and all sections at their longest: see the bounds of
     // their offsets below.
     unsafe {
@@ -76,7 +78,7 @@ pub unsafe fn sections<const HEAD: usize>(
             len.write_volatile(HEAD as u64 + bytes);
         }
         if USER_STACKS.load() != 0 {
-            let at = bound::<USER_AT>(len.read_volatile());
+            let at = at_most::<USER_AT>(len.read_volatile());
             let section = record.add(at as usize);
             let mut copies = 0;
             let bytes = if let Some(walk) = wanted.walk {
@@ -86,55 +88,58 @@ pub unsafe fn sections<const HEAD: usize>(
                 stack::user(ctx, section)
             };
             len.write_volatile(at + bytes);
-            let at = bound::<FRAMES_AT>(len.read_volatile());
+            let at = at_most::<FRAMES_AT>(len.read_volatile());
             let bytes = interpreter::frames(record.add(at as usize));
             len.write_volatile(at + bytes);
             if let Some(walk) = wanted.walk
                 && copies != 0
             {
-                let at = bound::<COPY_AT>(len.read_volatile());
+                let at = at_most::<COPY_AT>(len.read_volatile());
                 let bytes = unwind::copy(record.add(at as usize), walk);
                 len.write_volatile(at + bytes);
             }
         }
-        bound_len(len.read_volatile())
+        at_most::<{ RECORD_BYTES as u64 }>(len.read_volatile())
     }
 }
 
-/// Most bytes in front of the sections that follow the first, each a mask of multiples of 8.
-const USER_AT: u64 = 0x7f8;
-const FRAMES_AT: u64 = 0xff8;
-const COPY_AT: u64 = 0x1ff8;
+/// Most bytes in front of the sections that follow the first.
+const USER_AT: u64 = (MOST_HEAD_BYTES + STACK_SECTION_BYTES) as u64;
+const FRAMES_AT: u64 = USER_AT + unwind::USER_SECTION_BYTES as u64;
+const COPY_AT: u64 = FRAMES_AT + interpreter::SECTION_BYTES as u64;
 
+const MOST_HEAD_BYTES: usize = size_of::<SampleHead>();
 const STACK_SECTION_BYTES: usize = 8 + stack::STACK_BYTES as usize;
 
 const _: () = {
-    assert!(USER_AT as usize + STACK_SECTION_BYTES <= FRAMES_AT as usize);
-    assert!(FRAMES_AT as usize + interpreter::SECTION_BYTES <= COPY_AT as usize);
+    assert!(STACK_SECTION_BYTES <= unwind::USER_SECTION_BYTES);
+    assert!(USER_AT as usize + unwind::SECTION_ROOM <= RECORD_BYTES);
     assert!(COPY_AT as usize + unwind::COPY_SECTION_BYTES <= RECORD_BYTES);
     assert!(core::mem::offset_of!(Scratch, record).is_multiple_of(8));
 };
 
 /// `offset`, in a form from which the verifier sees that it is at most `MOST`, a mask.
 #[inline(always)]
-fn bound<const MOST: u64>(offset: u64) -> u64 {
+pub fn bound<const MOST: u64>(offset: u64) -> u64 {
     let mut bounded = offset;
     // SAFETY: a plain AND of a register.
     unsafe { asm!("{0} &= {most}", inout(reg) bounded, most = const MOST) };
     bounded
 }
 
-/// `len`, in a form from which the verifier sees that it is within the record.
+/// `len`, in a form from which the verifier sees that it is at most `MOST`. Jumps are such that it follows
+/// lengths in general before the greatest, which it then takes for one of them.
 #[inline(always)]
-fn bound_len(len: u64) -> u64 {
+fn at_most<const MOST: u64>(len: u64) -> u64 {
     let mut bounded = len;
-    // SAFETY: a comparison and a move of a register; the jump leads behind them.
+    // SAFETY: comparisons and a move of a register; the jumps lead behind them.
     unsafe {
         asm!(
-            "if {0} <= {most} goto +1",
+            "if {0} > {most} goto +1",
+            "goto +1",
             "{0} = {most}",
             inout(reg) bounded,
-            most = const RECORD_BYTES,
+            most = const MOST,
         )
     };
     bounded

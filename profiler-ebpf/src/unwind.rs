@@ -13,7 +13,7 @@
 use core::ptr::{addr_of, addr_of_mut};
 
 use profiler_common::{
-    MAX_FRAMES,
+    INNERMOST_FRAMES, MAX_FRAMES, MAX_USER_DEPTH,
     sample::{
         END_BAD_MEMORY, END_COMPLETE, END_JIT, END_NO_MAPPING, END_NO_RULE, END_NO_TABLE,
         END_TRUNCATED,
@@ -23,7 +23,7 @@ use profiler_common::{
 
 use crate::{
     emit,
-    maps::{COPY_RATE, UNWIND_COPIES, UNWIND_COUNTERS, WALKS, Walk},
+    maps::{COPY_RATE, STEP_RATE, UNWIND_COPIES, UNWIND_COUNTERS, UNWIND_STEPS, WALKS, Walk},
 };
 
 /// What a step returns if there may be another one; all else are `END_*`.
@@ -62,7 +62,9 @@ use lookup::{Found, find_mapping, find_rule, mappings_of};
 use returns::unwind_leave_trampoline;
 use rules::{by_frame_pointer, unwind_apply};
 use switch::{SAVED, SAVED_PC, take_registers};
-pub use write::{COPY_SECTION_BYTES, copy, copy_stack, section, write_head};
+pub use write::{
+    COPY_SECTION_BYTES, SECTION_ROOM, USER_SECTION_BYTES, copy, copy_stack, section, write_head,
+};
 
 /// Walks the user stack of the current thread, of process `tgid`, from the saved registers on. Not 0
 /// if the rest is to be copied.
@@ -85,16 +87,63 @@ pub extern "C" fn unwind_walk(level: u32, tgid: u32, now_ns: u64) -> u32 {
         let (mut why, count) = gone::look(walk);
         set!(walk, count, count);
         if why == GO_ON {
-            why = u32::from(END_TRUNCATED);
-            for _ in 0..MAX_FRAMES {
-                why = unwind_step(level);
-                if why != GO_ON {
-                    break;
-                }
-            }
+            why = unwind_steps(level);
+        }
+        if why == GO_ON {
+            why = go_deeper(walk, level);
         }
         finish(walk, why)
     }
+}
+
+/// Walks on beyond [`MAX_FRAMES`], as long as this processor may, and up to [`MAX_USER_DEPTH`]. Why it ended.
+#[inline(always)]
+unsafe fn go_deeper(walk: *mut Walk, level: u32) -> u32 {
+    // SAFETY: the caller's; this processor's own slots, which lookups returned. A program that interrupts may
+    // change the count of steps between two accesses, which may then lack those of one walk.
+    unsafe {
+        let (Some(rate), Some(counters)) =
+            (STEP_RATE.get_ptr_mut(0), UNWIND_COUNTERS.get_ptr_mut(0))
+        else {
+            return u32::from(END_TRUNCATED);
+        };
+        let second = get!(walk, now_ns) >> 30;
+        if (*rate).second != second {
+            (*rate).second = second;
+            (*rate).calls = 0;
+        }
+        if (*rate).calls >= u64::from(UNWIND_STEPS.load()) {
+            (*counters).refused += 1;
+            set!(walk, MAX_FRAMES as u64, count);
+            return u32::from(END_TRUNCATED);
+        }
+        let mut why = GO_ON;
+        for _ in 1..MAX_USER_DEPTH / MAX_FRAMES {
+            why = unwind_steps(level);
+            if why != GO_ON {
+                break;
+            }
+        }
+        (*rate).calls += get!(walk, count).saturating_sub(MAX_FRAMES as u64);
+        if why == GO_ON {
+            // What the ring has is neither end of the stack.
+            set!(walk, INNERMOST_FRAMES as u64, count);
+            why = u32::from(END_TRUNCATED);
+        }
+        why
+    }
+}
+
+/// Finds [`MAX_FRAMES`] callers. `GO_ON`, or why there are fewer.
+#[unsafe(no_mangle)]
+pub extern "C" fn unwind_steps(level: u32) -> u32 {
+    for _ in 0..MAX_FRAMES {
+        let why = unwind_step(level);
+        if why != GO_ON {
+            return why;
+        }
+    }
+    GO_ON
 }
 
 /// Notes why a walk ended, and whether the rest is to be copied.

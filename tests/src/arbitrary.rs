@@ -103,9 +103,10 @@ const UNKNOWN: [UnknownReason; 6] = [
     UnknownReason::GaveUp,
     UnknownReason::TooLarge,
 ];
-const ENDS: [StackEnd; 11] = [
+const ENDS: [StackEnd; 12] = [
     StackEnd::Complete,
     StackEnd::Truncated,
+    StackEnd::LeftOut,
     StackEnd::BadMemory,
     StackEnd::FramePointer,
     StackEnd::NoStack,

@@ -10,8 +10,8 @@ use core::{
 
 use aya_ebpf::helpers::bpf_probe_read_user;
 use profiler_common::{
-    MAX_FRAMES,
-    sample::{END_BAD_MEMORY, END_COMPLETE, END_NO_RULE, END_TRUNCATED},
+    INNERMOST_FRAMES,
+    sample::{END_BAD_MEMORY, END_COMPLETE, END_NO_RULE},
     unwind::{
         BX_SAME, BX_UNKNOWN, CFA_GO_SWITCH, CFA_MEMORY, CFA_OTHER_STACK, CFA_PLT, CFA_REGISTER,
         CFA_RETURN_REGISTER, CFA_SIGNAL, FP_AT_CFA, FP_AT_FP, FP_SAME, REGISTER_BX, REGISTER_FP,
@@ -24,7 +24,7 @@ use super::{
     switch::{leave_go_stack, leave_signal},
 };
 use crate::{
-    maps::{RULES, WALK_FRAMES, WALKS, Walk},
+    maps::{RING_FRAMES, RULES, WALK_FRAMES, WALKS, Walk},
     user_memory::read_word,
 };
 
@@ -190,19 +190,20 @@ unsafe fn arrive(walk: *mut Walk, level: u32, pc: u64, slot: u64) -> u32 {
     }
 }
 
-/// Adds a frame.
+/// Adds a frame. Beyond the innermost ones it takes the place of the oldest in the ring behind them.
 #[inline(always)]
 pub(super) unsafe fn push(walk: *mut Walk, frame: u64) -> u32 {
     // SAFETY: the caller's; the index is masked.
     unsafe {
-        let mut count = get!(walk, count);
-        if count >= MAX_FRAMES as u64 {
-            return u32::from(END_TRUNCATED);
+        let count = get!(walk, count);
+        let mut slot = count;
+        if count >= WALK_FRAMES as u64 {
+            slot = count & (RING_FRAMES as u64 - 1) | INNERMOST_FRAMES as u64;
         }
         // A plain AND of a register, which the compiler must not remove.
-        asm!("{0} &= {most}", inout(reg) count, most = const WALK_FRAMES - 1);
+        asm!("{0} &= {most}", inout(reg) slot, most = const WALK_FRAMES - 1);
         let frames = addr_of_mut!((*walk).frames).cast::<u64>();
-        frames.add(count as usize).write_volatile(frame);
+        frames.add(slot as usize).write_volatile(frame);
         set!(walk, count + 1, count);
         GO_ON
     }

@@ -10,15 +10,27 @@ use aya_ebpf::helpers::generated::{
     bpf_probe_read_kernel as read_kernel, bpf_probe_read_user as read_user,
 };
 use profiler_common::{
-    sample::{SECTION_STACK_COPY, SECTION_USER_STACK, SectionHead},
+    INNERMOST_FRAMES, MAX_USER_FRAMES, OUTERMOST_FRAMES,
+    sample::{
+        END_COMPLETE, END_LEFT_OUT, LEFT_OUT, SECTION_STACK_COPY, SECTION_USER_STACK, SectionHead,
+    },
     unwind::{COPY_BYTES, CopyHead, REGISTERS},
 };
 
 use super::{FP, PAGE_BYTES, SP};
 use crate::{
     maps::{WALKS, Walk},
-    stack,
+    record::bound,
 };
+
+/// Most bytes of a section with a user stack: all that are kept, and what stands for the middle.
+pub const USER_SECTION_BYTES: usize = size_of::<SectionHead>() + 8 * (MAX_USER_FRAMES + 1);
+/// The verifier does not see that what is behind a place and before it make up no more than all.
+pub const SECTION_ROOM: usize = USER_SECTION_BYTES + RING_MASK as usize;
+
+const INNERMOST_BYTES: u32 = 8 * INNERMOST_FRAMES as u32;
+/// What an offset into the ring of outer frames has.
+const RING_MASK: u64 = 8 * OUTERMOST_FRAMES as u64;
 
 /// Bytes of a section with a copied stack.
 pub const COPY_SECTION_BYTES: usize = size_of::<SectionHead>() + size_of::<CopyHead>() + COPY_BYTES;
@@ -26,7 +38,7 @@ pub const COPY_SECTION_BYTES: usize = size_of::<SectionHead>() + size_of::<CopyH
 /// Writes the section of the user stack, and returns its length.
 ///
 /// # Safety
-/// `to` has room for a section head and [`stack::STACK_BYTES`], and is at a multiple of 8.
+/// `to` has room for [`SECTION_ROOM`], and is at a multiple of 8.
 #[inline(always)]
 pub unsafe fn section(to: *mut u8, level: u32) -> u64 {
     let Some(walk) = WALKS.get_ptr_mut(level) else {
@@ -34,13 +46,36 @@ pub unsafe fn section(to: *mut u8, level: u32) -> u64 {
     };
     // SAFETY: the caller's; the length is masked to what there is room for on both sides.
     unsafe {
-        let len = stack::bound(get!(walk, count) * 8);
+        let count = get!(walk, count);
+        let mut end = get!(walk, why) as u16;
         let addresses = to.add(size_of::<SectionHead>());
-        let frames = addr_of!((*walk).frames);
-        read_kernel(addresses.cast(), len as u32, frames.cast());
+        let frames = addr_of!((*walk).frames).cast::<u64>();
+        let mut len = count * 8;
+        if count <= MAX_USER_FRAMES as u64 {
+            len = bound::<{ MAX_USER_FRAMES as u64 * 8 }>(len);
+            read_kernel(addresses.cast(), len as u32, frames.cast());
+        } else {
+            read_kernel(addresses.cast(), INNERMOST_BYTES, frames.cast());
+            // The oldest place of the ring is what was left out last, or a frame that was taken back: the
+            // others follow it, round to the ring's beginning.
+            let before = bound::<RING_MASK>(len);
+            let behind = bound::<RING_MASK>(!len);
+            let ring = frames.add(INNERMOST_FRAMES);
+            let left_out = addresses.add(INNERMOST_BYTES as usize);
+            left_out.cast::<u64>().write(LEFT_OUT);
+            let outer = left_out.add(8);
+            let oldest = ring.cast::<u8>().add(before as usize);
+            read_kernel(outer.cast(), behind as u32, oldest.add(8).cast());
+            let newest = outer.add(behind as usize);
+            read_kernel(newest.cast(), before as u32, ring.cast());
+            len = 8 * (MAX_USER_FRAMES as u64 + 1);
+            if end == END_COMPLETE {
+                end = END_LEFT_OUT;
+            }
+        }
         let head = SectionHead {
             kind: SECTION_USER_STACK,
-            end: get!(walk, why) as u16,
+            end,
             len: len as u32,
         };
         to.cast::<SectionHead>().write(head);

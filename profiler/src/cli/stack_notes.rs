@@ -5,8 +5,8 @@
 //! notes and counts. What does not belong here: which stacks they are (`report --by end`).
 
 use super::name_notes;
-use crate::pipeline::{COPIES_PER_SECOND, Finished};
-use profiler_common::MAX_FRAMES;
+use crate::pipeline::{COPIES_PER_SECOND, DEEP_FRAMES_PER_SECOND, Finished};
+use profiler_common::{INNERMOST_FRAMES, MAX_FRAMES, MAX_USER_FRAMES, OUTERMOST_FRAMES};
 use profiler_model::{StackEnd, StackEnds};
 use profiler_report::view::quantity::{self, count, plural};
 use profiler_resolve::{
@@ -112,6 +112,10 @@ impl<'a> Facts<'a> {
         if unwound.refused > 0 && is_worth(no_table + self.stacks.of(StackEnd::NoMapping)) {
             add(&mut notes, NO_ROOM.to_owned());
         }
+        let truncated = self.stacks.of(StackEnd::Truncated);
+        if unwound.deep_refused > 0 && is_worth(unwound.deep_refused.min(truncated)) {
+            add(&mut notes, deep_refused(unwound.deep_refused));
+        }
         let stacks = self.counters.stacks_new;
         for interpreter in self.interpreters {
             let (misplaced, language) = (interpreter.misplaced, interpreter.language);
@@ -139,7 +143,11 @@ impl<'a> Facts<'a> {
             StackEnd::NoTable => {
                 "unwind tables were still being built, which takes long for large programs that are met for the first time: record longer"
             }
+            StackEnd::Truncated if unwound.deep_refused > 0 => {
+                return Some(deep_refused(unwound.deep_refused));
+            }
             StackEnd::Truncated => return Some(too_deep()),
+            StackEnd::LeftOut => return Some(left_out()),
             StackEnd::Jit => return Some(name_notes::stacks_remedy(self.nameless)),
             StackEnd::NoRule => {
                 "some programs say nothing about their frames: build them with -fasynchronous-unwind-tables or -fno-omit-frame-pointer; which: profiler report --by end"
@@ -171,6 +179,9 @@ impl<'a> Facts<'a> {
                 count(self.counters.stacks_without_table),
                 count(self.counters.stacks_copied_short),
             ));
+            if unwound.deep_refused > 0 {
+                lines.push(format!("unwinding: {}", deep_refused(unwound.deep_refused)));
+            }
             lines.push(format!(
                 "tables in the kernel: {} loaded, {} evicted, {} times no room, {}",
                 count(unwound.loaded),
@@ -209,7 +220,23 @@ const NO_PRIORITY: &str =
 /// What is there of a stack that is too deep.
 fn too_deep() -> String {
     format!(
-        "of stacks that are too deep the innermost {MAX_FRAMES} frames are kept: who called these is not known, so trees of calls begin in the middle of them"
+        "of stacks that are too deep no more than the innermost {INNERMOST_FRAMES} frames are kept: who called these is not known, so trees of calls begin in the middle of them"
+    )
+}
+
+/// What is there of a stack whose middle is left out.
+fn left_out() -> String {
+    format!(
+        "of stacks of more than {MAX_USER_FRAMES} frames the innermost {INNERMOST_FRAMES} and the outermost {OUTERMOST_FRAMES} are kept, with [frames left out] between them"
+    )
+}
+
+fn deep_refused(stacks: u64) -> String {
+    format!(
+        "{} {} cut at {MAX_FRAMES} frames (limit of {} further ones a second and processor), so that trees of calls begin in the middle of them: sample less often",
+        plural(stacks, "stack"),
+        if stacks == 1 { "was" } else { "were" },
+        count(DEEP_FRAMES_PER_SECOND.into()),
     )
 }
 
@@ -311,7 +338,8 @@ mod tests {
             (StackEnd::NoRule, "--by end"),
             (StackEnd::NoTable, "record longer"),
             (StackEnd::FramePointer, "--call-graph fp"),
-            (StackEnd::Truncated, "innermost 127 frames"),
+            (StackEnd::Truncated, "innermost 384 frames"),
+            (StackEnd::LeftOut, "innermost 384 and the outermost 127"),
         ] {
             let said = lines(&[(StackEnd::Complete, 50), (end, 50)], |_| {}, false);
             assert_eq!(said.len(), 2);
@@ -351,6 +379,19 @@ mod tests {
             assert!(long.contains(part), "{part}: {long}");
         }
         assert_eq!(long.matches("no room for all").count(), 1);
+    }
+
+    #[test]
+    fn stacks_beyond_the_limit_on_deep_ones_are_told() {
+        let ends = [(StackEnd::Complete, 500), (StackEnd::Truncated, 500)];
+        let change = |facts: &mut Facts<'_>| unwound(facts, |of| of.deep_refused = 1500);
+        let cut = "1,500 stacks were cut at 127 frames (limit of 100,000 further ones a second";
+        let short = lines(&ends, change, false);
+        assert_eq!(short.len(), 2, "{short:?}");
+        assert!(short[1].starts_with(&format!("note: {cut}")), "{short:?}");
+        let long = lines(&ends, change, true);
+        let counted = |line: &&String| line.starts_with(&format!("unwinding: {cut}"));
+        assert_eq!(long.iter().filter(counted).count(), 1, "{long:?}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use stream::{LiveSource, StreamRequest, StreamSource, Streamed, stream};
 pub use tracer::{
     COSTS, Leaving, News, PathFilter, TraceRequest, TraceSummary, Unwatched, answering,
 };
-pub use unwinding::COPIES_PER_SECOND;
+pub use unwinding::{COPIES_PER_SECOND, DEEP_FRAMES_PER_SECOND};
 
 /// What drives a recording, a stream or a server: all of it on the thread that calls.
 fn event_loop() -> Result<Runtime, Failure> {

@@ -9,11 +9,11 @@ use profiler_common::cgroup::{
 };
 use profiler_common::interpreter::end_of;
 use profiler_common::sample::{
-    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_GONE, END_JIT, END_NO_MAPPING,
-    END_NO_RULE, END_NO_STACK, END_NO_TABLE, END_TRUNCATED, FLAG_UNDECIDED, SECTION_INTERPRETED,
-    SECTION_KERNEL_STACK, SECTION_STACK_COPY, SECTION_USER_STACK, SampleHead,
+    END_BAD_MEMORY, END_COMPLETE, END_FRAME_POINTER, END_GONE, END_JIT, END_LEFT_OUT,
+    END_NO_MAPPING, END_NO_RULE, END_NO_STACK, END_NO_TABLE, END_TRUNCATED, FLAG_UNDECIDED,
+    SECTION_INTERPRETED, SECTION_KERNEL_STACK, SECTION_STACK_COPY, SECTION_USER_STACK, SampleHead,
 };
-use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_FRAMES, RECORD_VERSION};
+use profiler_common::{KIND_CGROUP, KIND_SAMPLE, MAX_USER_FRAMES, RECORD_VERSION};
 use profiler_model::decode::Decoder;
 use profiler_model::raw::{CgroupVerdict, RawBody, RawCgroup, RawEvent, RawSample, RawStack};
 use profiler_model::{Cpu, StackEnd};
@@ -55,7 +55,7 @@ fn record(bytes: &[u8]) {
     let encoded = match &event.body {
         RawBody::Sample(sample) => {
             for stack in [&sample.kernel, &sample.user] {
-                assert!(stack.bytes.len() <= (MAX_FRAMES * 8).min(bytes.len()));
+                assert!(stack.bytes.len() <= (MAX_USER_FRAMES * 8 + 8).min(bytes.len()));
                 assert_eq!(stack.addresses().len() * 8, stack.bytes.len());
             }
             Some(encoded(event, sample))
@@ -145,6 +145,7 @@ fn stack(bytes: &mut Vec<u8>, kind: u16, stack: &RawStack) {
         // The kernel side says none of these.
         StackEnd::NotSaid => 10,
         StackEnd::LeafOnly => 11,
+        StackEnd::LeftOut => END_LEFT_OUT,
         StackEnd::Unknown => u16::MAX,
     };
     section(bytes, kind, end, &stack.bytes);

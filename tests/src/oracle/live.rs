@@ -128,6 +128,7 @@ impl Live {
                 memory_bytes: TABLE_BYTES,
                 // A sample has room for one copy, and that is the whole stack here.
                 copies_per_second: 0,
+                deep_frames_per_second: u32::MAX,
             }),
             kernel_log: false,
             off_cpu: false,

@@ -138,7 +138,7 @@ impl Proof {
 
     /// Walks it by our own rows in user space.
     pub fn walk(&mut self, space: &Space<'_>) {
-        let walked = walk(&self.start(), 0, space, &self.memory());
+        let walked = walk(&self.start(), &[], space, &self.memory());
         self.chain = walked.addresses;
         self.end = StackEnd::from_code(walked.end);
     }

@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use profiler_common::{MAX_FRAMES, sample::EXACT_ADDRESS};
+use profiler_common::{
+    INNERMOST_FRAMES, MAX_FRAMES, MAX_USER_FRAMES,
+    sample::{EXACT_ADDRESS, LEFT_OUT},
+};
 use profiler_model::StackEnd;
 
 use super::Proof;
@@ -60,6 +63,9 @@ impl Verdict {
 
 /// Compares; also gives the index of the frame from which on the two differ.
 pub fn compare(proof: &Proof, judgement: &Judgement) -> (Verdict, usize) {
+    if proof.chain.get(INNERMOST_FRAMES) == Some(&LEFT_OUT) {
+        return compare_both_ends(proof, judgement);
+    }
     let ours = proof.chain.iter().map(|address| address & !EXACT_ADDRESS);
     let theirs = judgement.chain.iter().copied();
     let common = ours.zip(theirs).take_while(|(ours, theirs)| ours == theirs);
@@ -89,6 +95,36 @@ pub fn compare(proof: &Proof, judgement: &Judgement) -> (Verdict, usize) {
             StackEnd::NoTable | StackEnd::NoMapping => Verdict::NotLoaded,
             _ => Verdict::OursShort,
         }
+    };
+    (verdict, common)
+}
+
+/// Compares a stack whose middle is left out.
+fn compare_both_ends(proof: &Proof, judgement: &Judgement) -> (Verdict, usize) {
+    let plain = |addresses: &[u64]| -> Vec<u64> {
+        let addresses = addresses.iter();
+        addresses.map(|address| address & !EXACT_ADDRESS).collect()
+    };
+    let theirs = &judgement.chain;
+    let inner = plain(&proof.chain[..INNERMOST_FRAMES]);
+    let outer = plain(&proof.chain[INNERMOST_FRAMES + 1..]);
+    let common = inner
+        .iter()
+        .zip(theirs)
+        .take_while(|(ours, theirs)| ours == theirs);
+    let common = common.count();
+    let verdict = if common < inner.len().min(theirs.len()) {
+        Verdict::Different
+    } else if judgement.end != JudgeEnd::Complete {
+        gave_up(judgement)
+    } else if theirs.len() <= MAX_USER_FRAMES {
+        Verdict::OursLong
+    } else if proof.end != StackEnd::LeftOut {
+        Verdict::OursShort
+    } else if theirs.ends_with(&outer) {
+        Verdict::Deeper
+    } else {
+        Verdict::Different
     };
     (verdict, common)
 }
@@ -189,6 +225,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profiler_common::OUTERMOST_FRAMES;
 
     fn verdict(ours: &[u64], end: StackEnd, theirs: &[u64], why: JudgeEnd) -> (Verdict, usize) {
         let proof = Proof {
@@ -312,5 +349,27 @@ mod tests {
             assert_eq!(found, expected, "{ours:x?} {end:?} {theirs:x?}");
         }
         assert_eq!(verdict(&[1, 2], StackEnd::NoRule, &[1, 3], Complete).1, 1);
+    }
+
+    #[test]
+    fn both_ends_of_a_deep_stack_are_compared() {
+        let theirs: Vec<u64> = (1..=1000).collect();
+        let outer = &theirs[1000 - OUTERMOST_FRAMES..];
+        let ours = [&theirs[..INNERMOST_FRAMES], &[LEFT_OUT], outer].concat();
+        let of = |ours: &[u64], end, theirs: &[u64], why| verdict(ours, end, theirs, why).0;
+        let left_out = StackEnd::LeftOut;
+        let complete = || JudgeEnd::Complete;
+        assert_eq!(of(&ours, left_out, &theirs, complete()), Verdict::Deeper);
+        for wrong in [0, 383, 385, 511] {
+            let mut ours = ours.clone();
+            ours[wrong] += 1;
+            assert_eq!(of(&ours, left_out, &theirs, complete()), Verdict::Different);
+        }
+        let short = of(&ours, StackEnd::NoRule, &theirs, complete());
+        assert_eq!(short, Verdict::OursShort);
+        let long = of(&ours, left_out, &theirs[..511], complete());
+        assert_eq!(long, Verdict::OursLong);
+        let judged_less = of(&ours, left_out, &theirs[..300], JudgeEnd::Memory(8));
+        assert_eq!(judged_less, Verdict::CopyShort);
     }
 }

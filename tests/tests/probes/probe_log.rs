@@ -49,6 +49,7 @@ fn logging() -> ProbeOptions {
         unwind: Some(UnwindOptions {
             memory_bytes: 16 << 20,
             copies_per_second: 10,
+            deep_frames_per_second: u32::MAX,
         }),
         kernel_log: true,
         off_cpu: false,

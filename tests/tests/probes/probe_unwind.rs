@@ -20,6 +20,7 @@ use crate::probe_shared::*;
 
 use profiler_common::{
     call::{EDGE_EXIT, ProbeControl},
+    sample::LEFT_OUT,
     unwind::{COPY_BYTES, MAX_MAPPINGS, MAX_PROCESSES, Rule},
 };
 use profiler_model::{
@@ -54,6 +55,7 @@ fn options(pid: u32) -> ProbeOptions {
         unwind: Some(UnwindOptions {
             memory_bytes: 64 << 20,
             copies_per_second: 0,
+            deep_frames_per_second: u32::MAX,
         }),
         kernel_log: false,
         off_cpu: false,
@@ -158,20 +160,95 @@ fn known_chains_are_found_whole() {
     if !privileged("known_chains_are_found_whole") {
         return;
     }
-    for depth in [1, 2, 30, 126, 127, 200] {
+    for depth in [1, 2, 30, 126, 127] {
         let spinner = Spinner::start("recursion", depth);
         let mut probe = Probe::attach(spinner.options()).unwrap();
         spinner.load(&mut probe);
-        let mut expected = spinner.code.stack("recursion", depth);
-        let mut end = StackEnd::Complete;
-        if expected.len() > 127 {
-            expected.truncate(127);
-            end = StackEnd::Truncated;
-        }
-        spinner.expect(&mut probe, &expected, end);
+        let expected = spinner.code.stack("recursion", depth);
+        spinner.expect(&mut probe, &expected, StackEnd::Complete);
         let counters = probe.unwinder().unwrap().counters();
         assert!(counters.walks > 20 && counters.frames >= 20 * expected.len() as u64);
         assert_eq!((counters.changed, counters.copies_refused), (0, 0));
+    }
+}
+
+/// For stacks that take long to be walked.
+fn seldom(spinner: &Spinner) -> ProbeOptions {
+    let mut options = spinner.options();
+    options.sources[0].rate = Rate::FrequencyHz(if emulated() { 29 } else { 499 });
+    options
+}
+
+#[test]
+fn of_deep_stacks_both_ends_are_kept() {
+    if !privileged("of_deep_stacks_both_ends_are_kept") {
+        return;
+    }
+    // So many frames are there beside the recursion.
+    let beside = Spinner::start("recursion", 1);
+    let beside = beside.code.stack("recursion", 1).len() - 1;
+    for frames in [
+        128, 200, 510, 511, 512, 513, 639, 640, 1000, 2032, 2033, 2500,
+    ] {
+        let depth = frames - beside;
+        let spinner = Spinner::start("recursion", depth);
+        let mut probe = Probe::attach(seldom(&spinner)).unwrap();
+        spinner.load(&mut probe);
+        let whole = spinner.code.stack("recursion", depth);
+        assert_eq!(whole.len(), frames);
+        let (expected, end) = match frames {
+            ..=511 => (whole, StackEnd::Complete),
+            512..=2032 => {
+                let (inner, outer) = (&whole[..384], &whole[frames - 127..]);
+                ([inner, &[LEFT_OUT], outer].concat(), StackEnd::LeftOut)
+            }
+            _ => (whole[..384].to_vec(), StackEnd::Truncated),
+        };
+        spinner.expect(&mut probe, &expected, end);
+        let counters = probe.unwinder().unwrap().counters();
+        assert_eq!((counters.changed, counters.refused), (0, 0));
+    }
+}
+
+#[test]
+fn frames_of_deep_stacks_are_limited_and_what_is_refused_is_counted() {
+    if !privileged("frames_of_deep_stacks_are_limited_and_what_is_refused_is_counted") {
+        return;
+    }
+    const DEPTH: usize = 300;
+    let spinner = Spinner::start("recursion", DEPTH);
+    let whole = spinner.code.stack("recursion", DEPTH);
+    let beyond = whole.len() as u64 - 127;
+    for stacks_per_second in [0, 3] {
+        let mut options = seldom(&spinner);
+        let limit = stacks_per_second * beyond;
+        options.unwind.as_mut().unwrap().deep_frames_per_second = limit as u32;
+        let mut probe = Probe::attach(options).unwrap();
+        spinner.load(&mut probe);
+        let began = Instant::now();
+        let events = record(&mut probe, Duration::from_millis(2500));
+        let seconds = began.elapsed().as_secs() + 2;
+        let (mut deep, mut cut) = (0, 0);
+        for sample in spinner.samples(&events) {
+            match sample.user.end {
+                StackEnd::Complete => {
+                    assert_eq!(addresses(sample), whole);
+                    deep += 1;
+                }
+                end => {
+                    assert_eq!(
+                        (end, &*addresses(sample)),
+                        (StackEnd::Truncated, &whole[..127])
+                    );
+                    cut += 1;
+                }
+            }
+        }
+        let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+        assert!(deep <= stacks_per_second * cpus * seconds, "{deep} stacks");
+        assert_eq!(deep > 0, stacks_per_second > 0);
+        let counters = probe.unwinder().unwrap().counters();
+        assert!(cut > 0 && counters.refused >= cut);
     }
 }
 
@@ -334,7 +411,7 @@ fn a_stack_is_copied_where_there_is_no_table() {
                 address: start.registers[7],
                 bytes: &copy.bytes,
             };
-            let walked = walk(&start, 0, &code, &stack);
+            let walked = walk(&start, &[], &code, &stack);
             let expected = spinner.code.stack("recursion", depth);
             assert_eq!(walked.addresses, expected);
             assert_eq!(walked.end, 0);

@@ -633,6 +633,69 @@ fn frame_pointers_alone_are_not_enough() -> Outcome {
     Ok(())
 }
 
+/// A recursion of this depth: how many calls of it there are from the leaf on, what follows, and the end.
+fn of_recursion(sample: &Sample) -> (usize, Vec<&str>, StackEnd) {
+    let chain = sample.chain();
+    let inner = chain.iter().take_while(|name| **name == "known_level");
+    let inner = inner.count();
+    (inner, chain[inner..].to_vec(), sample.user_end)
+}
+
+/// Whether these frames lead from `main` to where the process begins.
+fn is_start(frames: &[&str]) -> bool {
+    frames.first() == Some(&"main") && (2..=1 + MOST_START_FRAMES).contains(&frames.len())
+}
+
+#[test]
+fn deep_recursions_keep_both_ends() -> Outcome {
+    let Some((setting, _)) = setting("deep_recursions_keep_both_ends")? else {
+        return Ok(());
+    };
+    let path = program("unwind_deep", &["-O2"], "unwind/deep.c")?;
+    let path = copied(&setting, &path)?;
+    for depth in [120_usize, 300, 1000, 5000] {
+        let arguments = ["-F", "97", "--", &path, &depth.to_string(), "3"];
+        let (ended, recording) = setting.record(&arguments)?;
+        let samples = recording.samples.iter();
+        let samples: Vec<&Sample> = samples.filter(|of| of.leaf() == "known_level").collect();
+        let is_right = |sample: &&&Sample| {
+            let (inner, rest, end) = of_recursion(sample);
+            match depth {
+                120 | 300 => inner == depth && is_start(&rest) && end == StackEnd::Complete,
+                1000 => {
+                    let outer = rest.iter().skip(1);
+                    let outer = outer.take_while(|name| **name == "known_level").count();
+                    inner == 384
+                        && rest.first() == Some(&"[frames left out]")
+                        && rest.len() == 128
+                        && is_start(&rest[1 + outer..])
+                        && end == StackEnd::LeftOut
+                }
+                _ => [127, 384].contains(&inner) && rest.is_empty() && end == StackEnd::Truncated,
+            }
+        };
+        let right = samples.iter().filter(is_right).count();
+        if right < samples.len() {
+            let wrong = samples.iter().find(|sample| !is_right(sample));
+            let wrong = wrong.map(|sample| of_recursion(sample));
+            eprintln!(
+                "{depth} deep: {right} of {} are right; {wrong:?}",
+                samples.len()
+            );
+        }
+        at_least("stacks that have what is kept", right, samples.len(), 0.97)?;
+        let all = recording.of_process("unwind_deep");
+        at_least("samples in the recursion", samples.len(), all.len(), 0.8)?;
+        let said = match depth {
+            1000 => "too deep, the middle left out",
+            5000 => "too deep",
+            _ => "% complete",
+        };
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    }
+    Ok(())
+}
+
 /// With hardly any memory for tables the recording goes on, and says what is missing and what to do.
 #[test]
 fn too_little_memory_is_said() -> Outcome {

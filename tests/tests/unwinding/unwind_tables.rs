@@ -134,7 +134,7 @@ fn interrupted_and_compared(aside: bool) {
     let noted = found.clone();
     let seen = process.clone();
     live::interrupt(aside, move |interrupted, own, addresses| {
-        let walked = [interrupted, own].map(|start| walk(&start, 0, &*seen, &*seen));
+        let walked = [interrupted, own].map(|start| walk(&start, &[], &*seen, &*seen));
         record(&seen, own, &walked[1], aside);
         noted.borrow_mut().push((interrupted, walked, addresses));
     });

@@ -398,6 +398,8 @@ pub enum StackEnd {
     NotSaid = 10,
     /// Only the leaf was recorded.
     LeafOnly = 11,
+    /// The outermost frame was reached, and the middle of the stack is left out.
+    LeftOut = 12,
     /// The record gave a reason that this version does not know.
     Unknown = 255,
 }
@@ -434,6 +436,7 @@ impl StackEnd {
             9 => StackEnd::Gone,
             10 => StackEnd::NotSaid,
             11 => StackEnd::LeafOnly,
+            12 => StackEnd::LeftOut,
             _ => StackEnd::Unknown,
         }
     }

@@ -85,6 +85,7 @@ words! {
         Gone: "gone", "memory gone: process ending or in exec";
         NotSaid: "not_said", "not said by what was imported";
         LeafOnly: "leaf_only", "callers not recorded";
+        LeftOut: "left_out", "too deep, the middle left out";
         Unknown: "unknown", "unknown reason";
     }
     UnknownReason {

@@ -39,6 +39,9 @@ pub struct UnwindOptions {
     pub memory_bytes: u64,
     /// Most stacks that are copied for user space in a second, on each processor; 0: none.
     pub copies_per_second: u32,
+    /// Most frames beyond the first [`profiler_common::MAX_FRAMES`] of stacks that are looked for in a second, on
+    /// each processor, give or take one stack.
+    pub deep_frames_per_second: u32,
 }
 
 /// Words of a value of `TABLES`, and where they are in it.
@@ -108,6 +111,7 @@ impl Retired {
 pub(super) struct Globals {
     walks: u8,
     copies: u32,
+    steps: u32,
     registers: u8,
     offsets: [u32; OFFSETS],
 }
@@ -125,6 +129,7 @@ impl Globals {
             return Globals {
                 walks: 0,
                 copies: 0,
+                steps: 0,
                 registers,
                 offsets,
             };
@@ -132,6 +137,7 @@ impl Globals {
         Globals {
             walks: 1,
             copies: options.copies_per_second,
+            steps: options.deep_frames_per_second,
             registers,
             offsets,
         }
@@ -143,6 +149,7 @@ impl Globals {
         loader
             .override_global("UNWIND", &self.walks, true)
             .override_global("UNWIND_COPIES", &self.copies, true)
+            .override_global("UNWIND_STEPS", &self.steps, true)
             .override_global("USER_REGISTERS", &self.registers, true)
             .override_global("UNWIND_OFFSETS", &self.offsets, true)
             .map_max_entries("SEGMENTS", one_unless(MAX_SEGMENTS))
@@ -347,6 +354,7 @@ impl KernelTables for Unwinder {
             sum.copies_refused += cpu.copies_refused;
             sum.changed += cpu.changed;
             sum.unreadable += cpu.unreadable;
+            sum.refused += cpu.refused;
         }
         sum
     }

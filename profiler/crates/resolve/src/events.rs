@@ -11,6 +11,7 @@ use super::calls::Place;
 use super::frames::Frames;
 use super::process::ProcessTable;
 use super::processes::idle_comm;
+use super::stacks::before_gap;
 use super::unwinding::{Opener, PATIENCE};
 use super::wait_stacks::{end_without, wait_of};
 use super::{Batch, Pid, RawEvent, Resolver, Timestamp};
@@ -320,6 +321,11 @@ impl Resolver {
             epoch: &mut self.epoch,
         };
         let (stack, end) = if is_interpreted {
+            // Frames of the interpreter are placed by counting: behind a gap nobody knows which they are.
+            let (bytes, ends) = match before_gap(&bytes) {
+                Some(bytes) => (bytes, (StackEnd::Truncated, ends.1)),
+                None => (bytes, ends),
+            };
             let (who, stacks) = ((process, at), &mut self.stacks);
             let interpreters = &mut self.mapped.interpreters;
             interpreters.stack(who, &bytes, ends, interpreted, stacks, &mut frames)

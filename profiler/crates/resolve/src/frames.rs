@@ -5,13 +5,21 @@
 //!
 //! What does not belong here: stacks (`stacks`), frames of the kernel (`kernel_names`) and of interpreters.
 
+use std::sync::Arc;
+
+use profiler_common::sample::LEFT_OUT;
+
 use super::epoch::Epoch;
 use super::mapping::CodeRange;
 use super::modules::Modules;
 use super::naming::{Naming, kind_of};
 use super::process::ProcessState;
-use super::symbolize::Answer;
+use super::symbolize::{Answer, FunctionInfo};
 use profiler_model::{FrameId, FrameKind, ModuleKind, UnknownReason};
+
+/// What the frame is called that stands for frames in the middle of a stack. Not how many: that would tell
+/// stacks apart that are alike.
+const LEFT_OUT_NAME: &str = "[frames left out]";
 
 /// What frames are made with.
 #[derive(Debug)]
@@ -33,6 +41,24 @@ impl Frames<'_> {
         let (frame, new) = self.epoch.tables.frame(FrameKind::Native, None, address);
         if new {
             let answer = Answer::Unknown(UnknownReason::NoMapping);
+            self.epoch.define(frame, None, &answer);
+        }
+        frame
+    }
+
+    /// What stands for the middle of a stack that was too deep.
+    pub(super) fn left_out(&mut self) -> FrameId {
+        let (frame, new) = self.epoch.tables.frame(FrameKind::Native, None, LEFT_OUT);
+        if new {
+            let function = FunctionInfo {
+                name: LEFT_OUT_NAME.into(),
+                linkage_name: None,
+                file: None,
+                line: 0,
+                start: None,
+                size: None,
+            };
+            let answer = Answer::Lines([(Arc::new(function), 0)].into());
             self.epoch.define(frame, None, &answer);
         }
         frame

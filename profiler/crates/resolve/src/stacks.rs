@@ -8,7 +8,10 @@
 //! (`interpreters`).
 
 use bytes::Bytes;
-use profiler_common::sample::EXACT_ADDRESS;
+use profiler_common::{
+    INNERMOST_FRAMES,
+    sample::{EXACT_ADDRESS, LEFT_OUT},
+};
 use rustc_hash::FxHashMap;
 
 use super::epoch::Epoch;
@@ -193,9 +196,11 @@ impl Stacks {
     ) -> NativeFrames {
         let mut addresses = self.user_addresses(bytes);
         let mut bottom = Bottom::AsWalked;
+        let left_out = left_out(&addresses);
         let mapped = |address: &u64| process.mappings.find(*address).is_some();
+        let is_code = |(depth, at)| left_out == Some(depth) || mapped(at);
         if addresses.first().is_some_and(mapped)
-            && let Some(bogus) = addresses.iter().position(|at| !mapped(at))
+            && let Some(bogus) = addresses.iter().enumerate().position(|of| !is_code(of))
         {
             addresses.truncate(bogus);
             bottom = Bottom::Bogus;
@@ -208,7 +213,10 @@ impl Stacks {
         let of = addresses.iter().enumerate();
         NativeFrames {
             frames: of
-                .map(|(depth, &address)| frames.frame(process, address, depth == 0))
+                .map(|(depth, &address)| match left_out == Some(depth) {
+                    true => frames.left_out(),
+                    false => frames.frame(process, address, depth == 0),
+                })
                 .collect(),
             addresses,
             bottom,
@@ -224,9 +232,11 @@ impl Stacks {
     /// return address: it was interrupted.
     fn user_addresses(&mut self, bytes: &Bytes) -> Vec<u64> {
         let mut addresses = self.words(bytes);
+        let left_out = left_out(&addresses);
         for (depth, address) in addresses.iter_mut().enumerate() {
             *address = match *address & EXACT_ADDRESS {
-                _ if depth == 0 || VSYSCALL.contains(address) => *address,
+                _ if depth == 0 || left_out == Some(depth) => *address,
+                _ if VSYSCALL.contains(address) => *address,
                 0 => address.saturating_sub(1),
                 _ => *address & !EXACT_ADDRESS,
             };
@@ -245,6 +255,20 @@ impl Stacks {
 
 /// The one page of code for user space among the kernel's addresses (x86-64).
 const VSYSCALL: std::ops::Range<u64> = vsyscall::START..vsyscall::START + vsyscall::LEN;
+
+/// Where the middle of a user stack is left out, if it is.
+fn left_out(addresses: &[u64]) -> Option<usize> {
+    let middle = addresses.get(INNERMOST_FRAMES)?;
+    (*middle == LEFT_OUT).then_some(INNERMOST_FRAMES)
+}
+
+/// What is before the place where the middle of a user stack is left out, if it is.
+pub(super) fn before_gap(bytes: &Bytes) -> Option<Bytes> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let middle = words.get(INNERMOST_FRAMES)?;
+    let is_gap = u64::from_ne_bytes(*middle) == LEFT_OUT;
+    is_gap.then(|| bytes.slice(..INNERMOST_FRAMES * 8))
+}
 
 /// A number that a target can't guess, so that it can't make stacks that collide.
 fn seed() -> u64 {
@@ -301,6 +325,36 @@ mod tests {
         let leaf: Bytes = (VSYSCALL.start + 0x400).to_ne_bytes().to_vec().into();
         let expected = [VSYSCALL.start + 0x400];
         assert_eq!(Stacks::new().user_addresses(&leaf), expected);
+    }
+
+    #[test]
+    fn a_gap_is_where_the_middle_of_a_stack_is() {
+        let bytes = |addresses: &[u64]| -> Bytes {
+            let addresses = addresses.iter();
+            addresses
+                .flat_map(|address| address.to_ne_bytes())
+                .collect()
+        };
+        let of = |gap: usize, len: usize| {
+            let mut addresses = vec![0x2000; len];
+            addresses[gap] = LEFT_OUT;
+            bytes(&addresses)
+        };
+        let mut stacks = Stacks::new();
+        let found = stacks.user_addresses(&of(INNERMOST_FRAMES, 512));
+        assert_eq!(left_out(&found), Some(INNERMOST_FRAMES));
+        assert_eq!((found[INNERMOST_FRAMES], found[385]), (LEFT_OUT, 0x1fff));
+        let before = before_gap(&of(INNERMOST_FRAMES, 385));
+        assert_eq!(before, Some(bytes(&[0x2000; INNERMOST_FRAMES])));
+        // Elsewhere it is an address, whatever a program has on its stack.
+        for (gap, len) in [
+            (0, 1),
+            (INNERMOST_FRAMES - 1, 512),
+            (INNERMOST_FRAMES + 1, 512),
+        ] {
+            assert_eq!(before_gap(&of(gap, len)), None);
+            assert_eq!(left_out(&stacks.user_addresses(&of(gap, len))), None);
+        }
     }
 
     #[test]

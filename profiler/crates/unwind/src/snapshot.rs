@@ -104,7 +104,7 @@ impl Snapshot {
             places: RefCell::default(),
             pieces: RefCell::default(),
         };
-        walk(&start, 0, &asked, &asked);
+        walk(&start, &[], &asked, &asked);
         let (code, pieces) = (asked.places.into_inner(), asked.pieces.into_inner());
         let mut kept: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for piece in pieces {
@@ -142,7 +142,7 @@ impl Snapshot {
             snapshot: self,
             tables: tables.collect(),
         };
-        walk(&self.start, 0, &replay, &replay)
+        walk(&self.start, &[], &replay, &replay)
     }
 
     /// As text.
@@ -481,7 +481,7 @@ mod tests {
         start.registers[7] = 0x20000;
         start.registers[6] = 0x20020;
         let code = Everywhere(table());
-        let walked = walk(&start, 0, &code, &memory);
+        let walked = walk(&start, &[], &code, &memory);
         let file = |_| ("0af1".to_owned(), "/a file".to_owned());
         let snapshot = Snapshot::record("a test", start, &code, &memory, file, walked.clone());
         assert_eq!(walked.addresses, [0x4000, 0x4180, 0x9010, 0x9020]);

@@ -16,19 +16,19 @@
 //!    is taken back: the register was something else.
 //!
 //! A return address of 0 ends the walk, complete; so does a frame pointer of 0 that is to be followed
-//! behind a call. Returns that a probe of the kernel has put its own address in place of can't be told
+//! behind a call. Of a deep stack the kernel side keeps both ends: so it is here. Returns that a probe of the kernel has put its own address in place of can't be told
 //! here: there the walk ends, without a mapping.
 
-use profiler_common::MAX_FRAMES;
 use profiler_common::sample::{
-    END_BAD_MEMORY, END_COMPLETE, END_JIT, END_NO_MAPPING, END_NO_RULE, END_NO_TABLE,
-    END_TRUNCATED, EXACT_ADDRESS,
+    END_BAD_MEMORY, END_COMPLETE, END_JIT, END_LEFT_OUT, END_NO_MAPPING, END_NO_RULE, END_NO_TABLE,
+    END_TRUNCATED, EXACT_ADDRESS, LEFT_OUT,
 };
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_GO_SWITCH, CFA_MEMORY, CFA_OTHER_STACK, CFA_PLT, CFA_REGISTER,
     CFA_RETURN_REGISTER, CFA_SIGNAL, CopyHead, FP_AT_CFA, FP_AT_FP, FP_SAME, REGISTER_BX,
     REGISTER_FP, REGISTER_SP, REGISTERS, Rule,
 };
+use profiler_common::{INNERMOST_FRAMES, MAX_USER_DEPTH, MAX_USER_FRAMES, OUTERMOST_FRAMES};
 
 use super::{Entry, Table};
 
@@ -97,14 +97,15 @@ impl From<&CopyHead> for Start {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walked {
     /// Addresses, leaf first; `EXACT_ADDRESS` is set in those behind the leaf that are no return
-    /// addresses.
+    /// addresses. `LEFT_OUT` stands for the middle of a deep stack.
     pub addresses: Vec<u64>,
     /// Why there are no more: an `END_*` constant of `profiler_common::sample`.
     pub end: u16,
 }
 
-/// Walks a stack. `before`: how many frames of it were found already; the limit is for all of them.
-pub fn walk(start: &Start, before: usize, code: &impl Code, memory: &impl Memory) -> Walked {
+/// Walks a stack, of which the frames `before` were found already; limits are for all of them. What is
+/// returned is what is kept of both.
+pub fn walk(start: &Start, before: &[u64], code: &impl Code, memory: &impl Memory) -> Walked {
     let mut frame = Frame {
         pc: start.pc,
         is_return: start.is_return,
@@ -117,10 +118,13 @@ pub fn walk(start: &Start, before: usize, code: &impl Code, memory: &impl Memory
         },
         registers: start.registers,
     };
-    let mut walked = Walked::default();
+    let mut walked = Walked {
+        addresses: before.to_vec(),
+        end: 0,
+    };
     walked.end = loop {
-        let count = before + walked.addresses.len();
-        if count >= MAX_FRAMES {
+        let count = walked.addresses.len();
+        if count >= MAX_USER_DEPTH {
             break END_TRUNCATED;
         }
         let exact = count > 0 && !frame.is_return;
@@ -135,7 +139,32 @@ pub fn walk(start: &Start, before: usize, code: &impl Code, memory: &impl Memory
             }
         }
     };
+    walked.keep();
     walked
+}
+
+impl Walked {
+    /// Leaves out what the kernel side leaves out: the middle, or all but the innermost frames if the outermost
+    /// was not reached. The frames may lack some of the middle already.
+    fn keep(&mut self) {
+        let lacks = self.addresses.get(INNERMOST_FRAMES) == Some(&LEFT_OUT);
+        if !lacks && self.addresses.len() <= MAX_USER_FRAMES {
+            return;
+        }
+        if self.end == END_TRUNCATED {
+            self.addresses.truncate(INNERMOST_FRAMES);
+            return;
+        }
+        let behind = INNERMOST_FRAMES + 1;
+        let outer = self.addresses.len().saturating_sub(OUTERMOST_FRAMES);
+        self.addresses.drain(behind..outer.max(behind));
+        if let Some(middle) = self.addresses.get_mut(INNERMOST_FRAMES) {
+            *middle = LEFT_OUT;
+        }
+        if self.end == END_COMPLETE {
+            self.end = END_LEFT_OUT;
+        }
+    }
 }
 
 /// Why there is no caller.
@@ -441,7 +470,7 @@ mod tests {
     }
 
     fn walked(rule: Rule, start: &Start, words: &[u64]) -> (Vec<u64>, u16) {
-        let found = walk(start, 0, &Rules::of(rule), &Words(words.to_vec()));
+        let found = walk(start, &[], &Rules::of(rule), &Words(words.to_vec()));
         (found.addresses, found.end)
     }
 
@@ -506,14 +535,14 @@ mod tests {
         builder.push(0x1800, Entry::Rule(signal));
         builder.push(0x2000, Entry::End);
         let code = Rules(builder.finish().unwrap());
-        let found = walk(&start(0x1801, 0), 0, &code, &Words(words.clone()));
+        let found = walk(&start(0x1801, 0), &[], &code, &Words(words.clone()));
         assert_eq!(found.addresses, [0x1801, 0x1000 | EXACT_ADDRESS, 0x2004]);
         assert_eq!(found.end, END_COMPLETE);
         // Behind a call only the stack pointer and the frame pointer are known.
         words[CONTEXT_PC as usize / 8] = 0x3000;
         words[CONTEXT[6] as usize / 8] = STACK + 28 * 8;
         words[29] = 0x1004;
-        let found = walk(&start(0x1801, 0), 0, &code, &Words(words));
+        let found = walk(&start(0x1801, 0), &[], &code, &Words(words));
         let expected = [0x1801, 0x3000 | EXACT_ADDRESS, 0x1004];
         assert_eq!(
             (&found.addresses[..], found.end),
@@ -588,7 +617,7 @@ mod tests {
             let code = Rules(builder.finish().unwrap());
             let mut from = start(0x1000, 0);
             from.registers[usize::from(REGISTER_BX)] = bx;
-            let found = walk(&from, 0, &code, &Words(words.to_vec()));
+            let found = walk(&from, &[], &code, &Words(words.to_vec()));
             (found.addresses, found.end)
         };
         let whole = (chain.clone(), END_COMPLETE);
@@ -637,12 +666,69 @@ mod tests {
     #[test]
     fn the_limit_is_for_all_frames_of_a_stack() {
         let plain = rule(CFA_REGISTER, REGISTER_SP, 16, 0);
-        let words: Vec<u64> = (0..400).map(|_| 0x1004).collect();
-        let (addresses, end) = walked(plain, &start(0x1000, 0), &words);
-        assert_eq!((addresses.len(), end), (MAX_FRAMES, END_TRUNCATED));
+        // A return address in the second word of each frame, all different; the outermost function's is last.
+        let chain = |len: usize| -> (Vec<u64>, Vec<u64>) {
+            let caller = |depth: usize| match depth + 1 == len {
+                true => 0x2004,
+                false => 0x1004 + depth as u64 % 1000,
+            };
+            let words = (1..len).flat_map(|depth| [depth as u64, caller(depth)]);
+            let chain = std::iter::once(0x1000).chain((1..len).map(caller));
+            (words.collect(), chain.collect())
+        };
+        for len in [2, 127, 128, 500, 510, 511] {
+            let (words, whole) = chain(len);
+            let found = walked(plain, &start(0x1000, 0), &words);
+            assert_eq!(found, (whole, END_COMPLETE), "{len}");
+        }
+        let ends = |chain: &[u64], len: usize| {
+            let (inner, outer) = (&chain[..INNERMOST_FRAMES], &chain[len - OUTERMOST_FRAMES..]);
+            [inner, &[LEFT_OUT], outer].concat()
+        };
+        for len in [512, 513, 600, 1000, MAX_USER_DEPTH] {
+            let (words, whole) = chain(len);
+            let found = walked(plain, &start(0x1000, 0), &words);
+            assert_eq!(found, (ends(&whole, len), END_LEFT_OUT), "{len}");
+            // The same from what was found before.
+            let code = Rules::of(plain);
+            for before in [1, 100, 511] {
+                let from = Start {
+                    pc: whole[before],
+                    is_return: true,
+                    all_known: false,
+                    ..start(0, 0)
+                };
+                let from = Start {
+                    registers: [STACK + 16 * before as u64; REGISTERS],
+                    ..from
+                };
+                let found = walk(&from, &whole[..before], &code, &Words(words.clone()));
+                assert_eq!(found.addresses, ends(&whole, len), "{len} {before}");
+                assert_eq!(found.end, END_LEFT_OUT);
+            }
+        }
+        let (words, whole) = chain(MAX_USER_DEPTH + 1);
+        let found = walked(plain, &start(0x1000, 0), &words);
+        let inner = whole[..INNERMOST_FRAMES].to_vec();
+        assert_eq!(found, (inner, END_TRUNCATED));
+    }
+
+    #[test]
+    fn what_lacks_its_middle_already_keeps_both_ends() {
+        let plain = rule(CFA_REGISTER, REGISTER_SP, 16, 0);
         let code = Rules::of(plain);
-        let found = walk(&start(0x1000, 0), 100, &code, &Words(words));
-        assert_eq!(found.addresses.len(), MAX_FRAMES - 100);
-        assert_eq!(found.addresses[0], 0x1000 | EXACT_ADDRESS);
+        let words = [1, 0x1104, 2, 0x2004];
+        let mut before: Vec<u64> = (0..512).map(|depth| 0x1200 + depth).collect();
+        before[INNERMOST_FRAMES] = LEFT_OUT;
+        let found = walk(&start(0x1004, 0), &before, &code, &Words(words.to_vec()));
+        let mut expected = before.clone();
+        expected.extend([0x1004 | EXACT_ADDRESS, 0x1104, 0x2004]);
+        expected.drain(INNERMOST_FRAMES + 1..INNERMOST_FRAMES + 4);
+        assert_eq!((found.addresses, found.end), (expected, END_LEFT_OUT));
+        // However few are said to be behind it.
+        before.truncate(INNERMOST_FRAMES + 1);
+        let found = walk(&start(0x3000, 0), &before, &code, &Words(vec![]));
+        assert_eq!(found.addresses.len(), INNERMOST_FRAMES + 2);
+        assert_eq!(found.end, END_NO_RULE);
     }
 }

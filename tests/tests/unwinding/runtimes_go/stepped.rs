@@ -300,7 +300,7 @@ impl Stepped {
             fp_known: true,
             registers,
         };
-        let Walked { addresses, end } = walk(&start, 0, self, self);
+        let Walked { addresses, end } = walk(&start, &[], self, self);
         Stop {
             pc: regs.rip,
             sp: regs.rsp,

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use profiler_common::{
-    MAX_FRAMES,
+    MAX_FRAMES, MAX_USER_FRAMES,
     interpreter::interpreter_of,
     sample::{
         FLAG_UNDECIDED, SECTION_INTERPRETED, SECTION_KERNEL_STACK, SECTION_PADDING,
@@ -63,8 +63,8 @@ pub(super) fn sections(
     while offset < record.len() {
         let section = Section::read(record, offset)?;
         match section.head.kind {
-            SECTION_KERNEL_STACK => stacks.kernel = section.stack(record)?,
-            SECTION_USER_STACK => stacks.user = section.stack(record)?,
+            SECTION_KERNEL_STACK => stacks.kernel = section.stack(record, MAX_FRAMES)?,
+            SECTION_USER_STACK => stacks.user = section.stack(record, MAX_USER_FRAMES + 1)?,
             SECTION_STACK_COPY => stacks.copy = Some(section.copy(record)?),
             SECTION_INTERPRETED => stacks.interpreted = section.interpreted(record),
             SECTION_PADDING => {}
@@ -120,8 +120,8 @@ impl Section {
         Ok(Box::new(RawCopy { head, bytes }))
     }
 
-    fn stack(&self, record: &Bytes) -> Result<RawStack, Bad> {
-        if !self.len.is_multiple_of(8) || self.len > MAX_FRAMES * 8 {
+    fn stack(&self, record: &Bytes, most: usize) -> Result<RawStack, Bad> {
+        if !self.len.is_multiple_of(8) || self.len > most * 8 {
             return Err(Bad);
         }
         Ok(RawStack {
@@ -237,15 +237,21 @@ mod tests {
 
     #[test]
     fn a_stack_of_odd_or_excessive_length_is_bad() {
-        for len in [4, (MAX_FRAMES + 1) * 8] {
-            let bytes = record(&[(SECTION_USER_STACK, 0, vec![0; len])]);
-            assert_eq!(decoded(bytes).0, Err(Bad));
+        for (kind, most) in [
+            (SECTION_KERNEL_STACK, MAX_FRAMES),
+            (SECTION_USER_STACK, MAX_USER_FRAMES + 1),
+        ] {
+            let of = |len| decoded(record(&[(kind, 0, vec![0; len])])).0;
+            assert!(of(most * 8).is_ok());
+            for len in [4, (most + 1) * 8] {
+                assert_eq!(of(len), Err(Bad));
+            }
         }
     }
 
     proptest! {
         #[test]
-        fn any_truncation_is_bad(frames in 0..MAX_FRAMES, cut in 1_usize..1000, fix in any::<bool>()) {
+        fn any_truncation_is_bad(frames in 0..MAX_USER_FRAMES, cut in 1_usize..1000, fix in any::<bool>()) {
             let stack = addresses(&vec![1; frames]);
             let mut bytes = record(&[(SECTION_USER_STACK, 0, stack)]);
             let keep = bytes.len().saturating_sub(cut);

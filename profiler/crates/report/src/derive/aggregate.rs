@@ -277,8 +277,9 @@ impl Aggregator {
 
 /// Why a sample's stacks ended early, if one did: the first of these reasons that holds for either.
 pub(crate) fn early_end(sample: &Sample) -> Option<StackEnd> {
-    const REASONS: [StackEnd; 10] = [
+    const REASONS: [StackEnd; 11] = [
         StackEnd::Truncated,
+        StackEnd::LeftOut,
         StackEnd::BadMemory,
         StackEnd::Unknown,
         StackEnd::NoTable,

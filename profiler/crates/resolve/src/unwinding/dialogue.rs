@@ -57,6 +57,8 @@ pub struct UnwindSummary {
     pub changed: u64,
     /// Words of stacks that could not be read.
     pub unreadable: u64,
+    /// Stacks that were cut because the limit on frames a second was reached.
+    pub deep_refused: u64,
 }
 
 /// A file that processes have mapped.
@@ -155,6 +157,7 @@ impl Dialogue {
             copies_refused: counters.copies_refused,
             changed: counters.changed,
             unreadable: counters.unreadable,
+            deep_refused: counters.refused,
             ..self.summary
         }
     }

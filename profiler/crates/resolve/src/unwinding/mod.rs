@@ -199,7 +199,7 @@ impl Unwinding {
             let Some(store) = &self.store else {
                 return;
             };
-            let (_, absent) = walk_on(&seeker.copy, 0, &mappings, store);
+            let (_, absent) = walk_on(&seeker.copy, &[], &mappings, store);
             let Some(range) = absent else { return };
             self.want_table(pid, &range, true, opener);
             seeker.looks += 1;

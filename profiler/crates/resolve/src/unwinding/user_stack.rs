@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use bytes::Bytes;
+use profiler_common::sample::END_NO_TABLE;
 use profiler_common::unwind::COPY_BYTES;
 
 use super::held_events::copy_of;
@@ -128,7 +129,7 @@ impl Unwinding {
                 self.copied_short += u64::from(cut);
                 self.continued += 1;
                 user.end = end;
-                let addresses = user.addresses().chain(walked.addresses);
+                let addresses = walked.addresses.into_iter();
                 let bytes: Vec<u8> = addresses.flat_map(u64::to_ne_bytes).collect();
                 user.bytes = Bytes::from(bytes);
                 true
@@ -184,17 +185,19 @@ impl Unwinding {
         at_once: bool,
         opener: &mut Opener<'_>,
     ) -> Continued {
+        let mut before: Vec<u64> = user.addresses().collect();
         let Some(process) = opener.processes.table.get(pid) else {
             let start = Start::from(&copy.head);
             let nothing = Mappings::default();
             return match &self.store {
-                Some(store) => {
-                    Continued::Done(walk_on(copy, user.addresses().len(), &nothing, store).0)
+                Some(store) => Continued::Done(walk_on(copy, &before, &nothing, store).0),
+                None => {
+                    before.push(start.pc);
+                    Continued::Done(Walked {
+                        addresses: before,
+                        end: END_NO_TABLE,
+                    })
                 }
-                None => Continued::Done(Walked {
-                    addresses: vec![start.pc],
-                    end: profiler_common::sample::END_NO_TABLE,
-                }),
             };
         };
         let mappings = process.mappings.clone();
@@ -202,12 +205,11 @@ impl Unwinding {
         if self.early.mappings(pid).is_none() && process.exited.is_none() {
             self.found(pid, &mappings, at);
         }
-        let before = user.addresses().len();
         for look in 0.. {
             let Some(store) = &self.store else {
                 break;
             };
-            let (walked, absent) = walk_on(copy, before, &mappings, store);
+            let (walked, absent) = walk_on(copy, &before, &mappings, store);
             let Some(range) = absent else {
                 return Continued::Done(walked);
             };
@@ -224,17 +226,20 @@ impl Unwinding {
                 _ => return Continued::Done(walked),
             }
         }
-        Continued::Done(Walked::default())
+        Continued::Done(Walked {
+            addresses: before,
+            end: END_NO_TABLE,
+        })
     }
 }
 
 /// Set in addresses that are no return addresses.
 pub(super) const EXACT: u64 = profiler_common::sample::EXACT_ADDRESS;
 
-/// Walks a copied stack. If it ended because a table was missing, also returns the mapping of that frame.
+/// Walks a copied stack behind the frames that were found before. If it ended because a table was missing, also returns the mapping of that frame.
 pub(super) fn walk_on(
     copy: &RawCopy,
-    before: usize,
+    before: &[u64],
     mappings: &Mappings,
     store: &Store,
 ) -> (Walked, Option<CodeRange>) {

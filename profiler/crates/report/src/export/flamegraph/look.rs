@@ -44,7 +44,10 @@ pub(super) fn subtitle(folded: &Folded, tables: &Tables) -> String {
     for (number, what) in [
         (folded.others, "of other sources left out"),
         (folded.lost, "lost"),
-        (ended(&[StackEnd::Truncated]), "truncated"),
+        (
+            ended(&[StackEnd::Truncated, StackEnd::LeftOut]),
+            "truncated",
+        ),
         (
             ended(&[StackEnd::BadMemory, StackEnd::Unknown]),
             "with unreadable stacks",

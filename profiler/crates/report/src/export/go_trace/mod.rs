@@ -183,8 +183,9 @@ impl GoTrace {
         }
         trace.sample(now, context, sample.kernel, sample.user, tables)?;
         self.counts.samples += 1;
+        let is_truncated = |end| matches!(end, StackEnd::Truncated | StackEnd::LeftOut);
         let ends = [sample.kernel_end, sample.user_end];
-        self.counts.truncated += u64::from(ends.contains(&StackEnd::Truncated));
+        self.counts.truncated += u64::from(ends.into_iter().any(is_truncated));
         Ok(())
     }
 

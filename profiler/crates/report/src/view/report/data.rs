@@ -158,6 +158,8 @@ pub struct StackRow {
     pub no_mapping: u64,
     /// Only the leaf was recorded.
     pub leaf_only: u64,
+    /// The outermost frame was reached, and the middle is left out.
+    pub left_out: u64,
     /// What was imported does not say whether they are complete.
     pub not_said: u64,
     /// There is no stack at all.

@@ -84,6 +84,7 @@ fn stacks(base: &Base<'_>) -> StackRow {
     }
     StackRow {
         truncated: ends.of(StackEnd::Truncated),
+        left_out: ends.of(StackEnd::LeftOut),
         unreadable: ends.of(StackEnd::BadMemory) + ends.of(StackEnd::Unknown),
         frame_pointer: ends.of(StackEnd::FramePointer),
         no_rule: ends.of(StackEnd::NoRule),

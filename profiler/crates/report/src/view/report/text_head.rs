@@ -150,6 +150,7 @@ impl Head<'_> {
         let mut parts = Vec::new();
         for (samples, what) in [
             (stacks.truncated, "cut at the limit of frames"),
+            (stacks.left_out, "lack their middle (too deep)"),
             (
                 stacks.frame_pointer,
                 "end with the frame pointers (frames may be missing)",

@@ -285,7 +285,7 @@ impl Profiles {
             pace: Pace::of(sample, world.tables().sources.get(sample.source)),
             truncated: (
                 sample.kernel_end == StackEnd::Truncated,
-                sample.user_end == StackEnd::Truncated,
+                matches!(sample.user_end, StackEnd::Truncated | StackEnd::LeftOut),
             ),
         };
         let mut last = None;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::tcf::options::Limits;
 
 /// Most frames of a stack: user and kernel frames, as many as the kernel side takes of each.
-pub(in crate::tcf) const MAX_FRAME_COUNT: u64 = 2 * 127;
+pub(in crate::tcf) const MAX_FRAME_COUNT: u64 = 127 + 512;
 /// Samples that wait to be read, if a client says no number; and the most it can say.
 pub(in crate::tcf) const DEFAULT_MAX_SAMPLES: u64 = 1_000_000;
 const HIGHEST_MAX_SAMPLES: u64 = 1 << 40;

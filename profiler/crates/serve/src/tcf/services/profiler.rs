@@ -98,7 +98,7 @@ fn parameters(limits: &Limits) -> Value {
         "FrameCnt": {
             "Type": "Integer", "Default": 1, "Max": MAX_FRAME_COUNT,
             "Description": "frames of a stack, from the leaf on; 0 is off; \
-                at most 127 of the program and 127 of the kernel are recorded",
+                at most 512 of the program and 127 of the kernel are recorded",
         },
         "MaxSamples": {
             "Type": "Integer", "Default": DEFAULT_MAX_SAMPLES,
