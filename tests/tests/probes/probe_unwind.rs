@@ -224,9 +224,17 @@ fn frames_of_deep_stacks_are_limited_and_what_is_refused_is_counted() {
         let limit = stacks_per_second * beyond;
         options.unwind.as_mut().unwrap().deep_frames_per_second = limit as u32;
         let mut probe = Probe::attach(options).unwrap();
-        spinner.load(&mut probe);
         let began = Instant::now();
-        let events = record(&mut probe, Duration::from_millis(2500));
+        spinner.load(&mut probe);
+        // Those of before are without the table.
+        record(&mut probe, Duration::from_millis(500));
+        let mut events = record(&mut probe, Duration::from_millis(2500));
+        for _ in 0..20 {
+            if samples(&events).count() > 20 {
+                break;
+            }
+            events.extend(record(&mut probe, Duration::from_millis(500)));
+        }
         let seconds = began.elapsed().as_secs() + 2;
         let (mut deep, mut cut) = (0, 0);
         for sample in spinner.samples(&events) {
