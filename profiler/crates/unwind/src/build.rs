@@ -17,6 +17,7 @@ use profiler_common::unwind::{CFA_MEMORY, CFA_REGISTER, REGISTER_BX, Rule};
 
 use super::program::Machine;
 use super::raw::Raw;
+use super::startup::{self, Startup};
 use super::state::{State, Unknown};
 use super::{Builder, Entry, Table, TooLarge, go};
 use profiler_object::cfi::{Entries, Fde, Kind, Section};
@@ -128,6 +129,8 @@ pub(super) struct Source {
     pub(super) got: u64,
     /// Where walks end, whatever is not said there.
     pub(super) outermost: Vec<(u64, u64)>,
+    /// Code that the loader calls.
+    pub(super) startup: Startup,
     /// Sections in the order of their precedence: bytes and address.
     pub(super) sections: Vec<(Kind, Vec<u8>, u64)>,
     /// What holds in Go's functions.
@@ -142,6 +145,7 @@ impl Source {
             text: raw.text,
             got: raw.got,
             outermost: raw.outermost,
+            startup: raw.startup,
             ..Source::default()
         };
         for section in raw.sections {
@@ -196,10 +200,10 @@ impl Source {
             let states: Vec<Option<State>> = cies.iter().map(begin).collect();
             initial.push((cies, states));
         }
-        let mut outermost = Outermost(self.outermost.iter().copied().peekable(), 0);
+        let mut unsaid = Unsaid(self.unsaid(&functions).into_iter().peekable(), 0);
         for function in &functions {
-            outermost.until(function.fde.start, &mut work.builder);
-            outermost.1 = function.fde.end;
+            unsaid.until(function.fde.start, &mut work.builder);
+            unsaid.1 = function.fde.end;
             let section = usize::from(function.section);
             let (Some(section), Some((cies, states))) =
                 (sections.get(section), initial.get(section))
@@ -216,7 +220,7 @@ impl Source {
             }
             work.builder.push(function.fde.end, Entry::None);
         }
-        outermost.until(u64::MAX, &mut work.builder);
+        unsaid.until(u64::MAX, &mut work.builder);
         work.report.rows_refused = work.builder.refused();
         let mut table = work.builder.finish()?;
         if let Some(go) = &self.go {
@@ -226,6 +230,27 @@ impl Source {
         work.report.rules = table.rules.len() as u64;
         work.report.table_bytes = table.bytes();
         Ok((table, work.report))
+    }
+
+    /// What holds where the file says nothing, in the order of addresses.
+    fn unsaid(&self, functions: &[Function]) -> Vec<(u64, u64, Entry)> {
+        let is_said = |address| {
+            let behind = functions.partition_point(|function| function.fde.start <= address);
+            let before = behind.checked_sub(1).and_then(|index| functions.get(index));
+            before.is_some_and(|function| address < function.fde.end)
+        };
+        let rules = startup::rules(&self.startup, is_said).into_iter();
+        let mut unsaid: Vec<(u64, u64, Entry)> = rules
+            .filter(|&(start, end, _)| {
+                let mut ends = self.outermost.iter();
+                !ends.any(|&(from, until)| from < end && start < until)
+            })
+            .map(|(start, end, rule)| (start, end, Entry::Rule(rule)))
+            .collect();
+        let ends = self.outermost.iter();
+        unsaid.extend(ends.map(|&(start, end)| (start, end, Entry::End)));
+        unsaid.sort_unstable_by_key(|&(start, ..)| start);
+        unsaid
     }
 
     fn sections(&self) -> impl Iterator<Item = Section<'_>> {
@@ -243,17 +268,17 @@ fn finds_by_bx(rule: &Rule) -> bool {
     matches!(rule.cfa, CFA_REGISTER | CFA_MEMORY) && rule.register == REGISTER_BX
 }
 
-/// Ranges of outermost functions that are still to be put between others, and where the last one of these ends.
-struct Outermost<I: Iterator<Item = (u64, u64)>>(Peekable<I>, u64);
+/// Ranges that are still to be put between functions, and where the last one of these ends.
+struct Unsaid<I: Iterator<Item = (u64, u64, Entry)>>(Peekable<I>, u64);
 
-impl<I: Iterator<Item = (u64, u64)>> Outermost<I> {
+impl<I: Iterator<Item = (u64, u64, Entry)>> Unsaid<I> {
     /// Puts in what lies before `next`, as far as nothing else is said there.
     fn until(&mut self, next: u64, builder: &mut Builder) {
-        let Outermost(ranges, covered) = self;
-        while let Some(range) = ranges.next_if(|range| range.0 < next) {
-            let (start, end) = (range.0.max(*covered), range.1.min(next));
+        let Unsaid(ranges, covered) = self;
+        while let Some((start, end, entry)) = ranges.next_if(|range| range.0 < next) {
+            let (start, end) = (start.max(*covered), end.min(next));
             if start < end {
-                builder.push(start, Entry::End);
+                builder.push(start, entry);
                 builder.push(end, Entry::None);
             }
         }
@@ -401,11 +426,11 @@ mod tests {
         assert_eq!(at(0x1141), Entry::None);
         // A function that covers what lies in the middle of it.
         let mut builder = Builder::default();
-        let mut outermost = Outermost(source.outermost.iter().copied().peekable(), 0x1104);
-        outermost.until(0x1110, &mut builder);
+        let mut unsaid = Unsaid(source.unsaid(&[]).into_iter().peekable(), 0x1104);
+        unsaid.until(0x1110, &mut builder);
         builder.push(0x1110, Entry::Rule(Rule::default()));
-        outermost.1 = 0x1150;
-        outermost.until(u64::MAX, &mut builder);
+        unsaid.1 = 0x1150;
+        unsaid.until(u64::MAX, &mut builder);
         let table = builder.finish().unwrap();
         let at = |address| table.entry_at(address);
         assert_eq!((at(0x1103), at(0x1104)), (Entry::None, Entry::End));

@@ -35,7 +35,7 @@ use super::{BuildError, BuildReport, Raw, Table};
 use profiler_object::elf::Elf;
 
 /// What kept tables begin with. Another version of the format, or of what tables say, is another number.
-const MAGIC: &[u8; 8] = b"unwind\n\x02";
+const MAGIC: &[u8; 8] = b"unwind\n\x03";
 /// Files with less unwind information than this are built each time.
 const MIN_SECTION_BYTES: u64 = 64 << 10;
 /// Most bytes of all kept tables, unless told otherwise.

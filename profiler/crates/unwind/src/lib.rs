@@ -19,6 +19,7 @@ mod outermost;
 mod program;
 mod raw;
 pub mod snapshot;
+mod startup;
 mod state;
 mod table;
 pub mod walk;

@@ -15,6 +15,7 @@ use ring::digest::{Context, SHA256};
 
 use super::build::{BuildError, MAX_SECTION_BYTES, Source};
 use super::outermost::{self, MAX_RANGES};
+use super::startup::{self, Startup};
 use super::{BuildReport, Table, go};
 
 const EM_X86_64: u16 = 62;
@@ -34,6 +35,8 @@ pub struct Raw {
     pub(super) got: u64,
     /// Where walks end, whatever is not said there: addresses and ends, in their order.
     pub(super) outermost: Vec<(u64, u64)>,
+    /// Code that the loader calls.
+    pub(super) startup: Startup,
     /// In the order of their precedence.
     pub(super) sections: Vec<RawSection>,
     /// It may be a Go program, of which more has to be read than this.
@@ -86,6 +89,7 @@ impl Raw {
         raw.text = address(".text");
         raw.got = address(".got");
         raw.outermost = outermost::ranges(file, elf, &sections);
+        raw.startup = Startup::read(file, elf, &sections);
         let wanted = [(".eh_frame", Kind::Eh), (".debug_frame", Kind::Debug)];
         let main = Some((file, elf));
         for (name, kind) in wanted {
@@ -124,22 +128,39 @@ impl Raw {
         for number in [owner].into_iter().chain(self.numbers()) {
             digest.update(&number.to_le_bytes());
         }
-        for section in &self.sections {
-            digest.update(&section.bytes);
+        for bytes in self.pieces() {
+            digest.update(bytes);
         }
         let digest = digest.finish();
         let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
         digits.collect()
     }
 
-    /// All but the bytes of sections.
+    /// The bytes of sections and of code.
+    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let code = self.startup.code.iter().map(|(_, bytes)| bytes.as_slice());
+        let sections = self.sections.iter().map(|section| section.bytes.as_slice());
+        sections.chain(code)
+    }
+
+    /// All but these bytes.
     fn numbers(&self) -> Vec<u64> {
-        let (code, sections) = (self.code.len(), self.sections.len());
-        let outermost = self.outermost.len();
+        let Startup { entries, code } = &self.startup;
+        let counts = [
+            self.code.len(),
+            self.outermost.len(),
+            self.sections.len(),
+            entries.len(),
+            code.len(),
+        ];
         let mut numbers = vec![self.text, self.got];
-        numbers.extend([code, outermost, sections].map(|count| count as u64));
+        numbers.extend(counts.map(|count| count as u64));
         for &(start, end) in self.code.iter().chain(&self.outermost) {
             numbers.extend([start, end]);
+        }
+        numbers.extend(entries);
+        for (address, bytes) in code {
+            numbers.extend([*address, bytes.len() as u64]);
         }
         for section in &self.sections {
             let packed = section.packed.map_or(0, |wide| 1 + u64::from(wide));
@@ -159,8 +180,8 @@ impl Raw {
         let mut file = File::from(made);
         let numbers = self.numbers().into_iter().flat_map(u64::to_le_bytes);
         file.write_all(&numbers.collect::<Vec<u8>>())?;
-        for section in &self.sections {
-            file.write_all(&section.bytes)?;
+        for bytes in self.pieces() {
+            file.write_all(bytes)?;
         }
         Ok(file)
     }
@@ -180,7 +201,12 @@ impl Raw {
             ..Raw::default()
         };
         let (code, outermost, sections) = (number()?, number()?, number()?);
-        if code > MAX_CODE || outermost > MAX_RANGES as u64 || sections > MAX_SECTIONS {
+        let (entries, pieces) = (number()?, number()?);
+        if code > MAX_CODE
+            || outermost > MAX_RANGES as u64
+            || sections > MAX_SECTIONS
+            || entries.max(pieces) > startup::MAX_ENTRIES as u64
+        {
             return None;
         }
         for _ in 0..code {
@@ -188,6 +214,13 @@ impl Raw {
         }
         for _ in 0..outermost {
             raw.outermost.push((number()?, number()?));
+        }
+        for _ in 0..entries {
+            raw.startup.entries.push(number()?);
+        }
+        let mut places = Vec::new();
+        for _ in 0..pieces {
+            places.push((number()?, number()?));
         }
         let mut lens = Vec::new();
         for _ in 0..sections {
@@ -204,6 +237,10 @@ impl Raw {
         }
         for (section, len) in raw.sections.iter_mut().zip(lens) {
             section.bytes = bytes(Some(len).filter(|&len| len <= MAX_SECTION_BYTES)?)?;
+        }
+        for (address, len) in places {
+            let len = Some(len).filter(|&len| len <= startup::MAX_BYTES)?;
+            raw.startup.code.push((address, bytes(len)?));
         }
         Some(raw)
     }
@@ -256,6 +293,7 @@ mod tests {
             text: 3,
             got: 4,
             outermost: Vec::new(),
+            startup: Startup::default(),
             sections: vec![section(Kind::Eh, &[5], 6)],
             may_be_go: false,
         };
@@ -268,6 +306,9 @@ mod tests {
         add(&|raw| raw.code[0].1 = 3);
         add(&|raw| raw.code.push((4, 5)));
         add(&|raw| raw.outermost.push((4, 5)));
+        add(&|raw| raw.startup.entries.push(4));
+        add(&|raw| raw.startup.code.push((4, Vec::new())));
+        add(&|raw| raw.startup.code.push((4, vec![5])));
         add(&|raw| raw.text = 0);
         add(&|raw| raw.got = 0);
         add(&|raw| raw.sections[0].kind = Kind::Debug);
