@@ -485,6 +485,63 @@ fn calls_that_are_bound_lazily() -> Outcome {
     Ok(())
 }
 
+/// A library's `_init` and `__do_global_dtors_aux` say nothing about their frames.
+#[test]
+fn what_begins_and_ends_a_library() -> Outcome {
+    let Some((setting, _)) = setting("what_begins_and_ends_a_library")? else {
+        return Ok(());
+    };
+    let source = "unwind/startup.c";
+    let built = program("unwind_startup", &["-O2", "-rdynamic"], source)?;
+    let path = copied(&setting, &built)?;
+    let flags = ["-O2", "-shared", "-fPIC", "-DPLUGIN"];
+    let library = program("unwind_startup.so", &flags, source)?;
+    let library = copied(&setting, &library)?;
+    let (_, recording) = setting.record(&["-F", RATE, "--", &path, "1", &library])?;
+    let samples = recording.of_process("unwind_startup");
+    let ways = [
+        ["__gmon_start__", "_init"],
+        ["__cxa_finalize", "__do_global_dtors_aux"],
+    ];
+    for silent in ways {
+        let (mut good, mut all, mut wrong) = (0, 0, None);
+        for sample in &samples {
+            let chain = sample.chain();
+            let at = chain.windows(2).position(|two| *two == silent);
+            // The program itself begins and ends so, too.
+            let is_of_library = |at: &usize| {
+                let module = sample.user[at + 1].module.as_deref();
+                module.is_some_and(|path| path.ends_with("unwind_startup.so"))
+            };
+            let Some(at) = at.filter(is_of_library) else {
+                continue;
+            };
+            all += 1;
+            let mut rest = chain[at + 2..].iter();
+            let mut known = ["known_turn", "main"].iter();
+            let is_right = known.all(|name| rest.any(|it| it == name));
+            let by_loader = sample.user.get(at + 2).is_some_and(|frame| {
+                let module = frame.module.as_deref().unwrap_or_default();
+                module.contains("/ld-linux") || module.contains("/ld-2.")
+            });
+            if is_right && by_loader && sample.user_end == StackEnd::Complete {
+                good += 1;
+            } else {
+                wrong = Some((chain, sample.user_end));
+            }
+        }
+        at_least(&format!("through {}", silent[1]), good, all, 0.99)
+            .map_err(|why| format!("{why}: {wrong:?}"))?;
+        at_least(
+            &format!("samples in {}", silent[0]),
+            all,
+            samples.len(),
+            0.2,
+        )?;
+    }
+    Ok(())
+}
+
 /// The C library's `vfork` keeps its return address in a register while it is in the kernel.
 #[test]
 fn within_vfork() -> Outcome {

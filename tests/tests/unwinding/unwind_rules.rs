@@ -78,6 +78,49 @@ fn at_cfa(offset: i16) -> (u8, i16) {
     (FP_AT_CFA, offset)
 }
 
+/// Its C library and its compiler bring functions without a word about their frames. All of them begin with
+/// the return address on top of the stack; which they are is known without symbols, and where the linker leaves
+/// the arrays that name them to the relocations.
+#[test]
+fn what_begins_and_ends_a_library_has_rules_though_the_file_has_none() {
+    let folder = Folder::new("startup");
+    std::fs::write(folder.0.join("empty.c"), "int nothing;\n").unwrap();
+    folder.run("cc", &["-shared", "-fPIC", "-o", "library.so", "empty.c"]);
+    let path = |name: &str| folder.0.join(name);
+    let table_of = |name: &str| {
+        build_file(&File::open(path(name)).unwrap(), None)
+            .unwrap()
+            .0
+    };
+    let table = table_of("library.so");
+    let bytes = std::fs::read(path("library.so")).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let names = [
+        "_init",
+        "_fini",
+        "frame_dummy",
+        "register_tm_clones",
+        "__do_global_dtors_aux",
+        "deregister_tm_clones",
+    ];
+    let mut found = Vec::new();
+    for symbol in file.symbols() {
+        let name = symbol.name().unwrap_or_default();
+        if names.contains(&name) {
+            assert_eq!(table.entry_at(symbol.address()), sp(8, SAME), "{name}");
+            found.push(name);
+        }
+    }
+    assert_eq!(found.len(), names.len(), "{found:?}");
+    folder.run("strip", &["-o", "stripped.so", "library.so"]);
+    assert_eq!(table_of("stripped.so"), table);
+    std::fs::write(path("zeros"), [0; 8]).unwrap();
+    let zeros = [".init_array=zeros", ".fini_array=zeros"];
+    let [init, fini] = zeros.map(|of| format!("--update-section={of}"));
+    folder.run("objcopy", &[&init, &fini, "stripped.so", "relocated.so"]);
+    assert_eq!(table_of("relocated.so"), table);
+}
+
 #[test]
 fn every_kind_of_rule_is_understood() {
     let folder = Folder::new("kinds");

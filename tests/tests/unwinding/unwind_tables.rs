@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use object::Object;
+use object::{Object, ObjectSection};
 use profiler_common::sample::{END_COMPLETE, EXACT_ADDRESS};
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_MEMORY, CFA_PLT, CFA_REGISTER, CFA_RETURN_REGISTER, CFA_SIGNAL,
@@ -43,6 +43,9 @@ fn compare(path: &Path) -> (BuildReport, BTreeMap<&'static str, u64>) {
     let functions = oracle::rows(&bytes);
     let mut starts = functions.keys().copied().skip(1).collect::<Vec<_>>();
     starts.push(u64::MAX);
+    // What begins and ends a file has rules that no file says.
+    let parsed = object::File::parse(&*bytes).unwrap();
+    let silent = [".init", ".fini"].map(|name| Some(parsed.section_by_name(name)?.address()));
     let mut kinds = BTreeMap::new();
     for (rows, next) in functions.values().zip(starts) {
         for row in rows.iter().filter(|row| row.start < next.min(row.end)) {
@@ -67,6 +70,7 @@ fn compare(path: &Path) -> (BuildReport, BTreeMap<&'static str, u64>) {
         }
         if let Some(last) = rows.last()
             && last.end < next
+            && !silent.contains(&Some(last.end))
         {
             check(&table, last.end, Entry::None, path);
         }

@@ -21,13 +21,14 @@ use iced_x86::{
 use profiler_common::unwind::{CFA_REGISTER, FP_AT_CFA, FP_SAME, FP_UNKNOWN, REGISTER_SP, Rule};
 use profiler_object::elf::{Elf, Section, read_up_to, word};
 
-/// Most functions of a file that the loader calls: of further ones nothing is found out.
-pub(super) const MAX_ENTRIES: usize = 64;
-/// Most bytes of code, all pieces together.
-pub(super) const MAX_BYTES: u64 = 16 << 10;
+/// Most functions of a file that the loader calls: of further ones nothing is found out. The compiler's come first in
+/// the arrays, but for those with a priority.
+pub(super) const MAX_ENTRIES: usize = 32;
 /// What is read before such a function, where those lie that it calls, and of it.
 const BEFORE: u64 = 256;
 const BEHIND: u64 = 128;
+/// Most bytes of code, all pieces together.
+pub(super) const MAX_BYTES: u64 = MAX_ENTRIES as u64 * (BEFORE + BEHIND);
 /// Most instructions that are followed.
 const MAX_INSTRUCTIONS: usize = 4096;
 /// Most bytes that a function takes of the stack.
@@ -59,7 +60,7 @@ impl Startup {
             .filter_map(|name| Some(named(name)?.address))
             .collect();
         let relocations = named(".rela.dyn").map(Section::place);
-        for name in [".preinit_array", ".init_array", ".fini_array"] {
+        for name in [".fini_array", ".preinit_array", ".init_array"] {
             if let Some(section) = named(name) {
                 entries.extend(pointers(
                     file,
@@ -79,25 +80,18 @@ impl Startup {
             })
         };
         entries.retain(|&entry| segment_of(entry).is_some());
+        entries.truncate(MAX_ENTRIES);
         entries.sort_unstable();
         entries.dedup();
-        entries.truncate(MAX_ENTRIES);
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        let mut room = MAX_BYTES;
         for &entry in &entries {
             let Some((start, end)) = segment_of(entry) else {
                 continue;
             };
             let from = entry.saturating_sub(BEFORE).max(start);
             let until = entry.saturating_add(BEHIND).min(end);
-            let known = ranges.last().map_or(0, |&(_, end)| end);
-            let more = until.saturating_sub(from.max(known));
-            if more > room {
-                break;
-            }
-            room -= more;
             match ranges.last_mut() {
-                Some(last) if from <= last.1 => last.1 = last.1.max(until),
+                Some(last) if from < last.1 => last.1 = last.1.max(until),
                 _ => ranges.push((from, until)),
             }
         }
