@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use object::{Object, ObjectSymbol, SymbolKind};
-use profiler_common::INNERMOST_FRAMES;
-use profiler_common::sample::{END_COMPLETE, END_LEFT_OUT, END_TRUNCATED};
+use profiler_common::MAX_FRAMES;
+use profiler_common::sample::{END_COMPLETE, END_LEFT_OUT, END_TRUNCATED, LEFT_OUT};
 use profiler_model::StackEnd;
 use profiler_resolve::{GoFrame, GoNames};
 use profiler_tests::Outcome;
@@ -159,13 +159,14 @@ impl Steps {
                 .iter()
                 .zip(&found)
                 .all(|(expected, found)| expected == found),
-            // Of both ends the inner one; a return brings back one that was left out.
+            // Of both ends the inner one, which a call makes longer and a return shorter.
             END_COMPLETE | END_LEFT_OUT if [before.end, after.end].contains(&END_LEFT_OUT) => {
-                expected
-                    .iter()
-                    .zip(&found)
-                    .take(INNERMOST_FRAMES - 1)
-                    .all(|(expected, found)| expected == found)
+                let inner = |callers: &[u64]| {
+                    let place = callers.iter().position(|caller| *caller == LEFT_OUT);
+                    place.unwrap_or(callers.len())
+                };
+                let both = inner(&expected).min(inner(&found));
+                both > MAX_FRAMES && expected[..both] == found[..both]
             }
             END_COMPLETE => expected == found,
             _ => false,

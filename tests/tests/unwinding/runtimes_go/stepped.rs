@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
-use profiler_common::sample::EXACT_ADDRESS;
+use profiler_common::sample::{EXACT_ADDRESS, LEFT_OUT};
 use profiler_unwind::walk::{Code, Memory, Place, Start, Walked, walk};
 use profiler_unwind::{Table, build_file, build_vdso};
 
@@ -307,7 +307,10 @@ impl Stepped {
             top: self.read_u64(regs.rsp).unwrap_or(0),
             callers: addresses[1..]
                 .iter()
-                .map(|address| address & !EXACT_ADDRESS)
+                .map(|&address| match address {
+                    LEFT_OUT => LEFT_OUT,
+                    address => address & !EXACT_ADDRESS,
+                })
                 .collect(),
             end,
         }
