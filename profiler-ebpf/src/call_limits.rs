@@ -16,7 +16,7 @@ use crate::{
     call::{Hit, Verdict},
     maps::{
         CALL_CALLERS, CALL_MAX_DEPTH, CALL_MAX_RATE, CALL_MIN_DURATION_NS, CALL_RATES, NO_CALLS,
-        OPEN_CALLS, OpenCall, OpenCalls, STACK_CALLS,
+        OPEN_CALLS, OpenCall, OpenCalls, RateWindow, STACK_CALLS,
     },
     user_memory::read_word,
 };
@@ -190,10 +190,7 @@ fn is_over_rate(hit: &Hit) -> bool {
     let second = hit.head.at_ns / NS_PER_SECOND;
     // SAFETY: this processor's own slot, which the lookup returned.
     unsafe {
-        if (*window).second != second {
-            (*window).second = second;
-            (*window).calls = 0;
-        }
+        RateWindow::turn(window, second);
         if (*window).calls >= most {
             return true;
         }

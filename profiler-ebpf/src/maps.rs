@@ -265,6 +265,23 @@ pub struct RateWindow {
     pub calls: u64,
 }
 
+impl RateWindow {
+    /// Begins anew if this is another second.
+    ///
+    /// # Safety
+    /// `window` is a value of a map of this processor's own, which a lookup returned.
+    #[inline(always)]
+    pub unsafe fn turn(window: *mut RateWindow, second: u64) {
+        // SAFETY: the caller's.
+        unsafe {
+            if (*window).second != second {
+                (*window).second = second;
+                (*window).calls = 0;
+            }
+        }
+    }
+}
+
 /// For a limit on the rate: each probe's current second.
 #[btf_map]
 pub static CALL_RATES: PerCpuArray<RateWindow, 1> = PerCpuArray::new();

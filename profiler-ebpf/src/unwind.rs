@@ -23,7 +23,9 @@ use profiler_common::{
 
 use crate::{
     emit,
-    maps::{COPY_RATE, STEP_RATE, UNWIND_COPIES, UNWIND_COUNTERS, UNWIND_STEPS, WALKS, Walk},
+    maps::{
+        COPY_RATE, RateWindow, STEP_RATE, UNWIND_COPIES, UNWIND_COUNTERS, UNWIND_STEPS, WALKS, Walk,
+    },
 };
 
 /// What a step returns if there may be another one; all else are `END_*`.
@@ -107,11 +109,7 @@ unsafe fn go_deeper(walk: *mut Walk, level: u32) -> u32 {
         else {
             return u32::from(END_TRUNCATED);
         };
-        let second = get!(walk, now_ns) >> 30;
-        if (*rate).second != second {
-            (*rate).second = second;
-            (*rate).calls = 0;
-        }
+        RateWindow::turn(rate, get!(walk, now_ns) >> 30);
         if (*rate).calls >= u64::from(UNWIND_STEPS.load()) {
             (*counters).refused += 1;
             set!(walk, MAX_FRAMES as u64, count);
@@ -168,11 +166,7 @@ unsafe fn finish(walk: *mut Walk, why: u32) -> u32 {
         let Some(rate) = COPY_RATE.get_ptr_mut(0) else {
             return 0;
         };
-        let second = get!(walk, now_ns) >> 30;
-        if (*rate).second != second {
-            (*rate).second = second;
-            (*rate).calls = 0;
-        }
+        RateWindow::turn(rate, get!(walk, now_ns) >> 30);
         if (*rate).calls >= u64::from(UNWIND_COPIES.load()) || emit::is_filling() {
             (*counters).copies_refused += 1;
             return 0;
