@@ -8,18 +8,15 @@
 //! What does not belong here: how a capture is written (`profiler-capture`).
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat,
-    unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, unlinkat};
 
 use super::outputs::owner;
 use crate::error::Failure;
 use profiler_probe::now;
+use profiler_resolve::left_behind::{self, Ours};
 
 const PREFIX: &str = "profiler-";
 const ENDING: &str = ".cap";
@@ -92,26 +89,18 @@ pub(super) fn sweep() {
     }
 }
 
-fn sweep_in(folder: &Path, ours: &[u32]) -> Vec<String> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+fn sweep_in(folder: &Path, owners: &[u32]) -> Vec<String> {
+    let ours = Ours {
+        kind: FileType::RegularFile,
+        mode: Mode::RUSR | Mode::WUSR,
+        owners,
+    };
     let mut removed = Vec::new();
-    let Ok(parent) = openat(CWD, folder, flags, Mode::empty()) else {
-        return removed;
-    };
-    let Ok(entries) = Dir::read_from(&parent) else {
-        return removed;
-    };
-    for entry in entries.flatten() {
-        let Ok(name) = entry.file_name().to_str() else {
-            continue;
-        };
-        if is_name(name)
-            && let Some(_locked) = take(&parent, name, ours)
-            && unlinkat(&parent, name, AtFlags::empty()).is_ok()
-        {
+    left_behind::each(folder, ours, AGE, is_name, |parent, name, _locked| {
+        if unlinkat(parent, name, AtFlags::empty()).is_ok() {
             removed.push(name.to_owned());
         }
-    }
+    });
     removed
 }
 
@@ -130,28 +119,6 @@ fn is_name(name: &str) -> bool {
             .and_then(|rest| rest.strip_suffix(".new"));
         are_numbers(numbers) && (rest.is_empty() || made.is_some_and(are_numbers))
     })
-}
-
-/// Locks such a file; none if it is somebody else's, in use or young.
-fn take(parent: &OwnedFd, name: &str, ours: &[u32]) -> Option<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // What somebody has mounted there is not asked anything: it may never answer.
-    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let file = File::from(openat2(parent, name, flags, Mode::empty(), resolve).ok()?);
-    let found = fstat(&file).ok()?;
-    let mode = found.st_mode;
-    let is_ours = ours.contains(&found.st_uid)
-        && FileType::from_raw_mode(mode) == FileType::RegularFile
-        && Mode::from_raw_mode(mode) == Mode::RUSR | Mode::WUSR;
-    let changed = file.metadata().and_then(|found| found.modified()).ok()?;
-    let is_old = changed.elapsed().is_ok_and(|age| age >= AGE);
-    if !is_ours || !is_old {
-        return None;
-    }
-    file.try_lock().ok()?;
-    // Another one may have that name by now.
-    let named = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    (named.st_dev == found.st_dev && named.st_ino == found.st_ino).then_some(file)
 }
 
 #[cfg(test)]

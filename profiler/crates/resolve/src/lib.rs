@@ -33,6 +33,7 @@ mod interpreters;
 mod jit;
 mod kernel;
 mod kernel_names;
+pub mod left_behind;
 mod link_folder;
 mod loaded;
 mod mapped;

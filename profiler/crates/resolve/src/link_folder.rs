@@ -8,15 +8,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 
 use super::copies::SCRATCH;
+use super::left_behind::{self, Ours};
 
 const PREFIX: &str = "profiler-links-";
 /// Those that are left behind are ours, and nobody else can look into them.
@@ -77,9 +78,10 @@ fn make(scratch: &Path) -> Option<LinkFolder> {
             Err(rustix::io::Errno::EXIST) => continue,
             made => made.ok()?,
         }
-        let parent = open(CWD, scratch).ok()?;
-        let name = Path::new(&name);
-        if let Some(locked) = open_own(&parent, name).and_then(|own| lock(&parent, name, own)) {
+        let parent = left_behind::folder(scratch).ok()?;
+        let owners = [rustix::process::geteuid().as_raw()];
+        let own = ours(&owners).open(&parent, &name);
+        if let Some(locked) = own.and_then(|own| left_behind::lock(&parent, &name, own)) {
             return Some(LinkFolder {
                 path,
                 _locked: locked,
@@ -90,61 +92,27 @@ fn make(scratch: &Path) -> Option<LinkFolder> {
 }
 
 fn sweep_in(scratch: &Path) {
-    let Ok(parent) = open(CWD, scratch) else {
-        return;
-    };
-    let Ok(entries) = Dir::read_from(&parent) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Ok(name) = name.to_str() else { continue };
-        let path = Path::new(name);
-        if name.starts_with(PREFIX)
-            && let Some(folder) = open_own(&parent, path).filter(is_old)
-            && let Some(locked) = lock(&parent, path, folder)
-        {
-            drop(LinkFolder {
-                path: scratch.join(path),
-                _locked: locked,
-            });
-        }
+    let owners = [rustix::process::geteuid().as_raw()];
+    let is_name = |name: &str| name.starts_with(PREFIX);
+    left_behind::each(scratch, ours(&owners), AGE, is_name, |_, name, locked| {
+        drop(LinkFolder {
+            path: scratch.join(name),
+            _locked: locked,
+        });
+    });
+}
+
+fn ours(owners: &[u32]) -> Ours<'_> {
+    Ours {
+        kind: FileType::Directory,
+        mode: MODE,
+        owners,
     }
-}
-
-fn is_old(folder: &File) -> bool {
-    let changed = folder.metadata().and_then(|found| found.modified());
-    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= AGE))
-}
-
-/// Opens a folder that is ours; none if it is somebody else's, or there no longer.
-fn open_own(parent: &OwnedFd, name: &Path) -> Option<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What somebody has mounted there is not asked anything: it may never answer.
-    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let folder = openat2(parent, name, flags, Mode::empty(), resolve).ok()?;
-    let found = fstat(&folder).ok()?;
-    let is_ours = found.st_uid == rustix::process::geteuid().as_raw();
-    (is_ours && Mode::from_raw_mode(found.st_mode) == MODE).then(|| folder.into())
-}
-
-/// Locks such a folder; none if it is in use, or there no longer.
-fn lock(parent: &OwnedFd, name: &Path, folder: File) -> Option<File> {
-    let found = fstat(&folder).ok()?;
-    folder.try_lock().ok()?;
-    // Who had it before us may have taken it away.
-    let named = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    (named.st_dev == found.st_dev && named.st_ino == found.st_ino).then_some(folder)
-}
-
-fn open(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(at, path, flags, Mode::empty())?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -201,19 +169,6 @@ mod tests {
         drop(used);
         assert!(!path.exists());
         std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// A folder that another one is mounted on, as a server that never answers can be.
-    #[test]
-    fn what_is_mounted_there_is_not_asked() {
-        let parent = open(CWD, Path::new("/")).unwrap();
-        let here = fstat(&parent).unwrap();
-        let proc = std::fs::metadata("/proc").unwrap();
-        assert_ne!(here.st_dev, proc.dev());
-        assert!(open_own(&parent, Path::new("proc")).is_none());
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let crossed = openat2(&parent, "proc", flags, Mode::empty(), ResolveFlags::NO_XDEV);
-        assert_eq!(crossed.unwrap_err(), rustix::io::Errno::XDEV);
     }
 
     #[test]

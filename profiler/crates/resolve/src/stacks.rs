@@ -150,7 +150,10 @@ impl Stacks {
         }
         let mut addresses = self.words(bytes);
         // The kernel takes a caller there for one of its own.
-        while addresses.pop_if(|last| VSYSCALL.contains(last)).is_some() {}
+        while addresses
+            .pop_if(|last| vsyscall::RANGE.contains(last))
+            .is_some()
+        {}
         for caller in addresses.iter_mut().skip(1) {
             *caller = caller.saturating_sub(1);
         }
@@ -234,12 +237,9 @@ impl Stacks {
         let mut addresses = self.words(bytes);
         let left_out = left_out(&addresses);
         for (depth, address) in addresses.iter_mut().enumerate() {
-            *address = match *address & EXACT_ADDRESS {
-                _ if depth == 0 || left_out == Some(depth) => *address,
-                _ if VSYSCALL.contains(address) => *address,
-                0 => address.saturating_sub(1),
-                _ => *address & !EXACT_ADDRESS,
-            };
+            if left_out != Some(depth) {
+                *address = looked_up(depth, *address);
+            }
         }
         addresses
     }
@@ -253,8 +253,15 @@ impl Stacks {
     }
 }
 
-/// The one page of code for user space among the kernel's addresses (x86-64).
-const VSYSCALL: std::ops::Range<u64> = vsyscall::START..vsyscall::START + vsyscall::LEN;
+/// Where a frame of the user stack is looked up: in front of a return address, which may be in the next function
+/// already. The first one is where the thread is, and one that is marked as no return address was interrupted.
+pub(super) fn looked_up(depth: usize, address: u64) -> u64 {
+    match address & EXACT_ADDRESS {
+        _ if depth == 0 || vsyscall::RANGE.contains(&address) => address,
+        0 => address.saturating_sub(1),
+        _ => address & !EXACT_ADDRESS,
+    }
+}
 
 /// Where the middle of a user stack is left out, if it is.
 fn left_out(addresses: &[u64]) -> Option<usize> {
@@ -315,15 +322,15 @@ mod tests {
             0x1000,
             0x2000,
             0x3000 | EXACT_ADDRESS,
-            VSYSCALL.start + 0x400,
+            vsyscall::START + 0x400,
         ]
         .iter()
         .flat_map(|address: &u64| address.to_ne_bytes())
         .collect();
-        let expected = [0x1000, 0x1fff, 0x3000, VSYSCALL.start + 0x400];
+        let expected = [0x1000, 0x1fff, 0x3000, vsyscall::START + 0x400];
         assert_eq!(Stacks::new().user_addresses(&bytes), expected);
-        let leaf: Bytes = (VSYSCALL.start + 0x400).to_ne_bytes().to_vec().into();
-        let expected = [VSYSCALL.start + 0x400];
+        let leaf: Bytes = (vsyscall::START + 0x400).to_ne_bytes().to_vec().into();
+        let expected = [vsyscall::START + 0x400];
         assert_eq!(Stacks::new().user_addresses(&leaf), expected);
     }
 

@@ -11,6 +11,8 @@
 pub(super) const START: u64 = 0xffff_ffff_ff60_0000;
 /// Its length.
 pub(super) const LEN: u64 = 0x1000;
+/// Its addresses.
+pub(super) const RANGE: std::ops::Range<u64> = START..START + LEN;
 /// What it is called in lists of mappings.
 pub(super) const NAME: &str = "[vsyscall]";
 /// Where it is in the file, and the file's own address of it.

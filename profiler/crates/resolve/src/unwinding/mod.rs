@@ -31,12 +31,13 @@ use self::code::EarlyCode;
 use self::held_events::{HeldEvents, copy_of};
 use self::starting::Starting;
 use self::store::Store;
-use self::user_stack::{EXACT, walk_on};
+use self::user_stack::walk_on;
 use super::files::TargetFile;
 use super::mapping::{CodeRange, Mappings};
 use super::modules::Modules;
 use super::options::ResolveError;
 use super::processes::Processes;
+use super::stacks::looked_up;
 use profiler_model::raw::{RawBody, RawCopy, RawEvent};
 use profiler_model::{Pid, StackEnd, Timestamp};
 
@@ -172,11 +173,7 @@ impl Unwinding {
         } else if user.end == StackEnd::NoTable
             && let Some(last) = user.addresses().next_back()
             && let Some(mappings) = self.early.mappings(pid).cloned()
-            && let Some(range) = mappings.find(match user.addresses().len() {
-                1 => last,
-                // A return address at the end of a mapping is that of a call in it.
-                _ => (last & !EXACT).saturating_sub(1),
-            })
+            && let Some(range) = mappings.find(looked_up(user.addresses().len() - 1, last))
         {
             self.want_table(pid, range, true, opener);
         }

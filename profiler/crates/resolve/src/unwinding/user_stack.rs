@@ -19,6 +19,7 @@ use super::store::{Store, TableState};
 use super::{MAX_LOOKS, Opener, Unwinding};
 use crate::mapping::{CodeRange, Mappings};
 use crate::process::ProcessTable;
+use crate::stacks::looked_up;
 use profiler_model::raw::{RawBody, RawCopy, RawEvent, RawStack};
 use profiler_model::{ModuleKind, Pid, StackEnd, Tid, Timestamp};
 use profiler_unwind::walk::{Code as MappedCode, Place, StackCopy, Start, Walked, walk};
@@ -151,14 +152,8 @@ impl Unwinding {
         let Some(process) = table.get(pid) else {
             return;
         };
-        let looked_up =
-            user.addresses()
-                .enumerate()
-                .map(|(depth, address)| match address & EXACT {
-                    _ if depth == 0 => address,
-                    0 => address.wrapping_sub(1),
-                    _ => address & !EXACT,
-                });
+        let addresses = user.addresses().enumerate();
+        let looked_up = addresses.map(|(depth, address)| looked_up(depth, address));
         let Some(last) = self
             .announced
             .first_wrong(pid, event.at, &process.mappings, looked_up)
@@ -232,9 +227,6 @@ impl Unwinding {
         })
     }
 }
-
-/// Set in addresses that are no return addresses.
-pub(super) const EXACT: u64 = profiler_common::sample::EXACT_ADDRESS;
 
 /// Walks a copied stack behind the frames that were found before. If it ended because a table was missing, also returns the mapping of that frame.
 pub(super) fn walk_on(
