@@ -421,6 +421,11 @@ impl StackEnd {
         )
     }
 
+    /// Whether there were more frames than are kept.
+    pub fn is_too_deep(self) -> bool {
+        matches!(self, StackEnd::Truncated | StackEnd::LeftOut)
+    }
+
     /// From its number in records and captures.
     pub fn from_code(code: u16) -> StackEnd {
         match code {

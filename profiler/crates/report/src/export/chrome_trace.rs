@@ -413,21 +413,19 @@ impl Sink for ChromeTrace {
         }
         let aside = std::mem::take(&mut self.keys.aside);
         for (index, (thread, timed)) in std::mem::take(&mut self.threads).into_iter().enumerate() {
-            let shown = || {
-                let node = |moment: &Moment| nodes.get(moment.key as usize).copied().flatten();
-                let moments = timed.iter(&aside);
-                moments.filter_map(move |moment| Some((moment.at, node(&moment)?, moment.key)))
-            };
-            let is_nameless = |key: u32| nameless.get(key as usize) == Some(&true);
-            unnamed += shown().filter(|(_, _, key)| is_nameless(*key)).count() as u64;
-            let mut samples = shown().map(|(at, node, _)| (at, node));
+            let mut samples = timed.iter(&aside).filter_map(|moment| {
+                let key = moment.key as usize;
+                let node = nodes.get(key).copied().flatten()?;
+                unnamed += u64::from(nameless.get(key) == Some(&true));
+                Some((moment.at, node))
+            });
             let profile = Profile {
                 number: index + 1,
                 thread: StackOwner::Thread(thread),
                 tree: &tree,
                 functions: &functions,
             };
-            if shown().is_sorted_by_key(|(at, ..)| at) {
+            if timed.are_in_order() {
                 self.profile(&profile, &mut samples, tables)?;
             } else {
                 let mut samples: Vec<_> = samples.collect();

@@ -27,6 +27,7 @@ pub(super) struct Timed {
     /// What is behind them.
     bytes: Vec<u8>,
     last: Option<Moment>,
+    goes_back: bool,
 }
 
 const NOTHING: Moment = Moment {
@@ -39,6 +40,7 @@ const NOTHING: Moment = Moment {
 impl Timed {
     pub(super) fn push(&mut self, moment: Moment, aside: &mut Aside) {
         let last = self.last.unwrap_or(NOTHING);
+        self.goes_back |= moment.at < last.at;
         let step = moment.at.0.wrapping_sub(last.at.0).cast_signed();
         // Signs in the lowest bit: a step back is rare, but possible.
         let zigzag = (step << 1) ^ (step >> 63);
@@ -57,6 +59,11 @@ impl Timed {
             self.pieces.push(aside.put(&self.bytes));
             self.bytes.clear();
         }
+    }
+
+    /// Whether they came in order of time.
+    pub(super) fn are_in_order(&self) -> bool {
+        !self.goes_back
     }
 
     /// All of them; those behind what can't be got again are not among them ([`Aside::check`]).
@@ -111,6 +118,7 @@ mod tests {
                 .collect();
             let (mut timed, mut aside) = (Timed::default(), Aside::default());
             moments.iter().for_each(|&moment| timed.push(moment, &mut aside));
+            prop_assert_eq!(timed.are_in_order(), moments.is_sorted_by_key(|moment| moment.at));
             prop_assert_eq!(timed.iter(&aside).collect::<Vec<_>>(), moments);
         }
     }

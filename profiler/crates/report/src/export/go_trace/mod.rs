@@ -183,9 +183,8 @@ impl GoTrace {
         }
         trace.sample(now, context, sample.kernel, sample.user, tables)?;
         self.counts.samples += 1;
-        let is_truncated = |end| matches!(end, StackEnd::Truncated | StackEnd::LeftOut);
         let ends = [sample.kernel_end, sample.user_end];
-        self.counts.truncated += u64::from(ends.into_iter().any(is_truncated));
+        self.counts.truncated += u64::from(ends.into_iter().any(StackEnd::is_too_deep));
         Ok(())
     }
 

@@ -284,8 +284,8 @@ impl Profiles {
             user: sample.user,
             pace: Pace::of(sample, world.tables().sources.get(sample.source)),
             truncated: (
-                sample.kernel_end == StackEnd::Truncated,
-                matches!(sample.user_end, StackEnd::Truncated | StackEnd::LeftOut),
+                sample.kernel_end.is_too_deep(),
+                sample.user_end.is_too_deep(),
             ),
         };
         let mut last = None;
