@@ -34,7 +34,6 @@ pub(crate) struct Usage {
 
 /// A process that is watched while it runs.
 pub(crate) struct Watched {
-    pid: u32,
     started: Instant,
     child: Child,
     watcher: Watcher,
@@ -71,12 +70,11 @@ impl Watched {
                 format!("failed to start {command:?}: {error}"),
             )
         })?;
-        let pid = child.id();
+        let watcher = Watcher::start(child.id());
         Ok(Watched {
-            pid,
             started,
             child,
-            watcher: Watcher::start(pid),
+            watcher,
         })
     }
 
@@ -87,12 +85,12 @@ impl Watched {
 
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.pid
+        self.child.id()
     }
 
     /// Asks it to end, as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.pid.cast_signed())
+        let pid = rustix::process::Pid::from_raw(self.pid().cast_signed())
             .ok_or_else(|| io::Error::other("process id 0"))?;
         Ok(rustix::process::kill_process(
             pid,
@@ -107,7 +105,7 @@ impl Watched {
         let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: both pointers are to live, writable variables; the pid is our own child, which
         // nothing else waits for.
-        let waited = unsafe { libc::wait4(self.pid.cast_signed(), &mut status, 0, &mut rusage) };
+        let waited = unsafe { libc::wait4(self.pid().cast_signed(), &mut status, 0, &mut rusage) };
         if waited < 0 {
             return Err(io::Error::last_os_error());
         }
