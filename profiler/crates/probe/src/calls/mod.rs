@@ -47,6 +47,8 @@ const MAX_CLOSING: usize = 256;
 /// How long is waited for links to be gone, by those who have to know that they are. Most often that
 /// takes some 30 ms, and 150 under return probes.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same at the end, when nobody has to know: what is left by then goes without us.
+const LAST: Duration = Duration::from_millis(500);
 /// The same of those who don't have to: an answer takes some 10 us.
 const SOON: Duration = Duration::from_millis(10);
 
@@ -195,7 +197,10 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         self.release_all();
-        self.wait(Instant::now() + PATIENCE);
+        self.wait(Instant::now() + LAST);
+        if let (false, Some(pid)) = (self.closing.is_empty(), self.keeper.pid()) {
+            log::warn!("the kernel still takes probes out; process {pid} waits for that");
+        }
     }
 }
 
