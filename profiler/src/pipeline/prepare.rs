@@ -75,6 +75,8 @@ impl Prepared {
             watch.resolve.tables_bytes = Some(user);
         }
         let targets = open_targets(&watch.probe.filter)?;
+        // Long before the first file is mapped that is to be opened.
+        profiler_resolve::start_opening();
         let cgroups = watch.cgroups.choose()?;
         if let Some(chosen) = &cgroups {
             watch.probe.hierarchy = Some(chosen.hierarchy.clone());

@@ -257,11 +257,16 @@ impl Client {
     /// The same for threads that others wait for: it is waited for a moment, and then begins in its own time. One that does
     /// not is given up, and there is a pause before the next one.
     pub(crate) fn start_meanwhile(&mut self) -> Result<(), Death> {
+        self.start_within(MOMENT)
+    }
+
+    /// The same with so long a moment, counted from when it was started.
+    pub(super) fn start_within(&mut self, moment: Duration) -> Result<(), Death> {
         let pauses = |at: Instant| at.elapsed() < START;
         if self.process.is_none() && self.given_up.is_some_and(pauses) {
             return Err(Death::NotStarted);
         }
-        self.running_within(MOMENT).map(|_| ())
+        self.running_within(moment).map(|_| ())
     }
 
     /// What is at a place of a file; as much of it as can be read, perhaps nothing.

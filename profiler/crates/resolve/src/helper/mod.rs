@@ -30,6 +30,7 @@ pub(super) use memory::Memory;
 pub use memory::MemoryOfThreads;
 pub(super) use one_user::{Loss, OneUser};
 pub(super) use opener::open_elsewhere;
+pub use opener::start_opening;
 pub(super) use place::Place;
 pub use questions::{Answering, Questions};
 pub use serve::serve_names;

@@ -48,6 +48,16 @@ const FAILED: u8 = 6;
 
 static OPENER: Mutex<Option<Client>> = Mutex::new(None);
 
+/// Starts the process, without waiting until it has begun: whoever has a file opened later finds it there.
+pub fn start_opening() {
+    let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
+    let client = opener.get_or_insert_with(Client::that_opens);
+    if client.is_apart() {
+        // Who needs it says that it could not be started.
+        let _ = client.start_within(Duration::ZERO);
+    }
+}
+
 /// Opens a mapped file: see [`open_mapped`].
 pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     let identity = mapped.identity;
