@@ -446,6 +446,23 @@ fn what_can_not_be_paired_is_counted() {
     assert_eq!(c.told(), ["exec", "lost Unmatched 2", "lost BadRecord 1"]);
 }
 
+/// A process gets its probes while calls are open: their exits are in the gap that is told, also those that come
+/// later. What returns where something was entered since has lost its entry.
+#[test]
+fn exits_of_calls_from_before_the_probes_are_in_the_gap() {
+    let mut c = case();
+    c.exit(0, 0x8f00);
+    c.resolver.has_probes_from(Pid(PID), Timestamp(c.now + 1));
+    c.exit(0, 0x9000);
+    c.enter(0, 0x9000);
+    c.exit(0, 0x9000);
+    c.exit(0, 0x9100);
+    // Behind those that were open then.
+    c.exit(0, 0x9080);
+    c.exit(0, 0x9100);
+    assert_eq!(c.told(), ["exec", "+f0", "-f0", "lost Unmatched 2"]);
+}
+
 #[test]
 fn counts_and_gaps_name_their_function_and_process() {
     let mut c = case();

@@ -11,6 +11,7 @@
 //!
 //! What does not belong here: what to trace (`trace`), how records come (`probe`).
 
+mod late;
 mod probe;
 mod returns;
 mod shadow;
@@ -22,13 +23,13 @@ mod thread;
 use std::sync::Arc;
 
 use profiler_common::call::{ITEM_BAD_MEMORY, split_item};
-use rustc_hash::FxHashMap;
 
 pub use probe::{ExceptionName, Role, TracedProbe};
 
 use crate::epoch::Epoch;
 use crate::frames::Frames;
 use crate::process::{ProcessState, ProcessTable};
+use late::Late;
 use probe::Probes;
 use profiler_model::raw::{RawCall, RawCallCount, RawEdge, RawGap};
 use profiler_model::{
@@ -54,13 +55,8 @@ pub(super) struct Calls {
     left: Vec<Left>,
     unmatched: Missing,
     unknown: Missing,
-    /// Since when processes that were met late have all their probes: what has no entry before that is in the
-    /// gap that was told.
-    whole_from: FxHashMap<Pid, Timestamp>,
+    late: Late,
 }
-
-/// Most processes of which that is known.
-const MAX_LATE: usize = 1 << 14;
 
 /// Records that are counted and not shown.
 #[derive(Debug, Default)]
@@ -100,14 +96,9 @@ impl Calls {
         self.shadows.switches(pid);
     }
 
-    /// Says that a process which was met late has all its probes from then on. They are attached one after
-    /// the other, those of returns first: an exit before that may have no entry, and a gap tells of both.
+    /// Says that a process which was met late has all its probes from then on.
     pub(super) fn has_probes_from(&mut self, pid: Pid, at: Timestamp) {
-        let late = &mut self.whole_from;
-        if late.len() >= MAX_LATE {
-            late.clear();
-        }
-        late.insert(pid, at);
+        self.late.has_probes_from(pid, at);
     }
 
     /// Whether a hit is one of a probe that is known. Else it is counted.
@@ -165,6 +156,7 @@ impl Calls {
         let (resumes, role) = (probe.resumes, traced.role);
         let line = traced.exit_line(call.site);
         let decode = |at_exit| Some(values.as_ref()?.decode(call.items(), at_exit));
+        let began_before = self.late.began_before(&hit);
         let mut left = std::mem::take(&mut self.left);
         match call.edge {
             RawEdge::Enter => {
@@ -191,9 +183,8 @@ impl Calls {
                     self.left(place, &mut left, returned, frames.epoch);
                 } else {
                     self.left(place, &mut left, None, frames.epoch);
-                    let whole_from = self.whole_from.get(&call.pid);
                     // Of a call that was taken off when its function ceased to be watched there may be one.
-                    if !hit.over && whole_from.is_none_or(|&from| at >= from) {
+                    if !hit.over && !began_before {
                         self.unmatched.add(at);
                     }
                 }
