@@ -200,6 +200,9 @@ pub const CFA_OTHER_STACK: u8 = 5;
 /// CFA = sp + `cfa_offset`, which may be sp itself; the return address is in `register`, and the frame
 /// pointer as it was. Only where all registers are known: what keeps it there calls nothing.
 pub const CFA_RETURN_REGISTER: u8 = 6;
+/// CFA = sp + `cfa_offset` behind a system call that returns in a new thread or process as well, on a stack of
+/// that one's own: there `register` is 0, and nobody has called it. Only where all registers are known.
+pub const CFA_UNLESS_NEW: u8 = 7;
 
 /// The caller's frame pointer is in the register still.
 pub const FP_SAME: u8 = 0;

@@ -14,8 +14,8 @@ use profiler_common::{
     sample::{END_BAD_MEMORY, END_COMPLETE, END_NO_RULE},
     unwind::{
         BX_SAME, BX_UNKNOWN, CFA_GO_SWITCH, CFA_MEMORY, CFA_OTHER_STACK, CFA_PLT, CFA_REGISTER,
-        CFA_RETURN_REGISTER, CFA_SIGNAL, FP_AT_CFA, FP_AT_FP, FP_SAME, REGISTER_BX, REGISTER_FP,
-        REGISTER_SP,
+        CFA_RETURN_REGISTER, CFA_SIGNAL, CFA_UNLESS_NEW, FP_AT_CFA, FP_AT_FP, FP_SAME, REGISTER_BX,
+        REGISTER_FP, REGISTER_SP,
     },
 };
 
@@ -56,7 +56,8 @@ pub extern "C" fn unwind_apply(level: u32, number: u32) -> u32 {
                 let behind = (get!(walk, pc) & 15) as i64 >= i64::from(rule.cfa_addend);
                 sp.wrapping_add(offset).wrapping_add(u64::from(behind) * 8)
             }
-            CFA_RETURN_REGISTER => sp.wrapping_add(offset),
+            CFA_UNLESS_NEW if base == 0 => return u32::from(END_COMPLETE),
+            CFA_RETURN_REGISTER | CFA_UNLESS_NEW => sp.wrapping_add(offset),
             _ => return u32::from(END_NO_RULE),
         };
         if rule.cfa == CFA_MEMORY {

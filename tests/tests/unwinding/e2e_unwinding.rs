@@ -575,6 +575,64 @@ fn within_vfork() -> Outcome {
     Ok(())
 }
 
+/// glibc says nothing of where the system call returns that creates a thread or a process, since it does so in both: the
+/// creator has all its callers there, the new one has none.
+#[test]
+fn what_creates_threads_and_processes() -> Outcome {
+    let Some((setting, path)) = ends("what_creates_threads_and_processes")? else {
+        return Ok(());
+    };
+    let known = ["fork_call", "fork_loop", "main"];
+    for (mode, creation) in [("threads", "pthread_create"), ("spawns", "posix_spawn")] {
+        let (_, recording) = setting.record(&["-F", RATE, "--", &path, mode, "3000"])?;
+        let is_creator = |sample: &Sample| {
+            sample.chain().windows(2).any(|two| {
+                two[1] == "fork_call" && two[0].trim_start_matches('_').starts_with(creation)
+            })
+        };
+        // The first process's first thread, or else what it has created.
+        let first = recording.samples.first().ok_or("no samples")?.pid;
+        let (ours, new): (Vec<&Sample>, Vec<&Sample>) = recording
+            .samples
+            .iter()
+            .filter(|sample| !sample.user.is_empty())
+            .partition(|sample| sample.tid == first);
+        let wrong = new.iter().find(|sample| is_creator(sample));
+        assert!(wrong.is_none(), "{mode}: of another thread: {wrong:?}");
+        let is_whole = |sample: &&&Sample| {
+            let chain = sample.chain();
+            let rest = chain.iter().skip_while(|name| **name != known[0]);
+            rest.zip(known)
+                .filter(|(name, known)| *name == known)
+                .count()
+                == known.len()
+                && sample.user_end == StackEnd::Complete
+        };
+        let inside = |sample: &&&Sample| {
+            let leaf = sample.leaf().trim_start_matches('_');
+            leaf.starts_with("clone")
+        };
+        let all: Vec<&&Sample> = ours.iter().filter(inside).collect();
+        let good = all.iter().filter(|sample| is_whole(sample)).count();
+        let wrong = all.iter().find(|sample| !is_whole(sample));
+        let wrong = wrong.map(|sample| (sample.chain(), sample.user_end));
+        at_least(
+            &format!("{mode}: stacks in the creation"),
+            good,
+            all.len(),
+            0.99,
+        )
+        .map_err(|why| format!("{why}: {wrong:?}"))?;
+        assert!(
+            all.len() >= 20,
+            "{mode}: {} samples in the creation",
+            all.len()
+        );
+        assert!(all.iter().any(|sample| is_creator(sample)), "{mode}");
+    }
+    Ok(())
+}
+
 fn ends(test: &str) -> std::io::Result<Option<(Setting, String)>> {
     let Some(setting) = Setting::new(&format!("e2e_unwinding::{test}"))? else {
         return Ok(None);

@@ -3,8 +3,12 @@
  *
  * Usage: ends MODE MILLISECONDS
  *   vforks   main -> fork_loop -> fork_call -> vfork; the child ends at once
+ *   threads  main -> fork_loop -> fork_call -> the C library's creation of a thread, which ends at once
+ *   spawns   the same with its start of a program: this one, which ends
  *   execs    children that run this program again, which ends */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,19 +37,39 @@ FUNCTION static void take_memory(void) {
         ((volatile char *)memory)[at] = 1;
 }
 
-FUNCTION static int fork_call(void) {
-    pid_t pid = vfork();
-    if (pid == 0)
-        _exit(0);
+extern char **environ;
+
+static void *thread_start(void *argument) {
+    return argument;
+}
+
+FUNCTION static int fork_call(char **arguments) {
+    pid_t pid = 0;
+    if (arguments[1][0] == 't') {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, thread_start, NULL) == 0)
+            pthread_join(thread, NULL);
+        STAY;
+        return 0;
+    }
+    if (arguments[1][0] == 's') {
+        char *words[] = {arguments[0], "nothing", "0", NULL};
+        if (posix_spawn(&pid, arguments[0], NULL, NULL, words, environ) != 0)
+            _exit(6);
+    } else {
+        pid = vfork();
+        if (pid == 0)
+            _exit(0);
+    }
     waitpid(pid, NULL, 0);
     STAY;
     return (int)pid;
 }
 
-FUNCTION static int fork_loop(uint64_t end) {
+FUNCTION static int fork_loop(uint64_t end, char **arguments) {
     int last = 0;
     while (now_ns() < end) {
-        last ^= fork_call();
+        last ^= fork_call(arguments);
         STAY;
     }
     return last;
@@ -71,8 +95,10 @@ int main(int argc, char **argv) {
         take_memory();
         _exit(0);
     }
-    if (strcmp(argv[1], "vforks") == 0)
-        return fork_loop(end) < 0;
+    if (strcmp(argv[1], "nothing") == 0)
+        _exit(0);
+    if (strcmp(argv[1], "execs") != 0)
+        return fork_loop(end, argv) < 0;
     while (now_ns() < end)
         exec_call(argv[0]);
     return 0;

@@ -19,7 +19,7 @@ use profiler_object::elf::{Elf, Section, half, read_up_to, u32_at, word};
 /// Most bytes of a table of symbols and of its names: C libraries have fewer.
 const MAX_SYMBOLS_BYTES: u64 = 4 << 20;
 /// Most bytes of code that are looked through.
-const MAX_CODE_BYTES: u64 = 8 << 20;
+pub(super) const MAX_CODE_BYTES: u64 = 8 << 20;
 /// Most bytes of a function that is.
 const MAX_FUNCTION_BYTES: u64 = 8 << 10;
 /// The entry hands the stack pointer on, and calls.
@@ -34,14 +34,16 @@ const ENTRY_AT: u64 = 24;
 
 /// Symbols that are looked for: address and length of those that are here.
 #[derive(Default)]
-struct Found {
+pub(super) struct Symbols {
+    /// Whether there is one of `clone`, which creates threads.
+    pub(super) clone: bool,
     exit: Option<(u64, u64)>,
     start_main: Option<(u64, u64)>,
     makecontext: Option<(u64, u64)>,
 }
 
 /// The ranges of a file of 64 bits, in the order of their addresses, none of which overlap.
-pub(super) fn ranges(file: &File, elf: &Elf, sections: &[Section]) -> Vec<(u64, u64)> {
+pub(super) fn ranges(file: &File, elf: &Elf, found: &Symbols) -> Vec<(u64, u64)> {
     let is_code = |address| {
         let mut segments = elf.segments.iter().filter(|segment| segment.executable);
         segments.any(|of| (of.address..of.address.saturating_add(of.len)).contains(&address))
@@ -50,7 +52,6 @@ pub(super) fn ranges(file: &File, elf: &Elf, sections: &[Section]) -> Vec<(u64, 
     if let Some(entry) = entry(file).filter(|&entry| is_code(entry)) {
         ranges.push((entry, entry.saturating_add(ENTRY_BYTES)));
     }
-    let found = symbols(file, sections);
     if let (Some((exit, _)), Some(_)) = (found.exit, found.start_main) {
         callers_of_main(file, elf, exit, &mut ranges);
     }
@@ -78,9 +79,9 @@ fn entry(file: &File) -> Option<u64> {
 }
 
 /// Those of a dynamic object are known to others; one that is not has them for debuggers, or none.
-fn symbols(file: &File, sections: &[Section]) -> Found {
+pub(super) fn symbols(file: &File, sections: &[Section]) -> Symbols {
     let of_kind = |kind| sections.iter().find(|section| section.kind == kind);
-    let mut found = Found::default();
+    let mut found = Symbols::default();
     let Some(table) = of_kind(SHT_DYNSYM).or_else(|| of_kind(SHT_SYMTAB)) else {
         return found;
     };
@@ -107,6 +108,10 @@ fn symbols(file: &File, sections: &[Section]) -> Found {
             Some(b"exit") => &mut found.exit,
             Some(b"__libc_start_main") => &mut found.start_main,
             Some(b"makecontext") => &mut found.makecontext,
+            Some(b"clone") => {
+                found.clone = true;
+                continue;
+            }
             _ => continue,
         };
         if let (Ok(address), Ok(len)) = (word(symbol, 8, true), word(symbol, 16, true)) {
@@ -116,7 +121,8 @@ fn symbols(file: &File, sections: &[Section]) -> Found {
     found
 }
 
-fn read(file: &File, elf: &Elf, address: u64, len: u64) -> Vec<u8> {
+/// Code, or as much of it as there is.
+pub(super) fn read(file: &File, elf: &Elf, address: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     let offset = elf.offset_of(address);
     let got = offset.and_then(|offset| read_up_to(file, &mut bytes, offset).ok());
@@ -179,7 +185,8 @@ mod tests {
     fn a_program_begins_at_its_entry() {
         let file = File::open("/proc/self/exe").unwrap();
         let elf = Elf::read(&file).unwrap();
-        let ranges = ranges(&file, &elf, &elf.sections(&file).unwrap());
+        let symbols = symbols(&file, &elf.sections(&file).unwrap());
+        let ranges = ranges(&file, &elf, &symbols);
         let entry = entry(&file).unwrap();
         assert_eq!(ranges, [(entry, entry + ENTRY_BYTES)]);
     }

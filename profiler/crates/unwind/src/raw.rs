@@ -35,7 +35,7 @@ pub struct Raw {
     pub(super) got: u64,
     /// Where walks end, whatever is not said there: addresses and ends, in their order.
     pub(super) outermost: Vec<(u64, u64)>,
-    /// Code that the loader calls.
+    /// Code that the loader calls, and what creates threads.
     pub(super) startup: Startup,
     /// In the order of their precedence.
     pub(super) sections: Vec<RawSection>,
@@ -88,8 +88,12 @@ impl Raw {
         };
         raw.text = address(".text");
         raw.got = address(".got");
-        raw.outermost = outermost::ranges(file, elf, &sections);
+        let symbols = outermost::symbols(file, &sections);
+        raw.outermost = outermost::ranges(file, elf, &symbols);
         raw.startup = Startup::read(file, elf, &sections);
+        if symbols.clone {
+            raw.startup.add_creators(file, elf);
+        }
         let wanted = [(".eh_frame", Kind::Eh), (".debug_frame", Kind::Debug)];
         let main = Some((file, elf));
         for (name, kind) in wanted {
@@ -145,12 +149,17 @@ impl Raw {
 
     /// All but these bytes.
     fn numbers(&self) -> Vec<u64> {
-        let Startup { entries, code } = &self.startup;
+        let Startup {
+            entries,
+            creators,
+            code,
+        } = &self.startup;
         let counts = [
             self.code.len(),
             self.outermost.len(),
             self.sections.len(),
             entries.len(),
+            creators.len(),
             code.len(),
         ];
         let mut numbers = vec![self.text, self.got];
@@ -158,7 +167,7 @@ impl Raw {
         for &(start, end) in self.code.iter().chain(&self.outermost) {
             numbers.extend([start, end]);
         }
-        numbers.extend(entries);
+        numbers.extend(entries.iter().chain(creators));
         for (address, bytes) in code {
             numbers.extend([*address, bytes.len() as u64]);
         }
@@ -201,11 +210,13 @@ impl Raw {
             ..Raw::default()
         };
         let (code, outermost, sections) = (number()?, number()?, number()?);
-        let (entries, pieces) = (number()?, number()?);
+        let (entries, creators, pieces) = (number()?, number()?, number()?);
         if code > MAX_CODE
             || outermost > MAX_RANGES as u64
             || sections > MAX_SECTIONS
-            || entries.max(pieces) > startup::MAX_ENTRIES as u64
+            || entries > startup::MAX_ENTRIES as u64
+            || creators > startup::MAX_CREATORS as u64
+            || pieces > (startup::MAX_ENTRIES + startup::MAX_CREATORS) as u64
         {
             return None;
         }
@@ -217,6 +228,9 @@ impl Raw {
         }
         for _ in 0..entries {
             raw.startup.entries.push(number()?);
+        }
+        for _ in 0..creators {
+            raw.startup.creators.push(number()?);
         }
         let mut places = Vec::new();
         for _ in 0..pieces {
@@ -307,6 +321,7 @@ mod tests {
         add(&|raw| raw.code.push((4, 5)));
         add(&|raw| raw.outermost.push((4, 5)));
         add(&|raw| raw.startup.entries.push(4));
+        add(&|raw| raw.startup.creators.push(4));
         add(&|raw| raw.startup.code.push((4, Vec::new())));
         add(&|raw| raw.startup.code.push((4, vec![5])));
         add(&|raw| raw.text = 0);

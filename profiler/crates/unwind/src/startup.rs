@@ -1,4 +1,5 @@
-//! How to find the callers of what begins and ends a file, of which the file does not say it.
+//! How to find the callers of what begins and ends a file, and of what creates threads, of which the file does not say
+//! it.
 //!
 //! An open ELF file and its sections -> the code that the loader calls and some of what is around it ([`Startup`]);
 //! that and where the file says nothing -> ranges of addresses and their rules ([`rules`]). Addresses are ELF virtual
@@ -9,7 +10,13 @@
 //! Nothing is guessed: the loader calls what is named in `.init_array` and its like, so the return address is on top
 //! of the stack there, and each instruction from there on is known to move the stack pointer by so much, or else the
 //! whole function has no rule. What it calls has to leave the stack pointer as it was, as the System V ABI (x86-64,
-//! chapter 3) has it. What does not belong here: functions of which files say something (`build`).
+//! chapter 3) has it.
+//!
+//! glibc's `clone` and `clone3` say nothing of where their system call returns, since it does so in two threads: in
+//! the new one, where the result is 0, nothing on the stack is a return address. `pthread_create` and `posix_spawn`
+//! spend their time there. Source: glibc 2.36, sysdeps/unix/sysv/linux/x86_64/clone.S and clone3.S.
+//!
+//! What does not belong here: functions of which files say something (`build`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,8 +25,12 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
     OpAccess, OpKind, Register,
 };
-use profiler_common::unwind::{CFA_REGISTER, FP_AT_CFA, FP_SAME, FP_UNKNOWN, REGISTER_SP, Rule};
+use profiler_common::unwind::{
+    CFA_REGISTER, CFA_UNLESS_NEW, FP_AT_CFA, FP_SAME, FP_UNKNOWN, REGISTER_SP, Rule,
+};
 use profiler_object::elf::{Elf, Section, read_up_to, word};
+
+use super::outermost::{MAX_CODE_BYTES, read};
 
 /// Most functions of a file that the loader calls: of further ones nothing is found out. The compiler's come first in
 /// the arrays, but for those with a priority.
@@ -29,20 +40,32 @@ const BEFORE: u64 = 256;
 const BEHIND: u64 = 128;
 /// Most bytes of code, all pieces together.
 pub(super) const MAX_BYTES: u64 = MAX_ENTRIES as u64 * (BEFORE + BEHIND);
+/// Most places of a file where threads are created: C libraries have two.
+pub(super) const MAX_CREATORS: usize = 4;
+/// `mov $NUMBER,%eax`, which comes before the system call.
+const MOV_EAX: u8 = 0xb8;
+const MOV_BYTES: u64 = 5;
+/// From the system call on until it returns to the caller: `syscall; test %rax,%rax; jl; je; ret`, where the jumps
+/// are as long as they can be.
+const CREATOR_BYTES: usize = 18;
 /// Most instructions that are followed.
 const MAX_INSTRUCTIONS: usize = 4096;
 /// Most bytes that a function takes of the stack.
 const MAX_TAKEN: i64 = 1 << 16;
 
 const WORD: usize = 8;
+/// Where system calls return their result: rax, by DWARF's number.
+const REGISTER_RESULT: u8 = 0;
 const RELA_BYTES: u64 = 24;
 const R_X86_64_RELATIVE: u64 = 8;
 
-/// Code that the loader calls.
+/// Code that the loader calls, and what creates threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Startup {
-    /// Where it begins, in the order of addresses.
+    /// Where what the loader calls begins, in the order of addresses.
     pub(super) entries: Vec<u64>,
+    /// System calls that create threads, and return in them as well.
+    pub(super) creators: Vec<u64>,
     /// The code there and around: addresses and bytes, in their order.
     pub(super) code: Vec<(u64, Vec<u8>)>,
 }
@@ -102,7 +125,33 @@ impl Startup {
             Some((from, bytes))
         };
         let code = ranges.iter().filter_map(read).collect();
-        Startup { entries, code }
+        Startup {
+            entries,
+            creators: Vec::new(),
+            code,
+        }
+    }
+
+    /// Adds what creates threads in a C library.
+    pub(super) fn add_creators(&mut self, file: &File, elf: &Elf) {
+        for segment in elf.segments.iter().filter(|segment| segment.executable) {
+            if segment.len > MAX_CODE_BYTES {
+                continue;
+            }
+            let code = read(file, elf, segment.address, segment.len);
+            for at in creators(&code) {
+                let from = at.saturating_sub(MOV_BYTES as usize);
+                let Some(piece) = code.get(from..code.len().min(at + CREATOR_BYTES)) else {
+                    continue;
+                };
+                let place = |at: usize| segment.address.saturating_add(at as u64);
+                if self.creators.len() < MAX_CREATORS && self.at(place(at)).is_none() {
+                    self.creators.push(place(at));
+                    self.code.push((place(from), piece.to_vec()));
+                }
+            }
+        }
+        self.code.sort_unstable_by_key(|&(start, _)| start);
     }
 
     /// The bytes from an address on.
@@ -112,6 +161,19 @@ impl Startup {
         let rest = bytes.get(usize::try_from(address - start).ok()?..)?;
         (!rest.is_empty()).then_some(rest)
     }
+}
+
+/// Where code creates a thread: it makes a system call, and returns what that gives unless it is 0 or an error.
+fn creators(code: &[u8]) -> impl Iterator<Item = usize> {
+    let windows = code.windows(CREATOR_BYTES).enumerate();
+    windows.filter_map(|(at, bytes)| {
+        let behind = bytes.strip_prefix(&[0x0f, 0x05, 0x48, 0x85, 0xc0])?;
+        let behind = match behind {
+            [0x7c, _, behind @ ..] | [0x0f, 0x8c, _, _, _, _, behind @ ..] => behind,
+            _ => return None,
+        };
+        behind.starts_with(&[0x74, 0x01, 0xc3]).then_some(at)
+    })
 }
 
 /// Offset and length of a section in the file.
@@ -166,19 +228,30 @@ struct State {
     saved: Option<i64>,
     /// Of these, when the frame pointer was set to the stack pointer.
     frame: Option<i64>,
+    /// It may be in a thread that was just created.
+    may_be_new: bool,
 }
 
 impl State {
+    /// Whether stack and frame pointer are those that the function was called with.
+    fn is_as_called(self) -> bool {
+        (self.taken, self.saved, self.frame) == (0, None, None)
+    }
+
     fn rule(self) -> Rule {
         let (fp, fp_offset) = match (self.saved, self.frame) {
             (Some(saved), _) => (FP_AT_CFA, -(saved / 8) - 1),
             (None, None) => (FP_SAME, 0),
             (None, Some(_)) => (FP_UNKNOWN, 0),
         };
+        let (cfa, register) = match self.may_be_new {
+            true => (CFA_UNLESS_NEW, REGISTER_RESULT),
+            false => (CFA_REGISTER, REGISTER_SP),
+        };
         // Neither is beyond MAX_TAKEN.
         Rule {
-            cfa: CFA_REGISTER,
-            register: REGISTER_SP,
+            cfa,
+            register,
             fp,
             cfa_offset: self.taken as i32 + 8,
             fp_offset: fp_offset as i16,
@@ -273,6 +346,13 @@ pub(super) fn rules(startup: &Startup, is_said: impl Fn(u64) -> bool) -> Vec<(u6
     let mut known = Known::new();
     let mut left = MAX_INSTRUCTIONS;
     let mut functions = startup.entries.clone();
+    for &creator in &startup.creators {
+        let before = creator.saturating_sub(MOV_BYTES);
+        if startup.at(before).is_some_and(|code| code[0] == MOV_EAX) {
+            functions.push(before);
+        }
+        functions.push(creator);
+    }
     let mut seen = functions.clone();
     while let Some(function) = functions.pop() {
         if is_said(function) {
@@ -338,7 +418,7 @@ fn follow(
         let is_near = instruction.op0_kind() == OpKind::NearBranch64;
         match flow {
             FlowControl::Return => {
-                let is_plain = instruction.op_count() == 0 && state == State::default();
+                let is_plain = instruction.op_count() == 0 && state.is_as_called();
                 (is_plain && instruction.mnemonic() == Mnemonic::Ret).then_some(())?;
             }
             FlowControl::IndirectBranch => (state.taken == 0).then_some(())?,
@@ -356,7 +436,8 @@ fn follow(
                 if flow == FlowControl::Call && is_near {
                     called.push(instruction.near_branch_target());
                 }
-                let then = state.behind(&instruction, &mut info)?;
+                let mut then = state.behind(&instruction, &mut info)?;
+                then.may_be_new |= startup.creators.contains(&address);
                 ways.push((instruction.next_ip(), then));
             }
             _ => return None,
@@ -392,6 +473,7 @@ mod tests {
     fn startup(entries: &[u64], code: &[(u64, &[u8])]) -> Startup {
         Startup {
             entries: entries.to_vec(),
+            creators: Vec::new(),
             code: code
                 .iter()
                 .map(|(at, bytes)| (*at, bytes.to_vec()))
@@ -548,5 +630,56 @@ mod tests {
         let of = |relocations| pointers(&file, 0x100, (0, 16), relocations);
         assert_eq!(of(Some(relocations)), [0x1000, 0x1010]);
         assert_eq!(of(None), []);
+    }
+
+    /// `clone3` of glibc 2.36 from the system call's number on: what comes before and behind has rules.
+    const CLONE3: &[u8] = &[
+        0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 0x18, 0x74, 1, 0xc3,
+    ];
+
+    #[test]
+    fn what_creates_threads_has_callers_but_in_the_new_thread() {
+        let mut code = vec![0x90; 9];
+        code.extend(CLONE3);
+        code.extend([0x90; 20]);
+        assert_eq!(creators(&code).collect::<Vec<_>>(), [14]);
+        let startup = Startup {
+            creators: vec![0x1005],
+            ..startup(&[], &[(0x1000, CLONE3)])
+        };
+        let rule = |cfa, register| Rule {
+            cfa,
+            register,
+            fp: FP_SAME,
+            cfa_offset: 8,
+            ra_offset: -1,
+            ..Rule::default()
+        };
+        let (plain, new) = (
+            rule(CFA_REGISTER, REGISTER_SP),
+            rule(CFA_UNLESS_NEW, REGISTER_RESULT),
+        );
+        let is_behind = |address| address >= 0x100f;
+        let expected = [(0x1000, 0x1007, plain), (0x1007, 0x100f, new)];
+        assert_eq!(rules(&startup, is_behind), expected);
+        // Where the file says something of the number.
+        let said = rules(&startup, |address| address < 0x1005 || is_behind(address));
+        assert_eq!(said, [(0x1005, 0x1007, plain), (0x1007, 0x100f, new)]);
+        // Where an error would lead is not known.
+        assert_eq!(rules(&startup, |_| false), []);
+    }
+
+    #[test]
+    fn the_library_of_this_program_has_two() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let library = maps.lines().find(|line| line.contains("/libc.so.6"));
+        let Some(path) = library.and_then(|line| line.split_whitespace().last()) else {
+            return;
+        };
+        let file = File::open(path).unwrap();
+        let elf = Elf::read(&file).unwrap();
+        let mut startup = Startup::default();
+        startup.add_creators(&file, &elf);
+        assert_eq!(startup.creators.len(), 2);
     }
 }

@@ -25,8 +25,8 @@ use profiler_common::sample::{
 };
 use profiler_common::unwind::{
     BX_SAME, BX_UNKNOWN, CFA_GO_SWITCH, CFA_MEMORY, CFA_OTHER_STACK, CFA_PLT, CFA_REGISTER,
-    CFA_RETURN_REGISTER, CFA_SIGNAL, CopyHead, FP_AT_CFA, FP_AT_FP, FP_SAME, REGISTER_BX,
-    REGISTER_FP, REGISTER_SP, REGISTERS, Rule,
+    CFA_RETURN_REGISTER, CFA_SIGNAL, CFA_UNLESS_NEW, CopyHead, FP_AT_CFA, FP_AT_FP, FP_SAME,
+    REGISTER_BX, REGISTER_FP, REGISTER_SP, REGISTERS, Rule,
 };
 use profiler_common::{INNERMOST_FRAMES, MAX_USER_DEPTH, MAX_USER_FRAMES, OUTERMOST_FRAMES};
 
@@ -260,7 +260,8 @@ impl Frame {
                 let late = (self.pc & 15) as i64 >= i64::from(rule.cfa_addend);
                 add(self.sp(), rule.cfa_offset).wrapping_add(if late { 8 } else { 0 })
             }
-            CFA_RETURN_REGISTER => add(self.sp(), rule.cfa_offset),
+            CFA_UNLESS_NEW if base == 0 => return Err(END_COMPLETE),
+            CFA_RETURN_REGISTER | CFA_UNLESS_NEW => add(self.sp(), rule.cfa_offset),
             _ => return Err(END_NO_RULE),
         };
         // Stacks grow downwards; a frame that does not is bogus.

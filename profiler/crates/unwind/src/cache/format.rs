@@ -5,7 +5,7 @@
 //! What does not belong here: files (`folder`).
 
 use profiler_common::unwind::{
-    CFA_RETURN_REGISTER, FIRST_RULE, FP_UNKNOWN, REGISTERS, Rule, row_place, row_rule,
+    CFA_UNLESS_NEW, FIRST_RULE, FP_UNKNOWN, REGISTERS, Rule, row_place, row_rule,
 };
 
 use super::super::table::{MAX_PAGES, MAX_ROWS, MAX_TABLE_RULES};
@@ -101,7 +101,7 @@ fn is_sound(table: &Table) -> bool {
             && rows.iter().all(|&row| row_rule(row) < known)
     };
     let possible = |rule: &Rule| {
-        rule.cfa <= CFA_RETURN_REGISTER
+        rule.cfa <= CFA_UNLESS_NEW
             && usize::from(rule.register) < REGISTERS
             && rule.fp <= FP_UNKNOWN
     };
