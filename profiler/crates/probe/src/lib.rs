@@ -246,7 +246,7 @@ impl Probe {
                 samplers: Vec::new(),
                 ring: Ring::create(sizes.ring_bytes)?,
                 call_ring: sizes.call_ring_bytes.map(Ring::create).transpose()?,
-                side_band: Some(SideBand::open(cpu, sizes.side_band_bytes)?),
+                side_band: Some(sizes.side_band(cpu)?),
                 ticks: 0,
                 ticked: now(),
             });
@@ -352,7 +352,7 @@ impl Probe {
         &self.attached
     }
 
-    /// Becomes readable when the side-band has records, a ring buffer of samples is more than half
+    /// Becomes readable when the side-band has a mapping, a ring buffer of samples is more than half
     /// full, or an eighth of one of calls was written.
     /// [`Probe::drain`] makes it unreadable again.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
@@ -638,7 +638,7 @@ impl Probe {
 
     /// Takes up a processor that came online; `known` is its index if it was online before.
     fn take_up(&mut self, number: u32, known: Option<usize>) -> Result<(), ProbeError> {
-        let side_band = Some(SideBand::open(number, self.sizes.side_band_bytes)?);
+        let side_band = Some(self.sizes.side_band(number)?);
         let index = match known {
             Some(index) => {
                 self.cpus[index].side_band = side_band;
@@ -721,7 +721,7 @@ impl CpuProbe {
 impl Sizes {
     fn new(options: &ProbeOptions, cpus: usize) -> Sizes {
         let total = options.buffer_bytes;
-        // An eighth is plenty for the side-band, whose reader is woken by its first record.
+        // An eighth is plenty for the side-band, whose reader is woken by its first mapping.
         let side_band_bytes = sideband::buffer_bytes(total / 8, cpus);
         Sizes {
             ring_bytes: ring::ring_bytes(total.saturating_sub(side_band_bytes * cpus), cpus),
@@ -730,6 +730,11 @@ impl Sizes {
                 .map(|calls| ring::ring_bytes(calls.buffer_bytes, cpus)),
             side_band_bytes,
         }
+    }
+
+    /// Opens that of a processor. Calls of new processes and threads are missing until the reader has seen to them.
+    fn side_band(&self, cpu: u32) -> Result<SideBand, ProbeError> {
+        SideBand::open(cpu, self.side_band_bytes, self.call_ring_bytes.is_some())
     }
 }
 
