@@ -175,6 +175,56 @@ fn a_table_of_sections_may_be_anywhere() -> Outcome {
     )
 }
 
+/// Addresses of a file are those that its symbols have, in whatever segment.
+#[test]
+fn functions_are_where_their_file_says_in_every_segment() -> Outcome {
+    let test = "e2e_names::functions_are_where_their_file_says_in_every_segment";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let program = setting.path("segments");
+    let flags = [FLAGS, &["-no-pie", "-Wl,--section-start=.far=0x900000"]].concat();
+    compile("gcc", &flags, &["segments.c"], &program)?;
+    let symbols = Command::new("nm").arg(&program).output()?;
+    let symbols = String::from_utf8(symbols.stdout)?;
+    let names = ["near_step", "far_step"];
+    let address = |name: &str| {
+        let mut lines = symbols.lines().map(|line| line.split(' '));
+        let line = lines.find(|line| line.clone().nth(2) == Some(name));
+        let address = line.and_then(|mut line| u64::from_str_radix(line.next()?, 16).ok());
+        address.ok_or_else(|| format!("no {name} in {symbols}"))
+    };
+    let of_program = program.to_string_lossy();
+    let arguments = ["-F", "999", "--trace", "segments:*_step", "--budget", "off"];
+    setting.record(&[&arguments[..], &["--", &of_program, "300"]].concat())?;
+    // Of calls and samples together.
+    let rows = rows(&setting)?;
+    for name in names {
+        let named: Vec<&Row> = rows.iter().filter(|row| row.name == name).collect();
+        let [row] = named[..] else {
+            return Err(format!("{name}: {named:?}").into());
+        };
+        assert_eq!(row.start, Some(address(name)?), "{name}");
+        assert!(row.own > 50, "{row:?}");
+        let listing = setting.run(&["report", "out.cap", "--annotate", name])?;
+        let listing = listing.success()?.stdout;
+        let place = format!("{:x}", address(name)?);
+        assert!(listing.contains(&place), "no {place} in {listing}");
+    }
+    // Each instruction that a sample was in lies in one of the functions.
+    let exported = ["export", "out.cap", "--format", "perf-script", "-o", "-"];
+    let script = setting.run(&exported)?.success()?.stdout;
+    for name in names {
+        let line = script.lines().find(|line| line.contains(name));
+        let at = line.and_then(|line| line.split_whitespace().next());
+        let at = at.and_then(|at| u64::from_str_radix(at, 16).ok());
+        let at = at.ok_or_else(|| format!("no {name} in {script}"))?;
+        let within = address(name)?..address(name)? + 64;
+        assert!(within.contains(&at), "{name}: {at:#x}, not in {within:x?}");
+    }
+    Ok(())
+}
+
 /// What a process execs and what a thread calls itself are names from then on, not before.
 #[test]
 fn names_are_those_of_the_time() -> Outcome {

@@ -219,7 +219,7 @@ pub struct Module {
     /// Build id, if it has one.
     pub build_id: Option<BuildId>,
     /// What to add to a frame's address to get the address that the file's own symbols and
-    /// `addr2line` use (ELF virtual address minus file offset of the executable segment).
+    /// `addr2line` use: what these differ by from file offsets in the first executable segment of an ELF file.
     pub address_bias: u64,
 }
 

@@ -196,6 +196,13 @@ impl Elf {
         String::from_utf8(path.to_vec()).ok()
     }
 
+    /// The same of the first executable segment: what a file's frame addresses and its virtual addresses differ by.
+    pub fn code_bias(&self) -> u64 {
+        let mut executable = self.segments.iter().filter(|segment| segment.executable);
+        let first = executable.next();
+        first.map_or(0, |segment| segment.address.wrapping_sub(segment.offset))
+    }
+
     /// What to add to a file offset of the executable segment that `offset` (the start of a
     /// mapping) lies in, to get a virtual address.
     pub fn bias(&self, offset: u64) -> u64 {

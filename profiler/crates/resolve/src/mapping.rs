@@ -53,6 +53,13 @@ pub(super) struct CodeModule {
 }
 
 impl CodeModule {
+    /// The frame address of what lies at an offset of the file: that offset, but for segments whose virtual addresses
+    /// differ from it by something else than those of the first one with code.
+    pub(super) fn frame_address_of(&self, offset: u64) -> u64 {
+        let bias = self.elf.as_ref().map_or(self.bias, |elf| elf.bias(offset));
+        offset.wrapping_add(bias).wrapping_sub(self.bias)
+    }
+
     /// This module, or the one that it continues.
     pub(super) fn first(&self) -> &CodeModule {
         self.first.as_ref().map_or(self, |(first, _)| first)
@@ -107,8 +114,7 @@ impl CodeRange {
 
     /// The file's own address (ELF virtual address) of the first byte.
     pub(super) fn own_address(&self) -> u64 {
-        let bias = self.module.elf.as_ref().map(|elf| elf.bias(self.offset));
-        self.offset.wrapping_add(bias.unwrap_or(0))
+        self.offset.wrapping_add(self.module.bias)
     }
 
     /// The same of an address in this range.
@@ -421,7 +427,8 @@ pub(super) mod tests {
             executable: true,
         }]
         .into();
-        Arc::get_mut(&mut file).unwrap().elf = Some(elf);
+        let changed = Arc::get_mut(&mut file).unwrap();
+        (changed.bias, changed.elf) = (elf.code_bias(), Some(elf));
         let range = range(0x10_0000, 0x10_4000, 0x1000, &file);
         assert_eq!(range.own_address(), u64::MAX - 0xfff);
         assert_eq!(range.own_address_of(0x10_0fff), u64::MAX);

@@ -23,7 +23,7 @@ use super::unwinding::{CodeFile, CodeFiles};
 use super::vsyscall;
 use profiler_model::raw::RawMmap;
 use profiler_model::{ModuleKind, Pid, Timestamp};
-use profiler_object::elf::read_up_to;
+use profiler_object::elf::{Elf, read_up_to};
 
 /// Longest path kept.
 const MAX_PATH_BYTES: usize = 4096;
@@ -211,11 +211,11 @@ impl Modules {
     fn of(&mut self, mmap: &RawMmap, path: &str) -> Option<Arc<CodeModule>> {
         let key = FileKey::of(mmap.file);
         let module = match backing(path) {
-            Backing::File => self.of_file(mmap, path, key),
+            Backing::File => self.of_file(path, key),
             Backing::Memory => {
                 let file = key.as_ref().and_then(|key| self.files.get(key));
                 if file.is_some_and(|file| file.elf.is_some()) {
-                    self.of_file(mmap, path, key)
+                    self.of_file(path, key)
                 } else {
                     return None;
                 }
@@ -235,7 +235,7 @@ impl Modules {
         Some(module)
     }
 
-    fn of_file(&mut self, mmap: &RawMmap, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
+    fn of_file(&mut self, path: &str, key: Option<FileKey>) -> Arc<CodeModule> {
         let file = key.as_ref().and_then(|key| self.files.get(key));
         let place = (Box::from(path), key.clone());
         let known = self.known.get(&place).and_then(Weak::upgrade);
@@ -262,7 +262,7 @@ impl Modules {
             kind: ModuleKind::File,
             path: path.into(),
             build_id: elf.as_ref().and_then(|elf| elf.build_id.clone()),
-            bias: elf.as_ref().map_or(0, |elf| elf.bias(mmap.file_offset)),
+            bias: elf.as_ref().map_or(0, Elf::code_bias),
             copy,
             code: match (&elf, &file) {
                 (Some(elf), Some(file)) => self
@@ -345,7 +345,7 @@ pub(super) fn again(first: &Arc<CodeModule>, times: usize) -> Arc<CodeModule> {
 fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Option<CodeRange> {
     let end = mmap.start.checked_add(mmap.len)?;
     let offset = match module.kind {
-        ModuleKind::File => mmap.file_offset,
+        ModuleKind::File => module.frame_address_of(mmap.file_offset),
         ModuleKind::Vdso if mmap.start == vsyscall::START => vsyscall::ADDRESS,
         ModuleKind::Vdso => 0,
         _ => mmap.start,

@@ -32,6 +32,7 @@ use super::warnings::warn_once;
 use profiler_model::raw::FileIdentity;
 use profiler_model::text::command_line;
 use profiler_model::{BuildId, Pid, Timestamp};
+use profiler_object::elf::Elf;
 use profiler_object::{Object, ObjectError};
 
 pub use patched::is_patched;
@@ -95,6 +96,8 @@ pub struct TargetObject {
     pub id: FileId,
     /// GNU build id.
     pub build_id: Option<BuildId>,
+    /// See [`profiler_model::Module::address_bias`].
+    pub bias: u64,
     /// Whether it is the executable.
     pub is_main: bool,
     /// Whose work it or its debug file is; none if only root can change both, on disks of this machine.
@@ -373,6 +376,7 @@ impl Finder {
             id: FileId::of(&file.file, stat),
             path: file.path.as_str().into(),
             build_id: file.build_id().cloned(),
+            bias: file.elf.as_ref().map_or(0, Elf::code_bias),
             file: Arc::new(file.file),
             debug: debug.map(|debug| Arc::new(debug.file)),
             aliases: Vec::new(),

@@ -565,7 +565,12 @@ impl Worker {
         if let Some(cached) = cached.find(|cached| same(&&**cached)) {
             cached.used = self.clock;
         }
-        let found = self.client.find(number, &request.addresses, None, until)?;
+        let bias = request.module.bias;
+        let addresses = request.addresses.iter();
+        let addresses: Vec<(u64, bool)> = addresses
+            .map(|&(address, wants_code)| (address.wrapping_add(bias), wants_code))
+            .collect();
+        let found = self.client.find(number, &addresses, Some(bias), until)?;
         Ok(Ok(found))
     }
 
