@@ -219,6 +219,27 @@ impl Elf {
         found.map_or(0, |segment| segment.address.wrapping_sub(segment.offset))
     }
 
+    /// The same of what is mapped at `start`, so many bytes from `offset` on. Segments may share a page of the file: then it
+    /// is the one that the mapping is at the address of, or the one that most of these bytes belong to.
+    pub fn bias_of_mapping(&self, start: u64, offset: u64, len: u64) -> u64 {
+        let behind = offset.saturating_add(len);
+        let within = |segment: &Segment| {
+            let end = segment.offset.saturating_add(segment.len).min(behind);
+            end.saturating_sub(segment.offset.max(offset))
+        };
+        let is_at = |segment: &Segment| {
+            let bias = segment.address.wrapping_sub(segment.offset);
+            offset.wrapping_add(bias) == start
+        };
+        let executable = self.segments.iter().filter(|segment| segment.executable);
+        let mapped = executable.filter(|segment| within(segment) > 0);
+        let best = mapped.max_by_key(|segment| (is_at(segment), within(segment)));
+        best.map_or_else(
+            || self.bias(offset),
+            |segment| segment.address.wrapping_sub(segment.offset),
+        )
+    }
+
     /// The virtual address of a file offset.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         let covers = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.len;
@@ -603,5 +624,42 @@ mod tests {
         };
         assert!(check(16).is_ok());
         assert!(matches!(check(257), Err(ElfError::Bomb(_))));
+    }
+
+    /// Two segments whose code shares a page of the file, at different biases.
+    #[test]
+    fn a_mapping_is_of_the_segment_at_its_address_or_of_most_of_its_bytes() {
+        let segment = |offset, address, len| Segment {
+            offset,
+            address,
+            len,
+            executable: true,
+        };
+        let elf = Elf {
+            segments: [
+                segment(0x1000, 0x900000, 0x3b),
+                segment(0x1320, 0x902320, 0x5000),
+            ]
+            .into(),
+            ..Elf::default()
+        };
+        assert_eq!(elf.code_bias(), 0x8ff000);
+        // Where the program is linked to be.
+        assert_eq!(elf.bias_of_mapping(0x900000, 0x1000, 0x1000), 0x8ff000);
+        assert_eq!(elf.bias_of_mapping(0x902000, 0x1000, 0x6000), 0x901000);
+        // Anywhere.
+        assert_eq!(
+            elf.bias_of_mapping(0x7f00_0000_2000, 0x1000, 0x6000),
+            0x901000
+        );
+        // A part of it, and none of it.
+        assert_eq!(
+            elf.bias_of_mapping(0x7f00_0000_3000, 0x2000, 0x1000),
+            0x901000
+        );
+        assert_eq!(
+            elf.bias_of_mapping(0x7f00_0000_3000, 0x9000, 0x1000),
+            0x8ff000
+        );
     }
 }

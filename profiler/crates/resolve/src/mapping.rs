@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::files::FileKey;
 use super::unwinding::CodeFile;
-use profiler_model::raw::FileIdentity;
+use profiler_model::raw::{FileIdentity, RawMmap};
 use profiler_model::{BuildId, ModuleKind, Timestamp};
 use profiler_object::elf::Elf;
 
@@ -53,10 +53,12 @@ pub(super) struct CodeModule {
 }
 
 impl CodeModule {
-    /// The frame address of what lies at an offset of the file: that offset, but for segments whose virtual addresses
-    /// differ from it by something else than those of the first one with code.
-    pub(super) fn frame_address_of(&self, offset: u64) -> u64 {
-        let bias = self.elf.as_ref().map_or(self.bias, |elf| elf.bias(offset));
+    /// The frame address where the file is mapped: the offset in it, but for segments whose virtual addresses differ from
+    /// it by something else than those of the first one with code.
+    pub(super) fn frame_address_of(&self, mmap: &RawMmap) -> u64 {
+        let (start, offset, len) = (mmap.start, mmap.file_offset, mmap.len);
+        let elf = self.elf.as_ref();
+        let bias = elf.map_or(self.bias, |elf| elf.bias_of_mapping(start, offset, len));
         offset.wrapping_add(bias).wrapping_sub(self.bias)
     }
 

@@ -345,7 +345,7 @@ pub(super) fn again(first: &Arc<CodeModule>, times: usize) -> Arc<CodeModule> {
 fn range_within(at: Timestamp, mmap: &RawMmap, module: Arc<CodeModule>) -> Option<CodeRange> {
     let end = mmap.start.checked_add(mmap.len)?;
     let offset = match module.kind {
-        ModuleKind::File => module.frame_address_of(mmap.file_offset),
+        ModuleKind::File => module.frame_address_of(mmap),
         ModuleKind::Vdso if mmap.start == vsyscall::START => vsyscall::ADDRESS,
         ModuleKind::Vdso => 0,
         _ => mmap.start,
