@@ -123,7 +123,7 @@ const STATES: [WaitState; 4] = [
     WaitState::Disk,
     WaitState::Stopped,
 ];
-const LOST: [LostReason; 15] = [
+const LOST: [LostReason; 16] = [
     LostReason::RingFull,
     LostReason::Nested,
     LostReason::Skipped,
@@ -139,6 +139,7 @@ const LOST: [LostReason; 15] = [
     LostReason::WaitRingFull,
     LostReason::WaitNested,
     LostReason::TooMany,
+    LostReason::Unwritten,
 ];
 const TRACED: [TracedKind; 2] = [TracedKind::Function, TracedKind::Marker];
 const RETURNS: [ReturnMode; 3] = [

@@ -234,6 +234,12 @@ fn summarize(finished: &Finished, verbose: bool) {
             if finished.unwritten == 1 { "is" } else { "are" }
         );
     }
+    if finished.crowded_out > 0 {
+        say!(
+            "note: the disk was full: {} of the ring went early",
+            quantity::plural(finished.crowded_out, "part"),
+        );
+    }
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
         say!("wrote {path} ({bytes}); see it with: profiler report {path}");

@@ -95,6 +95,10 @@ impl Output {
                     }
                     None
                 }
+                error @ CaptureError::Crowded(_) => {
+                    log::warn!("{error}");
+                    None
+                }
                 error => Some(error.into()),
             },
             Output::Screen(screen) => screen.trouble.take(),

@@ -77,6 +77,8 @@ pub struct Finished {
     pub lost: Option<String>,
     /// Those among them that could not be written.
     pub unwritten: u64,
+    /// Parts of a ring that went early, because the disk was full.
+    pub crowded_out: u64,
     /// Whether it went before what it recorded.
     pub had_priority: bool,
     /// How long it recorded.
@@ -432,6 +434,7 @@ impl Recording {
             own_samples: counts.own_samples,
             lost: losses::text(&lost, counts.ticked),
             unwritten: totals.dropped,
+            crowded_out: totals.crowded_out,
             had_priority: self.priority.is_raised(),
             elapsed,
             sources,

@@ -243,23 +243,174 @@ fn child_fills_the_disk() {
     assert!(after.ended);
     assert!(after.samples() > during.samples());
     assert_eq!(after.samples() + totals.dropped, written);
-    assert_eq!(after.lost[&LostReason::SlowOutput], totals.dropped);
+    assert_eq!(after.lost[&LostReason::Unwritten], totals.dropped);
     assert_eq!(after.dropped, totals.dropped);
 }
 
 #[test]
+#[ignore = "runs as a child of what_is_missing_at_the_end_of_a_full_disk_is_told_with_its_number"]
+fn child_ends_on_a_full_disk() {
+    let Some(directory) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let path = Path::new(&directory).join("full.cap");
+    let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
+    let mut work = Workload::new();
+    let (mut at, mut told) = (1000, 0);
+    let mut errors = Vec::new();
+    for round in 0..60 {
+        let mut batch = work.batch(at..at + 2000, true);
+        at += 2000;
+        if round % 10 == 9 {
+            // Who tells of losses and gets lost was to tell of more than one event.
+            let time = Timestamp(at);
+            batch.events.push(Event::Lost(Lost {
+                cpu: None,
+                from: time,
+                to: time,
+                count: 100,
+                reason: LostReason::Late,
+            }));
+            told += 100;
+        }
+        errors.extend(writer.write(&batch).err());
+    }
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let totals = writer.finish().unwrap();
+    let found = summary(&path);
+    assert_eq!(found.damage, []);
+    assert!(totals.dropped > 0);
+    assert_eq!(found.lost[&LostReason::Unwritten], totals.dropped);
+    assert!(!found.lost.contains_key(&LostReason::SlowOutput));
+    let late = found.lost.get(&LostReason::Late).copied().unwrap_or(0);
+    assert_eq!(found.samples() + late + totals.dropped, 60 * 2000 + told);
+}
+
+#[test]
+#[ignore = "runs as a child of a_ring_on_a_full_disk_keeps_the_newest"]
+fn child_fills_the_disk_with_a_ring() {
+    let Some(directory) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let path = Path::new(&directory).join("r.cap");
+    let options = CreateOptions {
+        ring: Some(Limit::of_bytes(20 << 20)),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&path, options).unwrap();
+    let mut work = Workload::new();
+    let mut errors = Vec::new();
+    let mut now = Instant::now();
+    for tick in 0..1000u64 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        let at = tick * 100_000_000;
+        errors.extend(writer.write(&work.batch(at..at + 500, true)).err());
+        now += Duration::from_secs(1);
+        errors.extend(writer.tick(now).err());
+    }
+    let folder = Path::new(&directory).join("r.cap.ring");
+    let kept = parts(&folder);
+    assert!(
+        matches!(&errors[..], [CaptureError::Crowded(at)] if *at == folder),
+        "{errors:?}"
+    );
+    assert!((4..16).contains(&kept.len()), "{kept:?}");
+    let totals = writer.totals();
+    assert_eq!(totals.dropped, 0);
+    assert!(totals.crowded_out > 10, "{}", totals.crowded_out);
+    let newest = summary(kept.last().unwrap());
+    assert!(newest.span.unwrap().1.0 > 990 * 100_000_000);
+    let bytes: u64 = kept.iter().map(|part| part.metadata().unwrap().len()).sum();
+    assert!(bytes > 700 << 10, "only {bytes} bytes are kept");
+
+    // There is no room for another copy of it: the parts stay.
+    let error = writer.finish().unwrap_err().to_string();
+    assert!(
+        error.contains("No space left") && error.contains("r.cap.ring"),
+        "{error}"
+    );
+    assert!(!path.exists());
+    let left = parts(&folder);
+    assert!(left.len() >= kept.len() - 1, "{left:?}");
+
+    // Where others have taken all the room, one part goes on, and no more are made.
+    std::fs::remove_dir_all(&folder).unwrap();
+    let options = CreateOptions {
+        ring: Some(Limit::of_bytes(20 << 20)),
+        ..CreateOptions::default()
+    };
+    let mut writer = Writer::create(&path, options).unwrap();
+    let mut work = Workload::new();
+    writer.write(&work.batch(0..500, true)).unwrap();
+    now = Instant::now() + Duration::from_secs(1);
+    writer.tick(now).unwrap();
+    let ballast = Path::new(&directory).join("ballast");
+    std::fs::write(&ballast, vec![1; 2 << 20]).unwrap_err();
+    for tick in 1..200u64 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        let at = tick * 100_000_000;
+        errors.extend(writer.write(&work.batch(at..at + 20_000, true)).err());
+    }
+    assert!(
+        matches!(&errors[1..], [CaptureError::Write { .. }]),
+        "{errors:?}"
+    );
+    let only = parts(&folder);
+    assert_eq!(only.len(), 1, "{only:?}");
+    assert!(summary(&only[0]).samples() >= 500);
+    // As soon as there is room it goes on.
+    std::fs::remove_file(&ballast).unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    for tick in 200..210u64 {
+        if writer.wants_new_epoch() {
+            work.next_epoch();
+        }
+        let at = tick * 100_000_000;
+        writer.write(&work.batch(at..at + 500, true)).unwrap();
+    }
+    let totals = writer.finish().unwrap();
+    let found = summary(&path);
+    assert_eq!(found.lost[&LostReason::Unwritten], totals.dropped);
+}
+
+#[test]
 fn a_full_disk_is_said_once_and_survived() {
+    on_a_small_disk(
+        "a_full_disk_is_said_once_and_survived",
+        "child_fills_the_disk",
+    );
+}
+
+#[test]
+fn what_is_missing_at_the_end_of_a_full_disk_is_told_with_its_number() {
+    on_a_small_disk(
+        "what_is_missing_at_the_end_of_a_full_disk_is_told_with_its_number",
+        "child_ends_on_a_full_disk",
+    );
+}
+
+#[test]
+fn a_ring_on_a_full_disk_keeps_the_newest() {
+    on_a_small_disk(
+        "a_ring_on_a_full_disk_keeps_the_newest",
+        "child_fills_the_disk_with_a_ring",
+    );
+}
+
+/// Runs a test of this executable in a folder that has room for a megabyte.
+fn on_a_small_disk(test: &str, run: &str) {
     if !rustix::process::geteuid().is_root() {
-        profiler_tests::skip::skip(
-            "a_full_disk_is_said_once_and_survived",
-            "mounting needs root",
-        );
+        profiler_tests::skip::skip(test, "mounting needs root");
         return;
     }
-    let scratch = Scratch::new("full");
+    let scratch = Scratch::new(run);
     // A mount namespace of its own: the tmpfs ends with the child.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$CAPTURE_TEST_CHILD\" && exec \"$0\" \"$@\"";
-    let run = child("child_fills_the_disk", &scratch.0);
+    let run = child(run, &scratch.0);
     let status = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
         .arg(run.get_program())

@@ -252,7 +252,7 @@ fn full_disk() -> Outcome {
     };
     // Before the disk was full and after it was, which was at the least a second later.
     assert!(last - first > 1_000_000_000, "{} ns", last - first);
-    let missing = recording.lost.get(&LostReason::SlowOutput);
+    let missing = recording.lost.get(&LostReason::Unwritten);
     assert!(
         missing.is_some_and(|&count| count > 0),
         "{:?}",

@@ -40,6 +40,19 @@ pub enum CaptureError {
         /// What the system said.
         source: io::Error,
     },
+    /// There was no room for all that a ring is to keep. It keeps the newest.
+    #[error("the disk is full: {} keeps less than was asked for, its oldest parts go to make room", .0.display())]
+    Crowded(PathBuf),
+    /// What a ring held could not be written out. Its parts are still there.
+    #[error("failed to write {}: {source}; all that the ring kept stays in {} (profiler merge joins its parts, into a file where there is room)", .path.display(), .parts.display())]
+    RingStays {
+        /// The output.
+        path: PathBuf,
+        /// Where the parts are.
+        parts: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The output was deleted while it was being written.
     #[error("{} was deleted while it was being written; nothing recorded from here on can be found again", .0.display())]
     Vanished(PathBuf),
@@ -88,6 +101,20 @@ pub enum CaptureError {
     /// A consumer of events failed.
     #[error("failed to write the output: {0}")]
     Sink(#[source] io::Error),
+}
+
+impl CaptureError {
+    /// Whether there was no room.
+    pub(super) fn is_full(&self) -> bool {
+        let (CaptureError::Write { source, .. } | CaptureError::Create { source, .. }) = self
+        else {
+            return false;
+        };
+        matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
 }
 
 /// A part of a capture that could not be used.

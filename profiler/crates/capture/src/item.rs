@@ -359,6 +359,7 @@ pub(super) fn lost_reason(code: u64) -> Option<LostReason> {
         13 => LostReason::WaitRingFull,
         14 => LostReason::WaitNested,
         15 => LostReason::TooMany,
+        16 => LostReason::Unwritten,
         _ => return None,
     })
 }

@@ -236,6 +236,21 @@ impl Output {
         }
         put_item(&mut totals, 2, &[dropped]);
         items += 1;
+        let (index_offset, sequence) = (self.len, self.sequence);
+        let ended = self.end(&totals, items);
+        if ended.is_err() {
+            // All of it or nothing: it may be tried again.
+            (self.len, self.sequence, self.torn) = (index_offset, sequence, true);
+            let _ = self.heal();
+        }
+        ended?;
+        match self.whole {
+            true => self.file.publish_whole(),
+            false => self.file.publish(),
+        }
+    }
+
+    fn end(&mut self, totals: &[u8], items: u32) -> Result<(), CaptureError> {
         let index_offset = self.len;
         let mut payload = Vec::new();
         let mut entries = 0;
@@ -257,7 +272,7 @@ impl Output {
         let epoch = self.index.last().map_or(0, |entry| entry.epoch);
         for (kind, items, bytes) in [
             (kind::INDEX, entries, &payload[..]),
-            (kind::END, items, &totals[..]),
+            (kind::END, items, totals),
         ] {
             self.block(&Payload {
                 kind,
@@ -268,11 +283,7 @@ impl Output {
                 last_ns,
             })?;
         }
-        self.append(&encode_footer(self.header.file_id, index_offset))?;
-        match self.whole {
-            true => self.file.publish_whole(),
-            false => self.file.publish(),
-        }
+        self.append(&encode_footer(self.header.file_id, index_offset))
     }
 
     /// Time of the first event in the file, if there is one.

@@ -2,7 +2,8 @@
 //!
 //! Each epoch is a file of its own in `OUTPUT.ring/`; the oldest are removed as new ones come.
 //! After a kill each of them still reads (and `profiler merge` joins them); the next recording into the same output
-//! goes on behind them, and removes them as they grow old or find no room. A [`Dump`] copies what this recording
+//! goes on behind them, and removes them as they grow old or find no room. On a full disk the oldest give way to the
+//! newest. A [`Dump`] copies what this recording
 //! has there into one capture, block by block, without unpacking.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -23,6 +24,8 @@ use super::writer::CreateOptions;
 const PREFIX: &str = "part-";
 /// Parts are made with numbers up to twice this: there is room for all that one recording can make.
 const MAX_NUMBER: u64 = u64::MAX / 2;
+/// More than what a file takes beside its bytes.
+const SLACK_BYTES: u64 = 16 << 10;
 
 /// Parts of a recording, oldest first.
 #[derive(Debug)]
@@ -34,6 +37,12 @@ pub(super) struct Ring {
     parts: Vec<Part>,
     /// Number of the part made last.
     number: u64,
+    /// What all parts take and could take of the disk, when that was looked at.
+    room: u64,
+    /// Parts that went because the disk was full.
+    crowded_out: u64,
+    /// Whether that was said.
+    is_said: bool,
     /// Of the directory, as long as parts are written there.
     _lock: File,
 }
@@ -107,6 +116,9 @@ impl Ring {
             directory,
             limit,
             parts: Vec::new(),
+            room: u64::MAX,
+            crowded_out: 0,
+            is_said: false,
             _lock: lock,
         })
     }
@@ -132,12 +144,17 @@ impl Ring {
         });
     }
 
+    /// Bytes of all parts but the current one.
+    fn bytes(&self) -> u64 {
+        let earlier: u64 = self.earlier.iter().map(|part| part.len).sum();
+        let own: u64 = self.parts.iter().map(|part| part.len).sum();
+        earlier + own
+    }
+
     /// Removes the oldest parts as far as the limit has no room for them beside the current one,
     /// which has `len` bytes and reaches up to `now_ns`.
     pub(super) fn expire(&mut self, len: u64, now_ns: u64) -> Result<(), CaptureError> {
-        let earlier: u64 = self.earlier.iter().map(|part| part.len).sum();
-        let own: u64 = self.parts.iter().map(|part| part.len).sum();
-        let mut total = earlier + own + len;
+        let mut total = self.bytes() + len;
         let Limit { bytes, time } = self.limit;
         let is_old = |age: Duration| time.is_some_and(|time| age > time);
         while let Some(part) = self.earlier.first() {
@@ -157,6 +174,70 @@ impl Ring {
             remove(&self.parts.remove(0).path)?;
         }
         Ok(())
+    }
+
+    /// Looks how much room there is, beside a current part of `len` bytes.
+    pub(super) fn look(&mut self, len: u64) {
+        if let Ok(disk) = rustix::fs::statvfs(&self.directory) {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            self.room = free.saturating_add(self.bytes() + len);
+        }
+    }
+
+    /// How many bytes the ring may have, by its limit and the disk.
+    pub(super) fn room(&self) -> u64 {
+        self.limit
+            .bytes
+            .map_or(self.room, |bytes| bytes.min(self.room))
+    }
+
+    /// Removes the oldest parts because the disk has no room for so many bytes. Whether that has made some.
+    pub(super) fn make_room(&mut self, bytes: u64) -> bool {
+        let wanted = bytes + SLACK_BYTES;
+        let mut freed = 0;
+        while freed < wanted {
+            let (path, len) = if !self.earlier.is_empty() {
+                let part = self.earlier.remove(0);
+                (part.path, part.len)
+            } else if !self.parts.is_empty() {
+                let part = self.parts.remove(0);
+                (part.path, part.len)
+            } else {
+                break;
+            };
+            if remove(&path).is_ok() {
+                freed += len;
+                self.crowded_out += 1;
+            }
+        }
+        freed > 0
+    }
+
+    /// How many parts went because the disk was full.
+    pub(super) fn crowded_out(&self) -> u64 {
+        self.crowded_out
+    }
+
+    /// That parts went because the disk was full, once.
+    pub(super) fn be_said(&mut self) -> Result<(), CaptureError> {
+        if self.crowded_out == 0 || std::mem::replace(&mut self.is_said, true) {
+            return Ok(());
+        }
+        Err(CaptureError::Crowded(self.directory.clone()))
+    }
+
+    /// What to tell if all could not be written out.
+    pub(super) fn stays(&self, error: CaptureError) -> CaptureError {
+        match error {
+            CaptureError::Write { path, source, .. } | CaptureError::Create { path, source } => {
+                CaptureError::RingStays {
+                    path,
+                    parts: self.directory.clone(),
+                    source,
+                }
+            }
+            error => error,
+        }
     }
 
     /// All that is there now, ready to be copied.

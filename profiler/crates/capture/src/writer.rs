@@ -6,7 +6,8 @@
 //! them. A process that is killed loses what is not in the file yet: less than a second.
 //!
 //! When the file can't be written, the error is returned once, events are dropped and counted, and
-//! definitions are kept for when writing works again; what was written stays readable.
+//! definitions are kept for when writing works again; what was written stays readable. Where the disk is full, a ring
+//! removes its oldest parts first.
 //!
 //! What does not belong here: when to start a new epoch (the resolver does, asked by
 //! [`Writer::wants_new_epoch`]), threads and queues (pipeline).
@@ -87,6 +88,8 @@ pub struct Totals {
     pub dropped: u64,
     /// Files finished or begun.
     pub files: u32,
+    /// Parts that a ring has removed because the disk was full.
+    pub crowded_out: u64,
 }
 
 /// Writes one recording.
@@ -99,6 +102,8 @@ pub struct Writer {
     events: EventEncoder,
     /// Kinds of the events that are encoded and not yet written.
     pending: EventCounts,
+    /// What those among them that tell of losses count for besides.
+    pending_lost: u64,
     totals: Totals,
     /// Totals when the current file was begun.
     file_events: EventCounts,
@@ -189,6 +194,7 @@ impl Writer {
             definitions: DefinitionEncoder::default(),
             events: EventEncoder::default(),
             pending: [0; event::KINDS],
+            pending_lost: 0,
             totals: Totals {
                 files: 1,
                 ..Totals::default()
@@ -248,6 +254,10 @@ impl Writer {
         }
         self.flushed = now;
         let flushed = self.flush(false);
+        let flushed = match &mut self.ring {
+            Some(ring) if flushed.is_ok() => ring.be_said(),
+            _ => flushed,
+        };
         if !self.vanished && self.output.vanished() {
             self.vanished = true;
             return flushed.and(Err(CaptureError::Vanished(self.output.path.clone())));
@@ -272,9 +282,10 @@ impl Writer {
             return self.file_is_full();
         };
         let len = self.output.len - epoch.start + self.waiting() / 2;
-        let is_part = |bytes| len >= bytes / EPOCHS_PER_RING;
+        let room = self.ring.as_ref().map_or(u64::MAX, Ring::room);
+        let is_part = len >= room.max(MIN_BYTES) / EPOCHS_PER_RING;
         let is_old = |time: Duration| age_ns >= time.as_nanos() as u64 / EPOCHS_PER_RING;
-        limit.bytes.is_some_and(is_part) || limit.time.is_some_and(is_old)
+        is_part || limit.time.is_some_and(is_old)
     }
 
     /// What has been done so far.
@@ -282,6 +293,7 @@ impl Writer {
         let mut totals = self.totals.clone();
         totals.bytes += self.output.len;
         totals.raw_bytes += self.output.raw_bytes;
+        totals.crowded_out = self.ring.as_ref().map_or(0, Ring::crowded_out);
         totals
     }
 
@@ -317,6 +329,8 @@ impl Writer {
         if self.trouble.since.is_some() {
             // What waits and can't be written is lost, and said to be.
             self.give_up_pending();
+            // That takes less room than what did not fit.
+            let _ = self.flush(true);
         }
         let Some(ring) = self.ring.take() else {
             let finished = flushed.and(self.finish_file());
@@ -329,16 +343,26 @@ impl Writer {
         self.output.publish()?;
         // The ring is what the recording was for: it is written out even if its last part has
         // trouble, and if it can't be, its parts stay.
-        let mut dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options)?;
-        dump.set_dropped(self.totals.dropped);
-        let (events, bytes, raw_bytes) = dump.run()?;
+        let dump = ring.dump(&self.output, self.file_events(), &self.path, &self.options);
+        let dropped = self.totals.dropped;
+        let written = dump.and_then(|mut dump| {
+            dump.set_dropped(dropped);
+            dump.run()
+        });
+        let (events, bytes, raw_bytes) = written.map_err(|error| ring.stays(error))?;
+        let crowded_out = ring.crowded_out();
         ring.remove(&self.output.path)?;
-        flushed?;
+        match flushed {
+            // How much is missing is told with this.
+            Err(CaptureError::Write { .. }) if dropped > 0 => {}
+            flushed => flushed?,
+        }
         Ok(Totals {
             events,
             bytes,
             raw_bytes,
             files: 1,
+            crowded_out,
             ..self.totals
         })
     }
@@ -377,9 +401,14 @@ impl Writer {
             if self.trouble.since.is_some() {
                 self.give_up_pending();
             }
-            if self.ring.is_some() || self.file_is_full() {
+            // Where there is no room for events there is none for files.
+            let next = self.ring.is_some() && self.trouble.since.is_none();
+            if next || self.file_is_full() {
                 result = result.and(self.next_file());
             }
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.look(self.output.len);
         }
         self.epoch = Some(Epoch {
             number,
@@ -394,7 +423,15 @@ impl Writer {
     /// Ends this file and begins the next one. If that can't be made, this one goes on.
     fn next_file(&mut self) -> Result<(), CaptureError> {
         let output = match &mut self.ring {
-            Some(ring) => Output::create(&ring.next_path(), Existing::Refuse, &self.options)?,
+            Some(ring) => {
+                let path = ring.next_path();
+                let make = || Output::create(&path, Existing::Refuse, &self.options);
+                let made = make();
+                match made.as_ref().is_err_and(CaptureError::is_full) && ring.make_room(0) {
+                    true => make()?,
+                    false => made?,
+                }
+            }
             None => {
                 self.number = self.number.saturating_add(1);
                 next_numbered(&self.path, &mut self.number, &self.options)?
@@ -427,12 +464,20 @@ impl Writer {
     }
 
     fn finish_file(&mut self) -> Result<(), CaptureError> {
-        self.output.finish(&self.file_events(), self.totals.dropped)
+        let (events, dropped) = (self.file_events(), self.totals.dropped);
+        let finished = self.output.finish(&events, dropped);
+        let is_full = finished.as_ref().is_err_and(CaptureError::is_full);
+        let ring = self.ring.as_mut().filter(|_| is_full);
+        match ring.is_some_and(|ring| ring.make_room(0)) {
+            true => self.output.finish(&events, dropped),
+            false => finished,
+        }
     }
 
     fn push_event(&mut self, event: &Event) {
         self.events.push(event);
         self.pending[kind_index(event)] += 1;
+        self.pending_lost += counts_for(event) - 1;
         self.last_ns = self.last_ns.max(event.at().0);
     }
 
@@ -450,14 +495,15 @@ impl Writer {
         if self.events.items == 0 {
             return Ok(());
         }
-        let written = self.output.block(&Payload {
+        let payload = Payload {
             kind: kind::EVENTS,
             epoch: self.epoch.map_or(0, |epoch| epoch.number),
             items: self.events.items,
             bytes: &self.events.payload,
             first_ns: self.events.first_ns,
             last_ns: self.events.last_ns,
-        });
+        };
+        let written = append(&mut self.output, &mut self.ring, &payload);
         let result = self.outcome(written);
         if self.trouble.since.is_some() {
             self.give_up_events(u32::from(told));
@@ -469,6 +515,7 @@ impl Writer {
         for (total, pending) in self.totals.events.iter_mut().zip(&mut self.pending) {
             *total += std::mem::take(pending);
         }
+        self.pending_lost = 0;
         self.events.clear();
         let expired = match &mut self.ring {
             Some(ring) => ring.expire(self.output.len, self.last_ns),
@@ -490,14 +537,15 @@ impl Writer {
         if self.definitions.items == 0 {
             return Ok(());
         }
-        let written = self.output.block(&Payload {
+        let payload = Payload {
             kind: kind::DEFINITIONS,
             epoch: self.epoch.map_or(0, |epoch| epoch.number),
             items: self.definitions.items,
             bytes: &self.definitions.payload,
             first_ns: self.last_ns,
             last_ns: self.last_ns,
-        });
+        };
+        let written = append(&mut self.output, &mut self.ring, &payload);
         let result = self.outcome(written);
         if self.trouble.since.is_none() {
             self.definitions.clear();
@@ -533,9 +581,10 @@ impl Writer {
             from: self.trouble.from.unwrap_or(to),
             to,
             count: self.trouble.dropped,
-            reason: LostReason::SlowOutput,
+            reason: LostReason::Unwritten,
         });
-        self.push_event(&lost);
+        self.events.push(&lost);
+        self.pending[kind_index(&lost)] += 1;
         true
     }
 
@@ -545,14 +594,15 @@ impl Writer {
             self.trouble.to = self.trouble.to.max(event.at());
             self.last_ns = self.last_ns.max(event.at().0);
         }
-        self.trouble.dropped += events.len() as u64;
-        self.totals.dropped += events.len() as u64;
+        let count: u64 = events.iter().map(counts_for).sum();
+        self.trouble.dropped += count;
+        self.totals.dropped += count;
     }
 
     /// Drops the events that are encoded and could not be written; the last `told` of them only
     /// tell of drops.
     fn give_up_events(&mut self, told: u32) {
-        let count = u64::from(self.events.items - told);
+        let count = u64::from(self.events.items - told) + std::mem::take(&mut self.pending_lost);
         if count > 0 {
             let first = Timestamp(self.events.first_ns);
             self.trouble.from.get_or_insert(first);
@@ -573,6 +623,29 @@ impl Writer {
                 epoch.broken = true;
             }
         }
+    }
+}
+
+/// Appends a block; where there is no room for it the ring makes some.
+fn append(
+    output: &mut Output,
+    ring: &mut Option<Ring>,
+    payload: &Payload<'_>,
+) -> Result<(), CaptureError> {
+    let written = output.block(payload);
+    let is_full = written.as_ref().is_err_and(CaptureError::is_full);
+    let ring = ring.as_mut().filter(|_| is_full);
+    match ring.is_some_and(|ring| ring.make_room(payload.bytes.len() as u64)) {
+        true => output.block(payload),
+        false => written,
+    }
+}
+
+/// How many events are lost with one: what tells of losses tells of them no more.
+fn counts_for(event: &Event) -> u64 {
+    match event {
+        Event::Lost(lost) => lost.count.max(1),
+        _ => 1,
     }
 }
 

@@ -539,6 +539,8 @@ pub enum LostReason {
     WaitNested = 14,
     /// Calls that there was no room to remember: too many were open, or too many threads were there.
     TooMany = 15,
+    /// The capture could not be written: the disk was full, most often.
+    Unwritten = 16,
 }
 
 /// What was lost.
@@ -570,7 +572,10 @@ impl LostReason {
             | LostReason::WaitUnseen
             | LostReason::WaitRingFull
             | LostReason::WaitNested => LostKind::Waits,
-            LostReason::Late | LostReason::SlowOutput | LostReason::BadRecord => LostKind::Events,
+            LostReason::Late
+            | LostReason::SlowOutput
+            | LostReason::BadRecord
+            | LostReason::Unwritten => LostKind::Events,
             LostReason::CallRingFull | LostReason::TooMany => LostKind::Calls,
             LostReason::SideBand => LostKind::ProcessEvents,
             LostReason::Unmatched => LostKind::Begun,

@@ -62,6 +62,7 @@ words! {
         WaitRingFull: "wait_ring_full", "waits without room in the kernel's buffer";
         WaitNested: "wait_nested", "waits that ended while another one was told";
         TooMany: "too_many", "calls left out because too many calls or threads were there";
+        Unwritten: "unwritten", "events dropped because the capture could not be written";
     }
     GapReason {
         NotYetAttached: "not_yet_attached", "not watched until probes were attached";

@@ -250,11 +250,12 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
             duration(ns)
         )?;
     }
-    if summary.dropped > 0 {
+    // Of a ring, or a file of many, it is more than what is missing here.
+    if summary.dropped > lost.of(LostReason::Unwritten) {
         writeln!(
             out,
-            "dropped     {} events: the capture could not be written",
-            summary.dropped
+            "dropped     {} could not be written since the recording began",
+            plural(summary.dropped, "event")
         )?;
     }
     write!(out, "truncated   {} stacks", summary.truncated())?;
