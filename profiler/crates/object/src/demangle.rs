@@ -19,12 +19,15 @@ use super::Language;
 use dlang::Form;
 pub use plain::Dialect;
 
-/// Longest name that is made readable or kept.
+/// Longest name that is kept.
 pub const MAX_NAME_BYTES: usize = 4096;
+/// Longest name that is made readable.
+const MAX_MANGLED_BYTES: usize = 64 << 10;
 
-/// The readable form of a name, if it has one, and the language that mangles names so.
+/// The readable form of a name, if it has one, and the language that mangles names so. It is cut where it would be too
+/// long.
 pub fn demangle(name: &str) -> Option<(String, Language)> {
-    if name.len() > MAX_NAME_BYTES {
+    if name.len() > MAX_MANGLED_BYTES {
         return None;
     }
     if !is_mangled(name) {
@@ -33,19 +36,17 @@ pub fn demangle(name: &str) -> Option<(String, Language)> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut text = Bounded::default();
         // Without the hash.
-        write!(text, "{rust:#}").ok()?;
-        return Some((text.0, Language::Rust));
+        let written = write!(text, "{rust:#}").is_ok();
+        return text.finish(written).map(|text| (text, Language::Rust));
     }
     let mut text = Bounded::default();
     let options = DemangleOptions::default();
-    match Symbol::new(name) {
-        Ok(symbol) => symbol.structured_demangle(&mut text, &options).ok()?,
-        Err(_) => {
-            let symbol = without_signature(name)?;
-            symbol.structured_demangle(&mut text, &options).ok()?;
-        }
-    }
-    Some((text.0, Language::Cxx))
+    let written = match Symbol::new(name) {
+        Ok(symbol) => symbol.structured_demangle(&mut text, &options),
+        Err(_) => without_signature(name)?.structured_demangle(&mut text, &options),
+    };
+    let text = text.finish(written.is_ok())?;
+    Some((text, Language::Cxx))
 }
 
 /// A function template whose return type names a member of another template in namespace std
@@ -72,7 +73,7 @@ pub fn short(name: &str) -> Vec<String> {
         if write!(text, "{rust:#}").is_err() {
             return Vec::new();
         }
-        return rust_short(&text.0).into_iter().collect();
+        return rust_short(&text.text).into_iter().collect();
     }
     // A part of a function (`.part.0`) would lose that with its parameters.
     if name.contains('.') {
@@ -86,11 +87,12 @@ pub fn short(name: &str) -> Vec<String> {
     let mut forms = Vec::new();
     let mut whole = Bounded::default();
     if symbol.structured_demangle(&mut whole, &options).is_ok() {
-        forms.push(whole.0);
+        forms.push(whole.text);
     }
     let mut plain = WithoutArguments::default();
-    if symbol.structured_demangle(&mut plain, &options).is_ok() && !forms.contains(&plain.text.0) {
-        forms.push(plain.text.0);
+    if symbol.structured_demangle(&mut plain, &options).is_ok() && !forms.contains(&plain.text.text)
+    {
+        forms.push(plain.text.text);
     }
     forms
 }
@@ -162,14 +164,30 @@ fn closing(text: &str) -> Option<usize> {
 
 /// A text that refuses to become long: names can be made to unfold without end.
 #[derive(Default)]
-struct Bounded(String);
+struct Bounded {
+    text: String,
+    /// Whether there would be more.
+    full: bool,
+}
+
+impl Bounded {
+    /// The text, if all of it was written, or as much as there was room for.
+    fn finish(self, written: bool) -> Option<String> {
+        (written || self.full).then_some(self.text)
+    }
+}
 
 impl Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MAX_NAME_BYTES {
+        let room = MAX_NAME_BYTES - self.text.len();
+        if self.full || text.len() > room {
+            let rest = text.floor_char_boundary(room);
+            self.text
+                .push_str(if self.full { "" } else { &text[..rest] });
+            self.full = true;
             return Err(fmt::Error);
         }
-        self.0.push_str(text);
+        self.text.push_str(text);
         Ok(())
     }
 }
@@ -191,7 +209,7 @@ impl DemangleWrite for WithoutArguments {
         } else if node == DemangleNodeType::TemplateArgs {
             self.depth = 1;
             // Brackets stand outside of the node.
-            let text = &mut self.text.0;
+            let text = &mut self.text.text;
             if text.ends_with('<') {
                 text.pop();
                 text.truncate(text.trim_end().len());
@@ -294,6 +312,20 @@ mod tests {
         ] {
             assert_eq!(rust_short(name).as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let long = "n".repeat(5000);
+        let (name, language) = demangle(&format!("_Z5000{long}v")).unwrap();
+        assert_eq!((name.len(), language), (MAX_NAME_BYTES, Language::Cxx));
+        assert!(long.starts_with(&name));
+        let argument = format!("_Z1fI4000{}3endEvv", "a".repeat(4000));
+        assert!(demangle(&argument).unwrap().0.starts_with("void f<aaa"));
+        let unfolds = format!("_Z1f{}", "1a".repeat(4000));
+        assert!(demangle(&unfolds).is_some_and(|(text, _)| text.len() <= MAX_NAME_BYTES));
+        // There is no shorter form of what is too long itself.
+        assert!(short(&format!("_Z5000{long}v")).is_empty());
     }
 
     #[test]

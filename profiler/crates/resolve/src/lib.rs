@@ -16,6 +16,7 @@
 #![doc = "```"]
 
 mod by_user;
+mod called;
 mod calls;
 mod closing;
 mod containers;

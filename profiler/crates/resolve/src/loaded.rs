@@ -22,13 +22,14 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
 use rustix::fs::Mode;
 
+use super::called::{Called, called, readable};
 use super::debug_files::build_id_path;
 use super::go_names::{GoNames, GoPlace};
 use super::helper::{Found, Place};
 use super::material::{Handed, Material, Part};
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
-use profiler_object::demangle::{self, Dialect, is_mangled};
+use profiler_object::demangle::{Dialect, is_mangled};
 use profiler_object::elf::{Elf, ElfError, Section};
 use profiler_object::{Bounds, DeclaredLines, Object, dialect_of};
 
@@ -63,8 +64,6 @@ pub(super) struct Loaded {
     go: Option<GoNames>,
     /// Whether inlined functions are wanted.
     inlines: bool,
-    /// Gives names as they are in the symbol table.
-    plain: Option<Symbolizer>,
     functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
     /// What the file's code says where its symbols do not, read when that is asked for.
     bounds: OnceCell<Bounds>,
@@ -149,7 +148,6 @@ impl Loaded {
             sources: Vec::new(),
             go: None,
             inlines,
-            plain: None,
             functions: FxHashMap::default(),
             bounds: OnceCell::new(),
             dialect: OnceCell::new(),
@@ -188,9 +186,9 @@ impl Loaded {
     }
 
     fn add(&mut self, part: Opened, lines: bool, shelf: &Shelf) -> Result<(), LoadError> {
-        // An index entry for each symbol of 24 bytes, twice. Units that are read take up to about as
+        // An index entry for each symbol of 24 bytes. Units that are read take up to about as
         // much as they do in the file (measured: 25 MB for all of a file with 17 MB).
-        let symbols = part.contents.symbol_bytes / 24 * 16;
+        let symbols = part.contents.symbol_bytes / 24 * 8;
         let units = if lines { part.contents.debug_bytes } else { 0 };
         self.cost = self.cost.saturating_add(symbols).saturating_add(units);
         self.sources
@@ -414,8 +412,9 @@ impl Loaded {
         let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
         for inlined in sym.inlined.iter().rev() {
             let (file, line) = location(inlined.code_info.as_ref());
+            let name = readable(&inlined.name, || self.dialect());
             let function = self.function(None, &inlined.name, || FunctionInfo {
-                name: cut(&inlined.name).into(),
+                name: cut(name.as_deref().unwrap_or(&inlined.name)).into(),
                 linkage_name: None,
                 file,
                 line: 0,
@@ -429,22 +428,16 @@ impl Loaded {
         let function = match known {
             Some(function) => function.clone(),
             None => {
-                let plain = self.plain_name(source, sym);
+                let symbol = self.sources[source].symbol_at(sym.addr);
+                let Called { name, symbol } =
+                    called(&sym.name, symbol.as_deref(), || self.dialect());
                 let exported = match placed {
-                    true => self.exported(&sym.name, sym.addr),
+                    true => self.exported(&name, sym.addr),
                     false => None,
                 };
-                let raw = plain.as_deref().unwrap_or(&sym.name);
-                let written = self.written(raw);
-                let is_encoded = written.is_some() || is_mangled(raw) && *raw != *sym.name;
-                let name = match (exported, written) {
-                    (Some(exported), _) => exported,
-                    (None, Some(written)) => written.into(),
-                    (None, None) => telling(&sym.name, plain.as_deref()),
-                };
                 let info = FunctionInfo {
-                    name: cut(&name).into(),
-                    linkage_name: is_encoded.then(|| cut(raw).into()),
+                    name: cut(exported.as_deref().unwrap_or(&name)).into(),
+                    linkage_name: symbol.map(|symbol| cut(&symbol).into()),
                     file,
                     line: match placed {
                         true => self.sources[source].declared_line(sym.addr),
@@ -463,20 +456,10 @@ impl Loaded {
         lines
     }
 
-    /// A symbol as users of its language write it, where that is no language that the symbolizer knows.
-    fn written(&self, symbol: &str) -> Option<String> {
-        if is_mangled(symbol) {
-            return None;
-        }
-        if let Some((written, _)) = demangle::demangle(symbol) {
-            return Some(written);
-        }
-        if !Dialect::may_concern(symbol) {
-            return None;
-        }
+    /// What else than C the file was made of.
+    fn dialect(&self) -> Dialect {
         let read = || Some(dialect_of(self.file.as_ref()?, "symbols"));
-        let dialect = self.dialect.get_or_init(|| read().unwrap_or_default());
-        dialect.readable(symbol)
+        *self.dialect.get_or_init(|| read().unwrap_or_default())
     }
 
     /// Functions of Go's own table.
@@ -520,20 +503,6 @@ impl Loaded {
         remember(&mut self.functions, start, name, make)
     }
 
-    /// The name of the symbol at a function's start, as it is in the table.
-    fn plain_name(&mut self, source: usize, sym: &Sym<'_>) -> Option<String> {
-        let path = &self.sources[source].path;
-        let plain = self.plain.get_or_insert_with(|| {
-            let builder = Symbolizer::builder().enable_demangling(false);
-            builder
-                .enable_auto_reload(false)
-                .enable_code_info(false)
-                .build()
-        });
-        let found = find(plain, path, sym.addr, false).ok()??;
-        (found.addr == sym.addr).then(|| found.name.into_owned())
-    }
-
     /// The name that other files call a function by, where a symbol has one of the function's own file.
     fn exported(&self, symbol: &str, start: u64) -> Option<Cow<'static, str>> {
         let own = underscores(symbol);
@@ -573,40 +542,6 @@ fn remember(
 
 fn underscores(name: &str) -> usize {
     name.bytes().take_while(|&byte| byte == b'_').count()
-}
-
-/// The name that says most: that of debug information, or that of the symbol table made readable.
-fn telling<'a>(shown: &'a str, plain: Option<&'a str>) -> Cow<'a, str> {
-    let Some(plain) = plain.filter(|plain| *plain != shown) else {
-        return shown.into();
-    };
-    if is_no_mangled_name(plain, shown) {
-        return plain.into();
-    }
-    // Debug information of lines alone has no more than the last part of a name.
-    let last = shown.split('<').next().unwrap_or(shown);
-    let bare = !last.is_empty() && !last.contains("::") && !last.contains('(');
-    match demangle::demangle(plain) {
-        Some((whole, _)) if bare => whole.into(),
-        // Compilers that write their names as they are.
-        None if bare && !is_mangled(plain) && whole_of(plain, shown) => plain.into(),
-        _ => shown.into(),
-    }
-}
-
-/// Whether a symbol says in which class a function is: `*A::work<UInt32>:UInt32` for `work`.
-fn whole_of(plain: &str, shown: &str) -> bool {
-    let Some(at) = plain.find(shown) else {
-        return false;
-    };
-    plain[..at].ends_with("::") || plain[..at].ends_with('#')
-}
-
-/// Whether `shown` was made of a name that was never mangled. Of a symbol whose language is not known,
-/// all that looks like a mangled type is made readable: a C function `a` would be a `signed char`.
-fn is_no_mangled_name(plain: &str, shown: &str) -> bool {
-    let read = || cpp_demangle::Symbol::new(plain).ok()?.demangle().ok();
-    !is_mangled(plain) && read().is_some_and(|read| read == shown)
 }
 
 impl SymbolSource {
@@ -653,6 +588,8 @@ impl SymbolSource {
             .enable_auto_reload(false)
             .enable_code_info(true)
             .enable_inlined_fns(inlines)
+            // It takes short names of C for types of C++.
+            .enable_demangling(false)
             .set_debug_dirs(Some(links.iter().map(|links| links.dir.clone())));
         Ok(SymbolSource {
             symbolizer: builder.build(),
@@ -677,6 +614,12 @@ impl SymbolSource {
         };
         let declared = self.declared.get_or_insert_with(open);
         declared.line_of(start).unwrap_or(0)
+    }
+
+    /// The symbol that begins at an address, as it is in the table.
+    fn symbol_at(&self, start: u64) -> Option<String> {
+        let found = self.find(start, false).ok()??;
+        (found.addr == start).then(|| found.name.into_owned())
     }
 
     fn find(&self, address: u64, debug: bool) -> Result<Option<Sym<'_>>, ()> {
@@ -828,43 +771,5 @@ impl Links {
         let target = self.place.path_of(file);
         std::os::unix::fs::symlink(target, &path).map_err(|_| LoadError::TooMuch)?;
         Ok(path)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_that_says_most() {
-        let of = |shown, plain| telling(shown, Some(plain)).into_owned();
-        // Debug information with lines alone.
-        assert_eq!(of("work", "_ZN1A4workEj"), "A::work(unsigned int)");
-        assert_eq!(
-            of(
-                "{closure#0}",
-                "_ZN1m1b3run28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE"
-            ),
-            "m::b::run::{{closure}}"
-        );
-        assert_eq!(of("short<fn(), ()>", "_ZN1m5shortE"), "m::short");
-        assert_eq!(
-            of("work", "*A::work<UInt32>:UInt32"),
-            "*A::work<UInt32>:UInt32"
-        );
-        // A part of a function says that it is one.
-        assert_eq!(
-            of("work", "_ZN1A4workEj.cold"),
-            "A::work(unsigned int) [clone .cold]"
-        );
-        // Whole already.
-        assert_eq!(
-            of("A::work(unsigned int)", "_ZN1A4workEj"),
-            "A::work(unsigned int)"
-        );
-        // No name of a type, though it could be one.
-        assert_eq!(of("signed char", "a"), "a");
-        assert_eq!(of("work", "other_work"), "work");
-        assert_eq!(telling("work", None), "work");
     }
 }

@@ -440,13 +440,67 @@ int main(void) { return busy(1000); }
 #[test]
 fn names_of_c_functions_are_not_taken_for_mangled_types() {
     let dir = TempDir::new("letters");
-    // What the letter would stand for in a mangled C++ name: `signed char`.
-    let code = "volatile int n; __attribute__((noinline)) int a(void) { return n; } int main(void) { return a(); }";
+    // What the letters would stand for in mangled C++ names: `signed char`, `double`, `int`. `d` becomes a version
+    // for its constant, `i` is inlined.
+    let code = "volatile int n;
+static inline __attribute__((always_inline)) int i(int x) { return x * n + n / 3; }
+static __attribute__((noinline)) int d(int x, int y) { return i(x) + n * y; }
+__attribute__((noinline)) int a(void) { return n; }
+int main(int c, char **v) { return a() + d(c, 7) + d(n, 7); }
+";
     std::fs::write(dir.path("program.c"), code).unwrap();
-    tool(&dir, "gcc -O2 -Wl,--build-id=sha1 -o program program.c");
-    let program = dir.path("program");
-    let (name, _) = found(&program, offset_of(&program, "a"), &[]);
-    assert_eq!(name, "a");
+    for flags in ["", "-g "] {
+        tool(
+            &dir,
+            &format!("gcc -O2 {flags}-Wl,--build-id=sha1 -o program program.c"),
+        );
+        let program = dir.path("program");
+        let (name, _) = found(&program, offset_of(&program, "a"), &[]);
+        assert_eq!(name, "a", "{flags}");
+        let start = offset_of(&program, "d.constprop.0");
+        let (reader, _) = sampled(&program, start, &[]);
+        let functions = reader.tables.functions.iter().map(|(_, it)| it.name);
+        let names: Vec<_> = functions.map(|name| reader.tables.string(name)).collect();
+        let expected: &[&str] = match flags {
+            "" => &["d.constprop.0"],
+            _ => &["i", "d"],
+        };
+        assert_eq!(names, expected, "{flags}");
+    }
+}
+
+#[test]
+fn an_operator_is_of_its_lambda() {
+    let dir = TempDir::new("lambda");
+    let code = "
+template <class F> __attribute__((noinline)) int run(F f, int x) { return f(x); }
+int main(int c, char **) {
+  volatile int n = c;
+  auto work = [&](int x) __attribute__((noinline)) { return x * n; };
+  return run(work, c);
+}
+";
+    std::fs::write(dir.path("program.cc"), code).unwrap();
+    for compiler in ["g++ -O2", "g++ -O2 -g", "clang++ -O2 -gmlt"] {
+        if !tool(
+            &dir,
+            &format!("{compiler} -Wl,--build-id=sha1 -o program program.cc"),
+        ) {
+            continue;
+        }
+        let program = dir.path("program");
+        let nm = Command::new("nm").arg(&program).output().unwrap();
+        let nm = String::from_utf8(nm.stdout).unwrap();
+        let names = nm.lines().filter_map(|line| line.rsplit(' ').next());
+        let symbol = names.into_iter().find(|name| name.starts_with("_ZZ4main"));
+        let symbol = symbol.unwrap_or_else(|| panic!("{compiler}: no lambda in {nm}"));
+        let (name, _) = found(&program, offset_of(&program, symbol), &[]);
+        assert!(name.starts_with("main::"), "{compiler}: {name}");
+        assert!(
+            name.contains("::operator()(int) const"),
+            "{compiler}: {name}"
+        );
+    }
 }
 
 #[test]
