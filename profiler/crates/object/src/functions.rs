@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::demangle::{Dialect, MAX_NAME_BYTES, demangle, is_mangled};
 use super::elf::{Elf, Section, half, u32_at, word};
+use super::object::frames;
 use super::{Function, FunctionKind, Language};
 
 /// Most symbols of all tables of an object that are looked at.
@@ -49,6 +50,8 @@ pub(super) struct SymbolTable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Symbol<'a> {
     pub(super) name: &'a [u8],
+    /// Where the name is among those of its table.
+    name_at: u32,
     address: u64,
     size: u64,
     kind: u8,
@@ -62,11 +65,48 @@ impl<'a> Symbol<'a> {
         self.section == SHN_UNDEF
     }
 
-    /// Address and name, if it is a function of this object that others may call.
-    pub(super) fn exported(&self) -> Option<(u64, &'a [u8])> {
-        let is_function = matches!(self.kind, STT_FUNC | STT_GNU_IFUNC);
-        (is_function && !self.is_undefined() && self.binding != STB_LOCAL)
-            .then_some((self.address, self.name))
+    /// Where it is.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// See [`Symbol`].
+    pub(super) fn name_at(&self) -> u32 {
+        self.name_at
+    }
+
+    /// Whether it says how long what it names is.
+    pub(super) fn has_size(&self) -> bool {
+        self.size > 0
+    }
+
+    /// Whether other objects may use it.
+    pub(super) fn is_exported(&self) -> bool {
+        self.binding != STB_LOCAL
+    }
+
+    /// Whether it is a name of code that is called by it: see [`names_of`].
+    fn is_a_name(&self) -> bool {
+        let is_cold =
+            || std::str::from_utf8(self.name).is_ok_and(|name| parent_of_cold(name).is_some());
+        self.kind != STT_GNU_IFUNC && !is_cold()
+    }
+
+    /// Whether it names code of this object: as a function, or without a type, as in hand-written assembly.
+    pub(super) fn names_code(&self, code: &CodeSections) -> bool {
+        if self.is_undefined() || self.section >= SHN_LORESERVE || self.name.is_empty() {
+            return false;
+        }
+        match self.kind {
+            STT_FUNC | STT_GNU_IFUNC => true,
+            // Not what marks code and data among it (`$x`), nor what an assembler or a compiler keeps for itself.
+            STT_NOTYPE => {
+                !self.name.starts_with(b"$")
+                    && !self.name.starts_with(b".")
+                    && code.holds(self.address)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -91,13 +131,14 @@ impl SymbolTable {
     fn parse(&self, entry: &[u8]) -> Option<Symbol<'_>> {
         let at = |narrow, wide| if self.wide { wide } else { narrow };
         let info = *entry.get(at(12, 4))?;
-        let start = u32_at(entry, 0).ok()? as usize;
-        let name = self.names.get(start..).unwrap_or_default();
+        let name_at = u32_at(entry, 0).ok()?;
+        let name = self.names.get(name_at as usize..).unwrap_or_default();
         // No name that is kept is longer.
         let name = &name[..name.len().min(MAX_NAME_BYTES)];
         let end = name.iter().position(|&byte| byte == 0);
         Some(Symbol {
             name: &name[..end.unwrap_or(name.len())],
+            name_at,
             address: word(entry, at(4, 8), self.wide).ok()?,
             size: word(entry, at(8, 16), self.wide).ok()?,
             kind: info & 0xf,
@@ -125,26 +166,22 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    /// From the symbol tables of an object. `sections` are those of the object itself.
-    pub(super) fn of(
+    /// From the symbol tables of an object. `sections` are those of the object itself, `extents` what its unwinding
+    /// tables say of its code, read where symbols do not say it.
+    pub(super) fn of<'e>(
         tables: &[SymbolTable],
         elf: &Elf,
         sections: &[Section],
         go: bool,
+        extents: &dyn Fn() -> &'e [(u64, u64)],
     ) -> Functions {
         let mut functions = Functions::default();
         let mut symbols = Vec::new();
-        let code = CodeSections::of(sections);
+        let mut code = CodeSections::default();
+        code.add(sections);
         'tables: for table in tables {
             for symbol in table.symbols() {
-                if symbol.section == SHN_UNDEF
-                    || symbol.section >= SHN_LORESERVE
-                    || symbol.name.is_empty()
-                {
-                    continue;
-                }
-                let marks_code = symbol.kind == STT_NOTYPE && code.holds(symbol.address);
-                if !matches!(symbol.kind, STT_FUNC | STT_GNU_IFUNC) && !marks_code {
+                if !symbol.names_code(&code) {
                     continue;
                 }
                 if symbols.len() == MAX_SYMBOLS {
@@ -154,8 +191,8 @@ impl Functions {
                 symbols.push(symbol);
             }
         }
-        symbols.sort_unstable_by_key(|symbol| (symbol.address, Reverse(symbol.size)));
-        functions.collect(&symbols, elf, &code);
+        sort(&mut symbols);
+        functions.collect(&symbols, elf, &code, extents);
         functions.make_readable(go, dialect(tables));
         functions
     }
@@ -174,58 +211,63 @@ impl Functions {
         parts
     }
 
-    fn collect(&mut self, symbols: &[Symbol<'_>], elf: &Elf, code: &CodeSections) {
+    fn collect<'e>(
+        &mut self,
+        symbols: &[Symbol<'_>],
+        elf: &Elf,
+        code: &CodeSections,
+        extents: &dyn Fn() -> &'e [(u64, u64)],
+    ) {
         let mut bytes = 0;
         let mut chosen = FxHashSet::default();
-        let mut groups = symbols.chunk_by(|a, b| a.address == b.address).peekable();
+        let mut groups = without_labels(symbols, extents).into_iter().peekable();
         while let Some(group) = groups.next() {
             let next = groups.peek().map(|next| next[0].address);
             let address = group[0].address;
-            let size = |symbol: &Symbol<'_>| match symbol.size {
-                0 => code.rest(address, next),
-                size => size,
-            };
-            let mut names: Vec<(Rank<'_>, u64)> = Vec::new();
+            let rest = || rest(group, code.rest(address, next), extents);
             for symbol in group.iter().filter(|symbol| symbol.kind != STT_NOTYPE) {
                 let name = String::from_utf8_lossy(symbol.name);
-                bytes += name.len();
-                if bytes > MAX_NAMES_BYTES {
-                    self.cut = true;
-                    return;
-                }
                 if symbol.kind == STT_GNU_IFUNC {
+                    bytes += name.len();
                     if chosen.insert(symbol.name) {
                         self.chosen_at_load.push(name.clone().into());
                     }
                     self.choosers.entry(address).or_insert(name.into());
                 } else if let Some(parent) = parent_of_cold(&name) {
+                    bytes += name.len();
                     let parts = self.cold.entry(parent.into()).or_default();
-                    let part = (address, size(symbol));
+                    let size = match symbol.size {
+                        0 => rest(),
+                        size => size,
+                    };
+                    let part = (address, size);
                     if parts.last() != Some(&part) {
                         parts.push(part);
                     }
-                } else {
-                    names.push((Rank::of(symbol), symbol.size));
                 }
             }
+            let names = names_of(group);
+            bytes += names.iter().map(|name| name.len()).sum::<usize>();
+            if bytes > MAX_NAMES_BYTES {
+                self.cut = true;
+                return;
+            }
+            let mut names = names
+                .into_iter()
+                .map(|name| String::from_utf8_lossy(name).into());
+            let Some(name) = names.next() else { continue };
             // A name without a size does not make the function longer than another name says.
-            let size = match names.iter().map(|&(_, size)| size).max() {
-                Some(0) => {
+            let named = group.iter().filter(|symbol| symbol.is_a_name());
+            let size = match named.map(|symbol| symbol.size).max() {
+                None | Some(0) => {
                     self.without_size.insert(address);
-                    code.rest(address, next)
+                    rest()
                 }
                 Some(size) => size,
-                None => continue,
             };
             let Some(offset) = elf.offset_of(address) else {
                 continue;
             };
-            names.sort_unstable_by_key(|&(rank, _)| rank);
-            names.dedup_by_key(|(rank, _)| rank.name);
-            let mut names = names
-                .into_iter()
-                .map(|(rank, _)| String::from_utf8_lossy(rank.name).into());
-            let Some(name) = names.next() else { continue };
             let mut aliases: Vec<Box<str>> = Vec::new();
             for alias in names {
                 if alias != name && !aliases.contains(&alias) && aliases.len() < MAX_ALIASES {
@@ -298,27 +340,124 @@ pub(super) fn dialect(tables: &[SymbolTable]) -> Dialect {
     found.unwrap_or_default()
 }
 
+/// The names of one piece of code, each once, the one that people use first: neither those of what chooses code when
+/// it is loaded, nor those of parts that were moved away.
+pub(super) fn names_of<'a, 's>(symbols: impl IntoIterator<Item = &'s Symbol<'a>>) -> Vec<&'a [u8]>
+where
+    'a: 's,
+{
+    let named = symbols.into_iter().filter(|symbol| symbol.is_a_name());
+    let mut ranks: Vec<Rank<'a>> = named.map(Rank::of).collect();
+    ranks.sort_unstable();
+    // A label beside a function's name is none of its names.
+    let untyped = ranks.first().is_some_and(|rank| rank.untyped);
+    ranks.retain(|rank| rank.untyped == untyped);
+    ranks.dedup_by_key(|rank| rank.name);
+    ranks.into_iter().map(|rank| rank.name).collect()
+}
+
 /// What orders the names of a function: the first is the one that people use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank<'a> {
+pub(super) struct Rank<'a> {
+    untyped: bool,
+    /// Whether it is not one of the kernel's functions: what the C library calls by its own names is told apart.
+    usual: bool,
     local: bool,
+    /// Whether it is what the C library calls itself.
+    internal: bool,
     underscores: usize,
     len: usize,
     name: &'a [u8],
 }
 
 impl<'a> Rank<'a> {
-    fn of(symbol: &Symbol<'a>) -> Rank<'a> {
+    pub(super) fn of(symbol: &Symbol<'a>) -> Rank<'a> {
         let name = symbol.name;
         let mangled = std::str::from_utf8(name).is_ok_and(is_mangled);
         let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
         Rank {
+            untyped: symbol.kind == STT_NOTYPE,
+            usual: !name.starts_with(b"__vdso_") && !name.starts_with(b"__kernel_"),
             local: symbol.binding == STB_LOCAL,
+            internal: name.starts_with(b"__GI_"),
             underscores: if mangled { 0 } else { underscores },
             len: name.len(),
             name,
         }
     }
+}
+
+/// Puts symbols in the order of what they name, the longest first of an address.
+pub(super) fn sort(symbols: &mut [Symbol<'_>]) {
+    symbols.sort_unstable_by_key(|symbol| (symbol.address, Reverse(symbol.size)));
+}
+
+/// The symbols of each address, of sorted ones, without labels within functions.
+pub(super) fn without_labels<'s, 'a, 'e>(
+    symbols: &'s [Symbol<'a>],
+    extents: &dyn Fn() -> &'e [(u64, u64)],
+) -> Vec<&'s [Symbol<'a>]> {
+    let mut functions: Vec<&[Symbol<'_>]> = Vec::new();
+    let mut covered = 0;
+    for group in symbols.chunk_by(|a, b| a.address == b.address) {
+        let address = group[0].address;
+        if group.iter().all(|symbol| symbol.kind == STT_NOTYPE) {
+            let before = functions.last().and_then(|group| group.first());
+            let is_label = |symbol: &Symbol<'_>| {
+                // As nasm names what is local to a function.
+                let own = before.and_then(|before| symbol.name.strip_prefix(before.name));
+                own.is_some_and(|own| own.starts_with(b"."))
+            };
+            let within = || {
+                let extent = frames::find(extents(), address);
+                extent.is_some_and(|(start, _)| start != address)
+            };
+            if address < covered || group.iter().all(is_label) || within() {
+                continue;
+            }
+        }
+        let end = |symbol: &Symbol<'_>| address.saturating_add(symbol.size);
+        covered = group.iter().map(end).fold(covered, u64::max);
+        functions.push(group);
+    }
+    functions
+}
+
+/// How long a function is whose symbols do not say it, if there is room for `most` up to the next one.
+pub(super) fn rest<'e>(
+    group: &[Symbol<'_>],
+    most: u64,
+    extents: &dyn Fn() -> &'e [(u64, u64)],
+) -> u64 {
+    let address = group[0].address;
+    if group.iter().any(|symbol| is_start_code(symbol.name)) {
+        return most.min(MAX_START_CODE);
+    }
+    let extents = extents();
+    let end = match frames::find(extents, address) {
+        Some((start, len)) => start + len,
+        None => {
+            let after = extents.partition_point(|&(start, _)| start <= address);
+            extents.get(after).map_or(u64::MAX, |&(start, _)| start)
+        }
+    };
+    most.min(end - address)
+}
+
+/// How far the functions reach at most that a compiler puts into each program without saying how long they are.
+pub const MAX_START_CODE: u64 = 128;
+
+/// Whether a symbol is one of those: what lies behind them is other code.
+pub fn is_start_code(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] = [
+        b"frame_dummy",
+        b"register_tm_clones",
+        b"deregister_tm_clones",
+        b"__do_global_dtors_aux",
+        b"_init",
+        b"_fini",
+    ];
+    NAMES.contains(&name)
 }
 
 /// `f` of `f.cold` and `f.cold.1`.
@@ -331,14 +470,14 @@ fn parent_of_cold(name: &str) -> Option<&str> {
 }
 
 /// Where the sections with code lie: start and end, sorted.
-struct CodeSections(Vec<(u64, u64)>);
+#[derive(Debug, Default)]
+pub(super) struct CodeSections(Vec<(u64, u64)>);
 
 impl CodeSections {
-    fn of(sections: &[Section]) -> CodeSections {
+    pub(super) fn add(&mut self, sections: &[Section]) {
         let code = sections.iter().filter(|section| section.executable());
-        let mut code: Vec<(u64, u64)> = code.map(|s| (s.address, s.end())).collect();
-        code.sort_unstable();
-        CodeSections(code)
+        self.0.extend(code.map(|s| (s.address, s.end())));
+        self.0.sort_unstable();
     }
 
     fn at(&self, address: u64) -> Option<(u64, u64)> {
@@ -352,7 +491,7 @@ impl CodeSections {
     }
 
     /// How far it is to the next symbol or the end of the section, whichever comes first.
-    fn rest(&self, address: u64, next: Option<u64>) -> u64 {
+    pub(super) fn rest(&self, address: u64, next: Option<u64>) -> u64 {
         let Some((_, end)) = self.at(address) else {
             return 0;
         };
@@ -387,24 +526,117 @@ mod tests {
     fn the_name_that_people_use_comes_first() {
         let symbol = |name: &'static str, binding| Symbol {
             name: name.as_bytes(),
+            name_at: 0,
             address: 0,
             size: 0,
             kind: STT_FUNC,
             binding,
             section: 1,
         };
-        let mut ranks = [
-            Rank::of(&symbol("__libc_malloc", 1)),
-            Rank::of(&symbol("mall", STB_LOCAL)),
-            Rank::of(&symbol("malloc", 1)),
-            Rank::of(&symbol("_ZN1aC2Ev", 1)),
-            Rank::of(&symbol("_ZN1aC1Ev", 2)),
+        let names = |symbols: &[Symbol<'static>]| {
+            let names = names_of(symbols);
+            let names = names
+                .into_iter()
+                .map(|name| std::str::from_utf8(name).unwrap());
+            names.collect::<Vec<_>>()
+        };
+        let malloc = [
+            symbol("__libc_malloc", 1),
+            symbol("mall", STB_LOCAL),
+            symbol("malloc", 1),
+            symbol("_ZN1aC2Ev", 1),
+            symbol("malloc", 1),
+            symbol("_ZN1aC1Ev", 2),
         ];
-        ranks.sort_unstable();
-        let names = ranks.map(|rank| std::str::from_utf8(rank.name).unwrap());
         assert_eq!(
-            names,
+            names(&malloc),
             ["malloc", "_ZN1aC1Ev", "_ZN1aC2Ev", "__libc_malloc", "mall"]
         );
+        let with = |symbol: Symbol<'static>, kind| Symbol { kind, ..symbol };
+        for (first, others) in [
+            ("raise", &["gsignal"][..]),
+            ("pow", &["powf32x", "__pow"]),
+            ("sprintf", &["_IO_sprintf"]),
+            ("____strtod_l_internal", &["__GI_____strtod_l_internal"]),
+            // The C library has functions of the other name, which call the kernel's.
+            ("__vdso_time", &["time"]),
+        ] {
+            let mut symbols: Vec<_> = others.iter().map(|name| symbol(name, 1)).collect();
+            symbols.push(symbol(first, 1));
+            assert_eq!(names(&symbols)[0], first);
+            // Neither what chooses code, nor a part of another function, nor a label has these names.
+            symbols.push(with(symbol("p", 1), STT_GNU_IFUNC));
+            symbols.push(symbol("q.cold", 1));
+            symbols.push(with(symbol("r", 1), STT_NOTYPE));
+            assert_eq!(names(&symbols).len(), others.len() + 1);
+        }
+        assert_eq!(names(&[with(symbol("r", 1), STT_NOTYPE)]), ["r"]);
+    }
+
+    #[test]
+    fn code_without_a_type_is_a_function_and_labels_are_none() {
+        let symbol = |name: &'static str, address, size, kind| Symbol {
+            name: name.as_bytes(),
+            name_at: 0,
+            address,
+            size,
+            kind,
+            binding: 1,
+            section: 1,
+        };
+        let mut symbols = [
+            symbol("whole", 0x10, 0x20, STT_FUNC),
+            symbol("label_in_whole", 0x18, 0, STT_NOTYPE),
+            symbol("work", 0x30, 0, STT_NOTYPE),
+            symbol("work.loop", 0x34, 0, STT_NOTYPE),
+            symbol("other", 0x40, 0, STT_NOTYPE),
+            symbol("with_cfi", 0x50, 0, STT_NOTYPE),
+            symbol("label_in_cfi", 0x54, 0, STT_NOTYPE),
+            symbol("last", 0x60, 0, STT_NOTYPE),
+        ];
+        sort(&mut symbols);
+        let extents = [(0x50, 8), (0x70, 8)];
+        let extents = || &extents[..];
+        let groups = without_labels(&symbols, &extents);
+        let code = CodeSections(vec![(0x10, 0x80)]);
+        let lengths = (0..).zip(&groups).map(|(index, group)| {
+            let next = groups
+                .get(index + 1)
+                .map(|next: &&[Symbol<'_>]| next[0].address);
+            let most = code.rest(group[0].address, next);
+            let name = std::str::from_utf8(group[0].name).unwrap();
+            (name, rest(group, most, &extents))
+        });
+        let expected = [
+            ("whole", 0x20),
+            ("work", 0x10),
+            ("other", 0x10),
+            ("with_cfi", 8),
+            ("last", 0x10),
+        ];
+        assert_eq!(lengths.collect::<Vec<_>>(), expected);
+        let code = CodeSections(vec![(0x10, 0x40)]);
+        let named = |name, address, kind| symbol(name, address, 0, kind).names_code(&code);
+        assert!(named("work", 0x3f, STT_NOTYPE));
+        assert!(!named("end", 0x40, STT_NOTYPE));
+        assert!(!named("$x", 0x10, STT_NOTYPE));
+        assert!(!named(".L1", 0x10, STT_NOTYPE));
+        // Data.
+        assert!(!named("table", 0x10, 1));
+    }
+
+    #[test]
+    fn start_code_reaches_no_further() {
+        let dummy = Symbol {
+            name: b"frame_dummy",
+            name_at: 0,
+            address: 0x1000,
+            size: 0,
+            kind: STT_FUNC,
+            binding: STB_LOCAL,
+            section: 1,
+        };
+        assert_eq!(rest(&[dummy], 0x10, &|| &[]), 0x10);
+        assert_eq!(rest(&[dummy], 0x1_0000, &|| &[]), MAX_START_CODE);
     }
 }

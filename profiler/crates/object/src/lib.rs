@@ -20,8 +20,9 @@ mod functions;
 mod markers;
 mod object;
 
+pub use functions::{MAX_START_CODE, is_start_code};
 pub use object::{
-    Bounds, Declaration, DeclaredLines, Object, ObjectError, dialect_of, has_markers,
+    Aliases, Bounds, Declaration, DeclaredLines, Object, ObjectError, dialect_of, has_markers,
 };
 
 use serde::{Deserialize, Serialize};

@@ -6,10 +6,11 @@
 //!
 //! What does not belong here: finding and opening files (`resolve`), choosing (`pattern`).
 
+mod aliases;
 mod bounds;
 mod debug_info;
 mod declared;
-mod frames;
+pub(super) mod frames;
 mod image;
 mod linkage;
 
@@ -24,6 +25,7 @@ use super::Function;
 use super::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section};
 use super::functions::{Functions, SymbolTable};
 use super::markers::markers;
+pub use aliases::Aliases;
 pub use bounds::{Bounds, dialect_of};
 use debug_info::DebugInfo;
 pub use declared::DeclaredLines;
@@ -140,7 +142,9 @@ impl Object {
         if !has_symtab(&main) && !debug.as_ref().is_some_and(has_symtab) {
             tables.extend(main.packed_symbols());
         }
-        let functions = Functions::of(&tables, &main.elf, &main.sections, go);
+        let extents = OnceLock::new();
+        let read = || &**extents.get_or_init(|| frames::read(&main));
+        let functions = Functions::of(&tables, &main.elf, &main.sections, go, &read);
         if functions.cut {
             log::warn!("{path} has more symbols than are read; not all functions are known");
         }
@@ -159,7 +163,7 @@ impl Object {
             debug,
             linkage: OnceLock::new(),
             debug_info: OnceLock::new(),
-            extents: OnceLock::new(),
+            extents,
             go,
             all_named: false,
         };
@@ -437,12 +441,16 @@ impl Part {
     }
 
     fn symbol_tables(&self) -> Vec<SymbolTable> {
-        // The ABI allows one of each.
-        [SHT_SYMTAB, SHT_DYNSYM]
-            .iter()
-            .filter_map(|&kind| self.sections.iter().find(|table| table.kind == kind))
+        let tables = self.symbol_sections();
+        tables
             .filter_map(|table| self.symbol_table(table))
             .collect()
+    }
+
+    /// The sections of symbols: the ABI allows one of each kind.
+    fn symbol_sections(&self) -> impl Iterator<Item = &Section> {
+        let kinds = [SHT_SYMTAB, SHT_DYNSYM].into_iter();
+        kinds.filter_map(|kind| self.sections.iter().find(|table| table.kind == kind))
     }
 
     fn symbol_table(&self, table: &Section) -> Option<SymbolTable> {

@@ -24,6 +24,11 @@ pub(super) fn called(
     dialect: impl Fn() -> Dialect + Copy,
 ) -> Called {
     let symbol = symbol.filter(|symbol| *symbol != told);
+    // What the C library calls its own function by need not be among the symbols.
+    let told = match told.strip_prefix("__GI_") {
+        Some(usual) if !usual.is_empty() => symbol.unwrap_or(usual),
+        _ => told,
+    };
     let (raw, written) = match symbol {
         // Debug information of lines alone has no more than the last part of a name, and that of C++ has no more of what
         // is local to a function: `operator()` of its lambdas.
@@ -53,7 +58,7 @@ pub(super) fn called(
 
 /// A symbol as users of its language write it; none if it is written as it is. `dialect` is asked where the symbol alone
 /// does not say what it is.
-pub(super) fn readable(symbol: &str, dialect: impl FnOnce() -> Dialect) -> Option<String> {
+fn readable(symbol: &str, dialect: impl FnOnce() -> Dialect) -> Option<String> {
     if let Some((name, _)) = demangle(symbol) {
         return Some(name);
     }
@@ -134,6 +139,13 @@ mod tests {
             assert_eq!(of(name, &format!("{name}.constprop.0")), name);
             assert_eq!(readable(name, Dialect::default), None);
         }
+    }
+
+    #[test]
+    fn what_a_library_calls_itself_is_not_told() {
+        assert_eq!(of("__GI___printf_fp_l", "__printf_fp_l"), "__printf_fp_l");
+        assert_eq!(of("__GI_raise", "raise"), "raise");
+        assert_eq!(called("__GI_raise", None, Dialect::default).name, "raise");
     }
 
     #[test]

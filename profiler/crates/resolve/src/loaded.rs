@@ -7,7 +7,6 @@
 //!
 //! What does not belong here: which files those are (`material`), who asks (`symbolize`).
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,16 +21,18 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
 use rustix::fs::Mode;
 
-use super::called::{Called, called, readable};
+use super::called::{Called, called};
 use super::debug_files::build_id_path;
 use super::go_names::{GoNames, GoPlace};
 use super::helper::{Found, Place};
 use super::material::{Handed, Material, Part};
 use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
-use profiler_object::demangle::{Dialect, is_mangled};
+use profiler_object::demangle::Dialect;
 use profiler_object::elf::{Elf, ElfError, Section};
-use profiler_object::{Bounds, DeclaredLines, Object, dialect_of};
+use profiler_object::{
+    Aliases, Bounds, DeclaredLines, MAX_START_CODE, Object, dialect_of, is_start_code,
+};
 
 /// Largest file that is copied.
 pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -67,6 +68,8 @@ pub(super) struct Loaded {
     functions: FxHashMap<(u64, Box<str>), Arc<FunctionInfo>>,
     /// What the file's code says where its symbols do not, read when that is asked for.
     bounds: OnceCell<Bounds>,
+    /// Which of several names people call its code by, read when a name was found.
+    aliases: OnceCell<Aliases>,
     /// What its names are read as, looked up when one could be read in several ways.
     dialect: OnceCell<Dialect>,
     /// Whether its symbols are packed into `.gnu_debugdata`, which tracing's reader unpacks.
@@ -86,6 +89,7 @@ struct SymbolSource {
     /// Where its functions are declared, read when that is asked for.
     declared: Option<DeclaredLines>,
     file: Option<File>,
+    /// What its paths lead to.
     _files: Vec<OwnedFd>,
 }
 
@@ -150,6 +154,7 @@ impl Loaded {
             inlines,
             functions: FxHashMap::default(),
             bounds: OnceCell::new(),
+            aliases: OnceCell::new(),
             dialect: OnceCell::new(),
             packed: false,
             object: OnceCell::new(),
@@ -203,7 +208,8 @@ impl Loaded {
         let own = self.object.get().and_then(|object| object.as_ref());
         let functions = own.map_or(0, |object| object.functions().len() as u64);
         let bounds = self.bounds.get().map_or(0, Bounds::bytes);
-        self.cost + declared + bounds + functions * FUNCTION_BYTES
+        let aliases = self.aliases.get().map_or(0, Aliases::bytes);
+        self.cost + declared + bounds + aliases + functions * FUNCTION_BYTES
     }
 
     fn bounds(&self) -> &Bounds {
@@ -217,6 +223,16 @@ impl Loaded {
                 }
                 None => Bounds::default(),
             }
+        })
+    }
+
+    fn aliases(&self) -> &Aliases {
+        self.aliases.get_or_init(|| {
+            let sources = self
+                .sources
+                .iter()
+                .filter_map(|source| source.file.as_ref());
+            Aliases::read(sources.chain(&self.file))
         })
     }
 
@@ -250,8 +266,11 @@ impl Loaded {
                 Ok(Some(sym)) => {
                     let mut sym = sym.into_owned();
                     let placed = self.place(&mut sym, address);
-                    if placed && !covers(&sym, address) && !self.reaches(sym.addr, address) {
-                        continue;
+                    if placed && !covers(&sym, address) {
+                        if !self.reaches(&sym.name, sym.addr, address) {
+                            continue;
+                        }
+                        self.leave_label(index, &mut sym, address);
                     }
                     let lines = self.lines(index, &sym, placed, bias);
                     let size = sym.size.unwrap_or(0) as u64;
@@ -288,17 +307,15 @@ impl Loaded {
     fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
         let object = self.object()?;
         let found = object.function_at(address)?.clone();
+        let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
         let size = match object.has_size(&found) {
             true => Some(found.size),
-            false if !self.reaches(found.address, address) => return None,
+            false if !self.reaches(symbol, found.address, address) => return None,
             false => None,
         };
         let start = self.frame_address(found.address, bias);
-        let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
-        let exported = self.exported(symbol, found.address);
-        let name = exported.unwrap_or((&*found.name).into());
         let function = self.function(Some(found.address), &found.name, || FunctionInfo {
-            name: cut(&name).into(),
+            name: cut(&found.name).into(),
             linkage_name: found.linkage_name.as_deref().map(|name| cut(name).into()),
             file: None,
             line: 0,
@@ -336,7 +353,10 @@ impl Loaded {
 
     /// Whether a symbol without a size means the code at an address, too: not if that is a function, or
     /// a stub, of its own.
-    fn reaches(&self, symbol: u64, address: u64) -> bool {
+    fn reaches(&self, name: &str, symbol: u64, address: u64) -> bool {
+        if is_start_code(name.as_bytes()) && address - symbol >= MAX_START_CODE {
+            return false;
+        }
         let bounds = self.bounds();
         match bounds.extent(address) {
             Some((start, _)) if bounds.stub(address).is_none() => start <= symbol,
@@ -345,15 +365,34 @@ impl Loaded {
         }
     }
 
+    /// Puts the function that a label is in where a symbol without a size is one.
+    fn leave_label(&self, source: usize, sym: &mut Sym<'static>, address: u64) {
+        let extent = self.bounds().extent(address);
+        let Some((start, _)) = extent.filter(|&(start, _)| start < sym.addr) else {
+            return;
+        };
+        if let Ok(Some(whole)) = self.sources[source].find(start, false)
+            && whole.addr == start
+        {
+            sym.name = whole.name.into_owned().into();
+            (sym.addr, sym.size) = (start, whole.size);
+        }
+    }
+
     /// A function that no symbol names, by its bounds.
     fn nameless(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
         let bounds = self.bounds();
         let found = match bounds.stub(address) {
             Some((start, target)) => Some((start, None, format!("{target}@plt"))),
-            None => (bounds.extent(address)).map(|(start, size)| match bounds.exported(start) {
-                Some(name) => (start, Some(size), name.to_owned()),
-                None => (start, Some(size), String::new()),
-            }),
+            None => match bounds.extent(address) {
+                Some((start, size)) => {
+                    let name = bounds.exported(start).unwrap_or_default();
+                    Some((start, Some(size), name.to_owned()))
+                }
+                None => {
+                    (bounds.sizeless(address)).map(|(start, name)| (start, None, name.to_owned()))
+                }
+            },
         };
         let unknown = (Answer::Unknown(UnknownReason::NoSymbol), None);
         let Some((start, size, name)) = found else {
@@ -412,9 +451,9 @@ impl Loaded {
         let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
         for inlined in sym.inlined.iter().rev() {
             let (file, line) = location(inlined.code_info.as_ref());
-            let name = readable(&inlined.name, || self.dialect());
+            let Called { name, .. } = called(&inlined.name, None, || self.dialect());
             let function = self.function(None, &inlined.name, || FunctionInfo {
-                name: cut(name.as_deref().unwrap_or(&inlined.name)).into(),
+                name: cut(&name).into(),
                 linkage_name: None,
                 file,
                 line: 0,
@@ -428,15 +467,13 @@ impl Loaded {
         let function = match known {
             Some(function) => function.clone(),
             None => {
-                let symbol = self.sources[source].symbol_at(sym.addr);
-                let Called { name, symbol } =
-                    called(&sym.name, symbol.as_deref(), || self.dialect());
-                let exported = match placed {
-                    true => self.exported(&name, sym.addr),
-                    false => None,
+                let (told, symbol) = match placed {
+                    true => self.names_at(source, &sym.name, sym.addr),
+                    false => (sym.name.to_string(), None),
                 };
+                let Called { name, symbol } = called(&told, symbol.as_deref(), || self.dialect());
                 let info = FunctionInfo {
-                    name: cut(exported.as_deref().unwrap_or(&name)).into(),
+                    name: cut(&name).into(),
                     linkage_name: symbol.map(|symbol| cut(&symbol).into()),
                     file,
                     line: match placed {
@@ -503,17 +540,19 @@ impl Loaded {
         remember(&mut self.functions, start, name, make)
     }
 
-    /// The name that other files call a function by, where a symbol has one of the function's own file.
-    fn exported(&self, symbol: &str, start: u64) -> Option<Cow<'static, str>> {
-        let own = underscores(symbol);
-        // The C library has functions of the same names, which call the kernel's.
-        let kernels = symbol.starts_with("__vdso_") || symbol.starts_with("__kernel_");
-        if own == 0 || is_mangled(symbol) || kernels {
-            return None;
-        }
-        let name = self.bounds().exported(start)?;
-        let better = underscores(name) <= own && !is_mangled(name);
-        better.then(|| name.to_owned().into())
+    /// What debug information or a symbol table calls the code at `start`, and its symbol there: where it has several
+    /// names, both are the one that people use.
+    fn names_at(&self, source: usize, told: &str, start: u64) -> (String, Option<String>) {
+        let symbol = self.sources[source].symbol_at(start);
+        let names = self.aliases().of(start);
+        let is_name = |name: &str| names.iter().any(|alias| alias == name);
+        let best = names.first();
+        let of = |name: &str| {
+            best.filter(|_| is_name(name))
+                .map_or(name, |best| best)
+                .to_owned()
+        };
+        (of(told), symbol.as_deref().map(of))
     }
 
     fn code(&self, address: u64, size: u64) -> Option<CodeBytes> {
@@ -538,10 +577,6 @@ fn remember(
     let key = (start.unwrap_or(u64::MAX), cut(name).into());
     let known = functions.entry(key);
     known.or_insert_with(|| Arc::new(make())).clone()
-}
-
-fn underscores(name: &str) -> usize {
-    name.bytes().take_while(|&byte| byte == b'_').count()
 }
 
 impl SymbolSource {
@@ -596,14 +631,14 @@ impl SymbolSource {
             path: main_path,
             debug,
             declared: None,
-            file: file.filter(|_| debug),
+            file,
             _files: files,
         })
     }
 
     /// The line that the function at an address is declared at; 0: not known.
     fn declared_line(&mut self, start: u64) -> u32 {
-        let Some(file) = &self.file else {
+        let Some(file) = self.file.as_ref().filter(|_| self.debug) else {
             return 0;
         };
         let open = || {

@@ -15,7 +15,7 @@ use super::linkage::Linkage;
 use super::{ObjectError, Part, frames};
 use crate::demangle::Dialect;
 use crate::elf::SHT_DYNSYM;
-use crate::functions::dialect;
+use crate::functions::{CodeSections, Symbol, dialect, names_of, rest, sort, without_labels};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 1 << 18;
@@ -26,6 +26,8 @@ pub struct Bounds {
     extents: Vec<(u64, u64)>,
     stubs: FxHashMap<u64, Box<str>>,
     exported: FxHashMap<u64, Box<str>>,
+    /// First and last address, the latter excluded, of what is exported without a size.
+    sizeless: Vec<(u64, u64)>,
 }
 
 impl Bounds {
@@ -36,6 +38,7 @@ impl Bounds {
             extents: frames::read(&part),
             stubs: Linkage::read(&part, |_| None).stubs,
             exported: FxHashMap::default(),
+            sizeless: Vec::new(),
         };
         bounds.read_exported(&part);
         Ok(bounds)
@@ -46,24 +49,32 @@ impl Bounds {
         let Some(symbols) = table.and_then(|table| part.symbol_table(table)) else {
             return;
         };
-        let mut best: FxHashMap<u64, &[u8]> = FxHashMap::default();
-        for symbol in symbols.symbols() {
-            let Some((address, name)) = symbol.exported() else {
+        let mut code = CodeSections::default();
+        code.add(&part.sections);
+        let symbols = symbols.symbols();
+        let symbols = symbols.filter(|symbol| symbol.is_exported() && symbol.names_code(&code));
+        let mut symbols: Vec<_> = symbols.take(MAX_NAMES).collect();
+        sort(&mut symbols);
+        let extents = || &*self.extents;
+        let mut groups = without_labels(&symbols, &extents).into_iter().peekable();
+        let mut exported = FxHashMap::default();
+        while let Some(group) = groups.next() {
+            let address = group[0].address();
+            let first = group.first().map(|symbol| symbol.name);
+            let Some(name) = names_of(group).first().copied().or(first) else {
                 continue;
             };
-            if best.len() == MAX_NAMES && !best.contains_key(&address) {
+            let Ok(name) = std::str::from_utf8(name) else {
                 continue;
-            }
-            let known = best.entry(address).or_insert(name);
-            if rank(name) < rank(known) {
-                *known = name;
+            };
+            exported.insert(address, name.into());
+            if !group.iter().any(Symbol::has_size) {
+                let next = groups.peek().map(|next| next[0].address());
+                let len = rest(group, code.rest(address, next), &extents);
+                self.sizeless.push((address, address.saturating_add(len)));
             }
         }
-        let names = best.into_iter().filter_map(|(address, name)| {
-            let name = std::str::from_utf8(name).ok()?;
-            (!name.is_empty()).then(|| (address, name.into()))
-        });
-        self.exported = names.collect();
+        self.exported = exported;
     }
 
     /// Address and length of the function, or of the part of one, that an address lies in.
@@ -85,13 +96,24 @@ impl Bounds {
         self.exported.get(&address).map(|name| &**name)
     }
 
+    /// The function without a size that reaches to an address, by the name that other objects call it by, and where it
+    /// begins.
+    pub fn sizeless(&self, address: u64) -> Option<(u64, &str)> {
+        let after = self
+            .sizeless
+            .partition_point(|&(start, _)| start <= address);
+        let &(start, end) = self.sizeless[..after].last()?;
+        let name = self.exported(start)?;
+        (address < end).then_some((start, name))
+    }
+
     /// Estimated memory that this takes, in bytes.
     pub fn bytes(&self) -> u64 {
         let names = self.stubs.values().chain(self.exported.values());
         let names: usize = names
             .map(|name| name.len() + 2 * size_of::<(u64, Box<str>)>())
             .sum();
-        (self.extents.len() * size_of::<(u64, u64)>() + names) as u64
+        ((self.extents.len() + self.sizeless.len()) * size_of::<(u64, u64)>() + names) as u64
     }
 }
 
@@ -103,22 +125,9 @@ pub fn dialect_of(file: &File, path: &str) -> Dialect {
     }
 }
 
-/// The name that people use comes first: see [`crate::Object::functions`].
-fn rank(name: &[u8]) -> (usize, usize, &[u8]) {
-    let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
-    (underscores, name.len(), name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_name_that_people_use_is_first() {
-        let mut names = [&b"__libc_malloc"[..], b"malloc", b"_malloc"];
-        names.sort_by_key(|name| rank(name));
-        assert_eq!(names[0], b"malloc");
-    }
 
     #[test]
     fn an_object_of_this_machine() {

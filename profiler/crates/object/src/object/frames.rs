@@ -39,7 +39,7 @@ pub(super) fn read(main: &Part) -> Vec<(u64, u64)> {
 }
 
 /// The extent that an address lies in.
-pub(super) fn find(extents: &[(u64, u64)], address: u64) -> Option<(u64, u64)> {
+pub(crate) fn find(extents: &[(u64, u64)], address: u64) -> Option<(u64, u64)> {
     let after = extents.partition_point(|&(start, _)| start <= address);
     let &(start, len) = extents[..after].last()?;
     (address - start < len).then_some((start, len))

@@ -165,6 +165,126 @@ int main(int argc, char **) { return A().work(argc) + b::work((short)argc) + _in
     }
 }
 
+/// Of several names the one that people use is that of reports, and of lists.
+#[test]
+fn code_with_several_names_is_called_as_people_call_it() {
+    let dir = TempDir::new("several-names");
+    // As libraries have them: a name of their own, which debug information has, and others for it.
+    let code = "\
+volatile int n;
+__attribute__((noinline)) int __lib_work(int x) { return x * n; }
+int _lib_work(int) __attribute__((alias(\"__lib_work\")));
+int work64x(int) __attribute__((weak, alias(\"__lib_work\")));
+int work(int) __attribute__((weak, alias(\"__lib_work\")));
+static __attribute__((noinline)) int plain(int x) { return x * n; }
+int main(int argc, char **argv) { return __lib_work(argc) + plain(argc); }
+";
+    std::fs::write(dir.path("program.c"), code).unwrap();
+    let names = || {
+        let program = dir.path("program");
+        let file = std::fs::File::open(&program).unwrap();
+        let object = profiler_object::Object::read(&file, None, "program").unwrap();
+        ["__lib_work", "plain"].map(|symbol| {
+            let start = offset_of(&dir.path("whole"), symbol);
+            let functions = object.functions().iter();
+            let listed = functions.filter(|function| function.offset == start);
+            let listed: Vec<_> = listed.map(|function| function.name.to_string()).collect();
+            (found(&program, start + 1, &[]).0, listed)
+        })
+    };
+    let expected = ["work", "plain"].map(|name| (name.to_owned(), vec![name.to_owned()]));
+    for flags in ["", "-g ", "-g -static "] {
+        tool(
+            &dir,
+            &format!("gcc -O1 {flags}-Wl,--build-id=sha1 -o program program.c"),
+        );
+        std::fs::copy(dir.path("program"), dir.path("whole")).unwrap();
+        assert_eq!(names(), expected, "{flags}");
+    }
+    tool(
+        &dir,
+        "gcc -O1 -rdynamic -Wl,--build-id=sha1 -o program program.c",
+    );
+    std::fs::copy(dir.path("program"), dir.path("whole")).unwrap();
+    tool(&dir, "strip program");
+    assert_eq!(names()[0], expected[0], "stripped");
+}
+
+/// Hand-written assembly says neither that a symbol is a function nor how long it is.
+#[test]
+fn symbols_without_a_type_name_code() {
+    let dir = TempDir::new("untyped");
+    let code = "\
+.text
+.globl first
+first: nop
+within: nop
+ ret
+.p2align 4
+.globl second
+second: nop
+ ret
+.p2align 4
+.globl described
+described: .cfi_startproc
+ nop
+label: nop
+ ret
+ .cfi_endproc
+nameless: .cfi_startproc
+ nop
+ ret
+ .cfi_endproc
+.section .note.GNU-stack,\"\",@progbits
+";
+    std::fs::write(dir.path("untyped.s"), code).unwrap();
+    tool(
+        &dir,
+        "gcc -shared -nostdlib -Wl,--build-id=sha1 -o whole.so untyped.s",
+    );
+    let whole = dir.path("whole.so");
+    let start = offset_of(&whole, "first");
+    tool(&dir, "strip whole.so -o bare.so");
+    let names = |file: &str, places: &[u64]| {
+        let name = |at: &u64| found(&dir.path(file), start + at, &[]).0;
+        places.iter().map(name).collect::<Vec<_>>()
+    };
+    let nameless = format!("bare.so+{:#x}", start + 0x23);
+    assert_eq!(
+        names("bare.so", &[0, 1, 2, 0x10, 0x11, 0x20, 0x21]),
+        [
+            "first",
+            "first",
+            "first",
+            "second",
+            "second",
+            "described",
+            "described"
+        ]
+    );
+    assert!(names("bare.so", &[0x24])[0].starts_with(&nameless));
+    assert_eq!(
+        names("whole.so", &[0, 1, 0x11, 0x21, 0x24]),
+        ["first", "within", "second", "described", "nameless"]
+    );
+    let file = std::fs::File::open(&whole).unwrap();
+    let object = profiler_object::Object::read(&file, None, "whole.so").unwrap();
+    let listed = object.functions().iter();
+    let listed: Vec<_> = listed
+        .map(|it| (&*it.name, it.offset - start, it.size))
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            ("first", 0, 1),
+            ("within", 1, 15),
+            ("second", 0x10, 0x10),
+            ("described", 0x20, 3),
+            ("nameless", 0x23, 2)
+        ]
+    );
+}
+
 /// Functions without symbols are not those that lie before or behind them.
 #[test]
 fn neighbours_without_names_are_functions_of_their_own() {
