@@ -17,7 +17,7 @@ fn short() -> impl Strategy<Value = Short> {
     (0u8..4, frames(9), frames(4), 0u32..1000)
 }
 
-/// Frames 0-8 have one function each, of which 3 and 4 share a name; 9 has another function inlined
+/// Frames 0-8 have one function each, of which 4 is a part of 3; 9 has another function inlined
 /// into it, and that is function 0; 10 and 11 have no name.
 fn record(samples: &[Short]) -> (Tables, Collector) {
     let mut tables = Tables::default();
@@ -33,9 +33,10 @@ fn record(samples: &[Short]) -> (Tables, Collector) {
     let functions: Vec<FunctionId> = (0..10u64)
         .map(|index| {
             let name = if index == 4 { 3 } else { index };
+            let part = (index == 4).then(|| tables.intern_string("f3.cold").0);
             let function = Function {
                 name: tables.intern_string(&format!("f{name}")).0,
-                linkage_name: None,
+                linkage_name: part,
                 module: Some(module),
                 file: Some(file),
                 line: 0,

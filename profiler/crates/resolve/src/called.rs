@@ -52,8 +52,17 @@ pub(super) fn called(
     let whole = symbol.filter(|symbol| !is_mangled(symbol) && is_whole_of(symbol, told));
     Called {
         name: whole.unwrap_or(told).into(),
-        symbol: None,
+        symbol: symbol
+            .filter(|symbol| is_suffixed(symbol, told))
+            .map(Into::into),
     }
+}
+
+/// Whether a symbol is a name with what compilers append for one of several pieces of code: a part that was moved away, a
+/// clone, one of several functions of that name.
+fn is_suffixed(symbol: &str, name: &str) -> bool {
+    let rest = symbol.strip_prefix(name);
+    rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// A symbol as users of its language write it; none if it is written as it is. `dialect` is asked where the symbol alone
@@ -156,7 +165,12 @@ mod tests {
         assert_eq!(symbol("work", Some(mangled)).as_deref(), Some(mangled));
         let version = "_ZN1A4workEj.isra.0";
         assert_eq!(symbol(mangled, Some(version)).as_deref(), Some(version));
-        assert_eq!(symbol("work", Some("work.isra.0")), None);
+        assert_eq!(symbol("work", Some("other_work")), None);
+        // That it is a part, or one of several.
+        for version in ["work.isra.0", "work.0", "work.cold"] {
+            assert_eq!(symbol("work", Some(version)).as_deref(), Some(version));
+        }
+        assert_eq!(symbol("work", Some("workers.0")), None);
     }
 
     #[test]

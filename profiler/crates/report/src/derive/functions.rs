@@ -3,25 +3,20 @@
 //! Input: all functions of a recording; output: for each the one that stands for it, and a name that no other
 //! function of its module has. The same function is met in several forms: its own code, parts that the compiler
 //! moved away or cloned, copies inlined elsewhere (without a start), code that a JIT compiler made anew. Two
-//! functions of one name are two: `static work()` of two source files, the instances of a generic one. What
+//! functions of one name are two: what starts at two places of an object, unless a linker's name says that it is a
+//! part; what is declared at two places of a source, where a runtime makes code. So `static work()` of a header is one
+//! for each file that includes it, and the instances of a generic function are several. What
 //! stacks are made of ([`DisplayFrame`](super::DisplayFrame)) and how names are written do not belong here.
 
 use std::borrow::Cow;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use profiler_model::*;
 
-/// What compilers append to the name of a part or a clone of a function.
-const PARTS: [&str; 7] = [
-    ".cold",
-    ".part.",
-    ".constprop.",
-    ".isra.",
-    ".llvm.",
-    ".lto_priv.",
-    ".localalias",
-];
+/// What compilers append to the name of a part or a clone of a function. What they append to tell functions of one
+/// name apart (`.lto_priv.0`, `.llvm.123`, `.0`) is not among it.
+const PARTS: [&str; 5] = [".cold", ".part.", ".constprop.", ".isra.", ".localalias"];
 
 /// The functions of a recording, told apart.
 #[derive(Clone, Debug, Default)]
@@ -36,9 +31,49 @@ pub struct Functions {
 struct Form<'a> {
     start: Option<u64>,
     file: Option<StringId>,
-    /// Name as linkers know it, without what was appended to that of a part.
-    symbol: Option<&'a str>,
+    /// Where it is declared there; 0: not known.
+    line: u32,
+    column: u32,
+    /// Its name as linkers or its runtime know it.
+    symbol: &'a str,
     functions: Vec<FunctionId>,
+}
+
+impl<'a> Form<'a> {
+    fn of(tables: &'a Tables, id: FunctionId, function: &Function, start: Option<u64>) -> Form<'a> {
+        let symbol = tables.string(function.linkage_name.unwrap_or(function.name));
+        Form {
+            start,
+            file: function.file,
+            line: function.line,
+            column: column(symbol, function.line),
+            symbol,
+            functions: vec![id],
+        }
+    }
+
+    /// One more form, which does not say anything else.
+    fn add(&mut self, form: Form<'a>) {
+        self.file = self.file.or(form.file);
+        if self.line == 0 {
+            (self.line, self.column) = (form.line, form.column);
+        }
+        if last_part(self.symbol).is_none() && last_part(form.symbol).is_some() {
+            self.symbol = form.symbol;
+        }
+        self.functions.extend(form.functions);
+    }
+
+    /// Where it is declared.
+    fn place(&self) -> (Option<StringId>, u32, u32) {
+        (self.file, self.line, self.column)
+    }
+
+    /// Whether it can be declared where another one is: as far as both are known.
+    fn agrees(&self, other: &Form<'_>) -> bool {
+        let same = |a: u32, b: u32| a == 0 || b == 0 || a == b;
+        self.file == other.file && same(self.line, other.line) && same(self.column, other.column)
+    }
 }
 
 impl Functions {
@@ -62,10 +97,10 @@ impl Functions {
                 }
             }
             if forms.len() > 1 {
-                let bias = module.map_or(0, |module| module.address_bias);
-                let labels = labels(tables, bias, &forms);
                 let ids = forms.iter().map(|form| form.functions[0]);
-                functions.labels.extend(ids.zip(labels));
+                let labels = ids.zip(labels(tables, module, &forms));
+                let labels = labels.filter_map(|(id, label)| Some((id, label?)));
+                functions.labels.extend(labels);
             }
         }
         functions
@@ -98,81 +133,199 @@ impl Functions {
     }
 }
 
-/// Name of the function that a part or a clone belongs to.
-fn whole(symbol: &str) -> &str {
-    let parts = PARTS.iter().filter_map(|part| symbol.find(part));
-    symbol
-        .get(..parts.min().unwrap_or(symbol.len()))
-        .unwrap_or(symbol)
+/// The name of what a part or a clone was made of, if it is one: of `f.part.0.cold` it is `f.part.0`.
+fn last_part(symbol: &str) -> Option<&str> {
+    let parts = PARTS.iter().filter_map(|part| symbol.rfind(part));
+    symbol.get(..parts.max()?).filter(|whole| !whole.is_empty())
+}
+
+/// The column that a runtime writes behind the line of what it compiled: `JS:*work a.js:2:15`.
+fn column(symbol: &str, line: u32) -> u32 {
+    let column = || {
+        let (rest, column) = symbol.rsplit_once(':')?;
+        let (_, before) = rest.rsplit_once(':')?;
+        (before.parse() == Ok(line)).then(|| column.parse().ok())?
+    };
+    match line {
+        0 => 0,
+        _ => column().unwrap_or(0),
+    }
+}
+
+/// Whether code of a module stays where it is: what is made at run time is made anew, and elsewhere, as often as its
+/// runtime likes.
+fn is_placed(module: Option<&Module>) -> bool {
+    !module.is_some_and(|module| matches!(module.kind, ModuleKind::Jit | ModuleKind::Interpreted))
 }
 
 /// Functions of one name and module, the forms of one together.
 fn forms<'a>(tables: &'a Tables, module: Option<&Module>, ids: &[FunctionId]) -> Vec<Form<'a>> {
-    // What is made at run time is made anew, and elsewhere, as often as its runtime likes.
-    let placed = !module
-        .is_some_and(|module| matches!(module.kind, ModuleKind::Jit | ModuleKind::Interpreted));
-    let known = |id: &FunctionId| Some((*id, tables.functions.get(*id)?));
-    let (whole_ones, inlined): (Vec<_>, Vec<_>) = (ids.iter().filter_map(known))
-        .partition(|(_, function)| placed && function.start.is_some());
-    let mut forms: Vec<Form> = Vec::new();
-    for (id, function) in whole_ones {
-        let symbol = function.linkage_name.unwrap_or(function.name);
-        let symbol = Some(whole(tables.string(symbol)));
-        let is_part = |form: &Form| {
-            form.file.is_some() && form.file == function.file && form.symbol == symbol
-        };
-        match forms
-            .iter_mut()
-            .find(|form| form.start == function.start || is_part(form))
-        {
-            Some(form) => {
-                form.file = form.file.or(function.file);
-                form.functions.push(id);
-            }
-            None => forms.push(Form {
-                start: function.start,
-                file: function.file,
-                symbol,
-                functions: vec![id],
-            }),
-        }
+    let placed = is_placed(module);
+    let known = |id: &FunctionId| {
+        let function = tables.functions.get(*id)?;
+        let start = function.start.filter(|_| placed);
+        Some(Form::of(tables, *id, function, start))
+    };
+    let (whole_ones, others): (Vec<_>, Vec<_>) =
+        (ids.iter().filter_map(known)).partition(|form| form.start.is_some());
+    let mut forms = with_parts(one_each(whole_ones, |form| form.start));
+    // The rest has no place in the object: it is told by where it is declared. Those of which that is known best come
+    // first, so that others find them.
+    let alone = match &forms[..] {
+        [only] => Some(only.file),
+        _ => None,
+    };
+    let (mut others, vague): (Vec<_>, Vec<_>) = one_each(others, Form::place)
+        .into_iter()
+        .partition(|form| form.line != 0);
+    others.extend(vague);
+    let mut in_file: FxHashMap<Option<StringId>, Vec<usize>> = FxHashMap::default();
+    for (index, form) in forms.iter().enumerate() {
+        in_file.entry(form.file).or_default().push(index);
     }
-    let placed_ones = forms.len();
-    for (id, function) in inlined {
-        let owners = |is_owner: &dyn Fn(&Form) -> bool| -> Option<usize> {
-            let mut owners = (0..placed_ones).filter(|&index| is_owner(&forms[index]));
-            owners.next().filter(|_| owners.next().is_none())
-        };
-        let owner = match function.file {
-            Some(_) => owners(&|form| form.file == function.file)
-                .or_else(|| owners(&|_| true).filter(|&only| forms[only].file.is_none())),
-            None => owners(&|_| true),
-        };
-        let same = |form: &Form| form.start.is_none() && form.file == function.file;
-        match owner.or_else(|| forms.iter().position(same)) {
-            Some(form) => forms[form].functions.push(id),
-            None => forms.push(Form {
-                start: None,
-                file: function.file,
-                symbol: None,
-                functions: vec![id],
-            }),
+    for form in others {
+        let same_file = in_file.entry(form.file).or_default();
+        let mut owners = (same_file.iter()).filter(|&&index| forms[index].agrees(&form));
+        let only = owners.next().copied().filter(|_| owners.next().is_none());
+        let is_its = |file: &Option<StringId>| form.file.is_none() || file.is_none();
+        match only.or_else(|| alone.filter(is_its).map(|_| 0)) {
+            Some(owner) => forms[owner].functions.extend(form.functions),
+            None => {
+                same_file.push(forms.len());
+                forms.push(form);
+            }
         }
     }
     forms
 }
 
-/// What tells forms of one name apart: the ends of their files' paths, else addresses.
-fn labels(tables: &Tables, bias: u64, forms: &[Form<'_>]) -> Vec<Box<str>> {
-    let path = |form: &Form| form.file.map(|file| tables.string(file));
-    let paths: Vec<&str> = forms.iter().filter_map(path).collect();
-    let label = |form: &Form| -> Box<str> {
-        let own = path(form).filter(|own| paths.iter().filter(|path| path == &own).count() == 1);
-        match (own, form.start) {
-            (Some(own), _) => distinct_end(own, &paths).into(),
-            (None, Some(start)) => format!("{:#x}", start.wrapping_add(bias)).into(),
-            (None, None) => "inlined".into(),
+/// One of those that have the same key, in their order.
+fn one_each<'a, K: std::hash::Hash + Eq>(
+    all: Vec<Form<'a>>,
+    key: impl Fn(&Form<'a>) -> K,
+) -> Vec<Form<'a>> {
+    let mut forms: Vec<Form> = Vec::new();
+    let mut known: FxHashMap<K, usize> = FxHashMap::default();
+    for form in all {
+        match known.get(&key(&form)) {
+            Some(&index) => forms[index].add(form),
+            None => {
+                known.insert(key(&form), forms.len());
+                forms.push(form);
+            }
         }
+    }
+    forms
+}
+
+/// Parts and clones put to what they were made of, where that is one function; else those together that no two
+/// functions can have.
+fn with_parts(mut forms: Vec<Form<'_>>) -> Vec<Form<'_>> {
+    if forms.iter().all(|form| last_part(form.symbol).is_none()) {
+        return forms;
+    }
+    let mut by_symbol: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+    for (index, form) in forms.iter().enumerate() {
+        by_symbol.entry(form.symbol).or_default().push(index);
+    }
+    let mut owner_of: Vec<usize> = (0..forms.len()).collect();
+    let mut orphans: FxHashMap<(&str, Option<StringId>), Vec<usize>> = FxHashMap::default();
+    for (index, part) in forms.iter().enumerate() {
+        let wholes = || std::iter::successors(last_part(part.symbol), |whole| last_part(whole));
+        let Some(owners) = wholes().find_map(|whole| by_symbol.get(whole)) else {
+            if let Some(whole) = wholes().last() {
+                orphans.entry((whole, part.file)).or_default().push(index);
+            }
+            continue;
+        };
+        let in_file: Vec<usize> = (owners.iter().copied())
+            .filter(|&owner| forms[owner].file == part.file)
+            .collect();
+        let owners = match in_file.is_empty() {
+            true => owners,
+            false => &in_file,
+        };
+        if let [owner] = owners[..] {
+            owner_of[index] = owner;
+        }
+    }
+    for parts in orphans.values() {
+        let mut symbols = FxHashSet::default();
+        let mut all = parts.iter().map(|&index| without_unit(forms[index].symbol));
+        if all.all(|symbol| symbols.insert(symbol)) {
+            parts.iter().for_each(|&index| owner_of[index] = parts[0]);
+        }
+    }
+    // An owner can be a part itself.
+    let root = |mut index: usize| {
+        while owner_of[index] != index {
+            index = owner_of[index];
+        }
+        index
+    };
+    let roots: Vec<usize> = (0..forms.len()).map(root).collect();
+    for index in (0..forms.len()).filter(|&index| roots[index] != index) {
+        let functions = std::mem::take(&mut forms[index].functions);
+        forms[roots[index]].functions.extend(functions);
+    }
+    forms.retain(|form| !form.functions.is_empty());
+    forms
+}
+
+/// A symbol without what tells the units apart that it is from.
+fn without_unit(symbol: &str) -> &str {
+    let marks = [".lto_priv.", ".llvm.", ".__uniq."];
+    let marks = marks.iter().filter_map(|mark| symbol.find(mark));
+    &symbol[..marks.min().unwrap_or(symbol.len())]
+}
+
+/// What tells forms of one name apart: the ends of their files' paths, with where they are declared if that is needed,
+/// else addresses. None for one of which nothing is known but that its runtime made it.
+fn labels(tables: &Tables, module: Option<&Module>, forms: &[Form<'_>]) -> Vec<Option<Box<str>>> {
+    let mut counts: FxHashMap<(StringId, Option<u32>), usize> = FxHashMap::default();
+    for form in forms {
+        if let Some(file) = form.file {
+            *counts.entry((file, None)).or_default() += 1;
+            *counts.entry((file, Some(form.line))).or_default() += 1;
+        }
+    }
+    let files = counts.keys().filter(|(_, line)| line.is_none());
+    let paths: FxHashMap<StringId, &str> =
+        (files.map(|&(file, _)| (file, tables.string(file)))).collect();
+    let all: Vec<&str> = paths.values().copied().collect();
+    let is_only = |file, line| counts.get(&(file, line)) == Some(&1);
+    let place = |form: &Form| -> Option<(String, bool)> {
+        let file = form.file?;
+        let end = distinct_end(paths.get(&file)?, &all);
+        if is_only(file, None) {
+            return Some((end.to_owned(), true));
+        }
+        let (line, column) = (form.line, form.column);
+        Some(match (line, column) {
+            (0, _) => (end.to_owned(), false),
+            _ if is_only(file, Some(line)) || column == 0 => {
+                (format!("{end}:{line}"), is_only(file, Some(line)))
+            }
+            _ => (format!("{end}:{line}:{column}"), true),
+        })
+    };
+    let placed = is_placed(module);
+    let bias = module.map_or(0, |module| module.address_bias);
+    let inlined = |form: &Form| placed && form.start.is_none();
+    let inlined_ones = forms.iter().filter(|form| inlined(form));
+    let vague = inlined_ones.filter(|form| !place(form).is_some_and(|(_, only)| only));
+    let is_one = vague.count() == 1;
+    let label = |form: &Form| -> Option<Box<str>> {
+        let start = form.start.map(|start| start.wrapping_add(bias));
+        let label = match (place(form), start) {
+            (Some((place, true)), _) => place,
+            (_, Some(start)) => format!("{start:#x}"),
+            (Some((place, _)), None) if !placed => place,
+            (Some((place, _)), None) if !is_one => format!("{place}, inlined"),
+            (_, None) if placed => "inlined".to_owned(),
+            _ => return None,
+        };
+        Some(label.into())
     };
     forms.iter().map(label).collect()
 }
@@ -213,6 +366,16 @@ mod tests {
         }
 
         fn add(&mut self, name: &str, linkage: &str, file: &str, start: u64) -> FunctionId {
+            self.declared(name, linkage, (file, 0), start)
+        }
+
+        fn declared(
+            &mut self,
+            name: &str,
+            linkage: &str,
+            (file, line): (&str, u32),
+            start: u64,
+        ) -> FunctionId {
             let mut text =
                 |text: &str| (!text.is_empty()).then(|| self.tables.intern_string(text).0);
             let function = Function {
@@ -220,7 +383,7 @@ mod tests {
                 linkage_name: text(linkage),
                 module: Some(self.module),
                 file: text(file),
-                line: 0,
+                line,
                 start: (start != 0).then_some(start),
                 size: None,
             };
@@ -274,6 +437,107 @@ mod tests {
             fixture.add("A::f()", "_ZN1A1fEv", "a.h", 0x10),
         ];
         assert_eq!(fixture.names(&all), ["A::f()"; 5]);
+    }
+
+    #[test]
+    fn statics_of_a_header_are_one_for_each_unit() {
+        let mut fixture = Fixture::new(ModuleKind::File);
+        let header = ("/src/w.h", 2);
+        let all = [
+            fixture.declared("work", "", header, 0x10),
+            fixture.declared("work", "work.llvm.123", header, 0x20),
+            fixture.declared("work", "work.lto_priv.0", header, 0x30),
+            fixture.declared("work", "", header, 0),
+            // One of them is what each of these is a part of, but which?
+            fixture.declared("work", "work.lto_priv.0.cold", header, 0x40),
+            fixture.declared("work", "work.constprop.0", header, 0x50),
+            fixture.declared("work", "work.constprop.0.cold", header, 0x60),
+            fixture.declared("work", "work.isra.0", header, 0x70),
+        ];
+        let names = fixture.names(&all);
+        let expected = [
+            "work (0x1010)",
+            "work (0x1020)",
+            "work (0x1030)",
+            "work (inlined)",
+            "work (0x1030)",
+            "work (0x1010)",
+            "work (0x1010)",
+            "work (0x1010)",
+        ];
+        assert_eq!(names, expected);
+        let second = fixture.declared("work", "", header, 0x80);
+        let names = fixture.names(&[all[0], second, all[5], all[6], all[7]]);
+        let expected = [
+            "work (0x1010)",
+            "work (0x1080)",
+            "work (0x1050)",
+            "work (0x1050)",
+            "work (0x1070)",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn parts_without_their_function_are_one_unless_units_share_them() {
+        let mut fixture = Fixture::new(ModuleKind::File);
+        let all = [
+            fixture.add("f", "f.constprop.0", "a.h", 0x10),
+            fixture.add("f", "f.part.0", "a.h", 0x20),
+            fixture.add("g", "g.constprop.0", "a.h", 0x30),
+            fixture.add("g", "g.constprop.0", "a.h", 0x40),
+            fixture.add("g", "g.constprop.0.lto_priv.1", "a.h", 0x50),
+        ];
+        let names = fixture.names(&all);
+        let expected = ["f", "f", "g (0x1030)", "g (0x1040)", "g (0x1050)"];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn functions_of_one_file_are_told_apart_by_their_lines() {
+        let mut fixture = Fixture::new(ModuleKind::File);
+        let all = [
+            fixture.declared("work", "work.0", ("/src/a.f90", 6), 0x10),
+            fixture.declared("work", "work.1", ("/src/a.f90", 17), 0x20),
+            fixture.declared("work", "", ("/src/a.f90", 17), 0),
+            fixture.declared("work", "", ("/src/a.f90", 30), 0),
+        ];
+        let names = fixture.names(&all);
+        let expected = [
+            "work (a.f90:6)",
+            "work (a.f90:17)",
+            "work (a.f90:17)",
+            "work (a.f90:30)",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn functions_of_scripts_are_where_they_are_declared() {
+        let mut fixture = Fixture::new(ModuleKind::Jit);
+        let all = [
+            fixture.declared("work", "JS:~work /a/t.js:1:15", ("/a/t.js", 1), 0x10),
+            fixture.declared("work", "JS:*work /a/t.js:1:15", ("/a/t.js", 1), 0x20),
+            fixture.declared("work", "JS:*work /a/t.js:1:90", ("/a/t.js", 1), 0x30),
+            fixture.declared("work", "JS:*work /a/t.js:7:15", ("/a/t.js", 7), 0x40),
+            fixture.declared("work", "JS:^work /a/u.js:7:15", ("/a/u.js", 7), 0x50),
+            fixture.add("work", "", "", 0x60),
+            fixture.add("work", "", "", 0x70),
+        ];
+        let names = fixture.names(&all);
+        let expected = [
+            "work (t.js:1:15)",
+            "work (t.js:1:15)",
+            "work (t.js:1:90)",
+            "work (t.js:7)",
+            "work (u.js)",
+            "work",
+            "work",
+        ];
+        assert_eq!(names, expected);
+        let mut fixture = Fixture::new(ModuleKind::Interpreted);
+        let all = [2, 6].map(|line| fixture.declared("work", "", ("/a/l.py", line), 0));
+        assert_eq!(fixture.names(&all), ["work (l.py:2)", "work (l.py:6)"]);
     }
 
     #[test]
