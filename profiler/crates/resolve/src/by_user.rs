@@ -1,11 +1,12 @@
 //! What there is of each user of the machine, so that nobody's files hold up the work for others: threads, most often.
 //!
-//! A user -> theirs, made when they are met; of the first few users. Those of further ones share what these have.
+//! A user -> theirs, made when they are met; of the first many users. Those of further ones share what these have. How
+//! many work at once is for [`turns`](super::turns) to say.
 
 use std::io;
 
 /// Users that have something of their own.
-const MOST: usize = 3;
+const MOST: usize = 32;
 
 /// Something of each user.
 #[derive(Debug)]
@@ -54,18 +55,17 @@ mod tests {
         let mut all = ByUser::default();
         let refuse = || Err(io::ErrorKind::OutOfMemory.into());
         assert_eq!(all.of(7, refuse), None::<&mut u32>);
-        for user in [1000, 1001, 1002, 1003, 1004, 1000, 1001, 1002] {
+        let (first, more) = (1000..1000 + MOST as u32, 1000..1010 + MOST as u32);
+        for user in more.chain(first.clone()) {
             all.of(user, || Ok(user)).unwrap();
         }
-        assert_eq!(
-            all.all().map(|of| *of).collect::<Vec<_>>(),
-            [1000, 1001, 1002]
-        );
-        for user in [1000, 1001, 1002] {
+        let theirs: Vec<u32> = all.all().map(|of| *of).collect();
+        assert_eq!(theirs, first.clone().collect::<Vec<_>>());
+        for user in first {
             assert_eq!(all.of(user, refuse), Some(&mut { user }));
         }
         // Always the same.
-        assert_eq!(all.of(1003, refuse).copied(), all.of(1003, refuse).copied());
+        assert_eq!(all.of(9003, refuse).copied(), all.of(9003, refuse).copied());
         let mut one = ByUser::default();
         one.of(1, || Ok(1)).unwrap();
         assert_eq!(one.of(2, refuse), Some(&mut 1));

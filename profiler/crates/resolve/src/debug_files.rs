@@ -14,10 +14,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::checksum::checksum_of;
 use super::files::{OpenError, Root, TargetFile, is_trusted, open_trusted};
 use super::warnings::warn_once;
 use profiler_model::BuildId;
-use profiler_object::elf::{Elf, Section, read_up_to};
+use profiler_object::elf::{Elf, Section};
 
 /// Most bytes of a link section.
 const MAX_LINK_BYTES: u64 = 4096;
@@ -64,8 +65,9 @@ impl Search {
         let roots = [root.as_ref(), self.host.as_ref()];
         for root in roots.into_iter().flatten() {
             let found = build_id.and_then(|id| self.by_build_id(root, id));
-            if let Some(found) = found.or_else(|| self.by_link(root, target, sections)) {
-                return Some(found);
+            let found = found.or_else(|| self.by_link(root, target, sections));
+            if found.is_some() {
+                return found;
             }
         }
         None
@@ -108,6 +110,7 @@ impl Search {
             .find(|found| found.elf.build_id.as_ref() == Some(build_id))
     }
 
+    /// What nobody but root can change has none that others can: what theirs take is on their own account.
     fn by_link(
         &self,
         root: &Arc<Root>,
@@ -127,6 +130,7 @@ impl Search {
             .into_iter()
             .filter(|path| path.to_str() != Some(&target.path))
             .filter_map(|path| open(root, path.to_str()?).ok())
+            .filter(|found| found.trusted || target.owner.is_some())
             .find(|found| match (target.build_id(), &found.elf.build_id) {
                 (Some(wanted), Some(id)) => wanted == id,
                 _ => checksum_of(&found.file) == Some(checksum),
@@ -249,18 +253,4 @@ fn alternate_link(file: &File, sections: &[Section]) -> Option<(String, BuildId)
     (MIN_BUILD_ID_BYTES..=32)
         .contains(&build_id.0.len())
         .then_some((name.to_owned(), build_id))
-}
-
-fn checksum_of(file: &File) -> Option<u32> {
-    let mut hasher = crc32fast::Hasher::new();
-    let mut buffer = vec![0; 256 << 10];
-    let mut offset = 0;
-    loop {
-        let got = read_up_to(file, &mut buffer, offset).ok()?;
-        if got == 0 {
-            return Some(hasher.finalize());
-        }
-        hasher.update(&buffer[..got]);
-        offset += got as u64;
-    }
 }

@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::process::{Resource, Rlimit};
 
+use super::accounts::account_of;
 use super::closing::Closer;
 use super::copies::Room;
 use super::fingerprint::{Fingerprint, Fingerprints};
@@ -342,7 +343,7 @@ impl TargetFile {
             elf,
             trusted,
             is_local,
-            owner: (!trusted || !is_local).then_some(stat.st_uid),
+            owner: (!trusted || !is_local).then(|| account_of(stat.st_uid)),
             room: None,
             path: path.to_owned(),
             root: root.map_or_else(Weak::new, Arc::downgrade),

@@ -15,9 +15,11 @@
 #![doc = include_str!("../examples/walls.rs")]
 #![doc = "```"]
 
+mod accounts;
 mod by_user;
 mod called;
 mod calls;
+mod checksum;
 mod closing;
 mod containers;
 mod copies;
@@ -57,6 +59,7 @@ mod stacks;
 mod symbolize;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unwinding;
 mod vsyscall;
 mod wait_stacks;

@@ -11,7 +11,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 
 use profiler_model::Pid;
 
+use super::accounts::account_of;
 use super::warnings::warn_once;
 
 /// How long an answer may take: it is there at once, unless nobody gets a processor.
@@ -28,8 +29,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 /// How many questions to one user's processes may be without an answer.
 const MAX_SILENT: usize = 3;
-/// The same for all users.
-const MAX_STUCK: usize = 32;
+/// The same of root's, whose own may do worse.
+const MAX_SILENT_OF_ROOT: usize = 32;
+/// The same for all users. Each takes a thread.
+const MAX_STUCK: usize = 256;
+/// How many threads may have been left behind by the files of one user.
+const MAX_LEFT: usize = 8;
 
 /// Who could go on and gets no processor is waited for so long besides.
 pub(super) const STARVED: Duration = Duration::from_secs(30);
@@ -168,16 +173,18 @@ pub(super) fn give_up(whom: Whom, pid: Pid) {
     }
 }
 
-/// Threads that were left behind by [`within`].
-static LEFT: AtomicUsize = AtomicUsize::new(0);
+/// Threads that were left behind by [`within`], by user; root's, and what is nobody's, are under 0.
+static LEFT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// Does something on a thread of its own, which is left behind if it takes longer: none then, and if too many were
 /// left behind that have not come back.
 pub(super) fn within<T: Send + 'static>(
     patience: Duration,
+    user: Option<u32>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    if LEFT.load(Ordering::Relaxed) >= MAX_STUCK {
+    let user = user.unwrap_or(0);
+    if refuses_more(&lock(&LEFT), user) {
         return None;
     }
     let (answer, answers) = sync_channel(1);
@@ -190,7 +197,10 @@ pub(super) fn within<T: Send + 'static>(
         itself.begin();
         let _ = answer.send(work());
         if !*lock(&is_waited) {
-            LEFT.fetch_sub(1, Ordering::Relaxed);
+            let mut left = lock(&LEFT);
+            if let Some(index) = left.iter().position(|&whose| whose == user) {
+                left.swap_remove(index);
+            }
         }
     });
     if let Err(error) = started {
@@ -207,8 +217,17 @@ pub(super) fn within<T: Send + 'static>(
         return Some(answer);
     }
     *waited = false;
-    LEFT.fetch_add(1, Ordering::Relaxed);
+    lock(&LEFT).push(user);
     None
+}
+
+/// Whether so many threads were left behind that this user gets no more.
+fn refuses_more(left: &[u32], user: u32) -> bool {
+    let most = match user {
+        0 => MAX_SILENT_OF_ROOT,
+        _ => MAX_LEFT,
+    };
+    left.len() >= MAX_STUCK || left.iter().filter(|&&whose| whose == user).count() >= most
 }
 
 impl Asking {
@@ -225,8 +244,11 @@ impl Asking {
             return true;
         }
         let owner = owner_of(pid);
-        // Root's own processes may do worse than that.
-        owner != 0 && silent.values().filter(|&&of| of == owner).count() >= MAX_SILENT
+        let most = match owner {
+            0 => MAX_SILENT_OF_ROOT,
+            _ => MAX_SILENT,
+        };
+        silent.values().filter(|&&of| of == owner).count() >= most
     }
 
     /// Hands a question to the thread, which is started if there is none.
@@ -296,9 +318,10 @@ pub(super) fn would_run(stat: &str) -> bool {
     state.is_some_and(|rest| rest.starts_with('R'))
 }
 
-/// The user that a process belongs to; nobody's if it has ended. The folder says it without asking the process.
-fn owner_of(pid: Pid) -> u32 {
-    fs::metadata(format!("/proc/{pid}")).map_or(u32::MAX, |folder| folder.uid())
+/// Who a process is counted under; nobody's if it has ended. The folder says it without asking the process.
+pub(super) fn owner_of(pid: Pid) -> u32 {
+    let folder = fs::metadata(format!("/proc/{pid}"));
+    folder.map_or(u32::MAX, |folder| account_of(folder.uid()))
 }
 
 #[cfg(test)]
@@ -328,14 +351,39 @@ mod tests {
 
     #[test]
     fn work_that_takes_too_long_is_left_behind() {
-        assert_eq!(within(LONG_PATIENCE, || 1), Some(1));
+        let user = Some(123_456);
+        assert_eq!(within(LONG_PATIENCE, user, || 1), Some(1));
         let (let_go, held) = channel::<()>();
-        assert_eq!(within(SHORT, move || held.recv().is_err()), None);
-        assert_eq!(LEFT.load(Ordering::Relaxed), 1);
+        assert_eq!(within(SHORT, user, move || held.recv().is_err()), None);
+        let is_left = || lock(&LEFT).contains(&123_456);
+        assert!(is_left());
         drop(let_go);
-        while LEFT.load(Ordering::Relaxed) > 0 {
+        while is_left() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn nobodys_silence_is_everybodys() {
+        let mut left = vec![7; MAX_LEFT];
+        assert!(refuses_more(&left, 7) && !refuses_more(&left, 8) && !refuses_more(&left, 0));
+        left.extend([0; MAX_SILENT_OF_ROOT]);
+        assert!(refuses_more(&left, 0) && !refuses_more(&left, 8));
+        left.extend((1000..).take(MAX_STUCK));
+        assert!(refuses_more(&left, 8));
+        // The same of questions: eleven users with three silent processes each are no reason to ask nothing of a twelfth.
+        let mut asking = Asking {
+            worker: None,
+            silent: None,
+        };
+        let silent = asking.silent.get_or_insert_default();
+        for number in 0..33 {
+            silent.insert(
+                Whom::Process(Pid(u32::MAX - 100 - number)),
+                5000 + number / 3,
+            );
+        }
+        assert!(!asking.refuses(Pid(std::process::id()), None));
     }
 
     #[test]

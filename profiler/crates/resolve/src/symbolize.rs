@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::accounts::account_of;
 use super::by_user::ByUser;
 use super::debug_files::Search;
 use super::files::TargetFile;
@@ -27,8 +28,9 @@ use super::link_folder;
 use super::loaded::LoadError;
 use super::mapping::CodeModule;
 use super::material::{Kept, Material};
-use super::owners::Owners;
+use super::owners::{Effort, Owners, Work};
 use super::patience::within;
+use super::turns::{READERS, Turn, Turns};
 use super::warnings::warn_once;
 use profiler_model::UnknownReason;
 
@@ -63,6 +65,8 @@ const MAX_REPLACED: u32 = 8;
 pub(super) const MAX_CODE_BYTES: u64 = 16 << 10;
 /// The second thread.
 const LARGE: &str = "symbols-large";
+/// The one for names alone.
+const NAMES: &str = "symbols-names";
 
 /// A function, as found in a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -156,7 +160,7 @@ impl Request {
 pub(super) fn owner_of(module: &CodeModule, file: Option<&TargetFile>) -> Option<u32> {
     match (file, &module.jit) {
         (Some(file), _) => file.owner,
-        (None, Some(process)) => process.uid.filter(|&uid| uid != 0),
+        (None, Some(process)) => process.uid.filter(|&uid| uid != 0).map(account_of),
         (None, None) => None,
     }
 }
@@ -182,8 +186,8 @@ struct Lane {
     busy: Arc<Mutex<Busy>>,
 }
 
-/// Since when a thread has been at which module; none if it waits.
-type Busy = Option<(Instant, u64)>;
+/// Since when a thread has been at which module, in whose turn; none if it waits.
+type Busy = Option<(Instant, u64, Option<Turn>)>;
 
 /// The lane for large files, as the first one knows it.
 type LargeLane = Arc<Mutex<Option<SyncSender<Request>>>>;
@@ -203,21 +207,39 @@ pub(super) struct Symbolizer {
     system: Lanes,
     users: ByUser<Lanes>,
     told: Receiver<Told>,
-    teller: Sender<Told>,
     settings: Settings,
+    shared: Shared,
     replaced: u32,
+}
+
+/// What all threads share.
+#[derive(Clone, Debug)]
+struct Shared {
+    teller: Sender<Told>,
+    work: Work,
+    /// Whose turn it is, of the threads of each kind: for large files, and for names alone, there are others.
+    first: Arc<Turns>,
+    large: Arc<Turns>,
+    names: Arc<Turns>,
 }
 
 impl Symbolizer {
     /// Starts the threads.
     pub(super) fn start(settings: Settings) -> std::io::Result<Symbolizer> {
         let (teller, told) = channel();
+        let shared = Shared {
+            teller,
+            work: Work::default(),
+            first: Turns::new(READERS),
+            large: Turns::new(READERS),
+            names: Turns::new(READERS),
+        };
         Ok(Symbolizer {
-            system: Lanes::start(&settings, &teller)?,
+            system: Lanes::start(&settings, &shared)?,
             users: ByUser::default(),
             told,
-            teller,
             settings,
+            shared,
             replaced: 0,
         })
     }
@@ -230,7 +252,7 @@ impl Symbolizer {
 
     /// The threads for files of this owner; none is root alone.
     fn lanes_of(&mut self, owner: Option<u32>) -> &mut Lanes {
-        let start = || Lanes::start(&self.settings, &self.teller);
+        let start = || Lanes::start(&self.settings, &self.shared);
         let theirs = owner.and_then(|owner| self.users.of(owner, start));
         theirs.unwrap_or(&mut self.system)
     }
@@ -242,7 +264,7 @@ impl Symbolizer {
             if self.replaced >= MAX_REPLACED {
                 return None;
             }
-            if let Some(module) = lanes.stuck(&self.settings, &self.teller) {
+            if let Some(module) = lanes.stuck(&self.settings, &self.shared) {
                 self.replaced += 1;
                 return Some(module);
             }
@@ -252,15 +274,21 @@ impl Symbolizer {
 
     /// Asks for names without source lines, on a thread that slow files don't hold up.
     pub(super) fn ask_names(&mut self, request: Request) -> Result<(), Request> {
-        let (settings, teller) = (self.settings.clone(), self.teller.clone());
+        let (settings, shared) = (self.settings.clone(), self.shared.clone());
         let lanes = self.lanes_of(request.owner());
         if lanes.names.is_none() {
-            lanes.names = spawn("symbols-names", None, &settings, &teller, false).ok();
+            lanes.names = spawn(NAMES, None, &settings, &shared, false).ok();
         }
         match &lanes.names {
             Some(names) => try_send(&names.requests, request),
             None => Err(request),
         }
+    }
+
+    /// What went into files, by user.
+    #[cfg(test)]
+    pub(super) fn work(&self) -> &Work {
+        &self.shared.work
     }
 
     /// What has come.
@@ -275,10 +303,10 @@ impl Symbolizer {
 }
 
 impl Lanes {
-    fn start(settings: &Settings, teller: &Sender<Told>) -> std::io::Result<Lanes> {
-        let second = spawn(LARGE, None, settings, teller, true)?;
+    fn start(settings: &Settings, shared: &Shared) -> std::io::Result<Lanes> {
+        let second = spawn(LARGE, None, settings, shared, true)?;
         let large: LargeLane = Arc::new(Mutex::new(Some(second.requests.clone())));
-        let first = spawn("symbols", Some(large.clone()), settings, teller, true)?;
+        let first = spawn("symbols", Some(large.clone()), settings, shared, true)?;
         Ok(Lanes {
             lanes: [first, second],
             large,
@@ -287,13 +315,15 @@ impl Lanes {
     }
 
     /// See [`Symbolizer::stuck`].
-    fn stuck(&mut self, settings: &Settings, teller: &Sender<Told>) -> Option<u64> {
+    fn stuck(&mut self, settings: &Settings, shared: &Shared) -> Option<u64> {
         for index in 0..self.lanes.len() {
             let lane = &self.lanes[index];
-            let busy = *lock(&lane.busy);
-            let Some((since, module)) = busy else {
+            let busy = lock(&lane.busy);
+            let Some((since, module)) = busy.as_ref().map(|&(since, module, _)| (since, module))
+            else {
                 continue;
             };
+            drop(busy);
             let patience = settings
                 .patience
                 .saturating_mul(if index == 0 { 1 } else { SLOWER })
@@ -302,9 +332,11 @@ impl Lanes {
                 continue;
             }
             let large = (index == 0).then(|| self.large.clone());
-            let Ok(lane) = spawn(lane.name, large, settings, teller, true) else {
+            let Ok(lane) = spawn(lane.name, large, settings, shared, true) else {
                 continue;
             };
+            // Its turn is over.
+            lock(&self.lanes[index].busy).take();
             if index == 1 {
                 *lock(&self.large) = Some(lane.requests.clone());
             }
@@ -331,11 +363,16 @@ fn spawn(
     name: &'static str,
     large: Option<LargeLane>,
     settings: &Settings,
-    teller: &Sender<Told>,
+    shared: &Shared,
     lines: bool,
 ) -> std::io::Result<Lane> {
     let (sender, requests) = sync_channel::<Request>(QUEUE);
-    let (settings, teller) = (settings.clone(), teller.clone());
+    let (settings, shared) = (settings.clone(), shared.clone());
+    let turns = match name {
+        LARGE => shared.large.clone(),
+        NAMES => shared.names.clone(),
+        _ => shared.first.clone(),
+    };
     let busy = Arc::new(Mutex::new(None));
     let state = busy.clone();
     let limits = match name {
@@ -352,6 +389,8 @@ fn spawn(
             loaded: Vec::new(),
             client: Client::new(limits),
             owners: Owners::default(),
+            work: shared.work,
+            gathered: Duration::ZERO,
             maps: FxHashMap::default(),
             debug: Vec::new(),
             silent: FxHashSet::default(),
@@ -369,13 +408,14 @@ fn spawn(
                         true if asked.elapsed() > IDLE => worker.rest(),
                         true => {}
                     }
-                    *lock(&state) = Some((Instant::now(), request.module.uid));
+                    let turn = turns.take(request.owner(), || worker.rest());
+                    *lock(&state) = Some((Instant::now(), request.module.uid, turn));
                     let answers = worker.serve(request);
                     *lock(&state) = None;
                     let renewed = worker.renewed.take().map(Told::Renewed);
                     let answers = (!answers.is_empty()).then_some(Told::Names(answers));
                     let mut told = renewed.into_iter().chain(answers);
-                    if told.any(|told| teller.send(told).is_err()) {
+                    if told.any(|told| shared.teller.send(told).is_err()) {
                         break;
                     }
                 }
@@ -448,6 +488,9 @@ struct Worker {
     loaded: Vec<Cached>,
     client: Client,
     owners: Owners,
+    work: Work,
+    /// Processor time that it took to find debug files.
+    gathered: Duration,
     maps: FxHashMap<u64, (JitCode, Instant)>,
     /// Code made at run time by processes whose files do not answer.
     silent: FxHashSet<u64>,
@@ -487,10 +530,44 @@ impl Worker {
     /// there is given a process of its own first, since it may have been theirs.
     fn find(&mut self, request: &Request, file: &Arc<TargetFile>) -> Result<Vec<Found>, Refused> {
         let owner = file.owner;
-        if !self.owners.may_ask(owner) {
+        let allowed = match self.is_loaded(file) {
+            true => Effort::Loaded,
+            false => Effort::Symbols,
+        };
+        if !self.owners.may_ask(owner) || self.work.allows(owner) < allowed {
             return Err(Refused::Because(UnknownReason::GaveUp));
         }
-        let began = Instant::now();
+        let (began, worked) = (Instant::now(), self.client.worked());
+        let found = self.find_for(request, file, began);
+        let all = began.elapsed();
+        let worked = match (worked, self.client.worked()) {
+            (Some((then, before)), Some((now, after))) if then == now => {
+                after.saturating_sub(before)
+            }
+            (_, Some((_, all))) => all,
+            // It has ended, or a thread is in its place.
+            (_, None) => all,
+        };
+        let worked = worked + std::mem::take(&mut self.gathered);
+        self.work.charge(owner, worked.min(all));
+        found
+    }
+
+    fn is_loaded(&self, file: &Arc<TargetFile>) -> bool {
+        let mut loaded = self.loaded.iter().filter(|cached| is(&cached.file, file));
+        loaded.any(|cached| match &cached.state {
+            Ok(loaded) => self.client.has(loaded.number),
+            Err(_) => true,
+        })
+    }
+
+    fn find_for(
+        &mut self,
+        request: &Request,
+        file: &Arc<TargetFile>,
+        began: Instant,
+    ) -> Result<Vec<Found>, Refused> {
+        let owner = file.owner;
         let until = began + self.patience();
         let mut is_alone = false;
         let death = loop {
@@ -520,7 +597,7 @@ impl Worker {
                     file.path
                 ),
             );
-            return self.find(request, file);
+            return self.find_for(request, file, Instant::now());
         }
         warn_once(
             "names",
@@ -532,7 +609,9 @@ impl Worker {
 
     /// Whether lines are looked for in a file, and not names alone.
     fn reads_lines(&self, file: &Arc<TargetFile>) -> bool {
-        self.lines && !(self.debug.iter()).any(|(known, reads)| is(known, file) && !reads)
+        self.lines
+            && self.work.allows(file.owner) == Effort::All
+            && !(self.debug.iter()).any(|(known, reads)| is(known, file) && !reads)
     }
 
     fn patience(&self) -> Duration {
@@ -586,13 +665,15 @@ impl Worker {
         let (of, settings, lines) = (file.clone(), self.settings.clone(), self.reads_lines(file));
         let gather = move || {
             let gather = || Material::gather(&of, &settings, lines, large);
-            catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad))
+            let gathered = catch_unwind(AssertUnwindSafe(gather)).unwrap_or(Err(LoadError::Bad));
+            (gathered, worked_here())
         };
         // What is opened may lie with a server that never answers.
         let left = until.saturating_duration_since(Instant::now());
-        let Some(gathered) = within(left, gather) else {
+        let Some((gathered, worked)) = within(left, file.owner, gather) else {
             return Err(Death::TooSlow);
         };
+        self.gathered += worked;
         let loaded = match gathered {
             Ok(mut material) => {
                 let kept = material.take_kept();
@@ -687,7 +768,7 @@ impl Worker {
             return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
         }
         let owner = request.owner();
-        if !self.owners.may_ask(owner) {
+        if !self.owners.may_ask(owner) || self.work.allows(owner) < Effort::Symbols {
             return refuse(request, Answer::Unknown(UnknownReason::GaveUp));
         }
         let kept: usize = self.maps.values().map(|(code, _)| code.bytes()).sum();
@@ -705,10 +786,11 @@ impl Worker {
             let (mut code, process) = (std::mem::take(jit), process.clone());
             let refresh = move || {
                 code.refresh(&process);
-                code
+                (code, worked_here())
             };
-            match within(MAP_PATIENCE, refresh) {
-                Some(code) => {
+            match within(MAP_PATIENCE, owner, refresh) {
+                Some((code, worked)) => {
+                    self.work.charge(owner, worked);
                     *jit = code;
                     let ranges = jit.renewed();
                     // Nothing was named before the first reading.
@@ -749,6 +831,12 @@ impl Worker {
         });
         answers.collect()
     }
+}
+
+/// Processor time of this thread.
+fn worked_here() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
 fn refuse(request: &Request, answer: Answer) -> Vec<Reply> {

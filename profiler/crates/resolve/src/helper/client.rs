@@ -418,6 +418,12 @@ impl Client {
         }
     }
 
+    /// The process, and the processor time that it has had; none if there is none.
+    pub(crate) fn worked(&self) -> Option<(u32, Duration)> {
+        let pid = self.process.as_ref()?.child.as_ref()?.id();
+        Some((pid, worked(pid)?))
+    }
+
     /// The walls around the process.
     pub(crate) fn walls(&mut self) -> io::Result<Walls> {
         let walls = self.running().map(|process| process.walls);
@@ -616,6 +622,17 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
             _ => return None,
         }
     }
+}
+
+/// Processor time of a process.
+fn worked(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    // `utime` and `stime` are the 14th and 15th field, the state is the third.
+    let mut fields = rest.split(' ').skip(11).map(str::parse::<u64>);
+    let ticks = fields.next()?.ok()?.saturating_add(fields.next()?.ok()?);
+    let hz = rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_secs_f64(ticks as f64 / hz as f64))
 }
 
 /// Bytes that a process has allocated and touched.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::client::{Client, Death, Limits};
+use crate::accounts::account_of;
 use crate::warnings::warn_once;
 use profiler_model::{Pid, Tid};
 
@@ -45,7 +46,7 @@ impl Memory {
 
     fn below(pid: Pid, folder: &str) -> io::Result<Memory> {
         let file = File::open(format!("{folder}/mem"))?;
-        let owner = rustix::fs::stat(folder)?.st_uid;
+        let owner = account_of(rustix::fs::stat(folder)?.st_uid);
         Ok(Memory {
             pid,
             file,

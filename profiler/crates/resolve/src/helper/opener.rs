@@ -25,7 +25,7 @@ use crate::files::{
 };
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
-use crate::patience::{STARVED, Whom, give_up, is_silent, within, would_run};
+use crate::patience::{STARVED, Whom, give_up, is_silent, owner_of, within, would_run};
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
@@ -105,7 +105,7 @@ fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
         true => PATIENCE,
         false => SLOW_DISK,
     };
-    let opened = within(patience, move || {
+    let opened = within(patience, Some(owner_of(pid)), move || {
         let file = open_mapped(&MappedFile {
             pid,
             range,

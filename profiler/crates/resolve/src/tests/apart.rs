@@ -355,33 +355,10 @@ fn one_unit_without_end_costs_its_file_alone() {
 fn one_users_files_hold_nobody_elses_up() {
     const SLOW: usize = 6;
     let dir = TempDir::new("users");
-    let entries = unit(&functions(4_000_000));
-    let bomb = with_debug_info(&dir, &[("info", &entries), ("abbrev", &ABBREV)]);
-    let honest = build(&dir, "honest", &[]);
-    std::fs::write(dir.path("more"), vec![0; 16 << 20]).unwrap();
-    let padded = Command::new("objcopy")
-        .args(["--add-section=more=more", "honest"])
-        .current_dir(&dir.0)
-        .status();
-    assert!(padded.unwrap().success());
-    assert!(honest.metadata().unwrap().len() > bomb.metadata().unwrap().len());
+    let (bomb, honest) = slow_and_honest(&dir);
     let inner = offset_of(&bomb, "inner");
-    assert_eq!(offset_of(&honest, "inner"), inner);
     let mut symbolizer = Symbolizer::start(settings()).unwrap();
-    let mut ask = |path: &Path, owner| {
-        let (file, stat) = files::open_trusted(path).unwrap();
-        let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
-        file.owner = owner;
-        let module = mapping::tests::module(path.to_str().unwrap());
-        let uid = module.uid;
-        let asked = symbolizer.ask(crate::symbolize::Request {
-            module,
-            file: Some(Arc::new(file)),
-            addresses: vec![(inner, false)],
-        });
-        asked.unwrap();
-        uid
-    };
+    let mut ask = |path: &Path, owner| ask_for(&mut symbolizer, path, owner, inner);
     let slow: Vec<u64> = (0..SLOW).map(|_| ask(&bomb, Some(1001))).collect();
     ask(&honest, None);
     ask(&honest, Some(1002));
@@ -393,6 +370,93 @@ fn one_users_files_hold_nobody_elses_up() {
         }
     }
     assert_eq!(order.last(), slow.iter().max(), "{order:?}");
+}
+
+/// A program that takes long to be read, and one that does not, though it is larger. Both have `inner` at one place.
+fn slow_and_honest(dir: &TempDir) -> (std::path::PathBuf, std::path::PathBuf) {
+    let entries = unit(&functions(4_000_000));
+    let bomb = with_debug_info(dir, &[("info", &entries), ("abbrev", &ABBREV)]);
+    let honest = build(dir, "honest", &[]);
+    std::fs::write(dir.path("more"), vec![0; 16 << 20]).unwrap();
+    let padded = Command::new("objcopy")
+        .args(["--add-section=more=more", "honest"])
+        .current_dir(&dir.0)
+        .status();
+    assert!(padded.unwrap().success());
+    assert!(honest.metadata().unwrap().len() > bomb.metadata().unwrap().len());
+    assert_eq!(offset_of(&honest, "inner"), offset_of(&bomb, "inner"));
+    (bomb, honest)
+}
+
+/// Asks about a file of a user; the module that answers will have.
+fn ask_for(symbolizer: &mut Symbolizer, path: &Path, owner: Option<u32>, address: u64) -> u64 {
+    let (file, stat) = files::open_trusted(path).unwrap();
+    let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+    file.owner = owner;
+    let module = mapping::tests::module(path.to_str().unwrap());
+    let uid = module.uid;
+    let asked = symbolizer.ask(crate::symbolize::Request {
+        module,
+        file: Some(Arc::new(file)),
+        addresses: vec![(address, false)],
+    });
+    asked.unwrap();
+    uid
+}
+
+/// However many users have files that take long, one more has names as soon as the first of these is read.
+#[test]
+fn many_users_files_hold_nobody_elses_up() {
+    const USERS: u32 = 6;
+    let dir = TempDir::new("many-users");
+    let (bomb, honest) = slow_and_honest(&dir);
+    let inner = offset_of(&bomb, "inner");
+    let mut symbolizer = Symbolizer::start(settings()).unwrap();
+    for user in (0..USERS).chain(0..USERS) {
+        ask_for(&mut symbolizer, &bomb, Some(1001 + user), inner);
+    }
+    let newcomer = ask_for(&mut symbolizer, &honest, Some(2000), inner);
+    let mut order = Vec::new();
+    while !order.contains(&newcomer) {
+        match symbolizer.wait(Duration::from_secs(120)) {
+            Some(Told::Names(replies)) => order.extend(replies.iter().map(|reply| reply.module)),
+            told => panic!("{order:?}, {told:?}"),
+        }
+    }
+    // Those that were read then, and what came into their place meanwhile.
+    assert!(order.len() <= 1 + 2 * crate::turns::READERS, "{order:?}");
+}
+
+#[test]
+fn what_goes_into_files_is_charged_to_their_user_and_has_an_end() {
+    let dir = TempDir::new("charged");
+    let program = build(&dir, "program", &[]);
+    let inner = offset_of(&program, "inner");
+    let mut symbolizer = Symbolizer::start(settings()).unwrap();
+    let mut line_of = |charge: u64, owner: u32| {
+        symbolizer
+            .work()
+            .charge(Some(owner), Duration::from_secs(charge));
+        ask_for(&mut symbolizer, &program, Some(owner), inner);
+        let Some(Told::Names(replies)) = symbolizer.wait(Duration::from_secs(60)) else {
+            panic!("no answer");
+        };
+        let line = match &replies[0].answer {
+            Answer::Lines(lines) => Some((lines[0].0.name.to_string(), lines[0].1)),
+            _ => None,
+        };
+        (line, symbolizer.work().so_far(owner))
+    };
+    let (with_line, without) = (Some(("inner".into(), 1)), Some(("inner".into(), 0)));
+    let (line, cost) = line_of(0, 7);
+    assert_eq!(line, with_line);
+    assert!(
+        cost > Duration::ZERO,
+        "what was read in vain is not all that is charged"
+    );
+    assert_eq!(line_of(31, 7).0, without);
+    assert_eq!(line_of(31, 7).0, None);
+    assert_eq!(line_of(0, 8).0, with_line);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::super::files::TargetFile;
 use super::apart::{Apart, GivenUp};
 use crate::by_user::ByUser;
+use crate::turns::{READERS, Turns};
 use crate::warnings::warn_once;
 use profiler_unwind::Table;
 use profiler_unwind::cache::Cache;
@@ -36,6 +37,13 @@ pub(super) struct Job {
     pub(super) id: u64,
     /// The file.
     pub(super) file: Arc<TargetFile>,
+}
+
+impl Job {
+    /// Whose file it is; none is root's alone.
+    fn user(&self) -> Option<u32> {
+        self.file.owner.filter(|_| !self.file.trusted)
+    }
 }
 
 /// What became of a job.
@@ -134,10 +142,16 @@ impl Pool {
         }
     }
 
-    fn start_thread(&mut self, kept: &Kept, done: &Sender<Built>) -> io::Result<()> {
+    fn start_thread(
+        &mut self,
+        kept: &Kept,
+        done: &Sender<Built>,
+        turns: &Arc<Turns>,
+    ) -> io::Result<()> {
         let (waiting, kept, done) = (self.waiting.clone(), kept.clone(), done.clone());
+        let turns = turns.clone();
         let thread = std::thread::Builder::new().name("unwind-tables".to_owned());
-        thread.spawn(move || work(&waiting, &kept, &done))?;
+        thread.spawn(move || work(&waiting, &kept, &done, &turns))?;
         self.threads += 1;
         Ok(())
     }
@@ -160,6 +174,8 @@ pub(super) struct Builder {
     system: Pool,
     /// For all else, by user; they start when there is something for them.
     users: ByUser<Pool>,
+    /// Whose turn it is.
+    turns: Arc<Turns>,
     /// Threads of each.
     most: usize,
     kept: Kept,
@@ -176,24 +192,26 @@ impl Builder {
         let mut builder = Builder {
             system: Pool::new(most),
             users: ByUser::default(),
+            turns: Turns::new(READERS.max(most)),
             most,
             kept: Arc::default(),
             done,
             built,
         };
         for _ in 0..most {
-            builder.system.start_thread(&builder.kept, &builder.done)?;
+            let (kept, done, turns) = (&builder.kept, &builder.done, &builder.turns);
+            builder.system.start_thread(kept, done, turns)?;
         }
         Ok(builder)
     }
 
     /// Has a file read; whether there was room for that.
     pub(super) fn ask(&mut self, job: Job, urgent: bool) -> bool {
-        let user = job.file.owner.filter(|_| !job.file.trusted);
+        let user = job.user();
         let theirs = user.and_then(|user| self.users.of(user, || Ok(Pool::new(self.most))));
         let pool = theirs.unwrap_or(&mut self.system);
         if pool.threads < pool.most
-            && let Err(error) = pool.start_thread(&self.kept, &self.done)
+            && let Err(error) = pool.start_thread(&self.kept, &self.done, &self.turns)
         {
             log::debug!("no thread to build unwind tables: {error}");
             if pool.threads == 0 {
@@ -237,14 +255,16 @@ impl Builder {
     }
 }
 
-fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
+fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>, turns: &Arc<Turns>) {
     let mut cache = kept.get_or_init(Cache::of_user).share();
     let mut apart = Apart::new();
     while let Some(job) = waiting.next(apart.is_busy().then_some(IDLE)) {
-        let Some(Job { id, file }) = job else {
+        let Some(job) = job else {
             apart.rest();
             continue;
         };
+        let turn = turns.take(job.user(), || apart.rest());
+        let Job { id, file } = job;
         let began = Instant::now();
         let build = || build(&file, &mut cache, &mut apart);
         let built = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|_| {
@@ -254,6 +274,7 @@ fn work(waiting: &Waiting, kept: &Kept, done: &Sender<Built>) {
             );
             Ok(None)
         });
+        drop(turn);
         let built = Built {
             id,
             given_up: built.is_err(),
