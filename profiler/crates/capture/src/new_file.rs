@@ -11,6 +11,7 @@
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,8 @@ use super::error::CaptureError;
 
 /// Names that are tried for a file that has not got its own yet: others are of processes that were killed.
 const NAMES: u32 = 1000;
+/// Entries of a folder that are looked at for what was left there.
+const MAX_SWEPT: usize = 1 << 16;
 /// How often another file may appear under the name of the output while it is given.
 const TRIES: u32 = 8;
 
@@ -91,6 +94,7 @@ impl NewFile {
         owner: Option<Owner>,
     ) -> Result<NewFile, CaptureError> {
         check(path, existing)?;
+        sweep(path, owner);
         let (file, made) = open(path)?;
         Owner::take(owner, &file);
         // Where files can't be locked nothing is told of, either.
@@ -304,6 +308,39 @@ fn open(path: &Path) -> Result<(File, PathBuf), CaptureError> {
     Err(failed(path, io::ErrorKind::AlreadyExists.into()))
 }
 
+/// Removes what was made for an output of this name by processes that were killed before it got it. Of those that run the
+/// number is in use, and what they write is locked.
+fn sweep(path: &Path, owner: Option<Owner>) {
+    let Some(prefix) = path.file_name() else {
+        return;
+    };
+    let ours = rustix::process::geteuid().as_raw();
+    let entries = std::fs::read_dir(folder_of(path)).into_iter().flatten();
+    for entry in entries.flatten().take(MAX_SWEPT) {
+        let name = entry.file_name();
+        let number = || -> Option<u32> {
+            let rest = name.as_bytes().strip_prefix(prefix.as_bytes())?;
+            let rest = std::str::from_utf8(rest).ok()?.strip_prefix('.')?;
+            let (pid, number) = rest.strip_suffix(".new")?.split_once('-')?;
+            number.parse::<u32>().ok()?;
+            pid.parse().ok()
+        };
+        let Some(pid) = number() else { continue };
+        if Path::new(&format!("/proc/{pid}")).exists() {
+            continue;
+        }
+        let is_ours = |found: Metadata| {
+            let of = found.uid();
+            found.is_file() && (of == ours || owner.is_some_and(|owner| owner.uid == of))
+        };
+        let left = entry.path();
+        if entry.metadata().is_ok_and(is_ours) && !is_being_written(&left) {
+            // What stays is in nobody's way.
+            let _ = std::fs::remove_file(left);
+        }
+    }
+}
+
 /// What a file is called that goes aside: `NAME.old`.
 pub fn old(path: &Path) -> PathBuf {
     with_ending(path, ".old")
@@ -328,6 +365,54 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn what_killed_processes_have_left_goes_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("new-file-swept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.svg");
+        let own = std::process::id();
+        // No process has a number as high.
+        let kept = [
+            "a.svg".to_owned(),
+            "a.svg.new".to_owned(),
+            "b.svg.4294967290-0.new".to_owned(),
+            "a.svg.x-0.new".to_owned(),
+            "a.svg.4294967290-0.new.old".to_owned(),
+            format!("a.svg.{own}-7.new"),
+        ];
+        let written = "a.svg.4294967291-1.new";
+        for name in kept
+            .iter()
+            .map(String::as_str)
+            .chain(["a.svg.4294967290-0.new", written])
+        {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        let lock = File::open(folder.join(written)).unwrap();
+        lock.lock().unwrap();
+        symlink("a.svg", folder.join("a.svg.4294967290-3.new")).unwrap();
+        let other = folder.join("a.svg.4294967290-4.new");
+        std::fs::write(&other, "").unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&other, Some(12345), None).unwrap();
+        }
+        drop(NewFile::create(&path, Existing::Keep, None).unwrap());
+        for name in &kept {
+            assert!(folder.join(name).exists(), "{name}");
+        }
+        assert!(!folder.join("a.svg.4294967290-0.new").exists());
+        assert!(folder.join(written).exists(), "it is written");
+        assert!(
+            folder
+                .join("a.svg.4294967290-3.new")
+                .symlink_metadata()
+                .is_ok()
+        );
+        assert_eq!(other.exists(), is_root, "it is somebody else's");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     struct Folder(PathBuf);
 

@@ -575,7 +575,9 @@ impl Worker {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(refused)) => return Err(refused),
                 Err(Death::NotStarted) => return Err(Refused::Because(UnknownReason::GaveUp)),
-                Err(death @ (Death::TooLarge | Death::Crashed)) if is_alone => break death,
+                Err(death @ (Death::TooLarge | Death::Crashed | Death::Killed)) if is_alone => {
+                    break death;
+                }
                 Err(Death::TooSlow) => break Death::TooSlow,
                 // All that was loaded is gone.
                 Err(_) => is_alone = true,
@@ -585,6 +587,7 @@ impl Worker {
         let (why, reason) = match death {
             Death::Crashed => ("crashed", UnknownReason::BadFile),
             Death::TooLarge => ("needed too much memory", UnknownReason::TooLarge),
+            Death::Killed => ("was killed", UnknownReason::GaveUp),
             _ => ("took too long", UnknownReason::GaveUp),
         };
         let known = self.debug.iter_mut();

@@ -84,6 +84,8 @@ pub(crate) enum Death {
     TooLarge,
     /// It fell over its own feet.
     Crashed,
+    /// Somebody has killed it.
+    Killed,
 }
 
 /// Files that the process has loaded. Of one that has ended it means nothing.
@@ -122,6 +124,8 @@ struct Process {
     socket: OwnedFd,
     child: Option<Child>,
     started: Instant,
+    /// How many processes the kernel had ended until then, to have memory.
+    ended_for_memory: u64,
     /// What it has said when it began.
     walls: Option<Walls>,
     loaded: usize,
@@ -490,6 +494,7 @@ impl Client {
                 socket,
                 child: None,
                 started,
+                ended_for_memory: 0,
                 walls: Some(Walls::default()),
                 loaded: 0,
             });
@@ -516,6 +521,7 @@ impl Client {
             socket,
             child: Some(child),
             started,
+            ended_for_memory: ended_for_memory(),
             walls: None,
             loaded: 0,
         })
@@ -566,8 +572,13 @@ impl Client {
         };
         if let Some(status) = status {
             return match status.signal() {
-                // What allocates and gets nothing, and what the kernel ends to have memory.
-                Some(libc::SIGABRT | libc::SIGKILL) => Death::TooLarge,
+                // What allocates and gets nothing.
+                Some(libc::SIGABRT) => Death::TooLarge,
+                // What the kernel ends to have memory.
+                Some(libc::SIGKILL) if ended_for_memory() > process.ended_for_memory => {
+                    Death::TooLarge
+                }
+                Some(libc::SIGKILL) => Death::Killed,
                 _ => Death::Crashed,
             };
         }
@@ -622,6 +633,14 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
             _ => return None,
         }
     }
+}
+
+/// How many processes the kernel has ended to have memory.
+fn ended_for_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let mut lines = text.lines();
+    let count = lines.find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// Processor time of a process.

@@ -78,7 +78,7 @@ impl OneUser {
             match ask(&mut self.client, began + patience) {
                 Ok(answer) => return Ok(answer),
                 // What it had read before may have been too much.
-                Err(Death::TooLarge | Death::Crashed) if !is_fresh => self.rest(),
+                Err(Death::TooLarge | Death::Crashed | Death::Killed) if !is_fresh => self.rest(),
                 Err(death) => break death,
             }
         };

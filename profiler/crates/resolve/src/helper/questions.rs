@@ -63,6 +63,7 @@ impl Questions {
             Loss::Died(Death::TooSlow) => "reading it took too long",
             Loss::Died(Death::TooLarge) => "reading it needed too much memory",
             Loss::Died(Death::Crashed) => "reading it failed",
+            Loss::Died(Death::Killed) => "the process that reads it was killed",
         })
     }
 }

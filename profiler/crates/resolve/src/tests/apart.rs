@@ -460,6 +460,22 @@ fn what_goes_into_files_is_charged_to_their_user_and_has_an_end() {
 }
 
 #[test]
+fn who_is_killed_did_not_need_too_much() {
+    let dir = TempDir::new("killed");
+    let mut client = Client::with_process(LIMITS);
+    works(&mut client, &dir);
+    let program = dir.path("honest");
+    let (number, _) = client
+        .load(material(&program, true), soon())
+        .unwrap()
+        .unwrap();
+    let pid = rustix::process::Pid::from_raw(client.pid().unwrap().cast_signed());
+    rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL).unwrap();
+    assert_eq!(name(&mut client, number, 0), Err(Death::Killed));
+    works(&mut client, &dir);
+}
+
+#[test]
 fn what_is_packed_beyond_measure_is_refused_though_there_are_symbols() {
     let dir = TempDir::new("debugdata");
     build(&dir, "plain", &[]);

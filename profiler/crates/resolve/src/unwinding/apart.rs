@@ -129,6 +129,7 @@ impl Apart {
             Err(Loss::LeftAlone | Loss::NotStarted) => return Err(GivenUp),
             Err(Loss::Died(Death::Crashed)) => "crashed",
             Err(Loss::Died(Death::TooLarge)) => "needed too much memory",
+            Err(Loss::Died(Death::Killed)) => "was killed",
             Err(Loss::Died(_)) => "took too long",
         };
         warn_once(
