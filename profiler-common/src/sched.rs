@@ -195,6 +195,9 @@ pub struct WaitCounters {
     pub nested: u64,
 }
 
+/// In place of a key: the stack was not walked, so that walks keep their budget.
+pub const KEY_NOT_WALKED: u64 = 1;
+
 /// Most waits of all processors together that are recorded one by one, in a second, on average. Of
 /// more, those that are short are recorded by chance, and weigh so much more.
 pub const WAITS_PER_SECOND: u64 = 5_000;

@@ -521,6 +521,8 @@ pub struct WaitCpu {
     pub sure_ns: u64,
     /// Stacks walked in it.
     pub walked: u64,
+    /// Stacks walked lately beyond the budget, which bursts may exceed for a while.
+    pub debt: u64,
     /// Of so many stacks that were not seen before one is walked: the exponent of a power of two.
     pub share_log: u64,
     /// A place to look at an address as a number.

@@ -16,6 +16,9 @@ const MOST_SURE_NS: u64 = 1 << 27;
 /// Largest exponent of the share of stacks that are walked, and of how many waits any one stands for: sums
 /// would be without bias with more, too, but most of them far too low, and a few far too high.
 const MOST_SHARE_LOG: u64 = 10;
+/// The budget of so many windows may be walked at once: a program that begins its threads has that many new stacks, and
+/// none soon after.
+const BURST: u64 = 16;
 
 /// Whether stacks are to be walked although those of their key are known. Two places of a program
 /// that call the same function from frames of the same size have the same key: each has its own
@@ -60,7 +63,9 @@ fn random(cpu: &mut WaitCpu) -> u64 {
 pub(super) fn turn_window(cpu: &mut WaitCpu, now: u64) {
     let windows = now.saturating_sub(cpu.window_ns) >> (WAIT_WINDOW_LOG.load() & 63);
     let (most, most_walks) = (WAIT_BUDGET.load(), WAIT_WALK_BUDGET.load());
-    if windows == 0 && cpu.recorded < 2 * most && cpu.walked < 2 * most_walks {
+    let room = BURST * most_walks;
+    let spent = cpu.debt + cpu.walked;
+    if windows == 0 && cpu.recorded < 2 * most && spent < room + 2 * most_walks {
         return;
     }
     if cpu.recorded > most {
@@ -71,7 +76,10 @@ pub(super) fn turn_window(cpu: &mut WaitCpu, now: u64) {
             cpu.sure_ns = 0;
         }
     }
-    if cpu.walked > most_walks {
+    cpu.debt = spent
+        .saturating_sub(windows.min(2 * BURST) * most_walks)
+        .min(room);
+    if cpu.debt == room {
         cpu.share_log = (cpu.share_log + 1).min(MOST_SHARE_LOG);
     } else if windows > 0 && 2 * cpu.walked < most_walks {
         cpu.share_log = cpu.share_log.saturating_sub(windows);

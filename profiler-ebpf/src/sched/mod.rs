@@ -4,8 +4,8 @@
 //! At a switch out only time, reason and a key of the stack are kept; the stack is walked if the key
 //! is not known. The key is made of what can be had without a walk: the thread, its user registers,
 //! how deep its kernel stack is. At the switch in the wait's length is known: long waits are recorded
-//! always; short ones, when there are many, with a chance in proportion to their length, and then
-//! stand for others. Times are nanoseconds of CLOCK_MONOTONIC.
+//! always, if need be without a stack; short ones, when there are many, with a chance in proportion to their length,
+//! and then stand for others. Times are nanoseconds of CLOCK_MONOTONIC.
 //!
 //! These programs run with interrupts disabled.
 
@@ -30,8 +30,8 @@ use profiler_common::{
     control::{FILTER_ASKED, FILTER_CGROUPS},
     sample::FLAG_UNDECIDED,
     sched::{
-        STATE_DISK, STATE_NEW, STATE_PREEMPTED, STATE_SLEEPING, STATE_STOPPED, SWITCH_STATE_LAST,
-        SWITCH_STATE_SECOND, TASK_PID, TASK_STATE, ThreadWaits,
+        KEY_NOT_WALKED, STATE_DISK, STATE_NEW, STATE_PREEMPTED, STATE_SLEEPING, STATE_STOPPED,
+        SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_PID, TASK_STATE, ThreadWaits,
     },
 };
 
@@ -63,6 +63,8 @@ const TASK_NOLOAD: u32 = 0x400;
 /// Whether a thread that was wanted still is, which cgroup it is in, if nothing is decided by that, and
 /// which interpreter its process runs is looked at again after this time.
 const PLACE_NS: u64 = 100_000_000;
+/// A wait of this length stands for itself alone, however few stacks are walked.
+const LONG_NS: u64 = 1 << 23;
 /// Totals are told when they are this old.
 const TELL_NS: u64 = 1_000_000_000;
 /// A thread is made runnable while it is still on its way to sleep, at most this long before it has
@@ -206,6 +208,9 @@ fn leave(ctx: &RawTracePointContext, cpu: &mut WaitCpu, ids: u64, now: u64) {
         if !known {
             thread.share = share(cpu);
         }
+        if thread.share == 0 {
+            thread.key = KEY_NOT_WALKED;
+        }
         if thread.share != 0 && (!known || can_walk_again(cpu)) {
             if !walk(ctx, cpu, (key, known), ids, now) && !known {
                 thread.key = 0;
@@ -263,6 +268,9 @@ fn go_on(task: u64, cpu: &mut WaitCpu, now: u64) {
         thread.totals.ns[index] += ns;
         cpu.counters.ended += 1;
         turn_window(cpu, now);
+        if ns >= LONG_NS {
+            thread.share = 1;
+        }
         if thread.share != 0 {
             let weight = weight(cpu, ns, thread.share);
             if weight != 0 {

@@ -4,6 +4,7 @@
 //! Commands are `sleep`, whose only long wait is known, and a program without frame pointers, whose
 //! callers are. Needs root and the kernel's types.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -298,5 +299,56 @@ fn what_waits_all_the_time_is_seen() -> Outcome {
     if command.slept_ns != longest {
         return Err(format!("totals of {} ns, waits of {longest}", command.slept_ns).into());
     }
+    Ok(())
+}
+
+/// Nanoseconds that threads have waited: of the waits that were recorded, and as the kernel side has counted.
+#[derive(Default)]
+struct ByThread(HashMap<u32, (u64, u64)>);
+
+impl Sink for ByThread {
+    fn event(&mut self, event: &Event, tables: &Tables) -> std::io::Result<()> {
+        let tid = |thread| tables.thread(thread).map_or(0, |thread| thread.tid.0);
+        match event {
+            Event::Sample(sample) if sample.wait.is_some() => {
+                self.0.entry(tid(sample.thread)).or_default().0 += sample.weight;
+            }
+            Event::Waits(waits) => {
+                self.0.entry(tid(waits.thread)).or_default().1 += waits.ns.iter().sum::<u64>();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Tables) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Threads that begin together have more new stacks at once than are walked: each one's long waits are recorded all the
+/// same, and stand for no others.
+#[test]
+fn each_of_many_threads_has_its_own_time() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-sleepers")? else {
+        return Ok(());
+    };
+    let program = setting.workload("sleepers.c")?;
+    let program = program.to_string_lossy();
+    setting.record(&["--off-cpu", "--", &program, "300", "3", "300"])?;
+    let mut reader = Reader::open(&setting.path("out.cap"))?;
+    let tables = reader.load_tables()?;
+    let mut threads = ByThread::default();
+    replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut threads])?;
+    let slept = threads.0.iter();
+    let slept = slept.filter(|(_, (_, counted))| *counted >= 800_000_000);
+    let mut all = 0;
+    for (tid, &(recorded, counted)) in slept {
+        // Short waits are recorded by chance; there is next to nothing in them.
+        let off = recorded.abs_diff(counted) as f64 / counted as f64;
+        assert!(off < 0.05, "{tid}: {recorded} ns of {counted}");
+        all += 1;
+    }
+    assert!(all >= 300, "{all} threads");
     Ok(())
 }

@@ -28,7 +28,7 @@ pub(super) struct WaitSlot {
     /// What was seen and lost.
     pub(super) counters: WaitCounters,
     /// What only the kernel side reads.
-    private: [u64; 7 + WAIT_RECORD_BYTES / 8],
+    private: [u64; 8 + WAIT_RECORD_BYTES / 8],
 }
 
 const WAIT_RECORD_BYTES: usize =
@@ -476,4 +476,17 @@ fn bpf<T>(command: bpf_cmd, argument: &T) -> io::Result<libc::c_long> {
         return Err(io::Error::last_os_error());
     }
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel copies as much as its map says.
+    #[test]
+    fn what_processors_keep_of_waits_is_as_large_here() {
+        let object = aya_obj::Object::parse(crate::load::OBJECT).unwrap();
+        let bytes = object.maps["WAIT_CPU"].value_size();
+        assert_eq!(bytes as usize, size_of::<WaitSlot>());
+    }
 }

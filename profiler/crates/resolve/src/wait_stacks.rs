@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kernel_names::KernelNames;
-use profiler_common::sched::WaitRecord;
+use profiler_common::sched::{KEY_NOT_WALKED, WaitRecord};
 use profiler_model::raw::{RawInterpreted, RawStack, RawWaitStack};
 use profiler_model::{StackEnd, ThreadId, Timestamp, Wait, WaitState};
 
@@ -182,6 +182,7 @@ pub(super) fn wait_of(record: &WaitRecord, at: Timestamp, waker: Option<ThreadId
 pub(super) fn end_without(record: &WaitRecord) -> StackEnd {
     match record.key {
         0 => StackEnd::NoStack,
+        KEY_NOT_WALKED => StackEnd::LeafOnly,
         // Until stacks that were forgotten are sent again.
         _ => StackEnd::Unknown,
     }
