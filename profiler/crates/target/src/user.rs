@@ -85,7 +85,7 @@ impl User {
         })
     }
 
-    fn parse(line: &str) -> Option<User> {
+    pub(crate) fn parse(line: &str) -> Option<User> {
         let mut fields = line.split(':');
         let name = fields.next()?.to_owned();
         let uid = fields.nth(1)?.parse().ok()?;

@@ -1,10 +1,11 @@
 //! What engines know of their containers: files first, then sockets.
 //!
-//! [`Identity`]s -> [`Container`]s. What the files of root's engines say is believed before what users'
-//! own say. Everything is bounded: 4 MiB per file or answer, a second per call.
+//! [`Identity`]s -> [`Container`]s. What root's engines say is believed before what users' own say, which counts for
+//! what is in the users' own cgroups only. Everything is bounded: 4 MiB per file or answer, a second per call.
 //!
 //! What does not belong here: what a path says by itself (`identify`), whom to ask for (`select`).
 
+mod book;
 mod containerd;
 mod daemons;
 mod docker;
@@ -12,61 +13,28 @@ mod files;
 mod http;
 mod kubelet;
 mod oci;
+mod places;
 mod podman;
 #[cfg_attr(not(feature = "engines"), path = "engines/no_services.rs")]
 mod services;
 mod sockets;
+mod users;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use self::daemons::Daemons;
+use self::book::Book;
 use self::files::Root;
-use self::kubelet::Kubelet;
-use self::sockets::Sockets;
+use self::places::Whose;
+use self::users::Users;
 use super::{Container, Engine, Identity, identify};
-
-/// How long it is believed where engines have their files.
-const PLACES_FOR: Duration = Duration::from_secs(10);
-/// The same when there is a container that none of them knows: an engine may have been started since.
-const PLACES_FOR_STRANGERS: Duration = Duration::from_millis(500);
-/// How long lists of containers are believed.
-const LISTS_FOR: Duration = Duration::from_millis(200);
 
 /// The engines of this machine. Asking them may take time: not for the thread of a session, and not for
 /// one that runs futures.
 #[derive(Debug)]
 pub struct Engines {
-    root: Root,
-    is_machine: bool,
-    sockets: Sockets,
-    places: Option<(Instant, Places)>,
-    lists: Option<(Instant, Lists)>,
-}
-
-/// Where engines have their files and sockets.
-#[derive(Debug, Default)]
-struct Places {
-    docker: Vec<PathBuf>,
-    docker_sockets: Vec<PathBuf>,
-    storages: Vec<PathBuf>,
-    podman_sockets: Vec<PathBuf>,
-    tasks: Vec<PathBuf>,
-    containerd_sockets: Vec<PathBuf>,
-    crio_sockets: Vec<PathBuf>,
-    /// Whoever else may speak Kubernetes' language.
-    cri_sockets: Vec<PathBuf>,
-    runtimes: Vec<oci::Folder>,
-}
-
-/// What is read of all containers at once.
-#[derive(Debug, Default)]
-struct Lists {
-    storages: HashMap<String, Facts>,
-    kubelet: Kubelet,
-    /// Ids by cgroup, of containers of runtimes.
-    runtimes: HashMap<String, String>,
+    own: Book,
+    users: Users,
 }
 
 /// What somebody says of a container.
@@ -85,20 +53,18 @@ struct Facts {
 impl Engines {
     /// Those of the machine that this runs on, also if it runs in a container itself.
     pub fn of_this_machine() -> Engines {
-        Engines {
-            is_machine: true,
-            ..Engines::at(files::root_of_this_machine())
-        }
+        Engines::new(files::root_of_this_machine(), true)
     }
 
     /// Those whose files and sockets are below a root.
     pub fn at(root: &Path) -> Engines {
+        Engines::new(root, false)
+    }
+
+    fn new(root: &Path, is_machine: bool) -> Engines {
         Engines {
-            is_machine: false,
-            root: Root::new(root),
-            sockets: Sockets::default(),
-            places: None,
-            lists: None,
+            own: Book::new(Root::new(root), Whose::Roots { is_machine }),
+            users: Users::at(root),
         }
     }
 
@@ -107,26 +73,14 @@ impl Engines {
     pub fn identify(&mut self, path: &str) -> Option<Identity> {
         let by_path = identify(path);
         let known = by_path.as_ref().map_or(0, |found| found.cgroup.len());
-        let (_, lists) = self.refresh();
-        let ends = path
-            .char_indices()
-            .filter(|&(at, char)| at > 0 && char == '/');
-        let ends = ends.map(|(at, _)| at).chain([path.len()]);
-        let mut innermost = ends.filter(|&end| end > known).filter_map(|end| {
-            let cgroup = &path[..end];
-            Some((cgroup, lists.runtimes.get(cgroup)?))
-        });
-        match innermost.next_back() {
-            Some((cgroup, id)) => Some(Identity {
-                cgroup: cgroup.to_owned(),
-                engine: Engine::Oci,
-                id: Some(id.clone()),
-                name: None,
-                pod_uid: None,
-                unit: None,
-            }),
-            None => by_path,
+        let mut found = innermost(path, known, self.own.runtimes()).map(of_runtime);
+        if found.is_none()
+            && let Some(user) = self.users.whose(path)
+        {
+            let theirs = innermost(path, known, self.users.runtimes(user)).map(of_runtime);
+            found = theirs.filter(|found| self.users.whose(&found.cgroup) == Some(user));
         }
+        found.or(by_path)
     }
 
     /// What is known of a container. Bounded in time (a second at most if an engine does not answer).
@@ -139,182 +93,56 @@ impl Engines {
 
     /// What is known of containers, each in its place. Engines that have a list are asked once.
     pub fn describe_all(&mut self, identities: &[Identity]) -> Vec<Container> {
-        let mut facts = self.look(identities);
-        let is_stranger = |(identity, facts): (&Identity, &Facts)| {
-            identity.id.is_some() && facts.is_incomplete() && facts.name.is_none()
-        };
-        if identities.iter().zip(&facts).any(is_stranger)
-            && (self.places.as_ref()).is_some_and(|(at, _)| at.elapsed() >= PLACES_FOR_STRANGERS)
-        {
-            self.places = None;
-            self.lists = None;
-            facts = self.look(identities);
+        let mut facts = self.own.look(identities);
+        // Of what root's engines don't know all, the engines of the user know whose it is.
+        let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (index, identity) in identities.iter().enumerate() {
+            if identity.id.is_some()
+                && facts[index].is_incomplete()
+                && let Some(user) = self.users.whose(&identity.cgroup)
+            {
+                open.entry(user).or_default().push(index);
+            }
+        }
+        for (user, indices) in open {
+            let theirs: Vec<Identity> = indices.iter().map(|&at| identities[at].clone()).collect();
+            let found = self.users.look(user, &theirs);
+            for (index, found) in indices.into_iter().zip(found) {
+                facts[index].fill(found);
+            }
         }
         let described = identities.iter().zip(facts);
         described
             .map(|(identity, facts)| merged(identity, facts))
             .collect()
     }
-
-    /// What files say and, where they don't say all, sockets.
-    fn look(&mut self, identities: &[Identity]) -> Vec<Facts> {
-        let (places, lists) = self.refresh();
-        let mut facts: Vec<Facts> = identities
-            .iter()
-            .map(|identity| from_files(identity, places, lists))
-            .collect();
-        self.ask_sockets(identities, &mut facts);
-        facts
-    }
-
-    /// Asks those who may know more than files say.
-    fn ask_sockets(&mut self, identities: &[Identity], facts: &mut [Facts]) {
-        let Some((_, places)) = &self.places else {
-            return;
-        };
-        let sockets = &mut self.sockets;
-        let rounds: [(Vec<Engine>, &[PathBuf]); 5] = [
-            (vec![Engine::Docker], &places.docker_sockets),
-            (vec![Engine::Podman], &places.podman_sockets),
-            (vec![Engine::CriO], &places.crio_sockets),
-            (vec![Engine::Containerd], &places.containerd_sockets),
-            (vec![], &places.cri_sockets),
-        ];
-        for (engines, paths) in rounds {
-            for path in paths {
-                // Whom is it worth to ask for? Where no file says more, anybody may know.
-                let open: Vec<(usize, &str)> = (identities.iter().zip(facts.iter()).enumerate())
-                    .filter(|(_, (identity, facts))| {
-                        let engine = facts.engine.unwrap_or(identity.engine);
-                        let may_know = engine == Engine::Oci || engines.contains(&engine);
-                        may_know && facts.is_incomplete()
-                    })
-                    .filter_map(|(index, (identity, _))| Some((index, identity.id.as_deref()?)))
-                    .filter(|(_, id)| files::is_plain(id))
-                    .collect();
-                if open.is_empty() {
-                    break;
-                }
-                let ids: Vec<&str> = open.iter().map(|&(_, id)| id).collect();
-                let found = match engines.first() {
-                    Some(&engine @ (Engine::Docker | Engine::Podman)) => {
-                        ask_docker(sockets, path, engine, &ids)
-                    }
-                    engine => services::ask(sockets, path, engine.copied(), &ids),
-                };
-                for (index, id) in open {
-                    if let Some(found) = found.get(id) {
-                        facts[index].fill(found.clone());
-                    }
-                }
-            }
-        }
-    }
-
-    /// What is read at once, anew if it is old.
-    fn refresh(&mut self) -> (&Places, &Lists) {
-        let is_young = |at: &Instant, lifetime| at.elapsed() < lifetime;
-        let places = self
-            .places
-            .take()
-            .filter(|(at, _)| is_young(at, PLACES_FOR));
-        let places = places.unwrap_or_else(|| {
-            let places = Places::find(&self.root, self.is_machine);
-            (Instant::now(), places)
-        });
-        let lists = self.lists.take().filter(|(at, _)| is_young(at, LISTS_FOR));
-        let lists = lists.unwrap_or_else(|| {
-            let lists = Lists::read(&self.root, &places.1);
-            (Instant::now(), lists)
-        });
-        (&self.places.insert(places).1, &self.lists.insert(lists).1)
-    }
 }
 
-impl Places {
-    fn find(root: &Root, is_machine: bool) -> Places {
-        let told = Daemons::find(root);
-        let states = containerd::states(root, &told.containerd_states);
-        let existing = |paths: &[&str], more: Vec<PathBuf>| {
-            let paths = paths.iter().map(PathBuf::from);
-            root.existing(paths.chain(more))
-        };
-        // Only what speaks for this machine speaks for its files.
-        let host = |variable: &str| {
-            let value = std::env::var(variable).ok().filter(|_| is_machine)?;
-            Some(PathBuf::from(value.strip_prefix("unix://")?))
-        };
-        let mut docker_sockets = existing(&["/run/docker.sock"], Vec::new());
-        docker_sockets.extend(host("DOCKER_HOST"));
-        docker_sockets.extend(told.docker_sockets);
-        docker_sockets.extend(existing(&[], root.in_sessions("docker.sock")));
-        let mut podman_sockets = existing(&["/run/podman/podman.sock"], Vec::new());
-        podman_sockets.extend(host("CONTAINER_HOST"));
-        podman_sockets.extend(existing(&[], root.in_sessions("podman/podman.sock")));
-        let containerd = [
-            "/run/containerd/containerd.sock",
-            "/run/k3s/containerd/containerd.sock",
-            "/run/docker/containerd/containerd.sock",
-            "/var/snap/microk8s/common/run/containerd.sock",
-        ];
-        let mut containerd_sockets = existing(&containerd, Vec::new());
-        containerd_sockets.extend(told.containerd_sockets);
-        let mut cri_sockets = containerd_sockets.clone();
-        cri_sockets.extend(existing(&["/run/cri-dockerd.sock"], Vec::new()));
-        let mut places = Places {
-            docker: docker::folders(root, &told.docker_data),
-            docker_sockets,
-            storages: podman::folders(root),
-            podman_sockets,
-            tasks: containerd::tasks(&states),
-            containerd_sockets,
-            crio_sockets: existing(&["/run/crio/crio.sock"], Vec::new()),
-            cri_sockets,
-            runtimes: oci::folders(root, &states),
-        };
-        for paths in [
-            &mut places.docker,
-            &mut places.docker_sockets,
-            &mut places.podman_sockets,
-            &mut places.tasks,
-            &mut places.containerd_sockets,
-            &mut places.cri_sockets,
-        ] {
-            distinct(paths);
-        }
-        places
-    }
-}
-
-/// Leaves of several paths to one thing the first.
-fn distinct(paths: &mut Vec<PathBuf>) {
-    let mut seen = Vec::new();
-    paths.retain(|path| {
-        use std::os::unix::fs::MetadataExt;
-        let Ok(status) = std::fs::metadata(path) else {
-            return false;
-        };
-        let is_new = !seen.contains(&(status.dev(), status.ino()));
-        seen.push((status.dev(), status.ino()));
-        is_new
+/// The innermost cgroup at a path or above it, below the first `known` bytes, that a runtime has made, and its id.
+fn innermost(
+    path: &str,
+    known: usize,
+    runtimes: &HashMap<String, String>,
+) -> Option<(String, String)> {
+    let ends = path
+        .char_indices()
+        .filter(|&(at, char)| at > 0 && char == '/');
+    let ends = ends.map(|(at, _)| at).chain([path.len()]);
+    let mut innermost = ends.filter(|&end| end > known).filter_map(|end| {
+        let cgroup = &path[..end];
+        Some((cgroup.to_owned(), runtimes.get(cgroup)?.clone()))
     });
+    innermost.next_back()
 }
 
-impl Lists {
-    fn read(root: &Root, places: &Places) -> Lists {
-        let mut lists = Lists {
-            kubelet: Kubelet::read(root),
-            ..Lists::default()
-        };
-        for storage in &places.storages {
-            for (id, facts) in podman::from_list(storage) {
-                lists.storages.entry(id).or_default().fill(facts);
-            }
-        }
-        for folder in &places.runtimes {
-            oci::read(folder, &mut lists.runtimes);
-        }
-        lists
+fn of_runtime((cgroup, id): (String, String)) -> Identity {
+    Identity {
+        cgroup,
+        engine: Engine::Oci,
+        id: Some(id),
+        name: None,
+        pod_uid: None,
+        unit: None,
     }
 }
 
@@ -377,69 +205,6 @@ impl Facts {
             self.fill(unfolded);
         }
     }
-}
-
-/// What files say of a container.
-fn from_files(identity: &Identity, places: &Places, lists: &Lists) -> Facts {
-    let mut facts = Facts::default();
-    if let Some(id) = identity.id.as_deref().filter(|id| files::is_plain(id)) {
-        let engine = identity.engine;
-        let may_be = |other: Engine| engine == other || engine == Engine::Oci;
-        if may_be(Engine::Docker) {
-            let found = places
-                .docker
-                .iter()
-                .find_map(|folder| docker::from_file(folder, id));
-            facts.fill(found.unwrap_or_default());
-        }
-        if may_be(Engine::Containerd) && facts.name.is_none() {
-            let mut tasks = places.tasks.iter();
-            let found = tasks.find_map(|folder| containerd::from_task(folder, id));
-            facts.fill(found.unwrap_or_default());
-        }
-        if may_be(Engine::CriO) {
-            let mut storages = places.storages.iter();
-            let found = storages.find_map(|folder| podman::from_annotations(folder, id));
-            facts.fill(found.unwrap_or_default());
-        }
-        if may_be(Engine::Podman) || may_be(Engine::CriO) {
-            facts.fill(lists.storages.get(id).cloned().unwrap_or_default());
-        }
-        facts.unfold();
-        facts.fill(
-            lists
-                .kubelet
-                .containers
-                .get(id)
-                .cloned()
-                .unwrap_or_default(),
-        );
-    }
-    let uid = identity.pod_uid.as_ref().or(facts.pod_uid.as_ref());
-    let pod = uid.and_then(|uid| lists.kubelet.pods.get(uid)).cloned();
-    facts.fill(pod.unwrap_or_default());
-    facts
-}
-
-/// By Docker's API: a list, or for one container what is known of it.
-fn ask_docker(
-    sockets: &mut Sockets,
-    socket: &Path,
-    engine: Engine,
-    ids: &[&str],
-) -> HashMap<String, Facts> {
-    let found = match ids {
-        [id] => {
-            let answer = http::get(sockets, socket, &format!("/containers/{id}/json"));
-            let found = answer.and_then(|answer| docker::from_inspection(&answer, engine));
-            found.map(|found| vec![found])
-        }
-        _ => {
-            let answer = http::get(sockets, socket, "/containers/json?all=1");
-            answer.and_then(|answer| docker::from_list(&answer, engine))
-        }
-    };
-    found.into_iter().flatten().collect()
 }
 
 /// Whether an id is one that nobody chose, of which a beginning is enough.

@@ -11,38 +11,39 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Facts;
-use super::files::{self, Root};
+use super::files::Root;
+use super::places::Place;
 use crate::container::Engine;
 
 /// The folder of tasks in a folder of state.
 const TASKS: &str = "io.containerd.runtime.v2.task";
 
 /// Where containerd keeps its state, with what those that run were told.
-pub(super) fn states(root: &Root, told: &[PathBuf]) -> Vec<PathBuf> {
+pub(super) fn states(root: &Root, told: &[Place]) -> Vec<Place> {
     let paths = [
         "/run/containerd",
         "/run/k3s/containerd",
         "/run/docker/containerd/daemon",
         "/var/snap/microk8s/common/run/containerd",
     ];
-    let mut found = root.existing(paths.iter().map(PathBuf::from));
-    found.extend(told.iter().filter(|path| path.exists()).cloned());
+    let mut found = Place::all_over(root.existing(paths.iter().map(PathBuf::from)));
+    found.extend(told.iter().filter(|place| place.path.exists()).cloned());
     found
 }
 
 /// The folders of tasks of all namespaces.
-pub(super) fn tasks(states: &[PathBuf]) -> Vec<PathBuf> {
-    let folders = states.iter().map(|state| state.join(TASKS));
+pub(super) fn tasks(root: &Root, states: &[Place]) -> Vec<Place> {
+    let folders = states.iter().map(|state| state.below(TASKS));
     let namespaces = folders.flat_map(|folder| {
-        let names = files::names(&folder);
-        names.into_iter().map(move |name| folder.join(name))
+        let names = root.names(&folder.path);
+        names.into_iter().map(move |name| folder.below(&name))
     });
     namespaces.collect()
 }
 
 /// Of one container, by its task's file in a namespace's folder.
-pub(super) fn from_task(namespace: &Path, id: &str) -> Option<Facts> {
-    let configuration: Configuration = files::json(&namespace.join(id).join("config.json"))?;
+pub(super) fn from_task(root: &Root, namespace: &Path, id: &str) -> Option<Facts> {
+    let configuration: Configuration = root.json(&namespace.join(id).join("config.json"))?;
     // Docker's own are known to Docker.
     let engine = match namespace.file_name()?.to_str()? {
         "moby" => Engine::Docker,

@@ -9,27 +9,30 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::{self, Root};
+use super::files::Root;
+use super::places::Place;
 use super::{Facts, daemons};
 use crate::container::Engine;
 
-/// Where Docker keeps its data, with what the engines that run were told.
-pub(super) fn folders(root: &Root, told: &[PathBuf]) -> Vec<PathBuf> {
+/// Where a user's Docker keeps its data.
+pub(super) const IN_HOME: &str = ".local/share/docker";
+
+/// Where root's Docker keeps its data, with what the engines that run were told.
+pub(super) fn folders(root: &Root, told: &[Place]) -> Vec<Place> {
     let mut paths = vec![PathBuf::from("/var/lib/docker")];
-    let configured = daemons::data_root(&root.join("/etc/docker/daemon.json"));
+    let configured = daemons::data_root(root, &root.join("/etc/docker/daemon.json"));
     paths.extend(configured.map(PathBuf::from));
     paths.push(PathBuf::from("/var/snap/docker/common/var-lib-docker"));
-    let mut found = root.existing(paths);
-    found.extend(told.iter().filter(|path| path.exists()).cloned());
-    // What users have comes last: of an id that two claim to have, root's is believed.
-    found.extend(root.existing(root.in_homes(".local/share/docker")));
+    paths.push(PathBuf::from("/root").join(IN_HOME));
+    let mut found = Place::all_over(root.existing(paths));
+    found.extend(told.iter().filter(|place| place.path.exists()).cloned());
     found
 }
 
 /// Of one container, by its file.
-pub(super) fn from_file(folder: &Path, id: &str) -> Option<Facts> {
+pub(super) fn from_file(root: &Root, folder: &Path, id: &str) -> Option<Facts> {
     let path = folder.join("containers").join(id).join("config.v2.json");
-    let described: Described = files::json(&path)?;
+    let described: Described = root.json(&path)?;
     (described.id == id).then(|| described.facts(Engine::Docker))
 }
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::Facts;
-use super::files::{self, Root};
+use super::files::Root;
 
 /// What names of files tell.
 #[derive(Debug, Default)]
@@ -21,8 +21,8 @@ pub(super) struct Kubelet {
 
 impl Kubelet {
     pub(super) fn read(root: &Root) -> Kubelet {
-        let containers = files::names(&root.join("/var/log/containers"));
-        let pods = files::names(&root.join("/var/log/pods"));
+        let containers = root.names(&root.join("/var/log/containers"));
+        let pods = root.names(&root.join("/var/log/pods"));
         Kubelet {
             containers: containers.iter().filter_map(|name| log(name)).collect(),
             pods: pods.iter().filter_map(|name| pod(name)).collect(),

@@ -10,52 +10,49 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::{self, Root};
+use super::files::{Found, Root};
+use super::places::Place;
 use crate::cgroup::contains;
 
-/// A folder where a runtime keeps its state.
-#[derive(Debug)]
-pub(super) struct Folder {
-    path: PathBuf,
-    /// What is in it concerns cgroups below this one only.
-    within: String,
-}
-
-/// Where runtimes keep their state.
-pub(super) fn folders(root: &Root, containerd_states: &[PathBuf]) -> Vec<Folder> {
+/// Where root's runtimes keep their state.
+pub(super) fn folders(root: &Root, containerd_states: &[Place]) -> Vec<Place> {
     let paths = ["/run/runc", "/run/crun", "/run/youki"].iter();
-    let mut paths = root.existing(paths.map(PathBuf::from));
+    let mut found = Place::all_over(root.existing(paths.map(PathBuf::from)));
     // containerd's shims give each namespace a folder.
     for state in containerd_states {
-        let shims = state.join("runc");
-        let namespaces = files::names(&shims);
-        paths.extend(namespaces.iter().map(|namespace| shims.join(namespace)));
+        let shims = state.below("runc");
+        let namespaces = root.names(&shims.path);
+        found.extend(namespaces.iter().map(|namespace| shims.below(namespace)));
     }
-    let of_root = paths.into_iter().map(|path| Folder {
-        path,
-        within: String::new(),
-    });
-    let mut found: Vec<Folder> = of_root.collect();
-    for user in files::names(&root.join("/run/user")) {
-        let session = Path::new("/run/user").join(&user);
-        let paths = root.existing([session.join("runc"), session.join("crun")]);
-        found.extend(paths.into_iter().map(|path| Folder {
-            path,
-            within: format!("/user.slice/user-{user}.slice"),
-        }));
-    }
+    found.extend(in_session(root, 0));
     found
 }
 
+/// Where a user's runtimes keep their state while the user is logged in.
+pub(super) fn in_session(root: &Root, user: u32) -> Vec<Place> {
+    let session = Path::new("/run/user").join(user.to_string());
+    Place::all_over(root.existing([session.join("runc"), session.join("crun")]))
+}
+
 /// Reads the cgroups of all containers in a folder into `found`.
-pub(super) fn read(folder: &Folder, found: &mut HashMap<String, String>) {
-    for id in files::names(&folder.path) {
+pub(super) fn read(
+    root: &Root,
+    folder: &Place,
+    known: &mut Found<Vec<String>>,
+    found: &mut HashMap<String, String>,
+) {
+    for id in root.names(&folder.path) {
         let container = folder.path.join(&id);
-        let state = files::json::<RuncState>(&container.join("state.json"));
-        let paths = state.map(|state| state.paths());
+        let paths = known.get(root, &container.join("state.json"), |bytes| {
+            let state = serde_json::from_slice::<RuncState>(bytes);
+            state.map(RuncState::paths).unwrap_or_default()
+        });
         let paths = paths.or_else(|| {
-            let status = files::json::<CrunStatus>(&container.join("status"))?;
-            Some(vec![status.path()?])
+            known.get(root, &container.join("status"), |bytes| {
+                let status = serde_json::from_slice::<CrunStatus>(bytes);
+                let path = status.ok().and_then(CrunStatus::path);
+                path.into_iter().collect()
+            })
         });
         for path in paths.unwrap_or_default() {
             if contains(&folder.within, &path) {

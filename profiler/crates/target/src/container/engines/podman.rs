@@ -11,20 +11,17 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Facts;
-use super::files::{self, Root};
+use super::files::{Found, Root};
 use crate::container::Engine;
 
-/// Where drivers keep their lists: for any there are, and for what lives until the next boot.
-pub(super) fn folders(root: &Root) -> Vec<PathBuf> {
-    let mut storages = vec![
-        PathBuf::from("/var/lib/containers/storage"),
-        PathBuf::from("/run/containers/storage"),
-    ];
-    storages.extend(root.in_homes(".local/share/containers/storage"));
-    storages.extend(root.in_sessions("containers"));
+/// Where a user's storage is.
+pub(super) const IN_HOME: &str = ".local/share/containers/storage";
+
+/// Where drivers keep their lists in storages: for any there are, and for what lives until the next boot.
+pub(super) fn folders(root: &Root, storages: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for storage in root.existing(storages) {
-        let names = files::names(&storage).into_iter();
+        let names = root.names(&storage).into_iter();
         let names = names.filter(|name| name.ends_with("-containers"));
         found.extend(names.map(|name| storage.join(name)));
     }
@@ -32,12 +29,15 @@ pub(super) fn folders(root: &Root) -> Vec<PathBuf> {
 }
 
 /// All that a folder lists.
-pub(super) fn from_list(folder: &Path) -> Vec<(String, Facts)> {
+pub(super) fn from_list(
+    root: &Root,
+    folder: &Path,
+    known: &mut Found<Vec<(String, Facts)>>,
+) -> Vec<(String, Facts)> {
     let lists = ["containers.json", "volatile-containers.json"];
-    let lists = lists
-        .iter()
-        .filter_map(|list| files::read(&folder.join(list)));
-    lists.flat_map(|list| listed(&list)).collect()
+    let lists = lists.iter();
+    let lists = lists.filter_map(|list| known.get(root, &folder.join(list), listed));
+    lists.flatten().collect()
 }
 
 fn listed(list: &[u8]) -> Vec<(String, Facts)> {
@@ -81,9 +81,9 @@ struct Metadata {
 }
 
 /// Of one container of CRI-O, by its annotations.
-pub(super) fn from_annotations(folder: &Path, id: &str) -> Option<Facts> {
+pub(super) fn from_annotations(root: &Root, folder: &Path, id: &str) -> Option<Facts> {
     let path = folder.join(id).join("userdata/config.json");
-    let configuration: Configuration = files::json(&path)?;
+    let configuration: Configuration = root.json(&path)?;
     let mut annotations = configuration.annotations;
     let mut take = |key: &str| annotations.remove(key).filter(|value| !value.is_empty());
     let pod = take("io.kubernetes.pod.name")?;

@@ -15,6 +15,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of a user's engine.
+const USERS_PATIENCE: Duration = Duration::from_millis(250);
 /// How long one who did not answer is left alone.
 const REST: Duration = Duration::from_secs(30);
 /// Most bytes of an answer.
@@ -30,20 +32,39 @@ pub(super) enum Silence {
 }
 
 /// Calls sockets, and remembers who does not answer. Not to be used on a thread of a runtime.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sockets {
+    patience: Duration,
     runtime: Option<Runtime>,
     left_alone: HashMap<PathBuf, Instant>,
 }
 
+impl Default for Sockets {
+    fn default() -> Sockets {
+        Sockets {
+            patience: PATIENCE,
+            runtime: None,
+            left_alone: HashMap::new(),
+        }
+    }
+}
+
 impl Sockets {
+    /// Those of a user, who has less time.
+    pub(super) fn of_a_user() -> Sockets {
+        Sockets {
+            patience: USERS_PATIENCE,
+            ..Sockets::default()
+        }
+    }
+
     /// Asks. None, if there is no answer, for whatever reason.
     pub(super) fn ask<T>(
         &mut self,
         socket: &Path,
         question: impl AsyncFnOnce(UnixStream) -> Result<T, Silence>,
     ) -> Option<T> {
-        self.ask_within(PATIENCE, socket, question)
+        self.ask_within(self.patience, socket, question)
     }
 
     fn ask_within<T>(

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use super::book::PLACES_FOR_STRANGERS;
 use super::*;
 
 const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -79,6 +80,69 @@ fn files_of_docker() {
     assert_eq!(shown(&found), ["docker", "web", "nginx:1", "-", "-"]);
     let found = machine.describe(&format!("/kubepods/pod{UID}/{B}"));
     assert_eq!(shown(&found), ["docker", "app", "nginx:1", "web-0", "prod"]);
+}
+
+/// A folder of a user's, who has a Docker and a Podman there that claim to have two containers.
+fn claims(name: &str) -> Machine {
+    let machine = Machine::new(name);
+    machine.file("etc/passwd", "eve:x:1000:1000::/home/eve:/bin/sh\n");
+    machine.file(
+        &format!("home/eve/.local/share/docker/containers/{A}/config.v2.json"),
+        &docker_file(A, "hers"),
+    );
+    machine.file(
+        "home/eve/.local/share/containers/storage/overlay-containers/containers.json",
+        &format!(r#"[{{"id":"{B}","names":["hers"],"metadata":"{{\"image-name\":\"pg:1\"}}"}}]"#),
+    );
+    machine
+}
+
+#[test]
+fn what_a_user_says_counts_for_the_users_own() {
+    let machine = claims("users");
+    let hers = "/user.slice/user-1000.slice/user@1000.service/user.slice";
+    let found = machine.describe(&format!("{hers}/docker-{A}.scope"));
+    assert_eq!(shown(&found), ["docker", "hers", "nginx:1", "-", "-"]);
+    let found = machine.describe(&format!("{hers}/libpod-{B}.scope"));
+    assert_eq!(shown(&found), ["podman", "hers", "pg:1", "-", "-"]);
+    for (others, engine) in [
+        (format!("/docker/{A}"), "docker"),
+        (format!("/mine/{A}"), "oci"),
+        (format!("/user.slice/user-1001.slice/{A}"), "oci"),
+        (format!("/machine.slice/libpod-{B}.scope"), "podman"),
+    ] {
+        let found = machine.describe(&others);
+        assert_eq!(shown(&found), [engine, "-", "-", "-", "-"], "{others}");
+    }
+}
+
+#[test]
+fn what_a_socket_of_a_session_says_counts_for_the_users_own() {
+    let machine = Machine::new("session");
+    let list = format!(
+        r#"[{{"Id":"{A}","Names":["/hers"],"Image":"nginx:1"}},
+        {{"Id":"{B}","Names":["/hers"],"Image":"pg:1"}}]"#
+    );
+    let inspection = format!(r#"{{"Id":"{A}","Name":"/hers","Config":{{"Image":"nginx:1"}}}}"#);
+    let socket = machine.0.join("run/user/1000/docker.sock");
+    let server = serve(&socket, vec![inspection, list]);
+    let mut engines = Engines::at(&machine.0);
+    let identity = |path: String| identify(&path).unwrap();
+    let hers = identity(format!("/user.slice/user-1000.slice/docker-{A}.scope"));
+    let others = identity(format!("/docker/{B}"));
+    // Root's is not asked about.
+    assert_eq!(engines.describe(&others), Container::new(others.clone()));
+    let found = engines.describe_all(&[hers, others.clone()]);
+    assert_eq!(shown(&found[0]), ["docker", "hers", "nginx:1", "-", "-"]);
+    assert_eq!(found[1], Container::new(others));
+    // Ends the server.
+    let _ = engines.describe_all(&[
+        identity(format!("/user.slice/user-1000.slice/{A}")),
+        identity(format!("/user.slice/user-1000.slice/{B}")),
+    ]);
+    let asked = server.join().unwrap();
+    assert_eq!(asked[0], format!("GET /containers/{A}/json HTTP/1.1"));
+    assert_eq!(asked[1], "GET /containers/json?all=1 HTTP/1.1");
 }
 
 #[test]
@@ -158,6 +222,7 @@ fn states_of_runtimes() {
     );
     let mine = "/user.slice/user-1000.slice/mine";
     machine.file("run/user/1000/runc/mine/state.json", &state(mine));
+    machine.file("run/user/1000/runc/all/state.json", &state("/user.slice"));
     let mut engines = Engines::at(&machine.0);
     let mut id = |path: &str| engines.identify(path).and_then(|found| found.id);
     assert_eq!(id("/user.slice/s.scope/rc1/below").as_deref(), Some("rc1"));
@@ -165,6 +230,7 @@ fn states_of_runtimes() {
     assert_eq!(id("/cr1").as_deref(), Some("cr1"));
     assert_eq!(id("/system.slice/a.service/x"), None);
     assert_eq!(id(mine).as_deref(), Some("mine"));
+    assert_eq!(id("/user.slice/user-1000.slice/other"), None);
     assert_eq!(id(&format!("/cr1/docker/{A}")).as_deref(), Some(A));
     assert_eq!(engines.identify("/other"), None);
     let identity = engines.identify("/cr1").unwrap();
