@@ -153,8 +153,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         let limit = arguments.get(1).map(OsString::as_os_str);
         return profiler_resolve::serve_names(limit, crate::pipeline::answering());
     }
+    // To read what users' engines have.
+    if arguments
+        .first()
+        .is_some_and(|name| profiler_target::container::is_for_users(name))
+    {
+        let root = arguments.get(1).map(OsString::as_os_str);
+        return profiler_target::container::serve_users(root);
+    }
     profiler_probe::offer();
     profiler_resolve::offer_names();
+    profiler_target::container::offer_reading();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {

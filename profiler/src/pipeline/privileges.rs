@@ -4,10 +4,7 @@
 //! they are given up (`profiler_probe::privileges`).
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 use crate::error::Failure;
 use profiler_probe::features::{maps_need_capabilities, processors_can_be_added};
@@ -24,7 +21,7 @@ pub(super) struct Later {
     pub(super) mounts_tracefs: bool,
     /// Sends signals to a command, or to processes on behalf of clients.
     pub(super) signals: bool,
-    /// Makes files where the user wants them, writes to those of cgroups, or connects to sockets.
+    /// Makes files where the user wants them, or writes to those of cgroups.
     pub(super) writes_files: bool,
     /// Gives outputs their names in a folder of somebody else's, as /tmp is.
     pub(super) names_files: bool,
@@ -47,10 +44,6 @@ const PROCESSORS: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::IP
 pub(super) fn settle(later: Later) {
     let held = rustix::thread::capabilities(None);
     let held = held.map_or_else(|_| CapabilitySet::empty(), |sets| sets.permitted);
-    let later = Later {
-        writes_files: later.writes_files || users_run_engines(Path::new("/run/user")),
-        ..later
-    };
     let keeps_bpf = later.attaches
         || later.loads_tables
         || maps_need_capabilities()
@@ -60,20 +53,6 @@ pub(super) fn settle(later: Later) {
         Ok(()) => log::debug!("kept from now on: {}", names(kept & held)),
         Err(error) => log::warn!("privileges that are not needed any more stay: {error}"),
     }
-}
-
-/// Whether an engine listens on a socket that is another user's: connecting is writing. A file of that name, or a
-/// link to a socket of somebody else, is none: users may put there what they like.
-fn users_run_engines(sessions: &Path) -> bool {
-    let Ok(sessions) = fs::read_dir(sessions) else {
-        return false;
-    };
-    sessions.flatten().any(|session| {
-        ["docker.sock", "podman/podman.sock"].iter().any(|socket| {
-            let is_socket = |found: fs::Metadata| found.file_type().is_socket();
-            fs::symlink_metadata(session.path().join(socket)).is_ok_and(is_socket)
-        })
-    })
 }
 
 fn kept(later: Later, keeps_bpf: bool, held: CapabilitySet) -> CapabilitySet {
@@ -114,9 +93,6 @@ pub(super) fn start_failure(program: &OsStr, as_another: bool, error: &io::Error
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     const ALL: CapabilitySet = CapabilitySet::from_bits_retain(u64::MAX);
@@ -157,26 +133,6 @@ mod tests {
                 | CapabilitySet::SYS_ADMIN
                 | CapabilitySet::CHOWN
         );
-    }
-
-    #[test]
-    fn engines_of_users_are_seen_by_their_sockets() {
-        let folder = std::env::temp_dir().join(format!("profiler-users-{}", std::process::id()));
-        fs::create_dir_all(folder.join("1000/podman")).unwrap();
-        assert!(!users_run_engines(&folder));
-        assert!(!users_run_engines(&folder.join("none")));
-        let socket = folder.join("1000/podman/podman.sock");
-        fs::write(&socket, "").unwrap();
-        assert!(!users_run_engines(&folder));
-        fs::remove_file(&socket).unwrap();
-        let listener = UnixListener::bind(folder.join("1000/other.sock")).unwrap();
-        symlink("../other.sock", &socket).unwrap();
-        assert!(!users_run_engines(&folder));
-        fs::remove_file(&socket).unwrap();
-        let engine = UnixListener::bind(&socket).unwrap();
-        assert!(users_run_engines(&folder));
-        drop((listener, engine));
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

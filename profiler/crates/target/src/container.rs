@@ -13,13 +13,15 @@ mod select;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 pub use describe::Describer;
-pub use engines::Engines;
+pub use engines::{Engines, is_for_users, offer_reading, serve_users, start_reading};
 pub use identify::identify;
 pub use select::{Selected, Selector, SelectorError};
 
 /// What runs containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Engine {
     /// Docker.
     Docker,
@@ -62,7 +64,7 @@ impl fmt::Display for Engine {
 }
 
 /// What the path of a cgroup says of the innermost container, pod or unit in it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct Identity {
     /// The container's own cgroup: the path up to where it begins.
     pub cgroup: String,

@@ -4,9 +4,12 @@
 //! are made later (`decisions`).
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
+use super::super::signals::is_given_up;
 use crate::error::{Context, Failure};
 use profiler_probe::privileges::{CapabilitySet, effective, lacking, remedy};
 use profiler_target::cgroup::{
@@ -16,6 +19,8 @@ use profiler_target::container::{Container, Engines, Selected, Selector, Selecto
 
 /// Where hierarchies are mounted.
 const MOUNTS: &str = "/sys/fs/cgroup";
+/// How often it is looked whether the start was given up.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// Which cgroups are to be recorded, as a user names them; all of the machine, if none is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,20 +164,31 @@ impl CgroupTargets {
         })
     }
 
-    /// Engines are asked on a thread of its own: an event loop runs on this one.
+    /// Engines are asked on a thread of its own: an event loop runs on this one, and an interrupt is heard meanwhile.
     fn select(&self, hierarchy: &Hierarchy) -> Result<Selected, Failure> {
-        let select = || {
+        let (selectors, wait) = (self.selectors.clone(), self.wait);
+        let hierarchy = hierarchy.clone();
+        let (answer, answers) = sync_channel(1);
+        let select = move || {
             let mut engines = Engines::of_this_machine();
-            Selector::select(&self.selectors, hierarchy, &mut engines, self.wait)
+            // Nobody waits for it any more, if it is given up.
+            let _ = answer.send(Selector::select(&selectors, &hierarchy, &mut engines, wait));
         };
-        let selected = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("containers".to_owned());
-            let thread = thread.spawn_scoped(scope, select);
-            thread.map(|thread| thread.join())
-        });
-        match selected.context(|| "failed to start a thread")? {
-            Ok(selected) => selected.map_err(|error| self.unknown(&error)),
-            Err(_) => Err(Failure::failed("failed to look for containers")),
+        let thread = std::thread::Builder::new().name("containers".to_owned());
+        thread
+            .spawn(select)
+            .context(|| "failed to start a thread")?;
+        loop {
+            match answers.recv_timeout(GLANCE) {
+                Ok(selected) => return selected.map_err(|error| self.unknown(&error)),
+                Err(RecvTimeoutError::Timeout) if !is_given_up() => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Failure::failed("given up while containers were looked for"));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::failed("failed to look for containers"));
+                }
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Describes containers on a thread of its own, so that no engine can hold up a session.
+//! Describes containers on threads of its own, so that no engine can hold up a session, and no user's engines what root's
+//! say.
 //!
 //! [`Identity`]s in, [`Container`]s out, and a descriptor that says when. Engines write down what they
 //! start only a while after its cgroup is made: who has no name yet is asked for again at growing
@@ -27,7 +28,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// When nothing more is to be expected.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
-/// Answers what containers are. Each is asked for once; what is not known yet is asked again for a while.
+/// Answers what containers are: what root's engines say first, and what a user's say of the user's own as it comes. Each is asked for once; what is not known yet is asked again for a while.
 #[derive(Debug)]
 pub struct Describer {
     questions: SyncSender<Question>,
@@ -50,22 +51,16 @@ struct Answers {
 }
 
 impl Describer {
-    /// Starts the thread. It ends when this value is dropped.
+    /// Starts the threads. They end when this value is dropped.
     pub fn start(engines: Engines) -> io::Result<Describer> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let answers = Arc::new(Answers {
             waiting: Mutex::default(),
             wake: rustix::event::eventfd(0, flags)?,
         });
-        let (questions, received) = sync_channel(MAX_WAITING);
-        let worker = Worker {
-            engines,
-            answers: Arc::clone(&answers),
-            nameless: Vec::new(),
-        };
-        thread::Builder::new()
-            .name("containers".to_owned())
-            .spawn(move || worker.run(&received))?;
+        let (own, all) = engines.split();
+        let of_users = Worker::start("users-engines", all, Arc::clone(&answers), None)?;
+        let questions = Worker::start("containers", own, Arc::clone(&answers), Some(of_users))?;
         Ok(Describer {
             questions,
             answers,
@@ -140,6 +135,8 @@ struct Worker {
     engines: Engines,
     answers: Arc<Answers>,
     nameless: Vec<Nameless>,
+    /// Who is to be asked about what is in users' cgroups; none: users are asked here.
+    of_users: Option<SyncSender<Question>>,
 }
 
 /// One that is looked at again.
@@ -151,6 +148,30 @@ struct Nameless {
 }
 
 impl Worker {
+    fn start(
+        name: &str,
+        engines: Engines,
+        answers: Arc<Answers>,
+        of_users: Option<SyncSender<Question>>,
+    ) -> io::Result<SyncSender<Question>> {
+        let (questions, received) = sync_channel(MAX_WAITING);
+        let worker = Worker {
+            engines,
+            answers,
+            nameless: Vec::new(),
+            of_users,
+        };
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || worker.run(&received))?;
+        Ok(questions)
+    }
+
+    /// Whether a cgroup is a user's, about whom another worker is to be asked.
+    fn forwards(&self, cgroup: &str) -> Option<&SyncSender<Question>> {
+        let of_users = self.of_users.as_ref()?;
+        self.engines.whose(cgroup).map(|_| of_users)
+    }
+
     fn run(mut self, questions: &Receiver<Question>) {
         loop {
             let first = match self.nameless.iter().map(|nameless| nameless.at).min() {
@@ -176,7 +197,16 @@ impl Worker {
     fn answer(&mut self, asked: Vec<Question>) {
         let identities = asked.into_iter().filter_map(|question| match question {
             Question::Identity(identity) => Some(identity),
-            Question::Path(path) => self.engines.identify(&path),
+            Question::Path(path) => {
+                let found = self.engines.identify(&path);
+                if found.is_none()
+                    && let Some(of_users) = self.forwards(&path)
+                {
+                    // What finds no room stays what it is.
+                    let _ = of_users.try_send(Question::Path(path));
+                }
+                found
+            }
         });
         let identities: Vec<Identity> = identities.collect();
         if identities.is_empty() {
@@ -184,16 +214,31 @@ impl Worker {
         }
         let described = self.engines.describe_all(&identities);
         let now = Instant::now();
-        let nameless = described.iter().filter(|container| !is_settled(container));
-        let room = MAX_WAITING.saturating_sub(self.nameless.len());
-        self.nameless
-            .extend(nameless.take(room).map(|container| Nameless {
-                answered: container.clone(),
-                since: now,
-                pause: FIRST_PAUSE,
-                at: now + FIRST_PAUSE,
-            }));
+        let (mut nameless, mut of_users) = (Vec::new(), Vec::new());
+        let mut room = MAX_WAITING.saturating_sub(self.nameless.len());
+        for container in described.iter().filter(|container| !is_settled(container)) {
+            if self.forwards(&container.identity.cgroup).is_some() {
+                of_users.push(Question::Identity(container.identity.clone()));
+            } else if room > 0 {
+                room -= 1;
+                nameless.push(Nameless {
+                    answered: container.clone(),
+                    since: now,
+                    pause: FIRST_PAUSE,
+                    at: now + FIRST_PAUSE,
+                });
+            }
+        }
+        self.nameless.append(&mut nameless);
+        // Before others can say more of them.
         self.answers.add(described);
+        if let Some(to) = &self.of_users {
+            // What finds no room has been answered as far as root's engines know it.
+            let sent = of_users
+                .into_iter()
+                .map(|question| to.try_send(question).is_ok());
+            sent.take_while(|sent| *sent).for_each(drop);
+        }
     }
 
     fn look_again(&mut self) {
@@ -293,5 +338,38 @@ mod tests {
         assert_eq!(third[0].identity.id.as_deref(), Some("rc1"));
         assert_eq!(third.len(), 1);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn what_users_have_holds_up_nothing_of_roots() {
+        use crate::container::engines::tests::{A, B, Machine, Silence, docker_file, is_root};
+        let test = "what_users_have_holds_up_nothing_of_roots";
+        if !is_root(test) {
+            return;
+        }
+        let machine = Machine::new("holds");
+        machine.file("etc/passwd", "eve:x:54321:54321::/home/eve:/bin/sh\n");
+        let file = format!("var/lib/docker/containers/{A}/config.v2.json");
+        machine.file(&file, &docker_file(A, "web"));
+        let Some(_silence) = Silence::at(&machine.0.join("home/eve"), test) else {
+            return;
+        };
+        let engines = Engines::at(&machine.0).reading_apart();
+        let mut describer = Describer::start(engines).unwrap();
+        let hers = identify(&format!("/user.slice/user-54321.slice/{B}")).unwrap();
+        let roots = identify(&format!("/docker/{A}")).unwrap();
+        let began = Instant::now();
+        describer.ask(&hers);
+        describer.ask_about("/user.slice/user-54321.slice/other");
+        let first = answers(&mut describer, 1);
+        assert_eq!(first, [Container::new(hers)]);
+        describer.ask(&roots);
+        let second = answers(&mut describer, 1);
+        assert_eq!(second[0].name.as_deref(), Some("web"));
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }

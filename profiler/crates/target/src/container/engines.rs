@@ -5,6 +5,7 @@
 //!
 //! What does not belong here: what a path says by itself (`identify`), whom to ask for (`select`).
 
+mod apart;
 mod book;
 mod containerd;
 mod daemons;
@@ -23,6 +24,9 @@ mod users;
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
+pub use self::apart::{is_for_users, offer_reading, serve_users, start_reading};
 use self::book::Book;
 use self::files::Root;
 use self::places::Whose;
@@ -34,11 +38,12 @@ use super::{Container, Engine, Identity, identify};
 #[derive(Debug)]
 pub struct Engines {
     own: Book,
-    users: Users,
+    /// None: users are not asked.
+    users: Option<Users>,
 }
 
 /// What somebody says of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 struct Facts {
     engine: Option<Engine>,
     name: Option<String>,
@@ -64,8 +69,30 @@ impl Engines {
     fn new(root: &Path, is_machine: bool) -> Engines {
         Engines {
             own: Book::new(Root::new(root), Whose::Roots { is_machine }),
-            users: Users::at(root),
+            users: Some(Users::at(root)),
         }
+    }
+
+    /// Two in place of this one: the first answers for root's engines alone, and waits for nothing that users have.
+    pub(super) fn split(mut self) -> (Engines, Engines) {
+        let root = self.own.root.path().to_owned();
+        let all = Engines {
+            own: Book::new(Root::new(&root), self.own.whose),
+            users: self.users.take(),
+        };
+        (self, all)
+    }
+
+    /// The same, and what users have is read by a process.
+    #[cfg(test)]
+    pub(super) fn reading_apart(mut self) -> Engines {
+        self.users = self.users.map(Users::reading_apart);
+        self
+    }
+
+    /// The user that a cgroup belongs to; none if it is root's.
+    pub(super) fn whose(&self, cgroup: &str) -> Option<u32> {
+        users::whose(self.own.root.path(), cgroup)
     }
 
     /// As [`identify`], and also containers of which the path tells nothing, but the state that their
@@ -75,10 +102,11 @@ impl Engines {
         let known = by_path.as_ref().map_or(0, |found| found.cgroup.len());
         let mut found = innermost(path, known, self.own.runtimes()).map(of_runtime);
         if found.is_none()
-            && let Some(user) = self.users.whose(path)
+            && let Some(user) = self.whose(path)
+            && let Some(users) = &mut self.users
         {
-            let theirs = innermost(path, known, self.users.runtimes(user)).map(of_runtime);
-            found = theirs.filter(|found| self.users.whose(&found.cgroup) == Some(user));
+            let theirs = innermost(path, known, users.runtimes(user)).map(of_runtime);
+            found = theirs.filter(|found| self.whose(&found.cgroup) == Some(user));
         }
         found.or(by_path)
     }
@@ -94,27 +122,33 @@ impl Engines {
     /// What is known of containers, each in its place. Engines that have a list are asked once.
     pub fn describe_all(&mut self, identities: &[Identity]) -> Vec<Container> {
         let mut facts = self.own.look(identities);
+        if self.users.is_some() {
+            self.ask_users(identities, &mut facts);
+        }
+        let described = identities.iter().zip(facts);
+        described
+            .map(|(identity, facts)| merged(identity, facts))
+            .collect()
+    }
+
+    fn ask_users(&mut self, identities: &[Identity], facts: &mut [Facts]) {
         // Of what root's engines don't know all, the engines of the user know whose it is.
         let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
         for (index, identity) in identities.iter().enumerate() {
             if identity.id.is_some()
                 && facts[index].is_incomplete()
-                && let Some(user) = self.users.whose(&identity.cgroup)
+                && let Some(user) = self.whose(&identity.cgroup)
             {
                 open.entry(user).or_default().push(index);
             }
         }
         for (user, indices) in open {
             let theirs: Vec<Identity> = indices.iter().map(|&at| identities[at].clone()).collect();
-            let found = self.users.look(user, &theirs);
-            for (index, found) in indices.into_iter().zip(found) {
+            let found = self.users.as_mut().map(|users| users.look(user, theirs));
+            for (index, found) in indices.into_iter().zip(found.unwrap_or_default()) {
                 facts[index].fill(found);
             }
         }
-        let described = identities.iter().zip(facts);
-        described
-            .map(|(identity, facts)| merged(identity, facts))
-            .collect()
     }
 }
 
@@ -177,6 +211,19 @@ impl Facts {
         }
     }
 
+    /// Leaves out what is too long to be true.
+    fn cut(&mut self, most: usize) {
+        for text in [
+            &mut self.name,
+            &mut self.image,
+            &mut self.pod,
+            &mut self.namespace,
+            &mut self.pod_uid,
+        ] {
+            text.take_if(|text| text.len() > most);
+        }
+    }
+
     fn is_incomplete(&self) -> bool {
         self.image.is_none() || (self.name.is_none() && !self.is_sandbox)
     }
@@ -232,4 +279,4 @@ fn merged(identity: &Identity, mut facts: Facts) -> Container {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -22,16 +22,23 @@ const PLACES_FOR: Duration = Duration::from_secs(10);
 /// The same when there is a container that none of them knows: an engine may have been started since.
 pub(super) const PLACES_FOR_STRANGERS: Duration = Duration::from_millis(500);
 /// How long lists of containers are believed.
-const LISTS_FOR: Duration = Duration::from_millis(200);
+pub(super) const LISTS_FOR: Duration = Duration::from_millis(200);
+
+/// Of the time, reading lists takes one part of so many.
+const SHARE: u32 = 10;
 
 /// What root's engines say, or a user's.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) root: Root,
-    whose: Whose,
+    pub(super) whose: Whose,
     sockets: Sockets,
     places: Option<(Instant, Places)>,
     lists: Option<(Instant, Lists)>,
+    /// How long it took to read them.
+    took: Duration,
+    /// There was more than may be read.
+    partial: bool,
     states: Found<Vec<String>>,
     stored: Found<Vec<(String, Facts)>>,
 }
@@ -57,9 +64,16 @@ impl Book {
             sockets,
             places: None,
             lists: None,
+            took: Duration::ZERO,
+            partial: false,
             states: Found::default(),
             stored: Found::default(),
         }
+    }
+
+    /// Whether there is more than was read.
+    pub(super) fn is_over(&self) -> bool {
+        self.partial || self.root.is_over()
     }
 
     /// Ids by cgroup, of containers of runtimes.
@@ -108,9 +122,13 @@ impl Book {
             let places = Places::find(&self.root, self.whose);
             (Instant::now(), places)
         });
-        let lists = self.lists.take().filter(|(at, _)| is_young(at, LISTS_FOR));
+        // Long lists are read less often.
+        let lists_for = LISTS_FOR.max(self.took * SHARE);
+        let lists = self.lists.take().filter(|(at, _)| is_young(at, lists_for));
         let lists = lists.unwrap_or_else(|| {
+            let began = Instant::now();
             let lists = self.read(&places.1);
+            (self.took, self.partial) = (began.elapsed(), self.root.is_over());
             (Instant::now(), lists)
         });
         (&self.places.insert(places).1, &self.lists.insert(lists).1)

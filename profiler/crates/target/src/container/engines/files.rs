@@ -52,6 +52,10 @@ impl Root {
         }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// From now on this much is read.
     pub(super) fn limit(&self, budget: Budget) {
         self.budget.set(Some(budget));
@@ -204,6 +208,7 @@ impl<T: Clone> Found<T> {
             known.round = self.round;
             return Some(known.found.clone());
         }
+        self.files.remove(&key);
         let found = parse(&root.rest(file, &status)?);
         if is_settled(&status) {
             let known = Known {
@@ -310,4 +315,63 @@ pub(super) fn is_owners_alone(status: &Metadata, owner: u32) -> bool {
 pub(super) fn is_plain(id: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-+@".contains(&byte);
     !id.starts_with('.') && (1..=255).contains(&id.len()) && id.bytes().all(is_allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::super::tests::Machine;
+    use super::*;
+
+    #[test]
+    fn what_has_not_changed_is_read_once() {
+        let machine = Machine::new("once");
+        machine.file("one", "1");
+        fs::hard_link(machine.0.join("one"), machine.0.join("two")).unwrap();
+        std::thread::sleep(SETTLED * 2);
+        let root = Root::new(&machine.0);
+        let (mut found, read) = (Found::default(), Cell::new(0));
+        let mut get = |name: &str| {
+            found.get(&root, &root.join(name), |bytes| {
+                read.set(read.get() + 1);
+                bytes.len()
+            })
+        };
+        let all = [get("one"), get("one"), get("two"), get("none")];
+        assert_eq!((all, read.get()), ([Some(1), Some(1), Some(1), None], 1));
+        machine.file("one", "12");
+        assert_eq!((get("one"), read.get()), (Some(2), 2));
+        found.end_round();
+        assert_eq!(
+            found.files.len(),
+            0,
+            "it may be written again at the same time"
+        );
+    }
+
+    #[test]
+    fn a_budget_ends_it() {
+        let machine = Machine::new("budget");
+        machine.file("folder/one", "1");
+        machine.file("folder/two", "12345");
+        let root = Root::new(&machine.0);
+        let limit = |bytes, entries, time| {
+            root.limit(Budget {
+                until: Instant::now() + time,
+                bytes,
+                entries,
+            });
+        };
+        let long = Duration::from_secs(60);
+        let [one, two] = ["folder/one", "folder/two"].map(|name| root.join(name));
+        limit(4, 10, long);
+        assert!(root.read(&one).is_some() && root.read(&two).is_none() && root.is_over());
+        assert!(root.read(&one).is_none(), "nothing is read in its place");
+        limit(9, 3, long);
+        assert_eq!(root.names(&root.join("folder")).len(), 2);
+        assert!(!root.is_over() && root.read(&one).is_none() && root.is_over());
+        limit(9, 9, Duration::ZERO);
+        assert!(root.read(&one).is_none() && root.names(&machine.0).is_empty());
+    }
 }

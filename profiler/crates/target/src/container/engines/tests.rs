@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 use super::book::PLACES_FOR_STRANGERS;
 use super::*;
 
-const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+pub(in crate::container) const A: &str =
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+pub(in crate::container) const B: &str =
+    "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 const UID: &str = "6f4f6ae2-0be9-4d4b-a13c-6f3ef02f3a4f";
 
 /// A machine's root that is removed with its value.
-struct Machine(PathBuf);
+pub(in crate::container) struct Machine(pub(in crate::container) PathBuf);
 
 impl Machine {
-    fn new(name: &str) -> Machine {
+    pub(in crate::container) fn new(name: &str) -> Machine {
         let name = format!("profiler-engines-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&path);
@@ -24,10 +26,19 @@ impl Machine {
         Machine(path)
     }
 
-    fn file(&self, path: &str, text: &str) {
+    pub(in crate::container) fn file(&self, path: &str, text: &str) {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    /// A file of a user's, in folders of the user's below a home or a session.
+    pub(in crate::container) fn users_file(&self, user: u32, path: &str, text: &str) {
+        self.file(path, text);
+        let parts: Vec<&Path> = Path::new(path).ancestors().collect();
+        for part in parts.iter().rev().skip(2) {
+            std::os::unix::fs::chown(self.0.join(part), Some(user), Some(user)).unwrap();
+        }
     }
 
     fn describe(&self, cgroup: &str) -> Container {
@@ -43,6 +54,53 @@ impl Drop for Machine {
     }
 }
 
+/// A folder where nothing is ever answered, until the value is dropped.
+pub(in crate::container) struct Silence {
+    folder: PathBuf,
+    _server: fs::File,
+}
+
+impl Silence {
+    /// None where there can be none, which is said.
+    pub(in crate::container) fn at(folder: &Path, test: &str) -> Option<Silence> {
+        use std::os::fd::AsRawFd;
+        let mut options = fs::OpenOptions::new();
+        let Ok(server) = options.read(true).write(true).open("/dev/fuse") else {
+            crate::skip::skip(test, "needs /dev/fuse");
+            return None;
+        };
+        fs::create_dir_all(folder).unwrap();
+        let fd = server.as_raw_fd();
+        let data = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other");
+        let data = std::ffi::CString::new(data).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        match rustix::mount::mount("silence", folder, "fuse", flags, data.as_c_str()) {
+            Ok(()) => Some(Silence {
+                folder: folder.to_owned(),
+                _server: server,
+            }),
+            Err(_) => {
+                crate::skip::skip(test, "needs the right to mount FUSE");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.folder, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+pub(in crate::container) fn is_root(test: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        crate::skip::skip(test, "needs root");
+    }
+    is_root
+}
+
 fn shown(container: &Container) -> [&str; 5] {
     [
         container.engine.name(),
@@ -53,7 +111,7 @@ fn shown(container: &Container) -> [&str; 5] {
     ]
 }
 
-fn docker_file(id: &str, name: &str) -> String {
+pub(in crate::container) fn docker_file(id: &str, name: &str) -> String {
     format!(r#"{{"ID":"{id}","Name":"/{name}","Config":{{"Image":"nginx:1"}}}}"#)
 }
 
