@@ -102,7 +102,7 @@ pub struct FunctionCalls {
     pub exceptions: BTreeMap<Option<StringId>, u64>,
     /// Calls left by exceptions of still other types.
     pub other_exceptions: u64,
-    /// Calls that ended with their thread or program.
+    /// Calls that ended with their thread or program: their durations are upper bounds.
     pub terminated: u64,
     /// Calls whose end was inferred: their durations are upper bounds.
     pub inferred: u64,
@@ -187,9 +187,10 @@ impl FunctionCalls {
     }
 }
 
-/// Whether it is known how long a call took.
+/// Whether it is known how long a call took. One that ended with its thread may have been left long before, by longjmp:
+/// nothing was seen of it since.
 fn is_timed(exit: &Exit) -> bool {
-    !matches!(exit.how, ExitKind::Inferred | ExitKind::Unwatched)
+    matches!(exit.how, ExitKind::Return | ExitKind::Exception(_))
 }
 
 impl Counted {
@@ -365,7 +366,7 @@ impl CallTable {
             self.throws.left(call.thread, kind);
         }
         self.arguments.free(&arguments);
-        if is_timed(exit) {
+        if is_timed(exit) || exit.how == ExitKind::Terminated {
             self.slowest.offer(ended.total_ns, || SlowCall {
                 function: call.function,
                 thread: call.thread,
