@@ -134,7 +134,7 @@ fn function(raw: &str, start: u64, size: u64) -> FunctionInfo {
         linkage_name: (*readable.name != *raw).then(|| raw.into()),
         name: readable.name.into_owned().into(),
         file: readable.file.map(Into::into),
-        line: 0,
+        line: readable.line,
         start: Some(start),
         size: Some(size),
     }

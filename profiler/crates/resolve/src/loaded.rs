@@ -514,8 +514,15 @@ impl Loaded {
             let key = whole.then_some(start);
             // Its first instruction is that of the line.
             let declared = || self.go.as_ref()?.find(start, false)?.frames.pop();
+            let sources = &self.sources;
+            let instance = || {
+                let (before, _) = frame.name.split_once("[...]").filter(|_| whole)?;
+                let symbol = sources.iter().find_map(|source| source.symbol_at(start))?;
+                symbol.starts_with(before).then_some(symbol)
+            };
             let function = remember(&mut self.functions, key, &frame.name, || FunctionInfo {
-                name: cut(&frame.name).into(),
+                // Go's table has one name for all instances of a generic function.
+                name: cut(instance().as_deref().unwrap_or(&frame.name)).into(),
                 linkage_name: None,
                 file: frame.file.as_deref().map(|file| cut(file).into()),
                 line: match whole {

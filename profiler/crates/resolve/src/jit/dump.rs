@@ -231,7 +231,10 @@ impl Dump {
         let size = symbol.end - start;
         let mut function = function(&symbol.name, start, size);
         let mut line = 0;
-        if let Some((file, found)) = self.line(symbol, address - start) {
+        // A line of another file than that of the function is one of code that was inlined.
+        if let Some((file, found)) = self.line(symbol, address - start)
+            && function.file.as_deref().is_none_or(|own| own == file)
+        {
             line = found;
             function.file = Some(file.into());
         }

@@ -17,6 +17,8 @@ const MARKS: [char; 5] = ['~', '^', '+', '*', '\''];
 pub(super) struct Readable<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) file: Option<&'a str>,
+    /// The line that it is declared at there; 0: not known.
+    pub(super) line: u32,
 }
 
 /// Takes a name apart.
@@ -28,6 +30,7 @@ pub(super) fn readable(raw: &str) -> Readable<'_> {
     Readable {
         name: Cow::Borrowed(known.or_else(|| of_php(raw)).unwrap_or(raw)),
         file: None,
+        line: 0,
     }
 }
 
@@ -55,8 +58,10 @@ fn of_script(script: &str) -> Readable<'_> {
         return Readable {
             name: Cow::Borrowed(name),
             file: None,
+            line: 0,
         };
     };
+    let line = numbers[1].and_then(|line| line.parse().ok()).unwrap_or(0);
     // A path begins with the first space that a slash or a scheme follows.
     let place = rest.match_indices(' ').map(|(at, _)| at).find(|at| {
         let file = &rest[at + 1..];
@@ -76,6 +81,7 @@ fn of_script(script: &str) -> Readable<'_> {
     Readable {
         name,
         file: (!file.is_empty()).then_some(file),
+        line,
     }
 }
 
@@ -204,6 +210,16 @@ mod tests {
             let found = readable(raw);
             assert_eq!((&*found.name, found.file), (name, file), "{raw}");
         }
+    }
+
+    #[test]
+    fn a_script_says_at_which_line_a_function_is() {
+        let line = |raw| readable(raw).line;
+        assert_eq!(line("JS:*leaf /tmp/a.js:31:14"), 31);
+        assert_eq!(line("JS:~ /tmp/a.js:5:3"), 5);
+        assert_eq!(line("JS:+leaf"), 0);
+        assert_eq!(line("JS:*leaf /tmp/a.js:99999999999:14"), 0);
+        assert_eq!(line("int Chain.leaf(int)"), 0);
     }
 
     proptest! {

@@ -231,6 +231,9 @@ fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
         Some((file, _)) => file,
         None => function.and_then(|function| function.file),
     };
+    // The line is one of the function's own file.
+    let declared = function.filter(|function| function.file == file);
+    let declared = declared.map(|function| function.line);
     let module = info.module(base.tables);
     let bias = module.and_then(|id| base.tables.modules.get(id));
     let bias = bias.map_or(0, |module| module.address_bias);
@@ -243,6 +246,7 @@ fn function_row(base: &Base<'_>, info: &PlaceInfo, sums: &Sums) -> FunctionRow {
         inlined: info.inlined,
         file: file.map(|file| base.tables.string(file).to_owned()),
         start: function.and_then(|function| Some(function.start?.wrapping_add(bias))),
+        declared_line: declared.filter(|line| *line != 0),
         line: line.map(|(_, line)| line),
         share: base.share(sums),
     }

@@ -263,6 +263,9 @@ pub struct FunctionRow {
     /// Address of its first instruction, as the object file's own symbols have it, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
+    /// Source line that it is declared at there, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared_line: Option<u32>,
     /// Source line, in a table of lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,

@@ -3,10 +3,11 @@
 //! Input: two folded recordings; output: shares of each one's own weight and their difference in
 //! percentage points (this one minus the other), so that recordings of different length compare.
 //! A function is the same by build id, name and start; else by path, name and source file; else by path and
-//! name: a rebuilt binary matches.
+//! name: a rebuilt binary matches. Functions of one name and file are paired by the lines they are declared at where
+//! these are the same in both, else taken together.
 
 use profiler_model::FrameKind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -154,6 +155,21 @@ fn warnings(this: &Header, other: &Header) -> Vec<String> {
 fn compare(this: Vec<FunctionRow>, other: Vec<FunctionRow>, sort: Sort) -> Vec<DiffRow> {
     let mut rows = Vec::new();
     let (this, other) = pair_up(this, other, by_build_id, &mut rows);
+    let (here, there) = (lines_of(&this), lines_of(&other));
+    let by_line = |row: &FunctionRow| {
+        let key = by_file(row)?;
+        let same = here.get(&key).is_some_and(|lines| lines.len() > 1)
+            && here.get(&key) == there.get(&key);
+        let (path, name, file) = key;
+        same.then(|| {
+            (
+                path,
+                name,
+                format!("{file}:{}", row.declared_line.unwrap_or(0)),
+            )
+        })
+    };
+    let (this, other) = pair_up(this, other, by_line, &mut rows);
     let (this, other) = pair_up(this, other, by_file, &mut rows);
     let (this, other) = pair_up(this, other, by_path, &mut rows);
     rows.extend(this.iter().map(|row| diff_row(Some(row), None)));
@@ -191,6 +207,17 @@ fn by_file(row: &FunctionRow) -> Option<MatchKey> {
     Some((path, name, last_part(row.file.as_deref()?).to_owned()))
 }
 
+/// The lines that functions of one name and file are declared at.
+fn lines_of(rows: &[FunctionRow]) -> BTreeMap<MatchKey, BTreeSet<Option<u32>>> {
+    let mut lines: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for row in rows {
+        if let Some(key) = by_file(row) {
+            lines.entry(key).or_default().insert(row.declared_line);
+        }
+    }
+    lines
+}
+
 /// Offsets mean nothing in another build, so only names match by path.
 fn by_path(row: &FunctionRow) -> Option<MatchKey> {
     let path = match row.kind {
@@ -207,7 +234,7 @@ fn by_path(row: &FunctionRow) -> Option<MatchKey> {
 fn pair_up(
     this: Vec<FunctionRow>,
     other: Vec<FunctionRow>,
-    key: fn(&FunctionRow) -> Option<MatchKey>,
+    key: impl Fn(&FunctionRow) -> Option<MatchKey>,
     rows: &mut Vec<DiffRow>,
 ) -> (Vec<FunctionRow>, Vec<FunctionRow>) {
     let group = |side: Vec<FunctionRow>| {
@@ -307,6 +334,7 @@ mod tests {
             inlined: false,
             file: None,
             start: None,
+            declared_line: None,
             line: None,
             share: Share {
                 self_percent: percent,
@@ -347,6 +375,33 @@ mod tests {
             ("rebuilt", "both", 5.0),
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn functions_of_one_file_match_by_line_if_no_line_has_moved() {
+        let row = |line, percent| FunctionRow {
+            short: Some("work".into()),
+            file: Some("/a/t.js".into()),
+            declared_line: Some(line),
+            ..row(&format!("work (t.js:{line})"), "/a", None, percent)
+        };
+        let compared = |a: [(u32, f64); 2], b: [(u32, f64); 2]| -> Vec<(String, f64)> {
+            let rows =
+                |side: [(u32, f64); 2]| side.map(|(line, percent)| row(line, percent)).into();
+            let rows = compare(rows(a), rows(b), Sort::SelfWeight);
+            (rows.into_iter().map(|row| (row.name, row.self_delta))).collect()
+        };
+        assert_eq!(
+            compared([(1, 20.0), (2, 60.0)], [(1, 50.0), (2, 40.0)]),
+            [
+                ("work (t.js:1)".into(), -30.0),
+                ("work (t.js:2)".into(), 20.0)
+            ]
+        );
+        assert_eq!(
+            compared([(1, 20.0), (2, 60.0)], [(2, 50.0), (3, 40.0)]),
+            [("work".into(), -10.0)]
+        );
     }
 
     #[test]
