@@ -272,7 +272,7 @@ impl Loaded {
                         }
                         self.leave_label(index, &mut sym, address);
                     }
-                    let lines = self.lines(index, &sym, placed, bias);
+                    let lines = self.lines(index, &sym, address, placed, bias);
                     let size = sym.size.unwrap_or(0) as u64;
                     let code = (code && placed).then(|| self.code(sym.addr, size));
                     let code = code.flatten();
@@ -445,18 +445,30 @@ impl Loaded {
         &mut self,
         source: usize,
         sym: &Sym<'_>,
+        address: u64,
         placed: bool,
         bias: Option<u64>,
     ) -> Vec<(Arc<FunctionInfo>, u32)> {
         let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
-        for inlined in sym.inlined.iter().rev() {
+        let mut declared = match sym.inlined.is_empty() {
+            true => Vec::new(),
+            false => self.sources[source].declared_inlined(address),
+        };
+        // What is not all of them can't be told whose line it is.
+        if declared.len() != sym.inlined.len() {
+            declared = vec![0; sym.inlined.len()];
+        }
+        for (inlined, declared) in sym.inlined.iter().zip(declared).rev() {
             let (file, line) = location(inlined.code_info.as_ref());
             let Called { name, .. } = called(&inlined.name, None, || self.dialect());
-            let function = self.function(None, &inlined.name, || FunctionInfo {
+            // Of one name there are several: closures of a function, statics of several files.
+            let path = file.as_deref().unwrap_or_default();
+            let known_by = format!("{declared}:{path}:{}", inlined.name);
+            let function = self.function(None, &known_by, || FunctionInfo {
                 name: cut(&name).into(),
                 linkage_name: None,
                 file,
-                line: 0,
+                line: declared,
                 start: None,
                 size: None,
             });
@@ -645,17 +657,26 @@ impl SymbolSource {
 
     /// The line that the function at an address is declared at; 0: not known.
     fn declared_line(&mut self, start: u64) -> u32 {
-        let Some(file) = self.file.as_ref().filter(|_| self.debug) else {
-            return 0;
-        };
+        let declared = self.declared();
+        declared.and_then(|it| it.line_of(start)).unwrap_or(0)
+    }
+
+    /// The same of all functions that were inlined at an address, outermost first; fewer or more than there are if that is
+    /// not known.
+    fn declared_inlined(&mut self, address: u64) -> Vec<u32> {
+        let declared = self.declared();
+        declared.map_or_else(Vec::new, |it| it.inlined_at(address))
+    }
+
+    fn declared(&mut self) -> Option<&mut DeclaredLines> {
+        let file = self.file.as_ref().filter(|_| self.debug)?;
         let open = || {
             DeclaredLines::open(file, "symbols").unwrap_or_else(|error| {
                 log::debug!("no lines of functions: {error}");
                 DeclaredLines::default()
             })
         };
-        let declared = self.declared.get_or_insert_with(open);
-        declared.line_of(start).unwrap_or(0)
+        Some(self.declared.get_or_insert_with(open))
     }
 
     /// The symbol that begins at an address, as it is in the table.

@@ -31,7 +31,16 @@ const MAX_TEXT_BYTES: usize = 256 << 20;
 /// Most references from a function's entry to where its name is.
 const MAX_HOPS: usize = 4;
 
+/// Most pieces of inlined code that are remembered of the units that are read together.
+const MAX_PLACES: usize = 1 << 18;
+
 type Bytes<'a> = EndianSlice<'a, NativeEndian>;
+/// What an entry says of its code: first address, end, ranges.
+type Extent<'a> = (
+    Option<u64>,
+    Option<AttributeValue<Bytes<'a>>>,
+    Option<AttributeValue<Bytes<'a>>>,
+);
 
 /// What debug information says of an object's functions.
 #[derive(Debug, Default)]
@@ -164,6 +173,11 @@ struct Entry<'a> {
     declares: bool,
 }
 
+fn attribute_line(value: AttributeValue<Bytes<'_>>) -> u32 {
+    let line = value.udata_value().and_then(|line| line.try_into().ok());
+    line.unwrap_or(0)
+}
+
 pub(super) struct Reader<'a> {
     dwarf: &'a Dwarf<Bytes<'a>>,
     paths: TextMap<Box<str>, u32>,
@@ -173,10 +187,31 @@ pub(super) struct Reader<'a> {
     code: Vec<(usize, u64, u64)>,
     /// How often each entry was inlined.
     inlined: FxHashMap<usize, u32>,
+    /// Where that was, if it is to be known.
+    places: Option<Vec<Inlined>>,
     cut: bool,
 }
 
+/// Code that was inlined.
+#[derive(Clone, Copy, Debug)]
+struct Inlined {
+    begin: u64,
+    end: u64,
+    /// How deep its entry is nested in others.
+    depth: u16,
+    /// The entry of the function that was inlined.
+    origin: usize,
+}
+
 impl<'a> Reader<'a> {
+    /// One that knows where functions were inlined.
+    pub(super) fn with_places(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
+        Reader {
+            places: Some(Vec::new()),
+            ..Reader::new(dwarf)
+        }
+    }
+
     pub(super) fn new(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
         Reader {
             dwarf,
@@ -185,6 +220,7 @@ impl<'a> Reader<'a> {
             entries: FxHashMap::default(),
             code: Vec::new(),
             inlined: FxHashMap::default(),
+            places: None,
             cut: false,
         }
     }
@@ -210,14 +246,29 @@ impl<'a> Reader<'a> {
         };
         let mut paths: FxHashMap<u64, u32> = FxHashMap::default();
         let mut entries = unit.entries_raw(None)?;
+        // The class around an entry: how deep its own is, and its line.
+        let mut class = (0, 0);
         while !entries.is_empty() {
             let offset = base.0 + entries.next_offset().0;
+            let depth = entries.next_depth();
             let Some(abbreviation) = entries.read_abbreviation()? else {
                 continue;
             };
             let function = match abbreviation.tag() {
                 gimli::DW_TAG_subprogram => true,
                 gimli::DW_TAG_inlined_subroutine => false,
+                gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type
+                    if self.places.is_some() =>
+                {
+                    class = (depth, 0);
+                    for &specification in abbreviation.attributes() {
+                        let attribute = entries.read_attribute(specification)?;
+                        if attribute.name() == gimli::DW_AT_decl_line {
+                            class.1 = attribute_line(attribute.value());
+                        }
+                    }
+                    continue;
+                }
                 _ => {
                     entries.skip_attributes(abbreviation.attributes())?;
                     continue;
@@ -256,8 +307,7 @@ impl<'a> Reader<'a> {
                         );
                     }
                     gimli::DW_AT_decl_line => {
-                        let line = value.udata_value().and_then(|line| line.try_into().ok());
-                        entry.line = line.unwrap_or(0);
+                        entry.line = attribute_line(value);
                     }
                     gimli::DW_AT_declaration => {
                         entry.declares = value == AttributeValue::Flag(true);
@@ -271,8 +321,14 @@ impl<'a> Reader<'a> {
             if !function {
                 if let Some(origin) = entry.origin {
                     *self.inlined.entry(origin).or_default() += 1;
+                    let depth = depth.try_into().unwrap_or(u16::MAX);
+                    self.place(unit, (low, high, ranges), depth, origin)?;
                 }
                 continue;
+            }
+            // The function of a lambda of GCC has no line, its class has.
+            if entry.line == 0 && entry.origin.is_none() && depth == class.0 + 1 {
+                entry.line = class.1;
             }
             if let Some(value) = ranges {
                 // The function begins in the first range; others are its cold parts.
@@ -283,15 +339,62 @@ impl<'a> Reader<'a> {
                     self.code.push((offset, first.begin, len));
                 }
             } else if let (Some(low), Some(high)) = (low, high) {
-                let len = match self.dwarf.attr_address(unit, high)? {
-                    Some(high) => high.saturating_sub(low),
-                    None => high.udata_value().unwrap_or(0),
-                };
+                let len = self.len(unit, low, high)?;
                 self.code.push((offset, low, len));
             }
             self.entries.insert(offset, entry);
         }
         Ok(())
+    }
+
+    /// Length of code by its first address and what is said of its end.
+    fn len(
+        &self,
+        unit: &Unit<Bytes<'a>>,
+        low: u64,
+        high: AttributeValue<Bytes<'a>>,
+    ) -> Result<u64, gimli::Error> {
+        Ok(match self.dwarf.attr_address(unit, high)? {
+            Some(high) => high.saturating_sub(low),
+            None => high.udata_value().unwrap_or(0),
+        })
+    }
+
+    /// Remembers where a function was inlined, if that is to be known.
+    fn place(
+        &mut self,
+        unit: &Unit<Bytes<'a>>,
+        (low, high, ranges): Extent<'a>,
+        depth: u16,
+        origin: usize,
+    ) -> Result<(), gimli::Error> {
+        let Some(mut places) = self.places.take() else {
+            return Ok(());
+        };
+        let mut add = |begin: u64, end: u64| {
+            if begin < end && places.len() < MAX_PLACES {
+                places.push(Inlined {
+                    begin,
+                    end,
+                    depth,
+                    origin,
+                });
+            }
+        };
+        let mut read = || -> Result<(), gimli::Error> {
+            if let Some(value) = ranges {
+                let mut ranges = self.dwarf.attr_ranges(unit, value)?;
+                while let Some(range) = ranges.as_mut().map(|it| it.next()).transpose()?.flatten() {
+                    add(range.begin, range.end);
+                }
+            } else if let (Some(low), Some(high)) = (low, high) {
+                add(low, low.saturating_add(self.len(unit, low, high)?));
+            }
+            Ok(())
+        };
+        let result = read();
+        self.places = Some(places);
+        result
     }
 
     /// The number of a file of a unit.
@@ -356,8 +459,27 @@ impl<'a> Reader<'a> {
             }
             origin.filter(|origin| !self.entries.contains_key(origin))
         };
-        let code = self.code.iter();
-        code.filter_map(|&(offset, _, _)| origin(offset)).collect()
+        let code = self.code.iter().map(|&(offset, _, _)| offset);
+        let mut missing: Vec<usize> = code.filter_map(origin).collect();
+        for &at in self.places.iter().flatten().map(|inlined| &inlined.origin) {
+            match self.entries.contains_key(&at) {
+                true => missing.extend(origin(at)),
+                false => missing.push(at),
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Where functions were inlined: first address, the one behind the last, how deep, and the line that it is declared
+    /// at, 0 if that is not known.
+    pub(super) fn inlined_lines(&self) -> impl Iterator<Item = (u64, u64, u16, u32)> {
+        let places = self.places.iter().flatten();
+        places.map(|it| {
+            let line = self.line(it.origin).unwrap_or(0);
+            (it.begin, it.end, it.depth, line)
+        })
     }
 
     /// The line that an entry is declared at; none that is not said.

@@ -1,4 +1,4 @@
-//! Where functions that have code are declared, one after the other as they are asked for.
+//! Where functions that have code, or were inlined, are declared, one after the other as they are asked for.
 //!
 //! A file with debug information, addresses of first instructions -> lines of names. Addresses are ELF virtual addresses.
 //! A unit is read once, when the first of its functions is asked for, so that a few functions of a large program cost
@@ -49,6 +49,20 @@ pub struct DeclaredLines {
     code: Vec<(u64, u64, usize)>,
     read: FxHashSet<usize>,
     lines: FxHashMap<u64, u32>,
+    /// By unit: what was inlined there.
+    inlined: FxHashMap<usize, Vec<InlinedCode>>,
+}
+
+/// A piece of inlined code.
+#[derive(Clone, Copy, Debug)]
+struct InlinedCode {
+    begin: u64,
+    end: u64,
+    depth: u16,
+    /// The line that the function is declared at; 0: not known.
+    line: u32,
+    /// The last address of this and all before, in the order of where they begin.
+    reach: u64,
 }
 
 impl DeclaredLines {
@@ -106,29 +120,55 @@ impl DeclaredLines {
 
     /// The line that the name of the function at this address stands on.
     pub fn line_of(&mut self, start: u64) -> Option<u32> {
-        let after = self.code.partition_point(|&(begin, _, _)| begin <= start);
+        self.unit_at(start)?;
+        self.lines.get(&start).copied()
+    }
+
+    /// The lines that the functions are declared at that were inlined at an address, outermost first; 0: not known.
+    pub fn inlined_at(&mut self, address: u64) -> Vec<u32> {
+        let unit = self.unit_at(address);
+        let Some(code) = unit.and_then(|unit| self.inlined.get(&unit)) else {
+            return Vec::new();
+        };
+        let before = code.partition_point(|code| code.begin <= address);
+        let near = (code[..before].iter().rev()).take_while(|code| code.reach > address);
+        let mut here: Vec<&InlinedCode> = near.filter(|code| code.end > address).collect();
+        here.sort_unstable_by_key(|code| code.depth);
+        here.into_iter().map(|code| code.line).collect()
+    }
+
+    /// Number of the unit whose code an address is in. It is read.
+    fn unit_at(&mut self, address: u64) -> Option<usize> {
+        let after = self.code.partition_point(|&(begin, _, _)| begin <= address);
         let &(_, end, unit) = self.code[..after].last()?;
-        if start >= end {
+        if address >= end {
             return None;
         }
         if self.read.insert(unit)
             && self.lines.len() < MAX_LINES
             && let Some(sections) = &self.sections
         {
-            let lines = self.lines_of(&borrow(sections), unit);
+            let (lines, inlined) = self.lines_of(&borrow(sections), unit);
             self.lines.extend(lines);
+            self.inlined.insert(unit, inlined);
         }
-        self.lines.get(&start).copied()
+        Some(unit)
     }
 
     /// Estimated memory that this takes, in bytes.
     pub fn bytes(&self) -> u64 {
         let (code, lines) = (self.code.len() * 24, self.lines.capacity() * 17);
-        self.bytes + (code + lines + self.units.len() * 8) as u64
+        let inlined: usize = self.inlined.values().map(Vec::len).sum();
+        let inlined = inlined * size_of::<InlinedCode>();
+        self.bytes + (code + lines + inlined + self.units.len() * 8) as u64
     }
 
-    fn lines_of(&self, dwarf: &Dwarf<Bytes<'_>>, index: usize) -> Vec<(u64, u32)> {
-        let mut reader = Reader::new(dwarf);
+    fn lines_of(
+        &self,
+        dwarf: &Dwarf<Bytes<'_>>,
+        index: usize,
+    ) -> (Vec<(u64, u32)>, Vec<InlinedCode>) {
+        let mut reader = Reader::with_places(dwarf);
         let mut read: FxHashSet<usize> = FxHashSet::default();
         let mut wanted = vec![index];
         // And the units that it refers to; what these refer to, too.
@@ -150,7 +190,23 @@ impl DeclaredLines {
             };
             wanted.extend(missing.filter_map(unit_of));
         }
-        reader.lines().collect()
+        let code = reader
+            .inlined_lines()
+            .map(|(begin, end, depth, line)| InlinedCode {
+                begin,
+                end,
+                depth,
+                line,
+                reach: end,
+            });
+        let mut inlined: Vec<InlinedCode> = code.collect();
+        inlined.sort_unstable_by_key(|code| (code.begin, code.depth));
+        let mut reach = 0;
+        for code in &mut inlined {
+            reach = code.end.max(reach);
+            code.reach = reach;
+        }
+        (reader.lines().collect(), inlined)
     }
 
     fn unit<'d>(&self, dwarf: &Dwarf<Bytes<'d>>, index: usize) -> Option<Unit<Bytes<'d>>> {
@@ -180,5 +236,6 @@ mod tests {
         );
         assert!(declared.read.is_empty());
         assert_eq!(DeclaredLines::default().line_of(1), None);
+        assert!(DeclaredLines::default().inlined_at(1).is_empty());
     }
 }

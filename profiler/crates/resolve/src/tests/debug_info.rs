@@ -455,8 +455,7 @@ int main() { volatile int x = 1; return deep::root(&x); }
                     ["deep::leaf(int volatile*)", "deep::root(int volatile*)"]
                 );
                 assert_eq!((leaf.start, root.start), (None, Some(start_of)));
-                // Where one that was inlined is defined is not looked for.
-                assert_eq!((leaf.line, root.line), (0, 5));
+                assert_eq!((leaf.line, root.line), (2, 5));
                 let linkage = root.linkage_name.map(|name| tables.string(name));
                 assert_eq!(linkage, Some("_ZN4deep4rootEPVi"));
                 assert_eq!(tables.lines(frame)[0].line, 3);
@@ -466,6 +465,44 @@ int main() { volatile int x = 1; return deep::root(&x); }
         }
     }
     assert!(inlined > 0);
+}
+
+#[test]
+fn inlined_lambdas_are_where_they_are_written() {
+    let dir = TempDir::new("lambdas");
+    let code = "\
+__attribute__((noinline)) int root(volatile int *x) {
+  auto once = [x](int by) {
+    return *x * by;
+  };
+  auto twice = [x](int by) {
+    return *x * *x * by;
+  };
+  return once(3) + twice(5);
+}
+int main() { volatile int x = 1; return root(&x); }
+";
+    std::fs::write(dir.path("program.cc"), code).unwrap();
+    for compiler in ["g++", "clang++"] {
+        let line = format!("{compiler} -g -O2 -Wl,--build-id=sha1 -o program program.cc");
+        if !tool(&dir, &line) {
+            continue;
+        }
+        let program = dir.path("program");
+        let start = offset_of(&program, "_Z4rootPVi");
+        let mut lines = std::collections::BTreeSet::new();
+        for offset in 0..16 {
+            let (reader, frame) = sampled(&program, start + offset, &[]);
+            if let [lambda, _] = reader.tables.lines(frame) {
+                let function = reader.tables.functions.get(lambda.function).unwrap();
+                lines.insert((function.line, lambda.line));
+            }
+        }
+        assert!(
+            lines.contains(&(2, 3)) && lines.contains(&(5, 6)),
+            "{compiler}: {lines:?}"
+        );
+    }
 }
 
 #[test]
