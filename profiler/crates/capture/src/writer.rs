@@ -36,8 +36,11 @@ const MAX_WAITING_BYTES: usize = 2 << 20;
 /// A new epoch is wanted after so many bytes before packing, or so much recorded time.
 const EPOCH_BYTES: u64 = 64 << 20;
 const EPOCH_NS: u64 = 60_000_000_000;
-/// A ring or file is filled by so many epochs, so that what expires at once is at most an eighth.
+/// A ring or file is filled by so many epochs, so that what expires at once is at most an eighth; by fewer if most of that
+/// were definitions, which each epoch has anew.
 const EPOCHS_PER_RING: u64 = 10;
+/// Where most of an epoch are definitions it has at least so much time.
+const SHORTEST_PART_NS: u64 = 1_000_000_000;
 const MIN_BYTES: u64 = 1 << 20;
 const MIN_TIME: Duration = Duration::from_secs(10);
 
@@ -125,6 +128,8 @@ struct Epoch {
     raw_start: u64,
     /// Bytes of the file as stored when it began.
     start: u64,
+    /// Bytes of its definitions as stored.
+    definitions: u64,
     /// Definitions of it are lost, so that its events would mean nothing.
     broken: bool,
 }
@@ -282,8 +287,10 @@ impl Writer {
             return self.file_is_full();
         };
         let len = self.output.len - epoch.start + self.waiting() / 2;
+        let definitions = epoch.definitions + self.definitions.payload.len() as u64 / 2;
         let room = self.ring.as_ref().map_or(u64::MAX, Ring::room);
-        let is_part = len >= room.max(MIN_BYTES) / EPOCHS_PER_RING;
+        let is_part = is_part(len, definitions, age_ns, room.max(MIN_BYTES))
+            || limit.bytes.is_some_and(|bytes| len >= bytes / 2);
         let is_old = |time: Duration| age_ns >= time.as_nanos() as u64 / EPOCHS_PER_RING;
         is_part || limit.time.is_some_and(is_old)
     }
@@ -404,7 +411,11 @@ impl Writer {
             // Where there is no room for events there is none for files.
             let next = self.ring.is_some() && self.trouble.since.is_none();
             if next || self.file_is_full() {
-                result = result.and(self.next_file());
+                result = result.and(match self.next_file() {
+                    // This one goes on, and it is told when that has no room.
+                    Err(error) if self.ring.is_some() && error.is_full() => Ok(()),
+                    made => made,
+                });
             }
         }
         if let Some(ring) = &mut self.ring {
@@ -415,6 +426,7 @@ impl Writer {
             first_ns: None,
             raw_start: self.output.raw_bytes,
             start: self.output.len,
+            definitions: 0,
             broken: false,
         });
         result
@@ -545,10 +557,17 @@ impl Writer {
             first_ns: self.last_ns,
             last_ns: self.last_ns,
         };
+        let before = self.output.len;
         let written = append(&mut self.output, &mut self.ring, &payload);
-        let result = self.outcome(written);
+        if let Some(epoch) = &mut self.epoch {
+            epoch.definitions += self.output.len - before;
+        }
+        let mut result = self.outcome(written);
         if self.trouble.since.is_none() {
             self.definitions.clear();
+            if let Some(ring) = &mut self.ring {
+                result = result.and(ring.expire(self.output.len, self.last_ns));
+            }
         } else if self.definitions.payload.len() >= MAX_WAITING_BYTES {
             self.give_up_pending();
         }
@@ -626,6 +645,13 @@ impl Writer {
     }
 }
 
+/// Whether an epoch of so many bytes, so many of them definitions, is what a ring with so much room expires at once.
+fn is_part(len: u64, definitions: u64, age_ns: u64, room: u64) -> bool {
+    let events = len.saturating_sub(definitions);
+    let is_worth_it = events >= definitions || len >= room / 3 && age_ns >= SHORTEST_PART_NS;
+    len >= room / EPOCHS_PER_RING && is_worth_it
+}
+
 /// Appends a block; where there is no room for it the ring makes some.
 fn append(
     output: &mut Output,
@@ -689,4 +715,26 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
         name.push(extension);
     }
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_not_made_of_definitions() {
+        const ROOM: u64 = 30 << 20;
+        let is = |events: u64, definitions: u64| {
+            is_part((events + definitions) << 10, definitions << 10, 0, ROOM)
+        };
+        // A tenth, if at least half of it are events.
+        assert!(is(3072, 0) && is(1536, 1536) && !is(3000, 0));
+        assert!(!is(1000, 2072) && is(2072, 2072));
+        // Else a third, and no more of them than one in a second.
+        let later = |events: u64, definitions: u64| {
+            let len = (events + definitions) << 10;
+            is_part(len, definitions << 10, SHORTEST_PART_NS, ROOM)
+        };
+        assert!(later(1240, 9000) && !later(1000, 9000) && !is(1240, 9000));
+    }
 }
