@@ -133,6 +133,10 @@ impl<'a> Facts<'a> {
     fn remedy(&self, end: StackEnd) -> Option<String> {
         let unwound = self.unwound.unwrap_or_default();
         let remedy = match end {
+            // Nothing else is walked by them while there are tables.
+            StackEnd::FramePointer if self.unwound.is_some() => {
+                "stacks of 32-bit programs are not walked by tables: callers are known as far as they keep frame pointers (-fno-omit-frame-pointer)"
+            }
             StackEnd::FramePointer => {
                 "frame pointers alone were followed, and most programs are built without; leave out --call-graph fp"
             }
@@ -337,7 +341,7 @@ mod tests {
             (StackEnd::Jit, "frame pointers"),
             (StackEnd::NoRule, "--by end"),
             (StackEnd::NoTable, "record longer"),
-            (StackEnd::FramePointer, "--call-graph fp"),
+            (StackEnd::FramePointer, "32-bit programs"),
             (StackEnd::Truncated, "innermost 384 frames"),
             (StackEnd::LeftOut, "innermost 384 and the outermost 127"),
         ] {
@@ -348,6 +352,18 @@ mod tests {
                 "{said:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_option_is_not_said_to_be_wrong_that_nobody_gave() {
+        let ends = [(StackEnd::Complete, 50), (StackEnd::FramePointer, 50)];
+        let by_tables = lines(&ends, |_| {}, false);
+        assert!(
+            by_tables[1].contains("-fno-omit-frame-pointer"),
+            "{by_tables:?}"
+        );
+        let alone = lines(&ends, |facts| facts.unwound = None, false);
+        assert!(alone[1].contains("leave out --call-graph fp"), "{alone:?}");
     }
 
     #[test]
