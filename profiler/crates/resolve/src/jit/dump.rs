@@ -236,7 +236,9 @@ impl Dump {
             && function.file.as_deref().is_none_or(|own| own == file)
         {
             line = found;
-            function.file = Some(file.into());
+            if let Some(file) = file_name(&file, function.file.as_deref()) {
+                function.file = Some(file.into());
+            }
         }
         let code = code.then(|| self.code(start, symbol)).flatten();
         Some(JitPlace {
@@ -254,7 +256,7 @@ impl Dump {
     }
 
     /// File and line of an instruction this far from the beginning of the code.
-    fn line(&self, symbol: &Symbol, offset: u64) -> Option<(String, u32)> {
+    fn line(&self, symbol: &Symbol, offset: u64) -> Option<(Vec<u8>, u32)> {
         let (place, len, start) = symbol.lines?;
         let mut bytes = vec![0; len as usize];
         let got = read_up_to(self.file.as_ref()?, &mut bytes, place).ok()?;
@@ -277,7 +279,7 @@ impl Dump {
 
 /// The last line that begins at or before an address. Behind the address of the code and the number of
 /// entries: address, line, discriminator, file; of a file that is the same as before a mark only.
-fn line_at(bytes: &[u8], address: u64) -> Option<(String, u32)> {
+fn line_at(bytes: &[u8], address: u64) -> Option<(Vec<u8>, u32)> {
     let count = word(bytes, 8, true).ok()?;
     let mut rest = bytes.get(16..)?;
     let mut file: &[u8] = &[];
@@ -299,7 +301,16 @@ fn line_at(bytes: &[u8], address: u64) -> Option<(String, u32)> {
         }
     }
     let (_, file, line) = best.filter(|(_, file, _)| !file.is_empty())?;
-    Some((String::from_utf8_lossy(file).into_owned(), line))
+    Some((file.to_vec(), line))
+}
+
+/// What a line says its file is, if it is a text: V8 writes what is left of one that it has thrown away. Where the name
+/// of the code has a file (`own`), no other text is taken than that, a path or a URL.
+fn file_name<'a>(told: &'a [u8], own: Option<&str>) -> Option<&'a str> {
+    let told = std::str::from_utf8(told).ok()?;
+    let is_text = !told.chars().any(char::is_control);
+    let is_known = |own: &str| told == own || told.contains('/') || told.starts_with("node:");
+    (is_text && own.is_none_or(is_known)).then_some(told)
 }
 
 /// A piece of a file, read ahead.
@@ -470,6 +481,30 @@ mod tests {
             place.function.linkage_name.as_deref(),
             Some("JS:*leaf /a.js:2:1")
         );
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_that_of_the_name() {
+        let of = |name: &str, file: &str| {
+            let mut bytes = header();
+            bytes.extend(lines(0x1000, &[(0x1000, 3, file)]));
+            bytes.extend(load(0x1000, 1, name, &[7; 16]));
+            let place = read(&bytes).find(0x1007, false).unwrap();
+            assert_eq!(place.line, 3);
+            place.function.file.map(String::from)
+        };
+        let script = "JS:*inner /tmp/t.js:1:15";
+        let own = Some("/tmp/t.js".to_owned());
+        for dangling in ["\u{1}\u{19}[", "t\u{7f}", "Xyz"] {
+            assert_eq!(of(script, dangling), own, "{dangling:?}");
+        }
+        for other in ["/tmp/other.js", "node:internal/util", "file:///t.mjs"] {
+            assert_eq!(of(script, other).as_deref(), Some(other));
+        }
+        // What has no file of its own, as the JVM's agents write it.
+        assert_eq!(of("A::work", "A.java").as_deref(), Some("A.java"));
+        assert_eq!(of("A::work", "A\u{1}"), None);
+        assert_eq!(file_name(b"/tmp/\xff\xfe", None), None);
     }
 
     #[test]
