@@ -430,8 +430,8 @@ pub(super) fn rest<'e>(
     extents: &dyn Fn() -> &'e [(u64, u64)],
 ) -> u64 {
     let address = group[0].address;
-    if group.iter().any(|symbol| is_start_code(symbol.name)) {
-        return most.min(MAX_START_CODE);
+    if let Some(len) = group.iter().find_map(|symbol| start_code_len(symbol.name)) {
+        return most.min(len);
     }
     let extents = extents();
     let end = match frames::find(extents, address) {
@@ -444,20 +444,19 @@ pub(super) fn rest<'e>(
     most.min(end - address)
 }
 
-/// How far the functions reach at most that a compiler puts into each program without saying how long they are.
-pub const MAX_START_CODE: u64 = 128;
-
-/// Whether a symbol is one of those: what lies behind them is other code.
-pub fn is_start_code(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 6] = [
-        b"frame_dummy",
-        b"register_tm_clones",
-        b"deregister_tm_clones",
-        b"__do_global_dtors_aux",
-        b"_init",
-        b"_fini",
-    ];
-    NAMES.contains(&name)
+/// How far a function reaches at most that compilers put into each program without saying how long it is: what lies
+/// behind it is other code.
+pub fn start_code_len(name: &[u8]) -> Option<u64> {
+    match name {
+        // A jump.
+        b"frame_dummy" => Some(16),
+        b"_init"
+        | b"_fini"
+        | b"register_tm_clones"
+        | b"deregister_tm_clones"
+        | b"__do_global_dtors_aux" => Some(64),
+        _ => None,
+    }
 }
 
 /// `f` of `f.cold` and `f.cold.1`.
@@ -636,7 +635,13 @@ mod tests {
             binding: STB_LOCAL,
             section: 1,
         };
-        assert_eq!(rest(&[dummy], 0x10, &|| &[]), 0x10);
-        assert_eq!(rest(&[dummy], 0x1_0000, &|| &[]), MAX_START_CODE);
+        assert_eq!(rest(&[dummy], 9, &|| &[]), 9);
+        // Compilers whose functions have symbols of no type, or none, have theirs behind it.
+        assert_eq!(rest(&[dummy], 0x1_0000, &|| &[]), 16);
+        let other = Symbol {
+            name: b"work",
+            ..dummy
+        };
+        assert_eq!(rest(&[other], 0x1_0000, &|| &[]), 0x1_0000);
     }
 }

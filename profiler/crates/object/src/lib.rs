@@ -20,7 +20,7 @@ mod functions;
 mod markers;
 mod object;
 
-pub use functions::{MAX_START_CODE, is_start_code};
+pub use functions::start_code_len;
 pub use object::{
     Aliases, Bounds, Declaration, DeclaredLines, Object, ObjectError, dialect_of, has_markers,
 };

@@ -30,9 +30,7 @@ use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
 use profiler_object::demangle::Dialect;
 use profiler_object::elf::{Elf, ElfError, Section};
-use profiler_object::{
-    Aliases, Bounds, DeclaredLines, MAX_START_CODE, Object, dialect_of, is_start_code,
-};
+use profiler_object::{Aliases, Bounds, DeclaredLines, Object, dialect_of, start_code_len};
 
 /// Largest file that is copied.
 pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -354,7 +352,7 @@ impl Loaded {
     /// Whether a symbol without a size means the code at an address, too: not if that is a function, or
     /// a stub, of its own.
     fn reaches(&self, name: &str, symbol: u64, address: u64) -> bool {
-        if is_start_code(name.as_bytes()) && address - symbol >= MAX_START_CODE {
+        if start_code_len(name.as_bytes()).is_some_and(|len| address - symbol >= len) {
             return false;
         }
         let bounds = self.bounds();
