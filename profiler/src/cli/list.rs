@@ -59,7 +59,8 @@ enum What {
 #[command(after_help = "\
 PATTERN is [OBJECT:]FUNCTION. OBJECT is main (the executable), a file name with or without its \
 version (libc, libc.so.6), or a path; FUNCTION a glob over the whole name, with or without \
-parameters and template arguments, or a /REGEX/ over a part of it. A single colon separates, '::' \
+parameters and template arguments, or a /REGEX/ over a part of it; of several functions of one name \
+as a report tells them apart: 'work (net.c)', 'work (0x1240)'. A single colon separates, '::' \
 belongs to a name; a backslash takes the meaning of the character behind it away.
 Without a pattern: all functions of the executable, or of the objects named by --object.")]
 struct FunctionsArgs {
@@ -170,7 +171,9 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
         let chosen: Vec<&Function> = chosen.collect();
         let states = placements(object, &chosen, &costs, &safety);
         let name = file_name(object.path());
-        let debug_info = selection.reads_debug_info(object, is_main);
+        // Functions of one name are told apart by their files.
+        let named = || !args.target.object.is_empty() && share_names(&chosen);
+        let debug_info = selection.reads_debug_info(object, is_main) || named();
         for (&function, state) in chosen.iter().zip(states) {
             let mut function = function.clone();
             let mut inlined_at = 0;
@@ -199,6 +202,13 @@ fn functions(args: FunctionsArgs, common: &Common) -> Result<u8, Failure> {
         rows.extend(chosen_at_load.map(|name| nowhere(name, State::ChosenAtLoad)));
     })?;
     show(&rows, &missing, &args.look, common, write_functions)
+}
+
+/// Whether several functions have one name.
+fn share_names(functions: &[&Function]) -> bool {
+    let mut names: Vec<&str> = functions.iter().map(|function| &*function.name).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 fn markers(args: UsdtArgs, common: &Common) -> Result<u8, Failure> {

@@ -14,7 +14,10 @@
 //! symbol table. What a compiler specialised (`f.constprop.0`, `f.isra.0`, `f.lto_priv.0`) matches as `f`
 //! too; a split-off part (`f.part.0`) does not: its calls are not calls of `f`.
 //!
-//! A single colon separates; `::` belongs to a name. `\` before a character takes its meaning away.
+//! Functions of one name are told apart as reports tell them: `work (0x1240)` by the address, `work (net/a.c)` by the end of
+//! the source file's path; `(inlined)` behind a name says nothing.
+//!
+//! A single colon separates; `::` and what is between brackets belong to a name. `\` before a character takes its meaning away.
 //!
 //! What does not belong here: reading objects (`object`), where probes sit.
 
@@ -76,14 +79,30 @@ pub struct Pattern {
 
 #[derive(Clone, Debug)]
 enum What {
-    Function(Matcher),
-    Marker { provider: Glob, name: Glob },
+    Function {
+        whole: Matcher,
+        /// The name before what tells it apart from others of that name, if it ends so.
+        apart: Option<(Matcher, Which)>,
+    },
+    Marker {
+        provider: Glob,
+        name: Glob,
+    },
 }
 
 #[derive(Clone, Debug)]
 enum Matcher {
     Glob { glob: Glob, needle: String },
     Regex(Regex),
+}
+
+/// Which of several functions of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Which {
+    /// The one at this ELF virtual address.
+    Address(u64),
+    /// The one that was written in the file whose path ends so.
+    Source(Box<str>),
 }
 
 /// Which objects are meant.
@@ -122,26 +141,35 @@ impl FromStr for Pattern {
         if function.is_empty() {
             return Err(PatternError::NoFunction(text.into()));
         }
-        let matcher = match regex_of(function) {
-            Some(expression) => Matcher::Regex(Regex::new(expression).map_err(|error| {
-                // The last line says what is wrong, those before show where.
-                let what = error.to_string();
-                let what = what.lines().last().unwrap_or_default();
-                PatternError::Regex {
-                    text: text.into(),
-                    what: what.trim_start_matches("error: ").into(),
-                }
-            })?),
+        let by_glob = |text: &str| {
+            let glob = glob(text)?;
+            let needle = glob.needle();
+            Ok(Matcher::Glob { glob, needle })
+        };
+        let (whole, apart) = match regex_of(function) {
+            Some(expression) => {
+                let regex = Regex::new(expression).map_err(|error| {
+                    // The last line says what is wrong, those before show where.
+                    let what = error.to_string();
+                    let what = what.lines().last().unwrap_or_default();
+                    PatternError::Regex {
+                        text: text.into(),
+                        what: what.trim_start_matches("error: ").into(),
+                    }
+                })?;
+                (Matcher::Regex(regex), None)
+            }
             None => {
-                let glob = glob(function)?;
-                let needle = glob.needle();
-                Matcher::Glob { glob, needle }
+                let function = function.strip_suffix(" (inlined)").unwrap_or(function);
+                let apart = told_apart(function);
+                let apart = apart.map(|(name, which)| Ok((by_glob(name)?, which)));
+                (by_glob(function)?, apart.transpose()?)
             }
         };
         Ok(Pattern {
             text: text.into(),
             object: object.map(glob).transpose()?.map(ObjectPattern),
-            what: What::Function(matcher),
+            what: What::Function { whole, apart },
         })
     }
 }
@@ -183,15 +211,39 @@ impl Pattern {
         matches!(self.what, What::Marker { .. })
     }
 
-    /// Whether a function or marker has a name that matches; which object it is in does not matter.
-    pub fn matches(&self, function: &Function) -> bool {
+    /// Whether a function or marker of an object is meant; which object that is does not matter.
+    pub fn means(&self, function: &Function, object: &Object) -> bool {
+        self.matches(function)
+            || self.which_of(function).is_some_and(|which| match which {
+                Which::Address(address) => *address == function.address,
+                Which::Source(end) => object
+                    .source_of(function)
+                    .is_some_and(|path| ends_with(path, end)),
+            })
+    }
+
+    /// Which function of its name is meant, if it has the name that the pattern has before that.
+    fn which_of(&self, function: &Function) -> Option<&Which> {
+        let What::Function {
+            apart: Some((name, which)),
+            ..
+        } = &self.what
+        else {
+            return None;
+        };
+        let is_function = matches!(function.kind, super::FunctionKind::Function);
+        (is_function && name.matches_function(function)).then_some(which)
+    }
+
+    /// Whether a function or marker has a name that matches.
+    fn matches(&self, function: &Function) -> bool {
         match (&self.what, &function.kind) {
             (What::Marker { provider, name }, super::FunctionKind::Marker { .. }) => {
                 let whole = function.name.split_once(':');
                 whole.is_some_and(|(p, n)| provider.matches(p) && name.matches(n))
             }
-            (What::Function(matcher), super::FunctionKind::Function) => {
-                matcher.matches_function(function)
+            (What::Function { whole, .. }, super::FunctionKind::Function) => {
+                whole.matches_function(function)
             }
             _ => false,
         }
@@ -200,7 +252,7 @@ impl Pattern {
     /// Whether a bare name matches, of what has no code.
     fn matches_name(&self, name: &str) -> bool {
         match &self.what {
-            What::Function(matcher) => matcher.matches(name) || matcher.matches(before_call(name)),
+            What::Function { whole, .. } => whole.matches(name) || whole.matches(before_call(name)),
             What::Marker { .. } => false,
         }
     }
@@ -208,8 +260,11 @@ impl Pattern {
     /// Whether it names one thing rather than many.
     fn literal(&self) -> Option<String> {
         match &self.what {
-            What::Function(Matcher::Glob { glob, .. }) => Some(glob.literal()),
-            What::Function(Matcher::Regex(_)) => None,
+            What::Function { whole, apart } => match apart.as_ref().map_or(whole, |(name, _)| name)
+            {
+                Matcher::Glob { glob, .. } => Some(glob.literal()),
+                Matcher::Regex(_) => None,
+            },
             What::Marker { provider, name } => {
                 Some(format!("{}:{}", provider.literal(), name.literal()))
             }
@@ -219,8 +274,10 @@ impl Pattern {
     /// Whether it matches all there is.
     fn is_everything(&self) -> bool {
         match &self.what {
-            What::Function(Matcher::Glob { glob, .. }) => glob.is_everything(),
-            What::Function(Matcher::Regex(_)) => false,
+            What::Function { whole, .. } => match whole {
+                Matcher::Glob { glob, .. } => glob.is_everything(),
+                Matcher::Regex(_) => false,
+            },
             What::Marker { provider, name } => provider.is_everything() && name.is_everything(),
         }
     }
@@ -337,6 +394,26 @@ fn specialised(raw: &str) -> &str {
     }
 }
 
+/// A name, and which of those that have it: `work (0x1240)`, `work (net/a.c)`.
+fn told_apart(function: &str) -> Option<(&str, Which)> {
+    let (name, label) = function.strip_suffix(')')?.rsplit_once(" (")?;
+    let which = match label.strip_prefix("0x") {
+        Some(digits) => Which::Address(u64::from_str_radix(digits, 16).ok()?),
+        // What is in brackets of a name's own has none of a file's dots, or other brackets.
+        None if label.contains('.') && !label.contains(['(', ')', '<', '>', '*', '&']) => {
+            Which::Source(label.into())
+        }
+        None => return None,
+    };
+    (!name.is_empty()).then_some((name, which))
+}
+
+/// Whether a path has this end, in whole parts.
+fn ends_with(path: &str, end: &str) -> bool {
+    let before = path.strip_suffix(end);
+    before.is_some_and(|before| before.is_empty() || before.ends_with('/') || end.starts_with('/'))
+}
+
 /// A readable name without its parameters.
 fn before_call(name: &str) -> &str {
     let end = name.find('(').filter(|&at| at > 0);
@@ -376,14 +453,18 @@ fn split_object(text: &str) -> Result<(Option<&str>, &str), PatternError> {
     }
 }
 
-/// Where the first colon is that separates: not one of a pair, not behind a backslash. Of three, the
-/// first separates.
+/// Where the first colon is that separates: not one of a pair, not behind a backslash, not between brackets
+/// (`f[abi:v2]`). Of three, the first separates.
 fn separator(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
         match bytes[at] {
             b'\\' => at += 2,
+            b'[' => {
+                let close = bytes[at..].iter().position(|&byte| byte == b']');
+                at += close.unwrap_or(0) + 1;
+            }
             b':' => {
                 let run = bytes[at..].iter().take_while(|&&byte| byte == b':').count();
                 if run % 2 == 1 {

@@ -331,7 +331,7 @@ fn labels(tables: &Tables, module: Option<&Module>, forms: &[Form<'_>]) -> Vec<O
 }
 
 /// The shortest end of a path, in whole parts, that none of the other paths has.
-fn distinct_end<'a>(path: &'a str, all: &[&str]) -> &'a str {
+pub(crate) fn distinct_end<'a>(path: &'a str, all: &[&str]) -> &'a str {
     let ends = path.rmatch_indices('/').map(|(at, _)| &path[at..]);
     let is_distinct = |end: &str| {
         let has_end = |other: &&str| other.ends_with(end) || **other == end[1..];

@@ -14,7 +14,7 @@ mod ends;
 mod entered;
 mod filter;
 mod frames;
-mod functions;
+pub(crate) mod functions;
 mod latency;
 mod losses;
 mod path;

@@ -10,11 +10,13 @@ mod containers;
 
 use std::io::{self, Write};
 
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use super::quantity;
 use super::table::{Align, Cell, Table};
 use super::term::{Paint, Style};
+use crate::derive::functions::distinct_end;
 use profiler_trace::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal,
 };
@@ -247,11 +249,11 @@ fn found_table(listed: &[Listed]) -> Table {
         ("bytes", Align::Right),
         ("", Align::Left),
     ]);
-    for row in listed {
+    for (row, name) in listed.iter().zip(told_apart(listed)) {
         let function = row.function.as_ref();
         table.row([
             Cell::styled(&*row.object, Style::Dim),
-            Cell::new(&*row.name),
+            Cell::new(name),
             Cell::new(function.map_or("-".to_owned(), |f| format!("{:x}", f.address))),
             Cell::new(function.map_or("-".to_owned(), |f| size(f.size))),
             note(row),
@@ -271,12 +273,12 @@ fn placed_table(listed: &[Listed]) -> Table {
         ("exits", Align::Left),
         ("", Align::Left),
     ]);
-    for row in listed {
+    for (row, name) in listed.iter().zip(told_apart(listed)) {
         let function = row.function.as_ref();
         let bytes = function.map_or("-".to_owned(), |f| size(f.size));
         let mut cells = vec![
             Cell::styled(&*row.object, Style::Dim),
-            Cell::new(&*row.name),
+            Cell::new(name),
             Cell::new(bytes),
         ];
         match &row.state {
@@ -296,6 +298,34 @@ fn placed_table(listed: &[Listed]) -> Table {
         table.row(cells);
     }
     table
+}
+
+/// Names as reports show them, and as patterns take them: functions of one name in an object with the end of their file's
+/// path, else with their address.
+fn told_apart(listed: &[Listed]) -> Vec<String> {
+    let mut by_name: FxHashMap<(&str, &str), Vec<&Function>> = FxHashMap::default();
+    for row in listed {
+        let same = by_name.entry((&row.object, &row.name)).or_default();
+        same.extend(&row.function);
+    }
+    let name = |row: &Listed| {
+        let (Some(function), Some(same)) =
+            (&row.function, by_name.get(&(&*row.object, &*row.name)))
+        else {
+            return row.name.to_string();
+        };
+        if same.len() < 2 {
+            return row.name.to_string();
+        }
+        let paths: Vec<&str> = same.iter().filter_map(|of| of.source.as_deref()).collect();
+        let own = function.source.as_deref();
+        let own = own.filter(|own| paths.iter().filter(|path| path == &own).count() == 1);
+        match own {
+            Some(own) => format!("{} ({})", row.name, distinct_end(own, &paths)),
+            None => format!("{} ({:#x})", row.name, function.address),
+        }
+    };
+    listed.iter().map(name).collect()
 }
 
 /// What makes a function special.
@@ -593,6 +623,47 @@ chosen at load time from implementations with names of their own
 that leave; of 1 only entries are seen
 ";
         assert_eq!(text(&rows, false), expected);
+    }
+
+    #[test]
+    fn functions_of_one_name_are_told_apart() {
+        let at = |address: u64, source: &str| {
+            let mut row = listed("work", State::Found);
+            if let Some(function) = &mut row.function {
+                function.address = address;
+                function.source = (!source.is_empty()).then(|| source.into());
+            }
+            row
+        };
+        let inlined = listed("work", State::Refused(Refusal::NoCode));
+        let elsewhere = Listed {
+            object: "libx.so".into(),
+            ..at(0x60, "")
+        };
+        let rows = [
+            at(0x10, "/src/a.c"),
+            at(0x20, "/src/b.c"),
+            at(0x30, "/src/b.c"),
+            at(0x40, ""),
+            at(0x50, "/src/d/a.c"),
+            inlined,
+            elsewhere,
+        ];
+        let names = [
+            "work (src/a.c)",
+            "work (0x20)",
+            "work (0x30)",
+            "work (0x40)",
+            "work (d/a.c)",
+            "work",
+            "work",
+        ];
+        assert_eq!(told_apart(&rows), names);
+        let table = text(&rows, false);
+        assert!(table.contains("app      work (0x30)"), "{table}");
+        // JSON has all that tells them apart beside the name.
+        let value: Value = serde_json::from_str(&text(&rows, true)).unwrap();
+        assert_eq!(value["functions"][2]["name"], "work");
     }
 
     #[test]

@@ -141,13 +141,14 @@ impl Selection {
             let mut wanted = all;
             let patterns = self.include.iter().zip(&included);
             for ((pattern, covers), matched) in patterns.zip(&mut choice.matched) {
-                if *covers && pattern.matches(function) {
+                if *covers && pattern.means(function, object) {
                     *matched += 1;
                     wanted = true;
                 }
             }
             let mut exclusions = self.exclude.iter().zip(&excluded);
-            wanted && !exclusions.any(|(pattern, covers)| *covers && pattern.matches(function))
+            wanted
+                && !exclusions.any(|(pattern, covers)| *covers && pattern.means(function, object))
         };
         let functions = object.functions().iter().enumerate();
         let functions: Vec<usize> = functions

@@ -118,6 +118,75 @@ fn functions_match_by_any_name() {
 }
 
 #[test]
+fn functions_of_one_name_are_told_apart_as_reports_do() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    // No function of it is asked about its source: that takes debug information of the address.
+    let object = Object::read(&file, None, "self").unwrap();
+    let at = |raw: &str, address| Function {
+        address,
+        ..function(raw, &[])
+    };
+    let anonymous = "_ZN12_GLOBAL__N_14workEv";
+    for (text, raw, address, expected) in [
+        ("work (0x1240)", "work", 0x1240, true),
+        ("work (0x1240)", "work", 0x1241, false),
+        ("wo* (0x1240)", "work", 0x1240, true),
+        ("other (0x1240)", "work", 0x1240, false),
+        ("work (0x1240) (inlined)", "work", 0x1240, true),
+        ("work (inlined)", "work", 0x1240, true),
+        (
+            "(anonymous namespace)::work() (0x10)",
+            anonymous,
+            0x10,
+            true,
+        ),
+        ("(anonymous namespace)::work()", anonymous, 0x10, true),
+        (
+            "app:(anonymous namespace)::work() (0x10)",
+            anonymous,
+            0x10,
+            true,
+        ),
+        ("operator() (0x10)", "operator()", 0x10, true),
+        (
+            "o::tagged[abi:v2](unsigned long)",
+            "_ZN1o6taggedB2v2Em",
+            0x10,
+            true,
+        ),
+        // Names that end so by themselves.
+        ("Ma.work (slow)", "Ma.work (slow)", 0x10, true),
+        ("work (0x1240)", "work (0x1240)", 0x10, true),
+        ("work (nowhere.c)", "work", 0x10, false),
+    ] {
+        let found = pattern(text).means(&at(raw, address), &object);
+        assert_eq!(found, expected, "{text}: {raw} at {address:#x}");
+    }
+    let tagged = pattern("o::tagged[abi:v2](unsigned long)");
+    assert_eq!(tagged.object_text(), None);
+    let source = |label: &str| Some(Which::Source(label.into()));
+    for (text, which) in [
+        ("work (d2/w.h)", source("d2/w.h")),
+        ("work(int) (a.cc)", source("a.cc")),
+        ("f(void (*)(a.b))", None),
+        ("f (slow)", None),
+        ("f (0xz)", None),
+        (" (a.c)", None),
+    ] {
+        assert_eq!(told_apart(text).map(|(_, which)| which), which, "{text}");
+    }
+    for (path, end, expected) in [
+        ("/src/d2/w.h", "d2/w.h", true),
+        ("/src/d2/w.h", "w.h", true),
+        ("/src/d2/w.h", "2/w.h", false),
+        ("w.h", "w.h", true),
+        ("/src/w.h", "/src/w.h", true),
+    ] {
+        assert_eq!(ends_with(path, end), expected, "{path} {end}");
+    }
+}
+
+#[test]
 fn markers_match_by_provider_and_name() {
     let marker = Function {
         kind: FunctionKind::Marker {
