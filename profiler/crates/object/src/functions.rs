@@ -15,9 +15,10 @@ use std::sync::Mutex;
 use profiler_model::text::TextMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::demangle::{Dialect, MAX_NAME_BYTES, demangle, is_mangled};
-use super::elf::{Elf, Section, half, u32_at, word};
+use super::demangle::{Dialect, demangle, is_mangled};
+use super::elf::{Elf, Section};
 use super::object::frames;
+use super::symbols::{CodeSections, STB_LOCAL, STT_GNU_IFUNC, STT_NOTYPE, Symbol, SymbolTable};
 use super::{Function, FunctionKind, Language};
 
 /// Most symbols of all tables of an object that are looked at.
@@ -28,125 +29,6 @@ const MAX_NAMES_BYTES: usize = 512 << 20;
 const NAMES_PER_THREAD: usize = 8192;
 /// Most threads that make names readable.
 const MAX_THREADS: usize = 8;
-
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const STB_LOCAL: u8 = 0;
-const SHN_UNDEF: u16 = 0;
-const SHN_LORESERVE: u16 = 0xff00;
-
-/// A symbol table and the names it refers to.
-pub(super) struct SymbolTable {
-    /// Entries of 24 or 16 bytes.
-    pub(super) entries: Vec<u8>,
-    /// Names, each ended by a zero byte.
-    pub(super) names: Vec<u8>,
-    /// Whether words have 64 bits.
-    pub(super) wide: bool,
-}
-
-/// An entry of a symbol table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Symbol<'a> {
-    pub(super) name: &'a [u8],
-    /// Where the name is among those of its table.
-    name_at: u32,
-    address: u64,
-    size: u64,
-    kind: u8,
-    binding: u8,
-    section: u16,
-}
-
-impl<'a> Symbol<'a> {
-    /// Whether it stands for something in another object.
-    pub(super) fn is_undefined(&self) -> bool {
-        self.section == SHN_UNDEF
-    }
-
-    /// Where it is.
-    pub(super) fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// See [`Symbol`].
-    pub(super) fn name_at(&self) -> u32 {
-        self.name_at
-    }
-
-    /// Whether it says how long what it names is.
-    pub(super) fn has_size(&self) -> bool {
-        self.size > 0
-    }
-
-    /// Whether other objects may use it.
-    pub(super) fn is_exported(&self) -> bool {
-        self.binding != STB_LOCAL
-    }
-
-    /// Whether it is a name of code that is called by it: see [`names_of`].
-    fn is_a_name(&self) -> bool {
-        let is_cold =
-            || std::str::from_utf8(self.name).is_ok_and(|name| parent_of_cold(name).is_some());
-        self.kind != STT_GNU_IFUNC && !is_cold()
-    }
-
-    /// Whether it names code of this object: as a function, or without a type, as in hand-written assembly.
-    pub(super) fn names_code(&self, code: &CodeSections) -> bool {
-        if self.is_undefined() || self.section >= SHN_LORESERVE || self.name.is_empty() {
-            return false;
-        }
-        match self.kind {
-            STT_FUNC | STT_GNU_IFUNC => true,
-            // Not what marks code and data among it (`$x`), nor what an assembler or a compiler keeps for itself.
-            STT_NOTYPE => {
-                !self.name.starts_with(b"$")
-                    && !self.name.starts_with(b".")
-                    && code.holds(self.address)
-            }
-            _ => false,
-        }
-    }
-}
-
-impl SymbolTable {
-    /// The symbol with an index.
-    pub(super) fn symbol(&self, index: usize) -> Option<Symbol<'_>> {
-        let len = self.entry_len();
-        let start = index.checked_mul(len)?;
-        self.parse(self.entries.get(start..start.checked_add(len)?)?)
-    }
-
-    /// All symbols.
-    pub(super) fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
-        let entries = self.entries.chunks_exact(self.entry_len());
-        entries.filter_map(|entry| self.parse(entry))
-    }
-
-    fn entry_len(&self) -> usize {
-        if self.wide { 24 } else { 16 }
-    }
-
-    fn parse(&self, entry: &[u8]) -> Option<Symbol<'_>> {
-        let at = |narrow, wide| if self.wide { wide } else { narrow };
-        let info = *entry.get(at(12, 4))?;
-        let name_at = u32_at(entry, 0).ok()?;
-        let name = self.names.get(name_at as usize..).unwrap_or_default();
-        // No name that is kept is longer.
-        let name = &name[..name.len().min(MAX_NAME_BYTES)];
-        let end = name.iter().position(|&byte| byte == 0);
-        Some(Symbol {
-            name: &name[..end.unwrap_or(name.len())],
-            name_at,
-            address: word(entry, at(4, 8), self.wide).ok()?,
-            size: word(entry, at(8, 16), self.wide).ok()?,
-            kind: info & 0xf,
-            binding: info >> 4,
-            section: half(entry, at(14, 6)).ok()?,
-        })
-    }
-}
 
 /// The functions of an object.
 #[derive(Debug, Default)]
@@ -340,6 +222,15 @@ pub(super) fn dialect(tables: &[SymbolTable]) -> Dialect {
     found.unwrap_or_default()
 }
 
+impl Symbol<'_> {
+    /// Whether it is a name of code that is called by it: see [`names_of`].
+    fn is_a_name(&self) -> bool {
+        let is_cold =
+            || std::str::from_utf8(self.name).is_ok_and(|name| parent_of_cold(name).is_some());
+        self.kind != STT_GNU_IFUNC && !is_cold()
+    }
+}
+
 /// The names of one piece of code, each once, the one that people use first: neither those of what chooses code when
 /// it is loaded, nor those of parts that were moved away.
 pub(super) fn names_of<'a, 's>(symbols: impl IntoIterator<Item = &'s Symbol<'a>>) -> Vec<&'a [u8]>
@@ -468,39 +359,10 @@ fn parent_of_cold(name: &str) -> Option<&str> {
         .then_some(parent)
 }
 
-/// Where the sections with code lie: start and end, sorted.
-#[derive(Debug, Default)]
-pub(super) struct CodeSections(Vec<(u64, u64)>);
-
-impl CodeSections {
-    pub(super) fn add(&mut self, sections: &[Section]) {
-        let code = sections.iter().filter(|section| section.executable());
-        self.0.extend(code.map(|s| (s.address, s.end())));
-        self.0.sort_unstable();
-    }
-
-    fn at(&self, address: u64) -> Option<(u64, u64)> {
-        let after = self.0.partition_point(|&(start, _)| start <= address);
-        let section = self.0[..after].last().copied();
-        section.filter(|&(_, end)| address < end)
-    }
-
-    fn holds(&self, address: u64) -> bool {
-        self.at(address).is_some()
-    }
-
-    /// How far it is to the next symbol or the end of the section, whichever comes first.
-    pub(super) fn rest(&self, address: u64, next: Option<u64>) -> u64 {
-        let Some((_, end)) = self.at(address) else {
-            return 0;
-        };
-        next.map_or(end, |next| next.min(end)) - address
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::symbols::STT_FUNC;
 
     #[test]
     fn cold_parts_have_parents() {

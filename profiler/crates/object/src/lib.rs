@@ -19,6 +19,7 @@ pub mod elf;
 mod functions;
 mod markers;
 mod object;
+mod symbols;
 
 pub use functions::start_code_len;
 pub use object::{

@@ -23,8 +23,9 @@ use rustc_hash::FxHashSet;
 
 use super::Function;
 use super::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section};
-use super::functions::{Functions, SymbolTable};
+use super::functions::Functions;
 use super::markers::markers;
+use super::symbols::SymbolTable;
 pub use aliases::Aliases;
 pub use bounds::{Bounds, dialect_of};
 use debug_info::DebugInfo;

@@ -12,7 +12,8 @@ use std::os::unix::fs::FileExt;
 
 use super::Part;
 use crate::demangle::MAX_NAME_BYTES;
-use crate::functions::{CodeSections, Symbol, SymbolTable, names_of};
+use crate::functions::names_of;
+use crate::symbols::{CodeSections, Symbol, SymbolTable};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 1 << 20;

@@ -15,7 +15,8 @@ use super::linkage::Linkage;
 use super::{ObjectError, Part, frames};
 use crate::demangle::Dialect;
 use crate::elf::SHT_DYNSYM;
-use crate::functions::{CodeSections, Symbol, dialect, names_of, rest, sort, without_labels};
+use crate::functions::{dialect, names_of, rest, sort, without_labels};
+use crate::symbols::{CodeSections, Symbol};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 1 << 18;

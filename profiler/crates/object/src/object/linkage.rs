@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::Part;
 use crate::dynamic::Dynamic;
 use crate::elf::{SHT_DYNSYM, word};
-use crate::functions::SymbolTable;
+use crate::symbols::SymbolTable;
 
 /// Most imports, slots and stubs that are kept.
 const MAX_ENTRIES: usize = 1 << 20;
