@@ -172,7 +172,7 @@ mod tests {
         let identity = identity_of(&File::open(&other).unwrap()).unwrap();
         let mut known = KNOWN.lock().unwrap();
         let remembered = known.get_or_insert_default().get_mut(&identity).unwrap();
-        assert_eq!(std::mem::replace(remembered, Some(7)), one);
+        assert_eq!(remembered.replace(7), one);
         drop(known);
         assert_eq!(checksum_of(&file), Some(7), "it was read again");
         std::fs::write(&path, "four").unwrap();
