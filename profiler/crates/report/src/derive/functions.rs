@@ -68,12 +68,6 @@ impl<'a> Form<'a> {
     fn place(&self) -> (Option<StringId>, u32, u32) {
         (self.file, self.line, self.column)
     }
-
-    /// Whether it can be declared where another one is: as far as both are known.
-    fn agrees(&self, other: &Form<'_>) -> bool {
-        let same = |a: u32, b: u32| a == 0 || b == 0 || a == b;
-        self.file == other.file && same(self.line, other.line) && same(self.column, other.column)
-    }
 }
 
 impl Functions {
@@ -179,24 +173,61 @@ fn forms<'a>(tables: &'a Tables, module: Option<&Module>, ids: &[FunctionId]) ->
         .into_iter()
         .partition(|form| form.line != 0);
     others.extend(vague);
-    let mut in_file: FxHashMap<Option<StringId>, Vec<usize>> = FxHashMap::default();
+    let mut known = Places::default();
     for (index, form) in forms.iter().enumerate() {
-        in_file.entry(form.file).or_default().push(index);
+        known.add(form, index);
     }
     for form in others {
-        let same_file = in_file.entry(form.file).or_default();
-        let mut owners = (same_file.iter()).filter(|&&index| forms[index].agrees(&form));
-        let only = owners.next().copied().filter(|_| owners.next().is_none());
         let is_its = |file: &Option<StringId>| form.file.is_none() || file.is_none();
+        let only = known.only_one(&form);
         match only.or_else(|| alone.filter(is_its).map(|_| 0)) {
             Some(owner) => forms[owner].functions.extend(form.functions),
             None => {
-                same_file.push(forms.len());
+                known.add(&form, forms.len());
                 forms.push(form);
             }
         }
     }
     forms
+}
+
+/// Forms by where they are declared: how many, and the first of them.
+#[derive(Default)]
+struct Places(FxHashMap<Place, (usize, usize)>);
+
+/// A file, a line of it, a column there; none: whichever. A line or column of 0 is not known.
+type Place = (Option<StringId>, Option<u32>, Option<u32>);
+
+impl Places {
+    fn add(&mut self, form: &Form<'_>, index: usize) {
+        let (file, line, column) = form.place();
+        for place in [
+            (file, None, None),
+            (file, Some(line), None),
+            (file, Some(line), Some(column)),
+        ] {
+            self.0.entry(place).or_insert((0, index)).0 += 1;
+        }
+    }
+
+    /// The form that can be declared where this one is, as far as that is known of both, if it is the only one.
+    fn only_one(&self, form: &Form<'_>) -> Option<usize> {
+        let (file, line, column) = form.place();
+        let places: &[Place] = match (line, column) {
+            (0, _) => &[(file, None, None)],
+            (_, 0) => &[(file, Some(line), None), (file, Some(0), None)],
+            _ => &[
+                (file, Some(line), Some(column)),
+                (file, Some(line), Some(0)),
+                (file, Some(0), None),
+            ],
+        };
+        let mut found = places.iter().filter_map(|place| self.0.get(place));
+        match (found.next(), found.next()) {
+            (Some(&(1, index)), None) => Some(index),
+            _ => None,
+        }
+    }
 }
 
 /// One of those that have the same key, in their order.
@@ -292,11 +323,11 @@ fn labels(tables: &Tables, module: Option<&Module>, forms: &[Form<'_>]) -> Vec<O
     let files = counts.keys().filter(|(_, line)| line.is_none());
     let paths: FxHashMap<StringId, &str> =
         (files.map(|&(file, _)| (file, tables.string(file)))).collect();
-    let all: Vec<&str> = paths.values().copied().collect();
+    let ends = Ends::of(paths.values().copied());
     let is_only = |file, line| counts.get(&(file, line)) == Some(&1);
     let place = |form: &Form| -> Option<(String, bool)> {
         let file = form.file?;
-        let end = distinct_end(paths.get(&file)?, &all);
+        let end = ends.distinct(paths.get(&file)?);
         if is_only(file, None) {
             return Some((end.to_owned(), true));
         }
@@ -330,16 +361,30 @@ fn labels(tables: &Tables, module: Option<&Module>, forms: &[Form<'_>]) -> Vec<O
     forms.iter().map(label).collect()
 }
 
-/// The shortest end of a path, in whole parts, that none of the other paths has.
-pub(crate) fn distinct_end<'a>(path: &'a str, all: &[&str]) -> &'a str {
-    let ends = path.rmatch_indices('/').map(|(at, _)| &path[at..]);
-    let is_distinct = |end: &str| {
-        let has_end = |other: &&str| other.ends_with(end) || **other == end[1..];
-        all.iter().filter(|other| has_end(other)).count() <= 1
-    };
-    ends.into_iter()
-        .find(|end| is_distinct(end))
-        .map_or(path, |end| &end[1..])
+/// Ends of paths, in whole parts.
+pub(crate) struct Ends<'a>(FxHashMap<&'a str, usize>);
+
+impl<'a> Ends<'a> {
+    /// Of different paths.
+    pub(crate) fn of(paths: impl IntoIterator<Item = &'a str>) -> Ends<'a> {
+        let mut ends: FxHashMap<&str, usize> = FxHashMap::default();
+        for end in paths.into_iter().flat_map(ends_of) {
+            *ends.entry(end).or_default() += 1;
+        }
+        Ends(ends)
+    }
+
+    /// The shortest end of a path that none of the other paths has.
+    pub(crate) fn distinct(&self, path: &'a str) -> &'a str {
+        let is_distinct = |end: &&str| self.0.get(end).is_none_or(|&count| count <= 1);
+        ends_of(path).find(is_distinct).unwrap_or(path)
+    }
+}
+
+/// What is behind each of a path's slashes, the shortest first, and the path.
+fn ends_of(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.rmatch_indices('/').map(|(at, _)| &path[at + 1..]);
+    ends.chain([path])
 }
 
 #[cfg(test)]
@@ -573,9 +618,9 @@ mod tests {
 
     #[test]
     fn an_end_of_a_path_is_whole() {
-        assert_eq!(distinct_end("/a/b.c", &["/a/b.c", "/a/bb.c"]), "b.c");
-        assert_eq!(distinct_end("b.c", &["b.c", "x/b.c"]), "b.c");
-        assert_eq!(distinct_end("x/b.c", &["b.c", "x/b.c"]), "x/b.c");
-        assert_eq!(distinct_end("/b.c", &["b.c", "/b.c"]), "/b.c");
+        assert_eq!(Ends::of(["/a/b.c", "/a/bb.c"]).distinct("/a/b.c"), "b.c");
+        assert_eq!(Ends::of(["b.c", "x/b.c"]).distinct("b.c"), "b.c");
+        assert_eq!(Ends::of(["b.c", "x/b.c"]).distinct("x/b.c"), "x/b.c");
+        assert_eq!(Ends::of(["b.c", "/b.c"]).distinct("/b.c"), "/b.c");
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::quantity;
 use super::table::{Align, Cell, Table};
 use super::term::{Paint, Style};
-use crate::derive::functions::distinct_end;
+use crate::derive::functions::Ends;
 use profiler_trace::{
     Exits, Function, FunctionKind, InstructionKind, Language, NoExits, Plan, Refusal,
 };
@@ -303,25 +303,37 @@ fn placed_table(listed: &[Listed]) -> Table {
 /// Names as reports show them, and as patterns take them: functions of one name in an object with the end of their file's
 /// path, else with their address.
 fn told_apart(listed: &[Listed]) -> Vec<String> {
-    let mut by_name: FxHashMap<(&str, &str), Vec<&Function>> = FxHashMap::default();
+    /// Functions of one name: how many, and how many of each file.
+    #[derive(Default)]
+    struct Same<'a> {
+        count: usize,
+        files: FxHashMap<&'a str, usize>,
+    }
+    let mut by_name: FxHashMap<(&str, &str), Same> = FxHashMap::default();
     for row in listed {
         let same = by_name.entry((&row.object, &row.name)).or_default();
-        same.extend(&row.function);
+        same.count += usize::from(row.function.is_some());
+        let file = row.function.as_ref().and_then(|of| of.source.as_deref());
+        if let Some(file) = file {
+            *same.files.entry(file).or_default() += 1;
+        }
     }
+    let by_name: FxHashMap<_, _> = by_name
+        .into_iter()
+        .filter(|(_, same)| same.count > 1)
+        .map(|(name, same)| {
+            let ends = Ends::of(same.files.keys().copied());
+            (name, (same.files, ends))
+        })
+        .collect();
     let name = |row: &Listed| {
-        let (Some(function), Some(same)) =
-            (&row.function, by_name.get(&(&*row.object, &*row.name)))
-        else {
+        let same = by_name.get(&(&*row.object, &*row.name));
+        let (Some(function), Some((files, ends))) = (&row.function, same) else {
             return row.name.to_string();
         };
-        if same.len() < 2 {
-            return row.name.to_string();
-        }
-        let paths: Vec<&str> = same.iter().filter_map(|of| of.source.as_deref()).collect();
         let own = function.source.as_deref();
-        let own = own.filter(|own| paths.iter().filter(|path| path == &own).count() == 1);
-        match own {
-            Some(own) => format!("{} ({})", row.name, distinct_end(own, &paths)),
+        match own.filter(|own| files.get(own) == Some(&1)) {
+            Some(own) => format!("{} ({})", row.name, ends.distinct(own)),
             None => format!("{} ({:#x})", row.name, function.address),
         }
     };
