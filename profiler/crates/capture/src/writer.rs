@@ -489,7 +489,8 @@ impl Writer {
     fn push_event(&mut self, event: &Event) {
         self.events.push(event);
         self.pending[kind_index(event)] += 1;
-        self.pending_lost += counts_for(event) - 1;
+        let more = counts_for(event).saturating_sub(1);
+        self.pending_lost = self.pending_lost.saturating_add(more);
         self.last_ns = self.last_ns.max(event.at().0);
     }
 
@@ -613,21 +614,26 @@ impl Writer {
             self.trouble.to = self.trouble.to.max(event.at());
             self.last_ns = self.last_ns.max(event.at().0);
         }
-        let count: u64 = events.iter().map(counts_for).sum();
-        self.trouble.dropped += count;
-        self.totals.dropped += count;
+        let counts = events.iter().map(counts_for);
+        self.count_dropped(counts.fold(0, u64::saturating_add));
+    }
+
+    /// What an imported capture says of losses can be any number.
+    fn count_dropped(&mut self, count: u64) {
+        self.trouble.dropped = self.trouble.dropped.saturating_add(count);
+        self.totals.dropped = self.totals.dropped.saturating_add(count);
     }
 
     /// Drops the events that are encoded and could not be written; the last `told` of them only
     /// tell of drops.
     fn give_up_events(&mut self, told: u32) {
-        let count = u64::from(self.events.items - told) + std::mem::take(&mut self.pending_lost);
+        let lost = std::mem::take(&mut self.pending_lost);
+        let count = u64::from(self.events.items - told).saturating_add(lost);
         if count > 0 {
             let first = Timestamp(self.events.first_ns);
             self.trouble.from.get_or_insert(first);
             self.trouble.to = self.trouble.to.max(Timestamp(self.events.last_ns));
-            self.trouble.dropped += count;
-            self.totals.dropped += count;
+            self.count_dropped(count);
         }
         self.pending = [0; event::KINDS];
         self.events.clear();
