@@ -42,8 +42,9 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// One input may take so long, and a run so much memory.
-const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048"];
+/// One input may take so long, and a run so much memory. What threads that are left alone still have is taken for leaks,
+/// and of real ones the limit of memory tells.
+const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048", "-detect_leaks=0"];
 
 /// Seconds for each with `--long`; an hour for what stands between others' files and root.
 const LONG: u64 = 600;
