@@ -431,8 +431,8 @@ fn a_program_of_many_functions_keeps_its_names() -> Outcome {
     // Each sample in `nameless` is at its first instruction: is that before a function?
     let mut text = String::from(
         "__attribute__((noipa)) void nameless(void) { __asm__ volatile(\"nop; nop; nop; nop\"); }
-        __attribute__((noipa)) void named(void) { for (long i = 0; i < 2; i++) __asm__ volatile(\"\"); }
-        int main(void) { for (long i = 0; i < 200000000; i++) { nameless(); named(); } return 0; }\n",
+        __attribute__((noipa)) void named(void) { for (long i = 0; i < 16; i++) __asm__ volatile(\"nop\"); }
+        int main(void) { for (long i = 0; i < 80000000; i++) { nameless(); named(); } return 0; }\n",
     );
     for index in 0..20_000 {
         text += &format!("void f{index}(void) {{}}\n");
