@@ -69,14 +69,17 @@ impl<T: Copy + Into<u64>> Instance<T> {
 fn main() {
     let wanted = std::env::args().nth(1).and_then(|ms| ms.parse::<u64>().ok());
     let wanted = wanted.expect("milliseconds") * 1_000_000;
-    let (begin, mut took, mut sink) = (cpu_ns(), [0; 4], 0u64);
+    let (begin, mut took, mut sink, mut round) = (cpu_ns(), [0; 4], 0u64, 0);
     while cpu_ns() - begin < wanted {
+        // Rounds of one length could keep time with the samples: a million steps take about a millisecond.
+        round += 1;
+        let scale = 1 + round % 5;
         let times = [
             cpu_ns(),
-            { sink ^= a::run(100_000); cpu_ns() },
-            { sink ^= b::run(300_000); cpu_ns() },
-            { sink ^= Instance(1u8).work(150_000); cpu_ns() },
-            { sink ^= Instance(1u16).work(450_000); cpu_ns() },
+            { sink ^= a::run(scale * 100_000); cpu_ns() },
+            { sink ^= b::run(scale * 300_000); cpu_ns() },
+            { sink ^= Instance(1u8).work(scale * 150_000); cpu_ns() },
+            { sink ^= Instance(1u16).work(scale * 450_000); cpu_ns() },
         ];
         for (took, pair) in took.iter_mut().zip(times.windows(2)) {
             *took += pair[1] - pair[0];
