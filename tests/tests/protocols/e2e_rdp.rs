@@ -321,7 +321,8 @@ fn a_trace_that_stops_in_a_gap_says_so() -> Outcome {
     let mut client = server.client()?;
     let actor = client.attached(program.pid(), main)?;
     let mut missed = 0;
-    for round in 0..50 {
+    // How often the budget is exceeded just then is chance: most often it takes a few.
+    for round in 0..200 {
         client.ask(&actor, "startTrace", types(&["name", "depth"]))?;
         let said = program.ask("0 3000")?;
         let stopped = json!({ "to": actor, "type": "stopTrace" });
