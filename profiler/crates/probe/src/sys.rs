@@ -44,17 +44,6 @@ pub(super) fn block_signals() -> io::Result<()> {
     }
 }
 
-/// Closes all descriptors but the standard ones, in a process that has opened none yet: they are its
-/// parent's.
-pub(super) fn close_inherited() -> io::Result<()> {
-    // SAFETY: nothing in this process owns any of them.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
-    match closed {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// Takes from the calling thread, as long as it lives, the right to open files: it is told that they are not
 /// there.
 pub(super) fn deny_opening() -> io::Result<()> {

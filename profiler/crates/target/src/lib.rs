@@ -7,6 +7,7 @@
 #![doc = include_str!("../examples/count_threads.rs")]
 #![doc = "```"]
 
+pub mod background;
 pub mod cgroup;
 pub mod command;
 pub mod container;

@@ -28,7 +28,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,6 +42,7 @@ use rustix::net::{
 use super::LinkFds;
 use super::closer::Closer;
 use crate::ProbeError;
+use profiler_target::background;
 
 pub use process::keep;
 
@@ -232,16 +233,7 @@ impl Process {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        let child = Command::new("/proc/self/exe")
-            .arg0(NAME)
-            .stdin(its)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Out of reach of the terminal's Ctrl-C.
-            .process_group(0)
-            // Its folder must not keep a file system from being unmounted.
-            .current_dir("/")
-            .spawn()?;
+        let child = background::start(Command::new("/proc/self/exe").arg0(NAME), its)?;
         Ok(Process {
             socket: ours,
             child: Some(child),

@@ -11,10 +11,11 @@ use std::io;
 use rustix::fs::CWD;
 use rustix::mount::{MountPropagationFlags, OpenTreeFlags, mount_change, open_tree};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid, UnshareFlags};
+use rustix::thread::{CapabilitySet, Gid, Uid, UnshareFlags};
 
 use super::place::Place;
 use super::seccomp;
+use profiler_target::background;
 
 /// Stack: debug information and demanglers recurse.
 const STACK_BYTES: u64 = 16 << 20;
@@ -67,7 +68,8 @@ impl Walls {
 /// Raises all walls that this machine gives. `memory` is what may be allocated, `copy` the longest file that
 /// may be written.
 pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
-    close_inherited();
+    // Where that is refused they stay open.
+    let _ = background::close_inherited();
     // The profiler ends it, and a group of processes that is told to end still wants its names.
     block_signals();
     let _ = rustix::thread::set_name(super::NAME);
@@ -98,7 +100,8 @@ pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
 /// What the process gives up that opens files: all but the right to find those of others and read them. `copy` is
 /// the longest file that may be written.
 pub(super) fn raise_for_opening(copy: u64) {
-    close_inherited();
+    // Where that is refused they stay open.
+    let _ = background::close_inherited();
     block_signals();
     let _ = rustix::thread::set_name(c"profiler-opens");
     limit(Resource::Core, 0);
@@ -107,16 +110,7 @@ pub(super) fn raise_for_opening(copy: u64) {
     let kept = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
-    let _ = rustix::thread::clear_ambient_capability_set();
-    if let Ok(had) = rustix::thread::capabilities(None) {
-        let permitted = had.permitted & kept;
-        let sets = CapabilitySets {
-            effective: permitted,
-            permitted,
-            inheritable: CapabilitySet::empty(),
-        };
-        let _ = rustix::thread::set_capabilities(None, sets);
-    }
+    let _ = background::keep_rights(kept);
     let _ = rustix::thread::set_no_new_privs(true);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
 }
@@ -178,22 +172,8 @@ fn own_user() -> bool {
 
 /// Gives up all capabilities, and the ways to get any.
 fn give_up_rights() -> bool {
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    // It has none to be told of at the most; what an execution could bring is out of the question below.
-    let _ = rustix::thread::clear_ambient_capability_set();
-    rustix::thread::set_capabilities(None, sets).is_ok()
+    background::keep_rights(CapabilitySet::empty()).is_ok()
         && rustix::thread::set_no_new_privs(true).is_ok()
-}
-
-#[allow(unsafe_code)]
-fn close_inherited() {
-    // SAFETY: nothing in this process owns any of them, it has opened none.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 #[allow(unsafe_code)]

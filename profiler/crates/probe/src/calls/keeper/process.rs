@@ -19,12 +19,13 @@ use super::{ASK, HOLD, MAX_FDS, MAX_NUMBERS, NAME, RELEASE, bytes_of, numbers};
 use crate::calls::closer::Closer;
 use crate::privileges::{CapabilitySet, reduce};
 use crate::sys;
+use profiler_target::background::close_inherited;
 
 /// Does all of it; returns the exit status.
 pub fn keep() -> u8 {
     // Before anything can end it, and before it has anything.
     if sys::block_signals()
-        .and_then(|()| sys::close_inherited())
+        .and_then(|()| close_inherited())
         .is_err()
     {
         return 1;

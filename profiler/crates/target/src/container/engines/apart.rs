@@ -15,9 +15,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+#[cfg(not(test))]
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,13 +28,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use rustix::thread::{CapabilitySet, Gid, Uid};
 use serde::{Deserialize, Serialize};
 
 use super::Facts;
 use super::book::Book;
 use super::files::{Budget, Root};
 use super::places::Whose;
+use crate::background;
 use crate::container::Identity;
 
 /// What the process is called.
@@ -263,18 +265,10 @@ struct Starter {
 impl Starter {
     fn new(root: &Path) -> io::Result<Starter> {
         let (socket, its) = pair()?;
-        let child = command(root)
-            .stdin(its)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Out of reach of the terminal's Ctrl-C.
-            .process_group(0)
-            .current_dir("/")
-            .spawn()?;
         Ok(Starter {
             root: root.to_owned(),
             socket,
-            child,
+            child: background::start(&mut command(root), its)?,
         })
     }
 
@@ -349,7 +343,8 @@ pub fn serve_users(root: Option<&std::ffi::OsStr>) -> u8 {
 
 /// What the process that starts others gives up, and they with it.
 fn raise_walls(root: &Path) -> io::Result<()> {
-    close_inherited();
+    // Where that is refused they stay open.
+    let _ = background::close_inherited();
     let _ = rustix::thread::set_name(c"profiler-users");
     if root.as_os_str().as_bytes() != b"/" {
         rustix::process::chroot(root)?;
@@ -368,7 +363,8 @@ fn raise_walls(root: &Path) -> io::Result<()> {
         };
         let _ = setrlimit(resource, limit);
     }
-    keep(CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::DAC_READ_SEARCH);
+    let rights = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::DAC_READ_SEARCH;
+    let _ = background::keep_rights(rights);
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
@@ -418,7 +414,7 @@ fn become_user(user: u32) -> io::Result<()> {
     let (group, number) = (Gid::from_raw(NOBODY), Uid::from_raw(user));
     let is_user = rustix::thread::set_thread_res_gid(group, group, group).is_ok()
         && rustix::thread::set_thread_res_uid(number, number, number).is_ok();
-    keep(match is_user {
+    let _ = background::keep_rights(match is_user {
         true => CapabilitySet::empty(),
         false => CapabilitySet::DAC_READ_SEARCH,
     });
@@ -438,25 +434,6 @@ fn serve(user: u32, mut socket: UnixStream) -> io::Result<()> {
         end_after(0);
     }
     Ok(())
-}
-
-fn keep(kept: CapabilitySet) {
-    let _ = rustix::thread::clear_ambient_capability_set();
-    if let Ok(had) = rustix::thread::capabilities(None) {
-        let permitted = had.permitted & kept;
-        let sets = CapabilitySets {
-            effective: permitted,
-            permitted,
-            inheritable: CapabilitySet::empty(),
-        };
-        let _ = rustix::thread::set_capabilities(None, sets);
-    }
-}
-
-#[allow(unsafe_code)]
-fn close_inherited() {
-    // SAFETY: nothing in this process owns any of them, it has opened none.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
 /// Nobody waits for children: the kernel takes them away.
