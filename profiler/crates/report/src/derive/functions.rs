@@ -191,9 +191,16 @@ fn forms<'a>(tables: &'a Tables, module: Option<&Module>, ids: &[FunctionId]) ->
     forms
 }
 
-/// Forms by where they are declared: how many, and the first of them.
+/// How many forms have something, and the first of them.
+type Counted<K> = FxHashMap<K, (usize, usize)>;
+
+fn count<K: std::hash::Hash + Eq>(counted: &mut Counted<K>, key: K, index: usize) {
+    counted.entry(key).or_insert((0, index)).0 += 1;
+}
+
+/// Forms by where they are declared.
 #[derive(Default)]
-struct Places(FxHashMap<Place, (usize, usize)>);
+struct Places(Counted<Place>);
 
 /// A file, a line of it, a column there; none: whichever. A line or column of 0 is not known.
 type Place = (Option<StringId>, Option<u32>, Option<u32>);
@@ -206,7 +213,7 @@ impl Places {
             (file, Some(line), None),
             (file, Some(line), Some(column)),
         ] {
-            self.0.entry(place).or_insert((0, index)).0 += 1;
+            count(&mut self.0, place, index);
         }
     }
 
@@ -255,28 +262,25 @@ fn with_parts(mut forms: Vec<Form<'_>>) -> Vec<Form<'_>> {
     if forms.iter().all(|form| last_part(form.symbol).is_none()) {
         return forms;
     }
-    let mut by_symbol: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+    // At all, and in a file.
+    let mut by_symbol: Counted<(&str, Option<Option<StringId>>)> = Counted::default();
     for (index, form) in forms.iter().enumerate() {
-        by_symbol.entry(form.symbol).or_default().push(index);
+        for file in [None, Some(form.file)] {
+            count(&mut by_symbol, (form.symbol, file), index);
+        }
     }
     let mut owner_of: Vec<usize> = (0..forms.len()).collect();
     let mut orphans: FxHashMap<(&str, Option<StringId>), Vec<usize>> = FxHashMap::default();
     for (index, part) in forms.iter().enumerate() {
         let wholes = || std::iter::successors(last_part(part.symbol), |whole| last_part(whole));
-        let Some(owners) = wholes().find_map(|whole| by_symbol.get(whole)) else {
+        let Some(whole) = wholes().find(|&whole| by_symbol.contains_key(&(whole, None))) else {
             if let Some(whole) = wholes().last() {
                 orphans.entry((whole, part.file)).or_default().push(index);
             }
             continue;
         };
-        let in_file: Vec<usize> = (owners.iter().copied())
-            .filter(|&owner| forms[owner].file == part.file)
-            .collect();
-        let owners = match in_file.is_empty() {
-            true => owners,
-            false => &in_file,
-        };
-        if let [owner] = owners[..] {
+        let in_file = by_symbol.get(&(whole, Some(part.file)));
+        if let Some(&(1, owner)) = in_file.or_else(|| by_symbol.get(&(whole, None))) {
             owner_of[index] = owner;
         }
     }
