@@ -234,20 +234,9 @@ impl Loaded {
         })
     }
 
-    /// What a file offset means, or with a bias a virtual address; and with `code` the bytes of the function
-    /// there. A bias is what offsets and addresses differ by.
-    pub(super) fn look_up(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
-        let at = match bias {
-            Some(_) => Some(address),
-            None => self.elf.address_of(address),
-        };
-        match at {
-            Some(at) => self.find_at(at, bias, code),
-            None => (Answer::Unknown(UnknownReason::NoSymbol), None),
-        }
-    }
-
-    fn find_at(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
+    /// What a virtual address means, and with `code` the bytes of the function there. `bias` is what virtual addresses and
+    /// frame addresses differ by, of which the answer speaks.
+    pub(super) fn look_up(&mut self, address: u64, bias: u64, code: bool) -> Found {
         if let Some(go) = &self.go
             && let Some(place) = go.find(address, self.inlines)
         {
@@ -289,7 +278,7 @@ impl Loaded {
             }
         }
         match self.is_before_a_function(address) {
-            true => self.find_at(address.wrapping_add(1), bias, code),
+            true => self.look_up(address.wrapping_add(1), bias, code),
             false => self.nameless(address, bias, code),
         }
     }
@@ -302,7 +291,7 @@ impl Loaded {
 
     /// A function, if there is one, of a file whose symbols the symbolizer does not read: they are packed, or
     /// not at multiples of their words' size, which it wants and the ABI does not ask of files.
-    fn by_own_reader(&mut self, address: u64, bias: Option<u64>, code: bool) -> Option<Found> {
+    fn by_own_reader(&mut self, address: u64, bias: u64, code: bool) -> Option<Found> {
         let object = self.object()?;
         let found = object.function_at(address)?.clone();
         let symbol = found.linkage_name.as_deref().unwrap_or(&found.name);
@@ -311,13 +300,12 @@ impl Loaded {
             false if !self.reaches(symbol, found.address, address) => return None,
             false => None,
         };
-        let start = self.frame_address(found.address, bias);
         let function = self.function(Some(found.address), &found.name, || FunctionInfo {
             name: cut(&found.name).into(),
             linkage_name: found.linkage_name.as_deref().map(|name| cut(name).into()),
             file: None,
             line: 0,
-            start,
+            start: Some(found.address.wrapping_sub(bias)),
             size,
         });
         let code = size.filter(|_| code);
@@ -378,7 +366,7 @@ impl Loaded {
     }
 
     /// A function that no symbol names, by its bounds.
-    fn nameless(&mut self, address: u64, bias: Option<u64>, code: bool) -> Found {
+    fn nameless(&mut self, address: u64, bias: u64, code: bool) -> Found {
         let bounds = self.bounds();
         let found = match bounds.stub(address) {
             Some((start, target)) => Some((start, None, format!("{target}@plt"))),
@@ -392,32 +380,21 @@ impl Loaded {
                 }
             },
         };
-        let unknown = (Answer::Unknown(UnknownReason::NoSymbol), None);
         let Some((start, size, name)) = found else {
-            return unknown;
-        };
-        let Some(offset) = self.frame_address(start, bias) else {
-            return unknown;
+            return (Answer::Unknown(UnknownReason::NoSymbol), None);
         };
         let function = self.function(Some(start), &name, || FunctionInfo {
             name: cut(&name).into(),
             linkage_name: None,
             file: None,
             line: 0,
-            start: Some(offset),
+            start: Some(start.wrapping_sub(bias)),
             size,
         });
         let code = size
             .filter(|_| code)
             .and_then(|size| self.code(start, size));
         (Answer::Lines([(function, 0)].into()), code)
-    }
-
-    fn frame_address(&self, address: u64, bias: Option<u64>) -> Option<u64> {
-        match bias {
-            Some(bias) => Some(address.wrapping_sub(bias)),
-            None => self.elf.offset_of(address),
-        }
     }
 
     /// Sees to it that the start and size are those of the code at `address`. Of a function in several
@@ -445,7 +422,7 @@ impl Loaded {
         sym: &Sym<'_>,
         address: u64,
         placed: bool,
-        bias: Option<u64>,
+        bias: u64,
     ) -> Vec<(Arc<FunctionInfo>, u32)> {
         let mut lines = Vec::with_capacity(sym.inlined.len() + 1);
         let mut declared = match sym.inlined.is_empty() {
@@ -490,10 +467,7 @@ impl Loaded {
                         true => self.sources[source].declared_line(sym.addr),
                         false => 0,
                     },
-                    start: match placed {
-                        true => self.frame_address(sym.addr, bias),
-                        false => None,
-                    },
+                    start: placed.then(|| sym.addr.wrapping_sub(bias)),
                     size: sym.size.filter(|_| placed).map(|size| size as u64),
                 };
                 self.function(Some(sym.addr), &sym.name, || info)
@@ -510,7 +484,7 @@ impl Loaded {
     }
 
     /// Functions of Go's own table.
-    fn in_go(&mut self, place: GoPlace, bias: Option<u64>, code: bool) -> Found {
+    fn in_go(&mut self, place: GoPlace, bias: u64, code: bool) -> Found {
         let GoPlace {
             frames,
             start,
@@ -520,7 +494,6 @@ impl Loaded {
         let mut lines = Vec::with_capacity(frames.len());
         for (index, frame) in frames.into_iter().enumerate() {
             let whole = index == last;
-            let offset = self.frame_address(start, bias);
             let key = whole.then_some(start);
             // Its first instruction is that of the line.
             let declared = || self.go.as_ref()?.find(start, false)?.frames.pop();
@@ -539,7 +512,7 @@ impl Loaded {
                     true => declared().map_or(0, |first| first.line),
                     false => 0,
                 },
-                start: offset.filter(|_| whole),
+                start: whole.then(|| start.wrapping_sub(bias)),
                 size: whole.then_some(size),
             });
             lines.push((function, frame.line));

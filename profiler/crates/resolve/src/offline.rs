@@ -282,7 +282,7 @@ fn ask(
     let (number, _) = loaded.ok()?;
     let mut found = Vec::with_capacity(addresses.len());
     for some in addresses.chunks(MAX_ADDRESSES) {
-        let more = client.find(number, some, Some(bias), until);
+        let more = client.find(number, some, bias, until);
         found.extend(more.map_err(gave_up).ok()?);
     }
     client.forget(number);

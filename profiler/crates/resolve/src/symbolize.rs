@@ -652,7 +652,7 @@ impl Worker {
         let addresses: Vec<(u64, bool)> = addresses
             .map(|&(address, wants_code)| (address.wrapping_add(bias), wants_code))
             .collect();
-        let found = self.client.find(number, &addresses, Some(bias), until)?;
+        let found = self.client.find(number, &addresses, bias, until)?;
         Ok(Ok(found))
     }
 

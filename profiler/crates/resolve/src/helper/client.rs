@@ -9,8 +9,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+#[cfg(not(test))]
+use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +31,7 @@ use super::wire::{self, Frame, Reader};
 use super::{Found, OFFERED, OPENS};
 use crate::loaded::LoadError;
 use crate::material::Material;
+use profiler_target::background;
 
 /// How long the process may take to begin. It only waits for a processor.
 const START: Duration = Duration::from_secs(10);
@@ -230,19 +233,18 @@ impl Client {
         }
     }
 
-    /// What addresses mean, and, of those that are marked, the code of the function there. They are offsets
-    /// in the file, or with a bias virtual addresses.
+    /// What virtual addresses mean, and, of those that are marked, the code of the function there. `bias` is what these and
+    /// frame addresses differ by, of which the answers speak.
     pub(crate) fn find(
         &mut self,
         number: Number,
         addresses: &[(u64, bool)],
-        bias: Option<u64>,
+        bias: u64,
         until: Instant,
     ) -> Result<Vec<Found>, Death> {
         let mut frame = Frame::new(wire::FIND);
         frame.u32(number.file);
-        frame.u8(bias.is_some().into());
-        frame.u64(bias.unwrap_or(0));
+        frame.u64(bias);
         frame.u32(addresses.len() as u32);
         for &(address, code) in addresses {
             frame.u64(address);
@@ -508,14 +510,7 @@ impl Client {
         if let Some(before) = self.before {
             command = after(before, &command);
         }
-        let child = command
-            .stdin(its)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Out of reach of the terminal's Ctrl-C.
-            .process_group(0)
-            .current_dir("/")
-            .spawn()?;
+        let child = background::start(&mut command, its)?;
         helpers().push(child.id());
         Ok(Process {
             socket,

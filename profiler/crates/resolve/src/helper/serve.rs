@@ -99,8 +99,7 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
                 say(socket, &frame.finish())?;
             }
             wire::FIND => {
-                let is_biased = reader.u8()? != 0;
-                let bias = Some(reader.u64()?).filter(|_| is_biased);
+                let bias = reader.u64()?;
                 let count = reader.count(MAX_ADDRESSES)?;
                 let mut answers = Answers::new();
                 for _ in 0..count {

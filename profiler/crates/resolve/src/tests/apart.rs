@@ -108,8 +108,8 @@ fn settings() -> Settings {
     }
 }
 
-fn name(client: &mut Client, number: Number, offset: u64) -> Result<String, Death> {
-    let found = client.find(number, &[(offset, false)], None, soon())?;
+fn name(client: &mut Client, number: Number, address: u64) -> Result<String, Death> {
+    let found = client.find(number, &[(address, false)], 0, soon())?;
     match &found[0].0 {
         Answer::Lines(lines) => Ok(lines[0].0.name.to_string()),
         other => panic!("{other:?}"),
@@ -119,7 +119,7 @@ fn name(client: &mut Client, number: Number, offset: u64) -> Result<String, Deat
 /// An honest program gets its names, whatever was there before.
 fn works(client: &mut Client, dir: &TempDir) {
     let program = build(dir, "honest", &[]);
-    let inner = offset_of(&program, "inner");
+    let inner = address_of(&program, "inner");
     let (number, _) = client
         .load(material(&program, true), soon())
         .unwrap()
@@ -208,14 +208,14 @@ fn a_name_that_unfolds_without_end_costs_its_file_alone() {
         .status();
     assert!(status.unwrap().success());
     let bomb = dir.path("bomb");
-    let offset = offset_of(&bomb, &mangled);
+    let address = address_of(&bomb, &mangled);
     let mut client = Client::with_process(LIMITS);
     let (number, _) = client
         .load(material(&bomb, false), soon())
         .unwrap()
         .unwrap();
     let until = Instant::now() + Duration::from_secs(1);
-    match client.find(number, &[(offset, false)], None, until) {
+    match client.find(number, &[(address, false)], 0, until) {
         Err(death) => assert!(
             matches!(death, Death::TooSlow | Death::TooLarge),
             "{death:?}"
@@ -256,7 +256,7 @@ fn units_without_end_cost_their_file_alone() {
     let abbrev = [1, 0x11, 0, 0, 0, 0];
     let bomb = with_debug_info(&dir, &[("info", &info), ("abbrev", &abbrev)]);
     assert!(bomb.metadata().unwrap().len() < 1 << 20, "packed");
-    let inner = offset_of(&bomb, "inner");
+    let inner = address_of(&bomb, "inner");
     let mut client = Client::with_process(LIMITS);
     works(&mut client, &dir);
     let loaded = client.load(material(&bomb, true), soon());
@@ -333,7 +333,7 @@ fn one_unit_without_end_costs_its_file_alone() {
             sections.push(("line", &lines));
         }
         let bomb = with_debug_info(&dir, &sections);
-        let inner = offset_of(&bomb, "inner");
+        let inner = address_of(&bomb, "inner");
         let mut client = Client::with_process(Limits::default());
         works(&mut client, &dir);
         let began = Instant::now();
@@ -341,7 +341,7 @@ fn one_unit_without_end_costs_its_file_alone() {
         // Names, or none: what counts is that there is an end.
         let _found = loaded.and_then(|loaded| {
             let asked = [(inner, false)];
-            client.find(loaded.unwrap().0, &asked, None, began + PATIENCE)
+            client.find(loaded.unwrap().0, &asked, 0, began + PATIENCE)
         });
         let took = began.elapsed();
         assert!(took < PATIENCE * 2, "{what}: {took:?}");
@@ -389,7 +389,7 @@ fn slow_and_honest(dir: &TempDir) -> (std::path::PathBuf, std::path::PathBuf) {
 }
 
 /// Asks about a file of a user; the module that answers will have.
-fn ask_for(symbolizer: &mut Symbolizer, path: &Path, owner: Option<u32>, address: u64) -> u64 {
+fn ask_for(symbolizer: &mut Symbolizer, path: &Path, owner: Option<u32>, offset: u64) -> u64 {
     let (file, stat) = files::open_trusted(path).unwrap();
     let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
     file.owner = owner;
@@ -398,7 +398,7 @@ fn ask_for(symbolizer: &mut Symbolizer, path: &Path, owner: Option<u32>, address
     let asked = symbolizer.ask(crate::symbolize::Request {
         module,
         file: Some(Arc::new(file)),
-        addresses: vec![(address, false)],
+        addresses: vec![(offset, false)],
     });
     asked.unwrap();
     uid
@@ -509,7 +509,7 @@ fn what_is_packed_beyond_measure_is_refused_though_there_are_symbols() {
 fn packed_symbols_are_read_behind_the_walls() {
     let dir = TempDir::new("debugdata-apart");
     let program = build(&dir, "program", &[]);
-    let inner = offset_of(&program, "inner");
+    let inner = address_of(&program, "inner");
     // A window of 256 MiB: more than is given for it.
     for (xz, symbols) in [("xz mini", true), ("xz --lzma2=dict=256MiB mini", false)] {
         let copy = dir.path("packed");

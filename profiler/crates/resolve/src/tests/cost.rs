@@ -43,7 +43,7 @@ fn cpu_ms(pid: u32) -> f64 {
     times.sum::<f64>() / 1e6
 }
 
-fn ask(path: &Path, offsets: &[u64], apart: bool) -> Cost {
+fn ask(path: &Path, addresses: &[u64], apart: bool) -> Cost {
     let mut client = match apart {
         true => Client::with_process(Limits::default()),
         false => Client::new(Limits::default()),
@@ -57,10 +57,10 @@ fn ask(path: &Path, offsets: &[u64], apart: bool) -> Cost {
     let (number, _) = client.load(material(path, true), until).unwrap().unwrap();
     let mut first = 0.0;
     let mut named = 0;
-    let (one, others) = offsets.split_at(1);
+    let (one, others) = addresses.split_at(1);
     for some in std::iter::once(one).chain(others.chunks(QUESTION)) {
-        let asked: Vec<_> = some.iter().map(|&offset| (offset, false)).collect();
-        let found = client.find(number, &asked, None, until).unwrap();
+        let asked: Vec<_> = some.iter().map(|&address| (address, false)).collect();
+        let found = client.find(number, &asked, 0, until).unwrap();
         named += found
             .iter()
             .filter(|(answer, _)| matches!(answer, Answer::Lines(_)))
@@ -70,9 +70,9 @@ fn ask(path: &Path, offsets: &[u64], apart: bool) -> Cost {
         }
     }
     assert!(
-        named > offsets.len() / 2,
+        named > addresses.len() / 2,
         "{named} of {} have names",
-        offsets.len()
+        addresses.len()
     );
     Cost {
         first,
@@ -93,14 +93,14 @@ fn names_apart_and_here() {
         .iter()
         .find(|section| section.name == ".text")
         .unwrap();
-    let (start, len) = text.place();
+    let (start, (_, len)) = (text.address, text.place());
     // Far from each other, each another time, as samples of a busy program are.
-    let offset = |index: u64| start + (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % len);
-    let offsets: Vec<u64> = (1..=ADDRESSES as u64).map(offset).collect();
+    let address = |index: u64| start + (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % len);
+    let addresses: Vec<u64> = (1..=ADDRESSES as u64).map(address).collect();
     let mut costs = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
         for apart in [false, true] {
-            costs[usize::from(apart)].push(ask(&path, &offsets, apart));
+            costs[usize::from(apart)].push(ask(&path, &addresses, apart));
         }
     }
     let median = |costs: &[Cost], of: fn(&Cost) -> f64| {

@@ -280,15 +280,19 @@ int main(void) { int x = 0; return outer(&x); }
 
 /// Frame addresses (file offsets) of functions of an ELF file, by `nm` and the segments.
 pub(super) fn offset_of(path: &Path, function: &str) -> u64 {
+    let elf = elf::Elf::read(&std::fs::File::open(path).unwrap()).unwrap();
+    elf.offset_of(address_of(path, function)).unwrap()
+}
+
+/// Where a function of a file is, as its symbols have it.
+pub(super) fn address_of(path: &Path, function: &str) -> u64 {
     let output = std::process::Command::new("nm").arg(path).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text
         .lines()
         .find(|line| line.ends_with(&format!(" {function}")));
     let address = line.unwrap().split(' ').next().unwrap();
-    let address = u64::from_str_radix(address, 16).unwrap();
-    let elf = elf::Elf::read(&std::fs::File::open(path).unwrap()).unwrap();
-    elf.offset_of(address).unwrap()
+    u64::from_str_radix(address, 16).unwrap()
 }
 
 pub(super) const BASE: u64 = 0x7f00_0000_0000;
