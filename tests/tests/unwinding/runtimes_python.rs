@@ -444,8 +444,17 @@ fn hostile_interpreters_do_no_harm() -> Outcome {
     Ok(())
 }
 
+/// What a process has used of processors, in ticks.
+fn used_ticks(pid: u32) -> Result<u64, Box<dyn std::error::Error>> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").ok_or("no name")?;
+    let fields: Vec<&str> = fields.split(' ').collect();
+    Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
+}
+
 /// Code objects in a mapping of a file whose server never answers: whoever reads them waits in the kernel. The recording goes
-/// on without their names, and Ctrl-C ends it.
+/// on without their names, and Ctrl-C ends it. The program goes on as well: its map of memory, and with that all forks of
+/// the machine if somebody attaches a probe, is not locked by who waits.
 #[test]
 fn memory_that_never_comes_holds_nothing_up() -> Outcome {
     let test = "runtimes_python::memory_that_never_comes_holds_nothing_up";
@@ -467,6 +476,11 @@ fn memory_that_never_comes_holds_nothing_up() -> Outcome {
         let said = recorder.stderr_so_far();
         said.is_ok_and(|said| said.contains("does not answer"))
     })?;
+    let (before, from) = (used_ticks(silent.pid())?, Instant::now());
+    while used_ticks(silent.pid())? < before + 20 {
+        assert!(from.elapsed() < LIMIT, "the program stands still");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     recorder.signal(Signal::INT)?;
     let from = Instant::now();
     recorder.end(LIMIT)?.success()?;

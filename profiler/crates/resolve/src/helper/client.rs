@@ -28,9 +28,10 @@ use super::NAME;
 use super::questions::Answering;
 use super::walls::Walls;
 use super::wire::{self, Frame, Reader};
-use super::{Found, OFFERED, OPENS};
+use super::{Found, OFFERED, OPENS, READS};
 use crate::loaded::LoadError;
 use crate::material::Material;
+use profiler_model::Tid;
 use profiler_target::background;
 
 /// How long the process may take to begin. It only waits for a processor.
@@ -101,11 +102,21 @@ pub(crate) struct Number {
 /// What is said of a file that was to be opened, and the file.
 pub(super) type Opened = (Vec<u8>, Option<OwnedFd>);
 
+/// What a process does, and nothing else.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    /// Reads files: their symbols, their tables, what is asked of them.
+    Names,
+    /// Opens files.
+    Opens,
+    /// Reads the memory of processes.
+    Reads,
+}
+
 /// Asks the process.
 pub(crate) struct Client {
     limits: Limits,
-    /// Whether it opens files, and does nothing else.
-    opens: bool,
+    job: Job,
     /// What answers [`Client::question`], where a thread is in its place.
     pub(super) answering: fn() -> Answering,
     /// Whether there is a process, or a thread in its place.
@@ -138,7 +149,7 @@ impl Client {
     pub(crate) fn new(limits: Limits) -> Client {
         Client {
             limits,
-            opens: false,
+            job: Job::Names,
             answering: no_answers,
             apart: OFFERED.load(Ordering::Relaxed),
             process: None,
@@ -154,7 +165,14 @@ impl Client {
     /// One that opens files.
     pub(super) fn that_opens() -> Client {
         let mut client = Client::new(Limits::default());
-        client.opens = true;
+        client.job = Job::Opens;
+        client
+    }
+
+    /// One that reads the memory of processes.
+    pub(crate) fn that_reads() -> Client {
+        let mut client = Client::new(Limits::default());
+        client.job = Job::Reads;
         client
     }
 
@@ -176,10 +194,18 @@ impl Client {
         client
     }
 
+    /// One that reads, and has a process.
+    #[cfg(test)]
+    pub(crate) fn with_process_that_reads() -> Client {
+        let mut client = Client::that_reads();
+        client.apart = true;
+        client
+    }
+
     /// The same, where a shell does something before it begins.
     #[cfg(test)]
-    pub(crate) fn with_process_after(before: &'static str, limits: Limits) -> Client {
-        let mut client = Client::with_process(limits);
+    pub(crate) fn that_reads_after(before: &'static str) -> Client {
+        let mut client = Client::with_process_that_reads();
         client.before = Some(before);
         client
     }
@@ -275,19 +301,21 @@ impl Client {
         self.running_within(moment).map(|_| ())
     }
 
-    /// What is at a place of a file; as much of it as can be read, perhaps nothing.
+    /// What is at an address of a process's memory, by its open `mem` and a thread of it; as much of it as can be read,
+    /// perhaps nothing.
     pub(crate) fn read(
         &mut self,
-        file: BorrowedFd<'_>,
-        offset: u64,
+        (memory, tid): (BorrowedFd<'_>, Tid),
+        address: u64,
         len: usize,
         until: Instant,
     ) -> Result<Vec<u8>, Death> {
         let len = len.min(wire::MAX_PIECE);
         let mut frame = Frame::new(wire::READ);
         frame.u32(len as u32);
-        frame.u64(offset);
-        let mut bytes = self.ask(frame, &[file], wire::BYTES, until)?;
+        frame.u32(tid.0);
+        frame.u64(address);
+        let mut bytes = self.ask(frame, &[memory], wire::BYTES, until)?;
         bytes.truncate(len);
         Ok(bytes)
     }
@@ -487,11 +515,12 @@ impl Client {
         )?;
         let started = Instant::now();
         if !self.apart {
-            let answering = self.answering;
+            let (answering, reads) = (self.answering, matches!(self.job, Job::Reads));
             let thread = std::thread::Builder::new().name("names".to_owned());
-            thread
-                .stack_size(16 << 20)
-                .spawn(move || super::serve::on_thread(its, answering()))?;
+            thread.stack_size(16 << 20).spawn(move || match reads {
+                true => super::pieces::on_thread(its),
+                false => super::serve::on_thread(its, answering()),
+            })?;
             return Ok(Process {
                 socket,
                 child: None,
@@ -501,9 +530,10 @@ impl Client {
                 loaded: 0,
             });
         }
-        let what = match self.opens {
-            true => OPENS.to_owned(),
-            false => self.limits.memory.to_string(),
+        let what = match self.job {
+            Job::Names => self.limits.memory.to_string(),
+            Job::Opens => OPENS.to_owned(),
+            Job::Reads => READS.to_owned(),
         };
         let mut command = command(&what);
         #[cfg(test)]

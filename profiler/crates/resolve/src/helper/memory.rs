@@ -2,7 +2,7 @@
 //!
 //! An open `/proc/PID/mem`, a place and a length -> bytes. What a process has mapped may be a file of a server
 //! that never answers, and whoever reads such memory waits in the kernel for as long as that server wishes,
-//! deaf to signals: so another process does it (`client`). What takes too long is abandoned, that memory is
+//! deaf to signals: so another process does it (`client`, `pieces`). What takes too long is abandoned, that memory is
 //! not looked at any more, and a user of the machine has few such processes before none of theirs is.
 //!
 //! What does not belong here: what is in there (`interpreters`).
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::client::{Client, Death, Limits};
+use super::client::{Client, Death};
 use crate::accounts::account_of;
 use crate::warnings::warn_once;
 use profiler_model::{Pid, Tid};
@@ -33,6 +33,8 @@ static READER: Mutex<Option<(Client, FxHashMap<u32, u32>)>> = Mutex::new(None);
 #[derive(Debug)]
 pub(crate) struct Memory {
     pid: Pid,
+    /// A thread that it is the memory of.
+    tid: Tid,
     file: File,
     owner: u32,
     is_silent: AtomicBool,
@@ -41,14 +43,15 @@ pub(crate) struct Memory {
 impl Memory {
     /// Opens it. It stays that of the program that the process runs now, whatever it runs later.
     pub(crate) fn open(pid: Pid) -> io::Result<Memory> {
-        Memory::below(pid, &format!("/proc/{pid}"))
+        Memory::below(pid, Tid(pid.0), &format!("/proc/{pid}"))
     }
 
-    fn below(pid: Pid, folder: &str) -> io::Result<Memory> {
+    fn below(pid: Pid, tid: Tid, folder: &str) -> io::Result<Memory> {
         let file = File::open(format!("{folder}/mem"))?;
         let owner = account_of(rustix::fs::stat(folder)?.st_uid);
         Ok(Memory {
             pid,
+            tid,
             file,
             owner,
             is_silent: AtomicBool::new(false),
@@ -62,14 +65,14 @@ impl Memory {
         }
         let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
         let (client, silent) =
-            reader.get_or_insert_with(|| (Client::new(Limits::default()), FxHashMap::default()));
+            reader.get_or_insert_with(|| (Client::that_reads(), FxHashMap::default()));
         if silent.get(&self.owner).copied().unwrap_or(0) >= MAX_SILENT {
             return None;
         }
         // What it takes to start it is nobody's fault, and nobody's time.
         client.start_meanwhile().ok()?;
         let until = Instant::now() + PATIENCE;
-        match client.read(self.file.as_fd(), address, len, until) {
+        match client.read((self.file.as_fd(), self.tid), address, len, until) {
             Ok(bytes) => (!bytes.is_empty()).then_some(bytes),
             Err(Death::TooSlow) => {
                 warn_once(
@@ -100,7 +103,7 @@ impl MemoryOfThreads {
     pub fn read(&mut self, pid: Pid, tid: Tid, address: u64, len: usize) -> Vec<u8> {
         if self.0.as_ref().is_none_or(|(open, _)| *open != pid) {
             // Where the first thread has ended, the process's own folder has nothing.
-            let memory = Memory::below(pid, &format!("/proc/{pid}/task/{tid}"))
+            let memory = Memory::below(pid, tid, &format!("/proc/{pid}/task/{tid}"))
                 .inspect_err(|error| log::debug!("the memory of process {pid}: {error}"));
             self.0 = Some((pid, memory.ok()));
         }

@@ -14,6 +14,7 @@ mod client;
 mod memory;
 mod one_user;
 mod opener;
+mod pieces;
 mod place;
 mod questions;
 mod seccomp;
@@ -42,6 +43,8 @@ pub use wire::is_understood;
 const NAME: &CStr = c"profiler-names";
 /// What it is told in place of a limit of memory when it is to open files.
 const OPENS: &str = "opens";
+/// The same when it is to read the memory of processes.
+const READS: &str = "reads";
 
 static OFFERED: AtomicBool = AtomicBool::new(false);
 

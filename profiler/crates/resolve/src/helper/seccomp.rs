@@ -1,4 +1,4 @@
-//! The calls of the kernel that the process which reads symbols may make.
+//! The calls of the kernel that the processes may make which read symbols, and memory.
 //!
 //! A list -> a program of classic BPF, which the kernel runs at each call: what is not in the list fails
 //! with EPERM; calls of another architecture end the process. It can read and map what it has, take memory,
@@ -50,7 +50,7 @@ const ALLOWED: &[libc::c_long] = &[
 ];
 
 /// Paths: there are none but its own descriptors and links to them, once it has a root of its own.
-const PATHS: &[libc::c_long] = &[
+pub(super) const PATHS: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_readlinkat,
     libc::SYS_mkdirat,
@@ -95,7 +95,7 @@ const fn step(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-fn program() -> Vec<libc::sock_filter> {
+fn program(more: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let allow = step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
     let refuse = step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let mut program = vec![
@@ -104,7 +104,7 @@ fn program() -> Vec<libc::sock_filter> {
         step(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         step(LOAD_WORD, 0, 0, NUMBER_AT),
     ];
-    for &call in ALLOWED.iter().chain(PATHS) {
+    for &call in ALLOWED.iter().chain(more) {
         program.extend([step(IF_EQUAL, 0, 1, call as u32), allow]);
     }
     // Memory, but none that can be executed.
@@ -128,13 +128,13 @@ fn program() -> Vec<libc::sock_filter> {
     program
 }
 
-/// From now on the calling thread can do no more than the list says. Needs `no_new_privs`.
+/// From now on the calling thread can do no more than the list says, and these calls. Needs `no_new_privs`.
 #[allow(unsafe_code)]
-pub(super) fn restrict() -> io::Result<()> {
+pub(super) fn restrict(more: &[libc::c_long]) -> io::Result<()> {
     if ARCHITECTURE == 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let program = program();
+    let program = program(more);
     let described = libc::sock_fprog {
         len: program.len() as libc::c_ushort,
         filter: program.as_ptr().cast_mut(),

@@ -11,7 +11,6 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustc_hash::FxHashMap;
@@ -20,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::client::MAX_FDS;
 use super::place::Place;
 use super::questions::Answering;
+use super::walls::Walls;
 use super::wire::{self, Answers, Frame, Reader};
 use crate::loaded::{LoadError, Loaded, MAX_COPY_BYTES};
 use crate::material::Material;
@@ -34,39 +34,52 @@ const MAX_ADDRESSES: usize = 1 << 16;
 /// its argument says it; `answering`: what else it answers.
 pub fn serve_names(limit: Option<&std::ffi::OsStr>, answering: Answering) -> u8 {
     let limit = limit.and_then(std::ffi::OsStr::to_str);
-    if limit == Some(super::OPENS) {
-        return serve_opening();
-    }
-    let limit = limit.and_then(|limit| limit.parse().ok());
-    let (walls, place) = super::walls::raise(limit.unwrap_or(0), MAX_COPY_BYTES);
+    let told = match limit {
+        Some(super::OPENS) => {
+            super::walls::raise_for_opening(MAX_COPY_BYTES);
+            begin(Walls::default(), |socket| {
+                each(socket, wire::OPEN, super::opener::answer)
+            })
+        }
+        Some(super::READS) => {
+            let walls = super::walls::raise_for_reading();
+            begin(walls, |socket| {
+                each(socket, wire::READ, super::pieces::answer)
+            })
+        }
+        _ => {
+            let limit = limit.and_then(|limit| limit.parse().ok());
+            let (walls, place) = super::walls::raise(limit.unwrap_or(0), MAX_COPY_BYTES);
+            begin(walls, |socket| serve(socket, place, answering))
+        }
+    };
+    u8::from(told.is_err())
+}
+
+/// Says that it is there, behind which walls, and answers.
+fn begin(walls: Walls, serve: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut ready = Frame::new(wire::READY);
     ready.u8(walls.to_bits());
     #[allow(unsafe_code)]
     // SAFETY: standard input is open, and nothing else in this process uses it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
-    let told =
-        say(socket.as_fd(), &ready.finish()).and_then(|()| serve(socket.as_fd(), place, answering));
-    u8::from(told.is_err())
+    say(socket.as_fd(), &ready.finish())?;
+    serve(socket.as_fd())
 }
 
-/// Opens files, in a process that has kept the rights for that.
-fn serve_opening() -> u8 {
-    super::walls::raise_for_opening(MAX_COPY_BYTES);
-    let mut ready = Frame::new(wire::READY);
-    ready.u8(0);
-    #[allow(unsafe_code)]
-    // SAFETY: standard input is open, and nothing else in this process uses it.
-    let socket = unsafe { OwnedFd::from_raw_fd(0) };
-    let told = say(socket.as_fd(), &ready.finish()).and_then(|()| {
-        while let Some((kind, bytes, fds)) = receive(socket.as_fd())? {
-            match kind {
-                wire::OPEN => super::opener::answer(socket.as_fd(), Reader(&bytes), fds)?,
-                _ => return Err(wire::nonsense()),
-            }
+/// Answers questions of one kind.
+pub(super) fn each(
+    socket: BorrowedFd<'_>,
+    wanted: u32,
+    answer: impl Fn(BorrowedFd<'_>, Reader<'_>, Vec<OwnedFd>) -> io::Result<()>,
+) -> io::Result<()> {
+    while let Some((kind, bytes, fds)) = receive(socket)? {
+        if kind != wanted {
+            return Err(wire::nonsense());
         }
-        Ok(())
-    });
-    u8::from(told.is_err())
+        answer(socket, Reader(&bytes), fds)?;
+    }
+    Ok(())
 }
 
 /// The same on a thread of this process, without walls.
@@ -78,7 +91,7 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
     let mut files: FxHashMap<u32, Loaded> = FxHashMap::default();
     while let Some((kind, bytes, fds)) = receive(socket)? {
         let mut reader = Reader(&bytes);
-        // Of what is loaded; of bytes, in one case; whether the file is what was read of one, in another.
+        // Of what is loaded; whether the file is what was read of one, in another case.
         let number = reader.u32()?;
         match kind {
             wire::LOAD => {
@@ -123,13 +136,6 @@ fn serve(socket: BorrowedFd<'_>, place: Place, mut answering: Answering) -> io::
             wire::FORGET => {
                 files.remove(&number);
             }
-            wire::READ => {
-                let file = fds.into_iter().next().ok_or_else(wire::nonsense)?;
-                let bytes = piece(&file.into(), reader.u64()?, number as usize);
-                let mut frame = Frame::new(wire::BYTES);
-                frame.all(&bytes);
-                say(socket, &frame.finish())?;
-            }
             wire::TABLE => {
                 let file = fds.into_iter().next().ok_or_else(wire::nonsense)?.into();
                 let build = || table(&file, number != 0);
@@ -163,14 +169,6 @@ fn table(file: &File, is_raw: bool) -> Option<Vec<u8>> {
     let (table, report) = built.ok()?;
     let bytes = encode(&table, &report);
     (bytes.len() <= wire::MAX_TABLE).then_some(bytes)
-}
-
-/// What is at a place of a file: of memory, as far as it reaches without a gap.
-fn piece(file: &File, offset: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len.min(wire::MAX_PIECE)];
-    let got = file.read_at(&mut bytes, offset);
-    bytes.truncate(got.unwrap_or(0));
-    bytes
 }
 
 /// What a frame is, what it says, and the descriptors that came with it.

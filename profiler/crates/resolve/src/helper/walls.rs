@@ -89,7 +89,7 @@ pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
     walls.unprivileged = give_up_rights();
     // When the thread that started it ends, however that comes about. A change of user would forget it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    walls.calls = walls.unprivileged && seccomp::restrict().is_ok();
+    walls.calls = walls.unprivileged && seccomp::restrict(seccomp::PATHS).is_ok();
     let place = match walls.own_root {
         true => Place::Own,
         false => Place::Shared,
@@ -113,6 +113,25 @@ pub(super) fn raise_for_opening(copy: u64) {
     let _ = background::keep_rights(kept);
     let _ = rustix::thread::set_no_new_privs(true);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+/// What the process gives up that reads the memory of processes: all but the right to do that.
+pub(super) fn raise_for_reading() -> Walls {
+    // Where that is refused they stay open.
+    let _ = background::close_inherited();
+    block_signals();
+    let _ = rustix::thread::set_name(c"profiler-reads");
+    limit(Resource::Core, 0);
+    limit(Resource::Fsize, 0);
+    limit(Resource::Nofile, MAX_FILES);
+    limit(Resource::Nproc, 0);
+    let _ = background::keep_rights(CapabilitySet::SYS_PTRACE);
+    let is_last = rustix::thread::set_no_new_privs(true).is_ok();
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    Walls {
+        calls: is_last && seccomp::restrict(&[libc::SYS_process_vm_readv]).is_ok(),
+        ..Walls::default()
+    }
 }
 
 fn both(most: u64) -> Rlimit {

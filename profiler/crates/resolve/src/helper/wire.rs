@@ -20,7 +20,7 @@ pub(super) const LOAD: u32 = 1;
 pub(super) const FIND: u32 = 2;
 /// To the process: close what is loaded under a number.
 pub(super) const FORGET: u32 = 3;
-/// To the process: what is at this place of the file that comes along?
+/// To the process: what is at this address of the memory that comes along, by this thread of it?
 pub(super) const READ: u32 = 7;
 /// From the process: the bytes that [`READ`] asks for, as many as there are.
 pub(super) const BYTES: u32 = 8;

@@ -532,12 +532,13 @@ fn what_does_not_begin_is_not_waited_for() {
     let read = |client: &mut Client| {
         let memory = File::open("/proc/self/mem").unwrap();
         let there = [7_u8; 16];
-        let read = client.read(memory.as_fd(), there.as_ptr() as u64, 16, soon());
+        let memory = (memory.as_fd(), Tid(std::process::id()));
+        let read = client.read(memory, there.as_ptr() as u64, 16, soon());
         read.map(|bytes| bytes == there)
     };
 
     // It is waited for once, and not with each question.
-    let mut never = Client::with_process_after("exec sleep infinity", LIMITS);
+    let mut never = Client::that_reads_after("exec sleep infinity");
     let began = Instant::now();
     assert_eq!(never.start_meanwhile(), Err(Death::NotStarted));
     assert!(began.elapsed() >= MOMENT);
@@ -549,7 +550,7 @@ fn what_does_not_begin_is_not_waited_for() {
     assert!(pid.is_some() && never.pid() == pid, "it may still begin");
 
     // What begins later answers then.
-    let mut late = Client::with_process_after("sleep 1", LIMITS);
+    let mut late = Client::that_reads_after("sleep 1");
     assert_eq!(late.start_meanwhile(), Err(Death::NotStarted));
     let pid = late.pid();
     while late.start_meanwhile().is_err() {
@@ -560,7 +561,7 @@ fn what_does_not_begin_is_not_waited_for() {
     assert_eq!(late.pid(), pid);
 
     // After one that has ended there is a pause, but for who can wait.
-    let mut ends = Client::with_process_after("exit 1", LIMITS);
+    let mut ends = Client::that_reads_after("exit 1");
     assert_eq!(ends.start_meanwhile(), Err(Death::NotStarted));
     assert_eq!(ends.starts(), 1);
     assert_eq!(ends.start_meanwhile(), Err(Death::NotStarted));
@@ -581,14 +582,16 @@ fn what_never_answers_is_left_alone() {
         return;
     };
     let memory = File::open("/proc/self/mem").unwrap();
-    let mut client = Client::with_process(LIMITS);
+    let mut client = Client::with_process_that_reads();
     let there = [7_u8; 16];
-    let read = |client: &mut Client, address| client.read(memory.as_fd(), address, 16, soon());
+    let own = Tid(std::process::id());
+    let read =
+        |client: &mut Client, address| client.read((memory.as_fd(), own), address, 16, soon());
     assert_eq!(read(&mut client, there.as_ptr() as u64).unwrap(), there);
     // It may say something just now.
     let death = (0..50).find_map(|_| {
         let until = Instant::now() + Duration::from_millis(200);
-        client.read(silent.as_fd(), 0, 1 << 20, until).err()
+        client.read((silent.as_fd(), own), 0, 1 << 20, until).err()
     });
     assert_eq!(death, Some(Death::TooSlow));
     assert_eq!(read(&mut client, there.as_ptr() as u64).unwrap(), there);
