@@ -32,7 +32,8 @@ class Profile:
     places: dict[int, Place] = field(default_factory=dict)
     regions: list[Region] = field(default_factory=list)
     seconds: float = 0.0
-    cpu_ns: int | None = None
+    #: At least and at most, of the time that was sampled.
+    cpu_ns: tuple[int, int] | None = None
 
     def module(self, address: int) -> str | None:
         """The file at an address."""
@@ -123,6 +124,15 @@ def cpu_ns(id: str) -> int | None:
     return total
 
 
+def between(
+    before: int | None, behind: int | None, used: int | None, now: int | None
+) -> tuple[int, int] | None:
+    """What was used from a moment between the first two to one between the last two."""
+    if before is None or behind is None or used is None or now is None:
+        return None
+    return max(used - behind, 0), now - before
+
+
 async def select(channel: Channel, id: str) -> str:
     """What a client does when a context is selected; gives its process."""
     context = await services.run_control_context(channel, id)
@@ -158,8 +168,10 @@ async def run(
         "FrameCnt": frames,
         **{key: value for key, value in more.items() if value is not None},
     }
+    # What is sampled begins and ends while the agent is asked, however long that takes.
+    before = cpu_ns(id)
     await services.configure(channel, id, parameters)
-    begin, used = time.monotonic(), cpu_ns(id)
+    begin, behind = time.monotonic(), cpu_ns(id)
     profile.reads.take(await services.read(channel, id))
     exited = False
     left = seconds
@@ -168,9 +180,9 @@ async def run(
         await asyncio.sleep(min(left, period))
         left = begin + seconds - time.monotonic()
         try:
+            used = cpu_ns(id)
             profile.reads.take(await services.read(channel, id))
-            now = cpu_ns(id)
-            profile.cpu_ns = None if now is None or used is None else now - used
+            profile.cpu_ns = between(before, behind, used, cpu_ns(id))
         except Refused as refused:
             if not until_exit or refused.code != services.ALREADY_EXITED:
                 raise

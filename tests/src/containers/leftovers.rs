@@ -96,12 +96,16 @@ impl Left {
             let _ = Command::new("umount").arg("--lazy").arg(mount).status();
         }
         for cgroup in &self.cgroups {
-            // A cgroup is busy until its last process has been reaped.
-            let deadline = Instant::now() + Duration::from_secs(2);
-            while cgroup.exists() && fs::remove_dir(cgroup).is_err() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            remove_cgroup(cgroup);
         }
+    }
+}
+
+/// Removes a cgroup that has no running processes, if it is there: it is busy until its last one has been reaped.
+pub(super) fn remove_cgroup(cgroup: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while cgroup.exists() && fs::remove_dir(cgroup).is_err() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

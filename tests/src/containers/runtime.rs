@@ -125,6 +125,11 @@ impl Runtime {
         let mut command = self.command();
         command.args(["delete", "--force", id]).stdin(Stdio::null());
         run(&mut command, &self.folder, "delete")?;
+        // crun leaves a cgroup whose last process has ended and is still to be reaped, and says nothing.
+        let below = format!("{}/{id}", self.parent.trim_start_matches('/'));
+        for hierarchy in leftovers::hierarchies() {
+            leftovers::remove_cgroup(&hierarchy.join(&below));
+        }
         self.ids.borrow_mut().retain(|known| known != id);
         Ok(())
     }

@@ -230,15 +230,19 @@ fn threads_and_their_process() -> Outcome {
     // was read along with each, within 30 ms. And what the agent has taken out of the kernel, each 100 ms,
     // may come in between: of the two that compute.
     let cpu_ns = |profile: &Profile| profile.cpu_ns.ok_or("no CPU time");
-    let mut passed_ns = -(cpu_ns(process)? as f64);
+    let (mut least, mut most) = (0.0, 0.0);
     for thread in threads {
-        passed_ns += cpu_ns(thread)? as f64;
+        let (at_least, at_most) = cpu_ns(thread)?;
+        (least, most) = (least + at_least as f64, most + at_most as f64);
     }
-    let meanwhile = passed_ns / 1e9 * 499.0;
-    let off = (sum as f64 - process.samples as f64 - meanwhile).abs();
+    let (at_least, at_most) = cpu_ns(process)?;
+    let samples_in = |ns: f64| ns / 1e9 * 499.0;
+    let between = samples_in(least - at_most as f64)..=samples_in(most - at_least as f64);
+    let slack = 0.01 * sum as f64 + (0.03 + 2.0 * 0.1) * 499.0;
+    let more = sum as f64 - process.samples as f64;
     assert!(
-        off <= 0.01 * sum as f64 + (0.03 + 2.0 * 0.1) * 499.0,
-        "{sum} of threads, {} of all, {meanwhile:.1} of them between reads",
+        more >= between.start() - slack && more <= between.end() + slack,
+        "{sum} of threads, {} of all, {between:?} of them between reads",
         process.samples
     );
     assert!(process.chains.iter().all(|(_, chain)| chain.len() <= 8));

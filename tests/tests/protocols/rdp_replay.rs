@@ -49,6 +49,11 @@ fn exported(setting: &Setting) -> Result<BTreeMap<(u64, u64), Vec<Value>>, Failu
     Ok(frames)
 }
 
+/// Milliseconds since the trace of a frame was started.
+fn time_of(packet: &Value) -> Result<f64, Failure> {
+    Ok(packet["time"].as_f64().ok_or("no time")?)
+}
+
 /// Without whose it is.
 fn bare(mut packet: Value) -> Value {
     packet["from"].take();
@@ -78,25 +83,35 @@ fn start(client: &mut Client, (pid, tid): (u64, u64)) -> Result<String, Failure>
     Ok(actor)
 }
 
-/// Checks that clients are told the frames of an export, each of them.
-fn check(setting: &Setting, server: &Server, together: bool) -> Result<(), Failure> {
+/// Checks that clients are told the frames of an export, each of them: one after the other, all at once, or all
+/// while the capture's own time goes by.
+fn check(setting: &Setting, server: &Server, clients: Clients) -> Result<(), Failure> {
     let expected = exported(setting)?;
     assert!(!expected.is_empty());
-    let mut clients = Vec::new();
+    let is_timed = clients == Clients::Timed;
+    let mut waiting = Vec::new();
     for &thread in expected.keys() {
         let mut client = server.client()?;
         let actor = start(&mut client, thread)?;
-        clients.push((thread, client, actor));
-        if !together {
-            read(&mut clients, &expected)?;
+        waiting.push((thread, client, actor));
+        if clients == Clients::InTurn {
+            read(&mut waiting, &expected, is_timed)?;
         }
     }
-    read(&mut clients, &expected)
+    read(&mut waiting, &expected, is_timed)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Clients {
+    InTurn,
+    Together,
+    Timed,
 }
 
 fn read(
     clients: &mut Vec<((u64, u64), Client, String)>,
     expected: &BTreeMap<(u64, u64), Vec<Value>>,
+    is_timed: bool,
 ) -> Result<(), Failure> {
     for (thread, mut client, actor) in clients.drain(..) {
         let mut told = Vec::new();
@@ -107,7 +122,20 @@ fn read(
                 told.push(bare(packet));
             }
         }
-        for (told, expected) in told.iter().zip(&expected[&thread]) {
+        // Times are since the trace was started: of all but the first client, when the capture's time goes by already.
+        let since = match is_timed {
+            true => time_of(&expected[&thread][0])? - time_of(&told[0])?,
+            false => 0.0,
+        };
+        let rounding = if is_timed { 1e-5 } else { 0.0 };
+        assert!(since >= 0.0, "{thread:?}: {since} ms");
+        for (mut told, mut expected) in told.into_iter().zip(expected[&thread].clone()) {
+            let apart = time_of(&expected)? - time_of(&told)? - since;
+            assert!(
+                apart.abs() <= rounding,
+                "{apart} ms apart: {told} {expected}"
+            );
+            (told["time"], expected["time"]) = (Value::Null, Value::Null);
             assert_eq!(told, expected);
         }
         client.send(&json!({ "to": actor, "type": "stopTrace" }))?;
@@ -127,8 +155,8 @@ fn the_packets_of_an_export() -> Outcome {
         canonical::session_with_everything(),
     )?;
     let server = as_nobody(&setting, &["--speed", "max"])?;
-    check(&setting, &server, false)?;
-    check(&setting, &server, true)?;
+    check(&setting, &server, Clients::InTurn)?;
+    check(&setting, &server, Clients::Together)?;
     let mut client = server.client()?;
     let listed = client.ask("root", "listProcesses", json!({}))?;
     assert!(
@@ -158,9 +186,13 @@ fn calls_that_were_recorded() -> Outcome {
     recording.end(LIMIT)?.success()?;
     for speed in ["max", "1"] {
         let server = as_nobody(&setting, &["--speed", speed])?;
-        let timed = speed != "max";
-        check(&setting, &server, timed)?;
-        if !timed {
+        let is_timed = speed != "max";
+        let clients = match is_timed {
+            true => Clients::Timed,
+            false => Clients::InTurn,
+        };
+        check(&setting, &server, clients)?;
+        if !is_timed {
             let mut client = server.client()?;
             let tid = tids[1].as_u64().ok_or("no thread")?;
             let actor = start(&mut client, (program.pid().into(), tid))?;

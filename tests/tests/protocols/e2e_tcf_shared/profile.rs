@@ -30,8 +30,8 @@ pub(crate) struct Profile {
     pub(crate) no_stack: u64,
     /// What the agent says the frequency was.
     pub(crate) frequency_hz: u64,
-    /// CPU time of the context meanwhile.
-    pub(crate) cpu_ns: Option<u64>,
+    /// CPU time of the context meanwhile: at least and at most.
+    pub(crate) cpu_ns: Option<(u64, u64)>,
     /// By name, and by address where there is none.
     pub(crate) functions: BTreeMap<String, Function>,
     /// Files of functions.
@@ -56,7 +56,7 @@ impl Profile {
             lost: number(&said["lost"])?,
             no_stack: number(&said["no_stack"])?,
             frequency_hz: said["frequency"][0].as_u64().unwrap_or(0),
-            cpu_ns: said["cpu_ns"].as_u64(),
+            cpu_ns: said["cpu_ns"][0].as_u64().zip(said["cpu_ns"][1].as_u64()),
             ..Profile::default()
         };
         for one in list(&said["functions"]) {
@@ -111,33 +111,19 @@ impl Profile {
     /// Checks that there are as many samples as the CPU time calls for: one per tick, less what the agent
     /// says was lost, within four standard deviations and what a kernel tick leaves open.
     pub(crate) fn check_amount(&self, what: &str, frequency_hz: u64) -> Result<(), Failure> {
-        let cpu_ns = self.cpu_ns.ok_or("no CPU time")?;
-        self.check_amount_of(what, frequency_hz, cpu_ns)
-    }
-
-    /// The same of this CPU time.
-    pub(crate) fn check_amount_of(
-        &self,
-        what: &str,
-        frequency_hz: u64,
-        cpu_ns: u64,
-    ) -> Result<(), Failure> {
-        let expected = cpu_ns as f64 / 1e9 * frequency_hz as f64;
-        // Beginning and end are asked for a moment before and after the agent's own.
-        let slack = 4.0 * expected.sqrt() + 0.03 * frequency_hz as f64 + 2.0;
+        let (least_ns, most_ns) = self.cpu_ns.ok_or("no CPU time")?;
+        let expected = |cpu_ns| cpu_ns as f64 / 1e9 * frequency_hz as f64;
+        let (least, most) = (expected(least_ns), expected(most_ns));
+        let slack = 4.0 * most.sqrt() + 0.03 * frequency_hz as f64 + 2.0;
         let samples = (self.samples + self.no_stack) as f64;
         let lost = (self.lost + self.dropped) as f64;
-        eprintln!(
-            "{what}: {samples} samples at {frequency_hz} Hz of {:.3} s CPU, expected \
-             {expected:.0} +- {slack:.0}, {lost} lost",
-            cpu_ns as f64 / 1e9
+        let said = format!(
+            "{what}: {samples} samples at {frequency_hz} Hz, {lost} lost; expected {least:.0} to {most:.0} +- {slack:.0}"
         );
-        match samples <= expected + slack && samples >= expected - slack - lost {
+        eprintln!("{said}");
+        match samples <= most + slack && samples >= least - slack - lost {
             true => Ok(()),
-            false => Err(format!(
-                "{what}: {samples} samples in place of {expected:.0} +- {slack:.0}, {lost} lost"
-            )
-            .into()),
+            false => Err(said.into()),
         }
     }
 }
