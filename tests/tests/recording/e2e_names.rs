@@ -111,12 +111,16 @@ fn two_functions_of_one_name_in_c() -> Outcome {
     // Without debug information nothing but their addresses tells them apart, nor does anything else if both come from
     // one line of a header; without symbols they are known by these alone.
     let program = setting.path("without");
-    for (flags, named) in [
-        (&["-g", "-DSHARED"][..], true),
-        (&[], true),
-        (&["-s"], false),
+    for (compiler, flags, named) in [
+        ("gcc", &["-g", "-DSHARED"][..], true),
+        ("gcc", &[], true),
+        ("gcc", &["-s"], false),
+        // Files in which code lies elsewhere than at its address.
+        ("gcc", &["-s", "-no-pie"], false),
+        ("gcc", &["-s", "-static-pie"], false),
+        ("gcc", &["-s", "-Wl,--section-start=.text=0x90000"], false),
     ] {
-        compile("gcc", &[FLAGS, flags].concat(), &sources, &program)?;
+        compile(compiler, &[FLAGS, flags].concat(), &sources, &program)?;
         let (truth, rows) = run(&setting, &program)?;
         let mut hottest: Vec<&Row> = (rows.iter())
             .filter(|row| row.module.ends_with("/without"))
@@ -125,6 +129,8 @@ fn two_functions_of_one_name_in_c() -> Outcome {
             .collect();
         hottest.sort_by_key(|row| std::cmp::Reverse((row.own, row.total)));
         let [b, a] = [hottest[0], hottest[1]];
+        let code = Command::new("objdump").arg("-d").arg(&program).output()?;
+        let code = String::from_utf8(code.stdout)?;
         for row in [a, b] {
             let start = row.start.unwrap_or_default();
             let expected = match named {
@@ -132,6 +138,9 @@ fn two_functions_of_one_name_in_c() -> Outcome {
                 false => format!("without+{start:#x} (function)"),
             };
             assert_eq!(row.name, expected);
+            let line = format!("{start:x}:");
+            let is_there = code.lines().any(|it| it.trim_start().starts_with(&line));
+            assert!(is_there, "{flags:?}: no {line} in what objdump shows");
         }
         assert_ne!(a.start, b.start);
         let truth = [(&*a.name, ns(&truth, "a")?), (&*b.name, ns(&truth, "b")?)];

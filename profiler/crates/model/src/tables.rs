@@ -423,7 +423,7 @@ impl Tables {
         new
     }
 
-    /// How a frame is shown: its outermost function's name, else module and offset, else the
+    /// How a frame is shown: its outermost function's name, else module and address, else the
     /// address. The build id is not part of it (see [`Module::build_id`]).
     pub fn frame_name(&self, frame: FrameId) -> String {
         if let Some(line) = self.lines(frame).last()
@@ -434,7 +434,8 @@ impl Tables {
         self.frame_location(frame)
     }
 
-    /// A frame as `module+0xoffset`, or `[unknown]+0xaddress` outside all mappings.
+    /// A frame as `module+0xaddress`, or `[unknown]+0xaddress` outside all mappings. Of a file it is the address that its
+    /// symbols have, and that `objdump -d` shows.
     pub fn frame_location(&self, frame: FrameId) -> String {
         match self.frames.get(frame) {
             Some(frame) => self.location(frame.module, frame.address),
@@ -443,6 +444,12 @@ impl Tables {
     }
 
     fn location(&self, module: Option<ModuleId>, address: u64) -> String {
+        let bias = module.and_then(|id| self.modules.get(id));
+        let bias = bias.map_or(0, |module| module.address_bias);
+        self.place(module, address.wrapping_add(bias))
+    }
+
+    fn place(&self, module: Option<ModuleId>, address: u64) -> String {
         let module = module.and_then(|id| self.modules.get(id));
         let name = module.map_or("[unknown]", |module| {
             let path = self.string(module.path);
@@ -454,6 +461,19 @@ impl Tables {
     /// What a function is called that has bounds but no name: where it starts.
     pub fn nameless(&self, module: Option<ModuleId>, start: u64) -> String {
         self.location(module, start) + NAMELESS
+    }
+
+    /// Gives a function of a recording the name that it has without one: earlier versions wrote where it starts in the
+    /// file, rather than its address.
+    fn rename_nameless(&mut self, function: &mut Function) {
+        let Some(start) = function.start.filter(|_| function.linkage_name.is_none()) else {
+            return;
+        };
+        let place = self.string(function.name).strip_suffix(NAMELESS);
+        if place.is_some_and(|place| place == self.place(function.module, start)) {
+            let name = self.nameless(function.module, start);
+            function.name = self.intern_string(&name).0;
+        }
     }
 
     /// Whether a function has a name of its own, rather than what [`Tables::nameless`] gives it.
@@ -574,6 +594,7 @@ impl Epoch {
             }
             Definition::Function(id, mut function) => {
                 function.map_ids(self)?;
+                tables.rename_nameless(&mut function);
                 self.functions
                     .set(id, tables.functions.intern(function).0)?;
             }
@@ -749,6 +770,56 @@ mod tests {
                 .define(&mut tables, Definition::String(far, "x".into()))
                 .is_err()
         );
+    }
+
+    #[test]
+    fn what_has_no_name_is_at_the_address_that_its_file_says() {
+        let mut tables = Tables::default();
+        let mut epoch = Epoch::default();
+        let texts = ["/bin/app", "app+0x1210 (function)", "app+0x1999 (function)"];
+        let [path, nameless, named] = [0, 1, 2].map(StringId::from_index);
+        for (id, text) in [path, nameless, named].into_iter().zip(texts) {
+            let text = Definition::String(id, text.into());
+            epoch.define(&mut tables, text).unwrap();
+        }
+        let id = ModuleId::from_index(0);
+        let module = Module {
+            kind: ModuleKind::File,
+            path,
+            build_id: None,
+            address_bias: 0x20_0000,
+        };
+        let module = Definition::Module(id, module);
+        epoch.define(&mut tables, module).unwrap();
+        let mut name_of = |index, name| {
+            let function = Function {
+                name,
+                linkage_name: None,
+                module: Some(id),
+                file: None,
+                line: 0,
+                start: Some(0x1210),
+                size: None,
+            };
+            let id = FunctionId::from_index(index);
+            let function = Definition::Function(id, function);
+            epoch.define(&mut tables, function).unwrap();
+            let function = tables.functions.get(epoch.function(id).unwrap());
+            tables.string(function.unwrap().name).to_owned()
+        };
+        // As earlier versions recorded it, and what a function may be called.
+        assert_eq!(name_of(0, nameless), "app+0x201210 (function)");
+        assert_eq!(name_of(1, named), texts[2]);
+        let module = Some(epoch.module(id).unwrap());
+        assert_eq!(tables.nameless(module, 0x1210), "app+0x201210 (function)");
+        let frame = Frame {
+            kind: FrameKind::Native,
+            module,
+            address: 0x1234,
+        };
+        let frame = tables.frames.intern(frame).0;
+        assert_eq!(tables.frame_location(frame), "app+0x201234");
+        assert_eq!(tables.location(None, 0x1234), "[unknown]+0x1234");
     }
 
     #[test]

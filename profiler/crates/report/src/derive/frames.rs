@@ -2,7 +2,7 @@
 //!
 //! Input: the stack ids of a sample; output: kernel leaf ... kernel root, user leaf ... user root,
 //! each frame expanded into the functions that were inlined there. Without a name a frame is
-//! `module+0xoffset`. How frames are written in a format does not belong here.
+//! `module+0xaddress`. How frames are written in a format does not belong here.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use profiler_model::*;
 /// One function of a stack, as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DisplayFrame<'a> {
-    /// Name of the function, or `module+0xoffset`.
+    /// Name of the function, or `module+0xaddress`.
     pub name: Cow<'a, str>,
     /// The function; none without a name.
     pub function: Option<FunctionId>,

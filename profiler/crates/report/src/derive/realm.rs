@@ -17,7 +17,7 @@ use profiler_wire::self_profiling::Frame;
 /// A function of a stack, as a session tells of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RealmFrame<'a> {
-    /// Name of the function, or `module+0xoffset`.
+    /// Name of the function, or `module+0xaddress`.
     pub name: Cow<'a, str>,
     /// Source file, else the object's path; none outside of all that is mapped.
     pub resource: Option<&'a str>,

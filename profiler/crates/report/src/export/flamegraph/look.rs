@@ -150,7 +150,7 @@ pub(super) fn used_kinds(stacks: &[(String, u64)], owners: usize) -> Vec<(&'stat
         .collect()
 }
 
-/// Whether a frame is `module+0xoffset`.
+/// Whether a frame is `module+0xaddress`.
 fn is_location(frame: &str) -> bool {
     frame.rsplit_once("+0x").is_some_and(|(_, offset)| {
         !offset.is_empty() && offset.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -243,7 +243,7 @@ pub struct CodeModule {
 /// A function, a source line or an address.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionRow {
-    /// Name, told apart from others of its module, or `module+0xoffset`.
+    /// Name, told apart from others of its module, or `module+0xaddress`.
     pub name: String,
     /// Its own name, if it has one.
     #[serde(skip)]
@@ -440,7 +440,7 @@ pub struct EndRow {
     /// Where the outermost frame is that was found.
     #[serde(flatten)]
     pub module: CodeModule,
-    /// Name of the frame that is the outermost one most often, or `module+0xoffset`.
+    /// Name of the frame that is the outermost one most often, or `module+0xaddress`.
     pub outermost: String,
     /// Samples.
     pub samples: u64,

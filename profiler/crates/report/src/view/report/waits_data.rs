@@ -98,7 +98,7 @@ pub struct WaitStateRow {
 /// Waits in one function.
 #[derive(Clone, Debug, Serialize)]
 pub struct WaitFunctionRow {
-    /// Name, or `module+0xoffset`; `[no stack]` if there is none.
+    /// Name, or `module+0xaddress`; `[no stack]` if there is none.
     pub name: String,
     /// Where it lives.
     #[serde(flatten)]
