@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use profiler_report::view::quantity::{percent, percent_of, plural};
-use profiler_resolve::{NamelessSamples, Place};
+use profiler_resolve::{NameSources, NamelessSamples, Place, name_sources};
 
 /// What concerns fewer samples is not worth a note.
 const WORTH_PERCENT: f64 = 2.0;
@@ -163,26 +163,28 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
     }
     notes.extend(unreadable(nameless, samples));
     let file = nameless.iter().find_map(|(place, sums)| match place {
-        Place::File { path, in_container } => {
+        Place::File {
+            path,
+            build_id,
+            in_container,
+        } => {
             let unnamed = [sums.given_up, sums.damaged, sums.too_large, sums.gone];
             let unnamed = sums.unnamed.saturating_sub(unnamed.iter().sum());
-            is_worth(unnamed).then_some((path, *in_container, unnamed))
+            let file = (path, build_id.as_ref(), *in_container);
+            is_worth(unnamed).then_some((file, unnamed))
         }
         Place::RunTime { .. } | Place::Program { .. } => None,
     });
-    if let Some((path, in_container, unnamed)) = file {
-        let package = match in_container {
+    if let Some(((path, build_id, in_container), unnamed)) = file {
+        let sources = match in_container {
             true => None,
-            false => package_of(path, lists),
+            false => name_sources(path, build_id),
         };
         let share = percent(percent_of(unnamed, samples));
         let count = plural(unnamed, "sample");
-        let remedy = match package {
-            Some(package) => format!("{} names them", debug_package(&package)),
-            None => {
-                "a build that is not stripped, or its debug file (--debug-dir), names them".into()
-            }
-        };
+        let remedy = file_remedy(sources, || {
+            package_of(path, lists).filter(|_| !in_container)
+        });
         notes.push(format!(
             "{share} of samples ({count}) are in functions of {path} that have no symbols: {remedy}"
         ));
@@ -203,6 +205,24 @@ fn notes_with(nameless: &[(Place, NamelessSamples)], samples: u64, lists: &Path)
         ));
     }
     notes
+}
+
+/// What names functions of a file, by what it has for names, if that is known, and by its package.
+fn file_remedy(sources: Option<NameSources>, package: impl FnOnce() -> Option<String>) -> String {
+    match sources {
+        Some(NameSources {
+            debug_info: true, ..
+        }) => "it has debug information, which does not tell of them either".into(),
+        Some(NameSources { symbols: true, .. }) => {
+            "it is not stripped, its symbols leave them out; debug information (a build with -g) may name them".into()
+        }
+        _ => match package() {
+            Some(package) => format!("{} names them", debug_package(&package)),
+            None => {
+                "a build that is not stripped, or its debug file (--debug-dir), names them".into()
+            }
+        },
+    }
 }
 
 /// The file with the most samples that have no names since it can't be read, and why.
@@ -294,6 +314,7 @@ mod tests {
     fn file(path: &str, unnamed: u64, given_up: u64) -> (Place, NamelessSamples) {
         let place = Place::File {
             path: path.into(),
+            build_id: None,
             in_container: false,
         };
         let sums = NamelessSamples {
@@ -341,6 +362,22 @@ mod tests {
         assert!(own[0].contains("not stripped"), "{own:?}");
         assert!(said(file("/usr/bin/gzip", 19, 0)).is_empty());
         std::fs::remove_dir_all(&lists).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_not_stripped_is_not_called_so() {
+        let has = |symbols, debug_info| {
+            let sources = NameSources {
+                symbols,
+                debug_info,
+            };
+            file_remedy(Some(sources), || Some("app".into()))
+        };
+        assert!(has(true, false).contains("is not stripped, its symbols"));
+        assert!(has(true, true).contains("it has debug information"));
+        assert!(has(false, true).contains("it has debug information"));
+        assert!(has(false, false).contains("app-dbgsym"));
+        assert!(file_remedy(None, || None).contains("a build that is not stripped"));
     }
 
     #[test]

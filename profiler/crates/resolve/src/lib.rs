@@ -82,7 +82,10 @@ pub use helper::{
 };
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
 pub use nameless::{Nameless, NamelessSamples, Place};
-pub use offline::{NewSymbol, OfflineOptions, declare_offline, file_bias, symbolize_offline};
+pub use offline::{
+    NameSources, NewSymbol, OfflineOptions, declare_offline, file_bias, name_sources,
+    symbolize_offline,
+};
 pub use options::{EpochLimits, ResolveCounters, ResolveError, ResolveOptions, SourceOptions};
 pub use proc_fs::{is_made_code, makes_code};
 pub use unwinding::{TableCounters, UnwindSummary};

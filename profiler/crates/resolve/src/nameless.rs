@@ -6,7 +6,8 @@
 use rustc_hash::FxHashMap;
 
 use profiler_model::{
-    FrameId, FrameKind, ModuleKind, ProcessId, Sample, StackEnd, Symbol, Tables, UnknownReason,
+    BuildId, FrameId, FrameKind, ModuleKind, ProcessId, Sample, StackEnd, Symbol, Tables,
+    UnknownReason,
 };
 
 /// Most frames of an epoch that are counted, and most files and programs.
@@ -29,6 +30,8 @@ pub enum Place {
     File {
         /// Its path.
         path: Box<str>,
+        /// Its build id, if it has one.
+        build_id: Option<BuildId>,
         /// Whether a container has its own.
         in_container: bool,
     },
@@ -150,6 +153,7 @@ fn place(tables: &Tables, frame: FrameId, process: ProcessId) -> Option<Place> {
     match (frame.kind, module.map(|module| module.kind)) {
         (FrameKind::Native, Some(ModuleKind::File)) => Some(Place::File {
             path: tables.string(module?.path).into(),
+            build_id: module?.build_id.clone(),
             in_container: tables.process(process)?.container.is_some(),
         }),
         (FrameKind::Jit, _) | (_, Some(ModuleKind::Jit)) => Some(Place::RunTime {
@@ -259,6 +263,7 @@ mod tests {
         };
         let gzip = Place::File {
             path: "/usr/bin/gzip".into(),
+            build_id: None,
             in_container: false,
         };
         let both = NamelessSamples {

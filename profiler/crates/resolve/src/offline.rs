@@ -311,11 +311,38 @@ pub fn file_bias(path: &str, build_id: &BuildId, offset: u64) -> u64 {
     open(Path::new(path), build_id).map_or(0, |file| file.elf.map_or(0, |elf| elf.bias(offset)))
 }
 
+/// What a file has that names could come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameSources {
+    /// Whether it has its symbol table, which `strip` takes away.
+    pub symbols: bool,
+    /// Whether it has debug information.
+    pub debug_info: bool,
+}
+
+/// What the file of this machine at a path has for names; none if no file with that build id is there.
+pub fn name_sources(path: &str, build_id: Option<&BuildId>) -> Option<NameSources> {
+    let file = open_any(Path::new(path)).filter(|file| file.build_id() == build_id)?;
+    let sections = file.elf.as_ref()?.sections(&file.file).ok()?;
+    let has = |name: &str| {
+        let mut sections = sections.iter();
+        sections.any(|section| section.name == name && section.bytes_in_file() > 0)
+    };
+    Some(NameSources {
+        symbols: has(".symtab"),
+        debug_info: has(".debug_info"),
+    })
+}
+
 fn open(path: &Path, build_id: &BuildId) -> Option<TargetFile> {
+    open_any(path).filter(|file| file.build_id() == Some(build_id))
+}
+
+fn open_any(path: &Path) -> Option<TargetFile> {
     let (file, stat) = open_trusted(path).ok()?;
     let mut file = TargetFile::new(file, &stat, path.to_str()?, None);
     file.trusted = is_trusted(&stat);
-    (file.build_id() == Some(build_id)).then_some(file)
+    Some(file)
 }
 
 /// All ELF files below the given paths, by build id.

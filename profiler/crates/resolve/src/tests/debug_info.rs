@@ -81,6 +81,29 @@ fn a_debug_file_by_build_id() {
 }
 
 #[test]
+fn what_a_file_has_for_names() {
+    let dir = TempDir::new("name-sources");
+    let program = build(&dir, "program", &[]);
+    let path = program.to_str().unwrap();
+    let build_id = build_id_of(&program);
+    let has = |symbols, debug_info| {
+        Some(NameSources {
+            symbols,
+            debug_info,
+        })
+    };
+    assert_eq!(name_sources(path, Some(&build_id)), has(true, true));
+    tool(&dir, "strip --strip-debug program");
+    assert_eq!(name_sources(path, Some(&build_id)), has(true, false));
+    tool(&dir, "strip program");
+    assert_eq!(name_sources(path, Some(&build_id)), has(false, false));
+    // It is another file, or none.
+    assert_eq!(name_sources(path, None), None);
+    assert_eq!(name_sources("/dev/null", None), None);
+    assert_eq!(name_sources("/nowhere", None), None);
+}
+
+#[test]
 fn a_debug_file_by_link() {
     for (index, id) in ["sha1", "none"].iter().enumerate() {
         let dir = TempDir::new(&format!("link{index}"));
