@@ -5,8 +5,9 @@
  * Usage: jit MILLISECONDS [MAP_NAME]   (MAP_NAME in place of `jitted_spin`)
  *        jit MILLISECONDS --again      (two functions, `old_one` and `old_three`, which run 1:3; after half of the time
  *                                       others are announced where they are, `new_one` and `new_three`)
+ *        jit MILLISECONDS --twice      (two functions of one name, `work`, which run 1:3)
  * Output: {"jitted": NS, "total": NS} of CPU time, and of --again when the others were announced: {"again": NS} of
- * CLOCK_MONOTONIC. */
+ * CLOCK_MONOTONIC; of --twice each function's: {"a": NS, "b": NS}. */
 #include "burn.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -47,6 +48,24 @@ static int announced_again(FILE *map, const char *memory, uint64_t wanted) {
     return 0;
 }
 
+static int of_one_name(FILE *map, const char *memory, uint64_t wanted) {
+    uint64_t times[2] = {0, 0};
+    for (int index = 0; index < 2; index++)
+        fprintf(map, "%lx %zx work\n", (unsigned long)(memory + 64 * (index + 1)), sizeof code);
+    if (fflush(map)) return 1;
+    while (times[0] + times[1] < wanted)
+        for (int index = 0; index < 2; index++) {
+            uint64_t from = thread_cpu_ns();
+            volatile uint64_t sink = enter_jitted((spinner)(void *)(memory + 64 * (index + 1)),
+                                                  index ? 6000000 : 2000000);
+            (void)sink;
+            times[index] += thread_cpu_ns() - from;
+        }
+    printf("{\"a\": %llu, \"b\": %llu}\n", (unsigned long long)times[0],
+           (unsigned long long)times[1]);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     uint64_t wanted = strtoull(argv[1], NULL, 10) * 1000000, jitted = 0;
@@ -60,6 +79,7 @@ int main(int argc, char **argv) {
     FILE *map = fopen(path, "w");
     if (!map) return 1;
     if (argc > 2 && !strcmp(argv[2], "--again")) return announced_again(map, memory, wanted);
+    if (argc > 2 && !strcmp(argv[2], "--twice")) return of_one_name(map, memory, wanted);
     fprintf(map, "%lx %zx %s\n", (unsigned long)(memory + 64), sizeof code,
             argc > 2 ? argv[2] : "jitted_spin");
     fclose(map);

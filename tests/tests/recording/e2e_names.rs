@@ -235,6 +235,32 @@ fn functions_are_where_their_file_says_in_every_segment() -> Outcome {
     Ok(())
 }
 
+/// Code that a runtime gives nothing but a word for a name is where it is.
+#[test]
+fn two_functions_of_one_name_made_at_run_time() -> Outcome {
+    let test = "e2e_names::two_functions_of_one_name_made_at_run_time";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let program = setting.workload("jit.c")?.to_string_lossy().into_owned();
+    let (ended, _) = setting.record(&["-F", "999", "--", &program, "1000", "--twice"])?;
+    let truth = ended.json()?;
+    let rows = rows(&setting)?;
+    let mut work: Vec<&Row> = (rows.iter())
+        .filter(|row| row.name.starts_with("work"))
+        .collect();
+    work.sort_by_key(|row| row.start);
+    let [a, b] = work[..] else {
+        return Err(format!("{rows:#?}").into());
+    };
+    for row in [a, b] {
+        let start = row.start.ok_or("no start")?;
+        assert_eq!(row.name, format!("work ({start:#x})"));
+    }
+    let truth = [(&*a.name, ns(&truth, "a")?), (&*b.name, ns(&truth, "b")?)];
+    check(&rows, &truth)
+}
+
 /// What a process execs and what a thread calls itself are names from then on, not before.
 #[test]
 fn names_are_those_of_the_time() -> Outcome {

@@ -4,7 +4,7 @@
 //! function of its module has. The same function is met in several forms: its own code, parts that the compiler
 //! moved away or cloned, copies inlined elsewhere (without a start), code that a JIT compiler made anew. Two
 //! functions of one name are two: what starts at two places of an object, unless a linker's name says that it is a
-//! part; what is declared at two places of a source, where a runtime makes code. So `static work()` of a header is one
+//! part; what is declared at two places of a source, where a runtime makes code, or has two places and no more of a name than a word. So `static work()` of a header is one
 //! for each file that includes it, and the instances of a generic function are several. What
 //! stacks are made of ([`DisplayFrame`](super::DisplayFrame)) and how names are written do not belong here.
 
@@ -152,12 +152,23 @@ fn is_placed(module: Option<&Module>) -> bool {
     !module.is_some_and(|module| matches!(module.kind, ModuleKind::Jit | ModuleKind::Interpreted))
 }
 
+/// Whether code that was made at run time has a name without any sign of whose it is, so that nothing but its address tells
+/// it from others: of a class, a file or a signature it would be known that code made anew is the same function.
+fn is_bare(tables: &Tables, module: Option<&Module>, function: &Function) -> bool {
+    let is_word = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    module.is_some_and(|module| module.kind == ModuleKind::Jit)
+        && function.linkage_name.is_none()
+        && function.file.is_none()
+        && is_word(tables.string(function.name))
+}
+
 /// Functions of one name and module, the forms of one together.
 fn forms<'a>(tables: &'a Tables, module: Option<&Module>, ids: &[FunctionId]) -> Vec<Form<'a>> {
     let placed = is_placed(module);
     let known = |id: &FunctionId| {
         let function = tables.functions.get(*id)?;
-        let start = function.start.filter(|_| placed);
+        let is_told = placed || is_bare(tables, module, function);
+        let start = function.start.filter(|_| is_told);
         Some(Form::of(tables, *id, function, start))
     };
     let (whole_ones, others): (Vec<_>, Vec<_>) =
@@ -580,8 +591,8 @@ mod tests {
             "work (t.js:1:90)",
             "work (t.js:7)",
             "work (u.js)",
-            "work",
-            "work",
+            "work (0x1060)",
+            "work (0x1070)",
         ];
         assert_eq!(names, expected);
         let mut fixture = Fixture::new(ModuleKind::Interpreted);
@@ -608,8 +619,13 @@ mod tests {
     fn code_made_anew_is_the_same() {
         let mut fixture = Fixture::new(ModuleKind::Jit);
         let all = [
-            fixture.add("work", "", "", 0x10),
-            fixture.add("work", "", "", 0x20),
+            fixture.add("Chain.work(int)", "", "", 0x10),
+            fixture.add("Chain.work(int)", "", "", 0x20),
+        ];
+        assert_eq!(fixture.names(&all), ["Chain.work(int)"; 2]);
+        let all = [
+            fixture.add("work", "JIT$work", "", 0x30),
+            fixture.add("work", "JIT$work", "", 0x40),
         ];
         assert_eq!(fixture.names(&all), ["work"; 2]);
         let mut fixture = Fixture::new(ModuleKind::Interpreted);
@@ -618,6 +634,14 @@ mod tests {
             fixture.add("work", "", "/a/js_b.js", 0),
         ];
         assert_eq!(fixture.names(&all), ["work (js_a.js)", "work (js_b.js)"]);
+    }
+
+    #[test]
+    fn a_word_at_two_addresses_is_two_functions() {
+        let mut fixture = Fixture::new(ModuleKind::Jit);
+        let all = [0x10, 0x20, 0x10].map(|start| fixture.add("work", "", "", start));
+        let expected = ["work (0x1010)", "work (0x1020)", "work (0x1010)"];
+        assert_eq!(fixture.names(&all), expected);
     }
 
     #[test]
