@@ -404,6 +404,24 @@ fn functions_are_called_what_their_users_call_them() -> Outcome {
     }
 }
 
+/// GHC has no symbols for what is local; with -g it says which code that is, and where it was written.
+#[test]
+fn functions_of_haskell_that_are_local_are_two() -> Outcome {
+    let test = "e2e_languages::functions_of_haskell_that_are_local_are_two";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let commands = ["ghc -v0 -g -O1 local.hs -o main"];
+    if !build(&setting, (&[], "local.hs"), &commands)? {
+        skip(test, "it is not installed");
+        return Ok(());
+    }
+    let program = setting.path("main");
+    setting.record(&["-F", "997", "--", &program.to_string_lossy()])?;
+    let functions = ["Main.main (local.hs:11)", "Main.main (local.hs:13)"];
+    shares(&setting, functions)
+}
+
 #[test]
 fn runtimes_say_what_names_their_functions() -> Outcome {
     let mut wrong = Vec::new();

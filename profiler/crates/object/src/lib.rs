@@ -23,7 +23,8 @@ mod symbols;
 
 pub use functions::start_code_len;
 pub use object::{
-    Aliases, Bounds, Declaration, DeclaredLines, Object, ObjectError, dialect_of, has_markers,
+    Aliases, Bounds, Declaration, DeclaredLines, DescribedFunction, Object, ObjectError,
+    dialect_of, has_markers,
 };
 
 use serde::{Deserialize, Serialize};

@@ -29,7 +29,7 @@ use super::symbols::SymbolTable;
 pub use aliases::Aliases;
 pub use bounds::{Bounds, dialect_of};
 use debug_info::DebugInfo;
-pub use declared::DeclaredLines;
+pub use declared::{DeclaredLines, DescribedFunction};
 use image::Image;
 use linkage::Linkage;
 use profiler_model::BuildId;

@@ -30,7 +30,9 @@ use super::symbolize::{Answer, CodeBytes, FunctionInfo, MAX_CODE_BYTES};
 use profiler_model::UnknownReason;
 use profiler_object::demangle::Dialect;
 use profiler_object::elf::{Elf, ElfError, Section};
-use profiler_object::{Aliases, Bounds, DeclaredLines, Object, dialect_of, start_code_len};
+use profiler_object::{
+    Aliases, Bounds, DeclaredLines, DescribedFunction, Object, dialect_of, start_code_len,
+};
 
 /// Largest file that is copied.
 pub(super) const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -252,6 +254,9 @@ impl Loaded {
             match found {
                 Ok(Some(sym)) => {
                     let mut sym = sym.into_owned();
+                    if let Some(found) = self.described(index, Some(&sym), address, bias, code) {
+                        return found;
+                    }
                     let placed = self.place(&mut sym, address);
                     if placed && !covers(&sym, address) {
                         if !self.reaches(&sym.name, sym.addr, address) {
@@ -265,7 +270,11 @@ impl Loaded {
                     let code = code.flatten();
                     return (Answer::Lines(lines.into()), code);
                 }
-                Ok(None) => {}
+                Ok(None) => {
+                    if let Some(found) = self.described(index, None, address, bias, code) {
+                        return found;
+                    }
+                }
                 Err(()) => damaged = true,
             }
         }
@@ -281,6 +290,43 @@ impl Loaded {
             true => self.look_up(address.wrapping_add(1), bias, code),
             false => self.nameless(address, bias, code),
         }
+    }
+
+    /// Code of GHC, whose symbols are those of what modules export, by its debug information; none if a symbol begins where
+    /// the function does. `near` is what the symbolizer took it for, with the line of the source.
+    fn described(
+        &mut self,
+        source: usize,
+        near: Option<&Sym<'_>>,
+        address: u64,
+        bias: u64,
+        code: bool,
+    ) -> Option<Found> {
+        let of = &mut self.sources[source];
+        let DescribedFunction {
+            name,
+            symbol,
+            start,
+            size,
+        } = of.declared()?.function_at(address)?.clone();
+        let of = &self.sources[source];
+        if of.symbol_at(start).is_some() {
+            return None;
+        }
+        let (_, line) = location(near.and_then(|near| near.code_info.as_deref()));
+        let first = of.find(start, true).ok().flatten();
+        let first = first.and_then(|first| first.code_info);
+        let (file, declared) = location(first.as_deref());
+        let function = self.function(Some(start), &name, || FunctionInfo {
+            name: cut(&name).into(),
+            linkage_name: symbol.as_deref().map(|symbol| cut(symbol).into()),
+            file,
+            line: declared,
+            start: Some(start.wrapping_sub(bias)),
+            size: Some(size),
+        });
+        let code = code.then(|| self.code(start, size)).flatten();
+        Some((Answer::Lines([(function, line)].into()), code))
     }
 
     /// The file by tracing's reader; none if that can't read it either.

@@ -189,7 +189,18 @@ pub(super) struct Reader<'a> {
     inlined: FxHashMap<usize, u32>,
     /// Where that was, if it is to be known.
     places: Option<Vec<Inlined>>,
+    /// Pieces of functions, of which GHC describes the first one alone as the function's; if they are to be known.
+    pieces: Option<Vec<Piece>>,
     cut: bool,
+}
+
+/// A piece of a function's code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// The function's entry.
+    pub(super) function: usize,
 }
 
 /// Code that was inlined.
@@ -204,10 +215,11 @@ struct Inlined {
 }
 
 impl<'a> Reader<'a> {
-    /// One that knows where functions were inlined.
+    /// One that knows where functions were inlined, and of which pieces those of GHC are.
     pub(super) fn with_places(dwarf: &'a Dwarf<Bytes<'a>>) -> Reader<'a> {
         Reader {
             places: Some(Vec::new()),
+            pieces: Some(Vec::new()),
             ..Reader::new(dwarf)
         }
     }
@@ -221,6 +233,7 @@ impl<'a> Reader<'a> {
             code: Vec::new(),
             inlined: FxHashMap::default(),
             places: None,
+            pieces: None,
             cut: false,
         }
     }
@@ -248,6 +261,9 @@ impl<'a> Reader<'a> {
         let mut entries = unit.entries_raw(None)?;
         // The class around an entry: how deep its own is, and its line.
         let mut class = (0, 0);
+        // The functions around an entry, and how deep theirs are.
+        let mut around: Vec<(isize, usize)> = Vec::new();
+        let mut is_haskell = false;
         while !entries.is_empty() {
             let offset = base.0 + entries.next_offset().0;
             let depth = entries.next_depth();
@@ -257,6 +273,33 @@ impl<'a> Reader<'a> {
             let function = match abbreviation.tag() {
                 gimli::DW_TAG_subprogram => true,
                 gimli::DW_TAG_inlined_subroutine => false,
+                gimli::DW_TAG_compile_unit if self.pieces.is_some() => {
+                    for &specification in abbreviation.attributes() {
+                        let value = entries.read_attribute(specification)?.value();
+                        is_haskell |= value == AttributeValue::Language(gimli::DW_LANG_Haskell);
+                    }
+                    continue;
+                }
+                gimli::DW_TAG_lexical_block if is_haskell => {
+                    let (mut low, mut high) = (None, None);
+                    for &specification in abbreviation.attributes() {
+                        let attribute = entries.read_attribute(specification)?;
+                        let value = attribute.value();
+                        match attribute.name() {
+                            gimli::DW_AT_low_pc => low = self.dwarf.attr_address(unit, value)?,
+                            gimli::DW_AT_high_pc => high = Some(value),
+                            _ => {}
+                        }
+                    }
+                    around.retain(|&(around, _)| around < depth);
+                    if let (Some(low), Some(high), Some(&(_, function))) =
+                        (low, high, around.last())
+                    {
+                        let len = self.len(unit, low, high)?;
+                        self.piece(function, low, len);
+                    }
+                    continue;
+                }
                 gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type
                     if self.places.is_some() =>
                 {
@@ -341,6 +384,11 @@ impl<'a> Reader<'a> {
             } else if let (Some(low), Some(high)) = (low, high) {
                 let len = self.len(unit, low, high)?;
                 self.code.push((offset, low, len));
+                if is_haskell {
+                    around.retain(|&(around, _)| around < depth);
+                    around.push((depth, offset));
+                    self.piece(offset, low, len);
+                }
             }
             self.entries.insert(offset, entry);
         }
@@ -358,6 +406,35 @@ impl<'a> Reader<'a> {
             Some(high) => high.saturating_sub(low),
             None => high.udata_value().unwrap_or(0),
         })
+    }
+
+    /// Remembers a piece of a function, if that is to be known.
+    fn piece(&mut self, function: usize, begin: u64, len: u64) {
+        let pieces = self.pieces.as_mut();
+        if let Some(pieces) = pieces.filter(|pieces| len > 0 && pieces.len() < MAX_PLACES) {
+            let end = begin.saturating_add(len);
+            pieces.push(Piece {
+                begin,
+                end,
+                function,
+            });
+        }
+    }
+
+    /// The pieces of functions of GHC.
+    pub(super) fn pieces(&self) -> &[Piece] {
+        self.pieces.as_deref().unwrap_or_default()
+    }
+
+    /// What the source calls the function of an entry, and what the compiler calls it.
+    pub(super) fn names(&self, offset: usize) -> (Option<Cow<'a, str>>, Option<Cow<'a, str>>) {
+        let entry = self.entries.get(&offset);
+        let text = |name: Option<Bytes<'a>>| {
+            let name = name.filter(|name| name.len() <= MAX_NAME_BYTES)?;
+            Some(name.to_string_lossy())
+        };
+        let of = |get: fn(&Entry<'a>) -> Option<Bytes<'a>>| text(entry.and_then(get));
+        (of(|entry| entry.name), of(|entry| entry.linkage_name))
     }
 
     /// Remembers where a function was inlined, if that is to be known.

@@ -1,4 +1,5 @@
-//! Where functions that have code, or were inlined, are declared, one after the other as they are asked for.
+//! Where functions that have code, or were inlined, are declared, one after the other as they are asked for; and what GHC
+//! calls functions that no symbol tells of.
 //!
 //! A file with debug information, addresses of first instructions -> lines of names. Addresses are ELF virtual addresses.
 //! A unit is read once, when the first of its functions is asked for, so that a few functions of a large program cost
@@ -14,6 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::debug_info::Reader;
 use super::{ObjectError, Part};
+use crate::demangle::Dialect;
 
 /// Most bytes of all sections together, when unpacked.
 const MAX_BYTES: u64 = 24 << 20;
@@ -51,6 +53,21 @@ pub struct DeclaredLines {
     lines: FxHashMap<u64, u32>,
     /// By unit: what was inlined there.
     inlined: FxHashMap<usize, Vec<InlinedCode>>,
+    /// By unit of GHC's: its functions.
+    described: FxHashMap<usize, Described>,
+}
+
+/// A function as debug information describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescribedFunction {
+    /// What the source calls it, with its module if that is known.
+    pub name: Box<str>,
+    /// What the compiler calls it.
+    pub symbol: Option<Box<str>>,
+    /// Its first address.
+    pub start: u64,
+    /// How far it reaches without another one in between.
+    pub size: u64,
 }
 
 /// A piece of inlined code.
@@ -63,6 +80,87 @@ struct InlinedCode {
     line: u32,
     /// The last address of this and all before, in the order of where they begin.
     reach: u64,
+}
+
+/// What was read of a unit, and of those that it refers to.
+struct Read {
+    lines: Vec<(u64, u32)>,
+    inlined: Vec<InlinedCode>,
+    described: Described,
+}
+
+/// The functions of a unit of GHC's, and the pieces that they are made of.
+#[derive(Debug, Default)]
+struct Described {
+    /// First address, the one behind the last, and which function; in order.
+    pieces: Vec<(u64, u64, usize)>,
+    functions: Vec<DescribedFunction>,
+}
+
+impl Described {
+    fn of(reader: &Reader<'_>) -> Described {
+        let mut pieces = reader.pieces().to_vec();
+        pieces.sort_unstable_by_key(|piece| (piece.begin, piece.end));
+        let mut described = Described::default();
+        // The modules of GHC are units.
+        let module = pieces.iter().find_map(|piece| {
+            let (_, symbol) = reader.names(piece.function);
+            module_of(&Dialect::Haskell.readable(&symbol?)?)
+        });
+        let mut known: FxHashMap<usize, usize> = FxHashMap::default();
+        // The function that no piece of another one has followed yet.
+        let mut growing = None;
+        for piece in pieces {
+            let functions = &mut described.functions;
+            let index = *known.entry(piece.function).or_insert_with(|| {
+                let (name, symbol) = reader.names(piece.function);
+                let name = name.or_else(|| symbol.clone()).unwrap_or_default();
+                functions.push(DescribedFunction {
+                    name: match &module {
+                        Some(module) => format!("{module}.{name}").into(),
+                        None => name.into(),
+                    },
+                    symbol: symbol.map(Into::into),
+                    start: piece.begin,
+                    size: 0,
+                });
+                growing = Some(functions.len() - 1);
+                functions.len() - 1
+            });
+            let function = &mut functions[index];
+            match growing == Some(index) {
+                true => function.size = function.size.max(piece.end - function.start),
+                false => growing = None,
+            }
+            described.pieces.push((piece.begin, piece.end, index));
+        }
+        described
+    }
+
+    fn at(&self, address: u64) -> Option<&DescribedFunction> {
+        let after = self
+            .pieces
+            .partition_point(|&(begin, _, _)| begin <= address);
+        let &(_, end, index) = self.pieces[..after].last()?;
+        let next = self.pieces.get(after).map(|&(_, _, next)| next);
+        // GHC says of a piece that it ends where it calls something.
+        (address < end || next == Some(index)).then(|| self.functions.get(index))?
+    }
+
+    fn bytes(&self) -> usize {
+        let texts = self.functions.iter().map(|function| {
+            let symbol = function.symbol.as_deref().unwrap_or_default();
+            size_of::<DescribedFunction>() + function.name.len() + symbol.len()
+        });
+        texts.sum::<usize>() + self.pieces.len() * size_of::<(u64, u64, usize)>()
+    }
+}
+
+/// The module of a readable name of GHC's: `Data.Map` of `Data.Map.insert`, none of what GHC made itself.
+fn module_of(name: &str) -> Option<String> {
+    let is_module = |part: &&str| part.starts_with(char::is_uppercase);
+    let parts: Vec<&str> = name.split('.').take_while(is_module).collect();
+    (!parts.is_empty()).then(|| parts.join("."))
 }
 
 impl DeclaredLines {
@@ -137,6 +235,12 @@ impl DeclaredLines {
         here.into_iter().map(|code| code.line).collect()
     }
 
+    /// The function of GHC that the code at an address belongs to.
+    pub fn function_at(&mut self, address: u64) -> Option<&DescribedFunction> {
+        let unit = self.unit_at(address)?;
+        self.described.get(&unit)?.at(address)
+    }
+
     /// Number of the unit whose code an address is in. It is read.
     fn unit_at(&mut self, address: u64) -> Option<usize> {
         let after = self.code.partition_point(|&(begin, _, _)| begin <= address);
@@ -148,9 +252,12 @@ impl DeclaredLines {
             && self.lines.len() < MAX_LINES
             && let Some(sections) = &self.sections
         {
-            let (lines, inlined) = self.lines_of(&borrow(sections), unit);
-            self.lines.extend(lines);
-            self.inlined.insert(unit, inlined);
+            let read = self.read_of(&borrow(sections), unit);
+            self.lines.extend(read.lines);
+            self.inlined.insert(unit, read.inlined);
+            if !read.described.pieces.is_empty() {
+                self.described.insert(unit, read.described);
+            }
         }
         Some(unit)
     }
@@ -160,14 +267,11 @@ impl DeclaredLines {
         let (code, lines) = (self.code.len() * 24, self.lines.capacity() * 17);
         let inlined: usize = self.inlined.values().map(Vec::len).sum();
         let inlined = inlined * size_of::<InlinedCode>();
-        self.bytes + (code + lines + inlined + self.units.len() * 8) as u64
+        let described: usize = self.described.values().map(Described::bytes).sum();
+        self.bytes + (code + lines + inlined + described + self.units.len() * 8) as u64
     }
 
-    fn lines_of(
-        &self,
-        dwarf: &Dwarf<Bytes<'_>>,
-        index: usize,
-    ) -> (Vec<(u64, u32)>, Vec<InlinedCode>) {
+    fn read_of(&self, dwarf: &Dwarf<Bytes<'_>>, index: usize) -> Read {
         let mut reader = Reader::with_places(dwarf);
         let mut read: FxHashSet<usize> = FxHashSet::default();
         let mut wanted = vec![index];
@@ -206,7 +310,11 @@ impl DeclaredLines {
             reach = code.end.max(reach);
             code.reach = reach;
         }
-        (reader.lines().collect(), inlined)
+        Read {
+            lines: reader.lines().collect(),
+            inlined,
+            described: Described::of(&reader),
+        }
     }
 
     fn unit<'d>(&self, dwarf: &Dwarf<Bytes<'d>>, index: usize) -> Option<Unit<Bytes<'d>>> {
@@ -237,5 +345,6 @@ mod tests {
         assert!(declared.read.is_empty());
         assert_eq!(DeclaredLines::default().line_of(1), None);
         assert!(DeclaredLines::default().inlined_at(1).is_empty());
+        assert_eq!(DeclaredLines::default().function_at(1), None);
     }
 }

@@ -308,6 +308,90 @@ nameless: .cfi_startproc
     );
 }
 
+/// GHC has symbols for what modules export alone, says of a function's first piece that it is all of it, and of pieces
+/// that they end where they call something. `language` is what the unit says that it was written in.
+fn ghc_program(dir: &TempDir, language: u8) -> PathBuf {
+    let range = |(low, high): (u32, u32)| format!(".quad .Lfirst+{low}, .Lfirst+{high}\n");
+    let piece = |place, within: &str| format!(".byte 3\n{}{within}.byte 0\n", range(place));
+    let function = |name: &str, symbol: &str, place, pieces: &str| {
+        let place = range(place);
+        format!(".byte 2\n.string \"{name}\", \"{symbol}\"\n{place}{pieces}.byte 0\n")
+    };
+    let pieces = piece((4, 8), "") + &piece((0x10, 0x14), &piece((0x18, 0x20), ""));
+    let unit = [
+        function("main", "s1_info", (0, 4), &pieces),
+        function("main", "s2_info", (0x20, 0x24), &piece((0x24, 0x28), "")),
+        function(
+            "c1",
+            "Ma_zdwwork_info",
+            (0x30, 0x34),
+            &piece((0x34, 0x38), ""),
+        ),
+    ]
+    .concat();
+    let code = format!(
+        "\
+.text
+.globl before
+before: nop
+.p2align 4
+.Lfirst: .fill 0x30, 1, 0x90
+.globl Ma_zdwwork_info
+Ma_zdwwork_info: .fill 0x10, 1, 0x90
+.section .debug_info,\"\",@progbits
+.long .Lend - .Lstart
+.Lstart: .short 3
+.long .debug_abbrev
+.byte 8, 1
+.string \"Ma.hs\"
+.byte {language}
+.quad .Lfirst, .Lfirst+0x40
+{unit}.byte 0
+.Lend:
+.section .debug_abbrev,\"\",@progbits
+.uleb128 1, 0x11, 1, 3, 8, 0x13, 0xb, 0x11, 1, 0x12, 1, 0, 0
+.uleb128 2, 0x2e, 1, 3, 8, 0x2007, 8, 0x11, 1, 0x12, 1, 0, 0
+.uleb128 3, 0xb, 1, 0x11, 1, 0x12, 1, 0, 0
+.uleb128 0
+.section .note.GNU-stack,\"\",@progbits
+"
+    );
+    std::fs::write(dir.path("ghc.s"), code).unwrap();
+    let name = format!("ghc{language}.so");
+    let shared = "gcc -shared -nostdlib -Wl,--build-id=sha1";
+    tool(dir, &format!("{shared} -o {name} ghc.s"));
+    dir.path(&name)
+}
+
+#[test]
+fn functions_of_ghc_without_symbols_are_those_that_it_describes() {
+    let dir = TempDir::new("ghc");
+    let program = ghc_program(&dir, 0x18);
+    let start = offset_of(&program, "before") + 0x10;
+    let function = |at: u64| {
+        let (reader, frame) = sampled(&program, start + at, &[]);
+        let line = reader.tables.lines(frame).last()?;
+        let function = reader.tables.functions.get(line.function)?;
+        let symbol = function.linkage_name.map(|id| reader.tables.string(id));
+        let (name, symbol) = (reader.tables.string(function.name), symbol?);
+        Some((name.to_owned(), symbol.to_owned(), function.start? - start))
+    };
+    let of = |name: &str, symbol: &str, at| Some((name.to_owned(), symbol.to_owned(), at));
+    // Between its pieces, too.
+    for at in [0, 3, 5, 0x9, 0x12, 0x15, 0x1f] {
+        assert_eq!(function(at), of("Ma.main", "s1_info", 0), "{at:#x}");
+    }
+    for at in [0x20, 0x26] {
+        assert_eq!(function(at), of("Ma.main", "s2_info", 0x20), "{at:#x}");
+    }
+    // What has a symbol is called by that.
+    let name = |program: &Path, at| found(program, start + at, &[]).0;
+    assert_eq!(name(&program, 0x36), "Ma_zdwwork_info");
+    // Pieces of another language's functions are none.
+    let program = ghc_program(&dir, 0xc);
+    assert_eq!(name(&program, 5), "before");
+}
+
 /// Functions without symbols are not those that lie before or behind them.
 #[test]
 fn neighbours_without_names_are_functions_of_their_own() {
