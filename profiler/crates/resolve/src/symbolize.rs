@@ -537,18 +537,10 @@ impl Worker {
         if !self.owners.may_ask(owner) || self.work.allows(owner) < allowed {
             return Err(Refused::Because(UnknownReason::GaveUp));
         }
-        let (began, worked) = (Instant::now(), self.client.worked());
+        let (began, before) = (Instant::now(), self.client.worked());
         let found = self.find_for(request, file, began);
         let all = began.elapsed();
-        let worked = match (worked, self.client.worked()) {
-            (Some((then, before)), Some((now, after))) if then == now => {
-                after.saturating_sub(before)
-            }
-            (_, Some((_, all))) => all,
-            // It has ended, or a thread is in its place.
-            (_, None) => all,
-        };
-        let worked = worked + std::mem::take(&mut self.gathered);
+        let worked = self.client.worked_since(before, all) + std::mem::take(&mut self.gathered);
         self.work.charge(owner, worked.min(all));
         found
     }

@@ -458,6 +458,19 @@ impl Client {
         Some((pid, worked(pid)?))
     }
 
+    /// Its processor time since [`Client::worked`] said `before`, in a time of so much.
+    pub(crate) fn worked_since(&self, before: Option<(u32, Duration)>, all: Duration) -> Duration {
+        let worked = match (before, self.worked()) {
+            (Some((then, before)), Some((now, after))) if then == now => {
+                after.saturating_sub(before)
+            }
+            (_, Some((_, all))) => all,
+            // It has ended, or a thread is in its place.
+            (_, None) => all,
+        };
+        worked.min(all)
+    }
+
     /// The walls around the process.
     pub(crate) fn walls(&mut self) -> io::Result<Walls> {
         let walls = self.running().map(|process| process.walls);

@@ -2,7 +2,7 @@
 //!
 //! A question about a file -> its answer, or why there is none. What the process has read is one user's: another one's
 //! files are read by another process. Time that is lost is charged to the owner of the file, who is left alone for a
-//! while when that was much.
+//! while when that was much; so is the processor time that answers take, of which there may be more.
 //!
 //! What does not belong here: what is asked, and what becomes of a file without an answer.
 
@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 
 use super::client::{Client, Death};
 use crate::owners::Owners;
+use crate::warnings::warn_once;
+
+/// How much processor time answers about files of one user may take.
+const MOST: Duration = Duration::from_secs(120);
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// Too much time was lost over this user's files.
+    /// Too much time was lost over this user's files, or went into them.
     LeftAlone,
     /// No process can be started.
     NotStarted,
@@ -26,6 +30,8 @@ pub(crate) enum Loss {
 pub(crate) struct OneUser {
     pub(crate) client: Client,
     pub(crate) owners: Owners,
+    /// Processor time of answers.
+    pub(crate) worked: Owners,
     /// Whose files the process has read.
     of: Option<u32>,
 }
@@ -35,6 +41,7 @@ impl OneUser {
         OneUser {
             client,
             owners: Owners::default(),
+            worked: Owners::default(),
             of: None,
         }
     }
@@ -58,7 +65,7 @@ impl OneUser {
         patience: Duration,
         mut ask: impl FnMut(&mut Client, Instant) -> Result<T, Death>,
     ) -> Result<T, Loss> {
-        if !self.owners.may_ask(Some(owner)) {
+        if !self.owners.may_ask(Some(owner)) || self.worked.so_far(owner) >= MOST {
             return Err(Loss::LeftAlone);
         }
         if alone || self.of.is_some_and(|of| of != owner) {
@@ -75,8 +82,13 @@ impl OneUser {
             if is_fresh {
                 began = Instant::now();
             }
+            let (asked, before) = (Instant::now(), self.client.worked());
             match ask(&mut self.client, began + patience) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    let worked = self.client.worked_since(before, asked.elapsed());
+                    self.charge(owner, worked);
+                    return Ok(answer);
+                }
                 // What it had read before may have been too much.
                 Err(Death::TooLarge | Death::Crashed | Death::Killed) if !is_fresh => self.rest(),
                 Err(death) => break death,
@@ -85,5 +97,18 @@ impl OneUser {
         self.rest();
         self.owners.charge(Some(owner), began.elapsed());
         Err(Loss::Died(death))
+    }
+
+    /// An answer about a file of this user has taken so much.
+    pub(crate) fn charge(&mut self, owner: u32, worked: Duration) {
+        self.worked.add(owner, worked);
+        if self.worked.so_far(owner) >= MOST {
+            warn_once(
+                "users",
+                format_args!(
+                    "files of user {owner} keep their reader busy: neither unwind tables nor functions to trace for a while"
+                ),
+            );
+        }
     }
 }

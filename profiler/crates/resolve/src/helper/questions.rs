@@ -56,7 +56,7 @@ impl Questions {
             client.question(question, files, until, given_up)
         });
         answer.map_err(|loss| match loss {
-            Loss::LeftAlone => "too much time was lost over files of its owner",
+            Loss::LeftAlone => "files of its owner take too much time",
             Loss::NotStarted | Loss::Died(Death::NotStarted) => {
                 "no process can be started to read it"
             }

@@ -80,7 +80,7 @@ fn questions_cost_nobody_but_who_made_the_file() {
     let mut ask = |user, question: &[u8], patience, given_up| {
         questions.ask(user, question, &[file.as_fd()], patience, &|| given_up)
     };
-    let lost = "too much time was lost over files of its owner";
+    let lost = "files of its owner take too much time";
     assert_eq!(ask(1, b" file", PATIENCE, false), Err(lost));
     assert_eq!(ask(2, b" file", PATIENCE, false), Ok(b"1 file".to_vec()));
 }

@@ -310,4 +310,17 @@ pub(super) mod tests {
         assert!(apart.table(&file, USER, &mut Cache::none()).is_err());
         assert!(apart.table(&file, USER + 1, &mut Cache::none()).is_ok());
     }
+
+    #[test]
+    fn tables_that_are_built_are_charged_and_have_an_end() {
+        let dir = TempDir::new("apart-work");
+        let mut apart = apart(256 << 20, PATIENCE);
+        let file = honest(&dir);
+        while apart.process.worked.so_far(USER).is_zero() {
+            assert!(apart.table(&file, USER, &mut Cache::none()).is_ok());
+        }
+        apart.process.charge(USER, Duration::from_secs(600));
+        assert!(apart.table(&file, USER, &mut Cache::none()).is_err());
+        assert!(apart.table(&file, USER + 1, &mut Cache::none()).is_ok());
+    }
 }
