@@ -17,6 +17,9 @@ use profiler_report::view::top::{Action, TopOptions, TopTable};
 /// Names and stacks that a live table may gather before it begins anew.
 const MAX_LIVE: usize = 2_000_000;
 
+/// How often the table is told of waits that go on; with a frame, if that is not much earlier.
+const TELL_WAITS: Duration = Duration::from_secs(1);
+
 /// How a live table is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenOptions {
@@ -71,6 +74,13 @@ impl Consumer for Output {
         match self {
             Output::Capture(capture, _) => capture.wants_new_epoch(),
             Output::Screen(screen) => screen.is_full(),
+        }
+    }
+
+    fn wants_waits(&mut self) -> bool {
+        match self {
+            Output::Capture(..) => false,
+            Output::Screen(screen) => screen.wants_waits(),
         }
     }
 }
@@ -136,6 +146,8 @@ pub(super) struct Screen {
     tables: LiveTables,
     terminal: Option<RawMode>,
     drawn: Instant,
+    /// When it asked for the waits that go on.
+    asked: Instant,
     frames: u64,
     trouble: Option<Failure>,
 }
@@ -148,10 +160,11 @@ impl Screen {
         };
         Ok(Screen {
             options,
-            table: TopTable::new(options.table),
+            table: TopTable::new(options.table, now()),
             tables: LiveTables::default(),
             terminal,
             drawn: Instant::now(),
+            asked: Instant::now(),
             frames: 0,
             trouble: None,
         })
@@ -160,7 +173,7 @@ impl Screen {
     fn take(&mut self, batch: Batch) {
         if self.tables.turn(batch.epoch, self.is_full()) {
             // Numbers begin anew as well: they are of the last seconds only.
-            self.table = TopTable::new(self.options.table);
+            self.table = TopTable::new(self.options.table, now());
         }
         for definition in batch.definitions {
             // What is not defined is missing from the table, as are events that use it.
@@ -178,12 +191,26 @@ impl Screen {
         tables.stacks.len() + tables.frames.len() + tables.functions.len() > MAX_LIVE
     }
 
+    fn is_due(&self) -> bool {
+        self.drawn.elapsed() >= self.options.interval
+    }
+
+    fn wants_waits(&mut self) -> bool {
+        let since = self.asked.elapsed();
+        let is_time = since >= TELL_WAITS || (self.is_due() && 2 * since >= TELL_WAITS);
+        let wants = is_time && self.table.shows_waits();
+        if wants {
+            self.asked = Instant::now();
+        }
+        wants
+    }
+
     fn tick(&mut self) -> bool {
         let at = now();
-        let mut due = self.drawn.elapsed() >= self.options.interval;
+        let mut due = self.is_due();
         while let Some(terminal) = &self.terminal {
             match terminal.key(Duration::ZERO) {
-                Ok(Some(key)) => match self.table.key(key, at) {
+                Ok(Some(key)) => match self.table.key(key) {
                     Action::Quit => return true,
                     Action::Redraw => due = true,
                     Action::None => {}

@@ -193,12 +193,25 @@ impl Session {
         while let Some(spare) = consumer.spare() {
             self.walk.resolver_mut().reuse(spare);
         }
+        if let Some(at) = until.filter(|_| consumer.wants_waits()) {
+            self.tell_waits(at);
+        }
         let released = self.collector.release(until);
         self.resolve(released);
         if until.is_none() {
             self.walk.give_rest(patience);
         }
         self.hand_over(consumer);
+    }
+
+    /// Takes in the waits that go on at that time.
+    fn tell_waits(&mut self, at: Timestamp) {
+        if let Some((probe, raw)) = self.collector.attached()
+            && let Err(error) = probe.tell_waits(at, raw)
+        {
+            log::debug!("the waits that go on could not be read: {error}");
+        }
+        self.drain();
     }
 
     fn resolve(&mut self, mut released: Vec<RawEvent>) {

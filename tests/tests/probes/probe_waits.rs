@@ -579,6 +579,42 @@ fn what_a_thread_has_waited_is_told_when_it_ends() {
     );
 }
 
+/// Waits of a thread that goes on waiting, told three times: each is whole, and totals are as if none had been.
+#[test]
+fn a_wait_that_goes_on_can_be_told_any_time() {
+    if !can_run() {
+        return;
+    }
+    let mut workload = Workload::start(module_path!(), "forever");
+    let mut probe = attach(workload.pid());
+    workload.go();
+    let mut events = record(&mut probe, Duration::from_millis(300));
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let (at, mut now_told) = (now(), Vec::new());
+        probe.tell_waits(at, &mut now_told).unwrap();
+        let longest = waits(&now_told).max_by_key(|wait| wait.record.at_ns - wait.record.from_ns);
+        told.push((at.0, longest.unwrap().record));
+        assert_eq!(waits(&now_told).count(), now_told.len());
+        events.extend(record(&mut probe, Duration::from_millis(50)));
+    }
+    let from = told[0].1.from_ns;
+    for (at, record) in &told {
+        assert_eq!((record.at_ns, record.from_ns), (*at, from));
+        assert_eq!((record.state, record.weight), (STATE_SLEEPING, 1));
+    }
+    let tid = told[0].1.tid;
+    let is_it = |wait: &&RawWait| wait.record.tid == tid && wait.record.from_ns == from;
+    assert_eq!(waits(&events).filter(is_it).count(), 0);
+    let events = finish(probe, events);
+    let last: Vec<u64> = waits(&events)
+        .filter(is_it)
+        .map(|wait| wait.record.at_ns - from)
+        .collect();
+    assert_eq!(last.len(), 1);
+    assert!(totals(&events)[&tid].ns[STATE_SLEEPING as usize] >= last[0]);
+}
+
 #[test]
 fn a_wait_that_goes_on_is_told_at_the_end() {
     if !can_run() {

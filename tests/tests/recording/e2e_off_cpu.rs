@@ -11,6 +11,7 @@ use std::process;
 use profiler_capture::{Reader, TimeRange, replay_into};
 use profiler_model::{Event, OFF_CPU, Sink, StackEnd, Tables, Wait, WaitState};
 use profiler_tests::Outcome;
+use profiler_tests::process::Running;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::at_least;
 use profiler_tests::workload::{Unbuilt, made, source_path};
@@ -242,6 +243,17 @@ fn both_sources_have_all_callers_without_frame_pointers() -> Outcome {
     Ok(())
 }
 
+/// Starts five threads that are blocked for good.
+fn start_blocked(setting: &Setting) -> Result<Running, Box<dyn std::error::Error>> {
+    let program = setting.workload("blocked.c")?;
+    let mut blocked = setting.start("blocked", &mut process::Command::new(&program))?;
+    blocked.wait_until("its threads", LIMIT, |running| {
+        let said = running.stdout_so_far();
+        said.is_ok_and(|said| said.contains("blocked"))
+    })?;
+    Ok(blocked)
+}
+
 /// Five threads that are blocked before the recording begins, and all the time: each is a wait that goes on,
 /// with the function that it hangs in, and its whole time is in the totals.
 #[test]
@@ -251,12 +263,7 @@ fn what_waits_all_the_time_is_seen() -> Outcome {
     let Some(setting) = Setting::new("off-cpu-blocked")? else {
         return Ok(());
     };
-    let program = setting.workload("blocked.c")?;
-    let mut blocked = setting.start("blocked", &mut process::Command::new(&program))?;
-    blocked.wait_until("its threads", LIMIT, |running| {
-        let said = running.stdout_so_far();
-        said.is_ok_and(|said| said.contains("blocked"))
-    })?;
+    let blocked = start_blocked(&setting)?;
     let pid = blocked.pid().to_string();
     let (_, recording) = setting.record(&["--wall", "-F", "999", "-p", &pid, "-d", "1"])?;
     // Nothing ran: of ticks that the machine has skipped none was the program's.
@@ -298,6 +305,62 @@ fn what_waits_all_the_time_is_seen() -> Outcome {
     let longest = waits.iter().map(|wait| wait.weight).sum::<u64>();
     if command.slept_ns != longest {
         return Err(format!("totals of {} ns, waits of {longest}", command.slept_ns).into());
+    }
+    Ok(())
+}
+
+/// The same, live: each frame has the whole time of all of them, by function, and says how many wait.
+#[test]
+fn a_live_table_shows_what_hangs() -> Outcome {
+    /// Threads, and the different functions that they hang in.
+    const THREADS: f64 = 5.0;
+    const PLACES: usize = 4;
+    let Some(setting) = Setting::new("off-cpu-top")? else {
+        return Ok(());
+    };
+    let blocked = start_blocked(&setting)?;
+    let pid = blocked.pid().to_string();
+    let arguments = [
+        "top", "--wall", "--window", "2", "-b", "-n", "4", "-p", &pid,
+    ];
+    let ended = setting.run(&arguments)?.success()?;
+    blocked.signal(Signal::KILL)?;
+    let parts: Vec<&str> = ended.stdout.trim().split("\n\n").collect();
+    let frames = parts.as_chunks::<2>().0;
+    if frames.len() != 4 {
+        return Err(format!("{} frames: {}", frames.len(), ended.stdout).into());
+    }
+    // Names may be missing in the first.
+    for [head, table] in &frames[1..] {
+        let wrong = |what: &str| format!("{what}: {head}\n{table}");
+        let seconds = |text: &str| -> Vec<f64> {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let pairs = words
+                .windows(2)
+                .filter(|pair| matches!(pair[1], "s" | "s,"));
+            pairs.filter_map(|pair| pair[0].parse().ok()).collect()
+        };
+        let [waited, span] = seconds(head)[..] else {
+            return Err(wrong("the first line").into());
+        };
+        // Three digits are shown.
+        if (waited - THREADS * span).abs() > 0.1 || !head.ends_with(", 5 threads wait now") {
+            return Err(wrong("not all of the time").into());
+        }
+        let rows: Vec<Vec<f64>> = table
+            .lines()
+            .skip(1)
+            .map(|line| {
+                let waiting = line.split_whitespace().nth(5);
+                let waiting = waiting.and_then(|word| word.parse().ok());
+                seconds(line).into_iter().chain(waiting).collect()
+            })
+            .collect();
+        let sum = |index: usize| rows.iter().filter_map(|row| row.get(index)).sum::<f64>();
+        let agrees = (sum(0) - waited).abs() < 0.1 && sum(1) == THREADS;
+        if rows.len() != PLACES || !agrees {
+            return Err(wrong("rows that are not the first line").into());
+        }
     }
     Ok(())
 }

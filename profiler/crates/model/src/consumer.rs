@@ -10,6 +10,11 @@ pub trait Consumer {
     fn wants_new_epoch(&self) -> bool;
     /// The list of a batch that is done with, to be used again.
     fn spare(&self) -> Option<Vec<Event>>;
+    /// Whether the waits that go on are to come with the next batches, as if they ended now. Whoever is told so tells
+    /// them, so it is true once.
+    fn wants_waits(&mut self) -> bool {
+        false
+    }
     /// Takes a batch; returns how many of its events were dropped.
     fn send(&mut self, batch: Batch) -> u64;
 }

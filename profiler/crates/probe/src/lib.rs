@@ -433,6 +433,16 @@ impl Probe {
         }
     }
 
+    /// Adds the waits that go on at `at`, which is not later than now, to `out`, as if they ended then; they are told
+    /// again when they do. What is told of a thread that is just switched may be wrong in its stack and state,
+    /// not in its time.
+    pub fn tell_waits(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) -> Result<(), ProbeError> {
+        match &self.waits {
+            Some(waits) => waits.tell_going_on(&mut self.ebpf, at, out),
+            None => Ok(()),
+        }
+    }
+
     /// Ends the recording of waits, and adds what the kernel side still knows to `out`: the rest of the
     /// totals, and the waits that go on. What lies in the buffers is still to be drained.
     pub fn finish_waits(&mut self, out: &mut Vec<RawEvent>) {

@@ -22,8 +22,8 @@ use profiler_common::{
     COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
     sample::FLAG_UNDECIDED,
     sched::{
-        LEAST_WAIT_WINDOW_LOG, STATE_DISK, STATE_NEW, STATE_PREEMPTED, TASK_ON_CPU, ThreadWaits,
-        WAIT_OFFSETS, WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
+        LEAST_WAIT_WINDOW_LOG, STATE_NEW, STATE_PREEMPTED, TASK_ON_CPU, ThreadWaits, WAIT_OFFSETS,
+        WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
     },
 };
 
@@ -46,6 +46,8 @@ const PLACES_AT_ONCE: u32 = 4096;
 const MIN_BUDGET: u64 = 8;
 /// The longest window, for thousands of processors: the logarithm of nanoseconds.
 const LONGEST_WINDOW_LOG: u32 = 32;
+/// A wait of this length stands for itself alone, however few stacks are walked: the kernel side's `LONG_NS`.
+const LONG_WAIT_NS: u64 = 1 << 23;
 /// Slots of `WAIT_KEYS`.
 const KEY_SLOTS: u32 = 16_384;
 
@@ -299,6 +301,28 @@ impl Waits {
         }
     }
 
+    /// Tells of the waits that go on at that time, as if they ended. The programs go on: an entry may be changed while
+    /// it is copied, word by word and its first member first. So a wait's beginning is one that it had, but what
+    /// comes behind may be of the thread's next wait, or be missing yet: the stack, the state, who woke it. Only where
+    /// an entry changes hands in that moment could a wait begin before its thread did; that shows, since
+    /// totals begin with the thread.
+    pub(super) fn tell_going_on(
+        &self,
+        ebpf: &mut Ebpf,
+        now: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) -> Result<(), ProbeError> {
+        self.each(ebpf, |thread| {
+            let is_whole = thread.from_ns >= thread.told_ns;
+            // Names of threads are read when they are met, not each time.
+            if let Some(record) = so_far(thread, now).filter(|_| is_whole) {
+                let undecided = is_undecided(thread);
+                let wait = RawWait { record, undecided };
+                out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
+            }
+        })
+    }
+
     /// Has all stacks sent again. Gives the keys of the waits that go on, whose stacks are not.
     pub(super) fn forget_stacks(&self, ebpf: &mut Ebpf) -> Result<Vec<u64>, ProbeError> {
         forget_keys(ebpf)?;
@@ -379,55 +403,22 @@ fn event(at: Timestamp, cpu: Cpu, body: RawBody) -> RawEvent {
 
 /// Tells the rest of a thread's totals, its present wait as well if it waits.
 fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
-    let (pid, tid) = ((thread.ids >> 32) as u32, thread.ids as u32);
-    let undecided = thread.flags & u32::from(FLAG_UNDECIDED) != 0;
+    let (pid, tid) = ids_of(thread);
+    let undecided = is_undecided(thread);
     let mut totals = thread.totals;
-    if thread.from_ns != 0 && thread.from_ns < now.0 {
-        let ns = now.0 - thread.from_ns;
-        let is_runnable = matches!(thread.state, STATE_PREEMPTED | STATE_NEW);
-        let woken_ns = if thread.woken_ns >= thread.from_ns {
-            thread.woken_ns
-        } else {
-            0
-        };
-        totals.runnable_ns += match (is_runnable, woken_ns) {
-            (true, _) => ns,
-            (false, 0) => 0,
-            (false, woken_ns) => now.0.saturating_sub(woken_ns),
+    if let Some((ns, woken_ns)) = waits_since(thread, now) {
+        totals.runnable_ns += match woken_ns {
+            0 => 0,
+            woken_ns => now.0.saturating_sub(woken_ns),
         };
         if let Some(total) = totals.ns.get_mut(thread.state as usize) {
             *total += ns;
-            if thread.share > 0 {
-                let waker = if woken_ns == 0 || is_runnable {
-                    0
-                } else {
-                    thread.waker
-                };
-                let record = WaitRecord {
-                    head: RecordHead {
-                        len: size_of::<WaitRecord>() as u32,
-                        kind: KIND_WAIT,
-                        version: RECORD_VERSION,
-                    },
-                    at_ns: now.0,
-                    from_ns: thread.from_ns,
-                    woken_ns: if is_runnable { 0 } else { woken_ns },
-                    key: thread.key,
-                    cgroup: thread.cgroup,
-                    tgid: pid,
-                    tid,
-                    waker_tgid: (waker >> 32) as u32,
-                    waker_tid: waker as u32,
-                    cpu: 0,
-                    weight: thread.share,
-                    state: thread.state.min(STATE_DISK + 1),
-                    flags: thread.flags,
-                    comm: comm_of(pid, tid),
-                };
-                let wait = RawWait { record, undecided };
-                out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
-            }
         }
+    }
+    if let Some(mut record) = so_far(thread, now) {
+        record.comm = comm_of(pid, tid);
+        let wait = RawWait { record, undecided };
+        out.push(event(now, Cpu(0), RawBody::Wait(Box::new(wait))));
     }
     if totals == Default::default() {
         return;
@@ -445,6 +436,65 @@ fn told_last(thread: &ThreadWaits, now: Timestamp, out: &mut Vec<RawEvent>) {
     out.push(event(now, Cpu(0), RawBody::Waits(Box::new(waits))));
 }
 
+/// How long a thread has waited by now, and since when it is runnable (0: it is not); none if it does not wait.
+fn waits_since(thread: &ThreadWaits, now: Timestamp) -> Option<(u64, u64)> {
+    if thread.from_ns == 0 || thread.from_ns >= now.0 {
+        return None;
+    }
+    let is_runnable = matches!(thread.state, STATE_PREEMPTED | STATE_NEW);
+    let woken_ns = match thread.woken_ns {
+        _ if is_runnable => thread.from_ns,
+        woken_ns if woken_ns >= thread.from_ns => woken_ns,
+        _ => 0,
+    };
+    Some((now.0 - thread.from_ns, woken_ns))
+}
+
+/// The wait of a thread so far, without its name, if it waits and that is to be recorded.
+fn so_far(thread: &ThreadWaits, now: Timestamp) -> Option<WaitRecord> {
+    let (ns, woken_ns) = waits_since(thread, now)?;
+    // A new thread waits for nothing.
+    if thread.state as usize >= thread.totals.ns.len() {
+        return None;
+    }
+    let share = match ns {
+        LONG_WAIT_NS.. => 1,
+        _ => thread.share,
+    };
+    let (pid, tid) = ids_of(thread);
+    let is_woken = woken_ns != 0 && thread.state != STATE_PREEMPTED;
+    let waker = if is_woken { thread.waker } else { 0 };
+    (share > 0).then_some(WaitRecord {
+        head: RecordHead {
+            len: size_of::<WaitRecord>() as u32,
+            kind: KIND_WAIT,
+            version: RECORD_VERSION,
+        },
+        at_ns: now.0,
+        from_ns: thread.from_ns,
+        woken_ns: if is_woken { woken_ns } else { 0 },
+        key: thread.key,
+        cgroup: thread.cgroup,
+        tgid: pid,
+        tid,
+        waker_tgid: (waker >> 32) as u32,
+        waker_tid: waker as u32,
+        cpu: 0,
+        weight: share,
+        state: thread.state,
+        flags: thread.flags,
+        comm: [0; COMM_LEN],
+    })
+}
+
+fn ids_of(thread: &ThreadWaits) -> (u32, u32) {
+    ((thread.ids >> 32) as u32, thread.ids as u32)
+}
+
+fn is_undecided(thread: &ThreadWaits) -> bool {
+    thread.flags & u32::from(FLAG_UNDECIDED) != 0
+}
+
 /// The name of a thread that waits still.
 fn comm_of(pid: u32, tid: u32) -> [u8; COMM_LEN] {
     let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
@@ -460,6 +510,66 @@ mod tests {
         let told = "pos:\t0\nprog_type:\t17\nrun_cnt:\t0\nrecursion_misses:\t42\n";
         assert_eq!(skipped_of(told), Some(42));
         assert_eq!(skipped_of("pos:\t0\nprog_type:\t17\n"), None);
+    }
+
+    fn sleeper(from_ns: u64, share: u32) -> ThreadWaits {
+        ThreadWaits {
+            from_ns,
+            ids: 7 << 32 | 8,
+            key: 99,
+            state: profiler_common::sched::STATE_SLEEPING,
+            share,
+            told_ns: from_ns,
+            ..ThreadWaits::default()
+        }
+    }
+
+    #[test]
+    fn a_long_wait_that_goes_on_stands_for_itself_alone() {
+        let told = |ns, share| {
+            let mut out = Vec::new();
+            told_last(&sleeper(1_000, share), Timestamp(1_000 + ns), &mut out);
+            let weights = out.iter().filter_map(|event| match &event.body {
+                RawBody::Wait(wait) => Some(wait.record.weight),
+                _ => None,
+            });
+            weights.collect::<Vec<_>>()
+        };
+        assert_eq!(told(10, 8), [8]);
+        assert!(told(10, 0).is_empty());
+        // Whether its stack was walked or not.
+        assert_eq!(told(LONG_WAIT_NS, 8), [1]);
+        assert_eq!(told(LONG_WAIT_NS, 0), [1]);
+    }
+
+    #[test]
+    fn a_wait_so_far_says_who_has_ended_it() {
+        let now = Timestamp(500);
+        let woken = ThreadWaits {
+            woken_ns: 200,
+            waker: 3 << 32 | 4,
+            ..sleeper(100, 1)
+        };
+        let record = so_far(&woken, now).unwrap();
+        assert_eq!((record.at_ns, record.from_ns), (500, 100));
+        assert_eq!((record.woken_ns, record.waker_tid), (200, 4));
+        // That was an earlier wait's.
+        let woken = ThreadWaits {
+            woken_ns: 50,
+            ..woken
+        };
+        let record = so_far(&woken, now).unwrap();
+        assert_eq!((record.woken_ns, record.waker_tid), (0, 0));
+        for none in [
+            sleeper(0, 1),
+            sleeper(500, 1),
+            ThreadWaits {
+                state: STATE_NEW,
+                ..sleeper(100, 1)
+            },
+        ] {
+            assert_eq!(so_far(&none, now), None);
+        }
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! The live table: which traced functions are called now, how often, how long; without traced
-//! calls, which functions run.
+//! calls, which functions run, and in which threads wait.
 //!
-//! Input: events as they come, with ids of one [`Tables`], and the time of each frame; output:
-//! frames of text that fit the terminal. Numbers are of a window that slides: the last seconds.
-//! Times are CLOCK_MONOTONIC.
+//! Input: events as they come, with ids of one [`Tables`], among them waits that go on, told again and again
+//! as if they ended, and the time of each frame; output: frames of text that fit the terminal. Numbers are of a window
+//! that slides: the last seconds, of which the first line says how many. Times are CLOCK_MONOTONIC.
 //!
 //! What does not belong here: the terminal (`terminal`), where events come from.
 
-use std::collections::VecDeque;
+mod place;
+mod waiting;
+mod window;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::place::Place;
+use self::waiting::Waiting;
+use self::window::{Sums, Window};
 use super::quantity::{count, duration, percent, percent_of, plural};
 use super::report::CallSort;
 use super::table::{Align, Cell, Table, cut};
@@ -20,15 +25,11 @@ use crate::derive::{CallLimits, CallTable, FunctionCalls, Functions, stack_frame
 use profiler_model::*;
 
 const S: u64 = 1_000_000_000;
-/// A window is made of so many slices; the oldest goes when a new one begins.
-const SLICES: u64 = 10;
-/// Functions of samples that are told apart in one slice.
-const MAX_SAMPLED: usize = 1 << 14;
 
 /// What the table shows.
 #[derive(Clone, Copy, Debug)]
 pub struct TopOptions {
-    /// Length of the window that numbers are of.
+    /// Length of the window that numbers are of: no less, and no more than a tenth more.
     pub window_ns: u64,
     /// Order of functions at the start.
     pub sort: CallSort,
@@ -57,57 +58,19 @@ pub enum Action {
     None,
 }
 
-/// Samples of a function.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sampled {
-    own: u64,
-    total: u64,
-    /// Time that samples of its own stand for, where they stand for time.
-    own_ns: u64,
-    /// Time of the waits that began in it.
-    waited_ns: u64,
-}
-
-impl Sampled {
-    /// What comes first: where there are waits, where the time went; else what has most samples.
-    fn order(&self, has_waits: bool) -> (u64, u64, u64) {
-        match has_waits {
-            true => (
-                self.own_ns.saturating_add(self.waited_ns),
-                self.own,
-                self.total,
-            ),
-            false => (self.own, self.total, 0),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Slice {
-    from: u64,
-    calls: FxHashMap<FunctionId, FunctionCalls>,
-    sampled: FxHashMap<FunctionId, Sampled>,
-    samples: u64,
-    waits: u64,
-    waited_ns: u64,
-    lost: u64,
-    lost_calls: u64,
-}
-
 /// The table.
 #[derive(Debug)]
 pub struct TopTable {
     options: TopOptions,
+    /// Calls of the window's last slice.
     calls: CallTable,
-    /// The slice that events go into; its calls are still in `calls`.
-    current: Slice,
-    slices: VecDeque<Slice>,
+    window: Window,
+    waiting: Waiting,
     /// What a function is called is looked up once.
     names: FxHashMap<FunctionId, (String, String)>,
-    /// The last frame's rows, while it is paused.
-    paused: Option<Rows>,
-    /// Since when there is something in the window.
-    started: Option<u64>,
+    /// What the last frame showed.
+    shown: Rows,
+    paused: bool,
     any_calls: bool,
     /// As of the last frame.
     functions: Functions,
@@ -118,17 +81,25 @@ pub struct TopTable {
 struct Rows {
     span_ns: u64,
     calls: Vec<(FunctionId, FunctionCalls)>,
-    sampled: Vec<(FunctionId, Sampled)>,
+    places: Vec<(Place, Sums)>,
     samples: u64,
     waits: u64,
     waited_ns: u64,
+    /// Threads that wait now.
+    waiting: u64,
     lost: u64,
     lost_calls: u64,
 }
 
+impl Rows {
+    fn has_waits(&self) -> bool {
+        self.waits > 0 || self.waited_ns > 0
+    }
+}
+
 impl TopTable {
-    /// An empty table.
-    pub fn new(options: TopOptions) -> TopTable {
+    /// An empty table, of what happens from then on.
+    pub fn new(options: TopOptions, from: Timestamp) -> TopTable {
         TopTable {
             options,
             // Neither the tree nor single calls are shown.
@@ -137,27 +108,32 @@ impl TopTable {
                 contexts: 1 << 12,
                 ..CallLimits::default()
             }),
-            current: Slice::default(),
-            slices: VecDeque::new(),
+            window: Window::new(options.window_ns, from.0),
+            waiting: Waiting::default(),
             names: FxHashMap::default(),
-            paused: None,
-            started: None,
+            shown: Rows::default(),
+            paused: false,
             any_calls: false,
             functions: Functions::default(),
         }
+    }
+
+    /// Whether it shows who waits: then it is to be told now and then of the waits that go on, as if they ended.
+    pub fn shows_waits(&self) -> bool {
+        !self.any_calls
     }
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event, tables: &Tables) {
         self.advance(event.at().0);
         match event {
-            Event::Sample(Sample {
-                wait: Some(wait), ..
-            }) => self.wait(event, wait, tables),
-            Event::Sample(sample) => self.sample(sample, tables),
+            Event::Sample(sample) => match &sample.wait {
+                Some(wait) => self.wait(sample, wait, tables),
+                None => self.sample(sample, tables),
+            },
             Event::Lost(lost) => match lost.reason.kind() {
-                LostKind::Samples => self.current.lost += lost.count,
-                LostKind::Calls => self.current.lost_calls += lost.count,
+                LostKind::Samples => self.window.current.lost += lost.count,
+                LostKind::Calls => self.window.current.lost_calls += lost.count,
                 LostKind::Waits | LostKind::Events | LostKind::ProcessEvents | LostKind::Begun => {}
             },
             Event::Call(call) => {
@@ -173,70 +149,45 @@ impl TopTable {
     }
 
     /// What waits does not run: it is told apart from samples.
-    fn wait(&mut self, event: &Event, wait: &Wait, tables: &Tables) {
-        let Event::Sample(sample) = event else {
-            return;
-        };
-        let current = &mut self.current;
-        current.waits = current.waits.saturating_add(wait.count.into());
-        current.waited_ns = current.waited_ns.saturating_add(sample.weight);
+    fn wait(&mut self, sample: &Sample, wait: &Wait, tables: &Tables) {
         let frame = waiting_frame(tables, sample.kernel, sample.user);
-        let Some(key) = frame.and_then(|frame| frame.function) else {
-            return;
-        };
-        let key = self.functions.same(key);
-        if current.sampled.len() < MAX_SAMPLED || current.sampled.contains_key(&key) {
-            let sums = current.sampled.entry(key).or_default();
-            sums.waited_ns = sums.waited_ns.saturating_add(sample.weight);
+        let place = Place::of(frame.as_ref(), &self.functions);
+        let told = (sample.at.0, sample.thread);
+        let news = self.waiting.told(told, wait, place, self.window.from());
+        self.window.waited(place, news.time, news.threads);
+        if let Some((at, waits)) = news.ended {
+            self.window.ended(at, waits);
         }
     }
 
     fn sample(&mut self, sample: &Sample, tables: &Tables) {
-        self.current.samples += 1;
+        let slice = &mut self.window.current;
+        slice.samples += 1;
         let source = tables.sources.get(sample.source);
         let is_time = source.is_some_and(|source| source.unit == Unit::Nanoseconds);
         let own_ns = if is_time { sample.weight } else { 0 };
-        let mut seen: Vec<FunctionId> = Vec::new();
-        for (depth, frame) in stack_frames(tables, sample.kernel, sample.user).enumerate() {
-            let Some(key) = frame.function.map(|id| self.functions.same(id)) else {
-                continue;
-            };
-            let sampled = &mut self.current.sampled;
-            if sampled.len() >= MAX_SAMPLED && !sampled.contains_key(&key) {
-                continue;
-            }
-            let sums = sampled.entry(key).or_default();
-            if depth == 0 {
-                sums.own += 1;
-                sums.own_ns = sums.own_ns.saturating_add(own_ns);
-            }
-            if !seen.contains(&key) {
-                sums.total += 1;
-                seen.push(key);
+        let mut frames = stack_frames(tables, sample.kernel, sample.user);
+        let innermost = slice.known(Place::of(frames.next().as_ref(), &self.functions));
+        let own = slice.at(innermost);
+        own.own += 1;
+        own.total += 1;
+        own.own_ns = own.own_ns.saturating_add(own_ns);
+        let mut seen = FxHashSet::from_iter([innermost]);
+        for frame in frames {
+            let place = slice.known(Place::of(Some(&frame), &self.functions));
+            if seen.insert(place) {
+                slice.at(place).total += 1;
             }
         }
     }
 
-    /// Begins a new slice when the current one is full, and drops those that are too old.
     fn advance(&mut self, now: u64) {
-        self.started.get_or_insert(now);
-        let length = (self.options.window_ns / SLICES).max(1);
-        if self.current.from == 0 {
-            self.current.from = now;
-        }
-        if now.saturating_sub(self.current.from) >= length {
-            let mut full = std::mem::take(&mut self.current);
-            full.calls = self.calls.take_functions();
-            self.slices.push_back(full);
-            self.current.from = now;
-        }
-        let oldest = now.saturating_sub(self.options.window_ns);
-        let is_old = |slice: &mut Slice| slice.from.saturating_add(length) <= oldest;
-        while self.slices.pop_front_if(is_old).is_some() {}
+        let calls = &mut self.calls;
+        self.window.advance(now, || calls.take_functions());
     }
 
     /// Takes a key: `q` quits, `s` sorts by the next column, `p` or blank pauses.
-    pub fn key(&mut self, key: u8, now: Timestamp) -> Action {
+    pub fn key(&mut self, key: u8) -> Action {
         match key {
             b'q' | b'Q' | 0x04 => Action::Quit,
             b's' => {
@@ -251,10 +202,7 @@ impl TopTable {
                 Action::Redraw
             }
             b'p' | b'P' | b' ' => {
-                self.paused = match self.paused {
-                    Some(_) => None,
-                    None => Some(self.rows(now.0)),
-                };
+                self.paused = !self.paused;
                 Action::Redraw
             }
             _ => Action::None,
@@ -273,13 +221,13 @@ impl TopTable {
         if self.functions.len() != tables.functions.len() {
             self.functions = Functions::of(tables);
         }
-        let rows = match &self.paused {
-            Some(rows) => rows.clone(),
-            None => self.rows(now.0),
-        };
+        if !self.paused {
+            self.shown = self.rows(now.0, tables);
+        }
+        let rows = &self.shown;
         let mut out = Vec::new();
         let width = width.max(20);
-        let head = cut(&self.head(&rows), width).into_owned();
+        let head = cut(&self.head(rows), width).into_owned();
         let paint = Paint::new(self.options.color);
         // Writing to memory does not fail.
         let _ = paint.write(&mut out, Style::Bold, &head);
@@ -290,8 +238,8 @@ impl TopTable {
             height => height.saturating_sub(4).max(1),
         };
         let table = match self.any_calls {
-            true => self.call_table(&rows, width, room),
-            false => sample_table(&rows, room, tables, &self.functions),
+            true => self.call_table(rows, width, room),
+            false => sample_table(rows, room, tables, &self.functions),
         };
         let _ = table.write(&mut out, Some(width), paint);
         String::from_utf8_lossy(&out).into_owned()
@@ -312,7 +260,7 @@ impl TopTable {
                     plural(functions, "function")
                 )
             }
-            false if rows.waits > 0 => format!(
+            false if rows.has_waits() => format!(
                 "{} samples and {} off-CPU in {}",
                 count(rows.samples),
                 duration(rows.waited_ns),
@@ -321,44 +269,61 @@ impl TopTable {
             false => format!("{} samples", count(rows.samples)),
         };
         text += &format!(" in the last {}", duration(rows.span_ns));
+        if !self.any_calls && rows.waiting > 0 {
+            let verb = if rows.waiting == 1 { "waits" } else { "wait" };
+            text += &format!(", {} {verb} now", plural(rows.waiting, "thread"));
+        }
         if rows.lost_calls > 0 {
             text += &format!(", {} records of calls lost", count(rows.lost_calls));
         }
         if rows.lost > 0 {
             text += &format!(", {} samples lost", count(rows.lost));
         }
-        if self.paused.is_some() {
+        if self.paused {
             text += "  PAUSED";
         }
         text
     }
 
     /// What is in the window.
-    fn rows(&self, now: u64) -> Rows {
-        let oldest = now.saturating_sub(self.options.window_ns);
-        let from = self.started.unwrap_or(now).max(oldest);
+    fn rows(&mut self, now: u64, tables: &Tables) -> Rows {
+        let from = self.window.from();
+        self.waiting.forget(from);
         let mut rows = Rows {
             span_ns: now.saturating_sub(from).max(1),
+            waits: self.waiting.count(),
             ..Rows::default()
         };
         let mut calls: FxHashMap<FunctionId, FunctionCalls> = FxHashMap::default();
-        let mut sampled: FxHashMap<FunctionId, Sampled> = FxHashMap::default();
-        for slice in self.slices.iter().chain([&self.current]) {
+        let mut places: FxHashMap<Place, Sums> = FxHashMap::default();
+        let mut add = |place: Place, more: &Sums| {
+            let place = place.named(tables, &self.functions);
+            places.entry(place).or_default().add(more);
+        };
+        for slice in self.window.slices() {
             for (&id, more) in &slice.calls {
                 calls.entry(id).or_default().merge(more);
             }
-            for (&key, more) in &slice.sampled {
-                let sums = sampled.entry(self.functions.same(key)).or_default();
-                sums.own += more.own;
-                sums.total += more.total;
-                sums.own_ns = sums.own_ns.saturating_add(more.own_ns);
-                sums.waited_ns = sums.waited_ns.saturating_add(more.waited_ns);
+            for (&place, more) in &slice.places {
+                add(place, more);
             }
             rows.samples += slice.samples;
             rows.waits = rows.waits.saturating_add(slice.waits);
             rows.waited_ns = rows.waited_ns.saturating_add(slice.waited_ns);
             rows.lost += slice.lost;
             rows.lost_calls += slice.lost_calls;
+        }
+        // They were told a moment ago, and have gone on since.
+        for wait in self.waiting.present(now) {
+            let ns = now.saturating_sub(wait.until).saturating_mul(wait.threads);
+            let more = Sums {
+                waited_ns: ns,
+                waiting: wait.threads,
+                ..Sums::default()
+            };
+            rows.waited_ns = rows.waited_ns.saturating_add(ns);
+            rows.waiting += wait.threads;
+            add(wait.place, &more);
         }
         for (id, more) in self.calls.functions() {
             calls.entry(id).or_default().merge(more);
@@ -367,9 +332,10 @@ impl TopTable {
             .into_iter()
             .filter(|(_, calls)| ended(calls) > 0)
             .collect();
-        rows.sampled = sampled.into_iter().collect();
-        rows.sampled
-            .sort_by_key(|&(key, sums)| (std::cmp::Reverse(sums.order(rows.waits > 0)), key));
+        rows.places = places.into_iter().collect();
+        let has_waits = rows.has_waits();
+        rows.places
+            .sort_by_key(|&(place, sums)| (std::cmp::Reverse(sums.order(has_waits)), place));
         rows
     }
 
@@ -447,29 +413,28 @@ fn sample_table(rows: &Rows, room: usize, tables: &Tables, functions: &Functions
         ("total", Align::Right),
         ("samples", Align::Right),
     ];
-    if rows.waits > 0 {
-        columns.push(("off-CPU", Align::Right));
+    if rows.has_waits() {
+        columns.extend([("off-CPU", Align::Right), ("waiting", Align::Right)]);
     }
     columns.extend([("function", Align::Left), ("module", Align::Minor)]);
     let mut table = Table::new(&columns);
-    for (id, sums) in rows.sampled.iter().take(room) {
+    for &(place, sums) in rows.places.iter().take(room) {
         let own = percent_of(sums.own, rows.samples);
-        let function = tables.functions.get(*id);
-        let module = function.and_then(|function| tables.modules.get(function.module?));
-        let path = module.map_or("", |module| tables.string(module.path));
         let mut cells = vec![
             Cell::styled(percent(own), Style::of_share(own)),
             Cell::new(percent(percent_of(sums.total, rows.samples))),
             Cell::new(dash(sums.own)),
         ];
-        if rows.waits > 0 {
+        if rows.has_waits() {
             cells.push(Cell::new(match sums.waited_ns {
                 0 => "-".to_owned(),
                 ns => duration(ns),
             }));
+            cells.push(Cell::new(dash(sums.waiting)));
         }
-        cells.push(Cell::new(functions.name(tables, *id)));
-        cells.push(Cell::styled(last_part(path), Style::Dim));
+        let (name, path) = place.texts(tables, functions);
+        cells.push(Cell::new(name));
+        cells.push(Cell::styled(last_part(&path).to_owned(), Style::Dim));
         table.row(cells);
     }
     table
@@ -517,24 +482,4 @@ fn last_part(path: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_there_are_waits_the_time_counts() {
-        let runs = Sampled {
-            own: 5,
-            total: 9,
-            own_ns: 50,
-            waited_ns: 0,
-        };
-        let waits = Sampled {
-            own: 1,
-            total: 1,
-            own_ns: 10,
-            waited_ns: 900,
-        };
-        assert!(waits.order(true) > runs.order(true));
-        assert!(waits.order(false) < runs.order(false));
-    }
-}
+mod tests;

@@ -1,0 +1,181 @@
+//! What the table says of waits: no time twice, none that is out of the window, and the first line as the rows.
+
+use super::*;
+
+const START: u64 = 1_000 * S;
+
+/// One function, and a stack of it.
+fn tables() -> (Tables, StackId) {
+    let mut tables = Tables::default();
+    let name = tables.intern_string("hang").0;
+    let function = Function {
+        name,
+        linkage_name: None,
+        module: None,
+        file: None,
+        line: 0,
+        start: None,
+        size: None,
+    };
+    let function = tables.functions.intern(function).0;
+    let frame = Frame {
+        kind: FrameKind::Native,
+        module: None,
+        address: 0x10,
+    };
+    let frame = tables.frames.intern(frame).0;
+    let lines = [Line { function, line: 1 }];
+    tables.set_symbol(frame, Symbol::Lines(lines.into()));
+    let stack = Stack {
+        parent: None,
+        frame,
+    };
+    let stack = tables.stacks.intern(stack).0;
+    (tables, stack)
+}
+
+/// A thread that waits since `from`; `woken`: and does not any more.
+fn wait((from, at): (u64, u64), thread: usize, user: Option<StackId>, woken: bool) -> Event {
+    let wait = Wait {
+        ns: at - from,
+        runnable_ns: woken.into(),
+        state: WaitState::Sleeping,
+        waker: None,
+        count: 1,
+    };
+    let thread = ThreadId::from_index(thread);
+    let source = SourceId::from_index(0);
+    Event::Sample(Sample {
+        wait: Some(wait),
+        ..Sample::new(Timestamp(at), thread, Cpu(0), source, wait.ns).with_stacks(None, user)
+    })
+}
+
+fn table() -> TopTable {
+    TopTable::new(TopOptions::default(), Timestamp(START))
+}
+
+fn frame(top: &mut TopTable, at: u64, tables: &Tables) -> (String, Vec<Vec<String>>) {
+    let text = top.render(Timestamp(at), 120, 0, tables);
+    let rows = text.lines().skip(3).map(|line| {
+        let words = line.split("  ").map(str::trim).map(str::to_owned);
+        words.filter(|word| !word.is_empty()).collect()
+    });
+    let head = text.lines().next().unwrap_or_default();
+    (head.to_owned(), rows.collect())
+}
+
+#[test]
+fn what_hangs_counts_as_long_as_it_hangs_in_the_window() {
+    let (tables, stack) = tables();
+    let mut top = table();
+    for second in 1..=10 {
+        let at = START + second * S;
+        for thread in 0..5 {
+            top.event(&wait((START, at), thread, Some(stack), false), &tables);
+        }
+        let (head, rows) = frame(&mut top, at, &tables);
+        let span = second.min(5);
+        let waited = duration(5 * span * S);
+        let says = format!(
+            "0 samples and {waited} off-CPU in 5 waits in the last {}, 5 threads wait now",
+            duration(span * S)
+        );
+        assert_eq!(head, says);
+        assert_eq!(rows, [["-", "-", "-", &waited, "5", "hang"]]);
+    }
+    // They go on, though nobody has said so yet.
+    let (head, _) = frame(&mut top, START + 10 * S + S / 2, &tables);
+    assert!(head.contains(" 25.0 s off-CPU in 5 waits"), "{head}");
+    // One ends; the others are told again.
+    let end = START + 10 * S + S / 2;
+    top.event(&wait((START, end), 0, Some(stack), true), &tables);
+    for thread in 1..5 {
+        top.event(
+            &wait((START, START + 11 * S), thread, Some(stack), false),
+            &tables,
+        );
+    }
+    let (head, rows) = frame(&mut top, START + 11 * S, &tables);
+    assert!(head.contains(" 24.5 s off-CPU in 5 waits"), "{head}");
+    assert!(head.ends_with(", 4 threads wait now"), "{head}");
+    assert_eq!(rows[0][3..5], ["24.5 s", "4"]);
+}
+
+#[test]
+fn a_wait_that_has_ended_counts_what_lies_in_the_window() {
+    let (tables, stack) = tables();
+    let mut top = table();
+    // It began with the table, and 10 s before that.
+    let end = START + 20 * S;
+    top.event(&wait((START, end), 0, Some(stack), true), &tables);
+    top.event(&wait((START - 10 * S, end), 1, None, true), &tables);
+    let (head, rows) = frame(&mut top, end, &tables);
+    assert_eq!(
+        head,
+        "0 samples and 10.0 s off-CPU in 2 waits in the last 5.00 s"
+    );
+    let row = |name: &str| {
+        rows.iter()
+            .find(|row| row.last().is_some_and(|word| word == name))
+    };
+    for name in ["hang", "[no stack]"] {
+        assert_eq!(
+            row(name).map(|row| row[3].as_str()),
+            Some("5.00 s"),
+            "{rows:?}"
+        );
+    }
+    let (head, rows) = frame(&mut top, end + 3 * S, &tables);
+    assert!(
+        head.contains(" 4.00 s off-CPU in 2 waits in the last 5.00 s"),
+        "{head}"
+    );
+    assert_eq!(rows.len(), 2);
+    let (head, rows) = frame(&mut top, end + 5 * S, &tables);
+    assert!(head.starts_with("0 samples in the last 5.00 s"), "{head}");
+    assert!(rows.is_empty(), "{rows:?}");
+}
+
+#[test]
+fn a_name_that_comes_later_counts_for_what_was_before() {
+    let (mut tables, stack) = tables();
+    let place = tables.stacks.get(stack).map(|stack| stack.frame).unwrap();
+    let named = tables.lines(place).to_vec();
+    tables.set_symbol(place, Symbol::Lines([].into()));
+    let mut top = table();
+    top.event(&wait((START, START + S), 0, Some(stack), true), &tables);
+    let (_, rows) = frame(&mut top, START + S, &tables);
+    assert_eq!(rows[0].last().unwrap(), "[unknown]+0x10");
+    tables.set_symbol(place, Symbol::Lines(named.into()));
+    top.event(
+        &wait((START + S, START + 2 * S), 0, Some(stack), true),
+        &tables,
+    );
+    let (_, rows) = frame(&mut top, START + 2 * S, &tables);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0][3..], ["2.00 s", "-", "hang"]);
+}
+
+#[test]
+fn waits_that_are_told_leave_traced_calls_as_they_are() {
+    let (tables, stack) = tables();
+    let mut top = table();
+    assert!(top.shows_waits());
+    let call = Call {
+        at: Timestamp(START + S),
+        thread: ThreadId::from_index(0),
+        cpu: Cpu(0),
+        function: FunctionId::from_index(0),
+        stack: 0,
+        depth: 0,
+        edge: CallEdge::Hit(None),
+        later: None,
+    };
+    top.event(&Event::Call(call), &tables);
+    assert!(!top.shows_waits());
+    top.event(&wait((START, START + S), 0, Some(stack), false), &tables);
+    let (head, rows) = frame(&mut top, START + S, &tables);
+    assert_eq!(head, "1 calls/s of 1 function in the last 1.00 s");
+    assert_eq!(rows.len(), 1);
+}
