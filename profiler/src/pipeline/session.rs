@@ -113,6 +113,7 @@ impl Session {
         }
         self.command.run()?;
         self.window.count();
+        self.say_when_it_begins();
         Ok(())
     }
 
@@ -148,6 +149,9 @@ impl Session {
                 self.drain();
                 self.answer();
                 if let Some(attached) = self.collector.attached() {
+                    if self.window.opens(until) {
+                        self.walk.begin_counts(attached.0);
+                    }
                     self.walk.trace(attached);
                 }
                 if let Some(probe) = self.collector.probe() {
@@ -481,7 +485,16 @@ impl Session {
 
     /// Looks what became of containers: there may be one that was waited for.
     fn see_arrival(&mut self) {
-        self.window.see_arrival(self.walk.awaited().is_some());
+        if self.window.see_arrival(self.walk.awaited().is_some()) {
+            self.say_when_it_begins();
+        }
+    }
+
+    /// What is left out at the beginning is no part of the time that was recorded.
+    fn say_when_it_begins(&mut self) {
+        if let Some(from) = self.window.delayed_until() {
+            self.walk.resolver_mut().begin_at(from);
+        }
     }
 }
 

@@ -102,7 +102,12 @@ impl Workload {
                 frequency_hz: Some(99),
                 period: None,
             };
+            let session = Session {
+                started: Timestamp(1),
+                ..Session::default()
+            };
             batch.definitions = vec![
+                Definition::Session(session),
                 Definition::String(name, "work".into()),
                 Definition::Source(SourceId::from_index(0), source),
                 Definition::Process(ProcessId::from_index(0), process),
@@ -544,6 +549,9 @@ fn a_ring_of_time_keeps_the_newest() {
         let (first, last) = found.span.unwrap();
         let span = last.since(first) as f64 / 1e9;
         assert!((20.0..22.6).contains(&span), "{span} s are kept of 20 s");
+        // It began when its oldest part did, not when the recording did.
+        let before_ns = first.since(found.session.started);
+        assert!((1..=100_000_000).contains(&before_ns), "{before_ns} ns");
         assert!(last.0 >= end);
         assert_eq!(found.samples() % 20, 0);
         found.samples()
@@ -713,11 +721,15 @@ fn rotation_makes_files_that_stand_alone() {
     assert_eq!(files.len(), totals.files as usize);
     assert_eq!(files.len(), 5, "{files:?}");
     assert!(files[0].ends_with("profile-0001.cap") && files[4].ends_with("profile-0005.cap"));
-    let mut samples = 0;
+    let (mut samples, mut until) = (0, None);
     for file in &files {
         let found = summary(file);
         assert!(found.ended && found.damage.is_empty());
         samples += found.samples();
+        // It begins where the one before ends.
+        let (_, last) = found.span.unwrap();
+        assert!(until.is_none_or(|until| found.session.started == until));
+        until = Some(last);
     }
     assert_eq!(samples, 45 * 10 * 10);
     assert_eq!(totals.events[0], samples);

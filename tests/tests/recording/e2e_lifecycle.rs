@@ -294,6 +294,42 @@ fn delay_skips_the_beginning() -> Outcome {
     Ok(())
 }
 
+/// What `--delay` skips is no part of the time that a capture covers, nor are calls of that time counted in it.
+#[test]
+fn delay_is_no_part_of_the_time() -> Outcome {
+    let Some(setting) = Setting::new("e2e_lifecycle::delay_is_no_part_of_the_time")? else {
+        return Ok(());
+    };
+    let program = setting.workload("dlopen_late.c")?.display().to_string();
+    let plugin = setting.workload("plugin.c")?.display().to_string();
+    let from = Instant::now();
+    let record = ["--trace", "dlopen_late:before_dlopen", "--delay", "1"];
+    let command = ["--", &program, "2500", &plugin, "1"];
+    setting.record(&[&record[..], &command[..]].concat())?;
+    let took_ns = from.elapsed().as_nanos() as u64;
+    let report = setting.run(&["report", "--format", "json", "out.cap"])?;
+    let report = report.success()?.json()?;
+    let info = setting.run(&["info", "--format", "json", "out.cap"])?;
+    let info = info.success()?.json()?;
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+    let span_ns = number(&report["header"]["to_ns"]);
+    assert!(
+        span_ns > 0 && span_ns + 1_000_000_000 <= took_ns,
+        "{span_ns} of {took_ns} ns"
+    );
+    assert_eq!(
+        span_ns,
+        number(&info["last_ns"]) - number(&info["session"]["started_ns"])
+    );
+    let calls = &report["calls"]["functions"][0];
+    let (seen, counted) = (&calls["calls_seen"], &calls["calls_counted"]);
+    assert!(
+        (1..=number(seen)).contains(&number(counted)),
+        "{counted} calls are counted, {seen} recorded"
+    );
+    Ok(())
+}
+
 /// A marker set from outside while a recording runs.
 #[test]
 fn markers() -> Outcome {

@@ -230,6 +230,8 @@ impl Reader {
     pub fn load_into(&mut self, tables: &mut Tables) -> Result<(), CaptureError> {
         let mut found = Found::default();
         let mut epoch: Option<(u32, Epoch, IdGuard)> = None;
+        // When what the epochs before tell of began.
+        let mut began: Option<Timestamp> = None;
         let mut payload = Vec::new();
         let start = FILE_HEADER_BYTES as u64;
         let mut walk = Walk::new(
@@ -272,6 +274,7 @@ impl Reader {
                 .as_ref()
                 .is_none_or(|&(number, ..)| number != header.epoch)
             {
+                began = epoch.map(|_| tables.session.started);
                 epoch = Some((header.epoch, Epoch::default(), IdGuard::default()));
             }
             let Some((_, ids, guard)) = &mut epoch else {
@@ -281,12 +284,17 @@ impl Reader {
             let shift_ns = self.shift_ns;
             let decoded = decode::definitions(&payload, &mut |mut definition| {
                 shift_definition(&mut definition, shift_ns);
+                let is_session = matches!(definition, Definition::Session(_));
                 let defined = if guard.allows(&definition) {
                     ids.define(tables, definition)
                         .map_err(|error| error.to_string())
                 } else {
                     Err("an id is far beyond the others".to_owned())
                 };
+                // A ring that is written out is a row of files, each of which says when it was begun.
+                if let (true, Some(began)) = (is_session, began) {
+                    tables.session.started = tables.session.started.min(began);
+                }
                 if let Err(error) = defined {
                     if refused == 0 {
                         reason = error;

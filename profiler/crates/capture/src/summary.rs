@@ -28,6 +28,8 @@ pub struct Summary {
     pub span: Option<(Timestamp, Timestamp)>,
     /// Time of the first sample.
     pub first_sample: Option<Timestamp>,
+    /// Time of the first event of what was done in the time that was recorded.
+    pub first_recorded: Option<Timestamp>,
     /// The first tie of monotonic to wall time.
     pub clock: Option<Clock>,
     /// Events by kind.
@@ -225,6 +227,9 @@ impl Reader {
             let at = event.at();
             let (first, last) = summary.span.get_or_insert((at, at));
             (*first, *last) = ((*first).min(at), (*last).max(at));
+            if event.is_recorded() {
+                summary.first_recorded.get_or_insert(at);
+            }
             let kind = match event {
                 Event::Sample(sample) => {
                     summary.first_sample.get_or_insert(at);

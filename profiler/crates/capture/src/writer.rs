@@ -113,6 +113,8 @@ pub struct Writer {
     /// Number of the current file, if they are numbered.
     number: u32,
     epoch: Option<Epoch>,
+    /// When the current file was begun, if it is not the first: what came before is not in it.
+    began: Timestamp,
     last_ns: u64,
     flushed: Instant,
     trouble: Trouble,
@@ -207,6 +209,7 @@ impl Writer {
             file_events: [0; event::KINDS],
             number,
             epoch: None,
+            began: Timestamp(0),
             last_ns: 0,
             flushed: Instant::now(),
             trouble: Trouble::default(),
@@ -230,7 +233,16 @@ impl Writer {
             if self.is_broken() {
                 break;
             }
-            self.definitions.push(definition);
+            match definition {
+                Definition::Session(session) if session.started < self.began => {
+                    let session = Session {
+                        started: self.began,
+                        ..session.clone()
+                    };
+                    self.definitions.push(&Definition::Session(session));
+                }
+                _ => self.definitions.push(definition),
+            }
             self.totals.definitions += 1;
             if self.definitions.payload.len() >= BLOCK_BYTES {
                 first_error = first_error.and(self.flush_definitions());
@@ -453,6 +465,7 @@ impl Writer {
         let events = self.file_events();
         let done = std::mem::replace(&mut self.output, output);
         self.file_events = self.totals.events;
+        self.began = Timestamp(self.last_ns);
         self.vanished = false;
         self.totals.bytes += done.len;
         self.totals.raw_bytes += done.raw_bytes;

@@ -57,8 +57,20 @@ pub struct Session {
     pub target: String,
     /// The command line of the profiler.
     pub command: Vec<String>,
-    /// When the recording began.
+    /// When what is told of began: the recording, or, in one of several files of it, that file. Events of before say what
+    /// there was.
     pub started: Timestamp,
+}
+
+impl Session {
+    /// When what events tell of began, of which `first` is the first and `recorded` the first of what was done in that time
+    /// ([`Event::is_recorded`](super::Event::is_recorded)). Captures that were merged may have earlier ones than they say.
+    pub fn began(&self, first: Timestamp, recorded: Option<Timestamp>) -> Timestamp {
+        match self.started {
+            Timestamp(0) => first,
+            started => recorded.map_or(started, |at| started.min(at)),
+        }
+    }
 }
 
 /// The unit of a sample's weight.

@@ -45,6 +45,15 @@ impl Event {
             Event::Lost(lost) => lost.to,
         }
     }
+
+    /// Whether it tells what was done in the time that was recorded. Of what was there, and of the clock, a recording
+    /// tells from before that as well.
+    pub fn is_recorded(&self) -> bool {
+        matches!(
+            self,
+            Event::Sample(_) | Event::Call(_) | Event::Throw(_) | Event::Waits(_)
+        )
+    }
 }
 
 /// A thread was found running.

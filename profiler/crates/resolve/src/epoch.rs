@@ -77,6 +77,12 @@ impl Epoch {
         }
     }
 
+    /// The recording begins then.
+    pub(super) fn begin_at(&mut self, at: Timestamp) {
+        self.session.started = at;
+        self.tables.session(&self.session);
+    }
+
     /// When it began.
     pub(super) fn began(&self) -> Timestamp {
         self.began

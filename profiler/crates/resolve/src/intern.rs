@@ -45,6 +45,17 @@ impl EpochTables {
         tables
     }
 
+    /// Announces what is known of the session by now, in place of what was announced and not taken.
+    pub(super) fn session(&mut self, session: &Session) {
+        let is_session =
+            |definition: &&mut Definition| matches!(definition, Definition::Session(_));
+        let session = Definition::Session(session.clone());
+        match self.definitions.iter_mut().find(is_session) {
+            Some(announced) => *announced = session,
+            None => self.define(session, 0),
+        }
+    }
+
     /// All that was defined.
     pub(super) fn all(&self) -> &Tables {
         &self.tables

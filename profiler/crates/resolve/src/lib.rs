@@ -213,6 +213,11 @@ impl Resolver {
         }
     }
 
+    /// Time counts from then on: what is told of before says what there was.
+    pub fn begin_at(&mut self, at: Timestamp) {
+        self.epoch.begin_at(at);
+    }
+
     /// Reads from /proc which processes there are.
     pub fn snapshot(&mut self, now: Timestamp) {
         self.processes

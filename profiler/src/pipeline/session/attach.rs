@@ -20,7 +20,6 @@ use crate::error::{Context, Failure};
 use crate::pipeline::containers::Containers;
 use crate::pipeline::prepare::Prepared;
 use crate::pipeline::scope::Scope;
-use profiler_model::Timestamp;
 use profiler_probe::{Probe, now};
 use profiler_resolve::{KnownProcesses, Resolver};
 use profiler_target::command::StoppedCommand;
@@ -66,7 +65,8 @@ impl Session {
             command: std::env::args_os()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect(),
-            started: Timestamp(at.0 + watch.delay.as_nanos() as u64),
+            // What is left out at the beginning is told when time counts.
+            started: at,
             ..machine()
         };
         resolve.sources = probe.sources().iter().map(source).collect();

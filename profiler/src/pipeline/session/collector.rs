@@ -13,7 +13,7 @@ use super::window::Window;
 use crate::pipeline::marks::Marks;
 use profiler_model::order::Order;
 use profiler_model::raw::{RawBody, RawEvent};
-use profiler_model::{Cpu, Timestamp};
+use profiler_model::{Cpu, LostKind, LostReason, Timestamp};
 use profiler_probe::{AttachedSource, Probe, now};
 
 /// How often losses are asked for, processors looked at and the wall clock read.
@@ -91,6 +91,9 @@ impl Collector {
             {
                 false
             }
+            // What was not wanted is not missing.
+            RawBody::CallCount(_) if window.is_before(event.at) => false,
+            RawBody::Lost(lost) if window.is_before(lost.to) && is_of_hits(lost.reason) => false,
             RawBody::Sample(sample) if sample.pid.0 == own_pid => {
                 own_samples += u64::from(!no_self);
                 !no_self
@@ -207,4 +210,12 @@ impl Collector {
     pub(super) fn kernel_bytes(&self) -> u64 {
         self.kernel_bytes
     }
+}
+
+/// Whether samples, waits or calls are lost: nothing else is left out at the beginning.
+fn is_of_hits(reason: LostReason) -> bool {
+    matches!(
+        reason.kind(),
+        LostKind::Samples | LostKind::Waits | LostKind::Calls
+    )
 }

@@ -265,6 +265,13 @@ impl Walk {
         }
     }
 
+    /// What was left out at the beginning is over.
+    pub(super) fn begin_counts(&mut self, probe: &mut Probe) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begin_counts(probe);
+        }
+    }
+
     /// Whether a program is about to be started, and is to be traced from its first instruction.
     pub(super) fn is_in_a_hurry(&self) -> bool {
         self.tracer.as_ref().is_some_and(Tracer::is_in_a_hurry)

@@ -17,6 +17,8 @@ pub(super) struct Window {
     from: Timestamp,
     /// When it ends, if that is known: from then on no call is wanted, even if there is no time to end it.
     ends_at: Option<Instant>,
+    /// It was seen that this has come.
+    opened: bool,
     suspended: bool,
     /// What is to be recorded does not exist yet.
     awaiting: bool,
@@ -30,6 +32,7 @@ impl Window {
             started: Instant::now(),
             from: at,
             ends_at: None,
+            opened: delay.is_zero(),
             suspended: false,
             awaiting,
         }
@@ -47,17 +50,35 @@ impl Window {
         }
     }
 
-    /// What was waited for may be there: time counts from then on.
-    pub(super) fn see_arrival(&mut self, is_awaited: bool) {
-        if self.awaiting && !is_awaited {
+    /// What was waited for may be there: time counts from then on. Whether it was waited for until now.
+    pub(super) fn see_arrival(&mut self, is_awaited: bool) -> bool {
+        let arrives = self.awaiting && !is_awaited;
+        if arrives {
             self.awaiting = false;
             self.count();
         }
+        arrives
+    }
+
+    /// From when samples and calls count, if those before are left out and it is known.
+    pub(super) fn delayed_until(&self) -> Option<Timestamp> {
+        (!self.delay.is_zero() && !self.awaiting).then_some(self.from)
     }
 
     /// Whether samples and calls of this time are wanted.
     pub(super) fn is_open_at(&self, at: Timestamp) -> bool {
         !self.suspended && at >= self.from
+    }
+
+    /// Whether what was left out at the beginning is over by then, and was not when this was last asked.
+    pub(super) fn opens(&mut self, at: Timestamp) -> bool {
+        let is_over = at >= self.from;
+        is_over && !std::mem::replace(&mut self.opened, is_over)
+    }
+
+    /// Whether this time is left out because it is before all that is wanted.
+    pub(super) fn is_before(&self, at: Timestamp) -> bool {
+        at < self.from
     }
 
     /// From now on they are wanted, or not.

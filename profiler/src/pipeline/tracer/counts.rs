@@ -32,6 +32,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// What was counted until now is not wanted.
+    pub(super) fn begin(&mut self, probes: &mut Probes, at: Timestamp) {
+        for (_, state) in probes.iter_mut() {
+            (state.told, state.before) = (state.counted, state.counted);
+        }
+        self.told_at = at;
+    }
+
     /// Whether it is time to tell.
     pub(super) fn are_due(&self, at: Timestamp) -> bool {
         at.since(self.told_at) >= COUNTS_NS

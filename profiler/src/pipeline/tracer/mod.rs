@@ -369,6 +369,12 @@ impl Tracer {
         }
     }
 
+    /// Calls are counted from now on. Some that are recorded may not be among those.
+    pub(super) fn begin_counts(&mut self, probe: &mut Probe) {
+        counts::read(&mut self.plans.probes, probe);
+        self.counts.begin(&mut self.plans.probes, now());
+    }
+
     /// Watches functions less when tracing costs more than its budget.
     fn keep_budget(
         &mut self,
@@ -474,9 +480,10 @@ impl Tracer {
             ..TraceSummary::default()
         };
         for state in probes.calls() {
-            summary.calls += state.told.entries;
-            summary.lost += state.told.lost;
-            summary.left_out += state.told.left_out;
+            let before = &state.before;
+            summary.calls += state.told.entries.saturating_sub(before.entries);
+            summary.lost += state.told.lost.saturating_sub(before.lost);
+            summary.left_out += state.told.left_out.saturating_sub(before.left_out);
         }
         summary
     }

@@ -207,6 +207,8 @@ pub(super) struct ProbeState {
     pub(super) counted: CallCounters,
     /// The same, as far as it has been told.
     pub(super) told: CallCounters,
+    /// What of that was before time counted.
+    pub(super) before: CallCounters,
     /// The same, as far as the budget has seen it.
     pub(super) budgeted: CallCounters,
     /// Hits while it was on duty the last time.
@@ -237,6 +239,7 @@ impl ProbeState {
             generation: 0,
             counted: CallCounters::default(),
             told: CallCounters::default(),
+            before: CallCounters::default(),
             budgeted: CallCounters::default(),
             last_duty: 0,
         }

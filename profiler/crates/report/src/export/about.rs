@@ -11,6 +11,7 @@ use profiler_model::*;
 pub(super) struct About {
     clock: Option<Clock>,
     first: Option<Timestamp>,
+    first_recorded: Option<Timestamp>,
     last: Timestamp,
     losses: Losses,
     ends: StackEnds,
@@ -21,6 +22,9 @@ impl About {
         let at = event.at();
         self.first = Some(self.first.unwrap_or(at).min(at));
         self.last = self.last.max(at);
+        if event.is_recorded() {
+            self.first_recorded.get_or_insert(at);
+        }
         match event {
             Event::Clock(clock) => self.clock = self.clock.or(Some(*clock)),
             Event::Lost(lost) => self.losses.add(lost),
@@ -31,9 +35,10 @@ impl About {
         }
     }
 
-    /// When the first event was.
-    pub(super) fn first(&self) -> Timestamp {
-        self.first.unwrap_or_default()
+    /// When the first event was of what the recording tells: of what was there it tells from before that as well.
+    pub(super) fn first(&self, tables: &Tables) -> Timestamp {
+        let first = self.first.unwrap_or_default();
+        first.max(tables.session.began(first, self.first_recorded))
     }
 
     /// When the last one was.
@@ -42,8 +47,8 @@ impl About {
     }
 
     /// From the first event to the last.
-    pub(super) fn duration_ns(&self) -> u64 {
-        self.last.since(self.first())
+    pub(super) fn duration_ns(&self, tables: &Tables) -> u64 {
+        self.last.since(self.first(tables))
     }
 
     /// Nanoseconds since 1970, if the recording tells.

@@ -169,7 +169,7 @@ impl Sink for CpuProfile {
         };
         // Not 0: some readers leave out a sample there.
         let start = match is_time {
-            true => self.about.first().0,
+            true => self.about.first(tables).0,
             false => 1_000_000,
         };
         write!(

@@ -101,7 +101,7 @@ impl Otlp {
         let time = self
             .summed
             .about
-            .wall_ns(self.summed.about.first())
+            .wall_ns(self.summed.about.first(writer.tables))
             .unwrap_or(0);
         let mut id = Vec::new();
         for salt in 0..2 {
@@ -120,7 +120,7 @@ impl Otlp {
             sample_type: Some(sample_type),
             samples: typed.samples,
             time_unix_nano: time,
-            duration_nano: self.summed.about.duration_ns(),
+            duration_nano: self.summed.about.duration_ns(writer.tables),
             period_type: Some(period_type),
             // Readers take 0 for damage: where each one is counted, one lies between two.
             period: signed(interval.unwrap_or(1).max(1)),

@@ -132,10 +132,10 @@ impl Sink for Pprof {
         head.time_nanos = signed(
             self.summed
                 .about
-                .wall_ns(self.summed.about.first())
+                .wall_ns(self.summed.about.first(tables))
                 .unwrap_or(0),
         );
-        head.duration_nanos = signed(self.summed.about.duration_ns());
+        head.duration_nanos = signed(self.summed.about.duration_ns(tables));
         self.period(&mut head, &sources, &mut writer)?;
         for note in self.summed.notes(tables, unnamed) {
             head.comment.push(writer.string(&note)?);

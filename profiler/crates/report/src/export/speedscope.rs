@@ -162,7 +162,7 @@ impl Sink for Speedscope {
                 index += 1;
             }
         }
-        let first = self.about.first();
+        let first = self.about.first(tables);
         for (owner, edges) in std::mem::take(&mut self.nest).finish() {
             let out = &mut self.output;
             out.write_all(if index == 0 { b"\n" } else { b",\n" })?;

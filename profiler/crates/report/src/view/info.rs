@@ -73,7 +73,7 @@ fn write_text(path: &str, summary: &Summary, out: &mut dyn Write) -> io::Result<
         writeln!(out, "command     {}", printable(&session.command.join(" ")))?;
     }
     if let Some((first, last)) = summary.span {
-        let from = origin(summary, first);
+        let from = summary.session.began(first, summary.first_recorded);
         write!(out, "time        {:.3} s", last.since(from) as f64 / 1e9)?;
         match wall_ns(summary, from) {
             Some(ns) => writeln!(out, " from {:.3} s since 1970", ns as f64 / 1e9)?,
@@ -419,15 +419,6 @@ fn as_json(path: &str, summary: &Summary) -> Value {
         "unknown_items": summary.unknown,
         "damage": damage,
     })
-}
-
-/// When the recording began; what the kernel told of the processes that were there already came before.
-fn origin(summary: &Summary, first: Timestamp) -> Timestamp {
-    match summary.session.started {
-        Timestamp(0) => first,
-        // Captures that were merged may have earlier ones.
-        started => summary.first_sample.map_or(started, |at| started.min(at)),
-    }
 }
 
 /// Wall time, nanoseconds since 1970.

@@ -230,3 +230,30 @@ fn known_stacks_cost_less_than_a_microsecond() {
         assert!(median < 1000, "{depth} frames: {median} ns");
     }
 }
+
+/// Time counts from when all is ready, which is announced as if it had been known at once; later, once more.
+#[test]
+fn a_session_begins_when_time_counts() {
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mark = |at| RawEvent {
+        at: Timestamp(at),
+        cpu: Cpu(0),
+        body: RawBody::Mark("here".into()),
+    };
+    let mut out = Vec::new();
+    resolver.begin_at(Timestamp(70));
+    resolver.resolve(&mut vec![mark(80)], &mut out);
+    resolver.begin_at(Timestamp(90));
+    resolver.resolve(&mut vec![mark(95)], &mut out);
+    let started = out.iter().map(|batch| {
+        let sessions = batch
+            .definitions
+            .iter()
+            .filter_map(|definition| match definition {
+                Definition::Session(session) => Some(session.started.0),
+                _ => None,
+            });
+        sessions.collect::<Vec<_>>()
+    });
+    assert_eq!(started.collect::<Vec<_>>(), [[70], [90]]);
+}

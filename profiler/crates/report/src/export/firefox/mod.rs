@@ -272,8 +272,8 @@ impl Firefox {
             .sum();
         let notes = self.about.notes(tables, unnamed);
         let zero = match tables.session.started {
-            Timestamp(0) => self.about.first(),
-            started => started.min(self.about.first()),
+            Timestamp(0) => self.about.first(tables),
+            started => started.min(self.about.first(tables)),
         };
         for (owner, marker) in self.markers.open(self.about.last()) {
             self.rows.entry(owner).or_default().markers.push(marker);

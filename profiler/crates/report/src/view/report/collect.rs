@@ -67,7 +67,7 @@ impl Collector {
         match event {
             Event::Sample(sample) => {
                 self.all_samples += 1;
-                let wanted = self.is_wanted(sample.at, tables);
+                let wanted = self.is_wanted(event, tables);
                 match &sample.wait {
                     Some(wait) if !self.range.is_all() => self.part_of(sample, wait, tables),
                     _ if wanted => self.take(sample, tables),
@@ -75,7 +75,7 @@ impl Collector {
                 }
             }
             Event::Call(_) | Event::Throw(_) => {
-                let wanted = self.is_wanted(event.at(), tables);
+                let wanted = self.is_wanted(event, tables);
                 let part = match self.call_filter.admits(event, tables) {
                     None => return,
                     Some(false) => Part::OtherFunction,
@@ -85,14 +85,17 @@ impl Collector {
                 self.calls.add(event, tables, part);
             }
             Event::CallCount(count) => {
-                self.is_wanted(count.to, tables);
+                self.is_wanted(event, tables);
                 if self.counts_hold() && self.call_filter.admits_function(count.function, tables) {
                     self.calls.add(event, tables, Part::Counted);
                 }
             }
-            Event::Gap(gap) => self.gap(gap, tables),
+            Event::Gap(gap) => {
+                self.is_wanted(event, tables);
+                self.gap(gap, tables);
+            }
             Event::Waits(waits) => {
-                let wanted = self.is_wanted(waits.to, tables);
+                let wanted = self.is_wanted(event, tables);
                 let from = waits.from.since(self.origin());
                 // Of a span that is only partly looked at nobody knows which waits are meant.
                 if wanted && self.range.from_ns.is_none_or(|start| from >= start) {
@@ -100,7 +103,7 @@ impl Collector {
                 }
             }
             Event::Lost(lost) => {
-                let origin = self.origin_at(lost.from, tables);
+                let origin = self.origin_at(lost.from, false, tables);
                 let (from, to) = (lost.from.since(origin), lost.to.since(origin));
                 let count = self.range.share(from, to, lost.count);
                 if count > 0 {
@@ -109,7 +112,7 @@ impl Collector {
                 self.last = self.last.max(lost.to);
             }
             Event::Mark(mark) => {
-                if self.is_wanted(mark.at, tables) {
+                if self.is_wanted(event, tables) {
                     self.mark_count += 1;
                     if self.marks.len() < MAX_MARKS {
                         self.marks.push(mark.clone());
@@ -117,7 +120,7 @@ impl Collector {
                 }
             }
             Event::Clock(clock) => {
-                self.is_wanted(clock.monotonic, tables);
+                self.is_wanted(event, tables);
                 self.clock.get_or_insert(*clock);
             }
             // Processes that were there before have times before the start.
@@ -162,7 +165,6 @@ impl Collector {
 
     /// Takes the part of a gap that is in the range.
     fn gap(&mut self, gap: &Gap, tables: &Tables) {
-        self.is_wanted(gap.to, tables);
         let origin = self.origin();
         let clip = |at: Timestamp| {
             let from = self.range.from_ns.unwrap_or(0);
@@ -211,21 +213,17 @@ impl Collector {
         Some(at.saturating_sub(clock.monotonic.since(self.origin())))
     }
 
-    fn is_wanted(&mut self, at: Timestamp, tables: &Tables) -> bool {
-        let origin = self.origin_at(at, tables);
+    fn is_wanted(&mut self, event: &Event, tables: &Tables) -> bool {
+        let at = event.at();
+        let origin = self.origin_at(at, event.is_recorded(), tables);
         self.last = self.last.max(at);
         self.range.contains(at.since(origin))
     }
 
-    /// The origin: the start of the session, or the first event where that is earlier (captures
-    /// that were merged) or not known.
-    fn origin_at(&mut self, at: Timestamp, tables: &Tables) -> Timestamp {
-        *self
-            .origin
-            .get_or_insert_with(|| match tables.session.started {
-                Timestamp(0) => at,
-                started => started.min(at),
-            })
+    /// The origin: see [`Session::began`]. `at` is the time of the first event.
+    fn origin_at(&mut self, at: Timestamp, is_recorded: bool, tables: &Tables) -> Timestamp {
+        let began = || tables.session.began(at, is_recorded.then_some(at));
+        *self.origin.get_or_insert_with(began)
     }
 }
 
@@ -278,6 +276,24 @@ mod tests {
         assert_eq!(collector.losses.samples(), 5);
         assert_eq!(collector.started_realtime_ns(), Some(70_000));
         assert_eq!(collector.span_ns(), (10, 20));
+    }
+
+    #[test]
+    fn what_came_before_the_session_is_no_part_of_its_time() {
+        let mut tables = Tables::default();
+        tables.session.started = Timestamp(1_000);
+        let mark = |at| {
+            let text = StringId::from_index(0);
+            let at = Timestamp(at);
+            Event::Mark(Mark { at, text })
+        };
+        let mut collector = Collector::default();
+        // Recorded after a delay.
+        for event in [clock(500, 70_500), mark(1_500)] {
+            collector.add(&event, &tables);
+        }
+        assert_eq!(collector.span_ns(), (0, 500));
+        assert_eq!(collector.started_realtime_ns(), Some(71_000));
     }
 
     #[test]
