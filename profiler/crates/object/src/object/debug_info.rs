@@ -171,11 +171,30 @@ struct Entry<'a> {
     line: u32,
     /// It says that there is such a function, elsewhere.
     declares: bool,
+    /// Where in a section of texts its name is, of one that has no linkage name.
+    name_at: Option<usize>,
 }
 
 fn attribute_line(value: AttributeValue<Bytes<'_>>) -> u32 {
     let line = value.udata_value().and_then(|line| line.try_into().ok());
     line.unwrap_or(0)
+}
+
+/// The lower of two lines; 0: not known.
+pub(super) fn lower(a: u32, b: u32) -> u32 {
+    match (a, b) {
+        (0, line) | (line, 0) => line,
+        (a, b) => a.min(b),
+    }
+}
+
+/// Where a text is in the section that texts of its kind are in; equal ones of a unit are in one place.
+fn place_of_text(value: AttributeValue<Bytes<'_>>) -> Option<usize> {
+    match value {
+        AttributeValue::DebugStrRef(offset) => Some(offset.0),
+        AttributeValue::DebugStrOffsetsIndex(index) => Some(index.0),
+        _ => None,
+    }
 }
 
 pub(super) struct Reader<'a> {
@@ -212,6 +231,22 @@ struct Inlined {
     depth: u16,
     /// The entry of the function that was inlined.
     origin: usize,
+    /// That of the inlined function that it was inlined into, and the line there.
+    into: Option<(usize, u32)>,
+}
+
+/// A piece of inlined code, and where its function is declared.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InlinedLine {
+    pub(super) begin: u64,
+    /// The address behind the last.
+    pub(super) end: u64,
+    /// How deep its entry is nested in others.
+    pub(super) depth: u16,
+    /// The entry of the function.
+    pub(super) origin: usize,
+    /// The line that it is declared at; 0: not known.
+    pub(super) line: u32,
 }
 
 impl<'a> Reader<'a> {
@@ -264,12 +299,20 @@ impl<'a> Reader<'a> {
         // The functions around an entry, and how deep theirs are.
         let mut around: Vec<(isize, usize)> = Vec::new();
         let mut is_haskell = false;
+        // The same of what is inlined.
+        let mut inlined_into: Vec<(isize, usize)> = Vec::new();
         while !entries.is_empty() {
             let offset = base.0 + entries.next_offset().0;
             let depth = entries.next_depth();
             let Some(abbreviation) = entries.read_abbreviation()? else {
                 continue;
             };
+            while inlined_into
+                .last()
+                .is_some_and(|&(around, _)| around >= depth)
+            {
+                inlined_into.pop();
+            }
             let function = match abbreviation.tag() {
                 gimli::DW_TAG_subprogram => true,
                 gimli::DW_TAG_inlined_subroutine => false,
@@ -318,13 +361,19 @@ impl<'a> Reader<'a> {
                 }
             };
             let mut entry = Entry::default();
+            let (mut is_whole, mut call_line) = (false, 0);
             let (mut low, mut high, mut ranges) = (None, None, None);
             for &specification in abbreviation.attributes() {
                 let attribute = entries.read_attribute(specification)?;
                 let value = attribute.value();
                 match attribute.name() {
-                    gimli::DW_AT_name => entry.name = self.dwarf.attr_string(unit, value).ok(),
+                    gimli::DW_AT_name => {
+                        entry.name = self.dwarf.attr_string(unit, value).ok();
+                        entry.name_at = place_of_text(value);
+                    }
+                    gimli::DW_AT_call_line => call_line = attribute_line(value),
                     gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
+                        is_whole = true;
                         entry.linkage_name = self.dwarf.attr_string(unit, value).ok();
                     }
                     gimli::DW_AT_decl_file => {
@@ -364,11 +413,14 @@ impl<'a> Reader<'a> {
             if !function {
                 if let Some(origin) = entry.origin {
                     *self.inlined.entry(origin).or_default() += 1;
+                    let into = inlined_into.last().map(|&(_, into)| (into, call_line));
+                    inlined_into.push((depth, origin));
                     let depth = depth.try_into().unwrap_or(u16::MAX);
-                    self.place(unit, (low, high, ranges), depth, origin)?;
+                    self.place(unit, (low, high, ranges), (depth, origin, into))?;
                 }
                 continue;
             }
+            entry.name_at = entry.name_at.filter(|_| !is_whole);
             // The function of a lambda of GCC has no line, its class has.
             if entry.line == 0 && entry.origin.is_none() && depth == class.0 + 1 {
                 entry.line = class.1;
@@ -442,8 +494,7 @@ impl<'a> Reader<'a> {
         &mut self,
         unit: &Unit<Bytes<'a>>,
         (low, high, ranges): Extent<'a>,
-        depth: u16,
-        origin: usize,
+        (depth, origin, into): (u16, usize, Option<(usize, u32)>),
     ) -> Result<(), gimli::Error> {
         let Some(mut places) = self.places.take() else {
             return Ok(());
@@ -455,6 +506,7 @@ impl<'a> Reader<'a> {
                     end,
                     depth,
                     origin,
+                    into,
                 });
             }
         };
@@ -549,14 +601,46 @@ impl<'a> Reader<'a> {
         missing
     }
 
-    /// Where functions were inlined: first address, the one behind the last, how deep, and the line that it is declared
-    /// at, 0 if that is not known.
-    pub(super) fn inlined_lines(&self) -> impl Iterator<Item = (u64, u64, u16, u32)> {
+    /// Where functions were inlined.
+    pub(super) fn inlined_lines(&self) -> impl Iterator<Item = InlinedLine> {
         let places = self.places.iter().flatten();
-        places.map(|it| {
-            let line = self.line(it.origin).unwrap_or(0);
-            (it.begin, it.end, it.depth, line)
+        places.map(|it| InlinedLine {
+            begin: it.begin,
+            end: it.end,
+            depth: it.depth,
+            origin: it.origin,
+            line: self.line(it.origin).unwrap_or(0),
         })
+    }
+
+    /// Inlined functions of one name of which nothing says where they are declared, as debug information of lines alone has
+    /// lambdas and closures: their entries, each with the lowest line that something was inlined at, 0 if nothing was.
+    pub(super) fn namesakes(&self) -> FxHashMap<usize, u32> {
+        let places = self.places.as_deref().unwrap_or_default();
+        let mut by_name: FxHashMap<usize, Option<usize>> = FxHashMap::default();
+        let mut lowest: FxHashMap<usize, u32> = FxHashMap::default();
+        for it in places {
+            let entry = self.entries.get(&it.origin);
+            let Some(name) = entry.and_then(|entry| entry.name_at) else {
+                continue;
+            };
+            if self.line(it.origin).is_none() {
+                // None: there are several.
+                let of_name = by_name.entry(name).or_insert(Some(it.origin));
+                *of_name = of_name.filter(|&other| other == it.origin);
+                lowest.insert(it.origin, 0);
+            }
+        }
+        lowest.retain(|origin, _| {
+            let name = self.entries.get(origin).and_then(|entry| entry.name_at);
+            name.is_some_and(|name| by_name.get(&name) == Some(&None))
+        });
+        for (into, line) in places.iter().filter_map(|it| it.into) {
+            if let Some(lowest) = lowest.get_mut(&into) {
+                *lowest = lower(*lowest, line);
+            }
+        }
+        lowest
     }
 
     /// The line that an entry is declared at; none that is not said.

@@ -13,7 +13,7 @@ use std::fs::File;
 use gimli::{DebugInfoOffset, Dwarf, EndianSlice, NativeEndian, SectionId, Unit};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::debug_info::Reader;
+use super::debug_info::{InlinedLine, Reader, lower};
 use super::{ObjectError, Part};
 use crate::demangle::Dialect;
 
@@ -25,6 +25,8 @@ const MAX_UNIT_BYTES: usize = 8 << 20;
 const MAX_UNITS: usize = 64;
 /// Code that a linker left out is said to begin at 0 or at 1.
 const LEFT_OUT: u64 = 1;
+/// Most lines of a unit that are looked at.
+const MAX_ROWS: usize = 1 << 19;
 /// Most functions that are remembered.
 const MAX_LINES: usize = 1 << 20;
 
@@ -52,7 +54,7 @@ pub struct DeclaredLines {
     read: FxHashSet<usize>,
     lines: FxHashMap<u64, u32>,
     /// By unit: what was inlined there.
-    inlined: FxHashMap<usize, Vec<InlinedCode>>,
+    inlined: FxHashMap<usize, InlinedCode>,
     /// By unit of GHC's: its functions.
     described: FxHashMap<usize, Described>,
 }
@@ -70,22 +72,79 @@ pub struct DescribedFunction {
     pub size: u64,
 }
 
-/// A piece of inlined code.
-#[derive(Clone, Copy, Debug)]
+/// Code that was inlined into a unit, in the order of where it begins.
+#[derive(Debug, Default)]
 struct InlinedCode {
-    begin: u64,
-    end: u64,
-    depth: u16,
-    /// The line that the function is declared at; 0: not known.
-    line: u32,
-    /// The last address of this and all before, in the order of where they begin.
-    reach: u64,
+    pieces: Vec<InlinedLine>,
+    /// Of each, the last address of it and of all before.
+    reach: Vec<u64>,
+}
+
+impl InlinedCode {
+    fn of(mut pieces: Vec<InlinedLine>) -> InlinedCode {
+        pieces.sort_unstable_by_key(|piece| (piece.begin, piece.depth));
+        let ends = pieces.iter().scan(0, |reach: &mut u64, piece| {
+            *reach = piece.end.max(*reach);
+            Some(*reach)
+        });
+        let reach = ends.collect();
+        InlinedCode { pieces, reach }
+    }
+
+    /// What was inlined at an address, in no order.
+    fn at(&self, address: u64) -> impl Iterator<Item = &InlinedLine> {
+        let before = self.pieces.partition_point(|it| it.begin <= address);
+        let near = self.pieces[..before].iter().zip(&self.reach).rev();
+        let near = near.take_while(move |(_, reach)| **reach > address);
+        near.map(|(piece, _)| piece)
+            .filter(move |piece| piece.end > address)
+    }
+
+    /// Gives functions that share their names, which are declared nowhere, the lowest line of their code.
+    fn place_namesakes(&mut self, mut lowest: FxHashMap<usize, u32>, unit: &Unit<Bytes<'_>>) {
+        if lowest.is_empty() {
+            return;
+        }
+        let mut around: Vec<&InlinedLine> = Vec::new();
+        let mut pieces = self.pieces.iter().peekable();
+        for (address, line) in rows_of(unit) {
+            while let Some(piece) = pieces.next_if(|piece| piece.begin <= address) {
+                around.push(piece);
+            }
+            while around.last().is_some_and(|piece| piece.end <= address) {
+                around.pop();
+            }
+            let innermost = around.last().map(|piece| piece.origin);
+            if let Some(known) = innermost.and_then(|origin| lowest.get_mut(&origin)) {
+                *known = lower(*known, line);
+            }
+        }
+        for piece in &mut self.pieces {
+            piece.line = lowest.get(&piece.origin).copied().unwrap_or(piece.line);
+        }
+    }
+}
+
+/// Where lines of a unit begin, by address.
+fn rows_of(unit: &Unit<Bytes<'_>>) -> Vec<(u64, u32)> {
+    let mut rows = unit.line_program.clone().map(|program| program.rows());
+    let mut found = Vec::new();
+    while let Some((_, row)) = rows.as_mut().and_then(|rows| rows.next_row().ok()?)
+        && found.len() < MAX_ROWS
+    {
+        let line = row.line().and_then(|line| line.get().try_into().ok());
+        if let (Some(line), false) = (line, row.end_sequence()) {
+            found.push((row.address(), line));
+        }
+    }
+    found.sort_unstable();
+    found
 }
 
 /// What was read of a unit, and of those that it refers to.
 struct Read {
     lines: Vec<(u64, u32)>,
-    inlined: Vec<InlinedCode>,
+    inlined: InlinedCode,
     described: Described,
 }
 
@@ -222,15 +281,14 @@ impl DeclaredLines {
         self.lines.get(&start).copied()
     }
 
-    /// The lines that the functions are declared at that were inlined at an address, outermost first; 0: not known.
+    /// The lines that the functions are declared at that were inlined at an address, outermost first; 0: not known. Of several that
+    /// share a name and are declared nowhere, as lambdas are in debug information of lines alone, the lowest line of their code.
     pub fn inlined_at(&mut self, address: u64) -> Vec<u32> {
         let unit = self.unit_at(address);
         let Some(code) = unit.and_then(|unit| self.inlined.get(&unit)) else {
             return Vec::new();
         };
-        let before = code.partition_point(|code| code.begin <= address);
-        let near = (code[..before].iter().rev()).take_while(|code| code.reach > address);
-        let mut here: Vec<&InlinedCode> = near.filter(|code| code.end > address).collect();
+        let mut here: Vec<&InlinedLine> = code.at(address).collect();
         here.sort_unstable_by_key(|code| code.depth);
         here.into_iter().map(|code| code.line).collect()
     }
@@ -265,8 +323,8 @@ impl DeclaredLines {
     /// Estimated memory that this takes, in bytes.
     pub fn bytes(&self) -> u64 {
         let (code, lines) = (self.code.len() * 24, self.lines.capacity() * 17);
-        let inlined: usize = self.inlined.values().map(Vec::len).sum();
-        let inlined = inlined * size_of::<InlinedCode>();
+        let inlined = self.inlined.values().map(|code| code.pieces.len());
+        let inlined = inlined.sum::<usize>() * (size_of::<InlinedLine>() + 8);
         let described: usize = self.described.values().map(Described::bytes).sum();
         self.bytes + (code + lines + inlined + described + self.units.len() * 8) as u64
     }
@@ -294,21 +352,9 @@ impl DeclaredLines {
             };
             wanted.extend(missing.filter_map(unit_of));
         }
-        let code = reader
-            .inlined_lines()
-            .map(|(begin, end, depth, line)| InlinedCode {
-                begin,
-                end,
-                depth,
-                line,
-                reach: end,
-            });
-        let mut inlined: Vec<InlinedCode> = code.collect();
-        inlined.sort_unstable_by_key(|code| (code.begin, code.depth));
-        let mut reach = 0;
-        for code in &mut inlined {
-            reach = code.end.max(reach);
-            code.reach = reach;
+        let mut inlined = InlinedCode::of(reader.inlined_lines().collect());
+        if let Some(unit) = self.unit(dwarf, index) {
+            inlined.place_namesakes(reader.namesakes(), &unit);
         }
         Read {
             lines: reader.lines().collect(),

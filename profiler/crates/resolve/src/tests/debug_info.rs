@@ -308,6 +308,59 @@ nameless: .cfi_startproc
     );
 }
 
+/// Debug information of lines alone says of two lambdas neither where they are nor in what: both are `operator()`.
+#[test]
+fn inlined_lambdas_are_told_apart_by_lines() {
+    let dir = TempDir::new("namesakes");
+    let code = "\
+#define INLINED __attribute__((always_inline))
+template <class F> static inline INLINED int run(F f, int n) {
+  int x = 1; for (int i = 0; i < n; i++) x = f(x, i); return x;
+}
+static inline INLINED int step(int x, int i) { return (x * 31 + i) ^ (x >> 7); }
+extern \"C\" int one(int n) {
+  return run([=](int x, int i) INLINED { asm volatile(\"\"); return step(x, i); }, n);
+}
+extern \"C\" int two(int n) {
+  return run([=](int x, int i) INLINED {
+    asm volatile(\"\");
+    return step(x, i) + 1;
+  }, n);
+}
+";
+    std::fs::write(dir.path("lambdas.cpp"), code).unwrap();
+    let flags = "-O2 -gmlt -shared -fPIC -Wl,--build-id=sha1";
+    if !tool(&dir, &format!("clang++ {flags} -o lambdas.so lambdas.cpp")) {
+        return;
+    }
+    let program = dir.path("lambdas.so");
+    for (name, line) in [("one", 7), ("two", 12)] {
+        let start = offset_of(&program, name);
+        let mut lambdas = Vec::new();
+        for at in (0..0x40).step_by(4) {
+            let (reader, frame) = sampled(&program, start + at, &[]);
+            let (tables, lines) = (&reader.tables, reader.tables.lines(frame));
+            let functions = lines.iter().map(|line| line.function);
+            let functions: Vec<_> = functions
+                .filter_map(|id| tables.functions.get(id))
+                .collect();
+            if functions.last().map(|it| tables.string(it.name)) == Some(name) {
+                let mut inlined = functions.iter();
+                lambdas.extend(
+                    inlined
+                        .find(|it| tables.string(it.name) == "operator()")
+                        .map(|it| it.line),
+                );
+                // What has its name to itself is known by that.
+                let step = functions.iter().find(|it| tables.string(it.name) == "step");
+                assert!(step.is_none_or(|step| step.line == 0));
+            }
+        }
+        lambdas.dedup();
+        assert_eq!(lambdas, [line], "{name}");
+    }
+}
+
 /// GHC has symbols for what modules export alone, says of a function's first piece that it is all of it, and of pieces
 /// that they end where they call something. `language` is what the unit says that it was written in.
 fn ghc_program(dir: &TempDir, language: u8) -> PathBuf {
