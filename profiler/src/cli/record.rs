@@ -189,21 +189,7 @@ fn summarize(finished: &Finished, verbose: bool) {
             say!("note: {note}");
         }
     }
-    let sources: Vec<String> = finished.sources.iter().map(rate).collect();
-    say!(
-        "{} of {} in {:.1} s ({}), {}",
-        quantity::plural(finished.samples, "sample"),
-        match finished.counters.processes {
-            1 => "1 process".to_owned(),
-            count => format!("{} processes", quantity::count(count)),
-        },
-        finished.elapsed.as_secs_f64(),
-        sources.join(", "),
-        match finished.lost {
-            Some(_) => "not all",
-            None => "nothing lost",
-        },
-    );
+    say!("{}", what_came(finished));
     if let Some(lost) = &finished.lost {
         say!("lost: {lost}");
     }
@@ -243,6 +229,38 @@ fn summarize(finished: &Finished, verbose: bool) {
     if let Some((path, bytes)) = &finished.capture {
         let (path, bytes) = (path.display(), quantity::bytes(*bytes));
         say!("wrote {path} ({bytes}); see it with: profiler report {path}");
+    }
+}
+
+/// How much was recorded, in which time, and whether that is all.
+fn what_came(finished: &Finished) -> String {
+    let processes = match finished.counters.processes {
+        1 => "1 process".to_owned(),
+        count => format!("{} processes", quantity::count(count)),
+    };
+    let span = format!("{processes} in {:.1} s", finished.elapsed.as_secs_f64());
+    let sources: Vec<String> = finished.sources.iter().map(rate).collect();
+    let what = match sources.is_empty() {
+        // Only calls were recorded, which are told of by themselves.
+        true => span,
+        false => {
+            let samples = quantity::plural(finished.samples, "sample");
+            format!("{samples} of {span} ({})", sources.join(", "))
+        }
+    };
+    let trace = finished.trace.as_ref();
+    let misses_calls = trace.is_some_and(TraceSummary::misses_calls);
+    let is_all = is_all(finished.lost.is_none(), misses_calls, !sources.is_empty());
+    format!("{what}, {is_all}")
+}
+
+/// Whether something is missing. How many calls are is not always known.
+fn is_all(nothing_lost: bool, misses_calls: bool, samples: bool) -> &'static str {
+    match (nothing_lost, misses_calls) {
+        (false, _) => "not all",
+        (true, true) if samples => "no samples lost, calls may be missing",
+        (true, true) => "calls may be missing",
+        (true, false) => "nothing lost",
     }
 }
 
@@ -330,6 +348,15 @@ fn rate(source: &AttachedSource) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_lost_only_if_no_call_may_be() {
+        assert_eq!(is_all(true, false, true), "nothing lost");
+        assert_eq!(is_all(true, true, false), "calls may be missing");
+        let both = is_all(true, true, true);
+        assert_eq!(both, "no samples lost, calls may be missing");
+        assert_eq!(is_all(false, true, true), "not all");
+    }
 
     #[test]
     fn a_machine_is_idle_when_most_is_the_profiler() {

@@ -697,6 +697,9 @@ fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
         (&200.into(), &1000.into())
     );
     assert_eq!(row["gaps"][0]["percent"], 80.0);
+    let summary = &value["calls"]["summary"];
+    let at_least = [row, summary].map(|part| part["calls_at_least"].as_bool());
+    assert_eq!(at_least, [Some(true); 2]);
     let text = report(&session, &calls(only())).unwrap();
     assert!(text.contains("~1,000"), "{text}");
     assert!(text.contains("~  watched only part of the time"), "{text}");

@@ -207,6 +207,54 @@ fn names(sample: &Short) -> Vec<String> {
     }
 }
 
+/// Threads that say by their name what they work at: a row each, with the names that weigh most.
+#[test]
+fn a_thread_of_many_names_is_one_row() {
+    const NAMES: u64 = 200;
+    let (mut tables, _) = record(&[]);
+    let source = tables.sources.iter().next().unwrap().0;
+    let threads = [0, 1].map(|thread| thread_of(&mut tables, thread));
+    let mut collected = Collector::default();
+    for job in 0..NAMES {
+        let name = tables.intern_string(&format!("job {job}")).0;
+        let from = Timestamp(job * 10);
+        let thread = threads[0];
+        tables.add_name(Named { thread, from, name });
+    }
+    for job in 0..NAMES {
+        for thread in threads {
+            let sample = Sample::new(Timestamp(job * 10 + 1), thread, Cpu(0), source, job + 1);
+            collected.add(&Event::Sample(sample), &tables);
+        }
+    }
+    let report = json(&tables, &collected, &all());
+    let all_of = |rows: &[Value]| (sum(rows, "samples"), sum(rows, "weight"));
+    let each = (NAMES, NAMES * (NAMES + 1) / 2);
+    let threads = rows(&report, "threads");
+    assert_eq!(threads.len(), 2, "{threads:#?}");
+    let renamed = threads.iter().find(|row| row["tid"] == 0).unwrap();
+    let names = rows(renamed, "names");
+    assert_eq!((names.len(), all_of(names)), (16, each));
+    assert_eq!(all_of(std::slice::from_ref(renamed)), each);
+    let heaviest = names.iter().find(|row| row["thread"] == "job 199").unwrap();
+    assert_eq!(number(heaviest, "weight"), 200);
+    let other = threads.iter().find(|row| row["tid"] == 1).unwrap();
+    assert!(other.get("names").is_none(), "{other}");
+    // As text each name is for itself.
+    let text = ReportOptions {
+        format: Format::Text,
+        ..all()
+    };
+    let mut out = Vec::new();
+    let recording = Recording {
+        tables: &tables,
+        collected: &collected,
+    };
+    report::run(&recording, &text, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("job 199  (tid 0 of p1)"), "{text}");
+}
+
 #[test]
 fn the_canonical_session_adds_up() {
     let (tables, events) = canonical::session();

@@ -57,6 +57,13 @@ pub struct TraceSummary {
     pub leaving: Option<Leaving>,
 }
 
+impl TraceSummary {
+    /// Whether calls were lost, left out or not watched, or may have been: how many is not always known.
+    pub fn misses_calls(&self) -> bool {
+        self.lost > 0 || self.left_out > 0 || self.stepped_down > 0 || self.unwatched.gaps > 0
+    }
+}
+
 /// Times in which programs ran before probes were attached to what they had loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unwatched {

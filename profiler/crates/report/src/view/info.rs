@@ -233,7 +233,12 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let ticked = summary.sources.iter().filter(|it| *it.name != *OFF_CPU);
     let samples = ticked.map(|source| source.samples).sum();
     let text = losses::text(&lost, samples);
-    writeln!(out, "lost        {}", text.as_deref().unwrap_or("nothing"))?;
+    let nothing = match summary.gaps.is_empty() {
+        true => "nothing",
+        // Calls that were never seen can't be counted.
+        false => "no samples",
+    };
+    writeln!(out, "lost        {}", text.as_deref().unwrap_or(nothing))?;
     let begun = lost.of(LostReason::Unmatched);
     if begun > 0 {
         writeln!(

@@ -17,6 +17,8 @@ use profiler_model::*;
 
 /// Callers and callees are shown for this many matching functions.
 const MAX_FOCUS: usize = 5;
+/// Names of a process or thread that are told apart: there are programs that say by it what they work at.
+const MAX_NAMES: usize = 16;
 
 /// What the parts of a report are made of.
 pub(super) struct Base<'a> {
@@ -346,6 +348,7 @@ fn unknown_reason(symbol: Option<&Symbol>) -> Option<UnknownReason> {
     }
 }
 
+/// A row for each process, and for each name if it had several: each is a program that it ran.
 fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
     let mut sums: BTreeMap<(ProcessId, NamesThen), OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
@@ -357,12 +360,15 @@ fn processes(base: &Base<'_>) -> Vec<OwnerRow> {
             sums.entry((id, then)).or_default().add(selected);
         }
     }
-    owner_rows(base, sums, |id| {
+    let rows = owner_rows(base, sums, |id| {
         let process = base.tables.process(id)?;
         Some((process, None))
-    })
+    });
+    let rows = rows.into_iter().flatten();
+    sorted(rows.filter(|row| row.samples > 0).collect())
 }
 
+/// A row for each thread.
 fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
     let mut sums: BTreeMap<(ThreadId, NamesThen), OwnerSums> = BTreeMap::new();
     for selected in &base.selected {
@@ -371,10 +377,42 @@ fn threads(base: &Base<'_>) -> Vec<OwnerRow> {
             sums.entry(key).or_default().add(selected);
         }
     }
-    owner_rows(base, sums, |id| {
+    let rows = owner_rows(base, sums, |id| {
         let thread = base.tables.thread(id)?;
         Some((base.tables.process(thread.process)?, Some(thread)))
-    })
+    });
+    let whole = rows.into_iter().filter_map(|rows| joined(base, rows));
+    sorted(whole.collect())
+}
+
+/// The row of a thread, from those of its names, of which the last is the first.
+fn joined(base: &Base<'_>, mut rows: Vec<OwnerRow>) -> Option<OwnerRow> {
+    let mut whole = rows.first()?.clone();
+    rows.retain(|row| row.samples > 0);
+    if rows.len() < 2 {
+        return rows.pop();
+    }
+    rows.sort_by(|a, b| (b.weight, &a.thread).cmp(&(a.weight, &b.thread)));
+    let sum = |of: fn(&OwnerRow) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
+    whole.samples = sum(|row| row.samples);
+    whole.weight = sum(|row| row.weight);
+    whole.wait_weight = sum(|row| row.wait_weight);
+    whole.percent = base.percent(whole.weight);
+    let names = rows.into_iter().map(|row| NameRow {
+        process: row.process,
+        thread: row.thread,
+        samples: row.samples,
+        weight: row.weight,
+        wait_weight: row.wait_weight,
+        percent: row.percent,
+    });
+    whole.names = names.collect();
+    Some(whole)
+}
+
+fn sorted(mut rows: Vec<OwnerRow>) -> Vec<OwnerRow> {
+    rows.sort_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
+    rows
 }
 
 /// What samples of one owner sum up to.
@@ -387,6 +425,12 @@ pub(super) struct OwnerSums {
 }
 
 impl OwnerSums {
+    fn join(&mut self, other: &OwnerSums) {
+        self.samples += other.samples;
+        self.weight = self.weight.saturating_add(other.weight);
+        self.wait_weight = self.wait_weight.saturating_add(other.wait_weight);
+    }
+
     pub(super) fn add(&mut self, selected: &Selected<'_>) {
         let weight = selected.aggregate.weight;
         self.samples += selected.aggregate.count;
@@ -397,15 +441,20 @@ impl OwnerSums {
     }
 }
 
-fn owner_rows<'a, I: Copy>(
+/// For each owner a row for each of its names, the last name's first. Beyond [`MAX_NAMES`], those with the least weight
+/// are with that one.
+fn owner_rows<'a, I: Copy + Eq>(
     base: &Base<'a>,
     sums: BTreeMap<(I, NamesThen), OwnerSums>,
     find: impl Fn(I) -> Option<(&'a Process, Option<&'a Thread>)>,
-) -> Vec<OwnerRow> {
+) -> Vec<Vec<OwnerRow>> {
     let text = |id: StringId| base.tables.string(id).to_owned();
-    let row = |((id, then), sums): ((I, NamesThen), OwnerSums)| {
+    let sums: Vec<_> = sums.into_iter().collect();
+    let owners = sums.chunk_by(|((a, _), _), ((b, _), _)| a == b);
+    let rows = owners.filter_map(|parts| {
+        let ((id, _), _) = *parts.first()?;
         let (process, thread) = find(id)?;
-        Some(OwnerRow {
+        let row = |then: NamesThen, sums: OwnerSums| OwnerRow {
             pid: process.pid.0,
             namespace_pid: inner_pid(process).map(|pid| pid.0),
             process: text(then.process.unwrap_or(process.name)),
@@ -416,11 +465,26 @@ fn owner_rows<'a, I: Copy>(
             weight: sums.weight,
             wait_weight: sums.wait_weight,
             percent: base.percent(sums.weight),
-        })
-    };
-    let mut rows: Vec<OwnerRow> = sums.into_iter().filter_map(row).collect();
-    rows.sort_by(|a, b| (b.weight, a.pid, a.tid).cmp(&(a.weight, b.pid, b.tid)));
-    rows
+            names: Vec::new(),
+        };
+        let is_last = |then: &NamesThen| {
+            then.process.is_none_or(|name| name == process.name)
+                && thread.is_none_or(|thread| then.thread.is_none_or(|name| name == thread.name))
+        };
+        let (last, mut others): (Vec<_>, Vec<_>) = (parts.iter())
+            .map(|&((_, then), sums)| (then, sums))
+            .partition(|(then, _)| is_last(then));
+        others.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.weight));
+        let many = others.split_off(others.len().min(MAX_NAMES - 1));
+        let mut with_last = OwnerSums::default();
+        for (_, sums) in last.iter().chain(&many) {
+            with_last.join(sums);
+        }
+        let first = row(NamesThen::default(), with_last);
+        let others = others.into_iter().map(|(then, sums)| row(then, sums));
+        Some(std::iter::once(first).chain(others).collect())
+    });
+    rows.collect()
 }
 
 /// The functions that a pattern means: those of exactly this name, else those that match.

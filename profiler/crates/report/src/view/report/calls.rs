@@ -37,6 +37,7 @@ pub(super) fn build(
     let summary = CallSummary {
         functions: functions.len() as u64,
         calls: sum(|row| row.calls),
+        calls_at_least: functions.iter().any(|row| row.calls_at_least),
         seen: sum(|row| row.calls_seen),
         lost_records: losses
             .of(LostReason::CallRingFull)
@@ -170,6 +171,7 @@ impl Builder<'_> {
         };
         let seen = calls.ended + calls.hits + open;
         let cost_ns = traced.map(|traced| traced.cost_ns).filter(|cost| *cost > 0);
+        let gaps = self.gaps(id);
         let tracing_ns = cost_ns.and_then(|_| tracing.get(&id).copied());
         let function = self.tables().functions.get(id);
         CallRow {
@@ -179,6 +181,8 @@ impl Builder<'_> {
             kind: traced.map_or(TracedKind::Function, |traced| traced.kind),
             returns: traced.map(|traced| traced.returns),
             calls: counted.entries.max(seen),
+            // Without returns, entries are counted on.
+            calls_at_least: gaps.iter().any(|gap| gap.reason != GapReason::NoReturns),
             calls_seen: seen,
             calls_counted: calls.counted.map(|counted| counted.entries),
             calls_estimated: (hidden > 0).then(|| counted.entries.max(seen).saturating_add(hidden)),
@@ -199,7 +203,7 @@ impl Builder<'_> {
             unwatched: calls.unwatched,
             open,
             hits: calls.hits,
-            gaps: self.gaps(id),
+            gaps,
             cost_ns,
             tracing_ns,
             tracing_percent: tracing_ns

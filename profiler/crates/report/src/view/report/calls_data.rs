@@ -34,6 +34,9 @@ pub struct CallSummary {
     pub functions: u64,
     /// Calls, as exact as can be had: see `calls` of a function.
     pub calls: u64,
+    /// See `calls_at_least` of a function.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub calls_at_least: bool,
     /// Calls in the recording.
     pub seen: u64,
     /// Records that were lost for want of room in a ring buffer.
@@ -94,6 +97,9 @@ pub struct CallRow {
     pub returns: Option<ReturnMode>,
     /// Calls: counted by the kernel, or else those in the recording.
     pub calls: u64,
+    /// There may have been more: for a time nobody counted them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub calls_at_least: bool,
     /// Calls in the recording: times are of these.
     pub calls_seen: u64,
     /// Calls counted by the kernel.

@@ -344,6 +344,28 @@ pub struct OwnerRow {
     pub wait_weight: u64,
     /// Their part of the whole.
     pub percent: f64,
+    /// Of a thread that had several names, or whose process had: by these. Of many, those with the least weight are with the last
+    /// one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<NameRow>,
+}
+
+/// What samples of a thread under one of its names come to.
+#[derive(Clone, Debug, Serialize)]
+pub struct NameRow {
+    /// Name of the process then.
+    pub process: String,
+    /// Name of the thread then.
+    pub thread: Option<String>,
+    /// Samples.
+    pub samples: u64,
+    /// Their weight.
+    pub weight: u64,
+    /// Of that, waits.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wait_weight: u64,
+    /// Their part of the whole.
+    pub percent: f64,
 }
 
 /// A container, pod or unit; or all that runs in none. What is not known is null.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::data::OwnerRow;
+use super::data::{NameRow, OwnerRow};
 use super::text::{SIDE_LIMIT, Writer};
 use crate::view::quantity::count;
 use crate::view::table::{Align, Cell, Table};
@@ -33,12 +33,13 @@ impl Writer<'_> {
     }
 
     pub(super) fn threads_by_name(&mut self) -> io::Result<()> {
+        let rows = by_name(&self.report.threads);
         // One thread per process says nothing new.
-        if self.report.threads.len() == self.report.processes.len() {
+        if rows.len() == self.report.processes.len() {
             return Ok(());
         }
         let shown = self.shows_containers();
-        let groups = grouped(&self.report.threads, |row| {
+        let groups = grouped(&rows, |row| {
             let container = row.container.clone().filter(|_| shown);
             (row.process.clone(), row.thread.clone(), container)
         });
@@ -125,6 +126,27 @@ impl Writer<'_> {
         }
         self.print(&table)
     }
+}
+
+/// Rows of threads, each name for itself.
+fn by_name(rows: &[OwnerRow]) -> Vec<OwnerRow> {
+    let parts = |row: &OwnerRow| {
+        let part = |name: &NameRow| OwnerRow {
+            process: name.process.clone(),
+            thread: name.thread.clone(),
+            samples: name.samples,
+            weight: name.weight,
+            wait_weight: name.wait_weight,
+            percent: name.percent,
+            names: Vec::new(),
+            ..row.clone()
+        };
+        match row.names.is_empty() {
+            true => vec![row.clone()],
+            false => row.names.iter().map(part).collect(),
+        }
+    };
+    rows.iter().flat_map(parts).collect()
 }
 
 /// ` in CONTAINER`, if that is to be shown.
