@@ -220,8 +220,13 @@ impl Resolver {
 
     /// Reads from /proc which processes there are.
     pub fn snapshot(&mut self, now: Timestamp) {
-        self.processes
-            .snapshot(now, &mut self.mapped, &mut self.epoch);
+        self.snapshot_between(now, &mut || ());
+    }
+
+    /// The same; that takes a while, so `between` is called before each process.
+    pub fn snapshot_between(&mut self, now: Timestamp, between: &mut dyn FnMut()) {
+        let (mapped, epoch) = (&mut self.mapped, &mut self.epoch);
+        self.processes.snapshot(now, between, mapped, epoch);
     }
 
     /// Reads some processes of those that already run.

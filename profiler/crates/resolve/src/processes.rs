@@ -103,14 +103,23 @@ impl Processes {
         }
     }
 
-    /// Reads what already runs.
-    pub(super) fn snapshot(&mut self, now: Timestamp, mapped: &mut Mapped, epoch: &mut Epoch) {
+    /// Reads what already runs; before each process `between` is called.
+    pub(super) fn snapshot(
+        &mut self,
+        now: Timestamp,
+        between: &mut dyn FnMut(),
+        mapped: &mut Mapped,
+        epoch: &mut Epoch,
+    ) {
         let mut listed = proc_fs::processes();
         if self.scoped {
             // One whose fork was lost is met with its first sample.
             listed.retain(|&pid| self.table.get(pid).is_some());
         }
-        listed.retain(|&pid| self.adopt(pid, now, None, mapped));
+        listed.retain(|&pid| {
+            between();
+            self.adopt(pid, now, None, mapped)
+        });
         self.find_parents(&listed);
         // What is known but not there any more has ended.
         let listed: FxHashSet<Pid> = listed.into_iter().collect();
@@ -401,7 +410,7 @@ impl Processes {
             return;
         }
         self.rescans += 1;
-        self.snapshot(now, mapped, epoch);
+        self.snapshot(now, &mut || (), mapped, epoch);
         // From its end: one that takes long does not make the next one due.
         self.rescanned = Some(Instant::now());
     }

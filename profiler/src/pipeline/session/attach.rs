@@ -75,7 +75,8 @@ impl Session {
             resolver.resume(known);
         }
         let about_to_run = command.as_ref().map(StoppedCommand::pid);
-        let began = (at, &mut probe);
+        let mut raw = Vec::new();
+        let began = (at, &mut probe, &mut raw);
         let walk = Walk::begin(resolver, scope, containers, tracer, about_to_run, began)?;
         let program = watch.command.iter().flatten().next();
         let program = program.map_or(String::new(), |word| word.display().to_string());
@@ -83,7 +84,7 @@ impl Session {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Session {
             window: Window::new(watch.delay, at, walk.awaited().is_some()),
-            collector: Collector::new(probe, watch.no_self),
+            collector: Collector::new(probe, raw, watch.no_self),
             walk,
             counts: Counts::default(),
             command: Command::new(command, program),

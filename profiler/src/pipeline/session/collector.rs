@@ -42,15 +42,15 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Of a probe that is attached.
-    pub(super) fn new(probe: Probe, no_self: bool) -> Collector {
+    /// Of a probe that is attached, and what it has recorded already.
+    pub(super) fn new(probe: Probe, raw: Vec<RawEvent>, no_self: bool) -> Collector {
         let marks = Marks::listen()
             .inspect_err(|error| log::warn!("'profiler mark' will not reach this: {error}"));
         Collector {
             sources: probe.sources().to_vec(),
             kernel_bytes: probe.memory_bytes(),
             probe: Some(probe),
-            raw: Vec::new(),
+            raw,
             order: Order::new(MAX_PENDING),
             released: Vec::new(),
             marks: marks.ok(),

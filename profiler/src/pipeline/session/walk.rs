@@ -38,14 +38,15 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Begins with what runs at this time, and tells the probe of it. `about_to_run` is a command that does not
-    /// run yet.
+    /// run yet. What is recorded while that takes its time is drained into `raw`, else buffers would fill: until tables
+    /// are there stacks come with copies.
     pub(super) fn begin(
         resolver: Resolver,
         scope: Scope,
         containers: Option<Containers>,
         tracer: Option<Tracer>,
         about_to_run: Option<Pid>,
-        (at, probe): (Timestamp, &mut Probe),
+        (at, probe, raw): (Timestamp, &mut Probe, &mut Vec<RawEvent>),
     ) -> Result<Walk, crate::error::Failure> {
         let mut walk = Walk {
             resolver,
@@ -57,19 +58,21 @@ impl Walk {
             warned_of_stacks: false,
             batches: Vec::new(),
         };
-        walk.look_around(at);
+        walk.look_around(at, &mut || make_room(probe, raw));
         walk.tell_interpreters(probe);
         if let Some(tracer) = &mut walk.tracer {
             tracer.attach_all(probe, &mut walk.resolver)?;
+            make_room(probe, raw);
         }
         if let Some(unwinder) = probe.unwinder() {
             walk.begin_unwinding(about_to_run, unwinder);
+            make_room(probe, raw);
         }
         Ok(walk)
     }
 
     /// Reads the processes that run already.
-    fn look_around(&mut self, at: Timestamp) {
+    fn look_around(&mut self, at: Timestamp, between: &mut dyn FnMut()) {
         let resolver = &mut self.resolver;
         let inside = self.containers.as_ref().and_then(Containers::pids);
         match (self.scope.pids(), inside) {
@@ -81,7 +84,7 @@ impl Walk {
                 resolver.snapshot_of(&inside, at);
             }
             (Some(pids), None) => resolver.snapshot_of(&pids, at),
-            (None, None) => resolver.snapshot(at),
+            (None, None) => resolver.snapshot_between(at, between),
         }
     }
 
@@ -347,5 +350,12 @@ impl Walk {
     /// How user stacks were walked by tables, if they were. Known once it has ended.
     pub(super) fn unwound(&self) -> Option<UnwindSummary> {
         self.unwound
+    }
+}
+
+/// Drains buffers that do not bear waiting.
+fn make_room(probe: &mut Probe, raw: &mut Vec<RawEvent>) {
+    if probe.is_awake() {
+        probe.drain(raw);
     }
 }

@@ -208,3 +208,13 @@ fn what_is_known_of_processes_outlives_a_resolver() {
     stays.kill().unwrap();
     stays.wait().unwrap();
 }
+
+/// Buffers fill while all processes are read: who drains them is called for each.
+#[test]
+fn reading_all_processes_leaves_time_for_others() {
+    let mut resolver = Resolver::new(options()).unwrap();
+    let mut calls = 0;
+    resolver.snapshot_between(now(), &mut || calls += 1);
+    let known = resolver.processes.table.processes().count();
+    assert!(calls > 1 && calls >= known - 1, "{calls} of {known}");
+}
