@@ -280,7 +280,8 @@ impl TopTable {
             text += &format!(", {} samples lost", count(rows.lost));
         }
         if self.paused {
-            text += "  PAUSED";
+            // What is behind may be cut.
+            text.insert_str(0, "PAUSED  ");
         }
         text
     }

@@ -87,6 +87,14 @@ fn what_hangs_counts_as_long_as_it_hangs_in_the_window() {
     // They go on, though nobody has said so yet.
     let (head, _) = frame(&mut top, START + 10 * S + S / 2, &tables);
     assert!(head.contains(" 25.0 s off-CPU in 5 waits"), "{head}");
+    // That it is paused is seen on any terminal.
+    top.key(b'p');
+    let paused = top.render(Timestamp(START + 10 * S + S / 2), 40, 0, &tables);
+    assert!(
+        paused.starts_with("PAUSED  0 samples and 25.0 s"),
+        "{paused}"
+    );
+    top.key(b'p');
     // One ends; the others are told again.
     let end = START + 10 * S + S / 2;
     top.event(&wait((START, end), 0, Some(stack), true), &tables);
