@@ -492,6 +492,60 @@ fn calls_that_are_bound_lazily() -> Outcome {
     Ok(())
 }
 
+/// Stubs that lead into libraries: GNU's linker says how their callers are found, LLVM's, which Rust brings, does not.
+#[test]
+fn stubs_that_lead_into_libraries() -> Outcome {
+    let test = "stubs_that_lead_into_libraries";
+    let Some((setting, _)) = setting(test)? else {
+        return Ok(());
+    };
+    let said = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .output()?;
+    let sysroot = String::from_utf8(said.stdout)?;
+    let linkers = Path::new(sysroot.trim()).join("lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld");
+    let lld = format!("-B{}", linkers.display());
+    let flags = ["-O2", "-fno-builtin", "-Wl,-z,lazy"];
+    let builds = [
+        ("unwind_stubs", flags.to_vec()),
+        (
+            "unwind_stubs_lld",
+            [&flags[..], &[&lld, "-fuse-ld=lld"]].concat(),
+        ),
+    ];
+    for (name, flags) in builds {
+        if name.ends_with("lld") && !linkers.join("ld.lld").exists() {
+            skip(
+                &format!("e2e_unwinding::{test}"),
+                "needs LLVM's linker, which rustup brings",
+            );
+            return Ok(());
+        }
+        let path = copied(&setting, &program(name, &flags, "unwind/stubs.c")?)?;
+        let (_, recording) = setting.record(&["-F", RATE, "--", &path, "1000"])?;
+        let samples: Vec<&Sample> = recording
+            .of_process(&name[..name.len().min(15)])
+            .into_iter()
+            .filter(|sample| sample.leaf() == "labs@plt")
+            .collect();
+        assert!(
+            samples.len() > 50,
+            "{name}: {} samples in the stub",
+            samples.len()
+        );
+        let known = ["labs@plt", "stub_loop", "main"].map(str::to_owned);
+        for sample in samples {
+            assert!(
+                is_whole(sample, &known),
+                "{name}: {:?}, {:?}",
+                sample.chain(),
+                sample.user_end
+            );
+        }
+    }
+    Ok(())
+}
+
 /// A library's `_init` and `__do_global_dtors_aux` say nothing about their frames.
 #[test]
 fn what_begins_and_ends_a_library() -> Outcome {

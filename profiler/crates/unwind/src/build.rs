@@ -19,6 +19,7 @@ use super::program::Machine;
 use super::raw::Raw;
 use super::startup::{self, Startup};
 use super::state::{State, Unknown};
+use super::stubs::{self, Stubs};
 use super::{Builder, Entry, Table, TooLarge, go};
 use profiler_object::cfi::{Entries, Fde, Kind, Section};
 use profiler_object::elf::{self, Elf, ElfError};
@@ -131,6 +132,7 @@ pub(super) struct Source {
     pub(super) outermost: Vec<(u64, u64)>,
     /// Code that the loader calls.
     pub(super) startup: Startup,
+    pub(super) stubs: Vec<Stubs>,
     /// Sections in the order of their precedence: bytes and address.
     pub(super) sections: Vec<(Kind, Vec<u8>, u64)>,
     /// What holds in Go's functions.
@@ -146,6 +148,7 @@ impl Source {
             got: raw.got,
             outermost: raw.outermost,
             startup: raw.startup,
+            stubs: raw.stubs,
             ..Source::default()
         };
         for section in raw.sections {
@@ -240,6 +243,7 @@ impl Source {
             before.is_some_and(|function| address < function.fde.end)
         };
         let rules = startup::rules(&self.startup, is_said).into_iter();
+        let rules = rules.chain(stubs::rules(&self.stubs));
         let mut unsaid: Vec<(u64, u64, Entry)> = rules
             .filter(|&(start, end, _)| {
                 let mut ends = self.outermost.iter();
@@ -249,7 +253,14 @@ impl Source {
             .collect();
         let ends = self.outermost.iter();
         unsaid.extend(ends.map(|&(start, end)| (start, end, Entry::End)));
-        unsaid.sort_unstable_by_key(|&(start, ..)| start);
+        unsaid.sort_by_key(|&(start, ..)| start);
+        // What the loader calls may be a stub as well, of which the same is known.
+        let mut covered = 0;
+        unsaid.retain_mut(|(start, end, _)| {
+            *start = covered.max(*start);
+            covered = covered.max(*end);
+            start < end
+        });
         unsaid
     }
 

@@ -21,6 +21,7 @@ mod raw;
 pub mod snapshot;
 mod startup;
 mod state;
+mod stubs;
 mod table;
 pub mod walk;
 

@@ -16,6 +16,7 @@ use ring::digest::{Context, SHA256};
 use super::build::{BuildError, MAX_SECTION_BYTES, Source};
 use super::outermost::{self, MAX_RANGES};
 use super::startup::{self, Startup};
+use super::stubs::{self, Stubs};
 use super::{BuildReport, Table, go};
 
 const EM_X86_64: u16 = 62;
@@ -37,6 +38,8 @@ pub struct Raw {
     pub(super) outermost: Vec<(u64, u64)>,
     /// Code that the loader calls, and what creates threads.
     pub(super) startup: Startup,
+    /// What leads to other files.
+    pub(super) stubs: Vec<Stubs>,
     /// In the order of their precedence.
     pub(super) sections: Vec<RawSection>,
     /// It may be a Go program, of which more has to be read than this.
@@ -91,6 +94,7 @@ impl Raw {
         let symbols = outermost::symbols(file, &sections);
         raw.outermost = outermost::ranges(file, elf, &symbols);
         raw.startup = Startup::read(file, elf, &sections);
+        raw.stubs = stubs::stubs(file, elf, &sections);
         if symbols.clone {
             raw.startup.add_creators(file, elf);
         }
@@ -161,6 +165,7 @@ impl Raw {
             entries.len(),
             creators.len(),
             code.len(),
+            self.stubs.len(),
         ];
         let mut numbers = vec![self.text, self.got];
         numbers.extend(counts.map(|count| count as u64));
@@ -168,6 +173,9 @@ impl Raw {
             numbers.extend([start, end]);
         }
         numbers.extend(entries.iter().chain(creators));
+        for stubs in &self.stubs {
+            numbers.extend([stubs.start, stubs.end, stubs.taken, stubs.late]);
+        }
         for (address, bytes) in code {
             numbers.extend([*address, bytes.len() as u64]);
         }
@@ -211,11 +219,13 @@ impl Raw {
         };
         let (code, outermost, sections) = (number()?, number()?, number()?);
         let (entries, creators, pieces) = (number()?, number()?, number()?);
+        let stubs = number()?;
         if code > MAX_CODE
             || outermost > MAX_RANGES as u64
             || sections > MAX_SECTIONS
             || entries > startup::MAX_ENTRIES as u64
             || creators > startup::MAX_CREATORS as u64
+            || stubs > stubs::MAX_STUBS as u64
             || pieces > (startup::MAX_ENTRIES + startup::MAX_CREATORS) as u64
         {
             return None;
@@ -231,6 +241,14 @@ impl Raw {
         }
         for _ in 0..creators {
             raw.startup.creators.push(number()?);
+        }
+        for _ in 0..stubs {
+            raw.stubs.push(Stubs {
+                start: number()?,
+                end: number()?,
+                taken: number()?,
+                late: number()?,
+            });
         }
         let mut places = Vec::new();
         for _ in 0..pieces {
@@ -308,6 +326,7 @@ mod tests {
             got: 4,
             outermost: Vec::new(),
             startup: Startup::default(),
+            stubs: Vec::new(),
             sections: vec![section(Kind::Eh, &[5], 6)],
             may_be_go: false,
         };
@@ -324,6 +343,14 @@ mod tests {
         add(&|raw| raw.startup.creators.push(4));
         add(&|raw| raw.startup.code.push((4, Vec::new())));
         add(&|raw| raw.startup.code.push((4, vec![5])));
+        let stubs = Stubs {
+            start: 4,
+            end: 5,
+            taken: 6,
+            late: 7,
+        };
+        add(&|raw| raw.stubs.push(stubs));
+        add(&|raw| raw.stubs.push(Stubs { late: 8, ..stubs }));
         add(&|raw| raw.text = 0);
         add(&|raw| raw.got = 0);
         add(&|raw| raw.sections[0].kind = Kind::Debug);
