@@ -77,6 +77,7 @@ impl Prepared {
         let targets = open_targets(&watch.probe.filter)?;
         // Long before the first file is mapped that is to be opened.
         profiler_resolve::start_opening();
+        profiler_resolve::start_reading();
         // As long as it may become others.
         profiler_target::container::start_reading();
         let cgroups = watch.cgroups.choose()?;

@@ -78,7 +78,7 @@ pub use calls::{ExceptionName, Role, TracedProbe};
 pub use go_names::{GoFrame, GoNames, GoPlace};
 pub use helper::{
     Answering, MemoryOfThreads, Questions, Walls, for_each_helper, is_for_names, is_understood,
-    offer_names, serve_names, start_opening, walls,
+    offer_names, serve_names, start_opening, start_reading, walls,
 };
 pub use interpreters::{InterpreterChange, InterpreterSummary, UnsupportedVersion};
 pub use nameless::{Nameless, NamelessSamples, Place};

@@ -301,23 +301,24 @@ impl Client {
         self.running_within(moment).map(|_| ())
     }
 
-    /// What is at an address of a process's memory, by its open `mem` and a thread of it; as much of it as can be read,
-    /// perhaps nothing.
+    /// What is at an address of a process's memory, by its open `pagemap` and a thread of it; as much of it as is there,
+    /// perhaps nothing; none if it may not be read.
     pub(crate) fn read(
         &mut self,
         (memory, tid): (BorrowedFd<'_>, Tid),
         address: u64,
         len: usize,
         until: Instant,
-    ) -> Result<Vec<u8>, Death> {
+    ) -> Result<Option<Vec<u8>>, Death> {
         let len = len.min(wire::MAX_PIECE);
         let mut frame = Frame::new(wire::READ);
         frame.u32(len as u32);
         frame.u32(tid.0);
         frame.u64(address);
-        let mut bytes = self.ask(frame, &[memory], wire::BYTES, until)?;
-        bytes.truncate(len);
-        Ok(bytes)
+        let said = self.ask(frame, &[memory], wire::BYTES, until)?;
+        let may_be_read = said.first() == Some(&1);
+        let bytes = said.get(1..).unwrap_or_default();
+        Ok(may_be_read.then(|| bytes[..bytes.len().min(len)].to_vec()))
     }
 
     /// The unwind table of a file, encoded; none if it has none. `is_raw`: the file holds what was read of another

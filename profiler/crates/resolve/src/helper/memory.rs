@@ -1,6 +1,6 @@
 //! The memory of processes, read by a process that can be left alone with it.
 //!
-//! An open `/proc/PID/mem`, a place and a length -> bytes. What a process has mapped may be a file of a server
+//! An open `/proc/PID/pagemap`, a place and a length -> bytes. What a process has mapped may be a file of a server
 //! that never answers, and whoever reads such memory waits in the kernel for as long as that server wishes,
 //! deaf to signals: so another process does it (`client`, `pieces`). What takes too long is abandoned, that memory is
 //! not looked at any more, and a user of the machine has few such processes before none of theirs is.
@@ -29,6 +29,20 @@ const MAX_SILENT: u32 = 3;
 /// Who reads, and how many processes of each user have not answered.
 static READER: Mutex<Option<(Client, FxHashMap<u32, u32>)>> = Mutex::new(None);
 
+/// Starts the process that reads, without waiting until it has begun, while it can still get the right to: root's gets that
+/// whenever it is started.
+pub fn start_reading() {
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (client, _) = reader.get_or_insert_with(|| (Client::that_reads(), FxHashMap::default()));
+    if client.is_apart() {
+        // Who needs it says that it could not be started.
+        let _ = client.start_within(Duration::ZERO);
+    }
+}
+
 /// The memory of a process.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -47,7 +61,7 @@ impl Memory {
     }
 
     fn below(pid: Pid, tid: Tid, folder: &str) -> io::Result<Memory> {
-        let file = File::open(format!("{folder}/mem"))?;
+        let file = File::open(format!("{folder}/pagemap"))?;
         let owner = account_of(rustix::fs::stat(folder)?.st_uid);
         Ok(Memory {
             pid,
@@ -73,7 +87,18 @@ impl Memory {
         client.start_meanwhile().ok()?;
         let until = Instant::now() + PATIENCE;
         match client.read((self.file.as_fd(), self.tid), address, len, until) {
-            Ok(bytes) => (!bytes.is_empty()).then_some(bytes),
+            Ok(Some(bytes)) => (!bytes.is_empty()).then_some(bytes),
+            Ok(None) => {
+                warn_once(
+                    "what may not be read",
+                    format_args!(
+                        "the memory of process {} may not be read (CAP_SYS_PTRACE): what it runs there has no names",
+                        self.pid
+                    ),
+                );
+                self.is_silent.store(true, Ordering::Relaxed);
+                None
+            }
             Err(Death::TooSlow) => {
                 warn_once(
                     "what does not answer",

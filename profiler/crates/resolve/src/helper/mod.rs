@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use client::for_each_helper;
 pub(super) use client::{Client, Death, Limits, Number};
 pub(super) use memory::Memory;
-pub use memory::MemoryOfThreads;
+pub use memory::{MemoryOfThreads, start_reading};
 pub(super) use one_user::{Loss, OneUser};
 pub(super) use opener::open_elsewhere;
 pub use opener::start_opening;

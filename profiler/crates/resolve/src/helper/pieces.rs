@@ -1,10 +1,12 @@
 //! Reads pieces of the memory of processes, in a process that may do that and nothing else.
 //!
-//! An open `/proc/PID/mem`, a thread of it, an address and a length -> bytes. They are read by process_vm_readv(2), and not
-//! out of the open file: where a page has to be waited for (a file that was mapped of a server that does not answer), a
-//! read of the file waits with the process's map of its memory locked. The process itself could map nothing meanwhile,
-//! and whoever registers a probe in any file that it has mapped would hold up all forks of the machine. The call
-//! gives the lock back before it waits. The file tells whether that memory is still the same program's.
+//! An open `/proc/PID/pagemap`, a thread of it, an address and a length -> bytes, as far as their pages are there. What is not
+//! there is not read: it may have to come from a server that does not answer, and who waits for it in the kernel keeps the
+//! process's map of its memory locked. The process itself could map nothing meanwhile, and whoever attaches a probe to any
+//! file that it has mapped would hold up all forks of the machine. For the same reason it is read by process_vm_readv(2) and
+//! not out of `/proc/PID/mem`: should a page go just now, the call gives the lock back before it waits, at first. The
+//! open file also tells whether that memory is still the same program's. Source: pagemap of the kernel's documentation,
+//! mm/gup.c and mm/filemap.c of Linux 6.18.
 //!
 //! What does not belong here: how long an answer may take, and whose memory is read (`memory`).
 
@@ -17,8 +19,10 @@ use super::serve::{each, say};
 use super::wire::{self, Frame, Reader};
 use profiler_model::Tid;
 
-/// No process has anything there, so reading it waits for nothing.
-const NOWHERE: u64 = i64::MAX as u64 & !0xfff;
+/// Bytes of pagemap for a page.
+const ENTRY: u64 = 8;
+/// In memory, or in swap.
+const IS_THERE: u64 = 0b11 << 62;
 
 /// Answers a question.
 pub(super) fn answer(
@@ -26,10 +30,12 @@ pub(super) fn answer(
     mut reader: Reader<'_>,
     fds: Vec<OwnedFd>,
 ) -> io::Result<()> {
-    let memory = fds.into_iter().next().ok_or_else(wire::nonsense)?.into();
+    let pages = fds.into_iter().next().ok_or_else(wire::nonsense)?.into();
     let (len, tid) = (reader.u32()? as usize, Tid(reader.u32()?));
+    let bytes = piece(&pages, tid, reader.u64()?, len);
     let mut frame = Frame::new(wire::BYTES);
-    frame.all(&piece(&memory, tid, reader.u64()?, len));
+    frame.u8(bytes.is_some().into());
+    frame.all(&bytes.unwrap_or_default());
     say(socket, &frame.finish())
 }
 
@@ -38,17 +44,39 @@ pub(super) fn on_thread(socket: OwnedFd) {
     let _ = each(socket.as_fd(), wire::READ, answer);
 }
 
-/// What is at an address, as far as it reaches without a gap.
-fn piece(memory: &File, tid: Tid, address: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len.min(wire::MAX_PIECE)];
-    let got = read(tid, address, &mut bytes).unwrap_or(0);
-    bytes.truncate(got);
-    // Of a program that is no more, the file has nothing: where something is out of reach, it still runs. It is looked
-    // at behind the read, since what runs now in its place was read then.
-    match memory.read_at(&mut [0], NOWHERE) {
-        Err(_) => bytes,
-        Ok(_) => Vec::new(),
+/// What is at an address, as far as it reaches without a gap; none if this process may not read it.
+fn piece(pages: &File, tid: Tid, address: u64, len: usize) -> Option<Vec<u8>> {
+    let len = there(pages, address, len.min(wire::MAX_PIECE)).unwrap_or(0);
+    let mut bytes = vec![0; len];
+    match read(tid, address, &mut bytes) {
+        Ok(got) => bytes.truncate(got),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
+        Err(_) => bytes.clear(),
     }
+    // Of a program that is no more there are no pages. It is looked at behind the read, since what runs now in its place
+    // was read then.
+    if there(pages, address, 1).is_err() {
+        bytes.clear();
+    }
+    Some(bytes)
+}
+
+/// How many of so many bytes at an address are in pages that are there.
+fn there(pages: &File, address: u64, len: usize) -> io::Result<usize> {
+    let page = rustix::param::page_size() as u64;
+    let first = address / page;
+    let last = address.saturating_add(len as u64).saturating_sub(1) / page;
+    let count = last.saturating_sub(first) + 1;
+    let place = first * ENTRY;
+    let mut entries = vec![0; (count * ENTRY) as usize];
+    let got = pages.read_at(&mut entries, place)?;
+    if got == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let entries = entries[..got].as_chunks().0.iter();
+    let there = entries.take_while(|&&entry| u64::from_ne_bytes(entry) & IS_THERE != 0);
+    let end = (first + there.count() as u64).saturating_mul(page);
+    Ok(len.min(usize::try_from(end.saturating_sub(address)).unwrap_or(len)))
 }
 
 #[allow(unsafe_code)]
@@ -80,26 +108,36 @@ mod tests {
 
     use super::*;
 
+    fn bytes(pages: &File, tid: Tid, address: u64, len: usize) -> Vec<u8> {
+        piece(pages, tid, address, len).unwrap()
+    }
+
+    fn end_of_stack(pid: &str) -> u64 {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+        let (_, end) = stack.split_once(' ').unwrap().0.split_once('-').unwrap();
+        u64::from_str_radix(end, 16).unwrap()
+    }
+
     #[test]
+    #[allow(unsafe_code)]
     fn memory_is_that_of_the_program_that_it_was_opened_of() {
-        let own = File::open("/proc/self/mem").unwrap();
+        let own = File::open("/proc/self/pagemap").unwrap();
         let tid = Tid(std::process::id());
         let there = [7_u8; 16];
         let address = there.as_ptr() as u64;
-        assert_eq!(piece(&own, tid, address, 16), there);
-        assert_eq!(piece(&own, tid, 16, 16), [0_u8; 0]);
+        assert_eq!(bytes(&own, tid, address, 16), there);
+        assert_eq!(bytes(&own, tid, 16, 16), [0_u8; 0]);
+        // Nobody has touched it.
+        let none = rustix::mm::MapFlags::PRIVATE;
+        let rights = rustix::mm::ProtFlags::READ;
+        let at = std::ptr::null_mut();
+        // SAFETY: it is mapped anew, and never used.
+        let empty = unsafe { rustix::mm::mmap_anonymous(at, 4096, rights, none) }.unwrap();
+        assert_eq!(bytes(&own, tid, empty as u64, 16), [0_u8; 0]);
         // Up to where there is nothing.
-        let stack = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let stack = stack.lines().find(|line| line.ends_with("[stack]"));
-        let (_, end) = stack
-            .unwrap()
-            .split_once(' ')
-            .unwrap()
-            .0
-            .split_once('-')
-            .unwrap();
-        let end = u64::from_str_radix(end, 16).unwrap();
-        assert_eq!(piece(&own, tid, end - 64, 4096).len(), 64);
+        let end = end_of_stack("self");
+        assert_eq!(bytes(&own, tid, end - 64, 4096).len(), 64);
 
         // A shell that becomes something else.
         let mut shell = Command::new("sh")
@@ -108,26 +146,25 @@ mod tests {
             .spawn()
             .unwrap();
         let (pid, tid) = (shell.id(), Tid(shell.id()));
-        let start = || {
-            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-            u64::from_str_radix(maps.split_once('-').unwrap().0, 16).unwrap()
-        };
+        // Waiting, when all of it is in place.
         let is = |name: &str| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm"))
-                .is_ok_and(|comm| comm.trim() == name)
+            std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| stat.contains(&format!("({name}) S ")))
         };
         while !is("sh") {
             std::thread::yield_now();
         }
-        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
-        assert_eq!(piece(&memory, tid, start(), 4), b"\x7fELF");
+        let memory = File::open(format!("/proc/{pid}/pagemap")).unwrap();
+        let place = end_of_stack(&pid.to_string()) - 64;
+        assert_eq!(bytes(&memory, tid, place, 64).len(), 64);
         drop(shell.stdin.take());
         while !is("sleep") {
             std::thread::yield_now();
         }
-        assert_eq!(piece(&memory, tid, start(), 4), b"");
-        let again = File::open(format!("/proc/{pid}/mem")).unwrap();
-        assert_eq!(piece(&again, tid, start(), 4), b"\x7fELF");
+        let place = end_of_stack(&pid.to_string()) - 64;
+        assert_eq!(bytes(&memory, tid, place, 64), b"");
+        let again = File::open(format!("/proc/{pid}/pagemap")).unwrap();
+        assert_eq!(bytes(&again, tid, place, 64).len(), 64);
         shell.kill().unwrap();
         shell.wait().unwrap();
     }

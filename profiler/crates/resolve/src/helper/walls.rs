@@ -126,6 +126,8 @@ pub(super) fn raise_for_reading() -> Walls {
     limit(Resource::Nofile, MAX_FILES);
     limit(Resource::Nproc, 0);
     let _ = background::keep_rights(CapabilitySet::SYS_PTRACE);
+    // It is asked for once, and later no more.
+    let _ = rustix::param::page_size();
     let is_last = rustix::thread::set_no_new_privs(true).is_ok();
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     Walls {
