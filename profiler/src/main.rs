@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     bound_the_allocator();
+    hear_of_long_files();
     ExitCode::from(profiler::cli::main(std::env::args_os()))
 }
 
@@ -22,3 +23,18 @@ fn bound_the_allocator() {
 
 #[cfg(not(target_env = "gnu"))]
 fn bound_the_allocator() {}
+
+/// A file that may not become longer (`ulimit -f`) is an error, like a full disk, and not the end of the process. A handler
+/// does that: what is ignored would stay so in commands that are started.
+#[allow(unsafe_code)]
+fn hear_of_long_files() {
+    extern "C" fn heard(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = heard;
+    // SAFETY: all zeros is a valid sigaction, with no flags and an empty mask; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut());
+    }
+}

@@ -198,6 +198,56 @@ fn outputs_that_can_not_be_written() -> Outcome {
     Ok(())
 }
 
+/// Files that may not become longer are like a full disk: said, and gone on with.
+#[test]
+fn files_that_may_not_become_longer() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::files_that_may_not_become_longer")? else {
+        return Ok(());
+    };
+    let chain = setting.workload("chain.c")?;
+    let shell = |script: &str| {
+        let profiler = setting.profiler_path().display();
+        let script = script.replace("PROFILER", &profiler.to_string());
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script]).current_dir(setting.folder());
+        run(&mut command, setting.folder(), "limited", LIMIT)
+    };
+    // In units of 512 bytes: 20 KiB.
+    let record = format!(
+        "ulimit -f 40; exec PROFILER record -F 4999 -o x.cap -- {} 3000",
+        chain.display()
+    );
+    let ended = shell(&record)?.expect_status(1)?;
+    assert_eq!(
+        ended.stderr.matches("failed to write").count(),
+        1,
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("could not be written"),
+        "{}",
+        ended.stderr
+    );
+    let recording = profiler_tests::recording::Recording::read(&setting.path("x.cap"))?;
+    assert!(
+        recording.samples.len() > 100,
+        "{} samples",
+        recording.samples.len()
+    );
+
+    let ended = shell("ulimit -f 8; exec PROFILER export x.cap -o x.svg")?.expect_status(1)?;
+    assert!(ended.stderr.contains("File too large"), "{}", ended.stderr);
+    let left = fs::read_dir(setting.folder())?
+        .flatten()
+        .map(|entry| entry.file_name());
+    let left: Vec<_> = left
+        .filter(|name| name.to_string_lossy().contains("x.svg"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
 /// A full disk is said and survived: the recording goes on when there is room, and tells what is missing.
 #[test]
 fn full_disk() -> Outcome {

@@ -9,7 +9,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use profiler_probe::privileges::{CapabilitySet, USES, recording_set};
@@ -213,6 +213,38 @@ fn kernel_is_named(recording: &Recording) -> bool {
 }
 
 const SYSTEM_WIDE: [&str; 7] = ["-a", "-F", "499", "-d", "1", "--wait-names", "60"];
+
+/// Memory of others is read by a process that is started while it can still get the right to.
+#[test]
+fn python_has_names_with_the_documented_set() -> Outcome {
+    let test = "e2e_permissions::python_has_names_with_the_documented_set";
+    let python = Path::new("/usr/bin/python3");
+    let Some(bench) = Bench::new(test)? else {
+        return Ok(());
+    };
+    if !python.exists() {
+        skip(test, "needs Debian's python3");
+        return Ok(());
+    }
+    let turn = "def turn():\n while True: pass\nturn()";
+    let mut command = Command::new(python);
+    let running = bench
+        .unprivileged
+        .setting
+        .start("python", command.args(["-c", turn]))?;
+    let pid = running.pid().to_string();
+    let (ended, recording) = bench.record(
+        NOBODY,
+        recording_set(),
+        &["-F", "499", "-d", "1", "-p", &pid],
+    )?;
+    let samples = recording.of_pid(running.pid());
+    let named = samples.iter().filter(|sample| sample.calls("turn")).count();
+    at_least("samples in a function of Python", named, samples.len(), 0.9)
+        .map_err(|why| format!("{why}: {}", ended.stderr))?;
+    running.signal(rustix::process::Signal::KILL)?;
+    Ok(())
+}
 
 /// Everything that the set is documented for, as a user who is not root and as root with no more.
 #[test]

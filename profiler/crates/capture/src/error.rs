@@ -112,7 +112,7 @@ impl CaptureError {
         };
         matches!(
             source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
         )
     }
 }
