@@ -250,7 +250,8 @@ fn what_came(finished: &Finished) -> String {
     };
     let trace = finished.trace.as_ref();
     let misses_calls = trace.is_some_and(TraceSummary::misses_calls);
-    let is_all = is_all(finished.lost.is_none(), misses_calls, !sources.is_empty());
+    let has_all = finished.lost.is_none() && finished.unwritten == 0;
+    let is_all = is_all(has_all, misses_calls, !sources.is_empty());
     format!("{what}, {is_all}")
 }
 

@@ -29,7 +29,12 @@ pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
     for pid in &filter.pids {
         let raw = open(pid.0, "process")?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map(Target::Process);
-        targets.push(pidfd.map_err(|error| match error {
+        let target = pidfd.or_else(|error| match error {
+            // Some kernels have no descriptor of a process whose first thread has ended.
+            rustix::io::Errno::SRCH if lives(*pid) => Ok(Target::Headless(*pid, start(*pid))),
+            error => Err(error),
+        });
+        targets.push(target.map_err(|error| match error {
             // Kernels since 6.9 say that there is none.
             rustix::io::Errno::INVAL | rustix::io::Errno::NOENT
                 if proc_fs::process_of(Tid(pid.0)).is_some_and(|owner| owner != *pid) =>
@@ -49,6 +54,8 @@ pub(super) fn open_targets(filter: &Filter) -> Result<Vec<Target>, Failure> {
 /// What a recording waits for the end of.
 pub(super) enum Target {
     Process(OwnedFd),
+    /// One whose first thread has ended: the id and its start time.
+    Headless(Pid, Option<u64>),
     /// Kernels before 6.9 have no descriptors of threads: the id and its start time.
     Thread(Tid, Option<u64>),
 }
@@ -69,6 +76,7 @@ impl Target {
                 };
                 matches!(rustix::event::poll(&mut polled, Some(&none)), Ok(1..))
             }
+            Target::Headless(pid, started) => start(*pid) != *started || !lives(*pid),
             Target::Thread(tid, started) => {
                 let now = thread_start(*tid);
                 now.is_none() || now != *started
@@ -85,9 +93,36 @@ fn thread_start(tid: Tid) -> Option<u64> {
     stat.started_ticks().filter(|_| !stat.is_over())
 }
 
+/// When a process was started, in clock ticks since boot, whether or not its first thread has ended.
+fn start(pid: Pid) -> Option<u64> {
+    Stat::parse(&proc_fs::thread_stat(pid, Tid(pid.0))?)?.started_ticks()
+}
+
+/// Whether a thread of the process has not ended.
+fn lives(pid: Pid) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let names = tasks.into_iter().flatten().flatten();
+    let mut tids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    tids.any(|tid| {
+        let stat = proc_fs::thread_stat(pid, Tid(tid));
+        stat.is_some_and(|text| Stat::parse(&text).is_some_and(|stat| !stat.is_over()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_goes_on_without_its_first_thread() {
+        // This one's first thread runs on.
+        let own = Pid(std::process::id());
+        assert!(lives(own) && start(own).is_some());
+        assert!(!Target::Headless(own, start(own)).has_ended());
+        assert!(Target::Headless(own, Some(0)).has_ended());
+        let none = Pid(i32::MAX as u32);
+        assert!(Target::Headless(none, None).has_ended());
+    }
 
     #[test]
     fn a_thread_is_no_process() {

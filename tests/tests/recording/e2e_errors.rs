@@ -229,6 +229,7 @@ fn files_that_may_not_become_longer() -> Outcome {
         "{}",
         ended.stderr
     );
+    assert!(!ended.stderr.contains("nothing lost"), "{}", ended.stderr);
     let recording = profiler_tests::recording::Recording::read(&setting.path("x.cap"))?;
     assert!(
         recording.samples.len() > 100,
