@@ -6,6 +6,7 @@
 //! these, one by one, up to the end; and the kernel's counts must be theirs. What a return probe of another
 //! tracer on the same thread does is known: as long as it is hit, the kernel waits.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
@@ -517,6 +518,46 @@ fn a_start_is_given_up_at_once() -> Outcome {
             );
         }
         wait_until_gone(&held, Duration::from_secs(10))?;
+    }
+    Ok(())
+}
+
+/// The recorder has the same C library as all, with the same probes. What it calls itself, to empty the buffers, to find
+/// names and to write, is not recorded: else each record would make more of them, and there would be no end.
+#[test]
+fn what_a_recorder_calls_itself_is_not_recorded() -> Outcome {
+    let test = "e2e_trace_window::what_a_recorder_calls_itself_is_not_recorded";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    // Enough that there is something to do.
+    let calls =
+        "while (1) { my @all = map { \"x$_\" } 1..100; select(undef, undef, undef, 0.001) }";
+    let program = setting.start("perl", Command::new("perl").args(["-e", calls]))?;
+    let mut command = setting.profiler();
+    command.args(["record", "-a", "-d", "2", "-F", "99", "--args", "--yes"]);
+    command.args(["--trace", "libc:malloc", "--trace", "libc:free"]);
+    command.args(["--force", "-o", "out.cap"]);
+    let mut recorder = Running::start(&mut command, setting.folder(), "record")?;
+    let (pid, from) = (recorder.pid(), Instant::now());
+    let mut helpers = BTreeSet::new();
+    while !recorder.has_ended()? && from.elapsed() < LIMIT {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children"));
+            let children = children.unwrap_or_default();
+            helpers.extend(children.split_whitespace().flat_map(str::parse::<u32>));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    recorder.end(CLOSES)?.success()?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    let of = |pid: u32| trace.calls.iter().filter(|call| call.pid == pid).count();
+    assert!(of(program.pid()) > 100, "{} calls", of(program.pid()));
+    assert_eq!(of(pid), 0, "calls of the recorder");
+    assert!(!helpers.is_empty());
+    for pid in helpers {
+        // A few, before it is known that it is there.
+        assert!(of(pid) < 100, "{} calls of helper {pid}", of(pid));
     }
     Ok(())
 }

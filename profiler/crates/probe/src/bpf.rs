@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_prog_type};
+use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_insn, bpf_map_type, bpf_prog_type};
 use profiler_common::sched::{ThreadWaits, WaitCounters, WaitRecord, WaitTotalsRecord};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -311,6 +311,15 @@ pub(super) fn load_program(
 
 /// Makes an array map with values of 8 bytes. `flags` are those of the command.
 pub(super) fn make_array(entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    make_map(bpf_map_type::BPF_MAP_TYPE_ARRAY, entries, flags)
+}
+
+/// Makes a hash map with keys of 4 and values of 8 bytes.
+pub(super) fn make_hash(entries: u32) -> io::Result<OwnedFd> {
+    make_map(bpf_map_type::BPF_MAP_TYPE_HASH, entries, 0)
+}
+
+fn make_map(kind: bpf_map_type, entries: u32, flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Create {
         kind: u32,
@@ -320,7 +329,7 @@ pub(super) fn make_array(entries: u32, flags: u32) -> io::Result<OwnedFd> {
         flags: u32,
     }
     let create = Create {
-        kind: aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY as u32,
+        kind: kind as u32,
         key_bytes: 4,
         value_bytes: 8,
         entries,

@@ -57,6 +57,11 @@ pub fn check_privileges() -> Result<(), ProbeError> {
     }
 }
 
+/// Whether ids of processes are those that the kernel side knows.
+pub(super) fn has_machine_ids() -> bool {
+    surroundings::has_machine_ids()
+}
+
 /// Whether a privilege that recording needs is missing.
 pub(super) fn lacks_privileges() -> bool {
     !lacking(REQUIRED, effective()).is_empty()

@@ -48,6 +48,7 @@ impl Session {
         } = prepared;
         let scope = Scope::new(&watch.probe.filter);
         let mut probe = Probe::attach(watch.probe)?;
+        probe.leave_out_own_calls()?;
         let wake = probe.wake_fd().try_clone_to_owned();
         let wake = watched(wake.context(|| POLL_FAILED)?).context(|| POLL_FAILED)?;
         let containers = cgroups.map(|chosen| Containers::start(chosen, wanted, &mut probe));

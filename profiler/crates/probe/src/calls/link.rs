@@ -37,8 +37,13 @@ pub(super) struct Linker {
 }
 
 impl Linker {
-    pub(super) fn new(ebpf: &Ebpf, support: CallSupport) -> Result<Linker, ProbeError> {
-        let instructions = program::instructions(ebpf)?;
+    /// Nothing is done at hits of processes whose ids are in `own`.
+    pub(super) fn new(
+        ebpf: &Ebpf,
+        support: CallSupport,
+        own: BorrowedFd<'_>,
+    ) -> Result<Linker, ProbeError> {
+        let instructions = program::instructions(ebpf, own)?;
         let program = if support.cookies {
             Some(program::load(&instructions, support.multi)?)
         } else {

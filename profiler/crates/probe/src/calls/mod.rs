@@ -19,6 +19,7 @@ mod closer;
 mod counts;
 mod keeper;
 mod link;
+mod own;
 mod program;
 mod specimen;
 mod support;
@@ -34,9 +35,10 @@ pub use calibrate::calibrate;
 pub use keeper::{NAME as KEEPER, keep, offer};
 pub use support::{CallSupport, call_support};
 
-use self::{counts::CountReader, keeper::Keeper, link::Linker};
+use self::{counts::CountReader, keeper::Keeper, link::Linker, own::OwnProcesses};
 use super::{Probe, ProbeError, bpf, hotplug, load, ring};
 use profiler_model::Pid;
+use profiler_target::background;
 
 /// The reader is woken when it has not read so large a part of a ring: early enough that it may come
 /// late, and so that what it reads at a time stays in the processor's caches.
@@ -126,6 +128,7 @@ pub(super) struct Calls {
     linker: Linker,
     links: Links,
     counts: CountReader,
+    own: OwnProcesses,
 }
 
 /// Links, by their numbers, and whose places they are.
@@ -274,11 +277,13 @@ impl Calls {
         settings: &CallSettings,
         support: CallSupport,
     ) -> Result<Calls, ProbeError> {
+        let own = OwnProcesses::none()?;
         Ok(Calls {
             options: settings.options,
-            linker: Linker::new(ebpf, support)?,
+            linker: Linker::new(ebpf, support, own.map())?,
             links: Links::new(Keeper::start()),
             counts: CountReader::new(hotplug::possible_cpus()?.len()),
+            own,
         })
     }
 }
@@ -287,6 +292,15 @@ impl Probe {
     /// What the kernel can do for call tracing; none if the probe was attached without.
     pub fn call_support(&self) -> Option<CallSupport> {
         Some(self.calls.as_ref()?.linker.support())
+    }
+
+    /// From now on calls of this process are neither recorded nor counted, nor those of the processes that it runs
+    /// for itself (`profiler_target::background`). Else what is done with a record makes more of them.
+    pub fn leave_out_own_calls(&mut self) -> Result<(), ProbeError> {
+        match &mut self.calls {
+            Some(calls) => calls.own.add(),
+            None => Ok(()),
+        }
     }
 
     /// Attaches places of one file. Those that the kernel refuses are returned by their index, with
@@ -423,6 +437,7 @@ impl Probe {
     /// over all processors since attaching.
     pub fn call_counts(&mut self, out: &mut Vec<(u32, CallCounters)>) {
         let Some(calls) = &mut self.calls else { return };
+        background::forget_ended();
         let read = load::map_fd(&self.ebpf, "CALL_COUNTS").and_then(|map| {
             let read = calls.counts.read(map, out);
             read.map_err(|error| ProbeError::from_io("read counts of calls", error))

@@ -3,7 +3,10 @@
 //!
 //! What does not belong here: how programs are loaded (`instructions`).
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
 
 use aya::Ebpf;
 use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
@@ -20,9 +23,48 @@ const PROGRAM: Program = Program {
     short_name: c"call_hit",
 };
 
-/// The instructions, with the maps that `ebpf` made.
-pub(super) fn instructions(ebpf: &Ebpf) -> Result<Vec<bpf_insn>, ProbeError> {
-    instructions::of(ebpf, &PROGRAM)
+/// The instructions, with the maps that `ebpf` made. Before anything else they end it for processes whose ids
+/// are in `own`.
+pub(super) fn instructions(ebpf: &Ebpf, own: BorrowedFd<'_>) -> Result<Vec<bpf_insn>, ProbeError> {
+    let mut all = unless_in(own).to_vec();
+    all.extend(instructions::of(ebpf, &PROGRAM)?);
+    Ok(all)
+}
+
+/// Instructions that go before a program, and end it if the current process's id is in a map. Jumps and calls of
+/// the program say how far they go, so that nothing in it changes.
+fn unless_in(map: BorrowedFd<'_>) -> [bpf_insn; 13] {
+    const MOVE: u8 = 0xbf;
+    const CALL: u8 = 0x85;
+    const GET_CURRENT_PID_TGID: i32 = 14;
+    const MAP_LOOKUP_ELEM: i32 = 1;
+    /// That the number is a descriptor.
+    const MAP_FD: u8 = 1;
+    let new = |code, to, from, off, imm| bpf_insn {
+        code,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(to, from),
+        off,
+        imm,
+    };
+    [
+        // The context, which calls do not change there.
+        new(MOVE, 6, 1, 0, 0),
+        new(CALL, 0, 0, 0, GET_CURRENT_PID_TGID),
+        // The process, in the upper half, goes onto the stack.
+        new(0x77, 0, 0, 0, 32),
+        new(0x63, 10, 0, -4, 0),
+        new(0x18, 1, MAP_FD, 0, map.as_raw_fd()),
+        new(0, 0, 0, 0, 0),
+        new(MOVE, 2, 10, 0, 0),
+        new(0x07, 2, 0, 0, -4),
+        new(CALL, 0, 0, 0, MAP_LOOKUP_ELEM),
+        // It goes on behind the end if nothing was found.
+        new(0x15, 0, 0, 2, 0),
+        new(0xb7, 0, 0, 0, 0),
+        new(0x95, 0, 0, 0, 0),
+        new(MOVE, 1, 6, 0, 0),
+    ]
 }
 
 /// Loads it for links to many uprobes, or for perf events.

@@ -150,6 +150,12 @@ fn also_mounted(mounts: &str, hierarchy: &Hierarchy) -> String {
 }
 
 /// Whether this process is in the initial namespace of a kind.
+/// Whether ids of processes are those that the kernel side knows.
+pub(super) fn has_machine_ids() -> bool {
+    let state = initial_namespace("pid", INITIAL_PID_NAMESPACE, "", String::new);
+    state.is_ok()
+}
+
 fn initial_namespace(
     kind: &str,
     initial: u64,
