@@ -178,6 +178,10 @@ impl Links {
     pub(super) fn detach_all(&mut self, plans: &mut Plans, probe: &mut Probe) {
         plans.probes.close_and_settle(probe);
         self.attached.clear();
+        self.are_out = true;
+        if self.leaving.is_some() {
+            return;
+        }
         self.leaving = probe.release_all_calls();
         self.waits_for_calls = probe.call_support().is_some_and(|support| support.multi);
     }

@@ -130,32 +130,26 @@ impl Probes {
 
     /// No hit counts from now on, of any probe; all that counted have been recorded.
     pub(super) fn disarm(&mut self, probe: &mut Probe) {
-        self.ignore_hits(probe);
-        if let Err(error) = probe.settle_calls() {
-            log::warn!("{error}");
-        }
-    }
-
-    /// No hit counts from now on, for good. This takes no time; hits that are under way are recorded.
-    pub(super) fn close(&mut self, probe: &mut Probe) {
-        if !std::mem::replace(&mut self.closed, true) {
-            self.ignore_hits(probe);
-        }
-    }
-
-    /// The same, and all that counted have been recorded.
-    pub(super) fn close_and_settle(&mut self, probe: &mut Probe) {
-        self.closed = true;
-        self.disarm(probe);
-    }
-
-    fn ignore_hits(&mut self, probe: &mut Probe) {
         for state in &mut self.states {
             state.armed = false;
         }
         if let Err(error) = self.tell(probe, &self.all()) {
             log::warn!("{error}");
         }
+        if let Err(error) = probe.settle_calls() {
+            log::warn!("{error}");
+        }
+    }
+
+    /// Whether no hit counts any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// No hit counts from now on, for good, and all that counted have been recorded.
+    pub(super) fn close_and_settle(&mut self, probe: &mut Probe) {
+        self.closed = true;
+        self.disarm(probe);
     }
 
     /// Hits of links that are attached up to now count no more once the kernel side is told.
