@@ -462,6 +462,70 @@ fn servers_that_never_answer_hold_nothing_up() -> Outcome {
     Ok(())
 }
 
+/// The same where functions are traced, of all processes: what is traced is looked for in all files that they map.
+#[test]
+fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
+    let test = "e2e_hostile::servers_that_never_answer_do_not_hold_tracing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    for kind in ["open", "attributes", "read", "exec", "sections"] {
+        let Some(process) = silent(&setting, test, kind)? else {
+            return Ok(());
+        };
+        let from = Instant::now();
+        let recorder =
+            setting.start_recording(&["-a", "-d", "1", "--trace", "*:beside_silence"])?;
+        recorder.end(LIMIT)?.success()?;
+        let took = from.elapsed();
+        assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
+        process.signal(Signal::KILL)?;
+    }
+    Ok(())
+}
+
+/// Where a probe is attached the kernel reads the file, and all new processes of the machine wait for that: to a file
+/// that a server has none is attached, however well that answers now.
+#[test]
+fn nothing_is_attached_to_what_a_server_has() -> Outcome {
+    let test = "e2e_hostile::nothing_is_attached_to_what_a_server_has";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let Some(process) = silent(&setting, test, "later")? else {
+        return Ok(());
+    };
+    let pid = process.pid().to_string();
+    let file = format!("/proc/{pid}/root/mnt/file");
+    let listed = setting.run(&["list", "functions", "-p", &pid, "*:beside_silence"])?;
+    let listed = listed.success()?;
+    assert!(listed.stdout.contains("silent_files"), "{}", listed.stdout);
+    let lies = "lies with a server";
+    assert!(listed.stderr.contains(lies), "{}", listed.stderr);
+    let trace = [
+        "record",
+        "--force",
+        "-d",
+        "1",
+        "--trace",
+        "*:beside_silence",
+    ];
+    // By who maps it.
+    let mapped = [&trace[..], &["-p", &pid]].concat();
+    let said = setting.run(&mapped)?.success()?.stderr;
+    assert_eq!(
+        said.matches(&format!("/mnt/file {lies}")).count(),
+        1,
+        "{said}"
+    );
+    // And by its path.
+    let named = [&trace[..], &["--", &file, "later"]].concat();
+    let ended = setting.run(&named)?;
+    assert!(ended.stderr.contains(lies), "{}", ended.stderr);
+    process.signal(Signal::KILL)?;
+    Ok(())
+}
+
 /// A server that falls silent when its file is open already, and is to be read for names.
 #[test]
 fn a_server_that_falls_silent_holds_nothing_up() -> Outcome {

@@ -61,6 +61,11 @@ pub(super) enum OpenError {
     /// The last try failed a moment ago.
     #[error("could not be opened a moment ago")]
     Again,
+    /// It lies with a server, and only what lies on this machine is wanted.
+    #[error(
+        "lies with a server (FUSE, a network), which the kernel would ask where probes are attached"
+    )]
+    Served,
     /// Its file system, or the process that maps it, does not answer.
     #[error("is left alone: its file system, or the process that maps it, does not answer")]
     Silent,
@@ -282,11 +287,8 @@ impl Roots {
 /// What tells the root of a process from others: mount namespace, device, inode.
 fn root_id(folder: &str) -> Option<(u64, u64, u64)> {
     let namespace = rustix::fs::stat(format!("{folder}/ns/mnt")).ok()?;
-    // No server is asked about it.
-    let (path, flags) = (format!("{folder}/root"), AtFlags::STATX_DONT_SYNC);
-    let root = rustix::fs::statx(CWD, path, flags, StatxFlags::INO).ok()?;
-    let device = rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor);
-    Some((namespace.st_ino, device, root.stx_ino))
+    let (device, inode) = place_without_asking(&format!("{folder}/root"))?;
+    Some((namespace.st_ino, device, inode))
 }
 
 /// The layers of a process's root, if it is an overlay that was mounted for this machine's own users:
@@ -611,6 +613,14 @@ pub(super) fn place_of(file: impl AsFd) -> Option<((u32, u32), u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(file, "", flags, StatxFlags::INO).ok()?;
     Some(((stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
+}
+
+/// Device and inode of what a path leads to. No server is asked about it.
+pub(super) fn place_without_asking(path: &str) -> Option<(u64, u64)> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::INO).ok()?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Some((device, stat.stx_ino))
 }
 
 fn is_layered(file: impl AsFd) -> bool {

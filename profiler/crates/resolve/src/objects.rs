@@ -24,9 +24,11 @@ use super::closing::Closer;
 use super::copies::Room;
 use super::debug_files::{DebugFile, Search};
 use super::files::{
-    MappedFile, OpenError, Root, Roots, TargetFile, open_mapped, open_trusted, raise_file_limit,
+    MappedFile, OpenError, Root, Roots, TargetFile, open_trusted, place_without_asking,
+    raise_file_limit,
 };
 use super::go_names::GoNames;
+use super::helper::open_local;
 use super::proc_fs::{self, at_live_thread};
 use super::warnings::warn_once;
 use profiler_model::raw::FileIdentity;
@@ -100,6 +102,9 @@ pub struct TargetObject {
     pub bias: u64,
     /// Whether it is the executable.
     pub is_main: bool,
+    /// Whether it lies on this machine. Where a server has it, the kernel asks that server when a probe is attached, and
+    /// all new processes of the machine wait until it has answered.
+    pub is_local: bool,
     /// Whose work it or its debug file is; none if only root can change both, on disks of this machine.
     pub owner: Option<u32>,
     /// Where code of it is mapped: start, end, file offset. Empty if it is not mapped yet.
@@ -217,7 +222,7 @@ impl Finder {
             });
         }
         let root = self.roots.of(pid);
-        let program = |folder: &str| rustix::fs::stat(format!("{folder}/exe")).ok();
+        let program = |folder: &str| place_without_asking(&format!("{folder}/exe"));
         let main = at_live_thread(pid, program);
         let mut known: FxHashMap<(u32, u32, u64), usize> = FxHashMap::default();
         let mut objects: Vec<TargetObject> = Vec::new();
@@ -241,7 +246,7 @@ impl Finder {
             }
             let path = String::from_utf8_lossy(&map.path);
             let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
-            let opened = open_mapped(&MappedFile {
+            let opened = open_local(&MappedFile {
                 pid,
                 range: (map.start, end),
                 path,
@@ -254,6 +259,11 @@ impl Finder {
                 Ok(_) | Err(OpenError::NotRegular) => continue,
                 // Neither can any other of this process.
                 Err(OpenError::OutOfReach) => return Err(ObjectsError::OutOfReach(pid)),
+                Err(error @ OpenError::Served) => {
+                    let line = format_args!("{path} {error}: nothing in it is traced");
+                    warn_once("mapped files", line);
+                    continue;
+                }
                 Err(error) => {
                     warn_once(
                         "mapped files",
@@ -267,7 +277,7 @@ impl Finder {
             };
             let is_main = main
                 .as_ref()
-                .is_some_and(|main| (main.st_dev, main.st_ino) == (stat.st_dev, stat.st_ino));
+                .is_some_and(|main| *main == (stat.st_dev, stat.st_ino));
             known.insert((major, minor, inode), objects.len());
             let mut object = self.object(file, &stat, is_main);
             object.identity = map.file;
@@ -299,10 +309,7 @@ impl Finder {
 
     /// Whether a process has another root than we have.
     pub fn has_own_root(pid: Pid) -> bool {
-        let root = |folder: &str| {
-            let stat = rustix::fs::stat(format!("{folder}/root")).ok()?;
-            Some((stat.st_dev, stat.st_ino))
-        };
+        let root = |folder: &str| place_without_asking(&format!("{folder}/root"));
         at_live_thread(pid, root).is_some_and(|other| Some(other) != root("/proc/self"))
     }
 
@@ -373,6 +380,7 @@ impl Finder {
         };
         TargetObject {
             owner: file.owner.or_else(|| others.map(of_others)),
+            is_local: file.is_local,
             id: FileId::of(&file.file, stat),
             path: file.path.as_str().into(),
             build_id: file.build_id().cloned(),

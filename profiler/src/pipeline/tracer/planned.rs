@@ -89,6 +89,11 @@ pub(super) fn read(
     if !wanted && !judged && !is_hook_library(&target.path) {
         return None;
     }
+    if !target.is_local {
+        // Only one that was named by its path comes so far.
+        let why = "it lies with a server (FUSE, a network), which the kernel would ask where probes are attached";
+        return Some(Err(why.to_owned()));
+    }
     Some(reader.read(asked, target, wanted, &before.safety, given_up))
 }
 

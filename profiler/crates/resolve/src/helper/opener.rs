@@ -45,6 +45,7 @@ const TOO_LARGE: u8 = 3;
 const REPLACED: u8 = 4;
 const OUT_OF_REACH: u8 = 5;
 const FAILED: u8 = 6;
+const SERVED: u8 = 7;
 
 static OPENER: Mutex<Option<Client>> = Mutex::new(None);
 
@@ -60,6 +61,19 @@ pub fn start_opening() {
 
 /// Opens a mapped file: see [`open_mapped`].
 pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    open_or_copy(mapped, true)
+}
+
+/// The same, but of a file that a server has nothing is read, nor is it opened here.
+pub(crate) fn open_local(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
+    let file = open_or_copy(mapped, false)?;
+    match file.is_local && file.room.is_none() {
+        true => Ok(file),
+        false => Err(OpenError::Served),
+    }
+}
+
+fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, OpenError> {
     let identity = mapped.identity;
     if is_silent(mapped.pid, (identity.major, identity.minor)) {
         return Err(OpenError::Silent);
@@ -79,7 +93,9 @@ pub(crate) fn open_elsewhere(mapped: &MappedFile<'_>) -> Result<TargetFile, Open
     let fds: Vec<BorrowedFd<'_>> = root.into_iter().collect();
     let is_served = identity.major == 0;
     let mut waiting = Waiting::new(is_served);
-    let answer = client.open(question(mapped), &fds, &mut |opener| waiting.more(opener));
+    let answer = client.open(question(mapped, copies), &fds, &mut |opener| {
+        waiting.more(opener)
+    });
     drop(opener);
     match answer {
         Ok((said, file)) => opened(mapped, &said, file),
@@ -164,9 +180,10 @@ impl Waiting {
     }
 }
 
-fn question(mapped: &MappedFile<'_>) -> Frame {
+fn question(mapped: &MappedFile<'_>, copies: bool) -> Frame {
     let mut frame = Frame::new(wire::OPEN);
     frame.u32(mapped.pid.0);
+    frame.u32(copies.into());
     frame.u64(left());
     frame.u64(mapped.range.0);
     frame.u64(mapped.range.1);
@@ -214,6 +231,7 @@ fn opened(
         TOO_LARGE => Err(OpenError::TooLarge),
         REPLACED => Err(OpenError::Replaced),
         OUT_OF_REACH => Err(OpenError::OutOfReach),
+        SERVED => Err(OpenError::Served),
         _ => Err(io::Error::from_raw_os_error(number.cast_signed()).into()),
     }
 }
@@ -225,6 +243,7 @@ pub(super) fn answer(
     fds: Vec<OwnedFd>,
 ) -> io::Result<()> {
     let pid = Pid(reader.u32()?);
+    let copies = reader.u32()? != 0;
     let room = reader.u64()?;
     let range = (reader.u64()?, reader.u64()?);
     let identity = FileIdentity {
@@ -256,7 +275,7 @@ pub(super) fn answer(
     handled.u32(major);
     handled.u32(minor);
     super::serve::say(socket, &handled.finish())?;
-    let opened = handle.and_then(|handle| open(handle, room));
+    let opened = handle.and_then(|handle| open(handle, copies.then_some(room)));
     let mut frame = Frame::new(wire::OPENED);
     let (kind, number) = match &opened {
         Ok((_, Some(owner))) => (COPIED, *owner),
@@ -265,6 +284,7 @@ pub(super) fn answer(
         Err(OpenError::TooLarge) => (TOO_LARGE, 0),
         Err(OpenError::Replaced) => (REPLACED, 0),
         Err(OpenError::OutOfReach) => (OUT_OF_REACH, 0),
+        Err(OpenError::Served) => (SERVED, 0),
         Err(OpenError::Open(error)) => {
             let number = error.raw_os_error().unwrap_or(libc::ENOENT);
             (FAILED, number.cast_unsigned())
@@ -280,12 +300,13 @@ pub(super) fn answer(
 }
 
 /// From a handle to a file that can be read without asking a server; whose it is, if that is a copy, for which there is
-/// so much room.
-fn open(handle: OwnedFd, room: u64) -> Result<(OwnedFd, Option<u32>), OpenError> {
+/// so much room; none: none is wanted.
+fn open(handle: OwnedFd, room: Option<u64>) -> Result<(OwnedFd, Option<u32>), OpenError> {
     let (file, stat): (File, Stat) = open_checked(Ok(handle))?;
     if is_local(&file) {
         return Ok((file.into(), None));
     }
+    let room = room.ok_or(OpenError::Served)?;
     let len = stat.st_size.cast_unsigned();
     if len > MAX_COPIED_BYTES.min(room) {
         return Err(OpenError::TooLarge);

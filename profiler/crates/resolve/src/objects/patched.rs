@@ -8,8 +8,8 @@
 use std::os::unix::fs::FileExt;
 
 use super::FileId;
-use crate::files::{MappedFile, open_mapped};
-use crate::helper::Memory;
+use crate::files::MappedFile;
+use crate::helper::{Memory, open_local};
 use crate::proc_fs;
 use profiler_model::Pid;
 use profiler_model::raw::RawMmap;
@@ -39,7 +39,7 @@ fn differs(pid: Pid, map: &RawMmap, id: FileId, offsets: &[u64]) -> Option<bool>
         identity: map.file,
         root: None,
     };
-    let file = open_mapped(&mapped).ok()?.file;
+    let file = open_local(&mapped).ok()?.file;
     if FileId::of(&file, &rustix::fs::fstat(&file).ok()?) != id {
         return Some(false);
     }
