@@ -32,10 +32,14 @@ pub fn parse_port(text: &str) -> Option<u16> {
 /// Longer than anybody records. Times are counted in 64 bits of nanoseconds, from the start of the machine.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Whether a character could reorder the line that it is shown in.
+pub fn reorders(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// `text` without what could steer a terminal or reorder a line: such characters are written as escapes.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let bad =
-        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let bad = |c: char| c.is_control() || reorders(c);
     if !text.contains(bad) {
         return Cow::Borrowed(text);
     }

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use profiler_model::text::reorders;
+
 /// What stands for an empty name.
 pub(super) const UNNAMED: &str = "[unnamed]";
 
@@ -28,8 +30,8 @@ pub(super) fn frame(name: &str) -> Cow<'_, str> {
     Cow::Owned(name)
 }
 
-/// Text on one line: no control characters (they are not valid in XML, and move cursors), no space
-/// at the ends, never empty.
+/// Text on one line: no control characters (they are not valid in XML, and move cursors), none that reorder what is shown, no
+/// space at the ends, never empty.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     let text = text.trim();
     if text.is_empty() {
@@ -45,7 +47,7 @@ fn plain(c: char) -> char {
     match c {
         c if c.is_whitespace() => ' ',
         '\u{fffe}' | '\u{ffff}' => char::REPLACEMENT_CHARACTER,
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c if c.is_control() || reorders(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     }
 }
@@ -72,6 +74,7 @@ mod tests {
             ("Ljava/util/Map;.get", "Ljava/util/Map:.get"),
             ("a\nb\tc\u{2028}d", "a b c d"),
             ("\u{1b}[31m\u{0}\u{ffff}", "\u{fffd}[31m\u{fffd}\u{fffd}"),
+            ("\u{202e}cod.exe", "\u{fffd}cod.exe"),
             ("worker 12", "worker_12"),
             ("worker 1 2.5", "worker 1_2.5"),
             ("12", "12"),
