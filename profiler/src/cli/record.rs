@@ -208,6 +208,11 @@ fn summarize(finished: &Finished, verbose: bool) {
     if let Some(ended) = &finished.had_ended {
         say!("note: {ended} had ended before the recording did");
     }
+    if !profiler_probe::features::has_machine_ids() {
+        say!(
+            "note: the ids of processes are those of a namespace here, and not the kernel's: what runs is mostly unknown. Start the profiler with --pid=host (docker, podman) or hostPID: true (Kubernetes)"
+        );
+    }
     if finished.counters.kernel_hidden {
         say!(
             "note: the kernel hides its addresses; for names of kernel functions run as root or grant CAP_SYSLOG, with sysctl kernel.kptr_restrict=1 or 0"

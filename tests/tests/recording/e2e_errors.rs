@@ -249,6 +249,27 @@ fn files_that_may_not_become_longer() -> Outcome {
     Ok(())
 }
 
+/// In a namespace of ids the kernel's are others: it is said why nothing has a name, and what helps.
+#[test]
+fn ids_of_a_namespace() -> Outcome {
+    let Some(setting) = Setting::new("e2e_errors::ids_of_a_namespace")? else {
+        return Ok(());
+    };
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(setting.profiler_path())
+        .args(["record", "-a", "-d", "0.5", "-o", "x.cap"])
+        .current_dir(setting.folder());
+    let ended = run(&mut command, setting.folder(), "record", LIMIT)?.success()?;
+    assert!(ended.stderr.contains("--pid=host"), "{}", ended.stderr);
+    let ended = setting
+        .run(&["record", "-a", "-d", "0.5", "-o", "y.cap"])?
+        .success()?;
+    assert!(!ended.stderr.contains("--pid=host"), "{}", ended.stderr);
+    Ok(())
+}
+
 /// A full disk is said and survived: the recording goes on when there is room, and tells what is missing.
 #[test]
 fn full_disk() -> Outcome {

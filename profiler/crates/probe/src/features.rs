@@ -58,7 +58,7 @@ pub fn check_privileges() -> Result<(), ProbeError> {
 }
 
 /// Whether ids of processes are those that the kernel side knows.
-pub(super) fn has_machine_ids() -> bool {
+pub fn has_machine_ids() -> bool {
     surroundings::has_machine_ids()
 }
 

@@ -149,13 +149,13 @@ fn also_mounted(mounts: &str, hierarchy: &Hierarchy) -> String {
     })
 }
 
-/// Whether this process is in the initial namespace of a kind.
 /// Whether ids of processes are those that the kernel side knows.
 pub(super) fn has_machine_ids() -> bool {
     let state = initial_namespace("pid", INITIAL_PID_NAMESPACE, "", String::new);
     state.is_ok()
 }
 
+/// Whether this process is in the initial namespace of a kind.
 fn initial_namespace(
     kind: &str,
     initial: u64,
