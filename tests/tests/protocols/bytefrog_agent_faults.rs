@@ -103,14 +103,21 @@ fn a_slow_hq_while_epochs_change() {
 #[test]
 fn definitions_of_dropped_batches_are_kept() {
     let hq = Hq::start(slow(1));
+    let mut epochs = 1;
     run(async {
         let agent = started(&hq, QUEUE).await;
         hq.stall(true);
         let mut calls = Calls::default();
         while agent.send(calls.batch(200)) == 0 {}
-        // All that this epoch defines comes with a batch that is dropped.
-        calls.new_epoch();
-        assert!(agent.send(calls.batch(200)) > 0);
+        // All that the last epoch defines comes with a batch that is dropped: the first one after a drop may find the room
+        // of what the kernel has just taken.
+        loop {
+            calls.new_epoch();
+            epochs += 1;
+            if agent.send(calls.batch(200)) > 0 {
+                break;
+            }
+        }
         hq.stall(false);
         agent.has_room().await;
         assert_eq!(agent.send(calls.batch(200)), 0);
@@ -126,7 +133,9 @@ fn definitions_of_dropped_batches_are_kept() {
             .filter(|name| name.contains(&part))
             .count()
     };
-    assert_eq!((named(0), named(1)), (FUNCTIONS, FUNCTIONS));
+    for epoch in 0..epochs {
+        assert_eq!(named(epoch), FUNCTIONS, "{epoch} of {epochs}");
+    }
 }
 
 #[test]

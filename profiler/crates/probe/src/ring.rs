@@ -12,7 +12,7 @@ use aya::{
 use aya_obj::generated::bpf_map_type;
 use bytes::{Bytes, BytesMut};
 
-use super::{ProbeError, bpf, load::refused, sys::RingPositions};
+use super::{ProbeError, bpf, load::refused};
 
 /// Smallest ring: it holds several samples of greatest length, with a copied stack.
 const MIN_RING_BYTES: usize = 64 * 1024;
@@ -38,7 +38,7 @@ pub(super) fn floor_power(value: usize) -> usize {
 /// The ring buffer of one processor.
 pub(super) struct Ring {
     ring: RingBuf<MapData>,
-    positions: RingPositions,
+    bytes: usize,
 }
 
 impl Ring {
@@ -49,14 +49,13 @@ impl Ring {
         let map = aya_obj::Map::new_from_params(kind, 0, 0, size, 0);
         let data = MapData::create(map, "ring", None).map_err(|error| refused(&error))?;
         let ring = RingBuf::try_from(Map::RingBuf(data)).map_err(|error| refused(&error))?;
-        let positions = RingPositions::map(ring.as_fd());
-        let positions =
-            positions.map_err(|error| ProbeError::from_io("map a ring buffer", error))?;
-        Ok(Ring { ring, positions })
+        Ok(Ring { ring, bytes })
     }
 
-    /// Calls `record` with each record that is there at the call, and not with what comes meanwhile: a
-    /// writer that never pauses can't hold us, and what we do may write as well. Returns the bytes read.
+    /// Calls `record` with each record that is there. Ends after one buffer's worth, so that a
+    /// writer that never pauses can't hold us; what was there at the call is always included. A ring is left empty, or
+    /// nobody is woken by what comes next: the kernel tells of a record only if all before it have been read.
+    /// Returns the bytes read.
     pub(super) fn take(&mut self, buffer: &mut BytesMut, mut record: impl FnMut(Bytes)) -> usize {
         self.visit(|item| record(copy(item, buffer)))
     }
@@ -64,9 +63,7 @@ impl Ring {
     /// As [`Ring::take`], but shows each record where it lies; what is to be kept must be copied.
     pub(super) fn visit(&mut self, mut record: impl FnMut(&[u8])) -> usize {
         let mut taken = 0;
-        let end = self.positions.written();
-        // They only grow, and never lie further apart than the buffer is long.
-        while (end.wrapping_sub(self.positions.read()) as isize) > 0 {
+        while taken < self.bytes {
             let Some(item) = self.ring.next() else { break };
             // Each record has a head of 8 bytes in the ring.
             taken += item.len() + 8;

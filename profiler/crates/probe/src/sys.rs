@@ -11,7 +11,7 @@ use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use aya::Pod;
@@ -41,61 +41,6 @@ pub(super) fn block_signals() -> io::Result<()> {
     match failed {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
-/// Up to where a ring buffer of the kernel side is written and read.
-#[derive(Debug)]
-pub(super) struct RingPositions {
-    base: NonNull<u8>,
-    page: usize,
-}
-
-// SAFETY: it only reads, atomically, what the kernel and this process write atomically.
-unsafe impl Send for RingPositions {}
-
-impl RingPositions {
-    /// Maps the two pages before the buffer.
-    pub(super) fn map(ring: BorrowedFd<'_>) -> io::Result<RingPositions> {
-        let page = rustix::param::page_size();
-        // SAFETY: a new mapping, whose address nobody has chosen.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                2 * page,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                ring.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(first) if base != libc::MAP_FAILED => Ok(RingPositions { base: first, page }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// Up to where it is written.
-    pub(super) fn written(&self) -> usize {
-        self.position(self.page)
-    }
-
-    /// Up to where it is read.
-    pub(super) fn read(&self) -> usize {
-        self.position(0)
-    }
-
-    fn position(&self, offset: usize) -> usize {
-        // SAFETY: a page begins there, and lives as long as this; a position is its first word.
-        let position = unsafe { self.base.add(offset).cast::<AtomicUsize>().as_ref() };
-        position.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for RingPositions {
-    fn drop(&mut self) {
-        // SAFETY: what was mapped; no reference into it is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), 2 * self.page) };
     }
 }
 

@@ -128,29 +128,15 @@ mod tests {
         counts.iter().map(|(_, count)| count.entries).sum()
     }
 
-    // One test: both call the same function.
     #[test]
-    fn own_calls_are_left_out_and_what_comes_while_a_ring_is_emptied_is_for_the_next_time() {
+    fn own_calls_are_left_out() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("own calls and rings skipped: it needs root");
+            eprintln!("own calls skipped: it needs root");
             return;
         }
         let mut probe = traced();
         NOP5.call(100);
         assert_eq!(entries(&mut probe), 100);
-
-        // Whoever reads makes two records of each. They may come into another ring.
-        let mut seen = 0;
-        for cpu in &mut probe.cpus {
-            let before = seen;
-            let ring = cpu.call_ring.as_mut().unwrap();
-            ring.visit(|_| {
-                seen += 1;
-                NOP5.call(2);
-            });
-            assert!(seen <= 100 + 2 * before, "{seen} after {before}");
-        }
-        assert!(seen >= 100, "{seen}");
 
         entries(&mut probe);
         probe.leave_out_own_calls().unwrap();
