@@ -2,7 +2,7 @@
 //!
 //! A list -> a program of classic BPF, which the kernel runs at each call: what is not in the list fails
 //! with EPERM; calls of another architecture end the process. It can read and map what it has, take memory,
-//! answer, and end. It can't start anything, speak to anybody, or reach another process. Source: seccomp(2).
+//! answer, and end. It can't start anything or speak to anybody; who reads memory may do that beside, and nobody else reaches another process. Source: seccomp(2).
 //!
 //! What does not belong here: the other walls (`walls`).
 

@@ -6,6 +6,7 @@
 //!
 //! What does not belong here: calls of the kernel (`seccomp`), what the process does (`serve`).
 
+use std::ffi::CStr;
 use std::io;
 
 use rustix::fs::CWD;
@@ -100,40 +101,37 @@ pub(super) fn raise(memory: u64, copy: u64) -> (Walls, Place) {
 /// What the process gives up that opens files: all but the right to find those of others and read them. `copy` is
 /// the longest file that may be written.
 pub(super) fn raise_for_opening(copy: u64) {
-    // Where that is refused they stay open.
-    let _ = background::close_inherited();
-    block_signals();
-    let _ = rustix::thread::set_name(c"profiler-opens");
-    limit(Resource::Core, 0);
-    limit(Resource::Fsize, copy);
-    limit(Resource::Nofile, MAX_FILES);
     let kept = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
-    let _ = background::keep_rights(kept);
-    let _ = rustix::thread::set_no_new_privs(true);
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    keep_only(kept, c"profiler-opens", copy);
 }
 
 /// What the process gives up that reads the memory of processes: all but the right to do that.
 pub(super) fn raise_for_reading() -> Walls {
-    // Where that is refused they stay open.
-    let _ = background::close_inherited();
-    block_signals();
-    let _ = rustix::thread::set_name(c"profiler-reads");
-    limit(Resource::Core, 0);
-    limit(Resource::Fsize, 0);
-    limit(Resource::Nofile, MAX_FILES);
     limit(Resource::Nproc, 0);
-    let _ = background::keep_rights(CapabilitySet::SYS_PTRACE);
     // It is asked for once, and later no more.
     let _ = rustix::param::page_size();
-    let is_last = rustix::thread::set_no_new_privs(true).is_ok();
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let is_last = keep_only(CapabilitySet::SYS_PTRACE, c"profiler-reads", 0);
     Walls {
         calls: is_last && seccomp::restrict(&[libc::SYS_process_vm_readv]).is_ok(),
         ..Walls::default()
     }
+}
+
+/// Keeps some rights, and goes by a name of its own; whether it can get no others.
+fn keep_only(kept: CapabilitySet, name: &CStr, copy: u64) -> bool {
+    // Where that is refused they stay open.
+    let _ = background::close_inherited();
+    block_signals();
+    let _ = rustix::thread::set_name(name);
+    limit(Resource::Core, 0);
+    limit(Resource::Fsize, copy);
+    limit(Resource::Nofile, MAX_FILES);
+    let _ = background::keep_rights(kept);
+    let is_last = rustix::thread::set_no_new_privs(true).is_ok();
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    is_last
 }
 
 fn both(most: u64) -> Rlimit {
