@@ -7,8 +7,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
-use crate::process::{Failure, Outcome, cargo, failed, output, run as run_command, workspace};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{
+    Failure, Outcome, cargo, cpu_of, failed, output, run as run_command, workspace,
+};
 
 /// The binaries of tests/fuzz.
 const TARGETS: &[&str] = &[
@@ -46,7 +52,7 @@ const COVERAGE: &[&str] = &[
 /// and of real ones the limit of memory tells.
 const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048", "-detect_leaks=0"];
 
-/// Seconds for each with `--long`; an hour for what stands between others' files and root.
+/// Seconds for each with `--long`, as long as `--seconds`; an hour for what stands between others' files and root.
 const LONG: u64 = 600;
 const LONGEST: u64 = 3600;
 const BEFORE_ROOT: &[&str] = &["elf", "answers"];
@@ -54,17 +60,17 @@ const BEFORE_ROOT: &[&str] = &["elf", "answers"];
 /// What to fuzz, and how long.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// One target; all, one after the other, if not given
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
-    target: Option<String>,
-    /// Seconds for each target
+    /// Targets, one after the other; all if none is given
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS), value_name = "TARGET")]
+    targets: Vec<String>,
+    /// Seconds of processor time for each target, whatever else is running
     #[arg(long, default_value_t = 60, conflicts_with = "long")]
     seconds: u64,
     /// Ten minutes for each target, as before a release; an hour for those that stand between others' files and root
     #[arg(long)]
     long: bool,
     /// Run the target on this file only, to see a crash again
-    #[arg(long, value_name = "FILE", requires = "target")]
+    #[arg(long, value_name = "FILE", requires = "targets")]
     input: Option<PathBuf>,
 }
 
@@ -72,15 +78,14 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let folder = workspace().join("tests/fuzz");
     let binaries = build(&folder)?;
-    if let (Some(target), Some(input)) = (&arguments.target, &arguments.input) {
+    if let (Some(target), Some(input)) = (arguments.targets.first(), &arguments.input) {
         let binary = binaries.join(target);
         return run_command(Command::new(binary).args(LIMITS).arg(input));
     }
-    let all = TARGETS.iter().map(|target| (*target).to_owned());
-    let targets = arguments
-        .target
-        .clone()
-        .map_or_else(|| all.collect(), |target| vec![target]);
+    let mut targets = arguments.targets.clone();
+    if targets.is_empty() {
+        targets = TARGETS.iter().map(|target| (*target).to_owned()).collect();
+    }
     let mut crashed = Vec::new();
     for target in targets {
         let seconds = match (arguments.long, BEFORE_ROOT.contains(&target.as_str())) {
@@ -112,18 +117,39 @@ fn fuzz(folder: &Path, binaries: &Path, target: &str, seconds: u64) -> Outcome {
         fs::create_dir_all(path)
             .map_err(|error| failed(format!("create {}", path.display()), error))?;
     }
-    let binary = binaries.join(target);
-    run_command(
-        Command::new("nice")
-            .args(["-n", "10"])
-            .arg(binary)
-            .args([&corpus, &seeds])
-            .args(LIMITS)
-            .arg(format!("-max_total_time={seconds}"))
-            .arg(format!("-artifact_prefix={}/", artifacts.display()))
-            .arg("-print_final_stats=1")
-            .env("PROFILER_FUZZ_SEEDS", &seeds),
-    )
+    let mut command = Command::new(binaries.join(target));
+    command
+        .args([&corpus, &seeds])
+        .args(LIMITS)
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg("-print_final_stats=1")
+        // It is we who interrupt it.
+        .arg("-interrupted_exitcode=0")
+        .env("PROFILER_FUZZ_SEEDS", &seeds);
+    run_for(&mut command, Duration::from_secs(seconds))
+        .map_err(|error| failed(format!("run {target}"), error))?
+}
+
+/// Runs a target until it has had that much processor time: what else is running then makes it longer, not less.
+fn run_for(command: &mut Command, most: Duration) -> std::io::Result<Outcome> {
+    let mut child = command.spawn()?;
+    let id = Pid::from_child(&child);
+    rustix::process::setpriority_process(Some(id), 10)?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(match status.success() {
+                true => Ok(()),
+                false => Err(Failure(format!("it ended with {status}"))),
+            });
+        }
+        if cpu_of(&fs::read_to_string(&stat)?, ticks) >= most {
+            // Not waited for yet, so the number is still its own.
+            kill_process(id, Signal::INT)?;
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// Builds all targets; where the binaries are.

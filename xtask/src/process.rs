@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     path::PathBuf,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 /// A developer command failed; the text says what and why.
@@ -71,10 +72,38 @@ pub(crate) fn output(command: &mut Command) -> Outcome<String> {
     String::from_utf8(output.stdout).map_err(|error| failed(format!("read '{text}'"), error))
 }
 
+/// User and system time, its own and of children that were waited for, from /proc/PID/stat.
+pub(crate) fn cpu_of(stat: &str, ticks_per_second: u64) -> Duration {
+    // The name before the last parenthesis may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(4)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Duration::from_millis(ticks * 1000 / ticks_per_second.max(1))
+}
+
 fn line(command: &Command) -> String {
     let parts: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)
         .collect();
     parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_kernel() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
+        assert_eq!(
+            cpu_of(stat, 100),
+            Duration::from_millis((11 + 12 + 13 + 14) * 10)
+        );
+        assert_eq!(cpu_of("", 100), Duration::ZERO);
+    }
 }

@@ -522,14 +522,15 @@ fn stubs_that_lead_into_libraries() -> Outcome {
             return Ok(());
         }
         let path = copied(&setting, &program(name, &flags, "unwind/stubs.c")?)?;
-        let (_, recording) = setting.record(&["-F", RATE, "--", &path, "1000"])?;
+        let (_, recording) = setting.record(&["-F", RATE, "--", &path, "2000"])?;
         let samples: Vec<&Sample> = recording
             .of_process(&name[..name.len().min(15)])
             .into_iter()
             .filter(|sample| sample.leaf() == "labs@plt")
             .collect();
+        // How often a sample falls on its one jump is up to the processor; each must be right.
         assert!(
-            samples.len() > 50,
+            samples.len() >= 10,
             "{name}: {} samples in the stub",
             samples.len()
         );

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::process::cpu_of;
+
 /// How a test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -121,19 +123,6 @@ fn judge(status: ExitStatus, output: &str) -> End {
     }
 }
 
-/// User and system time, its own and of children that were waited for, from /proc/PID/stat.
-fn cpu_of(stat: &str, ticks_per_second: u64) -> Duration {
-    // The name before the last parenthesis may hold anything.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(4)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    Duration::from_millis(ticks * 1000 / ticks_per_second.max(1))
-}
-
 /// The file that takes what a test says; it goes with this.
 struct Output {
     path: PathBuf,
@@ -233,15 +222,5 @@ mod tests {
             assert!(Instant::now() < until, "{stat} is still there");
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    #[test]
-    fn times_are_those_of_the_kernel() {
-        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
-        assert_eq!(
-            cpu_of(stat, 100),
-            Duration::from_millis((11 + 12 + 13 + 14) * 10)
-        );
-        assert_eq!(cpu_of("", 100), Duration::ZERO);
     }
 }

@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> io::Result<()> {
     let mut progress = Progress::new(jobs.len(), wanted.shown);
     let all = runner.run(Schedule::new(jobs, processors()), &mut progress)?;
     for (test, ended) in &all {
-        times.set(&tests[*test].name, ended.wall);
+        times.set(&tests[*test].name, ended.wall, ended.cpu);
     }
     times.write(&times_path)?;
 
@@ -286,7 +286,7 @@ mod tests {
         let classes = Classes::parse("waits ~7 x\nlong x::soak").unwrap();
         let entries = classes.of_all(&tests).unwrap();
         let mut times = Times::default();
-        times.set("x::a", Duration::from_secs(3));
+        times.set("x::a", Duration::from_secs(3), Duration::ZERO);
         let selected = |no_e2e, long, words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let wanted = Wanted::parse(&words).unwrap();

@@ -1,7 +1,7 @@
 //! How long tests took: kept in `target/test-times` for the next run's order, and said with `--times`.
 //!
-//! The file has lines `MILLISECONDS NAME`; what is not such a line is left out, since nothing but the order
-//! depends on it.
+//! The file has lines `MILLISECONDS CPU-MILLISECONDS NAME`; what is not such a line is left out, since nothing but
+//! the order depends on it. CPU time is there for who looks for what a run costs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,14 @@ pub(super) const SLOWEST: usize = 30;
 
 /// Times of tests by name.
 #[derive(Debug, Default)]
-pub(super) struct Times(BTreeMap<String, Duration>);
+pub(super) struct Times(BTreeMap<String, Spent>);
+
+/// Wall and CPU time of a test.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    wall: Duration,
+    cpu: Duration,
+}
 
 impl Times {
     /// What earlier runs kept.
@@ -23,28 +30,29 @@ impl Times {
     }
 
     fn parse(text: &str) -> Times {
-        let lines = text.lines().filter_map(|line| line.split_once(' '));
-        let times = lines.filter_map(|(time, name)| {
-            let time = time.parse().ok()?;
-            Some((name.to_owned(), Duration::from_millis(time)))
+        let times = text.lines().filter_map(|line| {
+            let mut words = line.splitn(3, ' ');
+            let mut time = || Some(Duration::from_millis(words.next()?.parse().ok()?));
+            let (wall, cpu) = (time()?, time()?);
+            Some((words.next()?.to_owned(), Spent { wall, cpu }))
         });
         Times(times.collect())
     }
 
+    /// Wall time.
     pub(super) fn of(&self, name: &str) -> Option<Duration> {
-        self.0.get(name).copied()
+        self.0.get(name).map(|spent| spent.wall)
     }
 
-    pub(super) fn set(&mut self, name: &str, time: Duration) {
-        self.0.insert(name.to_owned(), time);
+    pub(super) fn set(&mut self, name: &str, wall: Duration, cpu: Duration) {
+        self.0.insert(name.to_owned(), Spent { wall, cpu });
     }
 
     /// Keeps them for later runs.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let lines = self
-            .0
-            .iter()
-            .map(|(name, time)| format!("{} {name}\n", time.as_millis()));
+        let lines = self.0.iter().map(|(name, Spent { wall, cpu })| {
+            format!("{} {} {name}\n", wall.as_millis(), cpu.as_millis())
+        });
         fs::write(path, lines.collect::<String>())
     }
 }
@@ -72,8 +80,8 @@ mod tests {
     fn times_are_kept() {
         let path = std::env::temp_dir().join(format!("xtask-times-{}", std::process::id()));
         let mut times = Times::read(&path);
-        times.set("x::a", Duration::from_millis(1234));
-        times.set("x::b", Duration::from_secs(2));
+        times.set("x::a", Duration::from_millis(1234), Duration::ZERO);
+        times.set("x::b", Duration::from_secs(2), Duration::from_secs(1));
         times.write(&path).unwrap();
         let read = Times::read(&path);
         fs::remove_file(&path).unwrap();
@@ -81,7 +89,7 @@ mod tests {
         assert_eq!(read.of("x::b"), Some(Duration::from_secs(2)));
         assert_eq!(read.of("x::c"), None);
         assert_eq!(
-            Times::parse("x y\n\n5 z").of("z"),
+            Times::parse("x y\n\n5 z\n5 1 z").of("z"),
             Some(Duration::from_millis(5))
         );
     }
