@@ -175,7 +175,7 @@ impl<'a> Facts<'a> {
                 count(unwound.changed),
             ));
             lines.push(format!(
-                "unwinding: {} copied, {} not (limit of {} a second and processor); {} walked on here, {} of them not to the end, {} of these longer than a copy",
+                "unwinding: {} copied, {} not ({} a second and processor are, if the buffer has room); {} walked on here, {} of them not to the end, {} of these longer than a copy",
                 plural(unwound.copies, "stack"),
                 count(unwound.copies_refused),
                 count(COPIES_PER_SECOND.into()),
@@ -255,7 +255,7 @@ fn add(notes: &mut Vec<String>, note: String) {
 
 fn copies_refused(stacks: u64) -> String {
     format!(
-        "{} could not be copied while tables were loaded (limit of {} a second and processor): sample less often, or record longer",
+        "{} could not be copied while tables were loaded ({} a second and processor are, if the buffer has room): sample less often, or record longer",
         plural(stacks, "stack"),
         count(COPIES_PER_SECOND.into()),
     )
@@ -386,7 +386,7 @@ mod tests {
         for part in [
             "note: there was no room",
             "note: 3 processes run CPython 3.9, whose frames are not known",
-            "note: 1,204 stacks could not be copied while tables were loaded (limit of 1,024 ",
+            "note: 1,204 stacks could not be copied while tables were loaded (1,024 a second",
             "note: in 10 stacks the frames of Python",
             "unwinding: 0 stacks copied, 1,204 not",
             "tables in the kernel: 0 loaded, 0 evicted, 2 times no room",
