@@ -28,6 +28,7 @@ pub mod stolen;
 pub mod tcf_channel;
 pub mod tracefs;
 pub mod tracing;
+pub mod undisturbed;
 pub mod workload;
 pub mod xml;
 

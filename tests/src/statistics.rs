@@ -59,8 +59,8 @@ pub fn no_less(
 /// what it says a thread used, while the clock that ticks goes on: what was taken since the test began may
 /// be too much.
 ///
-/// Beside others that sleep and wake by the clock a thread has had up to 5 % too much (docs/performance.md, "What is
-/// noise"), which is not allowed for: it is rare in these tests, and a true fault could hide in it.
+/// A thread that others take off its processor has up to 5 % too much (docs/performance.md, "What is noise"), which is
+/// not allowed for: see `undisturbed`.
 pub fn amount(
     what: &str,
     weight_ns: u64,

@@ -17,6 +17,7 @@ use super::leftovers::{self, Marks};
 use super::{COMMAND_LIMIT, Root, missing, run};
 use crate::setting::Setting;
 use crate::skip::skip;
+use crate::undisturbed::leave_undisturbed;
 
 /// A runtime without an engine.
 pub struct Runtime {
@@ -195,8 +196,9 @@ impl Contained {
         self.signal(Signal::TERM)
     }
 
-    /// Starts a workload that waits.
+    /// Starts a workload that waits, for as much CPU time as there is.
     pub fn begin(&self) -> io::Result<()> {
+        leave_undisturbed(self.pid)?;
         self.signal(Signal::USR1)
     }
 

@@ -10,6 +10,7 @@ use crate::e2e_containers_shared::{
 };
 use profiler_tests::Outcome;
 use profiler_tests::containers::{self, PROGRAM, Root};
+use profiler_tests::undisturbed::leave_undisturbed;
 
 /// More CPU time than any test lasts.
 const ENDLESS: &str = "100000";
@@ -64,11 +65,13 @@ fn one_that_restarts() -> Outcome {
     let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
     docker.command(&["restart", "profiler-web"])?;
     pids.push(docker.pid("profiler-web")?);
+    leave_undisturbed(pids[pids.len() - 1])?;
     docker.command(&["wait", "profiler-web"])?;
     let second = docker.logs("profiler-web")?;
     docker.command(&["rm", "profiler-web"])?;
     docker.run("profiler-web", &[], "red", &[PROGRAM, "1500"])?;
     pids.push(docker.pid("profiler-web")?);
+    leave_undisturbed(pids[pids.len() - 1])?;
     let third = docker.end("profiler-web")?;
     let recording = finish(&setting, recorder)?;
 
@@ -148,6 +151,7 @@ fn waited_for_and_removed() -> Outcome {
         setting.start_recording(&["-F", RATE, "--container", "profiler-later", "--wait"])?;
     docker.run("profiler-other", &[], "red", &[PROGRAM, "200"])?;
     docker.run("profiler-later", &[], "late", &[PROGRAM, "1000"])?;
+    leave_undisturbed(docker.pid("profiler-later")?)?;
     let said = docker.end("profiler-later")?;
     docker.command(&["rm", "profiler-later"])?;
     docker.command(&["rmi", "late"])?;

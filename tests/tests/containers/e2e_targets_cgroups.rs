@@ -17,6 +17,7 @@ use profiler_tests::recording::weight;
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::amount;
+use profiler_tests::undisturbed::leave_undisturbed;
 
 /// Where hierarchies of version 2 and of one controller of version 1 are mounted.
 fn roots() -> std::io::Result<Vec<PathBuf>> {
@@ -55,6 +56,9 @@ impl Drop for Cgroup {
     }
 }
 
+/// As long as a test may take.
+const ENDLESS_MS: u32 = 600_000;
+
 /// Runs a chain of so many milliseconds in a cgroup.
 fn start_in(setting: &Setting, cgroup: &Cgroup, ms: u32) -> std::io::Result<Running> {
     let program = setting.workload("chain.c")?;
@@ -63,7 +67,11 @@ fn start_in(setting: &Setting, cgroup: &Cgroup, ms: u32) -> std::io::Result<Runn
         cgroup.0.display(),
         program.display()
     );
-    setting.start("chain", Command::new("sh").args(["-c", &script]))
+    let running = setting.start("chain", Command::new("sh").args(["-c", &script]))?;
+    if ms < ENDLESS_MS {
+        leave_undisturbed(running.pid())?;
+    }
+    Ok(running)
 }
 
 /// The ids of all processes that the recording knows.
@@ -90,10 +98,10 @@ fn awaited_and_made_again() -> Outcome {
         let path = awaited.to_string_lossy().into_owned();
         let arguments = ["-F", "4999", "--cgroup", &path, "--wait"];
         let recorder = setting.start_recording(&arguments)?;
-        let bystander = start_in(&setting, &stranger, 600_000)?;
+        let bystander = start_in(&setting, &stranger, ENDLESS_MS)?;
         // A cgroup of the same name elsewhere is another one.
         let namesake = Cgroup::make(&other.join(&name))?;
-        let namesaked = start_in(&setting, &namesake, 600_000)?;
+        let namesaked = start_in(&setting, &namesake, ENDLESS_MS)?;
         let (mut total, mut pids) = (0, BTreeSet::new());
         for _ in 0..2 {
             let cgroup = Cgroup::make(&awaited)?;
@@ -173,7 +181,7 @@ fn a_unit_by_its_name() -> Outcome {
         return Ok(());
     };
     let recorder = setting.start_recording(&["-F", "4999", "--unit", &unit, "--wait"])?;
-    let bystander = start_in(&setting, &stranger, 600_000)?;
+    let bystander = start_in(&setting, &stranger, ENDLESS_MS)?;
     let cgroup = Cgroup::make(&hierarchy.directory(&format!("/{service}")))?;
     let chain = start_in(&setting, &cgroup, 1000)?;
     let pid = chain.pid();

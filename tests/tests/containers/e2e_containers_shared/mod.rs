@@ -16,6 +16,7 @@ use profiler_tests::process::Running;
 use profiler_tests::recording::{Recording, Sample, weight};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::statistics::{amount, at_least};
+use profiler_tests::undisturbed::leave_undisturbed;
 use profiler_tests::workload;
 
 /// Samples a second: enough that a life of 50 ms has 250.
@@ -165,8 +166,9 @@ pub(crate) fn listed(
     Ok(list["containers"].as_array().ok_or("no list")?.clone())
 }
 
-/// Starts a workload that waits.
+/// Starts a workload that waits, for as much CPU time as there is.
 pub(crate) fn begin(docker: &Docker, name: &str) -> Outcome {
+    leave_undisturbed(docker.pid(name)?)?;
     docker.command(&["kill", "--signal", "USR1", name])?;
     Ok(())
 }
