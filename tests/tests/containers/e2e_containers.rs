@@ -14,6 +14,8 @@ use profiler_tests::undisturbed::leave_undisturbed;
 
 /// More CPU time than any test lasts.
 const ENDLESS: &str = "100000";
+/// Somebody whose samples would be seen if they were taken: a fifth of the time, for others have to work as well.
+const NEIGHBOUR: [&str; 4] = [PROGRAM, ENDLESS, "5000", "20000"];
 
 /// Two containers with the same path and different content. What is recorded of the one names its host
 /// and its own process ids.
@@ -23,7 +25,7 @@ fn the_same_path_in_two_containers() -> Outcome {
     else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
     let id = docker.run("profiler-web", &[], "red", &[PROGRAM, "--wait", "1500"])?;
     let pid = docker.pid("profiler-web")?;
     let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
@@ -59,7 +61,7 @@ fn one_that_restarts() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::one_that_restarts")? else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
     docker.run("profiler-web", &[], "red", &[PROGRAM, "1500"])?;
     let mut pids = vec![docker.pid("profiler-web")?];
     let recorder = setting.start_recording(&["-F", RATE, "--container", "profiler-web"])?;
@@ -107,7 +109,7 @@ fn short_lives() -> Outcome {
     let Some((setting, docker)) = with_docker("e2e_containers::short_lives")? else {
         return Ok(());
     };
-    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
     let recorder =
         setting.start_recording(&["-F", RATE, "--container", "profiler-short", "--wait"])?;
     let mut cpu_ns = 0;
@@ -146,7 +148,7 @@ fn waited_for_and_removed() -> Outcome {
         return Ok(());
     };
     docker.image("late", &Root::new(&setting.path("late"), "late")?)?;
-    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
     let recorder =
         setting.start_recording(&["-F", RATE, "--container", "profiler-later", "--wait"])?;
     docker.run("profiler-other", &[], "red", &[PROGRAM, "200"])?;
@@ -182,7 +184,7 @@ fn nested_cgroups() -> Outcome {
     };
     let root = Root::new(&setting.path("nested"), "nested")?.with_shell()?;
     docker.image("nested", &root)?;
-    docker.run("profiler-neighbour", &[], "blue", &[PROGRAM, ENDLESS])?;
+    docker.run("profiler-neighbour", &[], "blue", &NEIGHBOUR)?;
     let shell = ["/bin/sh", "-c", MOVES];
     docker.run(
         "profiler-web",

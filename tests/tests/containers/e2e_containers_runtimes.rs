@@ -35,7 +35,7 @@ fn record_one(test: &str, program: &'static str, target: fn(&Contained) -> [Stri
     runtime.run(&Bundle {
         id: &id("neighbour"),
         root: &blue,
-        command: &[PROGRAM, ENDLESS],
+        command: &[PROGRAM, ENDLESS, "5000", "20000"],
         proc,
     })?;
     let web = runtime.run(&Bundle {
