@@ -1,8 +1,8 @@
 //! Functions of our own that begin with each kind of instruction, to try and to measure probes on.
 //!
 //! They do nothing and touch nothing but registers that a call may change, in assembly, because a
-//! compiler promises nothing of first instructions. Offsets are those in the
-//! file of this program.
+//! compiler promises nothing of first instructions. How their callers are found is said as a compiler would: samples
+//! fall on them as well. Offsets are those in the file of this program.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ macro_rules! functions {
     ($($name:ident $code:literal)*) => {$(
         #[unsafe(naked)]
         extern "C" fn $name() {
-            core::arch::naked_asm!($code)
+            core::arch::naked_asm!(".cfi_startproc", $code, ".cfi_endproc")
         }
     )*};
 }
@@ -26,12 +26,12 @@ macro_rules! functions {
 functions! {
     nop5 ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00; ret"
     nop "nop; ret"
-    push "push rbp; pop rbp; ret"
+    push "push rbp; .cfi_adjust_cfa_offset 8; pop rbp; .cfi_adjust_cfa_offset -8; ret"
     jump "jmp 2f; .byte 0xcc; 2: ret"
     conditional_jump "jz 2f; nop; 2: ret"
-    call "call 2f; ret; .byte 0xcc; 2: ret"
+    call "call 2f; ret; .byte 0xcc; .cfi_adjust_cfa_offset 8; 2: ret"
     stepped "mov rax, rdi; ret"
-    returning "push rbp; nop; pop rbp; ret"
+    returning "push rbp; .cfi_adjust_cfa_offset 8; nop; pop rbp; .cfi_adjust_cfa_offset -8; ret"
 }
 
 /// One for each of [`KINDS`].
@@ -55,11 +55,13 @@ const NOP5_WITHIN: u64 = 9;
 #[unsafe(naked)]
 extern "C" fn in_red_zone() -> u64 {
     core::arch::naked_asm!(
+        ".cfi_startproc",
         // mov qword ptr [rsp - 8], KEPT
         ".byte 0x48, 0xc7, 0x44, 0x24, 0xf8, 0x5a, 0x5a, 0x5a, 0x5a",
         ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
         "mov rax, [rsp - 8]",
         "ret",
+        ".cfi_endproc",
     )
 }
 
