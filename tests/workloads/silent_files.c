@@ -1,8 +1,9 @@
 // A program that has mapped a file whose server falls silent: it does not answer who opens it (open), asks for
 // its attributes (attributes) or reads it (read), nor who executes it (exec: with the parent of a vfork that waits
 // for that), nor who reads the memory of this process, while another thread waits to map something (locked), nor who reads its table of
-// sections (sections); or nothing at all from SIGUSR1 on (later).
-// Usage: silent_files KIND; uses the processor for a minute after "ready" (status 77 without FUSE).
+// sections (sections), nor who asks what file system it is (statfs); or nothing at all from SIGUSR1 on (later).
+// With "overlay" the file is seen by an overlay over that server, as any user can mount it.
+// Usage: silent_files KIND [overlay]; uses the processor for a minute after "ready" (status 77 without FUSE).
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -37,6 +38,7 @@ static int is_silent(const struct fuse_in_header *head, uint64_t offset) {
     if (*silence == 2) return head->opcode != FUSE_FLUSH && head->opcode != FUSE_RELEASE;
     switch (head->opcode) {
     case FUSE_OPEN: return is("open");
+    case FUSE_STATFS: return is("statfs");
     case FUSE_GETATTR: return is("attributes");
     case FUSE_READ: return is("read") || is("exec") || is("locked") || (is("sections") && offset >= SECTIONS);
     default: return 0;
@@ -58,12 +60,14 @@ static void serve(int fuse) {
         struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = 99, .attr_valid = valid, .attr = file};
         struct fuse_attr_out attr = {.attr_valid = valid, .attr = asked.head.nodeid == 1 ? folder : file};
         struct fuse_open_out opened = {0};
+        struct fuse_statfs_out statfs = {.st = {.namelen = 255}};
         struct fuse_out_header head = {.len = sizeof head, .unique = asked.head.unique};
         struct iovec said[2] = {{&head, sizeof head}, {NULL, 0}};
         if (asked.head.opcode == FUSE_FORGET || asked.head.opcode == FUSE_BATCH_FORGET
             || is_silent(&asked.head, asked.read.offset)) continue;
         switch (asked.head.opcode) {
-        case FUSE_INIT: said[1] = (struct iovec){&init, sizeof init}; break;
+        case FUSE_STATFS: said[1] = (struct iovec){&statfs, sizeof statfs}; break;
+    case FUSE_INIT: said[1] = (struct iovec){&init, sizeof init}; break;
         case FUSE_LOOKUP: said[1] = (struct iovec){&entry, sizeof entry}; break;
         case FUSE_GETATTR: said[1] = (struct iovec){&attr, sizeof attr}; break;
         case FUSE_OPEN: said[1] = (struct iovec){&opened, sizeof opened}; break;
@@ -109,6 +113,19 @@ static void *map(void *nothing) {
     return nothing;
 }
 
+static int write_to(const char *path, const char *text) {
+    int file = open(path, O_WRONLY);
+    int written = file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text);
+    close(file);
+    return !written;
+}
+
+// In a namespace of users of its own, as who is not root has to.
+static int make_user(void) {
+    return unshare(CLONE_NEWUSER) || write_to("/proc/self/setgroups", "deny") || write_to("/proc/self/uid_map", "0 0 1")
+        || write_to("/proc/self/gid_map", "0 0 1");
+}
+
 __attribute__((noinline)) void beside_silence(void) {
     struct timespec from, now;
     clock_gettime(CLOCK_MONOTONIC, &from);
@@ -118,9 +135,11 @@ __attribute__((noinline)) void beside_silence(void) {
 
 int main(int count, char **arguments) {
     kind = count > 1 ? arguments[1] : "";
+    int overlay = count > 2 && !strcmp(arguments[2], "overlay");
     // Else it would need memory.
     setvbuf(stdout, NULL, _IONBF, 0);
     silence = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (overlay && make_user()) return 77;
     int fuse = open("/dev/fuse", O_RDWR);
     char options[100];
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=%d", fuse, PAGE);
@@ -132,6 +151,8 @@ int main(int count, char **arguments) {
         serve(fuse);
     }
     close(fuse);
+    // It takes two layers.
+    if (overlay && mount("over", "/mnt", "overlay", 0, "lowerdir=/mnt:/etc")) return 77;
     signal(SIGUSR1, fall_silent);
     int file = open("/mnt/file", O_RDONLY);
     page = mmap(NULL, LENGTH, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);

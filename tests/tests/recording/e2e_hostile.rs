@@ -409,10 +409,14 @@ fn silent(
     kind: &str,
 ) -> Result<Option<Running>, Box<dyn std::error::Error>> {
     let program = setting.workload("silent_files.c")?;
-    let mut silent = setting.start("silent", Command::new(program).arg(kind))?;
+    let arguments = kind.split(' ');
+    let mut silent = setting.start("silent", Command::new(program).args(arguments))?;
     while !silent.stdout_so_far()?.contains("ready") {
         if silent.has_ended()? {
-            skip(test, "needs FUSE (/dev/fuse)");
+            skip(
+                test,
+                "needs FUSE (/dev/fuse), overlays and namespaces of users",
+            );
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -434,7 +438,16 @@ fn servers_that_never_answer_hold_nothing_up() -> Outcome {
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
-    let kinds = ["open", "attributes", "read", "exec", "locked", "sections"];
+    let kinds = [
+        "open",
+        "attributes",
+        "read",
+        "exec",
+        "locked",
+        "sections",
+        "read overlay",
+        "statfs overlay",
+    ];
     for (kind, mode) in kinds.into_iter().zip(["--wall", "-v"].into_iter().cycle()) {
         let Some(process) = silent(&setting, test, kind)? else {
             return Ok(());
@@ -492,9 +505,16 @@ fn nothing_is_attached_to_what_a_server_has() -> Outcome {
     let Some(setting) = Setting::new(test)? else {
         return Ok(());
     };
-    let Some(process) = silent(&setting, test, "later")? else {
-        return Ok(());
-    };
+    for kind in ["later", "later overlay"] {
+        let Some(process) = silent(&setting, test, kind)? else {
+            return Ok(());
+        };
+        nothing_is_attached(&setting, &process).map_err(|error| format!("{kind}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn nothing_is_attached(setting: &Setting, process: &Running) -> Outcome {
     let pid = process.pid().to_string();
     let file = format!("/proc/{pid}/root/mnt/file");
     let listed = setting.run(&["list", "functions", "-p", &pid, "*:beside_silence"])?;

@@ -25,6 +25,7 @@ use super::helper::open_elsewhere;
 use super::overlay_layers::OverlayLayers;
 use super::patience::ask_process;
 use super::proc_fs::at_live_thread;
+use super::served::{OVERLAYFS, is_local};
 use profiler_model::raw::FileIdentity;
 use profiler_model::{BuildId, Pid, Timestamp};
 use profiler_object::elf::{Elf, ElfError};
@@ -63,7 +64,8 @@ pub(super) enum OpenError {
     Again,
     /// It lies with a server, and only what lies on this machine is wanted.
     #[error(
-        "lies with a server (FUSE, a network), which the kernel would ask where probes are attached"
+        "lies with a server (FUSE, a network), or on an overlay that may have it from one: the kernel would ask that \
+         where probes are attached"
     )]
     Served,
     /// Its file system, or the process that maps it, does not answer.
@@ -329,7 +331,13 @@ pub(super) struct TargetFile {
 
 impl TargetFile {
     /// Takes an open regular file.
-    pub(super) fn new(file: File, stat: &Stat, path: &str, root: Option<&Arc<Root>>) -> TargetFile {
+    pub(super) fn new(
+        file: File,
+        stat: &Stat,
+        path: &str,
+        root: Option<&Arc<Root>>,
+        is_local: bool,
+    ) -> TargetFile {
         let elf = match Elf::read(&file) {
             Ok(elf) => Some(elf),
             Err(ElfError::Format) => None,
@@ -339,7 +347,6 @@ impl TargetFile {
             }
         };
         let trusted = root.is_some_and(|root| root.trusts(stat));
-        let is_local = is_local(&file);
         TargetFile {
             file,
             elf,
@@ -537,7 +544,14 @@ impl Files {
 pub(super) fn open_mapped(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     let handle = handle_of_mapped(mapped)?;
     let (file, stat) = open_checked(Ok(handle))?;
-    Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
+    let is_local = is_local(&file, Some(mapped.pid), mapped.root.map(|root| &**root));
+    Ok(TargetFile::new(
+        file,
+        &stat,
+        mapped.path,
+        mapped.root,
+        is_local,
+    ))
 }
 
 /// A handle of a mapped file, which can't be read yet.
@@ -624,24 +638,8 @@ pub(super) fn place_without_asking(path: &str) -> Option<(u64, u64)> {
 }
 
 fn is_layered(file: impl AsFd) -> bool {
-    const OVERLAYFS: u64 = 0x794c_7630;
     const BTRFS: u64 = 0x9123_683e;
     rustix::fs::fstatfs(file).is_ok_and(|fs| matches!(fs.f_type as u64, OVERLAYFS | BTRFS))
-}
-
-/// Whether a file lies where no server has to be asked for its contents, who could say anything.
-pub(super) fn is_local(file: impl AsFd) -> bool {
-    const FUSE: u64 = 0x6573_5546;
-    const NFS: u64 = 0x6969;
-    const SMB: [u64; 2] = [0xff53_4d42, 0xfe53_4d42];
-    const NINE_P: u64 = 0x0102_1997;
-    const CEPH: u64 = 0x00c3_6400;
-    const AFS: [u64; 2] = [0x5346_414f, 0x6b41_4653];
-    let remote = [FUSE, NFS, NINE_P, CEPH];
-    rustix::fs::fstatfs(file).is_ok_and(|fs| {
-        let kind = fs.f_type as u64 & 0xffff_ffff;
-        !remote.contains(&kind) && !SMB.contains(&kind) && !AFS.contains(&kind)
-    })
 }
 
 /// Raises the limit of open files as far as allowed; how many target files may be open.

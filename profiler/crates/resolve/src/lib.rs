@@ -55,6 +55,7 @@ mod patience;
 mod proc_fs;
 mod process;
 mod processes;
+mod served;
 mod stacks;
 mod symbolize;
 #[cfg(test)]

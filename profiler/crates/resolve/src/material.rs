@@ -18,9 +18,10 @@ use rustix::fs::Mode;
 
 use super::copies::{Room, unnamed};
 use super::debug_files::DebugFile;
-use super::files::{Root, TargetFile, is_local};
+use super::files::{Root, TargetFile};
 use super::link_folder::LinkFolder;
 use super::loaded::{Contents, LoadError, MAX_COPY_BYTES};
+use super::served::is_local;
 use super::symbolize::Settings;
 
 /// Copying more than this takes long.
@@ -250,7 +251,7 @@ impl Handed {
         let stat = rustix::fs::fstat(file).map_err(|error| too_much(error.into()))?;
         let own = rustix::process::geteuid();
         let readable = stat.st_mode & 0o004 != 0 || !own.is_root() && stat.st_uid == own.as_raw();
-        let into = match trusted && readable && is_local(file) {
+        let into = match trusted && readable && is_local(file, None, None) {
             true => None,
             false => {
                 let len = stat.st_size as u64;

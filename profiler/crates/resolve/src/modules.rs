@@ -431,7 +431,7 @@ fn kernels(name: &str, offset: u64, bytes: &[u8]) -> Option<(Arc<CodeModule>, Ar
     let copy = std::fs::File::from(copy);
     std::os::unix::fs::FileExt::write_all_at(&copy, bytes, 0).ok()?;
     let stat = rustix::fs::fstat(&copy).ok()?;
-    let mut file = TargetFile::new(copy, &stat, name, None);
+    let mut file = TargetFile::new(copy, &stat, name, None, true);
     (file.trusted, file.owner) = (true, None);
     let elf = file.elf.clone()?;
     let module = CodeModule {

@@ -376,7 +376,7 @@ mod tests {
             let made = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC);
             let made = std::fs::File::from(made.unwrap());
             let stat = rustix::fs::fstat(&made).unwrap();
-            let mut file = TargetFile::new(made, &stat, "/f", None);
+            let mut file = TargetFile::new(made, &stat, "/f", None, true);
             file.owner = owner;
             Some(Arc::new(file))
         };

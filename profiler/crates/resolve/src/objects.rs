@@ -30,6 +30,7 @@ use super::files::{
 use super::go_names::GoNames;
 use super::helper::open_local;
 use super::proc_fs::{self, at_live_thread};
+use super::served::{OVERLAYFS, is_local};
 use super::warnings::warn_once;
 use profiler_model::raw::FileIdentity;
 use profiler_model::text::command_line;
@@ -155,7 +156,6 @@ pub struct FileId {
 impl FileId {
     /// Of an open file.
     fn of(file: &File, stat: &Stat) -> FileId {
-        const OVERLAYFS: u64 = 0x794c_7630;
         /// Above these an overlay may put the number of a layer into the number of a file.
         const INODE: u64 = (1 << 48) - 1;
         let is_overlay = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as u64 == OVERLAYFS);
@@ -355,7 +355,9 @@ impl Finder {
             None => std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
             Some(_) => path.to_owned(),
         };
-        let file = TargetFile::new(file, &stat, &found.to_string_lossy(), root.as_ref());
+        let is_local = is_local(&file, pid, root.as_deref());
+        let found_as = found.to_string_lossy();
+        let file = TargetFile::new(file, &stat, &found_as, root.as_ref(), is_local);
         if file.elf.is_none() {
             return Err(ObjectsError::Open {
                 path: text.as_ref().into(),

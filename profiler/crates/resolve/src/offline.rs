@@ -340,7 +340,7 @@ fn open(path: &Path, build_id: &BuildId) -> Option<TargetFile> {
 
 fn open_any(path: &Path) -> Option<TargetFile> {
     let (file, stat) = open_trusted(path).ok()?;
-    let mut file = TargetFile::new(file, &stat, path.to_str()?, None);
+    let mut file = TargetFile::new(file, &stat, path.to_str()?, None, true);
     file.trusted = is_trusted(&stat);
     Some(file)
 }

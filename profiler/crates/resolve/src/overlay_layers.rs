@@ -56,21 +56,14 @@ impl OverlayLayers {
             .filter_map(Mount::parse)
             .rfind(|mount| mount.at == b"/")?;
         // A part of the file system as a root: paths below it are not those of the layers.
-        if root.kind != b"overlay" || root.root != b"/" || root.options.len() > MAX_OPTION_BYTES {
-            return None;
+        match root.root == b"/" {
+            true => OverlayLayers::of(&root),
+            false => None,
         }
-        let mut upper = None;
-        let mut lower = Vec::new();
-        for option in root.options.split(|&byte| byte == b',') {
-            if let Some(folder) = option.strip_prefix(b"upperdir=") {
-                upper = Some(path_from(unescape_octal(folder)));
-            } else if let Some(folders) = option.strip_prefix(b"lowerdir=") {
-                lower.extend(split_folders(&unescape_octal(folders)));
-            } else if let Some(folder) = option.strip_prefix(b"lowerdir+=") {
-                lower.push(path_from(unescape_octal(folder)));
-            }
-        }
-        let folders: Vec<PathBuf> = upper.into_iter().chain(lower).collect();
+    }
+
+    fn of(mount: &Mount<'_>) -> Option<OverlayLayers> {
+        let folders = folders_of(mount)?;
         // One that is not absolute was named from a folder that is not known.
         let usable = |folder: &PathBuf| {
             let above = folder.components().any(|part| part == Component::ParentDir);
@@ -79,7 +72,7 @@ impl OverlayLayers {
         let valid = !folders.is_empty() && folders.len() <= MAX_LAYERS;
         (valid && folders.iter().all(usable)).then_some(OverlayLayers {
             folders,
-            device: root.device,
+            device: mount.device,
         })
     }
 
@@ -144,8 +137,49 @@ fn is_opaque(folder: &OwnedFd) -> bool {
     })
 }
 
+/// The folders of an overlay, as they were named when it was mounted, uppermost first.
+fn folders_of(mount: &Mount<'_>) -> Option<Vec<PathBuf>> {
+    if mount.kind != b"overlay" || mount.options.len() > MAX_OPTION_BYTES {
+        return None;
+    }
+    let mut upper = None;
+    let mut lower = Vec::new();
+    for option in mount.options.split(|&byte| byte == b',') {
+        if let Some(folder) = option.strip_prefix(b"upperdir=") {
+            upper = Some(path_from(unescape_octal(folder)));
+        } else if let Some(folders) = option.strip_prefix(b"lowerdir=") {
+            lower.extend(split_folders(&unescape_octal(folders)));
+        } else if let Some(folder) = option.strip_prefix(b"lowerdir+=") {
+            lower.push(path_from(unescape_octal(folder)));
+        }
+    }
+    Some(upper.into_iter().chain(lower).collect())
+}
+
+/// The folders of the overlay that is the mount of this number, out of a mountinfo; none if there is none.
+pub(super) fn folders_of_mount(mountinfo: &[u8], number: u64) -> Option<Vec<PathBuf>> {
+    let lines = mountinfo.split(|&byte| byte == b'\n');
+    let mut mounts = lines.filter_map(Mount::parse);
+    folders_of(&mounts.find(|mount| mount.number == number)?)
+}
+
+/// The kind of file system that is mounted where a folder lies, out of a mountinfo.
+pub(super) fn kind_below<'a>(mountinfo: &'a [u8], folder: &Path) -> Option<&'a [u8]> {
+    let mounts = mountinfo
+        .split(|&byte| byte == b'\n')
+        .filter_map(Mount::parse);
+    let at = |mount: Mount<'a>| Some((path_from(unescape_octal(mount.at)), mount.kind));
+    let above = mounts
+        .filter_map(at)
+        .filter(|(at, _)| folder.starts_with(at));
+    // Of several mounts at one place, the last covers the others.
+    let nearest = above.max_by_key(|(at, _)| at.components().count());
+    nearest.map(|(_, kind)| kind)
+}
+
 /// What is needed of a line of mountinfo.
 struct Mount<'a> {
+    number: u64,
     device: (u32, u32),
     root: &'a [u8],
     at: &'a [u8],
@@ -156,13 +190,15 @@ struct Mount<'a> {
 impl<'a> Mount<'a> {
     fn parse(line: &'a [u8]) -> Option<Mount<'a>> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let number = std::str::from_utf8(fields.next()?).ok()?;
+        let device = std::str::from_utf8(fields.nth(1)?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let (root, at) = (fields.next()?, fields.next()?);
         // Options and optional fields end with a dash.
         fields.find(|field| *field == b"-")?;
         let kind = fields.next()?;
         Some(Mount {
+            number: number.parse().ok()?,
             device: (major.parse().ok()?, minor.parse().ok()?),
             root,
             at,

@@ -855,7 +855,7 @@ mod tests {
         let file = std::fs::File::from(made.unwrap());
         file.set_len(len).unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
-        Arc::new(TargetFile::new(file, &stat, "/f", None))
+        Arc::new(TargetFile::new(file, &stat, "/f", None, true))
     }
 
     #[test]
@@ -863,7 +863,7 @@ mod tests {
         let own = std::fs::File::open("/proc/self/exe").unwrap();
         let stat = rustix::fs::fstat(&own).unwrap();
         let host = Arc::new(Root::own().unwrap());
-        let kept = Arc::new(TargetFile::new(own, &stat, "/f", Some(&host)));
+        let kept = Arc::new(TargetFile::new(own, &stat, "/f", Some(&host), true));
         let order = |file: Option<Arc<TargetFile>>| {
             let module = module("/f");
             let addresses = Vec::new();

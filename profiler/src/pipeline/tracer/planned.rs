@@ -91,7 +91,8 @@ pub(super) fn read(
     }
     if !target.is_local {
         // Only one that was named by its path comes so far.
-        let why = "it lies with a server (FUSE, a network), which the kernel would ask where probes are attached";
+        let why = "it lies with a server (FUSE, a network), or on an overlay that may have it from one: the kernel \
+                   would ask that where probes are attached";
         return Some(Err(why.to_owned()));
     }
     Some(reader.read(asked, target, wanted, &before.safety, given_up))

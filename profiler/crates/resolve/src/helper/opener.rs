@@ -20,12 +20,12 @@ use super::client::{Client, Death, send};
 use super::wire::{self, Frame, Reader};
 use crate::copies::{Room, left};
 use crate::files::{
-    MappedFile, OpenError, Root, TargetFile, handle_of_mapped, is_local, open_checked, open_mapped,
-    place_of,
+    MappedFile, OpenError, Root, TargetFile, handle_of_mapped, open_checked, open_mapped, place_of,
 };
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
 use crate::patience::{STARVED, Whom, give_up, is_silent, owner_of, within, would_run};
+use crate::served::is_local;
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
@@ -129,7 +129,7 @@ fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
             identity,
             root: root.as_ref(),
         })?;
-        match is_local(&file.file) {
+        match file.is_local {
             true => Ok(file),
             false => Err(OpenError::Silent),
         }
@@ -217,7 +217,15 @@ fn opened(
     let target = |file: OwnedFd| -> Result<TargetFile, OpenError> {
         let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
         let file = File::from(file);
-        Ok(TargetFile::new(file, &stat, mapped.path, mapped.root))
+        // A copy is so as well.
+        let is_local = true;
+        Ok(TargetFile::new(
+            file,
+            &stat,
+            mapped.path,
+            mapped.root,
+            is_local,
+        ))
     };
     match kind {
         OPENED => target(file.ok_or_else(no_file)?),
@@ -275,7 +283,10 @@ pub(super) fn answer(
     handled.u32(major);
     handled.u32(minor);
     super::serve::say(socket, &handled.finish())?;
-    let opened = handle.and_then(|handle| open(handle, copies.then_some(room)));
+    let opened = handle.and_then(|handle| {
+        let is_local = |file: &File| is_local(file, Some(pid), root.as_deref());
+        open(handle, is_local, copies.then_some(room))
+    });
     let mut frame = Frame::new(wire::OPENED);
     let (kind, number) = match &opened {
         Ok((_, Some(owner))) => (COPIED, *owner),
@@ -301,7 +312,11 @@ pub(super) fn answer(
 
 /// From a handle to a file that can be read without asking a server; whose it is, if that is a copy, for which there is
 /// so much room; none: none is wanted.
-fn open(handle: OwnedFd, room: Option<u64>) -> Result<(OwnedFd, Option<u32>), OpenError> {
+fn open(
+    handle: OwnedFd,
+    is_local: impl Fn(&File) -> bool,
+    room: Option<u64>,
+) -> Result<(OwnedFd, Option<u32>), OpenError> {
     let (file, stat): (File, Stat) = open_checked(Ok(handle))?;
     if is_local(&file) {
         return Ok((file.into(), None));

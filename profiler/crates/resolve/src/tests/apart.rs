@@ -91,7 +91,7 @@ fn soon() -> Instant {
 
 pub(super) fn material(path: &Path, lines: bool) -> Material {
     let (file, stat) = files::open_trusted(path).unwrap();
-    let target = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+    let target = TargetFile::new(file, &stat, path.to_str().unwrap(), None, true);
     Material::gather(&target, &settings(), lines, u64::MAX).unwrap()
 }
 
@@ -391,7 +391,7 @@ fn slow_and_honest(dir: &TempDir) -> (std::path::PathBuf, std::path::PathBuf) {
 /// Asks about a file of a user; the module that answers will have.
 fn ask_for(symbolizer: &mut Symbolizer, path: &Path, owner: Option<u32>, offset: u64) -> u64 {
     let (file, stat) = files::open_trusted(path).unwrap();
-    let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None);
+    let mut file = TargetFile::new(file, &stat, path.to_str().unwrap(), None, true);
     file.owner = owner;
     let module = mapping::tests::module(path.to_str().unwrap());
     let uid = module.uid;

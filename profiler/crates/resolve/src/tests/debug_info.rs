@@ -1032,6 +1032,7 @@ fn a_large_file_takes_the_second_thread_and_a_full_queue_no_one_waits_for() {
         &stat,
         program.to_str().unwrap(),
         None,
+        true,
     ));
     let module = mapping::tests::module("program");
     let mut symbolizer = Symbolizer::start(settings).unwrap();
@@ -1079,7 +1080,7 @@ fn what_takes_too_long_is_given_up() {
     let program = build(&dir, "program", &[]);
     let inner = offset_of(&program, "inner");
     let (file, stat) = files::open_trusted(&program).unwrap();
-    let file = TargetFile::new(file, &stat, program.to_str().unwrap(), None);
+    let file = TargetFile::new(file, &stat, program.to_str().unwrap(), None, true);
     let file = Arc::new(file);
     let answer = |patience| {
         let settings = Settings {

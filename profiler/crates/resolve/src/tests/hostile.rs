@@ -114,7 +114,7 @@ fn a_file_that_its_owner_can_change_is_copied() {
     std::fs::set_permissions(&program, mode).unwrap();
     let (file, stat) = files::open_trusted(&program).unwrap();
     let own = Arc::new(Root::own().unwrap());
-    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own));
+    let target = TargetFile::new(file, &stat, program.to_str().unwrap(), Some(&own), true);
     assert!(!target.trusted);
     // Of root and nobody else, but of which root?
     let (_, stat) = files::open_trusted(Path::new("/bin/sh")).unwrap();

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use super::super::overlay_layers::OverlayLayers;
+use super::super::overlay_layers::{OverlayLayers, folders_of_mount, kind_below};
 use super::*;
 
 fn mountinfo(options: &str) -> Vec<u8> {
@@ -163,6 +163,22 @@ fn options_are_read_as_the_kernel_writes_them() {
     assert_eq!(layers.device, (0, 40));
     assert!(layers.open("/file").is_ok());
     assert!(layers.open("/hidden").is_err(), "a layer without paths");
+}
+
+#[test]
+fn where_the_folders_of_a_mount_lie_is_known() {
+    let table = mountinfo("lowerdir=/proc/a:relative,upperdir=/procs");
+    let folders = folders_of_mount(&table, 47).unwrap();
+    let kinds: Vec<_> = folders.iter().map(|at| kind_below(&table, at)).collect();
+    let [upper, lower, relative] = kinds[..] else {
+        panic!("{folders:?}");
+    };
+    // The overlay covers the disk.
+    assert_eq!(upper, Some(&b"overlay"[..]));
+    assert_eq!(lower, Some(&b"proc"[..]));
+    assert_eq!(relative, None);
+    // No overlay, and no such mount.
+    assert!(folders_of_mount(&table, 20).is_none() && folders_of_mount(&table, 4).is_none());
 }
 
 /// A program under a path of its own root, with a function of this name in place of `inner`.

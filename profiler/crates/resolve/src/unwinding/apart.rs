@@ -164,7 +164,7 @@ pub(super) mod tests {
 
     fn target(file: File) -> TargetFile {
         let stat = rustix::fs::fstat(&file).unwrap();
-        TargetFile::new(file, &stat, "/f", None)
+        TargetFile::new(file, &stat, "/f", None, true)
     }
 
     pub(crate) fn honest(dir: &TempDir) -> TargetFile {

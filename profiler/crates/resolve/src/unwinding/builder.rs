@@ -331,7 +331,7 @@ mod tests {
         for id in 0..MAX_THREADS as u64 {
             let file = long.try_clone().unwrap();
             let stat = rustix::fs::fstat(&file).unwrap();
-            ask(id, TargetFile::new(file, &stat, "/long", None), 1001);
+            ask(id, TargetFile::new(file, &stat, "/long", None, true), 1001);
         }
         std::thread::sleep(Duration::from_millis(50));
         ask(100, honest(&dir), 1002);
