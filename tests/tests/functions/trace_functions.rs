@@ -402,6 +402,41 @@ fn what_is_not_found_is_explained() {
 }
 
 /// Provider, name, location, semaphore, arguments of each marker that readelf shows.
+/// What the loader chooses from several can't be traced: a pattern takes the others that it names and says how many are
+/// left out, and who names one by its name is told what helps.
+#[test]
+fn what_is_chosen_at_load_is_left_out_of_what_a_pattern_takes() {
+    let test = "what_is_chosen_at_load_is_left_out_of_what_a_pattern_takes";
+    let folder = Folder::new("chosen");
+    let Some(path) = folder.fixture(test, &["-O2"]) else {
+        return;
+    };
+    let whole = object(&path);
+    let (found, said) = select(&whole, &["*chosen*"], &[]);
+    assert_eq!(found, ["chosen_impl"]);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("1 name is left out"), "{said:?}");
+    assert!(
+        said[0].ends_with("when the object is loaded: chosen"),
+        "{said:?}"
+    );
+    let (found, said) = select(&whole, &["chosen"], &[]);
+    assert!(found.is_empty());
+    assert!(
+        said[0].contains("trace those by their own names"),
+        "{said:?}"
+    );
+    let Some(path) = folder.fixture(test, &["-O2", "-s", "-rdynamic"]) else {
+        return;
+    };
+    let (found, said) = select(&object(&path), &["*chosen*"], &[]);
+    assert!(found.is_empty());
+    assert!(
+        said[0].contains("with the debug symbols of fixture"),
+        "{said:?}"
+    );
+}
+
 fn markers_of_readelf(path: &str) -> BTreeSet<(String, u64, u64, String)> {
     let text = output("readelf", &["-n", "-W", path]);
     let mut markers = BTreeSet::new();

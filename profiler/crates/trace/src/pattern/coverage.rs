@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Choice, Pattern, Selection, before_call};
@@ -88,6 +89,12 @@ pub enum Complaint {
         names: Vec<Box<str>>,
         /// The pattern.
         pattern: Box<str>,
+        /// Whether it names one of them, and no others.
+        exact: bool,
+        /// How many functions it found besides.
+        matched: usize,
+        /// Which of the objects are stripped.
+        stripped: Vec<Box<str>>,
     },
     /// No function was written in these files.
     NoSource {
@@ -153,6 +160,12 @@ impl<'a> Coverage<'a> {
             complaints.push(Complaint::ChosenAtLoad {
                 names: found.chosen_at_load.clone(),
                 pattern: text.clone(),
+                exact: found
+                    .chosen_at_load
+                    .iter()
+                    .any(|name| **name == *pattern.function_text()),
+                matched: found.matched,
+                stripped: found.stripped.clone(),
             });
         }
         if found.matched > 0 || !complaints.is_empty() {
@@ -235,7 +248,11 @@ impl Found {
         self.matched = self.matched.saturating_add(more.matched);
         self.covered.extend(more.covered);
         self.stripped.extend(more.stripped);
-        self.chosen_at_load.extend(more.chosen_at_load);
+        // Several objects may be of one kind.
+        let known: FxHashSet<&str> = self.chosen_at_load.iter().map(|name| &**name).collect();
+        let mut new = more.chosen_at_load;
+        new.retain(|name| !known.contains(&**name));
+        self.chosen_at_load.extend(new);
         self.inlined.extend(more.inlined);
         for (distance, name) in more.similar {
             self.keep_similar(distance, &name);
@@ -370,15 +387,53 @@ impl fmt::Display for Complaint {
                 list(names),
                 if names.len() == 1 { "has" } else { "have" }
             ),
-            Complaint::ChosenAtLoad { names, pattern } => write!(
+            // What a pattern finds is traced, and more was not asked for by name.
+            Complaint::ChosenAtLoad {
+                names,
+                pattern,
+                exact: false,
+                matched: 1..,
+                ..
+            } => write!(
                 f,
-                "'{pattern}': of {} one of several implementations is chosen when the object is \
-                 loaded; trace those by their own names, like '*{}*'",
-                list(names),
-                names
-                    .first()
-                    .map_or("", |name| name.trim_start_matches('_'))
+                "'{pattern}': {} left out, of which one of several implementations is chosen when the object is \
+                 loaded: {}",
+                match names.len() {
+                    1 => "1 name is".to_owned(),
+                    count => format!("{count} names are"),
+                },
+                list(names)
             ),
+            Complaint::ChosenAtLoad {
+                names,
+                pattern,
+                exact,
+                matched,
+                stripped,
+            } => {
+                write!(
+                    f,
+                    "'{pattern}': of {} one of several implementations is chosen when the object is loaded",
+                    list(names)
+                )?;
+                if *exact && *matched > 0 {
+                    write!(f, ", and what is traced is another function of that name")?;
+                }
+                match stripped.is_empty() {
+                    true => write!(
+                        f,
+                        "; trace those by their own names, like '*{}*'",
+                        names
+                            .first()
+                            .map_or("", |name| name.trim_start_matches('_'))
+                    ),
+                    false => write!(
+                        f,
+                        "; those have names of their own with the debug symbols of {}",
+                        list(stripped)
+                    ),
+                }
+            }
             Complaint::NoSource {
                 pattern,
                 debug_info: true,
