@@ -93,7 +93,7 @@ impl NewFile {
         existing: Existing,
         owner: Option<Owner>,
     ) -> Result<NewFile, CaptureError> {
-        check(path, existing)?;
+        check(path, existing, owner)?;
         sweep(path, owner);
         let (file, made) = open(path)?;
         Owner::take(owner, &file);
@@ -177,12 +177,20 @@ impl Drop for NewFile {
 }
 
 /// Refuses an output that must not be written, or that could not get its name when all is done.
-pub(super) fn check(path: &Path, existing: Existing) -> Result<(), CaptureError> {
+pub(super) fn check(
+    path: &Path,
+    existing: Existing,
+    owner: Option<Owner>,
+) -> Result<(), CaptureError> {
     let stuck = |obstacle: String| {
         let path = path.display();
         Err(CaptureError::Options(format!("{path} {obstacle}")))
     };
     let folder = folder_of(path);
+    let is_ours = |found: &Metadata| {
+        let us = rustix::process::geteuid().as_raw();
+        found.uid() == us || owner.is_some_and(|owner| owner.uid == found.uid())
+    };
     if attributes(folder).contains(StatxAttributes::APPEND) {
         return stuck("could not get its name: its folder is marked append-only".to_owned());
     }
@@ -201,7 +209,7 @@ pub(super) fn check(path: &Path, existing: Existing) -> Result<(), CaptureError>
     if is_being_written(path) {
         return Err(CaptureError::Busy(path.to_owned()));
     }
-    if let Some(why) = is_stuck(path, &found, folder) {
+    if let Some(why) = is_stuck(path, &found, folder, is_ours(&found), existing) {
         return stuck(format!(
             "can't be replaced: it {why}; name another file with -o"
         ));
@@ -214,7 +222,7 @@ pub(super) fn check(path: &Path, existing: Existing) -> Result<(), CaptureError>
         return Ok(());
     };
     let is = no_file(&found).map(|what| format!("is {what}"));
-    match is.or_else(|| is_stuck(&old, &found, folder)) {
+    match is.or_else(|| is_stuck(&old, &found, folder, is_ours(&found), existing)) {
         Some(why) => stuck(format!(
             "can't be put aside: {} {why}; move that away, or keep none with --force",
             old.display()
@@ -246,8 +254,14 @@ fn no_file(found: &Metadata) -> Option<&'static str> {
     })
 }
 
-/// Why the kernel would not have a file's name given to another one.
-fn is_stuck(path: &Path, found: &Metadata, folder: &Path) -> Option<String> {
+/// Why a file's name is not to be given to another one, or the kernel would not have it.
+fn is_stuck(
+    path: &Path,
+    found: &Metadata,
+    folder: &Path,
+    is_ours: bool,
+    existing: Existing,
+) -> Option<String> {
     let is = attributes(path);
     for (attribute, what) in [
         (StatxAttributes::IMMUTABLE, "is marked immutable"),
@@ -260,9 +274,14 @@ fn is_stuck(path: &Path, found: &Metadata, folder: &Path) -> Option<String> {
     }
     let folder = std::fs::metadata(folder).ok()?;
     let us = rustix::process::geteuid().as_raw();
-    let may = found.uid() == us || folder.uid() == us || folder.mode() & libc::S_ISVTX == 0;
     let held = || rustix::thread::capabilities(None);
-    let may = may || held().is_ok_and(|held| held.effective.contains(CapabilitySet::FOWNER));
+    let may_all = || {
+        folder.uid() == us
+            || held().is_ok_and(|held| held.effective.contains(CapabilitySet::FOWNER))
+    };
+    // Root might, and what others have in such a folder is theirs nevertheless, unless it is said that it goes.
+    let may =
+        is_ours || folder.mode() & libc::S_ISVTX == 0 || existing == Existing::Replace && may_all();
     (!may).then(|| format!("belongs to user {} in a sticky folder", found.uid()))
 }
 
@@ -573,12 +592,24 @@ mod tests {
             });
             without.join().unwrap();
         });
+        // Root could do it.
+        let taken = "a can't be replaced: it belongs to user 65534 in a sticky folder";
+        refused(Existing::Keep, &[taken]);
+        let owner = |uid| Some(Owner { uid, gid: uid });
+        assert!(NewFile::create(&path, Existing::Keep, owner(65_533)).is_err());
+        drop(NewFile::create(&path, Existing::Keep, owner(65_534)).unwrap());
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        refused(Existing::Keep, &["a.old belongs to user 65534", "--force"]);
         assert_eq!(
             std::fs::read_dir(&folder.0).unwrap().count(),
             2,
             "nothing was made"
         );
-        write(&path, Existing::Keep, "fourth").unwrap();
+        write(&path, Existing::Replace, "fourth").unwrap();
+        let kept = std::fs::read_to_string(&old).unwrap();
+        assert_eq!(kept, "second", "it is another user's");
+        std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o777)).unwrap();
+        write(&path, Existing::Keep, "fifth").unwrap();
     }
 
     #[test]

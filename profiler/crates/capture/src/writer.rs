@@ -172,7 +172,7 @@ impl Writer {
     pub fn check(path: &Path, options: &CreateOptions) -> Result<(), CaptureError> {
         options.check()?;
         if options.rotate.is_none() {
-            new_file::check(path, options.existing)?;
+            new_file::check(path, options.existing, options.owner)?;
         }
         output::check_folder(path)
     }
@@ -184,7 +184,7 @@ impl Writer {
         options.check()?;
         let mut number = 1;
         let (ring, output) = if let Some(limit) = options.ring {
-            new_file::check(path, options.existing)?;
+            new_file::check(path, options.existing, options.owner)?;
             let mut ring = Ring::create(path, limit, options.owner)?;
             let first = Output::create(&ring.next_path(), Existing::Refuse, &options)?;
             (Some(ring), first)
