@@ -437,6 +437,50 @@ fn what_is_chosen_at_load_is_left_out_of_what_a_pattern_takes() {
     );
 }
 
+/// Files are passed over by their symbols alone, where what is wanted has one plain name.
+#[test]
+fn a_file_without_a_name_is_known_without_reading_it() {
+    let words = |include: &[&str]| {
+        let selection = Selection {
+            include: include.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Selection::default()
+        };
+        selection.words()
+    };
+    let all: Vec<Box<str>> = vec!["malloc".into(), "handle_put".into()];
+    assert_eq!(words(&["libc:malloc", "handle_put"]), Some(all));
+    // Words of demangled names are not all in symbols, and of many names there is no one word.
+    for others in [
+        "*malloc*",
+        "std::sort",
+        "string",
+        "/mal+oc/",
+        "usdt:a:b",
+        "f",
+        "f(int)",
+    ] {
+        assert_eq!(words(&["malloc", others]), None, "{others}");
+    }
+    assert_eq!(words(&[]), None);
+
+    let test = "a_file_without_a_name_is_known_without_reading_it";
+    let folder = Folder::new("words");
+    for flags in [&["-O2"][..], &["-O2", "-s", "-rdynamic"]] {
+        let Some(path) = folder.fixture(test, flags) else {
+            return;
+        };
+        let file = File::open(&path).unwrap();
+        for function in object(&path).functions() {
+            let may = profiler_object::may_name(&file, None, &[&*function.name]);
+            assert!(may, "{}", function.name);
+        }
+        // What it only uses, and what is nowhere.
+        for name in ["fprintf", "no_such_function"] {
+            assert!(!profiler_object::may_name(&file, None, &[name]), "{name}");
+        }
+    }
+}
+
 fn markers_of_readelf(path: &str) -> BTreeSet<(String, u64, u64, String)> {
     let text = output("readelf", &["-n", "-W", path]);
     let mut markers = BTreeSet::new();

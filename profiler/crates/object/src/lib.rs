@@ -24,7 +24,7 @@ mod symbols;
 pub use functions::start_code_len;
 pub use object::{
     Aliases, Bounds, Declaration, DeclaredLines, DescribedFunction, Object, ObjectError,
-    dialect_of, has_markers,
+    dialect_of, has_markers, may_name,
 };
 
 use serde::{Deserialize, Serialize};

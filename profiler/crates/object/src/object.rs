@@ -13,6 +13,7 @@ mod declared;
 pub(super) mod frames;
 mod image;
 mod linkage;
+mod words;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -33,6 +34,7 @@ pub use declared::{DeclaredLines, DescribedFunction};
 use image::Image;
 use linkage::Linkage;
 use profiler_model::BuildId;
+pub use words::may_name;
 
 /// Most bytes of a symbol table or of its names.
 const MAX_TABLE_BYTES: u64 = 256 << 20;

@@ -115,6 +115,11 @@ pub struct TargetObject {
 }
 
 impl TargetObject {
+    /// Whether it can have a function whose name has one of these words.
+    pub fn may_name(&self, words: &[Box<str>]) -> bool {
+        profiler_object::may_name(&self.file, self.debug.as_deref(), words)
+    }
+
     /// Reads it; of a stripped Go program with the functions that Go's own table names.
     pub fn read(&self, debug: Option<&File>) -> Result<Object, ObjectError> {
         read_object(&self.file, debug, &self.path, &self.aliases)

@@ -287,6 +287,24 @@ impl Pattern {
         self.object.as_ref().map(|pattern| pattern.0.to_string())
     }
 
+    /// The name of the function, if it is one plain word.
+    fn word(&self) -> Option<&str> {
+        const SHORTEST: usize = 3;
+        let What::Function {
+            whole: Matcher::Glob { .. },
+            ..
+        } = &self.what
+        else {
+            return None;
+        };
+        let text = self.function_text();
+        let is_word = text.len() >= SHORTEST
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_word.then_some(text)
+    }
+
     /// The text without the object's part.
     fn function_text(&self) -> &str {
         match split_object(&self.text) {

@@ -33,6 +33,13 @@ impl Asked {
         paths.iter().any(|path| selection.may_cover(path, true))
     }
 
+    /// Whether a file that has none of these words is of no use; none: that can't be said of any. What is not shared is
+    /// judged by all files.
+    pub(super) fn words(&self) -> Option<Vec<Box<str>>> {
+        let words = self.request.selection.words();
+        words.filter(|_| self.shared)
+    }
+
     /// As whom a process is attached to.
     pub(super) fn process(&self, pid: Pid) -> Option<Pid> {
         (!self.shared).then_some(pid)

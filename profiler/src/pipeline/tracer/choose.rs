@@ -5,7 +5,9 @@
 //!
 //! What does not belong here: files that are mapped later (`follow`), one file (`plans`).
 
+use std::io::IsTerminal;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -20,9 +22,11 @@ use crate::pipeline::signals::is_given_up;
 use profiler_model::Pid;
 use profiler_probe::now;
 use profiler_resolve::objects::TargetObject;
-use profiler_trace::pattern::{Choice, Complaint, Coverage};
+use profiler_trace::pattern::{Choice, Complaint, Coverage, Selection};
 use profiler_trace::safety::ProcessSafety;
 
+/// Who waits longer at a terminal is told for what.
+const LONG: Duration = Duration::from_secs(1);
 /// From this many functions on, a person is asked first.
 const MANY: usize = 10_000;
 
@@ -43,6 +47,10 @@ pub(super) fn choose(
         plans.safety = ProcessSafety::unknown();
     }
     let mut files = Files::read(files, plans);
+    if files.miss_some(selection) {
+        // For what could have been meant.
+        files.read_rest(plans);
+    }
     // All is chosen before anything is planned: too much may be asked for.
     files.cover(plans, &mut coverage);
     let choices: Vec<&Choice> = files.choices().collect();
@@ -70,6 +78,8 @@ pub(super) fn choose(
 /// Files of the targets, each once, and who maps which by index.
 struct Files {
     read: Vec<(TargetObject, Option<Contents>)>,
+    /// Those that were not read because they have no word that is asked for, by index.
+    without: Vec<usize>,
     users: Vec<(Pid, usize)>,
 }
 
@@ -78,18 +88,64 @@ impl Files {
         let mut read: Vec<(TargetObject, Option<Contents>)> = Vec::new();
         let mut index_of = FxHashMap::default();
         let mut users: Vec<(Pid, usize)> = Vec::new();
+        let mut without = Vec::new();
+        let words = plans.asked.words();
+        let begun = Instant::now();
+        let mut told = !std::io::stderr().is_terminal();
         for (pid, target) in files {
             if is_given_up() {
                 break;
             }
+            if begun.elapsed() > LONG && !std::mem::replace(&mut told, true) {
+                log::warn!(
+                    "looking for what is traced in the files of all that runs: the recording begins behind that"
+                );
+            }
             let index = *index_of.entry(target.id).or_insert_with(|| {
-                let contents = plans.read(&target);
+                let has_none = |words: &Vec<_>| plans.sifts(&target) && !target.may_name(words);
+                let contents = match words.as_ref().is_some_and(has_none) {
+                    true => {
+                        without.push(read.len());
+                        None
+                    }
+                    false => plans.read(&target),
+                };
                 read.push((target, contents));
                 read.len() - 1
             });
             users.extend(pid.map(|pid| (pid, index)));
         }
-        Files { read, users }
+        Files {
+            read,
+            without,
+            users,
+        }
+    }
+
+    /// Whether something that is asked for is in none of those that were read, and may be in others, or have been
+    /// meant there.
+    fn miss_some(&self, selection: &Selection) -> bool {
+        let mut coverage = Coverage::new(selection);
+        let read = self
+            .read
+            .iter()
+            .filter_map(|(_, contents)| contents.as_ref());
+        read.for_each(|contents| coverage.add(contents.seen.clone()));
+        let complaints = coverage.complaints();
+        let mut missing = complaints.iter();
+        !self.without.is_empty()
+            && missing.any(|complaint| !matches!(complaint, Complaint::ChosenAtLoad { .. }))
+    }
+
+    /// Reads those that have no word that is asked for.
+    fn read_rest(&mut self, plans: &mut Plans) {
+        for index in std::mem::take(&mut self.without) {
+            if is_given_up() {
+                break;
+            }
+            let (target, contents) = &mut self.read[index];
+            *contents = plans.read(target);
+        }
     }
 
     /// Notes what was seen in each, and takes out what the request's filter does not admit.

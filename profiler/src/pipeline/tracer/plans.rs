@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::asked::Asked;
 use super::contents::{Contents, Reader};
-use super::hooks::unwind_class;
+use super::hooks::{is_hook_library, unwind_class};
 use super::news::{Bulletin, News};
 use super::planned::{self, Before, Judged, Looked, Planned};
 use super::planner::{Found, Planner};
@@ -116,6 +116,11 @@ impl Plans {
                 None
             }
         }
+    }
+
+    /// Whether a file is read for the functions in it alone.
+    pub(super) fn sifts(&self, target: &TargetObject) -> bool {
+        (self.reads_all || self.asked.may_cover(target)) && !is_hook_library(&target.path)
     }
 
     fn before(&self) -> Before {

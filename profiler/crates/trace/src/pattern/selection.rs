@@ -102,6 +102,30 @@ impl Selection {
         self.include.is_empty() || patterns.any(|pattern| pattern.may_cover(path, is_main))
     }
 
+    /// Words of which the name of each wanted function has one, as symbols spell it; none if that can't be said. What
+    /// the C++ ABI has short forms for need not be spelt out.
+    pub fn words(&self) -> Option<Vec<Box<str>>> {
+        const SHORT: [&str; 9] = [
+            "operator",
+            "allocator",
+            "basic_string",
+            "string",
+            "istream",
+            "ostream",
+            "iostream",
+            "basic_istream",
+            "basic_ostream",
+        ];
+        let word = |pattern: &Pattern| {
+            let word = pattern.word()?;
+            (!SHORT.contains(&word)).then(|| word.into())
+        };
+        match self.include.is_empty() || !self.sources.is_empty() {
+            true => None,
+            false => self.include.iter().map(word).collect(),
+        }
+    }
+
     /// Paths by which objects are named, without those with wildcards. A target may see the same file
     /// at another path.
     pub fn paths(&self) -> Vec<Box<str>> {
