@@ -123,12 +123,13 @@ fn fuzz(folder: &Path, binaries: &Path, target: &str, seconds: u64) -> Outcome {
         .args(LIMITS)
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .arg("-print_final_stats=1")
-        // It is we who interrupt it.
-        .arg("-interrupted_exitcode=0")
         .env("PROFILER_FUZZ_SEEDS", &seeds);
     run_for(&mut command, Duration::from_secs(seconds))
         .map_err(|error| failed(format!("run {target}"), error))?
 }
+
+/// What libFuzzer ends with when it is interrupted.
+const INTERRUPTED: i32 = 72;
 
 /// Runs a target until it has had that much processor time: what else is running then makes it longer, not less.
 fn run_for(command: &mut Command, most: Duration) -> std::io::Result<Outcome> {
@@ -137,14 +138,17 @@ fn run_for(command: &mut Command, most: Duration) -> std::io::Result<Outcome> {
     rustix::process::setpriority_process(Some(id), 10)?;
     let ticks = rustix::param::clock_ticks_per_second();
     let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
+    let mut is_over = false;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(match status.success() {
+            let as_asked = status.success() || is_over && status.code() == Some(INTERRUPTED);
+            return Ok(match as_asked {
                 true => Ok(()),
                 false => Err(Failure(format!("it ended with {status}"))),
             });
         }
         if cpu_of(&fs::read_to_string(&stat)?, ticks) >= most {
+            is_over = true;
             // Not waited for yet, so the number is still its own.
             kill_process(id, Signal::INT)?;
         }
