@@ -61,6 +61,9 @@ pub struct WaitRecord {
     pub comm: [u8; COMM_LEN],
 }
 
+/// A wait of this length stands for itself alone, however few stacks are walked.
+pub const LONG_WAIT_NS: u64 = 1 << 23;
+
 /// It could have run: another thread was put in its place.
 pub const STATE_PREEMPTED: u32 = 0;
 /// It waited for something, and could be interrupted.

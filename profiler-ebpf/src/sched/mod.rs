@@ -30,8 +30,8 @@ use profiler_common::{
     control::{FILTER_ASKED, FILTER_CGROUPS},
     sample::FLAG_UNDECIDED,
     sched::{
-        KEY_NOT_WALKED, STATE_DISK, STATE_NEW, STATE_PREEMPTED, STATE_SLEEPING, STATE_STOPPED,
-        SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_PID, TASK_STATE, ThreadWaits,
+        KEY_NOT_WALKED, LONG_WAIT_NS, STATE_DISK, STATE_NEW, STATE_PREEMPTED, STATE_SLEEPING,
+        STATE_STOPPED, SWITCH_STATE_LAST, SWITCH_STATE_SECOND, TASK_PID, TASK_STATE, ThreadWaits,
     },
 };
 
@@ -63,8 +63,6 @@ const TASK_NOLOAD: u32 = 0x400;
 /// Whether a thread that was wanted still is, which cgroup it is in, if nothing is decided by that, and
 /// which interpreter its process runs is looked at again after this time.
 const PLACE_NS: u64 = 100_000_000;
-/// A wait of this length stands for itself alone, however few stacks are walked.
-const LONG_NS: u64 = 1 << 23;
 /// Totals are told when they are this old.
 const TELL_NS: u64 = 1_000_000_000;
 /// A thread is made runnable while it is still on its way to sleep, at most this long before it has
@@ -268,7 +266,7 @@ fn go_on(task: u64, cpu: &mut WaitCpu, now: u64) {
         thread.totals.ns[index] += ns;
         cpu.counters.ended += 1;
         turn_window(cpu, now);
-        if ns >= LONG_NS {
+        if ns >= LONG_WAIT_NS {
             thread.share = 1;
         }
         if thread.share != 0 {

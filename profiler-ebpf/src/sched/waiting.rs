@@ -135,13 +135,13 @@ unsafe fn look(ctx: *mut c_void, task: *mut c_void, scratch: *mut Waiter) {
             return;
         }
         // It may go on at any time: what was added after that is taken back.
-        if add_waiting(&(*scratch).thread) && waits_in(at).is_none() && is_still(tid, now) {
+        if add_waiting(&(*scratch).thread) && waits_in(at) != Some(state) && is_still(tid, now) {
             withdraw(tid);
         }
     }
 }
 
-/// What the task waits in; none if it does not wait, or not yet.
+/// What the task waits in, which is 0 if it is for a processor; none if it does not wait, or not yet.
 #[inline(always)]
 fn waits_in(task: u64) -> Option<u32> {
     let member = |index: usize| {
@@ -151,8 +151,9 @@ fn waits_in(task: u64) -> Option<u32> {
     };
     let state = member(TASK_STATE)?;
     const WAITS: u32 = TASK_INTERRUPTIBLE | TASK_UNINTERRUPTIBLE | TASK_STOPPED | TASK_TRACED;
-    let waits = state & WAITS != 0 && state & (TASK_DEAD | TASK_WAKING) == 0;
-    (waits && member(TASK_ON_CPU)? == 0).then_some(state)
+    let sleeps = state & WAITS != 0 && state & (TASK_DEAD | TASK_WAKING) == 0;
+    let is_runnable = state == 0;
+    ((sleeps || is_runnable) && member(TASK_ON_CPU)? == 0).then_some(state)
 }
 
 /// Takes the registers that the task came into the kernel with.

@@ -41,6 +41,7 @@ struct Command {
     name: &'static str,
     samples: Vec<Found>,
     slept_ns: u64,
+    preempted_ns: u64,
 }
 
 impl Sink for Command {
@@ -71,6 +72,7 @@ impl Sink for Command {
             }
             Event::Waits(waits) if is_command(waits.thread) => {
                 self.slept_ns += waits.ns[WaitState::Sleeping as usize];
+                self.preempted_ns += waits.ns[WaitState::Preempted as usize];
             }
             _ => {}
         }
@@ -89,6 +91,7 @@ fn read(capture: &Path, name: &'static str) -> Result<Command, Box<dyn std::erro
         name,
         samples: Vec::new(),
         slept_ns: 0,
+        preempted_ns: 0,
     };
     replay_into(&mut reader, &tables, TimeRange::ALL, &mut [&mut command])?;
     Ok(command)
@@ -309,7 +312,55 @@ fn what_waits_all_the_time_is_seen() -> Outcome {
     Ok(())
 }
 
-/// The same, live: each frame has the whole time of all of them, by function, and says how many wait.
+/// One that waits for a processor before the recording begins, and next to all the time, behind another that is
+/// always ready.
+#[test]
+fn who_is_starved_waits_for_a_processor_from_the_beginning() -> Outcome {
+    let Some(setting) = Setting::new("off-cpu-starved")? else {
+        return Ok(());
+    };
+    let on_first = |name: &str| -> Result<Running, Box<dyn std::error::Error>> {
+        let program = setting.path(name);
+        std::fs::copy(setting.workload("chain.c")?, &program)?;
+        let mut command = process::Command::new("taskset");
+        command.args(["-c", "0"]).arg(&program).arg("600000");
+        let mut running = setting.start(name, &mut command)?;
+        let comm = format!("/proc/{}/comm", running.pid());
+        running.wait_until("to be executed", LIMIT, |_| {
+            std::fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == name)
+        })?;
+        Ok(running)
+    };
+    let busy = on_first("busy")?;
+    let starved = on_first("starved")?;
+    let pid = starved.pid().to_string();
+    let idle = process::Command::new("chrt")
+        .args(["--idle", "--pid", "0", &pid])
+        .status()?;
+    assert!(idle.success());
+    let used_ns = || -> Result<u64, Box<dyn std::error::Error>> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+        Ok(stat.split(' ').next().unwrap_or_default().parse()?)
+    };
+    let before = used_ns()?;
+    let (_, recording) = setting.record(&["--off-cpu", "-p", &pid, "-d", "1"])?;
+    let used = used_ns()? - before;
+    recording.nothing_lost()?;
+    let command = read(&setting.path("out.cap"), "starved")?;
+    starved.signal(Signal::KILL)?;
+    busy.signal(Signal::KILL)?;
+    // What it had of the processor before and behind the recording is too much here.
+    let waited = command.preempted_ns;
+    assert!(
+        waited + used >= 1_000_000_000,
+        "{waited} ns of waits for a processor, {used} ns on one"
+    );
+    let longest = command.samples.iter().map(|sample| sample.weight).max();
+    assert!(longest.is_some_and(|ns| ns > 10_000_000), "{longest:?}");
+    Ok(())
+}
+
+/// Five threads that are blocked, live: each frame has the whole time of all of them, by function, and says how many wait.
 #[test]
 fn a_live_table_shows_what_hangs() -> Outcome {
     /// Threads, and the different functions that they hang in.

@@ -22,8 +22,8 @@ use profiler_common::{
     COMM_LEN, KIND_WAIT, RECORD_VERSION, RecordHead,
     sample::FLAG_UNDECIDED,
     sched::{
-        LEAST_WAIT_WINDOW_LOG, STATE_NEW, STATE_PREEMPTED, TASK_ON_CPU, ThreadWaits, WAIT_OFFSETS,
-        WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
+        LEAST_WAIT_WINDOW_LOG, LONG_WAIT_NS, STATE_NEW, STATE_PREEMPTED, TASK_ON_CPU, ThreadWaits,
+        WAIT_OFFSETS, WAITS_PER_SECOND, WALKS_PER_SECOND, WaitCounters, WaitRecord,
     },
 };
 
@@ -46,8 +46,6 @@ const PLACES_AT_ONCE: u32 = 4096;
 const MIN_BUDGET: u64 = 8;
 /// The longest window, for thousands of processors: the logarithm of nanoseconds.
 const LONGEST_WINDOW_LOG: u32 = 32;
-/// A wait of this length stands for itself alone, however few stacks are walked: the kernel side's `LONG_NS`.
-const LONG_WAIT_NS: u64 = 1 << 23;
 /// Slots of `WAIT_KEYS`.
 const KEY_SLOTS: u32 = 16_384;
 
