@@ -1,4 +1,5 @@
-/* Children that burn CPU time one after the other, all with the process id of the first.
+/* Children that burn CPU time one after the other, all with the process id of the first. The last has a name of its own:
+ * last_life.
  *
  * Usage: reused COUNT MS
  * Output: {"reused": whether ids could be chosen, "lives": [[began, ended], ..], "cpu_ns": CPU time of all};
@@ -7,6 +8,7 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -37,6 +39,7 @@ int main(int argc, char **argv) {
         uint64_t began = clock_ns(CLOCK_MONOTONIC);
         pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
         if (pid == 0) {
+            if (i == count - 1) prctl(PR_SET_NAME, "last_life");
             burn_for(ns);
             _exit(0);
         }

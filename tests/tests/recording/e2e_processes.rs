@@ -32,8 +32,8 @@ fn an_id_that_is_used_again_at_once_is_watched_on() -> Outcome {
         return Ok(());
     }
     let used_ns = truth["cpu_ns"].as_u64().ok_or("no CPU time")?;
-    let own = recording.of_process("reused");
-    let burnt: Vec<&Sample> = own.into_iter().filter(|s| s.calls("burn_for")).collect();
+    let own = recording.samples.iter();
+    let burnt: Vec<&Sample> = own.filter(|s| s.calls("burn_for")).collect();
     let lives = truth["lives"].as_array().ok_or("no lives")?;
     for life in lives {
         let (Some(began), Some(ended)) = (life[0].as_u64(), life[1].as_u64()) else {
@@ -50,6 +50,13 @@ fn an_id_that_is_used_again_at_once_is_watched_on() -> Outcome {
     let seen_ns = weight(&burnt) + recording.missing_ns();
     if lives.len() != LIVES || seen_ns < used_ns * 3 / 4 {
         return Err(format!("{seen_ns} ns of {used_ns} in {} lives", lives.len()).into());
+    }
+    // Whoever has the id under another name has a row of its own.
+    let report = setting.run(&["report", "--by", "process", "out.cap"])?;
+    let text = report.success()?.stdout;
+    let rows = |name: &str| text.lines().filter(|line| line.ends_with(name)).count();
+    if rows("  reused") == 0 || rows("  last_life") != 1 {
+        return Err(text.into());
     }
     Ok(())
 }

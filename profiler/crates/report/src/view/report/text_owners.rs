@@ -60,7 +60,8 @@ impl Writer<'_> {
     }
 
     pub(super) fn processes(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.processes, |row| row.pid);
+        // An id that was given out again is another program's, as a rule.
+        let groups = grouped(&self.report.processes, |row| (row.pid, row.process.clone()));
         // Those in namespaces have a pid of their own there.
         let inside = (self.report.processes.iter()).any(|row| row.namespace_pid.is_some());
         let column = match inside {
@@ -84,7 +85,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn threads(&mut self) -> io::Result<()> {
-        let groups = grouped(&self.report.threads, |row| (row.pid, row.tid));
+        let groups = grouped(&self.report.threads, |row| {
+            (row.pid, row.tid, row.process.clone())
+        });
         let label = |group: &Group<'_>| {
             let row = group.first;
             let (tid, thread) = (row.tid.unwrap_or(0), row.thread.as_deref().unwrap_or(""));
