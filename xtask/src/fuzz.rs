@@ -48,9 +48,9 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// One input may take so long, and a run so much memory. What threads that are left alone still have is taken for leaks,
+/// One input may take so long, on a machine that others use as well, and a run so much memory. What threads that are left alone still have is taken for leaks,
 /// and of real ones the limit of memory tells.
-const LIMITS: &[&str] = &["-timeout=10", "-rss_limit_mb=2048", "-detect_leaks=0"];
+const LIMITS: &[&str] = &["-timeout=60", "-rss_limit_mb=2048", "-detect_leaks=0"];
 
 /// Seconds for each with `--long`, as long as `--seconds`; an hour for what stands between others' files and root.
 const LONG: u64 = 600;
