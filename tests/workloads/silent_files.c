@@ -3,7 +3,9 @@
 // for that), nor who reads the memory of this process, while another thread waits to map something (locked), nor who reads its table of
 // sections (sections), nor who asks what file system it is (statfs); or nothing at all from SIGUSR1 on (later).
 // With "overlay" the file is seen by an overlay over that server, as any user can mount it.
-// Usage: silent_files KIND [overlay]; uses the processor for a minute after "ready" (status 77 without FUSE).
+// With "debug" nothing of it is mapped: the server has the folder of separate debug files, and may not even say what is in
+// it (lookup).
+// Usage: silent_files KIND [overlay | debug]; uses the processor for a minute after "ready" (status 77 without FUSE).
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -29,6 +31,7 @@ static const char *kind;
 // 0: all is answered, 1: not what the kind says, 2: nothing.
 static volatile int *silence;
 static char *page;
+static int is_debug;
 
 static int is(const char *one) { return !strcmp(kind, one); }
 
@@ -37,6 +40,7 @@ static int is_silent(const struct fuse_in_header *head, uint64_t offset) {
     // Else its own end would wait, too.
     if (*silence == 2) return head->opcode != FUSE_FLUSH && head->opcode != FUSE_RELEASE;
     switch (head->opcode) {
+    case FUSE_LOOKUP: return is("lookup");
     case FUSE_OPEN: return is("open");
     case FUSE_STATFS: return is("statfs");
     case FUSE_GETATTR: return is("attributes");
@@ -45,20 +49,21 @@ static int is_silent(const struct fuse_in_header *head, uint64_t offset) {
     }
 }
 
-// A file system of one file: this program, as if it were long.
+// A file system of one file: this program, as if it were long; as a debug file it is in whatever folder.
 static void serve(int fuse) {
     static struct { struct fuse_in_header head; union { struct fuse_read_in read; char rest[1 << 17]; }; } asked;
     static char contents[1 << 17];
     int program = open("/proc/self/exe", O_RDONLY);
     // Who waits for it can't even end before it does.
     alarm(is("locked") ? 10 : 60);
+    uint64_t folders = 2;
     unsigned valid = is("attributes") ? 0 : 99;
     struct fuse_attr file = {.ino = 2, .size = LENGTH, .blocks = 8, .mode = S_IFREG | 0555, .nlink = 1};
     struct fuse_attr folder = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 1};
     while (read(fuse, &asked, sizeof asked) > 0) {
         struct fuse_init_out init = {.major = 7, .minor = 31, .max_write = PAGE};
         struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = 99, .attr_valid = valid, .attr = file};
-        struct fuse_attr_out attr = {.attr_valid = valid, .attr = asked.head.nodeid == 1 ? folder : file};
+        struct fuse_attr_out attr = {.attr_valid = valid, .attr = asked.head.nodeid == 2 ? file : folder};
         struct fuse_open_out opened = {0};
         struct fuse_statfs_out statfs = {.st = {.namelen = 255}};
         struct fuse_out_header head = {.len = sizeof head, .unique = asked.head.unique};
@@ -67,8 +72,10 @@ static void serve(int fuse) {
             || is_silent(&asked.head, asked.read.offset)) continue;
         switch (asked.head.opcode) {
         case FUSE_STATFS: said[1] = (struct iovec){&statfs, sizeof statfs}; break;
-    case FUSE_INIT: said[1] = (struct iovec){&init, sizeof init}; break;
-        case FUSE_LOOKUP: said[1] = (struct iovec){&entry, sizeof entry}; break;
+        case FUSE_INIT: said[1] = (struct iovec){&init, sizeof init}; break;
+        case FUSE_LOOKUP:
+            if (is_debug && !strstr(asked.rest, ".debug")) entry.nodeid = folder.ino = ++folders, entry.attr = folder;
+            said[1] = (struct iovec){&entry, sizeof entry}; break;
         case FUSE_GETATTR: said[1] = (struct iovec){&attr, sizeof attr}; break;
         case FUSE_OPEN: said[1] = (struct iovec){&opened, sizeof opened}; break;
         case FUSE_READ: {
@@ -136,6 +143,7 @@ __attribute__((noinline)) void beside_silence(void) {
 int main(int count, char **arguments) {
     kind = count > 1 ? arguments[1] : "";
     int overlay = count > 2 && !strcmp(arguments[2], "overlay");
+    is_debug = count > 2 && !strcmp(arguments[2], "debug");
     // Else it would need memory.
     setvbuf(stdout, NULL, _IONBF, 0);
     silence = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -145,7 +153,7 @@ int main(int count, char **arguments) {
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=%d", fuse, PAGE);
     // Nobody else sees it, and it goes with this process.
     if (fuse < 0 || unshare(CLONE_NEWNS) || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL)
-        || mount("silent", "/mnt", "fuse", MS_NOSUID | MS_NODEV, options)) return 77;
+        || mount("silent", is_debug ? "/usr/lib/debug" : "/mnt", "fuse", MS_NOSUID | MS_NODEV, options)) return 77;
     if (!fork()) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         serve(fuse);
@@ -154,9 +162,11 @@ int main(int count, char **arguments) {
     // It takes two layers.
     if (overlay && mount("over", "/mnt", "overlay", 0, "lowerdir=/mnt:/etc")) return 77;
     signal(SIGUSR1, fall_silent);
-    int file = open("/mnt/file", O_RDONLY);
-    page = mmap(NULL, LENGTH, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
-    if (file < 0 || page == MAP_FAILED || page[1] != 'E') return 77;
+    if (!is_debug) {
+        int file = open("/mnt/file", O_RDONLY);
+        page = mmap(NULL, LENGTH, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
+        if (file < 0 || page == MAP_FAILED || page[1] != 'E') return 77;
+    }
     *silence = is("later") ? 0 : 1;
     pthread_t thread;
     if (is("exec")) pthread_create(&thread, NULL, execute, NULL);

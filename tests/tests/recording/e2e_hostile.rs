@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use profiler_tests::Outcome;
 use profiler_tests::process::Running;
-use profiler_tests::recording::{Recording, Sample};
+use profiler_tests::recording::{Frame, Recording, Sample};
 use profiler_tests::setting::{LIMIT, Setting};
 use profiler_tests::skip::skip;
 use profiler_tests::statistics::at_least;
@@ -492,6 +492,54 @@ fn servers_that_never_answer_do_not_hold_tracing_up() -> Outcome {
         recorder.end(LIMIT)?.success()?;
         let took = from.elapsed();
         assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
+        process.signal(Signal::KILL)?;
+    }
+    Ok(())
+}
+
+/// A folder of separate debug files whose server does not answer who looks for one, or opens, asks about or reads it: what is
+/// traced, and the names that the program's own files have, are there in time.
+#[test]
+fn debug_files_that_never_come_hold_nothing_up() -> Outcome {
+    let test = "e2e_hostile::debug_files_that_never_come_hold_nothing_up";
+    let Some(setting) = Setting::new(test)? else {
+        return Ok(());
+    };
+    let traced = [
+        "--trace",
+        "*:beside_silence",
+        // Whether a path leads there by a link has to be looked at.
+        "--trace",
+        "/usr/lib/debug/folder/library:anything",
+    ];
+    for kind in ["lookup", "open", "attributes", "read"] {
+        let Some(process) = silent(&setting, test, &format!("{kind} debug"))? else {
+            return Ok(());
+        };
+        let pid = process.pid().to_string();
+        for more in [&[][..], &traced] {
+            let arguments = [&["-F", "999", "-p", &pid, "-d", "1"], more].concat();
+            let from = Instant::now();
+            let recorder = setting.start_recording(&arguments)?;
+            let ended = recorder.end(LIMIT)?.success()?;
+            let took = from.elapsed();
+            assert!(took < Duration::from_secs(20), "{kind}: {took:?}");
+            let said = ended.stderr;
+            assert!(said.contains("does not answer"), "{kind}: {said}");
+            let recording = setting.recording()?;
+            let all = recording.of_process("silent_files");
+            let named = all.iter().filter(|sample| is_beside(sample));
+            at_least("samples with names", named.count(), all.len(), 0.9)
+                .map_err(|error| format!("{kind} {more:?}: {error}; {said}"))?;
+            let frames = all.iter().flat_map(|sample| &sample.user);
+            let of_library = |frame: &&Frame| {
+                let module = frame.module.as_deref();
+                module.is_some_and(|module| module.contains("/libc"))
+            };
+            let mut frames = frames.filter(of_library).peekable();
+            assert!(frames.peek().is_some(), "{kind}: nothing of a library");
+            assert!(frames.any(|frame| frame.named), "{kind}: none has a name");
+        }
         process.signal(Signal::KILL)?;
     }
     Ok(())

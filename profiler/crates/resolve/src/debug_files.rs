@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::checksum::checksum_of;
+use super::copies::Room;
 use super::files::{OpenError, Root, TargetFile, is_trusted, open_trusted};
+use super::helper::open_below;
 use super::warnings::warn_once;
 use profiler_model::BuildId;
 use profiler_object::elf::{Elf, Section};
@@ -51,6 +53,17 @@ pub(super) struct DebugFile {
     pub(super) root: Option<Arc<Root>>,
     /// Its headers.
     pub(super) elf: Elf,
+    /// Of a copy of what a server has: who owns that, and what the copy takes.
+    pub(super) copy: Option<(u32, Room)>,
+}
+
+impl DebugFile {
+    /// Whose work it is; none if only root can change it.
+    pub(super) fn owner(&self) -> Option<u32> {
+        let of = |file| rustix::fs::fstat(file).map_or(u32::MAX, |stat| stat.st_uid);
+        let copied = self.copy.as_ref().map(|(owner, _)| *owner);
+        (!self.trusted).then(|| copied.unwrap_or_else(|| of(&self.file)))
+    }
 }
 
 impl Search {
@@ -63,8 +76,9 @@ impl Search {
         let build_id = target.build_id();
         let root = target.root.upgrade();
         let roots = [root.as_ref(), self.host.as_ref()];
+        let user = target.owner;
         for root in roots.into_iter().flatten() {
-            let found = build_id.and_then(|id| self.by_build_id(root, id));
+            let found = build_id.and_then(|id| self.by_build_id(root, id, user));
             let found = found.or_else(|| self.by_link(root, target, sections));
             if found.is_some() {
                 return found;
@@ -79,14 +93,15 @@ impl Search {
         root: Option<&Arc<Root>>,
         of: (&File, &str),
         sections: &[Section],
+        user: Option<u32>,
     ) -> Option<DebugFile> {
         let (file, path) = of;
         let (name, build_id) = alternate_link(file, sections)?;
         let beside = Path::new(path).parent()?.join(&name);
         for root in [root, self.host.as_ref()].into_iter().flatten() {
             let found = self
-                .by_build_id(root, &build_id)
-                .or_else(|| open(root, beside.to_str()?).ok());
+                .by_build_id(root, &build_id, user)
+                .or_else(|| open(root, beside.to_str()?, user).ok());
             let found = found.filter(|found| found.elf.build_id.as_ref() == Some(&build_id));
             if found.is_some() {
                 return found;
@@ -96,17 +111,27 @@ impl Search {
     }
 
     /// The DWARF package beside `path`.
-    pub(super) fn package(&self, root: Option<&Arc<Root>>, path: &str) -> Option<DebugFile> {
+    pub(super) fn package(
+        &self,
+        root: Option<&Arc<Root>>,
+        path: &str,
+        user: Option<u32>,
+    ) -> Option<DebugFile> {
         let path = format!("{path}.dwp");
         let roots = [root, self.host.as_ref()].into_iter().flatten();
-        roots.filter_map(|root| open(root, &path).ok()).next()
+        roots.filter_map(|root| open(root, &path, user).ok()).next()
     }
 
-    fn by_build_id(&self, root: &Arc<Root>, build_id: &BuildId) -> Option<DebugFile> {
+    fn by_build_id(
+        &self,
+        root: &Arc<Root>,
+        build_id: &BuildId,
+        user: Option<u32>,
+    ) -> Option<DebugFile> {
         let name = build_id_path(build_id)?;
         let paths = self.debug_dirs.iter().map(|dir| dir.join(&name));
         paths
-            .filter_map(|path| open(root, path.to_str()?).ok())
+            .filter_map(|path| open(root, path.to_str()?, user).ok())
             .find(|found| found.elf.build_id.as_ref() == Some(build_id))
     }
 
@@ -129,7 +154,7 @@ impl Search {
         paths
             .into_iter()
             .filter(|path| path.to_str() != Some(&target.path))
-            .filter_map(|path| open(root, path.to_str()?).ok())
+            .filter_map(|path| open(root, path.to_str()?, target.owner).ok())
             .filter(|found| found.trusted || target.owner.is_some())
             .find(|found| match (target.build_id(), &found.elf.build_id) {
                 (Some(wanted), Some(id)) => wanted == id,
@@ -211,18 +236,21 @@ pub(super) fn open_host(path: &Path) -> Result<DebugFile, OpenError> {
         root: None,
         elf,
         file,
+        copy: None,
     })
 }
 
-fn open(root: &Arc<Root>, path: &str) -> Result<DebugFile, OpenError> {
-    let (file, stat) = root.open(path)?;
-    let elf = Elf::read(&file).map_err(std::io::Error::other)?;
+/// Opens a file below a root, for the sake of the user whose work it is about; none is root.
+fn open(root: &Arc<Root>, path: &str, user: Option<u32>) -> Result<DebugFile, OpenError> {
+    let found = open_below(root, path, user.unwrap_or(0), true)?;
+    let elf = Elf::read(&found.file).map_err(std::io::Error::other)?;
     Ok(DebugFile {
-        trusted: root.trusts(&stat),
+        trusted: found.copy.is_none() && root.trusts(&found.stat),
         path: path.to_owned(),
         root: Some(root.clone()),
         elf,
-        file,
+        file: found.file,
+        copy: found.copy,
     })
 }
 

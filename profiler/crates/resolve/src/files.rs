@@ -105,6 +105,8 @@ pub(super) struct Root {
     dir: Option<OwnedFd>,
     /// Whether it is this process's own, below which only the machine's root is root.
     own: bool,
+    /// A process whose root it was when it was opened.
+    of: Option<Pid>,
     /// What it is made of, if it is an overlay.
     layers: Option<OverlayLayers>,
     namespace: Option<OwnedFd>,
@@ -129,6 +131,16 @@ impl Root {
         self.dir.as_ref().map(AsFd::as_fd)
     }
 
+    /// Whether it is this process's own.
+    pub(super) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    /// A process whose root it was.
+    pub(super) fn of(&self) -> Option<Pid> {
+        self.of
+    }
+
     /// What it is made of, if it is an overlay.
     pub(super) fn layers(&self) -> Option<&OverlayLayers> {
         self.layers.as_ref()
@@ -139,6 +151,7 @@ impl Root {
         Root {
             dir,
             own: false,
+            of: None,
             layers,
             namespace: None,
             closer: Closer::default(),
@@ -146,49 +159,38 @@ impl Root {
     }
 
     /// A handle of what is at a path below this root. Symbolic links stay inside.
-    fn handle(&self, path: &str) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let dir = self.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let path = path.trim_start_matches('/');
-        Ok(rustix::fs::openat2(
-            dir,
-            path,
-            flags,
-            Mode::empty(),
-            inside,
-        )?)
+    pub(super) fn handle(&self, path: &str) -> io::Result<OwnedFd> {
+        self.handle_by(path, ResolveFlags::empty())
     }
 
-    /// Opens a regular file below this root. Symbolic links stay inside.
-    pub(super) fn open(&self, path: &str) -> Result<(File, Stat), OpenError> {
+    /// The same, if the kernel knows the whole way without asking a file system; else EAGAIN, or EINVAL before Linux 5.12.
+    pub(super) fn handle_without_asking(&self, path: &str) -> io::Result<OwnedFd> {
+        self.handle_by(path, ResolveFlags::CACHED)
+    }
+
+    fn handle_by(&self, path: &str, how: ResolveFlags) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        self.open_below(path, flags, inside)
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | how;
+        self.below(path, flags, inside)
+    }
+
+    /// Opens a regular file below this root. Symbolic links stay inside. That may take as long as a server likes.
+    pub(super) fn open(&self, path: &str) -> Result<(File, Stat), OpenError> {
+        open_checked(self.handle(path))
     }
 
     /// Opens a regular file below this root that no symbolic link leads to.
     pub(super) fn open_without_links(&self, path: &str) -> Result<(File, Stat), OpenError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-        self.open_below(path, flags, inside)
+        open_checked(self.below(path, flags, inside))
     }
 
-    fn open_below(
-        &self,
-        path: &str,
-        flags: OFlags,
-        inside: ResolveFlags,
-    ) -> Result<(File, Stat), OpenError> {
+    fn below(&self, path: &str, flags: OFlags, inside: ResolveFlags) -> io::Result<OwnedFd> {
+        let dir = self.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let path = path.trim_start_matches('/');
-        let dir = self.dir.as_ref();
-        open_checked(rustix::fs::openat2(
-            dir.ok_or(io::Error::from(io::ErrorKind::NotFound))?,
-            path,
-            flags,
-            Mode::empty(),
-            inside,
-        ))
+        let handle = rustix::fs::openat2(dir, path, flags, Mode::empty(), inside)?;
+        Ok(handle)
     }
 
     /// The root of this process's own namespace.
@@ -205,6 +207,7 @@ impl Root {
         Ok(Root {
             dir: Some(dir),
             own: false,
+            of: None,
             layers: None,
             namespace: None,
             closer: Closer::default(),
@@ -215,13 +218,14 @@ impl Root {
 /// Opens a regular file of the machine itself, whose path is trusted.
 pub(super) fn open_trusted(path: &std::path::Path) -> Result<(File, Stat), OpenError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    open_checked(rustix::fs::openat(CWD, path, flags, Mode::empty()))
+    let handle = rustix::fs::openat(CWD, path, flags, Mode::empty());
+    open_checked(handle.map_err(io::Error::from))
 }
 
 /// From a handle that can't be read yet to one that can, if it is a regular file: opening a FIFO
 /// or a device for reading could block or have effects.
-pub(super) fn open_checked(handle: rustix::io::Result<OwnedFd>) -> Result<(File, Stat), OpenError> {
-    let handle = handle.map_err(io::Error::from)?;
+pub(super) fn open_checked(handle: io::Result<OwnedFd>) -> Result<(File, Stat), OpenError> {
+    let handle = handle?;
     let stat = rustix::fs::fstat(&handle).map_err(io::Error::from)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(OpenError::NotRegular);
@@ -276,6 +280,7 @@ impl Roots {
         let root = Arc::new(Root {
             dir: Some(dir),
             own: false,
+            of: Some(pid),
             layers,
             namespace,
             closer: self.closer.clone(),

@@ -120,14 +120,24 @@ impl Material {
         };
         if let Some((file, contents)) = &separate {
             let origin = (file.root.as_ref(), &*file.path);
-            if let Err(error) = material.add((&file.file, file.trusted), origin, contents, settings)
-            {
+            let added = material.add(
+                (&file.file, file.trusted),
+                origin,
+                contents,
+                (settings, target.owner),
+            );
+            if let Err(error) = added {
                 log::debug!("{}: {error:?}", file.path);
             }
         }
         let root = target.root.upgrade();
         let origin = (root.as_ref(), &*target.path);
-        material.add((&target.file, target.trusted), origin, &main, settings)?;
+        material.add(
+            (&target.file, target.trusted),
+            origin,
+            &main,
+            (settings, target.owner),
+        )?;
         let refers = |part: &Part| part.common.is_some() || part.package.is_some();
         if material.parts.iter().any(refers) {
             match LinkFolder::make() {
@@ -146,7 +156,7 @@ impl Material {
         (file, trusted): (&File, bool),
         (root, path): (Option<&Arc<Root>>, &str),
         contents: &Contents,
-        settings: &Settings,
+        (settings, user): (&Settings, Option<u32>),
     ) -> Result<(), LoadError> {
         let mut part = Part {
             main: Handed::new(file, trusted, &mut self.kept)?,
@@ -161,10 +171,10 @@ impl Material {
         // Debug information that isn't used needs no other files.
         if self.lines && contents.has_debug_info() {
             if contents.has(".gnu_debugaltlink") {
-                let common = search.common_file(root, (file, path), &contents.sections);
+                let common = search.common_file(root, (file, path), &contents.sections, user);
                 part.common = common.and_then(&mut hand);
             }
-            part.package = search.package(root, path).and_then(hand);
+            part.package = search.package(root, path, user).and_then(hand);
         }
         self.parts.push(part);
         Ok(())

@@ -28,7 +28,8 @@ use super::files::{
     raise_file_limit,
 };
 use super::go_names::GoNames;
-use super::helper::open_local;
+use super::helper::{open_below, open_local};
+use super::patience::owner_of;
 use super::proc_fs::{self, at_live_thread};
 use super::served::{OVERLAYFS, is_local};
 use super::warnings::warn_once;
@@ -110,8 +111,8 @@ pub struct TargetObject {
     pub owner: Option<u32>,
     /// Where code of it is mapped: start, end, file offset. Empty if it is not mapped yet.
     pub ranges: Vec<(u64, u64, u64)>,
-    /// What it takes, if it is a copy.
-    _room: Option<Arc<Room>>,
+    /// What it and its debug file take, if they are copies.
+    _rooms: Arc<[Option<Room>; 2]>,
 }
 
 impl TargetObject {
@@ -296,7 +297,7 @@ impl Finder {
         }
         objects.sort_by_key(|object| !object.is_main);
         if let Some(root) = root {
-            self.find_aliases(&mut objects, &root);
+            self.find_aliases(&mut objects, &root, owner_of(pid));
         }
         Ok(objects)
     }
@@ -319,12 +320,12 @@ impl Finder {
     }
 
     /// Which of the known paths lead to which object.
-    fn find_aliases(&self, objects: &mut [TargetObject], root: &Root) {
+    fn find_aliases(&self, objects: &mut [TargetObject], root: &Arc<Root>, user: u32) {
         for path in &self.paths {
-            let Ok((file, stat)) = root.open(path) else {
+            let Ok(found) = open_below(root, path, user, false) else {
                 continue;
             };
-            let id = FileId::of(&file, &stat);
+            let id = FileId::of(&found.file, &found.stat);
             let mut objects = objects.iter_mut();
             if let Some(object) = objects.find(|object| object.id == id)
                 && object.path != *path
@@ -345,24 +346,24 @@ impl Finder {
             path: text.as_ref().into(),
             why: error.to_string().into(),
         };
-        let (file, stat, root) = match pid {
+        let (file, stat, found) = match pid {
             Some(pid) => {
                 let root = self.roots.of(pid).ok_or(ObjectsError::NoProcess(pid))?;
-                let (file, stat) = root.open(&text).map_err(wrong)?;
-                (file, stat, Some(root))
+                let found = open_below(&root, &text, owner_of(pid), true).map_err(wrong)?;
+                let (stat, is_local) = (found.stat, found.copy.is_none());
+                let file = found.into_target(&text, Some(&root), is_local);
+                (file, stat, path.to_owned())
             }
             None => {
                 let (file, stat) = open_trusted(path).map_err(wrong)?;
-                (file, stat, self.search.host.clone())
+                let found = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                let root = self.search.host.as_ref();
+                let is_local = is_local(&file, None, root.map(|root| &**root));
+                let found_as = found.to_string_lossy();
+                let file = TargetFile::new(file, &stat, &found_as, root, is_local);
+                (file, stat, found)
             }
         };
-        let found = match pid {
-            None => std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
-            Some(_) => path.to_owned(),
-        };
-        let is_local = is_local(&file, pid, root.as_deref());
-        let found_as = found.to_string_lossy();
-        let file = TargetFile::new(file, &stat, &found_as, root.as_ref(), is_local);
         if file.elf.is_none() {
             return Err(ObjectsError::Open {
                 path: text.as_ref().into(),
@@ -380,20 +381,18 @@ impl Finder {
 
     fn object(&self, file: TargetFile, stat: &Stat, is_main: bool) -> TargetObject {
         let debug = self.debug_file(&file);
-        let others = debug.as_ref().filter(|debug| !debug.trusted);
-        let of_others = |debug: &DebugFile| {
-            let stat = rustix::fs::fstat(&debug.file);
-            stat.map_or(u32::MAX, |stat| stat.st_uid)
-        };
+        let others = debug.as_ref().and_then(DebugFile::owner);
+        let (debug, copy) = debug
+            .map(|debug| (Arc::new(debug.file), debug.copy))
+            .unzip();
         TargetObject {
-            owner: file.owner.or_else(|| others.map(of_others)),
+            owner: file.owner.or(others),
             is_local: file.is_local,
             id: FileId::of(&file.file, stat),
             path: file.path.as_str().into(),
             build_id: file.build_id().cloned(),
             bias: file.elf.as_ref().map_or(0, Elf::code_bias),
-            file: Arc::new(file.file),
-            debug: debug.map(|debug| Arc::new(debug.file)),
+            debug,
             aliases: Vec::new(),
             identity: FileIdentity {
                 major: rustix::fs::major(stat.st_dev),
@@ -403,7 +402,8 @@ impl Finder {
             },
             is_main,
             ranges: Vec::new(),
-            _room: file.room.map(Arc::new),
+            file: Arc::new(file.file),
+            _rooms: Arc::new([file.room, copy.flatten().map(|(_, room)| room)]),
         }
     }
 

@@ -46,6 +46,8 @@ pub(super) enum Whom {
     Process(Pid),
     /// The file system of this device (major, minor).
     Device(u32, u32),
+    /// What is found by paths below a root (number of its mount), in some folders there.
+    Below(u64, u64),
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -152,12 +154,22 @@ pub(super) fn is_silent(pid: Pid, device: (u32, u32)) -> bool {
     lock(&ASKING).refuses(pid, Some(device))
 }
 
-/// Nothing more is asked of it, which had to do with a process.
-pub(super) fn give_up(whom: Whom, pid: Pid) {
-    let owner = owner_of(pid);
+/// Whether nothing is to be asked of what has to do with this user.
+pub(super) fn is_silent_to(owner: u32, whom: Whom) -> bool {
+    let now = lock(&ASKING);
+    let silent = now.silent.as_ref();
+    silent.is_some_and(|silent| refuses(silent, &[whom], || owner))
+}
+
+/// Nothing more is asked of it, for this user.
+pub(super) fn give_up_for(owner: u32, whom: Whom) {
     let mut now = lock(&ASKING);
     now.silent.get_or_insert_default().insert(whom, owner);
-    drop(now);
+}
+
+/// Nothing more is asked of it, which had to do with a process.
+pub(super) fn give_up(whom: Whom, pid: Pid) {
+    give_up_for(owner_of(pid), whom);
     match whom {
         Whom::Process(pid) => warn_once(
             "what does not answer",
@@ -170,6 +182,7 @@ pub(super) fn give_up(whom: Whom, pid: Pid) {
                  files there have no names"
             ),
         ),
+        Whom::Below(..) => {}
     }
 }
 
@@ -230,25 +243,28 @@ fn refuses_more(left: &[u32], user: u32) -> bool {
     left.len() >= MAX_STUCK || left.iter().filter(|&&whose| whose == user).count() >= most
 }
 
+fn refuses(silent: &FxHashMap<Whom, u32>, asked: &[Whom], owner: impl FnOnce() -> u32) -> bool {
+    if silent.is_empty() {
+        return false;
+    }
+    if silent.len() >= MAX_STUCK || asked.iter().any(|whom| silent.contains_key(whom)) {
+        return true;
+    }
+    let owner = owner();
+    let most = match owner {
+        0 => MAX_SILENT_OF_ROOT,
+        _ => MAX_SILENT,
+    };
+    silent.values().filter(|&&of| of == owner).count() >= most
+}
+
 impl Asking {
     /// Whether there is no use in asking.
     fn refuses(&self, pid: Pid, device: Option<Whom>) -> bool {
-        let Some(silent) = self.silent.as_ref().filter(|silent| !silent.is_empty()) else {
-            return false;
-        };
-        let is_silent = |whom: Whom| silent.contains_key(&whom);
-        if silent.len() >= MAX_STUCK
-            || is_silent(Whom::Process(pid))
-            || device.is_some_and(is_silent)
-        {
-            return true;
-        }
-        let owner = owner_of(pid);
-        let most = match owner {
-            0 => MAX_SILENT_OF_ROOT,
-            _ => MAX_SILENT,
-        };
-        silent.values().filter(|&&of| of == owner).count() >= most
+        let asked = [Some(Whom::Process(pid)), device];
+        let asked: Vec<Whom> = asked.into_iter().flatten().collect();
+        let silent = self.silent.as_ref();
+        silent.is_some_and(|silent| refuses(silent, &asked, || owner_of(pid)))
     }
 
     /// Hands a question to the thread, which is started if there is none.

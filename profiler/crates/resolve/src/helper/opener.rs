@@ -1,20 +1,23 @@
-//! Opens mapped files where nobody is lost who waits.
+//! Opens files of targets where nobody is lost who waits.
 //!
-//! A mapping -> its open file. Opening, and even asking what a file is, can take as long as the server likes that has it
-//! (FUSE, a network), and nothing ends that wait, not even the end of the process: so another process does it, which
-//! has the rights for it and nothing else, is left alone after a moment, and what it waited for is not asked again
-//! (`patience`). Of a file that a server has it makes a copy, so that whoever reads it later need not ask either.
+//! A mapping, or a path below a target's root -> its open file. Opening, and even asking what a file is, can take as long
+//! as the server likes that has it (FUSE, a network), and nothing ends that wait, not even the end of the process: so
+//! another process does it, which has the rights for it and nothing else, is left alone after a moment, and what it waited
+//! for is not asked again (`patience`). Of a file that a server has it makes a copy, so that whoever reads it later need
+//! not ask either.
 //!
-//! What does not belong here: how a mapped file is found (`files`).
+//! What does not belong here: how a mapped file is found (`files`), which paths are asked for (`debug_files`, `objects`).
 
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::Stat;
+use rustc_hash::FxBuildHasher;
+use rustix::fs::{AtFlags, Stat, StatxFlags};
 
 use super::client::{Client, Death, send};
 use super::wire::{self, Frame, Reader};
@@ -24,8 +27,11 @@ use crate::files::{
 };
 use crate::material::private_copy;
 use crate::overlay_layers::OverlayLayers;
-use crate::patience::{STARVED, Whom, give_up, is_silent, owner_of, within, would_run};
+use crate::patience::{
+    STARVED, Whom, give_up, give_up_for, is_silent, is_silent_to, owner_of, within, would_run,
+};
 use crate::served::is_local;
+use crate::warnings::warn_once;
 use profiler_model::Pid;
 use profiler_model::raw::FileIdentity;
 
@@ -38,6 +44,9 @@ const MAX_COPIED_BYTES: u64 = 256 << 20;
 /// Most layers of an overlay that are told.
 const MAX_LAYERS: usize = 512;
 
+const MAPPED: u8 = 0;
+const BELOW: u8 = 1;
+
 const OPENED: u8 = 0;
 const COPIED: u8 = 1;
 const NOT_REGULAR: u8 = 2;
@@ -48,14 +57,18 @@ const FAILED: u8 = 6;
 const SERVED: u8 = 7;
 
 static OPENER: Mutex<Option<Client>> = Mutex::new(None);
+/// Another one for what is looked for by paths: who has mapped files opened takes events, and does not wait for that.
+static FINDER: Mutex<Option<Client>> = Mutex::new(None);
 
-/// Starts the process, without waiting until it has begun: whoever has a file opened later finds it there.
+/// Starts the processes, without waiting until they have begun: whoever has a file opened later finds them there.
 pub fn start_opening() {
-    let mut opener = OPENER.lock().unwrap_or_else(PoisonError::into_inner);
-    let client = opener.get_or_insert_with(Client::that_opens);
-    if client.is_apart() {
-        // Who needs it says that it could not be started.
-        let _ = client.start_within(Duration::ZERO);
+    for opener in [&OPENER, &FINDER] {
+        let mut opener = opener.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = opener.get_or_insert_with(Client::that_opens);
+        if client.is_apart() {
+            // Who needs it says that it could not be started.
+            let _ = client.start_within(Duration::ZERO);
+        }
     }
 }
 
@@ -98,7 +111,11 @@ fn open_or_copy(mapped: &MappedFile<'_>, copies: bool) -> Result<TargetFile, Ope
     });
     drop(opener);
     match answer {
-        Ok((said, file)) => opened(mapped, &said, file),
+        Ok((said, file)) => {
+            // A copy is local as well.
+            let is_local = true;
+            Ok(opened(&said, file)?.into_target(mapped.path, mapped.root, is_local))
+        }
         Err((Death::TooSlow, _)) if waiting.starved => Err(OpenError::Silent),
         Err((Death::TooSlow, device)) => {
             // A disk is slow, and not silent.
@@ -142,6 +159,130 @@ fn open_beside(mapped: &MappedFile<'_>) -> Result<TargetFile, OpenError> {
     })
 }
 
+/// A file that a path leads to.
+#[derive(Debug)]
+pub(crate) struct Below {
+    /// The file, or its copy.
+    pub(crate) file: File,
+    /// What it is.
+    pub(crate) stat: Stat,
+    /// Of a copy: who owns what it is a copy of, and what it takes.
+    pub(crate) copy: Option<(u32, Room)>,
+}
+
+impl Below {
+    /// As what a target has; a copy is no more trusted than what it is a copy of.
+    pub(crate) fn into_target(
+        self,
+        path: &str,
+        root: Option<&Arc<Root>>,
+        is_local: bool,
+    ) -> TargetFile {
+        let mut file = TargetFile::new(self.file, &self.stat, path, root, is_local);
+        if let Some((owner, room)) = self.copy {
+            (file.trusted, file.owner, file.room) = (false, Some(owner), Some(room));
+        }
+        file
+    }
+}
+
+/// Opens what a path below a root leads to, for the sake of this user. Of what a server has there is a copy, or nothing
+/// without `copies`. Once the files there were silent, no more is asked for.
+pub(crate) fn open_below(
+    root: &Arc<Root>,
+    path: &str,
+    user: u32,
+    copies: bool,
+) -> Result<Below, OpenError> {
+    // Most of what is looked for does not exist, as the kernel knows.
+    match root.handle_without_asking(path) {
+        Ok(handle) if place_of(&handle).is_some_and(|((major, _), _)| major != 0) => {
+            let (file, stat) = open_checked(Ok(handle))?;
+            let copy = None;
+            return Ok(Below { file, stat, copy });
+        }
+        Ok(_) => {}
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINVAL) => {}
+            _ => return Err(error.into()),
+        },
+    }
+    let whom = whom_below(root, path)?;
+    if is_silent_to(user, whom) {
+        return Err(OpenError::Silent);
+    }
+    // Root's own are on disks, or with servers of root's.
+    let is_served = !root.is_own() || user != 0;
+    let mut opener = FINDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let client = opener.get_or_insert_with(Client::that_opens);
+    let answer = match client.is_apart() && client.start().is_ok() {
+        true => {
+            let fds: Vec<BorrowedFd<'_>> = root.folder().into_iter().collect();
+            let mut waiting = Waiting::new(is_served);
+            let mut ask = || {
+                let frame = question_below(root, path, copies);
+                client.open(frame, &fds, &mut |opener| waiting.more(opener))
+            };
+            // It ends with the thread that started it, and is started anew.
+            let answer = match ask() {
+                Err((Death::Crashed | Death::Killed, _)) => ask(),
+                answer => answer,
+            };
+            match answer {
+                Ok((said, file)) => Some(opened(&said, file)),
+                Err((Death::TooSlow, _)) if !waiting.starved => None,
+                Err(_) => return Err(OpenError::Silent),
+            }
+        }
+        false => {
+            drop(opener);
+            let (below, path) = (root.clone(), path.to_owned());
+            let patience = match is_served {
+                true => PATIENCE,
+                false => SLOW_DISK,
+            };
+            within(patience, Some(user), move || {
+                let (file, stat) = below.open(&path)?;
+                let copy = None;
+                match is_local(&file, below.of(), Some(&below)) {
+                    true => Ok(Below { file, stat, copy }),
+                    false => Err(OpenError::Served),
+                }
+            })
+        }
+    };
+    answer.unwrap_or_else(|| {
+        give_up_for(user, whom);
+        warn_once(
+            "what does not answer",
+            format_args!(
+                "{path} can't be looked for: its file system does not answer; nothing more is looked for there"
+            ),
+        );
+        Err(OpenError::Silent)
+    })
+}
+
+/// What is not asked any more when a path leads to what is silent: all of the root, or, where that is everybody's, the
+/// folder, of all that are named by build ids the one that has them.
+fn whom_below(root: &Root, path: &str) -> Result<Whom, OpenError> {
+    let folder = root.folder().ok_or(io::ErrorKind::NotFound);
+    let folder = folder.map_err(io::Error::from)?;
+    // STATX_MNT_ID_UNIQUE, since Linux 6.8: numbers that are not given again.
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(folder, "", flags, StatxFlags::MNT_ID | UNIQUE);
+    let mount = stat.map_err(io::Error::from)?.stx_mnt_id;
+    if !root.is_own() {
+        return Ok(Whom::Below(mount, 0));
+    }
+    let (above, _) = path
+        .split_once("/.build-id/")
+        .or_else(|| path.rsplit_once('/'))
+        .unwrap_or_default();
+    Ok(Whom::Below(mount, FxBuildHasher.hash_one(above)))
+}
+
 /// How long an answer is waited for.
 struct Waiting {
     begun: Instant,
@@ -180,8 +321,19 @@ impl Waiting {
     }
 }
 
+fn question_below(root: &Root, path: &str, copies: bool) -> Frame {
+    let mut frame = Frame::new(wire::OPEN);
+    frame.u8(BELOW);
+    frame.u32(root.of().map_or(0, |pid| pid.0));
+    frame.u32(copies.into());
+    frame.u64(left());
+    frame.path(path.as_bytes());
+    frame
+}
+
 fn question(mapped: &MappedFile<'_>, copies: bool) -> Frame {
     let mut frame = Frame::new(wire::OPEN);
+    frame.u8(MAPPED);
     frame.u32(mapped.pid.0);
     frame.u32(copies.into());
     frame.u64(left());
@@ -205,35 +357,23 @@ fn question(mapped: &MappedFile<'_>, copies: bool) -> Frame {
     frame
 }
 
-/// The file that was opened; or its copy, which is no more trusted than what it is a copy of.
-fn opened(
-    mapped: &MappedFile<'_>,
-    said: &[u8],
-    file: Option<OwnedFd>,
-) -> Result<TargetFile, OpenError> {
+/// The file that was opened, or its copy.
+fn opened(said: &[u8], file: Option<OwnedFd>) -> Result<Below, OpenError> {
     let mut reader = Reader(said);
     let (kind, number) = (reader.u8()?, reader.u32()?);
-    let no_file = || OpenError::Open(io::ErrorKind::InvalidData.into());
-    let target = |file: OwnedFd| -> Result<TargetFile, OpenError> {
-        let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
-        let file = File::from(file);
-        // A copy is so as well.
-        let is_local = true;
-        Ok(TargetFile::new(
-            file,
-            &stat,
-            mapped.path,
-            mapped.root,
-            is_local,
-        ))
-    };
     match kind {
-        OPENED => target(file.ok_or_else(no_file)?),
-        COPIED => {
-            let mut file = target(file.ok_or_else(no_file)?)?;
-            (file.trusted, file.owner) = (false, Some(number));
-            file.room = Some(Room::take(file.opened_len).ok_or(OpenError::TooLarge)?);
-            Ok(file)
+        OPENED | COPIED => {
+            let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+            let stat = rustix::fs::fstat(&file).map_err(io::Error::from)?;
+            let copy = match kind {
+                OPENED => None,
+                _ => {
+                    let room = Room::take(stat.st_size.cast_unsigned());
+                    Some((number, room.ok_or(OpenError::TooLarge)?))
+                }
+            };
+            let file = file.into();
+            Ok(Below { file, stat, copy })
         }
         NOT_REGULAR => Err(OpenError::NotRegular),
         TOO_LARGE => Err(OpenError::TooLarge),
@@ -244,15 +384,10 @@ fn opened(
     }
 }
 
-/// Answers a question, in the process that opens files.
-pub(super) fn answer(
-    socket: BorrowedFd<'_>,
-    mut reader: Reader<'_>,
-    fds: Vec<OwnedFd>,
-) -> io::Result<()> {
-    let pid = Pid(reader.u32()?);
-    let copies = reader.u32()? != 0;
-    let room = reader.u64()?;
+/// What a question is about: how to find the file, below which root.
+type Wanted = (Result<OwnedFd, OpenError>, Option<Root>);
+
+fn mapped_file(reader: &mut Reader<'_>, pid: Pid, folder: Option<OwnedFd>) -> io::Result<Wanted> {
     let range = (reader.u64()?, reader.u64()?);
     let identity = FileIdentity {
         major: reader.u32()?,
@@ -267,7 +402,6 @@ pub(super) fn answer(
         folders.push(std::ffi::OsString::from_vec(reader.path()?.to_vec()).into());
     }
     let layers = (!folders.is_empty()).then_some(OverlayLayers { folders, device });
-    let folder = fds.into_iter().next();
     let root = folder.map(|folder| Arc::new(Root::of_folder(Some(folder), layers)));
     let handle = handle_of_mapped(&MappedFile {
         pid,
@@ -276,6 +410,32 @@ pub(super) fn answer(
         identity,
         root: root.as_ref(),
     });
+    Ok((handle, root.and_then(Arc::into_inner)))
+}
+
+fn file_below(reader: &mut Reader<'_>, folder: Option<OwnedFd>) -> io::Result<Wanted> {
+    let path = String::from_utf8_lossy(reader.path()?);
+    let root = Root::of_folder(folder, None);
+    Ok((root.handle(&path).map_err(OpenError::from), Some(root)))
+}
+
+/// Answers a question, in the process that opens files.
+pub(super) fn answer(
+    socket: BorrowedFd<'_>,
+    mut reader: Reader<'_>,
+    fds: Vec<OwnedFd>,
+) -> io::Result<()> {
+    let kind = reader.u8()?;
+    let pid = Pid(reader.u32()?);
+    let copies = reader.u32()? != 0;
+    let room = reader.u64()?;
+    let folder = fds.into_iter().next();
+    let (handle, root) = match kind {
+        MAPPED => mapped_file(&mut reader, pid, folder)?,
+        BELOW => file_below(&mut reader, folder)?,
+        _ => return Err(wire::nonsense()),
+    };
+    let pid = (pid.0 != 0).then_some(pid);
     let mut handled = Frame::new(wire::HANDLED);
     let place = handle.as_ref().ok().and_then(place_of);
     handled.u8(place.is_some().into());
@@ -284,7 +444,7 @@ pub(super) fn answer(
     handled.u32(minor);
     super::serve::say(socket, &handled.finish())?;
     let opened = handle.and_then(|handle| {
-        let is_local = |file: &File| is_local(file, Some(pid), root.as_deref());
+        let is_local = |file: &File| is_local(file, pid, root.as_ref());
         open(handle, is_local, copies.then_some(room))
     });
     let mut frame = Frame::new(wire::OPENED);

@@ -32,7 +32,7 @@ pub(super) const TABLE: u32 = 9;
 pub(super) const TABLED: u32 = 10;
 /// Longest table or answer that is told.
 pub(super) const MAX_TABLE: usize = 64 << 20;
-/// To the process that opens files: a mapped file, with the folder that is its root.
+/// To the process that opens files: a mapped file, or one that a path leads to, with the folder that is its root.
 pub(super) const OPEN: u32 = 11;
 /// From it: there is a handle; the rest is for the file system of this device to answer.
 pub(super) const HANDLED: u32 = 12;

@@ -84,7 +84,7 @@ impl Finder {
             }
         }
         if let Some(host) = &self.search.host {
-            self.find_aliases(&mut objects, host);
+            self.find_aliases(&mut objects, host, 0);
         }
         Ok(objects)
     }
