@@ -42,6 +42,8 @@ struct Speedscope {
     keys: Keys,
     threads: BTreeMap<ThreadId, Timed>,
     nest: Nest,
+    /// Number and length of the gaps of each function, by reason.
+    gaps: BTreeMap<(Option<FunctionId>, GapReason), (u64, u64)>,
     about: About,
     output: BufWriter<Output>,
 }
@@ -63,6 +65,7 @@ impl Speedscope {
             keys: Keys::default(),
             threads: BTreeMap::new(),
             nest: Nest::default(),
+            gaps: BTreeMap::new(),
             about: About::default(),
             output: BufWriter::new(output),
         }
@@ -120,6 +123,11 @@ impl Sink for Speedscope {
             let timed = self.threads.entry(sample.thread).or_default();
             self.keys.time(sample, tables, timed);
         }
+        if let Event::Gap(gap) = event {
+            let sum = self.gaps.entry((gap.function, gap.reason)).or_default();
+            sum.0 += 1;
+            sum.1 = sum.1.saturating_add(gap.to.since(gap.from));
+        }
         self.nest.event(event, tables);
         Ok(())
     }
@@ -149,6 +157,13 @@ impl Sink for Speedscope {
         if self.nest.open() > 0 {
             notes.push(format!("calls still open at the end: {}", self.nest.open()));
         }
+        notes.extend(self.gaps.iter().map(|(&(function, reason), &(count, ns))| {
+            let function = function.and_then(|id| tables.functions.get(id));
+            let what = function.map_or("all functions", |it| tables.string(it.name));
+            let ms = ns / 1_000_000;
+            let reason = reason.phrase();
+            format!("gaps of calls: {what}, {ms} ms in {count}: {reason}")
+        }));
 
         let head =
             "{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"profiles\":[";
