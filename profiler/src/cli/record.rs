@@ -298,7 +298,8 @@ pub(super) fn summarize_trace(trace: &TraceSummary) {
     );
     if trace.stepped_down > 0 {
         say!(
-            "note: {} watched less than asked for, to stay within --budget",
+            "note: {} watched less than asked for (without returns, or also a part of the time), to \
+             stay within --budget",
             match trace.stepped_down {
                 1 => "1 function was".to_owned(),
                 n => format!("{} functions were", quantity::count(n as u64)),

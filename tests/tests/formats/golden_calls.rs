@@ -705,6 +705,62 @@ fn gaps_of_a_duty_cycle_are_estimated_and_marked() {
     assert!(text.contains("~  watched only part of the time"), "{text}");
 }
 
+#[test]
+fn calls_without_returns_are_said_and_in_no_share() {
+    let mut b = Builder::default();
+    let thread = b.thread("t", 10);
+    let f = b.function("f", 0x100);
+    for call in 0..10_u64 {
+        let at = START + call * 100 * US;
+        b.call(thread, f, 0, at, 10 * US, &mut |_| ());
+    }
+    // Attached twice, entries alone; never anything in between.
+    for call in 0..30_u64 {
+        let edge = CallEdge::Hit(None);
+        let at = Timestamp(START + 50 * MS + call * 10 * US);
+        let hit = Call {
+            at,
+            thread,
+            cpu: Cpu(0),
+            function: f,
+            stack: 0,
+            depth: 0,
+            edge,
+            later: None,
+        };
+        b.events.push(Event::Call(hit));
+    }
+    for (from, to, reason) in [
+        (10, 50, GapReason::DutyCycle),
+        (50, 51, GapReason::NoReturns),
+        (51, 100, GapReason::Detached),
+    ] {
+        b.events.push(Event::Gap(Gap {
+            from: Timestamp(START + from * MS),
+            to: Timestamp(START + to * MS),
+            function: Some(f),
+            process: None,
+            reason,
+        }));
+    }
+    let session = (b.tables, b.events);
+    let options = ReportOptions {
+        format: Format::Json,
+        ..calls(only())
+    };
+    let text = report(&session, &options).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let row = &value["calls"]["functions"][0];
+    assert_eq!((&row["calls"], &row["hits"]), (&40.into(), &30.into()));
+    // 40 in 11 ms, 89 ms missing.
+    assert_eq!(row["calls_estimated"], 40 + 324);
+    assert!(row["tracing_percent"].is_null(), "{row}");
+    let text = report(&session, &calls(only())).unwrap();
+    let said = "n  without returns, to stay within the budget, for up to 1.00 ms (1.0%): 30 calls";
+    assert!(text.contains(said), "{text}");
+    assert!(text.contains("(not for 89.0 ms, 89.0%)"), "{text}");
+}
+
 fn top((tables, events): &Session, options: TopOptions) -> TopTable {
     let mut top = TopTable::new(options, Timestamp(START));
     for event in events {

@@ -197,6 +197,15 @@ fn the_budget_holds() -> Outcome {
                 assert_eq!(inside, 0, "calls within {gap:?}");
             }
         }
+        // An entry without a return is within a gap that says so, also while it is attached for a part of the time.
+        for call in run.trace.of("compiled") {
+            let is_hit = matches!(call.edge, Edge::Hit(_));
+            let mut gaps = run.trace.gaps.iter().filter(|gap| {
+                gap.reason == GapReason::NoReturns && gap.function.as_deref() == Some("compiled")
+            });
+            let holds = gaps.any(|gap| gap.from_ns <= call.at_ns && call.at_ns <= gap.to_ns);
+            assert!(!is_hit || holds, "no gap says why {call:?} has no return");
+        }
         run.trace.nested()?;
         let report = setting
             .run(&["report", "out.cap", "--calls"])?

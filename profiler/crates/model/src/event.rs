@@ -378,6 +378,13 @@ pub enum GapReason {
     CutOff = 7,
 }
 
+impl GapReason {
+    /// Nothing is seen, to stay within the budget: what is seen else is a sample of it.
+    pub fn is_sampled(self) -> bool {
+        matches!(self, GapReason::DutyCycle | GapReason::Detached)
+    }
+}
+
 /// Why a stack has no more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

@@ -15,7 +15,7 @@ use super::plans::Plans;
 use super::probes::Probes;
 use super::targets::Targets;
 use profiler_model::raw::RawEvent;
-use profiler_model::{Pid, Timestamp};
+use profiler_model::{GapReason, Pid, Timestamp};
 
 /// Interval in which the budget is checked.
 const BUDGET_NS: u64 = 200_000_000;
@@ -34,7 +34,7 @@ fn becomes(level: Level) -> &'static str {
     match level {
         Level::Full => "goes on",
         Level::Entries => "is watched at its entry only from now on",
-        Level::Duty => "is watched 5 % of the time from now on",
+        Level::Duty => "is watched 5 % of the time, at its entry only, from now on",
         Level::Off => "is not traced any more",
     }
 }
@@ -173,6 +173,7 @@ impl Budget {
             .filter(|(_, state)| state.level == Level::Duty);
         let others = on_duty.count();
         let state = &mut probes[number];
+        state.was_without_returns = state.gap_reason() == Some(GapReason::NoReturns);
         state.level = level;
         state.since = at;
         state.on_duty = level != Level::Duty;

@@ -4,7 +4,6 @@
 //!
 //! What does not belong here: which probes go on duty (`budget`), moving them (`links`).
 
-use super::gap;
 use super::load::{self, DUTY_ON_NS, DUTY_PERIOD_NS, Level};
 use super::probes::Probes;
 use profiler_model::raw::RawEvent;
@@ -21,12 +20,11 @@ impl Probes {
             if at.since(state.since) < state.wait_ns {
                 continue;
             }
+            // One gap follows on another: while it is attached, its returns are missing.
+            out.extend(state.gap(number, at));
+            state.was_without_returns = state.gap_reason() == Some(GapReason::NoReturns);
             if state.on_duty {
                 state.last_duty = state.hits();
-                out.push(gap(at, at, Some(number), None, GapReason::DutyCycle));
-            } else {
-                let since = state.untold_since();
-                out.push(gap(at, since, Some(number), None, GapReason::DutyCycle));
             }
             state.budgeted = state.counted;
             state.on_duty = !state.on_duty;
@@ -35,6 +33,7 @@ impl Probes {
                 true => DUTY_ON_NS,
                 false => DUTY_PERIOD_NS - DUTY_ON_NS,
             };
+            out.extend(state.gap_begins(number, at));
             turned.push(number);
         }
         turned
@@ -52,11 +51,12 @@ impl Probes {
 
     /// They begin their periods anew, spread over them as at first: after a suspension all of them would
     /// have to be turned at once.
-    pub(super) fn begin_duty(&mut self, at: Timestamp) {
-        let on_duty = self.iter_mut().map(|(_, state)| state);
-        let on_duty = on_duty.filter(|state| state.level == Level::Duty);
-        for (index, state) in (0..).zip(on_duty) {
+    pub(super) fn begin_duty(&mut self, at: Timestamp, out: &mut Vec<RawEvent>) {
+        let on_duty = self.iter_mut();
+        let on_duty = on_duty.filter(|(_, state)| state.level == Level::Duty);
+        for (index, (number, state)) in (0..).zip(on_duty) {
             if state.on_duty {
+                out.extend(state.gap(number, at));
                 state.since = at;
                 state.budgeted = state.counted;
             } else {

@@ -359,7 +359,7 @@ impl Tracer {
                 let turned = self.plans.probes.turn_duty(at, out);
                 if !turned.is_empty() {
                     self.move_probes(probe, &turned);
-                    self.plans.probes.changed(&turned, now());
+                    self.plans.probes.changed(&turned, now(), out);
                 }
                 self.keep_budget(probe, resolver, at, out);
             }
@@ -388,7 +388,7 @@ impl Tracer {
             return;
         }
         self.move_probes(probe, &changed);
-        self.plans.probes.changed(&changed, now());
+        self.plans.probes.changed(&changed, now(), out);
         self.plans.announce_again(&changed, resolver);
         // What was hit until the probes were moved is no fault of their new levels.
         counts::read(&mut self.plans.probes, probe);

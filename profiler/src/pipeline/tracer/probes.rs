@@ -161,9 +161,16 @@ impl Probes {
     }
 
     /// What was decided holds from now on: until its links had gone, a probe was hit as before.
-    pub(super) fn changed(&mut self, probes: &[u32], at: Timestamp) {
+    /// So one that has no returns, or had none, was hit without them.
+    pub(super) fn changed(&mut self, probes: &[u32], at: Timestamp, out: &mut Vec<RawEvent>) {
         for &number in probes {
-            self[number].since = at;
+            let state = &mut self[number];
+            let without = state.gap_reason() == Some(GapReason::NoReturns);
+            if without || std::mem::take(&mut state.was_without_returns) {
+                let since = state.since;
+                out.push(gap(at, since, Some(number), None, GapReason::NoReturns));
+            }
+            state.since = at;
         }
     }
 }
@@ -183,6 +190,8 @@ pub(super) struct ProbeState {
     pub(super) on_duty: bool,
     /// See `on_duty`; also since when it is at its level.
     pub(super) since: Timestamp,
+    /// Its returns were not watched before what was decided last.
+    pub(super) was_without_returns: bool,
     /// Until when its gap was told, if that goes on.
     pub(super) gap_told: Timestamp,
     /// On duty: how long it stays attached, or not.
@@ -227,6 +236,7 @@ impl ProbeState {
             level: Level::Full,
             on_duty: true,
             since: now,
+            was_without_returns: false,
             gap_told: Timestamp(0),
             wait_ns: 0,
             armed: false,
@@ -387,11 +397,11 @@ impl ProbeState {
             .map(|reason| gap(at, at, Some(number), None, reason))
     }
 
-    fn gap_reason(&self) -> Option<GapReason> {
+    pub(super) fn gap_reason(&self) -> Option<GapReason> {
         match self.level {
             Level::Full => None,
             Level::Entries => Some(GapReason::NoReturns),
-            Level::Duty if self.on_duty => None,
+            Level::Duty if self.on_duty => self.plans_exits().then_some(GapReason::NoReturns),
             Level::Duty => Some(GapReason::DutyCycle),
             Level::Off => Some(GapReason::Detached),
         }

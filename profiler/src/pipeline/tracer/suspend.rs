@@ -62,7 +62,7 @@ impl Tracer {
         counts::read(probes, probe);
         let at = now();
         self.budget.begin(probes, &self.targets, at);
-        probes.begin_duty(at);
+        probes.begin_duty(at, out);
         out.push(gap(at, suspension.since, None, None, GapReason::Suspended));
         let all = probes.all();
         if let Err(error) = probes.arm(probe, &all) {

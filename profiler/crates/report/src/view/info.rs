@@ -15,7 +15,7 @@ use super::quantity::{duration, percent, percent_of, plural};
 use crate::derive::{Losses, OFF_CPU};
 use profiler_capture::{CaptureError, Reader, Summary};
 use profiler_model::text::printable;
-use profiler_model::{Container, LostReason, StackEnd, StackEnds, Timestamp, WaitState};
+use profiler_model::{Container, GapReason, LostReason, StackEnd, StackEnds, Timestamp, WaitState};
 
 /// What the JSON is. Its keys keep their meaning as long as this does not change.
 const SCHEMA: &str = "profiler-info/2";
@@ -248,10 +248,14 @@ fn write_lacks(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     for (reason, &(gaps, ns)) in &summary.gaps {
+        let what = match reason {
+            GapReason::NoReturns => "returns",
+            _ => "calls",
+        };
         let (gaps, reason) = (plural(gaps, "gap"), reason.phrase());
         writeln!(
             out,
-            "gaps        calls are missing in {gaps} of {}: {reason}",
+            "gaps        {what} are missing in {gaps} of {}: {reason}",
             duration(ns)
         )?;
     }

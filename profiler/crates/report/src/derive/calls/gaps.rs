@@ -1,8 +1,9 @@
 //! Times in which calls were not recorded.
 //!
 //! Input: gaps, of one function or all, in one process or all; output: how long they were for a
-//! function, and how many calls they probably hid. Only the parts of a duty cycle are a fair
-//! sample of the whole: for them alone the rate outside the gaps is taken for the rate within.
+//! function, and how many calls they probably hid. What was watched before and between the gaps of the
+//! budget is a fair sample of them: the rate outside of all gaps is taken for the rate within these. How it was
+//! before probes were attached, or while a target was suspended, nobody knows.
 
 use rustc_hash::FxHashMap;
 
@@ -66,21 +67,31 @@ impl Gaps {
         everywhere.saturating_add(most.unwrap_or(0))
     }
 
-    /// How many calls the gaps of duty cycles probably hid, of `calls` seen in a process that was
-    /// watched for `span_ns`, gaps included.
+    /// How many calls the gaps of the budget probably hid, of `calls` seen in a process that was
+    /// watched for `span_ns`, gaps included; none if the gaps leave no time that says how frequent they are.
     pub(super) fn hidden(
         &self,
         function: FunctionId,
         process: ProcessId,
         calls: u64,
         span_ns: u64,
-    ) -> f64 {
-        let everywhere = self.ns(function, None, GapReason::DutyCycle);
-        let gap_ns =
-            everywhere.saturating_add(self.ns(function, Some(process), GapReason::DutyCycle));
-        match span_ns.saturating_sub(gap_ns) {
-            0 => 0.0,
-            watched_ns => calls as f64 * gap_ns as f64 / watched_ns as f64,
+    ) -> Option<f64> {
+        let (mut hidden_ns, mut away_ns) = (0_u64, 0_u64);
+        for &reason in GapReason::ALL {
+            let everywhere = self.ns(function, None, reason);
+            let ns = everywhere.saturating_add(self.ns(function, Some(process), reason));
+            if reason.is_sampled() {
+                hidden_ns = hidden_ns.saturating_add(ns);
+            }
+            // Without returns entries are seen all the same.
+            if reason != GapReason::NoReturns {
+                away_ns = away_ns.saturating_add(ns);
+            }
+        }
+        match span_ns.saturating_sub(away_ns) {
+            _ if hidden_ns == 0 => Some(0.0),
+            0 => None,
+            watched_ns => Some(calls as f64 * hidden_ns as f64 / watched_ns as f64),
         }
     }
 
@@ -116,9 +127,34 @@ mod tests {
         assert_eq!(gaps.longest_ns(f1, GapReason::Detached), 7);
         let (p0, p1) = (ProcessId::from_index(0), ProcessId::from_index(1));
         // Watched 850 of 1000 ns: 85 calls there are 15 more in the gaps.
-        assert_eq!(gaps.hidden(f0, p0, 85, 1_000).round(), 15.0);
-        assert_eq!(gaps.hidden(f0, p1, 65, 1_000).round(), 35.0);
-        assert_eq!(gaps.hidden(f0, p1, 65, 350), 0.0);
+        let hidden = |process, calls, span| {
+            let hidden = gaps.hidden(f0, process, calls, span);
+            hidden.map(f64::round)
+        };
+        assert_eq!(hidden(p0, 85, 1_000), Some(15.0));
+        assert_eq!(hidden(p1, 65, 1_000), Some(35.0));
+        assert_eq!(hidden(p1, 65, 350), None);
         assert_eq!(gaps.of_reason(GapReason::DutyCycle).count, 3);
+    }
+
+    #[test]
+    fn the_rate_is_that_outside_of_all_gaps() {
+        let (f0, p0) = (FunctionId::from_index(0), ProcessId::from_index(0));
+        let hidden = |others: &[(u64, GapReason)]| {
+            let mut gaps = Gaps::default();
+            for &(ns, reason) in others {
+                gaps.add(&gap(Some(0), None, ns, reason));
+            }
+            gaps.hidden(f0, p0, 240, 8_440).map(f64::round)
+        };
+        use GapReason::{Detached, DutyCycle, NoReturns, NotYetAttached, Suspended};
+        // 240 calls in 650 ns.
+        let rest = |reason| hidden(&[(1_780, DutyCycle), (6_010, reason)]);
+        assert_eq!(rest(Detached), Some(2_876.0));
+        assert_eq!(rest(NotYetAttached), Some(657.0));
+        assert_eq!(rest(Suspended), Some(657.0));
+        assert_eq!(rest(NoReturns), Some(64.0));
+        assert_eq!(hidden(&[(8_440, NotYetAttached)]), Some(0.0));
+        assert_eq!(hidden(&[(8_440, Detached)]), None);
     }
 }

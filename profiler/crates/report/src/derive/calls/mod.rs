@@ -541,25 +541,25 @@ impl CallTable {
         }
     }
 
-    /// How many calls of a function the gaps of duty cycles probably hid, in a recording of
-    /// `from` to `to`.
+    /// How many calls of a function the gaps of the budget probably hid, in a recording of
+    /// `from` to `to`; none if it was watched too little to say so.
     pub fn hidden(
         &self,
         function: FunctionId,
         from: Timestamp,
         to: Timestamp,
         tables: &Tables,
-    ) -> u64 {
+    ) -> Option<u64> {
         let Some(calls) = self.functions.get(&function) else {
-            return 0;
+            return Some(0);
         };
         if self.gaps.is_empty() {
-            return 0;
+            return Some(0);
         }
         // What the kernel counted but did not send is spread over the processes as the rest is.
         let seen: u64 = calls.processes.values().sum();
         let scale = calls.calls().max(1) as f64 / seen.max(1) as f64;
-        let hidden: f64 = (calls.processes.iter())
+        let hidden: Option<f64> = (calls.processes.iter())
             .map(|(&process, &calls)| {
                 let started = tables
                     .process(process)
@@ -568,7 +568,7 @@ impl CallTable {
                     .hidden(function, process, calls, to.since(started))
             })
             .sum();
-        (hidden * scale).round() as u64
+        Some((hidden? * scale).round() as u64)
     }
 }
 

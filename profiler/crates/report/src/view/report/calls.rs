@@ -185,7 +185,10 @@ impl Builder<'_> {
             calls_at_least: gaps.iter().any(|gap| gap.reason != GapReason::NoReturns),
             calls_seen: seen,
             calls_counted: calls.counted.map(|counted| counted.entries),
-            calls_estimated: (hidden > 0).then(|| counted.entries.max(seen).saturating_add(hidden)),
+            calls_estimated: hidden
+                .filter(|&hidden| hidden > 0)
+                .map(|hidden| counted.entries.max(seen).saturating_add(hidden)),
+            not_estimable: hidden.is_none(),
             lost_records: counted.lost,
             left_out: counted.left_out,
             total_ns: calls.total_ns,
@@ -207,7 +210,8 @@ impl Builder<'_> {
             cost_ns,
             tracing_ns,
             tracing_percent: tracing_ns
-                .filter(|_| calls.total_ns > 0)
+                // The probes of calls that are in no time are no part of it.
+                .filter(|_| calls.total_ns > 0 && calls.hits == 0 && calls.unwatched == 0)
                 .map(|ns| share_of(ns, calls.total_ns)),
             histogram: match self.options.calls.is_only() {
                 true => (latency.buckets())

@@ -104,8 +104,11 @@ pub struct CallRow {
     pub calls_seen: u64,
     /// Calls counted by the kernel.
     pub calls_counted: Option<u64>,
-    /// Calls with those that gaps of a duty cycle probably hid.
+    /// Calls with those that gaps of the budget probably hid; null if there are none, or it is watched too little.
     pub calls_estimated: Option<u64>,
+    /// Gaps of the budget hid calls, and leave no time that says how many.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub not_estimable: bool,
     /// Records lost.
     pub lost_records: u64,
     /// Calls left out because of a limit.
@@ -147,7 +150,7 @@ pub struct CallRow {
     pub cost_ns: Option<u32>,
     /// What the probes of this function and of those in it cost, as predicted: a part of `total_ns`.
     pub tracing_ns: Option<u64>,
-    /// In percent of `total_ns`.
+    /// In percent of `total_ns`; null if there are calls that are in no time, but had probes.
     pub tracing_percent: Option<f64>,
     /// Distribution of durations.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -209,18 +209,34 @@ impl<'a> Writer<'a> {
         let mut notes: Vec<(&str, String)> = Vec::new();
         let estimated = sum(|row| u64::from(row.calls_estimated.is_some()));
         if estimated > 0 {
-            let longest = rows.iter().filter_map(|row| gap(row, GapReason::DutyCycle));
-            let longest = longest.max_by_key(|gap| gap.ns);
-            let share = longest.map_or(String::new(), |gap| {
-                let share = percent(gap.percent.unwrap_or_default());
-                format!(" (not for {}, {share})", duration(gap.ns))
+            let hidden = |row: &CallRow| {
+                let gaps = row.gaps.iter().filter(|gap| gap.reason.is_sampled());
+                gaps.fold((0, 0.0), |(ns, share), gap: &GapRow| {
+                    (
+                        gap.ns.saturating_add(ns),
+                        share + gap.percent.unwrap_or_default(),
+                    )
+                })
+            };
+            let rows = rows.iter().filter(|row| row.calls_estimated.is_some());
+            let longest = rows.map(hidden).max_by_key(|(ns, _)| *ns);
+            let share = longest.map_or(String::new(), |(ns, share)| {
+                format!(" (not for {}, {})", duration(ns), percent(share.min(100.0)))
             });
             notes.push((
                 "~",
                 format!(
-                    "watched only part of the time, to stay within the budget{share}: calls are \
-                     at least about so many"
+                    "watched only part of the time, to stay within the budget{share}: about so \
+                     many calls, if they are as frequent then as while watched"
                 ),
+            ));
+        }
+        if rows.iter().any(|row| row.not_estimable) {
+            notes.push((
+                "e",
+                "watched too little to estimate how many calls were missed to stay within the \
+                 budget"
+                    .to_owned(),
             ));
         }
         let missing = sum(missing);
@@ -258,7 +274,14 @@ impl<'a> Writer<'a> {
             let gaps = rows.iter().filter_map(|row| gap(row, reason));
             if let Some(longest) = gaps.max_by_key(|gap| gap.ns) {
                 let share = percent(longest.percent.unwrap_or_default());
-                let text = format!("{what}, for up to {} ({share})", duration(longest.ns));
+                let mut text = format!("{what}, for up to {} ({share})", duration(longest.ns));
+                let untimed = match reason {
+                    GapReason::NoReturns => sum(hits_without_returns),
+                    _ => 0,
+                };
+                if untimed > 0 {
+                    text += &format!(": {} counted, but in no time", plural(untimed, "call"));
+                }
                 notes.push((mark, text));
             }
         }
@@ -549,6 +572,11 @@ fn missing(row: &CallRow) -> u64 {
     row.calls.saturating_sub(row.calls_seen)
 }
 
+/// Calls that were entered while returns were not watched.
+fn hits_without_returns(row: &CallRow) -> u64 {
+    gap(row, GapReason::NoReturns).map_or(0, |_| row.hits)
+}
+
 /// The marks of gaps that all rows have: a note says as much.
 fn common_marks(rows: &[CallRow]) -> String {
     let has = |mark| rows.iter().all(|row| marks(row, "").contains(mark));
@@ -576,6 +604,7 @@ fn marks(row: &CallRow, common: &str) -> String {
         (has(GapReason::NotYetAttached), 'b'),
         (has(GapReason::NoReturns), 'n'),
         (has(GapReason::Detached), 'd'),
+        (row.not_estimable, 'e'),
         (row.inferred > 0, 'i'),
         (row.unwatched > 0, 'u'),
         (row.open > 0, 'o'),
