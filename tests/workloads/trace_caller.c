@@ -45,6 +45,8 @@ static uint64_t many(long (*function)(long), long count) {
     return now_ns() - from;
 }
 
+static uint64_t longest;
+
 TRACED long paced(long (*function)(long), long per_second, uint64_t from, uint64_t seconds) {
     long calls = 0;
     for (uint64_t ms = 0; ms < seconds * 1000; ms++) {
@@ -52,7 +54,10 @@ TRACED long paced(long (*function)(long), long per_second, uint64_t from, uint64
         while (now_ns() < due) usleep(100);
         long wanted = (long)((double)(ms + 1) * (double)per_second / 1000);
         for (; calls < wanted; calls++) {
+            uint64_t began = now_ns();
             function(calls);
+            uint64_t took = now_ns() - began;
+            if (took > longest) longest = took;
             if (calls % 64 == 0) slots[(now_ns() - from) / 100000000 % SLOTS] += 64;
         }
     }
@@ -130,6 +135,7 @@ int main(int argc, char **argv) {
     printf("{\"kind\": \"%s\", \"calls\": %ld, \"took_ns\": %llu, \"cpu_ns\": %llu, \"from_ns\": %llu",
            argv[1], calls, (unsigned long long)took, (unsigned long long)cpu,
            (unsigned long long)from);
+    printf(", \"longest_ns\": %llu", (unsigned long long)longest);
     uint64_t count = (took + 99999999) / 100000000;
     print_slots("slots", slots, count);
     print_slots("slots_cpu_ns", slots_cpu, count);

@@ -496,6 +496,132 @@ fn counts_and_gaps_name_their_function_and_process() {
     assert_eq!((all.function, process.pid), (None, Pid(PID)));
 }
 
+impl Case {
+    /// A record on a processor, behind lost ones or not.
+    fn on(&mut self, cpu: u32, after_loss: bool) {
+        let event = self.raw.last_mut().unwrap();
+        event.cpu = Cpu(cpu);
+        if let RawBody::Call(call) = &mut event.body {
+            call.after_loss = after_loss;
+        }
+    }
+
+    /// Records of a processor were lost since `from`, which is known now.
+    fn lost_since(&mut self, from: u64, cpu: u32) {
+        let to = self.now + 100;
+        self.push(RawBody::Lost(Lost {
+            cpu: Some(Cpu(cpu)),
+            from: Timestamp(from),
+            to: Timestamp(to),
+            count: 7,
+            reason: LostReason::CallRingFull,
+        }));
+    }
+
+    /// As a session does with what it drains.
+    fn notice(&mut self) {
+        self.resolver.notice_losses(&self.raw);
+    }
+}
+
+#[test]
+fn no_call_is_paired_across_lost_records() {
+    // The exit of f and the entry of the next call are lost; its exit is not.
+    let mut c = case();
+    c.enter(1, 0x9100);
+    c.enter(0, 0x9000);
+    c.exit(0, 0x9000);
+    c.on(1, true);
+    c.enter(0, 0x9000);
+    c.exit(0, 0x9000);
+    c.exit(1, 0x9100);
+    let told = c.told();
+    let told: Vec<_> = told
+        .iter()
+        .map(String::as_str)
+        .filter(|it| !it.starts_with("ex"))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "+gg0",
+            "+f1",
+            "-f1 Unwatched",
+            "-gg0 Unwatched",
+            "+f0",
+            "-f0",
+            "lost Unmatched 2"
+        ]
+    );
+}
+
+#[test]
+fn while_records_of_a_processor_are_lost_none_of_another_is_paired() {
+    // The thread moves to a processor that has room: a later call's exit is seen there. What was lost is known before
+    // any of it is told, by the first record behind, or as a count.
+    for by_count in [false, true] {
+        let mut c = case();
+        c.enter(0, 0x9000);
+        c.exit(0, 0x9000);
+        let from = c.now;
+        c.enter(0, 0x9000);
+        c.on(0, false);
+        c.exit(0, 0x9000);
+        c.enter(0, 0x9000);
+        c.exit(0, 0x9000);
+        if by_count {
+            c.lost_since(from, 0);
+        } else {
+            c.enter(0, 0x9000);
+            c.on(0, true);
+            c.exit(0, 0x9000);
+        }
+        c.notice();
+        let told = c.told();
+        let first = ["+f0", "-f0", "+f0", "-f0 Unwatched", "+f0", "-f0 Unwatched"];
+        let told: Vec<_> = told
+            .iter()
+            .map(String::as_str)
+            .filter(|it| !it.starts_with("ex"))
+            .collect();
+        assert_eq!(told[..6], first, "{told:?}");
+        let rest: &[&str] = if by_count {
+            &["lost CallRingFull 7"]
+        } else {
+            &["+f0", "-f0"]
+        };
+        assert_eq!(&told[6..], rest);
+    }
+}
+
+#[test]
+fn what_is_open_when_a_loss_is_told_is_given_up() {
+    let mut c = case();
+    c.enter(0, 0x9000);
+    let from = c.now;
+    c.lost_since(from, 3);
+    c.exit(0, 0x9000);
+    c.enter(0, 0x9000);
+    c.exit(0, 0x9000);
+    let told = c.told();
+    let told: Vec<_> = told
+        .iter()
+        .map(String::as_str)
+        .filter(|it| !it.starts_with("ex"))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "+f0",
+            "-f0 Unwatched",
+            "lost CallRingFull 7",
+            "+f0",
+            "-f0",
+            "lost Unmatched 1"
+        ]
+    );
+}
+
 #[test]
 fn pending_returns_do_not_show_in_stacks() {
     let stack_of = |prepare: &dyn Fn(&mut Case), addresses: &[u64]| {

@@ -3,11 +3,13 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::time::Duration;
 
 use profiler_model::GapReason;
 use profiler_tests::Outcome;
-use profiler_tests::setting::Setting;
-use profiler_tests::tracing::{Build, Edge, Run, Session, Trace, Truth, prepared};
+use profiler_tests::setting::{LIMIT, Setting};
+use profiler_tests::tracing::{Build, Edge, How, Run, Session, Trace, Truth, prepared};
+use rustix::process::Signal;
 
 /// Calls of one process whose beginning or whole is recorded.
 fn recorded(trace: &Trace, function: &str) -> u64 {
@@ -276,5 +278,70 @@ fn without_a_budget_all_is_accounted_for() -> Outcome {
         assert_eq!(entries, counts.entries);
     }
     run.trace.nested()?;
+    Ok(())
+}
+
+/// The recorder stands still while the ring buffers overflow: no call is paired with the return of a later one at the
+/// same place, and none is longer than the longest that the program itself has seen.
+#[test]
+fn no_call_goes_on_across_lost_records() -> Outcome {
+    let test = "e2e_trace_limits::no_call_goes_on_across_lost_records";
+    let Some((setting, program)) = prepared(test, "trace_caller.c", Build::Optimised)? else {
+        return Ok(());
+    };
+    let mut live = Session::of(&setting, &program)
+        .arguments(&["compiled", "paced", "20000", "5"])
+        .record(&["--trace", "compiled", "--trace", "paced", "--budget", "off"])
+        .record(&["--no-samples", "--buffer", "64K"])
+        .probed(&["compiled", "paced"])
+        .start()?;
+    live.resume()?;
+    std::thread::sleep(Duration::from_secs(1));
+    live.recorder.signal(Signal::STOP)?;
+    // Rings of 64 KiB take a small part of what is called meanwhile.
+    std::thread::sleep(Duration::from_secs(2));
+    live.recorder.signal(Signal::CONT)?;
+    let program = live.program.end(LIMIT)?;
+    live.recorder.end(LIMIT)?.success()?;
+    let truth = Truth::of(&program)?;
+    let trace = Trace::read(&setting.path("out.cap"))?;
+    let counts = trace.counts["compiled"];
+    assert_eq!((counts.entries, counts.left_out), (100_000, 0));
+    let kept = trace.entries("compiled");
+    assert!(counts.lost > 0 && kept < counts.entries, "nothing was lost");
+    assert!(kept + counts.lost >= counts.entries, "{kept}, {counts:?}");
+    trace.nested()?;
+    let longest_ns = truth.all["longest_ns"].as_u64().ok_or("no time")?;
+    let mut ended = 0;
+    for call in trace.of("compiled") {
+        assert_eq!(call.depth.min(1), call.depth, "called by itself: {call:?}");
+        if let Edge::Exit { began_ns, how, .. } = &call.edge
+            && *how == How::Return
+        {
+            ended += 1;
+            let took_ns = call.at_ns - began_ns;
+            assert!(
+                took_ns <= longest_ns,
+                "{took_ns} ns of {longest_ns}: {call:?}"
+            );
+        }
+    }
+    assert!(ended > kept / 2, "{ended} of {kept} have ended");
+    let returned = |call: &&_| {
+        let call: &profiler_tests::tracing::Call = call;
+        matches!(
+            &call.edge,
+            Edge::Exit {
+                how: How::Return,
+                ..
+            }
+        )
+    };
+    assert_eq!(trace.of("paced").filter(returned).count(), 0);
+    let report = setting
+        .run(&["report", "out.cap", "--calls"])?
+        .success()?
+        .stdout;
+    assert!(report.contains("not watched to their end"), "{report}");
     Ok(())
 }

@@ -371,6 +371,7 @@ impl Probe {
     pub fn drain(&mut self, out: &mut Vec<RawEvent>) -> DrainStats {
         self.clear_wake();
         let before = out.len();
+        let mut filled = false;
         let mut stats = DrainStats::default();
         let mut decoder = Decoder::default();
         for (cpu, records) in self.left.drain(..) {
@@ -389,10 +390,17 @@ impl Probe {
             if let Some(ring) = &mut cpu.call_ring {
                 let number = Cpu(cpu.cpu);
                 let buffer = &mut self.buffer;
-                stats.ring_bytes += ring.visit(|record| {
+                let taken = ring.visit(|record| {
                     decoder.call(number, record, |items| ring::copy(items, buffer), out);
                 });
+                // Then some may have found no room, which is to be known before what came since is told.
+                filled |= taken >= ring.bytes() / 2;
+                stats.ring_bytes += taken;
             }
+        }
+        if filled {
+            let lost_calls = losses::read_call_losses(&self.ebpf);
+            self.losses.update_calls(&lost_calls, now(), out);
         }
         self.cgroups.note_removed(&mut self.ebpf, &out[before..]);
         if let Some(logger) = &mut self.logger {

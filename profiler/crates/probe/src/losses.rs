@@ -148,6 +148,8 @@ const IDLE_STEPS_NS: u64 = 20_000_000;
 /// Remembers what has been reported.
 pub(super) struct LossMeter {
     last: Timestamp,
+    /// Of records of calls, which are told more often.
+    last_calls: Timestamp,
     reported: Vec<Reported>,
     baselines: Vec<Option<Baseline>>,
     unfollowed: u64,
@@ -165,6 +167,7 @@ impl LossMeter {
         };
         LossMeter {
             last: now,
+            last_calls: now,
             reported: Vec::new(),
             baselines: idle_ns.iter().map(baseline).collect(),
             unfollowed: 0,
@@ -223,6 +226,32 @@ impl LossMeter {
         skipped
     }
 
+    /// Adds the records of calls that have been lost since the last call of this or [`LossMeter::update`].
+    pub(super) fn update_calls(
+        &mut self,
+        lost_calls: &[u64],
+        now: Timestamp,
+        out: &mut Vec<RawEvent>,
+    ) {
+        let cpus = self.reported.len().max(lost_calls.len());
+        self.reported.resize(cpus, Reported::default());
+        for ((number, total), reported) in (0..).zip(lost_calls).zip(&mut self.reported) {
+            let count = total.saturating_sub(reported.calls);
+            reported.calls = reported.calls.max(*total);
+            if count > 0 {
+                let from = self.last_calls;
+                out.push(lost(
+                    Cpu(number),
+                    from,
+                    now,
+                    count,
+                    LostReason::CallRingFull,
+                ));
+            }
+        }
+        self.last_calls = now;
+    }
+
     /// Adds what has been lost since the last call to `out`. Returns how many children of watched
     /// tasks could not be followed since then: how many samples that costs nobody knows.
     pub(super) fn update(
@@ -265,24 +294,32 @@ impl LossMeter {
             ] {
                 let count = total.saturating_sub(before);
                 if count > 0 {
-                    out.push(RawEvent {
-                        at: now,
-                        cpu,
-                        body: RawBody::Lost(Lost {
-                            cpu: Some(cpu),
-                            from: self.last,
-                            to: now,
-                            count,
-                            reason,
-                        }),
-                    });
+                    let from = match reason {
+                        LostReason::CallRingFull => self.last_calls,
+                        _ => self.last,
+                    };
+                    out.push(lost(cpu, from, now, count, reason));
                 }
             }
         }
-        self.last = now;
+        (self.last, self.last_calls) = (now, now);
         let unfollowed: u64 = counters.iter().flatten().map(|seen| seen.unfollowed).sum();
         let unfollowed = unfollowed.max(self.unfollowed);
         unfollowed - std::mem::replace(&mut self.unfollowed, unfollowed)
+    }
+}
+
+fn lost(cpu: Cpu, from: Timestamp, to: Timestamp, count: u64, reason: LostReason) -> RawEvent {
+    RawEvent {
+        at: to,
+        cpu,
+        body: RawBody::Lost(Lost {
+            cpu: Some(cpu),
+            from,
+            to,
+            count,
+            reason,
+        }),
     }
 }
 

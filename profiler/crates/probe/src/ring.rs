@@ -52,6 +52,11 @@ impl Ring {
         Ok(Ring { ring, bytes })
     }
 
+    /// Its size.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Calls `record` with each record that is there. Ends after one buffer's worth, so that a
     /// writer that never pauses can't hold us; what was there at the call is always included. A ring is left empty, or
     /// nobody is woken by what comes next: the kernel tells of a record only if all before it have been read.

@@ -47,6 +47,11 @@ impl Resolver {
         }
     }
 
+    /// Looks at all that was drained at a time, records of each processor in their order: when some of calls were lost.
+    pub fn notice_losses(&mut self, drained: &[RawEvent]) {
+        self.calls.notice(drained);
+    }
+
     /// Resolves events, which are ordered by time, and leaves `events` empty. Gives one batch, or more if
     /// an epoch ends between two events.
     pub fn resolve(&mut self, events: &mut Vec<RawEvent>, out: &mut Vec<Batch>) {
@@ -155,8 +160,12 @@ impl Resolver {
             RawBody::CallCount(count) => self.calls.call_count(at, count, epoch),
             RawBody::Gap(gap) => self.gap(at, gap),
             RawBody::Lost(lost) => {
-                if matches!(lost.reason, LostReason::CallRingFull | LostReason::Late) {
-                    self.calls.lost();
+                match lost.reason {
+                    LostReason::CallRingFull => {
+                        self.calls.doubt(at, &mut self.processes.table, epoch);
+                    }
+                    LostReason::Late => self.calls.lost(),
+                    _ => {}
                 }
                 if lost.reason == LostReason::SideBand {
                     self.processes.rescan(at, mapped, epoch);
@@ -348,6 +357,7 @@ impl Resolver {
             return;
         };
         let table = &mut self.processes.table;
+        let in_doubt = self.calls.come_to(at, call.after_loss, table, epoch);
         let home = self.calls.home(call);
         let home = home.and_then(|tid| table.announce_thread(tid, None, &mut epoch.tables));
         let thread = home.unwrap_or(thread);
@@ -358,7 +368,13 @@ impl Resolver {
             epoch,
         };
         let place = Place { at, cpu, thread };
-        self.calls.call(&place, call, process, &mut frames);
+        self.calls
+            .call(&place, call, process, in_doubt, &mut frames);
+        if in_doubt {
+            // Its exit may be lost, and be taken for that of the next one.
+            let table = &mut self.processes.table;
+            self.calls.doubt(at, table, &mut self.epoch);
+        }
     }
 
     /// A time in which calls are missing.

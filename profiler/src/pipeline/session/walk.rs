@@ -103,6 +103,7 @@ impl Walk {
         if let Some(tracer) = self.tracer.as_mut().filter(|_| calls > 0) {
             tracer.remember(raw);
         }
+        self.resolver.notice_losses(raw);
         // Of these there are few. Forks come before what the child does, whatever buffer they came in.
         let hits = |event: &&RawEvent| {
             matches!(

@@ -11,6 +11,7 @@
 //!
 //! What does not belong here: what to trace (`trace`), how records come (`probe`).
 
+mod doubt;
 mod late;
 mod probe;
 mod returns;
@@ -29,9 +30,10 @@ pub use probe::{ExceptionName, Role, TracedProbe};
 use crate::epoch::Epoch;
 use crate::frames::Frames;
 use crate::process::{ProcessState, ProcessTable};
+use doubt::Doubts;
 use late::Late;
 use probe::Probes;
-use profiler_model::raw::{RawCall, RawCallCount, RawEdge, RawGap};
+use profiler_model::raw::{RawCall, RawCallCount, RawEdge, RawEvent, RawGap};
 use profiler_model::{
     Call, CallCount, CallEdge, Cpu, Event, Exit, ExitKind, FrameId, Gap, Lost, LostReason, Pid,
     ProcessId, ThreadId, Throw, Tid, Timestamp, Value,
@@ -56,6 +58,7 @@ pub(super) struct Calls {
     unmatched: Missing,
     unknown: Missing,
     late: Late,
+    doubts: Doubts,
 }
 
 /// Records that are counted and not shown.
@@ -75,9 +78,39 @@ impl Missing {
 }
 
 impl Calls {
-    /// Records of calls were lost.
+    /// A record of a call came too late to be told in its place.
     pub(super) fn lost(&mut self) {
         self.shadows.lost();
+    }
+
+    /// Looks at what was drained, before it is resolved: when records are missing.
+    pub(super) fn notice(&mut self, drained: &[RawEvent]) {
+        self.doubts.notice(drained);
+    }
+
+    /// Records were lost until now: what is open may have been left, and been entered again at the same place. No
+    /// exit to come is known to be its own.
+    pub(super) fn doubt(&mut self, at: Timestamp, table: &mut ProcessTable, epoch: &mut Epoch) {
+        for (tid, mut left) in self.shadows.suspend(at.0, &How::Unwatched) {
+            self.left_by((at, Cpu(0), tid), &mut left, table, epoch);
+        }
+    }
+
+    /// Before a call is told: gives up what is open if records were lost since the last one. Whether some may be
+    /// lost at this very time.
+    #[inline]
+    pub(super) fn come_to(
+        &mut self,
+        at: Timestamp,
+        after_loss: bool,
+        table: &mut ProcessTable,
+        epoch: &mut Epoch,
+    ) -> bool {
+        let (begun, within) = self.doubts.come_to(at.0);
+        if begun || after_loss {
+            self.doubt(at, table, epoch);
+        }
+        within
     }
 
     /// Whether anything is traced.
@@ -103,9 +136,6 @@ impl Calls {
 
     /// Whether a hit is one of a probe that is known. Else it is counted.
     pub(super) fn knows(&mut self, at: Timestamp, call: &RawCall) -> bool {
-        if call.after_loss {
-            self.shadows.lost();
-        }
         let known = self.probes.get(call.probe).is_some();
         if !known {
             self.unknown.add(at);
@@ -133,6 +163,7 @@ impl Calls {
         place: &Place,
         call: &RawCall,
         process: Option<&ProcessState>,
+        in_doubt: bool,
         frames: &mut Frames<'_>,
     ) {
         let at = place.at;
@@ -184,7 +215,7 @@ impl Calls {
                 } else {
                     self.left(place, &mut left, None, frames.epoch);
                     // Of a call that was taken off when its function ceased to be watched there may be one.
-                    if !hit.over && !began_before {
+                    if !hit.over && !began_before && !in_doubt {
                         self.unmatched.add(at);
                     }
                 }
@@ -372,7 +403,7 @@ impl Calls {
     /// Nothing is seen from now on, or nothing was until now: what is open may end in between and be
     /// entered again at the same place, so no exit to come is known to be its own.
     pub(super) fn suspend(&mut self, at: Timestamp, table: &mut ProcessTable, epoch: &mut Epoch) {
-        for (tid, mut left) in self.shadows.suspend(at.0) {
+        for (tid, mut left) in self.shadows.suspend(at.0, &How::Inferred) {
             self.left_by((at, Cpu(0), tid), &mut left, table, epoch);
         }
     }

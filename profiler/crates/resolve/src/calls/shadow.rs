@@ -279,18 +279,18 @@ impl Shadows {
     /// Hits are missing from now on, or were until now: ends all open calls, of which nobody knows
     /// when they are left. What is known of stacks and of exceptions under way is forgotten with them;
     /// which processes switch stacks is not.
-    pub(super) fn suspend(&mut self, at: u64) -> Vec<(Tid, Vec<Left>)> {
+    pub(super) fn suspend(&mut self, at: u64, how: &How) -> Vec<(Tid, Vec<Left>)> {
         let mut ended = Vec::new();
         for (tid, mut thread) in self.threads.drain() {
             let mut left = Vec::new();
-            thread.end(at, How::Inferred, &mut left);
+            thread.end(at, how.clone(), &mut left);
             ended.push((tid, left));
         }
         for process in self.processes.values_mut() {
             process.threads.clear();
             for (tid, mut stack) in process.goroutines.drain().map(|(_, seen)| seen) {
                 let mut left = Vec::new();
-                stack.end(at, &How::Inferred, &mut left);
+                stack.end(at, how, &mut left);
                 ended.push((tid, left));
             }
         }

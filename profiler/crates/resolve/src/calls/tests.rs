@@ -738,7 +738,7 @@ fn a_suspension_ends_what_is_open_and_pairs_nothing_across_it() {
     c.enter('m', 0x100);
     c.goroutine = 0;
     c.check("+f0 +g1 +h0 +m0");
-    for (_, left) in c.shadows.suspend(c.now) {
+    for (_, left) in c.shadows.suspend(c.now, &How::Inferred) {
         c.left(left);
     }
     c.check("?g1 ?f0 ?m0 ?h0");

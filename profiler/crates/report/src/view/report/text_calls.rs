@@ -295,7 +295,8 @@ impl<'a> Writer<'a> {
             (
                 "u",
                 sum(|row| row.unwatched),
-                "not watched to their end, to stay within the budget: counted, but in no time",
+                "not watched to their end (for the budget, or records were lost): counted, but in no \
+                 time",
             ),
             (
                 "o",
